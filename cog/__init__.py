@@ -1,7 +1,7 @@
 """ImageNet-CoG: how well does a frozen visual representation separate concepts it has never seen?
 
 Protocol: Sariyildiz, Kalantidis, Larlus, Alahari, "Concept Generalization in Visual Representation
-Learning", ICCV 2021. The scripts are thin; everything they do can be called from here:
+Learning", ICCV 2021. The scripts are thin; their work can be called from Python:
 
 >>> import cog
 >>> backbone = cog.load_backbone("sup_resnet50", "model.ckpt")  # doctest: +SKIP

@@ -11,7 +11,7 @@ from cog.runtime import cli
 
 
 def main() -> None:
-    """Run the command that the first argument names; without one, print the list."""
+    """Run the command that the first argument names; without an argument, print the list of commands."""
     words = sys.argv[1:]
     commands = {command.name: command for command in COMMANDS}
     width = max(map(len, commands))

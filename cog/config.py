@@ -1,4 +1,4 @@
-"""The YACS configuration: defaults, per-model values, a user's file, command line; then frozen."""
+"""The YACS configuration: defaults, values of the model, a user's file and the command line, merged and frozen."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ from cog.paths import split_model_name
 
 LOG = logging.getLogger("cog")
 
-# Similarity (difflib) from which a name is taken for a misspelled one.
+# Similarity (difflib) to a known name from which a name is taken for a misspelling of it.
 _NEAR_MISS = 0.9
 
 
 class DeclaredModel(Protocol):
-    """What is needed of a model's declaration: its name and its preprocessing."""
+    """The part of a model's declaration that the configuration needs: its name and its preprocessing."""
 
     @property
     def name(self) -> str:
-        """``<title>_<architecture>``."""
+        """The name ``<title>_<architecture>``."""
 
     def resolve(self, profile: str, variant: str) -> Any:
-        """Return the declaration in this profile and variant, with ``preprocess_for(geometry)``."""
+        """Return the declaration in a profile and variant; it has a method ``preprocess_for(geometry)``."""
 
 
 def configs_dir() -> Path:
-    """Return the folder of ``default.py``: inside an installed package, else in the checkout."""
+    """Return the folder of ``default.py``: that of the installed package, or else that of the checkout."""
     package = Path(__file__).resolve().parent
     installed = package / "configs"
     return installed if installed.is_dir() else package.parent / "configs"
@@ -71,21 +71,18 @@ def get_cfg(
     model_name: str | None = None,
     config_file: str | os.PathLike[str] | None = None,
     opts: Sequence[str] = (),
-    own: Mapping[str, Any] | None = None,
-    own_source: str = "",
+    entry_values: Mapping[str, Any] | None = None,
+    entry_source: str = "",
 ) -> CfgNode:
-    """Merge all sources, check every value, and freeze.
+    """Return the configuration, merged from all sources, checked and frozen.
 
     Args:
         model: the model's declaration; its preprocessing comes before the files.
         model_name: name whose ``configs/<model_name>.yaml`` applies (default: ``model.name``).
-        config_file: a YAML file of the user's.
+        config_file: the user's YAML file.
         opts: flat ``[KEY, VALUE, ...]`` list of strings.
-        own: values of the model's entry in a file of the user's models, by key; they come before the files.
-        own_source: that file, for messages.
-
-    Returns:
-        A frozen ``CfgNode``.
+        entry_values: values of the model's entry in a file of the user's models, by key; they come before the files.
+        entry_source: the file of that entry, for messages.
 
     Raises:
         CogError: unknown key, value of a wrong type or out of range, unreadable file, or a file in
@@ -100,8 +97,8 @@ def get_cfg(
     model_file = configs_dir() / f"{model_name}.yaml"
 
     def merge() -> None:
-        for key, value in (own or {}).items():
-            _set(cfg, key, value, source=own_source)
+        for key, value in (entry_values or {}).items():
+            _set(cfg, key, value, source=entry_source)
         if model_name and model_file.is_file():
             _merge_file(cfg, model_file)
         if config_file is not None:
@@ -118,12 +115,12 @@ def get_cfg(
 
     merge()
     if model is not None:
-        # Any of the sources can choose the profile, which decides what the model's values are; those come
+        # Any of the sources can choose the profile, which decides the model's values. The model's values come
         # first, so that the sources can also override them.
         fx = cfg.FT_EXTRACT
         model.resolve(fx.PROFILE, fx.VARIANT).preprocess_for(fx.PREPROCESS).apply_to(cfg)
         merge()
-    if CLASSIFIERS.get(cfg.CLF.TYPE):  # likewise
+    if CLASSIFIERS.get(cfg.CLF.TYPE):  # any source can choose the type, too
         for key, value in CLASSIFIERS[cfg.CLF.TYPE].items():
             cfg.CLF[key] = value
         merge()
@@ -133,10 +130,10 @@ def get_cfg(
 
 
 def evaluation_name(cfg: CfgNode) -> str:
-    """Return the name of an evaluation, as :func:`cog.paths.evaluation_folder` wants it.
+    """Return the name of an evaluation, the argument of :func:`cog.paths.evaluation_folder`.
 
-    ``EVAL.NAME`` (where that is left at its default: ``CLF.TYPE``), and a suffix for each option that changes what the
-    classifier is trained on, so that its results never lie among the protocol's: ``logreg_pca256_max732``.
+    The name is ``EVAL.NAME`` (``CLF.TYPE`` where ``EVAL.NAME`` has its default), with a suffix for each option that
+    changes the training data, so that such results never lie among the protocol's: ``logreg_pca256_max732``.
     """
     name = cfg.EVAL.NAME
     if name == default_cfg().EVAL.NAME:
@@ -149,16 +146,16 @@ def variant_name(name: str, *, pca_dim: int, max_per_class: int) -> str:
     return name + (f"_pca{pca_dim}" if pca_dim else "") + (f"_max{max_per_class}" if max_per_class else "")
 
 
-#: Name of fine-tuning's runs, in the place of EVAL.NAME's default.
+#: Name of the runs of fine-tuning, used where EVAL.NAME has its default.
 FINETUNE = "finetune"
 
 
 def check_new_name(cfg: CfgNode, kind: str) -> None:
-    """Refuse to write under a name that is spelled like that of a variant: it would lie among its results.
+    """Refuse a name that is spelled like that of a variant: the new results would lie among those of the variant.
 
     Args:
-        cfg: names the evaluation.
-        kind: what is going to be written: ``CLF.TYPE``, or :data:`FINETUNE`.
+        cfg: configuration with the name of the evaluation.
+        kind: kind of the new runs: ``CLF.TYPE``, or :data:`FINETUNE`.
 
     Raises:
         CogError: an ``EVAL.NAME`` that ends like a suffix of :func:`evaluation_name`, or that is the name of
@@ -180,17 +177,17 @@ def check_new_name(cfg: CfgNode, kind: str) -> None:
 
 
 def check_config_names(current: str) -> None:
-    """Look at the names of the YAML files in ``configs/``: each applies to the model of its name, and to no other.
+    """Check the names of the YAML files in ``configs/``: each file applies only to the model of its name.
 
-    A file may be that of any model of the user's. One whose name is close to that of a model of the zoo is probably
-    meant for that one, and gets a warning. (The original toolkit shipped ``clip.yaml`` for a model named
-    ``clip_resnet50``: it was never read.)
+    A file may be named after any model of the user. A name that is close to that of a model of the zoo is probably a
+    misspelling of it, and gets a warning. (The original toolkit shipped ``clip.yaml`` for a model named
+    ``clip_resnet50``, and never read the file.)
 
     Args:
-        current: the model in hand, whose own file is not looked at.
+        current: name of the requested model, whose file is not checked.
 
     Raises:
-        CogError: naming the file that is not named like any model, and the models it may have meant.
+        CogError: a file is not named like any model; the message names the file and models with similar names.
     """
     known = cog.list_models()
     for path in sorted(configs_dir().glob("*.yaml")):
@@ -210,19 +207,19 @@ def check_config_names(current: str) -> None:
         )
 
 
-@functools.cache  # once, however many configurations a process reads
+@functools.cache  # one warning, although a process may read many configurations
 def _warn_of_near_miss(path: Path, near: str) -> None:
     LOG.warning("%s applies to a model named %s only; if %s is meant, rename it", path, path.stem, near)
 
 
 class YamlLoader(yaml.SafeLoader):
-    """Reads YAML without aliases: with them, ten lines can stand for a file without end."""
+    """A loader of YAML that refuses aliases: with aliases, ten lines can stand for an endless file."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Refuse an alias.
+        """Compose a node.
 
         Raises:
-            YAMLError: for one.
+            YAMLError: the node is an alias.
         """
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("it has an alias (*name); write the value out")
@@ -230,10 +227,10 @@ class YamlLoader(yaml.SafeLoader):
 
 
 def read_yaml(path: str | os.PathLike[str], loader: type[YamlLoader] = YamlLoader) -> Any:
-    """Return what a YAML file holds: plain values, no objects.
+    """Return the contents of a YAML file: plain values, no objects.
 
     Raises:
-        CogError: it cannot be read.
+        CogError: the file cannot be read.
     """
     try:
         return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=loader)
@@ -242,10 +239,10 @@ def read_yaml(path: str | os.PathLike[str], loader: type[YamlLoader] = YamlLoade
 
 
 def yaml_fault(error: Exception) -> str:
-    """Return what is wrong with a YAML text in one line, with its line where that is known.
+    """Return the fault of a YAML text in one line, with the number of its line where that is known.
 
     Args:
-        error: raised when it was read.
+        error: error raised while the text was read.
     """
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         began = f" (from line {error.context_mark.line + 1})" if error.context_mark is not None else ""
@@ -284,7 +281,7 @@ def flat(cfg: CfgNode) -> dict[str, Any]:
 
 
 def _parse(text: str) -> Any:
-    """Read a Python literal; anything else is text."""
+    """Return the value of a Python literal; any other text is returned as it is."""
     try:
         return CfgNode._decode_cfg_value(text)
     except Exception:  # ast.literal_eval fails in many ways: {[]: 1}, thousands of brackets or digits
@@ -292,13 +289,13 @@ def _parse(text: str) -> Any:
 
 
 def _set(cfg: CfgNode, key: str, value: Any, *, source: str) -> None:
-    """Set one key, with its type kept (whole numbers become floats where a float is expected)."""
+    """Set one key and keep its type (whole numbers become floats where a float is expected)."""
     known = flat(cfg)
     if key not in known:
         hint = did_you_mean(key, known, cutoff=0.5) or "; configs/default.py lists all keys"
         raise CogError(f"unknown configuration key {key} (from {source}){hint}")
     if value is None or (isinstance(value, str) and is_unset(value)):
-        return  # `CLF.N_SHOT None`: not given
+        return  # `CLF.N_SHOT None` means that the key is not given
     default = known[key]
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if isinstance(default, float) and number:
@@ -331,7 +328,7 @@ def check_values(cfg: CfgNode) -> None:
     """Check the range of every value.
 
     Raises:
-        CogError: naming the key, its value and what is expected.
+        CogError: a value out of range; the message names the key, its value and the expected values.
     """
     values = flat(cfg)
 

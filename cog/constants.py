@@ -1,7 +1,7 @@
 """Literals that flags, paths, bash scripts and documentation share.
 
-Everything a user types or finds on disk is spelled here once; a test compares the bash scripts
-and the README with it.
+Names that a user types or finds on disk are spelled here once; a test compares the bash scripts
+and the README with them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 IN1K = "in1k"
-#: IN-1K with faces blurred (paper supplement C.4): the same classes and layout, 104 images fewer. None of the six
-#: data sets of the benchmark, so not in DATASETS.
+#: IN-1K with faces blurred (paper supplement C.4): the same classes and layout, 104 images fewer. It is not one of the
+#: six data sets of the benchmark, so DATASETS does not have it.
 IN1K_BLURRED = "in1k_blurred"
 SPLITS = ("train", "test")
 
@@ -30,23 +30,23 @@ FEATURES_FILE = "X_Y.pth"
 LEVELS_FILE = "cog_levels_mapping_file.pkl"
 SPLIT_FILE = "cog_concepts_split_file.pkl"
 
-#: Values of ``FT_EXTRACT.PROFILE``: what a model's authors do, or what the original toolkit's code does.
+#: Values of ``FT_EXTRACT.PROFILE``: the choices of a model's authors, or those of the original toolkit's code.
 PROFILES = ("authors", "reference-code")
 
 #: Values of ``FT_EXTRACT.PREPROCESS``: geometry of the benchmark, or that of the model's authors.
 GEOMETRIES = ("protocol", "model")
 
-#: Values of ``FT_EXTRACT.POOLING``, of models that give tokens.
+#: Values of ``FT_EXTRACT.POOLING``, for models whose output is tokens.
 POOLINGS = ("default", "cls", "mean", "cls+mean")
 
-#: Values of ``FT_EXTRACT.IMAGE_INTERPOLATION``: Pillow's, antialiased but for "nearest".
+#: Values of ``FT_EXTRACT.IMAGE_INTERPOLATION``: Pillow's filters, all antialiased except "nearest".
 INTERPOLATIONS = ("bicubic", "bilinear", "lanczos", "nearest", "box", "hamming")
 
-#: Values of ``CLF.PRECISION``: of the matrix products in training.
+#: Values of ``CLF.PRECISION``, the precision of the matrix products in training.
 PRECISIONS = ("auto", "fp32", "tf32", "bf16")
 
-#: Values of ``CLF.TYPE``, and their configuration where nobody says otherwise: intervals and unnormalized input of the
-#: MLPs as in the first version of the paper (supplement C.3; its search intervals are those of its section B).
+#: Values of ``CLF.TYPE``, with the configuration keys that each type sets by default: intervals and unnormalized input
+#: of the MLPs as in the first version of the paper (supplement C.3; its search intervals are those of its section B).
 CLASSIFIERS: dict[str, dict[str, object]] = {
     "logreg": {},
     "mlp": {"NORM_FTS": False, "LR_INTV": (1e-1, 1e2), "WD_INTV": (1e-8, 1e-4)},
@@ -64,16 +64,16 @@ def cog_level(dataset: str) -> int | None:
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether ``name`` can be one folder name: letters, digits and ``._+-``, no leading dot."""
+    """Return whether ``name`` can be one folder name: letters, digits and ``._+-``, no leading dot."""
     return _PLAIN_NAME.fullmatch(name) is not None
 
 
 def is_model_name(name: str) -> bool:
-    """Whether ``name`` has the form ``<model_title>_<architecture_name>``."""
+    """Return whether ``name`` has the form ``<model_title>_<architecture_name>``."""
     title, _, architecture = name.partition("_")
     return is_plain_name(title) and is_plain_name(architecture)
 
 
 def is_unset(value: str) -> bool:
-    """Return whether a bash driver passed an unset variable: ``None`` or ``null`` in any case."""
+    """Return whether a value is the unset variable of a bash driver: ``None`` or ``null`` in any case."""
     return value.strip().lower() in ("none", "null")

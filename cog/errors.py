@@ -1,6 +1,6 @@
-"""Errors that a user can cause and fix, and the words that their messages share.
+"""Errors that a user can cause and fix, and helpers for their messages.
 
-A ``CogError`` message is one line: what was given, what was expected, what to do. Scripts print
+The message of a ``CogError`` is one line: the input, the expected input, and what to do. Scripts print
 that line and exit with ``exit_code``; library callers catch the exception.
 """
 
@@ -10,7 +10,7 @@ import contextlib
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
 
-#: Letters from which the beginning of a name is taken for the name.
+#: Shortest beginning, in letters, that is taken for an abbreviation of a name.
 _SHORTEST = 3
 
 
@@ -24,7 +24,7 @@ class CogError(Exception):
 
 
 class UnsafeFileError(CogError):
-    """A file asks to import or run something its format does not need."""
+    """A file asks to import or run code that its format does not need."""
 
 
 class FailedImagesError(CogError):
@@ -34,7 +34,7 @@ class FailedImagesError(CogError):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of another library's error, or the name of its type when it says nothing."""
+    """Return the first line of another library's error, or the name of its type when its message is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
@@ -43,10 +43,10 @@ def os_errors_explained(failed: str) -> Iterator[None]:
     """Turn an error of the operating system in the block into one line.
 
     Args:
-        failed: what does not succeed then, such as "cannot read /models/x.ckpt".
+        failed: description of the failure that begins the message, such as "cannot read /models/x.ckpt".
 
     Raises:
-        CogError: with the reason.
+        CogError: the description and the reason that the operating system gives.
     """
     try:
         yield
@@ -55,15 +55,16 @@ def os_errors_explained(failed: str) -> Iterator[None]:
 
 
 def nearest(word: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.6) -> list[str]:
-    """Return the ``n`` names that an unknown word was probably meant to be, best first; none when nothing is close.
+    """Return up to ``n`` known names that are close to an unknown word, closest first.
 
-    Upper and lower case are the same. A name that the word begins, or that begins the word, is close (``memory``:
-    ``mem``); so is a key with the same last part (``FT_EXTRACT.MEAN``: ``FT_EXTRACT.IMAGE_NORM.MEAN``).
+    Upper and lower case are the same. A name is close when it begins with the word, or the word begins with it
+    (``memory``: ``mem``), or when both are keys with the same last part (``FT_EXTRACT.MEAN``:
+    ``FT_EXTRACT.IMAGE_NORM.MEAN``).
 
     Args:
-        word: what was given.
-        known: what there is.
-        n: most names.
+        word: unknown word.
+        known: known names.
+        n: largest number of names.
         cutoff: similarity (difflib) from which other names are close.
 
     >>> nearest("memory", ["cpus", "mem", "models_root_dir"])
@@ -91,7 +92,7 @@ def nearest(word: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.6)
 
 
 def did_you_mean(word: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.6) -> str:
-    """Return ``; did you mean mem?`` for an unknown word, or "" when nothing is close; see :func:`nearest`."""
+    """Return ``; did you mean mem?`` for an unknown word, or "" when no name is close; see :func:`nearest`."""
     near = nearest(word, known, n=n, cutoff=cutoff)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 

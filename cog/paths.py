@@ -1,4 +1,4 @@
-"""The layout of ``<models_root_dir>``; nobody else joins these pieces.
+"""The layout of ``<models_root_dir>``; no other module builds these paths.
 
 ::
 
@@ -8,8 +8,8 @@
         <dataset>/eval_<name>[_N<n_shot>]/seed-<seed>/
         <dataset>/analysis_<name>/
 
-Below ``<models_root_dir>/limit-<N>/`` lie, in the same layout, the outputs of ``--limit N``: tests of the commands, and
-no results. Whatever is below a folder of that name was made with ``--limit N``, and nothing else was.
+The outputs of ``--limit N``, which test the commands and are not results, lie below ``<models_root_dir>/limit-<N>/`` in
+the same layout. A folder of that name has all outputs of ``--limit N``, and no others.
 """
 
 from __future__ import annotations
@@ -31,24 +31,26 @@ _LIMIT_FOLDER = re.compile(r"limit-(?P<limit>[1-9][0-9]{0,8})")
 
 
 def limit_of(path: str | os.PathLike[str]) -> int:
-    """Return N of a path that is, or lies below, a folder ``limit-<N>``; 0 of all others."""
+    """Return N for a path that is, or lies below, a folder ``limit-<N>``; 0 for all other paths."""
     text = os.path.abspath(path)
-    if "limit-" not in text:  # asked of thousands of runs
+    if "limit-" not in text:  # a quick answer: there may be thousands of runs
         return 0
     return next(filter(None, map(parse_limit_folder, reversed(text.split(os.sep)))), 0)
 
 
 def parse_limit_folder(folder: str) -> int:
-    """Return N of the name ``limit-<N>`` of a folder; 0 of all others."""
+    """Return N for the folder name ``limit-<N>``; 0 for all other names."""
     match = _LIMIT_FOLDER.fullmatch(folder)
     return int(match["limit"]) if match else 0
 
 
 def with_limit(folder: str | os.PathLike[str], limit: int) -> Path:
-    """Return where outputs of ``--limit`` lie that would else lie in ``folder``, which may be that place already.
+    """Return the folder for outputs of ``--limit`` that takes the place of ``folder``.
+
+    A folder that belongs to this limit already is returned as it is.
 
     Raises:
-        CogError: it is that of another limit.
+        CogError: the folder belongs to another limit.
     """
     there = limit_of(folder)
     if there not in (0, limit):
@@ -57,20 +59,20 @@ def with_limit(folder: str | os.PathLike[str], limit: int) -> Path:
 
 
 def without_limit(root: str | os.PathLike[str]) -> Path:
-    """Return the root of all models of which ``root`` may be the sub-folder ``limit-<N>``."""
+    """Return the root of all models: the parent of a root ``limit-<N>``, else ``root`` itself."""
     path = Path(os.path.abspath(root))
     return path.parent if parse_limit_folder(path.name) else Path(root)
 
 
 def require_limit(path: str | os.PathLike[str], made_with: object) -> None:
-    """Refuse an output that lies elsewhere than among those of its ``--limit``: it was moved.
+    """Refuse an output that does not lie among those of its ``--limit``, because it was moved.
 
     Args:
-        path: of the output.
-        made_with: what it says: N, or None without ``--limit``.
+        path: path of the output.
+        made_with: N that the output records; None without ``--limit``.
 
     Raises:
-        CogError: it does not belong there.
+        CogError: the output does not belong there.
     """
     there = limit_of(path)
     if (made_with or 0) != there:
@@ -83,7 +85,7 @@ def split_model_name(model: str) -> tuple[str, str]:
     """Split ``<model_title>_<architecture_name>`` at the first underscore.
 
     Raises:
-        CogError: when the name does not have that form.
+        CogError: the name does not have that form.
     """
     if not constants.is_model_name(model):
         raise CogError(
@@ -98,7 +100,7 @@ def check_dataset_name(dataset: str) -> str:
     """Return ``dataset`` when it can name a folder.
 
     Raises:
-        CogError: when it cannot.
+        CogError: the name cannot be that of a folder.
     """
     if not constants.is_plain_name(dataset):
         raise CogError(
@@ -113,7 +115,7 @@ class ModelDir:
     """The folder of one model under ``models_root_dir``.
 
     Raises:
-        CogError: when ``model`` is not ``<model_title>_<architecture_name>``.
+        CogError: ``model`` is not ``<model_title>_<architecture_name>``.
     """
 
     root: Path
@@ -126,12 +128,12 @@ class ModelDir:
 
     @property
     def path(self) -> Path:
-        """``<root>/<model_title>/<architecture_name>``."""
+        """The folder ``<root>/<model_title>/<architecture_name>``."""
         return self.root.joinpath(*split_model_name(self.model))
 
     @property
     def home(self) -> Path:
-        """Folder of the checkpoint and of files beside it: :attr:`path`, but for outputs of ``--limit``."""
+        """The folder of the checkpoint and of files beside it: :attr:`path` without ``limit-<N>``."""
         return without_limit(self.root).joinpath(*split_model_name(self.model))
 
     @property
@@ -140,19 +142,19 @@ class ModelDir:
         return self.home / constants.CHECKPOINT_FILE
 
     def features(self, dataset: str, split: str) -> Path:
-        """Folder of the features of one split."""
+        """Return the folder of the features of one split."""
         return self.path / check_dataset_name(dataset) / f"features_{split}"
 
     def evaluation(self, dataset: str, *, name: str, n_shot: int) -> Path:
-        """Folder that holds one run per seed (``n_shot`` 0: all training images)."""
+        """Return the folder that holds one run per seed (``n_shot`` 0: all training images)."""
         return self.path / check_dataset_name(dataset) / evaluation_folder(name, n_shot)
 
     def run(self, dataset: str, *, name: str, n_shot: int, seed: int) -> Path:
-        """Folder of one classifier run."""
+        """Return the folder of one classifier run."""
         return self.evaluation(dataset, name=name, n_shot=n_shot) / seed_folder(seed)
 
     def analysis(self, dataset: str, name: str) -> Path:
-        """Folder of the result of one analysis."""
+        """Return the folder of the result of one analysis."""
         return self.path / check_dataset_name(dataset) / analysis_folder(name)
 
 

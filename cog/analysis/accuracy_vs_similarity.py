@@ -1,9 +1,9 @@
 """Accuracy per concept against its similarity to the seen concepts: within a level, and over all levels.
 
-The tables show that accuracy falls from level to level. This asks whether it falls concept by concept: Spearman's rank
-correlation of the test accuracy of a concept (mean over seeds) with its similarity to IN-1K (``levels.csv``), with a
-bootstrap interval over concepts. Equal similarities have equal (average) ranks; their number is told, because a
-level of few different similarities is hardly a ranking.
+The tables show that accuracy falls from level to level. This analysis shows whether accuracy falls concept by concept:
+Spearman's rank correlation of the test accuracy of a concept (mean over seeds) with its similarity to IN-1K
+(``levels.csv``), with a bootstrap interval over concepts. Equal similarities have equal (average) ranks; their number
+is recorded, because the concepts of a level with few different similarities are hardly ranked.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from cog.runtime import files
 
 logger = logging.getLogger(__name__)
 
-#: Stands for all levels together, in the place of a data set.
+#: Name for all levels together, used in the place of a data set.
 ALL_LEVELS = "cog_levels"
 
 _BINS = 10
@@ -54,15 +54,15 @@ _BINS = 10
 
 @dataclass(frozen=True, eq=False)
 class Tested:
-    """The runs of one data set, image by image.
+    """The correctness of the runs of one data set, image by image.
 
     Attributes:
         dataset: name of the data set.
         seeds: seed of each run, S of them.
         wnids: concept of each label, C of them.
         labels: int64 ``(n,)``.
-        correct: bool ``(S, n)``: whether each run predicted the true class.
-        image_paths: image of each row; None when unknown.
+        correct: bool ``(S, n)``: whether each run predicted the true class of each image.
+        image_paths: path of each image; None when unknown.
     """
 
     dataset: str
@@ -87,16 +87,16 @@ class Tested:
 def read_tested(
     runs: Sequence[SavedRun], features_file: Path | None, dataset: str, *, levels_file: str | None = None
 ) -> Tested:
-    """Compare what runs predicted with the labels of the test features.
+    """Compare the predictions of runs with the labels of the test features.
 
     Args:
         runs: runs of one evaluation of a data set.
-        features_file: test features; None for those that the runs recorded.
+        features_file: test features; None: the features that the runs recorded.
         dataset: name of the data set.
         levels_file: ``cog_levels_mapping_file.pkl``, which names the classes where the features do not.
 
     Raises:
-        CogError: no features, or predictions of other features.
+        CogError: there are no features, or the predictions are those of other features.
     """
     recorded = runs[0].record.get("test_features")
     file = features_file
@@ -140,10 +140,10 @@ def read_tested(
 
 
 def runs_of(request: AnalysisRequest) -> dict[str, list[SavedRun]]:
-    """Return the runs of the data set of a request; of ``cog_levels`` those of every level.
+    """Return the runs by data set: those of the data set of a request, or for ``cog_levels`` those of every level.
 
     Raises:
-        CogError: there are none, or of fewer than two levels.
+        CogError: there are no runs, or only those of one level.
     """
     folder, dataset, seeds = request.model_dir, request.dataset, request.args.run_seeds
     assert folder is not None and dataset is not None
@@ -223,10 +223,10 @@ def _metric(variant: str, quantity: str) -> Metric | None:
         )
     if quantity in ("nearest_accuracy", "farthest_accuracy"):
         which = quantity.removesuffix("_accuracy")
-        where = {"nearest": "nearest to", "farthest": "farthest from"}[which]
+        position = {"nearest": "nearest to", "farthest": "farthest from"}[which]
         return Metric(
             group="distance",
-            label=f"accuracy on the tenth of the concepts {where} IN-1K{rest}",
+            label=f"accuracy on the tenth of the concepts {position} IN-1K{rest}",
             unit=PERCENT,
             decimals=1,
             headline=which == "farthest" and not variant,
@@ -253,7 +253,7 @@ def _metric(variant: str, quantity: str) -> Metric | None:
             headline=False,
             order=(5, natural_key(variant), 4, quantity),
         )
-    if quantity.startswith("spearman_"):  # of all levels, within one
+    if quantity.startswith("spearman_"):  # the correlation within one level, in an analysis of all levels
         level = quantity.removeprefix("spearman_")
         return Metric(
             group="distance",
@@ -293,7 +293,7 @@ class ConceptPoints:
         dataset: data set of each concept.
         wnids: WordNet id of each concept.
         similarity: similarity to the seen concepts, float64 ``(n,)``.
-        accuracy: accuracy in percent, float64 ``(S, n)``, of the seeds that all data sets have.
+        accuracy: accuracy in percent of the seeds that all data sets have, float64 ``(S, n)``.
         mean: mean accuracy over all seeds of the concept's data set, float64 ``(n,)``.
         std: standard deviation of the accuracy over these seeds, float64 ``(n,)``.
         n_test: number of test images of each concept, int64 ``(n,)``.
@@ -320,10 +320,14 @@ def read_all(request: AnalysisRequest, runs: Mapping[str, Sequence[SavedRun]]) -
 
 
 def concept_points(tested: Sequence[Tested], similarities: Mapping[str, Concept] | None) -> ConceptPoints:
-    """Return the points of all concepts with test images; without similarities these are NaN.
+    """Return the points of all concepts with test images.
+
+    Args:
+        tested: runs of each data set.
+        similarities: rows of ``levels.csv`` by WordNet id; None: all similarities are NaN.
 
     Raises:
-        CogError: a concept has no similarity among those given.
+        CogError: a concept has no row in ``similarities``.
     """
     seeds = sorted(set.intersection(*(set(data.seeds) for data in tested)))
     columns: list[tuple[str, str, float, np.ndarray, float, float, int]] = []
@@ -447,7 +451,7 @@ def _ends(bins: Sequence[Mapping[str, float | int]]) -> dict[str, Number]:
 
 
 def _intervals(points: ConceptPoints, bins: Sequence[Mapping[str, float | int]]) -> dict[str, Number]:
-    """Return the ends of the intervals of the mean accuracies over all concepts and over those at both ends."""
+    """Return the ends of the intervals of three mean accuracies: over all, the nearest, and the farthest concepts."""
     parts = {
         "mean_accuracy": np.full(len(points.mean), True),
         "nearest_accuracy": points.similarity >= bins[0]["similarity_low"],
@@ -466,14 +470,14 @@ def ends_of_mean(points: ConceptPoints, inside: np.ndarray, name: str) -> dict[s
     Where levels have different seeds, the interval is over concepts alone.
 
     Args:
-        points: all concepts.
-        inside: which of them, bool ``(n,)``.
-        name: of the mean.
+        points: points of all concepts.
+        inside: mask of the concepts in the mean, bool ``(n,)``.
+        name: name of the mean.
     """
     same_seeds = len(points.accuracy) > 0 and np.allclose(points.accuracy.mean(axis=0), points.mean)
     accuracies = points.accuracy if same_seeds else points.mean[None]
-    found = uncertainty.mean_accuracy(accuracies[:, inside], int(points.n_test[inside].sum()))
-    ends = (None, None) if found is None else (found.low, found.high)
+    interval = uncertainty.mean_accuracy(accuracies[:, inside], int(points.n_test[inside].sum()))
+    ends = (None, None) if interval is None else (interval.low, interval.high)
     return dict(zip(interval_of(name), ends, strict=True))
 
 
@@ -506,13 +510,13 @@ def _test_features_file(request: AnalysisRequest, dataset: str) -> Path:
 
 
 def binned(similarity: np.ndarray, accuracy: np.ndarray, *, n_bins: int) -> list[dict[str, float | int]]:
-    """Return mean accuracy over concepts of similar similarity: bins of equal numbers, most similar first.
+    """Return the mean accuracy in bins of concepts of close similarity, with equal numbers of concepts.
 
-    Equal similarities are never divided, so bins can differ in size, and there can be fewer.
+    Concepts of equal similarity stay in one bin, so bins can differ in size, and there can be fewer than ``n_bins``.
 
     Returns:
-        Per bin ``n``, ``similarity_low``, ``similarity_high``, ``similarity`` (mean), ``accuracy`` (mean, percent) and
-        ``standard_error`` of that mean over concepts (0 for a single one).
+        One record per bin, most similar concepts first: ``n``, ``similarity_low``, ``similarity_high``, ``similarity``
+        (mean), ``accuracy`` (mean, percent) and ``standard_error`` of that mean over concepts (0 for a single concept).
     """
     order = np.argsort(-similarity, kind="stable")
     edges = [0]
@@ -525,7 +529,7 @@ def binned(similarity: np.ndarray, accuracy: np.ndarray, *, n_bins: int) -> list
 
 
 def averaged_over_ties(similarity: np.ndarray, accuracy: np.ndarray) -> list[dict[str, float | int]]:
-    """Return mean accuracy over the concepts of each similarity, highest first, in the form of :func:`binned`."""
+    """Return the mean accuracy over the concepts of each similarity, highest first, in the form of :func:`binned`."""
     order = np.argsort(-similarity, kind="stable")
     starts = np.flatnonzero(np.diff(similarity[order], prepend=np.inf))
     return _groups(similarity, accuracy, order, [*starts.tolist(), len(order)])
@@ -534,7 +538,7 @@ def averaged_over_ties(similarity: np.ndarray, accuracy: np.ndarray) -> list[dic
 def _groups(
     similarity: np.ndarray, accuracy: np.ndarray, order: np.ndarray, edges: Sequence[int]
 ) -> list[dict[str, float | int]]:
-    """Return what :func:`binned` says of each group of concepts, ``order[edges[i] : edges[i + 1]]``."""
+    """Return the record of :func:`binned` for each group of concepts, ``order[edges[i] : edges[i + 1]]``."""
     bins = []
     for first, last in itertools.pairwise(edges):
         rows = order[first:last]

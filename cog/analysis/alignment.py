@@ -6,7 +6,7 @@ With f(x) the l2-normalized features, and images of the same class as positive p
     uniformity = log of the mean over all pairs of exp(-t |f(x) - f(y)|^2)              smaller: more uniform
 
 Both are as Wang and Isola define them, so uniformity is negative (0 when all features are equal). v1 prints positive
-numbers (1.8 to 3.1): the same with the opposite sign. Pairs are unordered and of two different images.
+numbers (1.8 to 3.1): the same quantity with the opposite sign. Pairs are unordered, and of two different images.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Alignment of each class, beside results.json.
+#: File with the alignment of each class, beside results.json.
 CLASSES_FILE = "alignment_per_class.csv"
 
-#: Rows and columns of a block of pairs: 16 MB of float32 distances.
+#: Number of rows, and of columns, of a block of pairs: 16 MB of float32 distances.
 _BLOCK = 2048
 
 
-# Label, direction, whether in overviews.
+# Label of each metric, its direction, and whether overviews show it.
 _METRICS = {
     "alignment": ("alignment, distance of images of a class", -1, True),
     "uniformity": ("uniformity, of all images", 0, True),
@@ -111,9 +111,9 @@ class Alignment:
     """Result of :func:`alignment`.
 
     Attributes:
-        value: the mean over all positive pairs; None when there is none.
-        n_pairs: positive pairs.
-        n_single: classes with one image, which make no pair.
+        value: mean over all positive pairs; None without pairs.
+        n_pairs: number of positive pairs.
+        n_single: number of classes with one image, which have no pairs.
         per_class: mean over the pairs of each class, by label; None for a class without pairs.
     """
 
@@ -126,11 +126,11 @@ class Alignment:
 def alignment(
     rows: FeatureRows, y: torch.Tensor, *, alpha: float = 2.0, on_block: Callable[[], None] = lambda: None
 ) -> Alignment:
-    """Measure how close images of a class are, in float64.
+    """Return the alignment of the features of each class, computed in float64.
 
     Args:
-        rows: ``(n, d)``, l2-normalized.
-        y: int64 ``(n,)``, classes.
+        rows: features, l2-normalized, ``(n, d)``.
+        y: class of each row, int64 ``(n,)``.
         alpha: exponent of the distances.
         on_block: called after every class or block of a large class; may raise to end the work.
     """
@@ -159,7 +159,7 @@ def alignment(
 
 
 def n_blocks(n: int) -> int:
-    """Return how many blocks of pairs of ``n`` rows :func:`uniformity` works on."""
+    """Return the number of blocks of pairs in :func:`uniformity` of ``n`` rows."""
     m = -(-n // _BLOCK)
     return m * (m + 1) // 2
 
@@ -167,22 +167,22 @@ def n_blocks(n: int) -> int:
 def uniformity(
     rows: FeatureRows, *, t: float = 2.0, on_block: Callable[[], None] = lambda: None
 ) -> float | None:
-    """Measure how evenly features fill the sphere; distances in float32, sums in float64.
+    """Return the uniformity of features on the sphere; distances are float32, sums float64.
 
     Args:
-        rows: ``(n, d)``, l2-normalized, and best centered (see :class:`cog.analysis.rows.FeatureRows`).
+        rows: features, l2-normalized, ``(n, d)``; centered rows are best (see :class:`cog.analysis.rows.FeatureRows`).
         t: factor of the squared distances.
         on_block: called after every block of pairs; may raise to end the work.
 
     Returns:
-        The logarithm, or None when there is no pair.
+        The logarithm; None without pairs.
     """
     import torch
 
     if rows.n < 2:
         return None
     squares = rows.squares
-    logs: list[float] = []  # logarithm of the sum of each block: exp(-t d^2) may be too small for any float
+    logs: list[float] = []  # logarithm of the sum of each block: exp(-t d^2) itself may underflow
     for i in range(0, rows.n, _BLOCK):
         a = rows.slice(i, min(i + _BLOCK, rows.n))
         for j in range(i, rows.n, _BLOCK):

@@ -9,16 +9,15 @@ def agreement(classes: np.ndarray, clusters: np.ndarray) -> dict[str, float]:
     """Compare a clustering with the classes of the same samples.
 
     Args:
-        classes: int ``(m,)``.
-        clusters: int ``(m,)``.
+        classes: class of each sample, int ``(m,)``.
+        clusters: cluster of each sample, int ``(m,)``.
 
     Returns:
-        ``purity_v1``: mean over classes of the share of a class that lies in the cluster where most of it lies (what
-        the paper's first version prints as Eq. 3, divided by the size of the classes, as its table needs);
-        ``purity``: share of the samples that belong to the most frequent class of their cluster (the usual
-        definition); ``ami``, ``nmi``, ``ari``: scikit-learn's adjusted mutual information, normalized mutual
-        information (both with arithmetic means) and adjusted Rand index. All are at most 1, which is best. Of a single
-        class in a single cluster all are 1.
+        ``purity_v1``: mean over classes of the share of a class in the cluster that has most of it (Eq. 3 of the
+        paper's first version, divided by the size of the classes, as its table requires); ``purity``: share of the
+        samples that belong to the most frequent class of their cluster (the usual definition); ``ami``, ``nmi``,
+        ``ari``: scikit-learn's adjusted mutual information, normalized mutual information (both with arithmetic means)
+        and adjusted Rand index. All are at most 1, which is best. For a single class in a single cluster all are 1.
     """
     from sklearn import metrics
 

@@ -21,7 +21,7 @@ from cog.runtime.csv_text import csv_text
 logger = logging.getLogger(__name__)
 
 
-# Begins the name of a class of which nothing but the label is known.
+# Prefix of the name of a class whose WordNet id is not known.
 _UNNAMED = "class "
 
 
@@ -35,14 +35,14 @@ def class_names(
 ) -> list[str]:
     """Return the name (WordNet id) of each label 0..C-1.
 
-    Names are the folders of the images where these are known; otherwise they follow from the definition of the data
-    set: the levels file, or the ids of IN-1K, in sorted order. Failing that, a name is ``class 17``.
+    Names are those of the folders of the images where the images are known. Otherwise they follow from the definition
+    of the data set: the levels file, or the ids of IN-1K, in sorted order. Without either, a name is ``class 17``.
 
     Args:
         dataset: name of the data set.
         n_classes: number of classes, C.
-        image_paths: image of each row.
-        labels: int64, label of each row.
+        image_paths: path of the image of each row.
+        labels: label of each row, int64.
         levels_file: ``cog_levels_mapping_file.pkl``.
 
     Raises:
@@ -80,12 +80,12 @@ def class_names(
 
 
 def are_unnamed(names: Sequence[str]) -> bool:
-    """Whether :func:`class_names` knew none of these names."""
+    """Return whether all names are those of unknown classes, such as ``class 17``, from :func:`class_names`."""
     return all(name.startswith(_UNNAMED) for name in names)
 
 
 class Words:
-    """Names of concepts as people write them, from WordNet if it is installed.
+    """A function from WordNet ids to the words of concepts, if WordNet is installed.
 
     Args:
         wordnet_dir: folder of WordNet 3.0; None for the usual places.
@@ -107,7 +107,7 @@ class Words:
             logger.info("concepts are named by their ids: %s", error)
 
     def __call__(self, wnid: str, *, short: bool = False) -> str:
-        """Return the words of a synset (``short``: the first); of an id that WordNet does not know, the id."""
+        """Return the words of a synset (``short``: the first word); the id itself if WordNet does not have it."""
         if self._graph is None or wnid not in self._graph:
             return wnid
         node = self._graph.index(wnid)
@@ -122,7 +122,7 @@ class Concept:
         wnid: WordNet id.
         names: words of the concept.
         similarity: similarity to the most similar seen concept.
-        nearest: WordNet id of that seen concept.
+        nearest: WordNet id of the most similar seen concept.
         level: ``cog_l<k>``; empty in the gaps between levels.
     """
 
@@ -137,7 +137,7 @@ def read_levels_csv(path: str | os.PathLike[str]) -> dict[str, Concept]:
     """Read the table of ``build_levels.py``, by WordNet id.
 
     Raises:
-        CogError: missing file or columns, similarities that are not finite, two of one concept, or a table of
+        CogError: a missing file or column, a similarity that is not finite, two rows of one concept, or a table of
             ``build_levels.py --limit``.
     """
     file = files.require_file(path, "--levels_csv")

@@ -1,4 +1,4 @@
-"""Confidences of saved classifiers on features that they may not have been trained on."""
+"""Confidences of saved classifiers on features, also on those of another data set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from cog.analysis.saved_runs import SavedClassifier
 
-#: Rows whose logits are computed at a time.
+#: Number of rows whose logits are computed at a time.
 _CHUNK = 4096
 
 
@@ -25,10 +25,10 @@ class Applied:
     """Confidences and predictions of classifiers for every row.
 
     Attributes:
-        confidence: float64 ``(S + 1, n)``: the highest softmax probability, of each classifier and (last) of the
-            average of their probabilities.
-        predicted: int64 ``(S + 1, n)``: the class with it.
-        log_odds: float64 ``(S + 1, n)``: log p - log(1 - p) of that probability: orders those that round to 1.
+        confidence: highest softmax probability p of each classifier and, in the last row, of the average of their
+            probabilities, float64 ``(S + 1, n)``.
+        predicted: class with that probability, int64 ``(S + 1, n)``.
+        log_odds: log p - log(1 - p), which also orders probabilities that round to 1, float64 ``(S + 1, n)``.
     """
 
     confidence: np.ndarray
@@ -44,17 +44,17 @@ def apply(
     norms: torch.Tensor | None = None,
     source: str = "the test features",
 ) -> Applied:
-    """Compute softmax confidences in chunks: float32 logits, the softmax of them in float64.
+    """Compute softmax confidences in chunks, with float32 logits and a float64 softmax.
 
     Args:
-        x: float32 ``(n, D)``, as in the file: every classifier normalizes as its training did.
+        x: features as in the file, float32 ``(n, D)``; every classifier normalizes them as in its training.
         all_classifiers: S classifiers of the same classes.
         device: device of the computation.
         norms: divisors of the rows, ``(n, 1)``, see :class:`cog.features.feature_files.FeatureSet`; or None.
         source: name of the features in messages.
 
     Raises:
-        CogError: classifiers that do not fit the features or each other.
+        CogError: the classifiers do not fit the features or each other.
     """
     import torch
 
@@ -98,16 +98,16 @@ def apply(
 
 
 def confident_rows(applied: Applied, row: int, *, threshold: float) -> np.ndarray:
-    """Return the samples above ``threshold``, most confident first (equal ones in row order), int64."""
+    """Return the samples with confidences above ``threshold``, most confident first, equals in row order, int64."""
     rows = np.flatnonzero(applied.confidence[row] > threshold)
     return rows[np.argsort(-applied.log_odds[row][rows], kind="stable")]
 
 
 def confident_anywhere(applied: Applied, n_seeds: np.ndarray) -> np.ndarray:
-    """Return the samples that some classifier is confident about, int64: by number of classifiers, then mean log odds.
+    """Return the samples with any confident classifier, int64, by the number of such classifiers, then mean log odds.
 
-    The average of the probabilities gives no order: classifiers of different seeds have different learning rates and
-    weight decays, so that their weights, and with them all confidences, differ in scale.
+    The average of the probabilities is not used for sorting: classifiers of different seeds have different learning
+    rates and weight decays, so the scale of their weights, and hence of their confidences, differs.
 
     Args:
         applied: confidences of S classifiers.

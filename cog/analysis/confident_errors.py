@@ -3,13 +3,13 @@
 An image of an unseen concept that the classifier of another data set recognizes with a confidence above 0.99 either
 looks exactly like a concept of that data set, or shows one: the paper finds about 2.7 % of the images.
 
-How much a confidence tells depends on the classifier: its scale is that of the weights, which follow the learning rate
-that a seed's search found (0 to 20 % of the images above 0.99 for five seeds of one network). Confidences are therefore
-set beside those of the classifier's own test images. The calibrated share is that of the images that are more confident
-than half of these, and the AUROC says how often one of them is more confident than an image of the other data set (the
-baseline of Hendrycks and Gimpel 2017 for recognizing images of classes that were not trained on). Both compare
-confidences of one classifier with each other. A temperature would have to be fitted to images with labels that the
-classifier has not seen, and there are none: the final training takes the held-out part of the search, too.
+The scale of confidences is that of the classifier's weights, which depends on the learning rate from the search of each
+seed (0 to 20 % of the images above 0.99 for five seeds of one network). Confidences are therefore compared with those
+of the classifier on the test images of its own data set. The calibrated share is the share of images with a confidence
+above the median of these test images. The AUROC is the probability that such a test image has a higher confidence than
+an image of the other data set (the baseline of Hendrycks and Gimpel 2017 for the detection of images of untrained
+classes). Both compare confidences of one classifier with each other. Temperature scaling is not possible: it needs
+labeled images that the classifier was not trained on, and the final training also uses the held-out part of the search.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _metric(trained_on: str, quantity: str) -> Metric | None:
             order=(5.5, natural_key(trained_on), 0.5),
             short=f"{trained_on} classifier above its own median",
         )
-    if quantity == "n_confident":  # a mean over seeds
+    if quantity == "n_confident":  # the mean over seeds
         return dataclasses.replace(by_name(f"cross_{trained_on}", quantity), decimals=1)
     if quantity.startswith("own_"):
         kind = by_name(f"cross_{trained_on}", quantity.removeprefix("own_"))
@@ -173,7 +173,7 @@ def _digest(run: SavedRun) -> str:
 def _trained_features(
     request: AnalysisRequest, trained_on: str | None, runs: Sequence[SavedRun]
 ) -> Path | None:
-    """Return features of the data set the classifiers come from, whose image list names their classes."""
+    """Return features of the classifiers' own data set, whose image list names their classes; None without features."""
     candidates: list[Path] = []
     if request.args.trained_features_dir is not None:
         given = Path(request.args.trained_features_dir)
@@ -195,7 +195,7 @@ def _trained_features(
 def _own_test_features(
     request: AnalysisRequest, trained_on: str | None, runs: Sequence[SavedRun]
 ) -> Path | None:
-    """Return the test features of the data set the classifiers come from; None if it is the data set itself."""
+    """Return the test features of the classifiers' own data set; None if they are missing or those of the request."""
     candidates: list[Path] = []
     if request.model_dir is not None and trained_on is not None:
         candidates.append(request.model_dir.features(trained_on, "test") / constants.FEATURES_FILE)
@@ -209,7 +209,7 @@ def _own_test_features(
 
 
 def _images_root(request: AnalysisRequest) -> Path | None:
-    """Return the folder that image paths of the data set's test features are relative to, if it was given."""
+    """Return the root of the image paths of the data set's test features; None if it was not given."""
     args, dataset = request.args, request.dataset
     declared = datasets.find(dataset or "") or (datasets.OWN if args.images_root is not None else None)
     root = None if declared is None else getattr(args, declared.root)
@@ -258,7 +258,7 @@ def _apply_to_own_test(
     own_test: Path | None,
     trained_on: str | None,
 ) -> Applied | None:
-    """Apply the classifiers to the test features of their own data set, where there are any."""
+    """Apply the classifiers to the test features of their own data set; None without such features."""
     from cog.features.feature_files import load
 
     if own_test is None:
@@ -326,10 +326,10 @@ def _predicted_names(
 
 
 def read_labels(features_file: Path) -> np.ndarray:
-    """Return the labels of a feature file, int64 ``(n,)``, without reading its features where that is possible.
+    """Return the labels of a feature file, int64 ``(n,)``; its features are not read where the format allows that.
 
     Raises:
-        CogError: a file of another form.
+        CogError: the file has another form.
     """
     import torch
 
@@ -337,7 +337,7 @@ def read_labels(features_file: Path) -> np.ndarray:
 
     try:
         data = load_torch(features_file, mmap=True)
-    except CogError:  # older containers cannot be mapped
+    except CogError:  # files in older formats cannot be mapped into memory
         data = load_torch(features_file)
     labels = data.get("Y") if isinstance(data, dict) else None
     if (
@@ -354,15 +354,15 @@ def read_labels(features_file: Path) -> np.ndarray:
 def _beside_own(
     applied: Applied, own_applied: Applied | None, row: int, threshold: float
 ) -> dict[str, Number]:
-    """Return the numbers of a classifier on test images of its own data set; each is None without these images."""
+    """Return the numbers that need the test images of a classifier's own data set; each is None without them."""
     if own_applied is None:
         return dict.fromkeys(
             ("above_own_median_percent", "auroc", "own_confident_percent", "own_mean_confidence")
         )
-    others, own = applied.log_odds[row], own_applied.log_odds[row]
+    log_odds, own_log_odds = applied.log_odds[row], own_applied.log_odds[row]
     return {
-        "above_own_median_percent": 100 * float((others > np.median(own)).mean()),
-        "auroc": 100 * statistics.auroc(own, others),
+        "above_own_median_percent": 100 * float((log_odds > np.median(own_log_odds)).mean()),
+        "auroc": 100 * statistics.auroc(own_log_odds, log_odds),
         "own_confident_percent": 100 * float((own_applied.confidence[row] > threshold).mean()),
         "own_mean_confidence": float(own_applied.confidence[row].mean()),
     }
@@ -371,7 +371,7 @@ def _beside_own(
 def _summarize(
     images: confident_lists.Images, own_applied: Applied | None, threshold: float, details: dict[str, Any]
 ) -> AnalysisOutcome:
-    """Return the numbers of each seed, and their means."""
+    """Return the outcome: the numbers of each seed, and their means."""
     applied, lists, n_seeds = images.applied, images.lists, images.n_seeds
     n = len(images.labels)
     per_seed: dict[int, dict[str, Number]] = {

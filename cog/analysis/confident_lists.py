@@ -1,4 +1,4 @@
-"""Tables and the contact sheet of test images that classifiers of another data set are confident about."""
+"""Tables and contact sheet of the test images for which classifiers of another data set are confident."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _HEADER = ("image", "wnid", "names", "predicted_wnid", "predicted_names", "confi
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """The test images under classifiers of S seeds, and the names of their concepts.
+    """The test images with the predictions of classifiers of S seeds, and the names of their concepts.
 
     Attributes:
         labels: true class of each image, int64 ``(n,)``.
-        image_paths: image of each row; None when unknown.
+        image_paths: path of each image; None when unknown.
         true_names: concept of each label.
         predicted_names: concept of each output of the classifiers.
         applied: confidences and predictions of the classifiers.
-        lists: images that each classifier is confident about, by seed, most confident first.
-        words: names of concepts as people write them.
+        lists: images with a confident prediction of each classifier, by seed, most confident first.
+        words: words of concepts by WordNet id.
     """
 
     labels: np.ndarray
@@ -46,7 +46,7 @@ class Images:
 
     @property
     def n_seeds(self) -> np.ndarray:
-        """Number of classifiers that are confident about each image, int64 ``(n,)``."""
+        """Number of classifiers with a confident prediction for each image, int64 ``(n,)``."""
         return np.bincount(np.concatenate(list(self.lists.values())), minlength=len(self.labels))
 
     def describe(self, image: int, row: int) -> tuple[object, ...]:
@@ -57,7 +57,7 @@ class Images:
         return path, true, self.words(true), answer, self.words(answer)
 
     def same_concept_percent(self, row: int, images: np.ndarray) -> float | None:
-        """Return the percentage of predictions that name the true concept; None when no concept is in both sets."""
+        """Return the percentage of predictions that are the true concept; None when the data sets share no concept."""
         if not set(self.true_names) & set(self.predicted_names) or not len(images):
             return None
         pairs = zip(self.labels[images], self.applied.predicted[row, images], strict=True)
@@ -65,7 +65,7 @@ class Images:
 
 
 def write_lists(stage: Path, images: Images) -> list[str]:
-    """Write the images that each classifier is confident about, and return the names of the files."""
+    """Write one list of confidently predicted images per classifier, and return the names of the files."""
     names, applied = [], images.applied
     for row, (seed, confident) in enumerate(images.lists.items()):
         names.append(f"confident_seed-{seed}.csv")
@@ -82,7 +82,7 @@ def write_lists(stage: Path, images: Images) -> list[str]:
 
 
 def write_confident_in_any(path: Path, images: Images) -> list[tuple[object, ...]]:
-    """Write the images that some classifier is confident about, and return the table."""
+    """Write the images with a confident prediction of any classifier, and return the rows of the table."""
     mean = images.applied.confidence[:-1].mean(axis=0)
     log_odds = images.applied.log_odds[:-1].mean(axis=0)
     n_seeds = images.n_seeds
@@ -95,7 +95,7 @@ def write_confident_in_any(path: Path, images: Images) -> list[tuple[object, ...
 
 
 def write_histogram(path: Path, applied: Applied, seeds: Sequence[int]) -> list[float]:
-    """Write the number of images per bin of confidence, and return the mean over seeds."""
+    """Write the number of images per bin of confidence, and return the means over seeds."""
     edges = np.linspace(0, 1, _BINS + 1)
     counts = [np.histogram(row, bins=edges)[0] for row in applied.confidence]
     mean = np.mean(counts[:-1], axis=0)
@@ -123,7 +123,7 @@ def write_sheet(
     root: Path,
     trained_on: str | None,
 ) -> int | None:
-    """Write a contact sheet of the first ``rows``, and return how many images cannot be read; None: no sheet."""
+    """Write a contact sheet of the first ``rows``, and return the number of unreadable images; None without a sheet."""
     if images.image_paths is None:
         logger.warning("%sno contact sheet: the test features do not say which images they are of", job.label)
         return None

@@ -1,4 +1,4 @@
-"""Images side by side with captions: one PNG, and one HTML page that needs no other file."""
+"""Contact sheets of images with captions: one PNG, and one HTML page that needs no other file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from cog.data.image_stores import ImageStore
 
-_SIDE = 144  # of a thumbnail, in pixels
+_SIDE = 144  # side of a thumbnail, in pixels
 _COLUMNS = 6
 _MARGIN, _LINE = 8, 13
 _CAPTION_LINES = 3
@@ -28,7 +28,7 @@ class Tile:
     """One image of a sheet.
 
     Attributes:
-        name: of the image in its store.
+        name: name of the image in its store.
         caption: up to three short lines.
     """
 
@@ -42,14 +42,14 @@ def write(folder: Path, tiles: Sequence[Tile], store: ImageStore, *, title: str)
     Args:
         folder: output folder.
         tiles: images in order, row by row.
-        store: reads the images.
+        store: the images.
         title: heading above the images.
 
     Returns:
-        The number of images that could not be read; gray fields stand in their places.
+        The number of images that could not be read; gray fields take their places.
 
     Raises:
-        CogError: when a file cannot be written.
+        CogError: a file cannot be written.
     """
     from PIL import Image, ImageDraw, ImageFont
 
@@ -68,7 +68,7 @@ def write(folder: Path, tiles: Sequence[Tile], store: ImageStore, *, title: str)
             sheet.paste(picture, corner)
         else:
             sheet.paste(Image.new("RGB", (_SIDE, _SIDE), "lightgray"), (left, upper))
-        # A strip of its own cuts a long line at the column's edge.
+        # The caption is drawn on a separate strip, which cuts a long line at the column's edge.
         strip = Image.new("RGB", (_SIDE, _CAPTION_LINES * _LINE), "white")
         pen = ImageDraw.Draw(strip)
         for line, text in enumerate(tile.caption[:_CAPTION_LINES]):
@@ -89,13 +89,13 @@ def _thumbnail(store: ImageStore, name: str) -> Image.Image | None:
 
     try:
         picture = load_rgb(store.read(name), load_truncated=False)
-    except Exception:  # whatever a damaged file makes Pillow raise
+    except Exception:  # Pillow raises many kinds of errors on a damaged file
         return None
     return ImageOps.contain(picture, (_SIDE, _SIDE))
 
 
 def _plain(text: str) -> str:
-    """Return a text with the characters that Pillow's built-in font has in every version."""
+    """Return a text reduced to the characters that Pillow's built-in font has in every version."""
     return text.encode("latin-1", "replace").decode("latin-1")
 
 

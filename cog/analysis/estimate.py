@@ -1,16 +1,16 @@
-"""How much work analyses are, before anything is read. Nothing here imports torch."""
+"""Estimates of the operations of analyses, made before any file is read. This module does not import torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-# A repetition of k-means takes the time of so many products of all training rows with all centers: about 60 iterations,
-# most of whose distances bounds make unnecessary, and the starting centers (tests/benchmarks/bench_analysis.py).
+# Time of a repetition of k-means, in products of all training rows with all centers: about 60 iterations, in which
+# bounds make most distances unnecessary, and the starting centers (tests/benchmarks/bench_analysis.py).
 # Features without clusters take several times as long.
 _KMEANS_PRODUCTS = 29
 
-# Products in float64, which nearest class means take, by the time of those in float32.
+# Time of products in float64, which nearest class means use, relative to those in float32.
 _FLOAT64 = 2.0
 
 
@@ -19,10 +19,10 @@ class FeatureSizes:
     """Sizes of the features of a data set.
 
     Attributes:
-        n_train: training images.
-        n_test: test images.
-        n_classes: C.
-        dim: dimensions.
+        n_train: number of training images.
+        n_test: number of test images.
+        n_classes: number of classes, C.
+        dim: width of the features.
     """
 
     n_train: int
@@ -32,10 +32,10 @@ class FeatureSizes:
 
 
 def label_free_flops(name: str, sizes: FeatureSizes, options: Any) -> float:
-    """Return the floating-point operations of an analysis of ``--analysis all``, as far as they are matrix products.
+    """Return the floating-point operations of the matrix products in an analysis of ``--analysis all``.
 
     Args:
-        name: of the analysis.
+        name: name of the analysis.
         sizes: sizes of the features.
         options: the configuration's ``ANALYSIS``.
     """
@@ -49,5 +49,5 @@ def label_free_flops(name: str, sizes: FeatureSizes, options: Any) -> float:
 
 
 def classifier_flops(n_rows: int, n_classes: int, dim: int, n_classifiers: int) -> float:
-    """Return the floating-point operations of classifiers that are applied to features."""
+    """Return the floating-point operations of applying classifiers to features."""
     return 2.0 * dim * n_rows * n_classes * n_classifiers

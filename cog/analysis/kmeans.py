@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Centers of the best repetition and the clusters of the test images, beside results.json.
+#: File with the centers of the best repetition and the clusters of the test images, beside results.json.
 CLUSTERS_FILE = "clusters.npz"
 
 
@@ -30,7 +30,7 @@ _NOTE = (
     "[ ]: the lowest and the highest value of all of them (±: their standard deviation)."
 )
 
-# Label, short label, unit, direction, whether in overviews.
+# Label of each metric, short label, unit, direction, and whether overviews show it.
 _METRICS: dict[str, tuple[str, str, str, int, bool]] = {
     "purity": ("purity, largest class of each cluster", "purity", UNIT, 1, True),
     "purity_v1": (
@@ -59,11 +59,11 @@ declare(
 
 
 def nearest_centers(rows: FeatureRows, centers: torch.Tensor) -> torch.Tensor:
-    """Return the number of the nearest center of every row, int64 ``(n,)``; the first of equally near ones.
+    """Return the index of the nearest center of every row, int64 ``(n,)``; the first of equally near centers.
 
     Args:
-        rows: ``(n, d)``, best with the same shift as the clustered rows.
-        centers: float32 ``(k, d)``, not shifted.
+        rows: features ``(n, d)``; the shift of the clustered rows is best.
+        centers: centers without shift, float32 ``(k, d)``.
     """
     import torch
 
@@ -117,7 +117,7 @@ def _compute(settings: dict[str, Any], job: AnalysisContext) -> AnalysisOutcome:
 
 
 def _numbers(clustering: Clustering) -> dict[str, Any]:
-    """Return the recorded numbers of a repetition, beside its inertia."""
+    """Return the numbers of a repetition that are recorded with its inertia."""
     return {
         name: getattr(clustering, name) for name in ("iterations", "ended_by", "computed_frac", "n_empty")
     }
@@ -126,7 +126,7 @@ def _numbers(clustering: Clustering) -> dict[str, Any]:
 def _repetition(
     rows: FeatureRows, k: int, seed: int, settings: dict[str, Any], resume: ResumeFolder, label: str
 ) -> Clustering:
-    """Return the clustering of a seed: a saved one, or one that is computed (and saved) now."""
+    """Return the clustering of a seed: the saved one, or else a new one, which is saved."""
     import torch
 
     from cog.analysis import lloyd

@@ -1,8 +1,8 @@
 """k-nearest-neighbor classifiers on l2-normalized features, by cosine similarity.
 
-Votes are counted in two ways: ``majority`` (one vote each) and ``weighted``, by exp(cosine / T) with T = 0.07 (Wu et
-al. 2018; DINO). Everything is deterministic: of equally similar training images the one with the lower row number is
-the nearer neighbor, of classes with equal votes the lower label is predicted (as scikit-learn does).
+Votes are counted in two ways: ``majority`` (one vote each) and ``weighted`` by exp(cosine / T) with T = 0.07 (Wu et
+al. 2018; DINO). Results are deterministic: among equally similar training images the lower row number is the nearer
+neighbor, and among classes with equal votes the lower label is predicted (as by scikit-learn).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Test and training rows compared at a time: 64 MB of similarities.
+#: Numbers of test and training rows that are compared at a time: 64 MB of similarities.
 _TEST_BLOCK, _TRAIN_BLOCK = 1024, 16384
 
-#: Test images whose votes are counted at a time (a table with all classes each).
+#: Number of test images whose votes are counted at a time; each has a row with all classes.
 _VOTE_BLOCK = 2048
 
 
@@ -38,7 +38,7 @@ _METRIC = re.compile(r"(?P<metric>top1|top5)_k(?P<k>\d{1,9})_(?P<vote>[a-z]+)")
 
 
 class NeighborMetric(NamedTuple):
-    """Which number of the k-nearest-neighbor analysis one is."""
+    """The parts of the name of a number of the k-nearest-neighbor analysis."""
 
     k: int
     vote: str
@@ -46,23 +46,23 @@ class NeighborMetric(NamedTuple):
 
 
 def neighbor_metric(quantity: str) -> NeighborMetric | None:
-    """Return what the name of a number of the k-nearest-neighbor analysis tells; None for others."""
+    """Return the parts of the name of a number of the k-nearest-neighbor analysis; None for other names."""
     match = _METRIC.fullmatch(quantity)
     return None if match is None else NeighborMetric(int(match["k"]), match["vote"], match["metric"])
 
 
 def _metric(_: str, quantity: str) -> Metric | None:
-    found = neighbor_metric(quantity)
-    if found is None:
+    name = neighbor_metric(quantity)
+    if name is None:
         return None
     return Metric(
         group="knn",
-        label=f"kNN, k={found.k}, {found.vote}, {METRIC_LABELS[found.metric]}",
+        label=f"kNN, k={name.k}, {name.vote}, {METRIC_LABELS[name.metric]}",
         unit=PERCENT,
         decimals=1,
-        headline=found.k == 20 and found.vote == "weighted" and found.metric == "top1",
-        order=(1, found.metric, found.vote != "weighted", found.vote, found.k),
-        short=f"kNN, k={found.k}",
+        headline=name.k == 20 and name.vote == "weighted" and name.metric == "top1",
+        order=(1, name.metric, name.vote != "weighted", name.vote, name.k),
+        short=f"kNN, k={name.k}",
     )
 
 
@@ -99,7 +99,7 @@ def _compute(settings: dict[str, Any], job: AnalysisContext) -> AnalysisOutcome:
 
 
 def _find_or_continue(job: AnalysisContext, train: FeatureRows, test: FeatureRows, k: int) -> NearestRows:
-    """Return the neighbors of all test rows; finished blocks are saved now and then, and not computed again."""
+    """Return the neighbors of all test rows; finished blocks are saved from time to time, and not computed again."""
     store = job.resume.state("neighbours.pt")
     state = store.load()
     done = None if state is None else NearestRows(state["index"], state["similarity"])
@@ -121,8 +121,8 @@ class NearestRows:
     """The nearest training rows of every test row.
 
     Attributes:
-        index: int64 ``(m, k)``, on the CPU, nearest first.
-        similarity: float32 ``(m, k)``: cosines.
+        index: row numbers of the neighbors, nearest first, int64 ``(m, k)`` on the CPU.
+        similarity: cosines, float32 ``(m, k)``.
     """
 
     index: torch.Tensor
@@ -140,10 +140,11 @@ def find(
     """Find the ``k`` most similar training rows of every test row, exactly.
 
     Args:
-        train: ``(n, d)``, l2-normalized; **not shifted**.
-        test: ``(m, d)``, l2-normalized; not shifted.
-        k: 1 to n.
-        done: neighbors of the first test rows, of an earlier call with the same arguments: the others follow.
+        train: training features, l2-normalized, **not shifted**, ``(n, d)``.
+        test: test features, l2-normalized, not shifted, ``(m, d)``.
+        k: number of neighbors, 1 to n.
+        done: neighbors of the first test rows from an earlier call with the same arguments; they are not computed
+            again.
         on_block: called after every block with all parts so far (see :func:`joined`); may raise to end the work.
     """
     import torch
@@ -157,7 +158,7 @@ def find(
         index = torch.empty(len(x), 0, dtype=torch.int64, device=x.device)
         for block_start, block in train.blocks(_TRAIN_BLOCK):
             near, columns = largest(x @ block.T, min(width, len(block)))
-            # rows of earlier blocks come first, so that a stable sort prefers them
+            # Rows of earlier blocks come first, so that a stable sort prefers them.
             merged, order = torch.cat([best, near], dim=1).sort(dim=1, descending=True, stable=True)
             best = merged[:, :width]
             index = torch.cat([index, columns + block_start], dim=1).gather(1, order[:, :width])
@@ -167,7 +168,7 @@ def find(
 
 
 def joined(parts: Sequence[NearestRows]) -> NearestRows:
-    """Return the neighbors of consecutive test rows as one."""
+    """Return the neighbors of consecutive parts of the test rows as one object."""
     import torch
 
     return NearestRows(torch.cat([p.index for p in parts]), torch.cat([p.similarity for p in parts]))
@@ -180,16 +181,16 @@ def vote(
     *,
     temperature: float | None,
 ) -> dict[int, torch.Tensor]:
-    """Let the nearest neighbors vote.
+    """Return the classes with most votes of the nearest neighbors.
 
     Args:
         neighbors: neighbors of the test rows.
-        labels: int64 ``(n,)``: classes of the training rows, 0 or more.
+        labels: classes of the training rows, 0 or more, int64 ``(n,)``.
         ks: numbers of neighbors, each at most the number of columns of ``neighbors``.
         temperature: T of the weights exp(cosine / T); None for one vote each.
 
     Returns:
-        For every k, the classes with most votes, int64 ``(m, 5)``, best first; -1 where fewer classes have votes.
+        The classes with most votes for every k, int64 ``(m, 5)``, best first; -1 where fewer classes have votes.
     """
     import torch
 
@@ -201,13 +202,13 @@ def vote(
         votes = labels[neighbors.index[part]]
         weights = torch.ones(votes.shape, dtype=torch.float64)
         if temperature is not None:
-            # divided by the largest weight of the row: exp(1 / T) overflows for a small T
+            # Weights are divided by the largest weight of the row, because exp(1 / T) overflows for a small T.
             similarity = neighbors.similarity[part].double()
             weights = ((similarity - similarity[:, :1]) / temperature).exp()
         table = torch.zeros(len(part), n_classes, dtype=torch.float64)
         counted = 0
         for k in sorted(ks):
-            # of two numbers of neighbors the larger one continues the count of the smaller one
+            # The votes of a larger number of neighbors are added to the count of the smaller one.
             table.scatter_add_(1, votes[:, counted:k], weights[:, counted:k])
             counted = k
             most, best = largest(table, width)

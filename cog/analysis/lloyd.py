@@ -1,8 +1,8 @@
-"""k-means by Lloyd's algorithm on all rows, with the clusters of float64 at the price of float32.
+"""k-means by Lloyd's algorithm on all rows, with the clusters of float64 arithmetic and about the time of float32.
 
 Iterations, tolerance and treatment of empty clusters are those of scikit-learn's ``KMeans``. Rows for which rounding
-could decide are compared in float64. A row whose upper bound of the distance to its own center is at most its lower
-bound of the distance to all others stays uncompared (Hamerly 2010); bounds are loosened by how far the centers move.
+could decide are compared in float64. A row is not compared while the upper bound of the distance to its own center is
+at most the lower bound of the distance to all others (Hamerly 2010); the movements of the centers loosen these bounds.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from cog.runtime import signals
 from cog.runtime.progress import Progress
 from cog.runtime.state_file import StateFile
 
-#: Rows compared with all centers at a time.
+#: Numbers of rows that are compared with all centers at a time, on a CPU and on a GPU.
 BLOCK, _GPU_BLOCK = 4096, 65536
 
-#: Rounding of a squared distance in float32, relative to the squared norms it is computed from; of a sum of bounds.
+#: Relative rounding errors: of a float32 squared distance, in units of the squared norms behind it; of a sum of bounds.
 _SQUARE_SLACK, _SUM_SLACK = 1e-6, 3e-7
 
-#: Relative to squared norms, in float64: centers this close to equally near are equally near (rows would go to and fro
-#: between them); rows this close to their center lie on it (starting centers are rows rounded to float32).
+#: In float64, relative to squared norms: centers whose distances from a row differ by less than the first are equally
+#: near (otherwise rows could alternate between them); rows closer to their center than the second lie on the center
+#: (starting centers are rows rounded to float32).
 _TIE, _COINCIDENT = 1e-12, 1e-13
 
 
@@ -40,8 +41,8 @@ class Clustering:
     inertia: float  # sum of the squared distances of the rows to their centers
     iterations: int
     ended_by: str  # "convergence" (no row moved), "tolerance" or "limit"
-    computed_frac: float  # distances computed, relative to those of the algorithm without bounds
-    n_empty: int  # clusters without rows (only with fewer than k different rows)
+    computed_frac: float  # number of computed distances, relative to that of the algorithm without bounds
+    n_empty: int  # number of clusters without rows (only with fewer than k different rows)
 
 
 def fit(
@@ -58,18 +59,18 @@ def fit(
     """Cluster rows ``(n, d)``.
 
     Args:
-        rows: the rows, at least ``k``.
+        rows: features to cluster, at least ``k``.
         k: number of clusters.
-        seed: seed of the starting centers; nothing else is random.
-        max_iterations: most iterations.
-        tolerance: share of the mean variance of the features under which the sum of the squared movements of the
-            centers ends the work (scikit-learn's ``tol``).
-        centers: float32 ``(k, d)`` to start from, instead of :func:`cog.analysis.seeding.initial_centers`.
-        store: keeps the state: interrupted work is continued with the same result bit by bit.
+        seed: seed of the starting centers, which alone are random.
+        max_iterations: largest number of iterations.
+        tolerance: threshold of the sum of the squared movements of the centers, as a share of the mean variance of the
+            features; below it the iterations end (scikit-learn's ``tol``).
+        centers: starting centers, float32 ``(k, d)``; default: :func:`cog.analysis.seeding.initial_centers`.
+        store: storage of the state, from which interrupted work continues with the same result bit by bit.
         label: prefix of log lines.
 
     Raises:
-        Interrupted: after a signal.
+        Interrupted: a signal was received.
     """
     lloyd = _Lloyd.continued(store.load() if store else None, rows.device)
     if lloyd is None:
@@ -78,7 +79,7 @@ def fit(
         else:
             centers = rows.shifted(centers.to(rows.device, torch.float64))
         lloyd = _Lloyd.start(centers.double(), rows.n)
-    # of centered rows, the squares are the variance
+    # The rows are centered, so the mean of their squares is the variance.
     threshold = tolerance * float(rows.squares.double().sum()) / (rows.n * rows.dim)
     n_saved, ended_by = lloyd.iterations, "limit"
     progress = Progress(None, label, unit="iterations", bar=False)
@@ -95,7 +96,7 @@ def fit(
         if n_moved == 0 or movement <= threshold:
             ended_by = "convergence" if n_moved == 0 else "tolerance"
     if ended_by != "convergence":
-        lloyd.assign(rows, on_block)  # to the centers as they are now, like scikit-learn
+        lloyd.assign(rows, on_block)  # assign the rows to the final centers, as scikit-learn does
     centers = lloyd.means.float()
     return Clustering(
         centers=centers if rows.shift is None else centers + rows.shift,
@@ -127,12 +128,12 @@ class _Lloyd:
     sums: torch.Tensor  # float64 (k, d): sum of the rows of each cluster
     counts: torch.Tensor  # int64 (k,): rows of each cluster
     labels: torch.Tensor  # int64 (n,): cluster of each row, -1 at the start
-    upper: torch.Tensor  # float32 (n,): at least the distance to the own center, before drift
-    lower: torch.Tensor  # float32 (n,): at most the distance to any other center, before drift
-    drift: torch.Tensor  # float32 (k,): how far each center moved since the bounds were made
+    upper: torch.Tensor  # float32 (n,): upper bound of the distance to the own center, before drift
+    lower: torch.Tensor  # float32 (n,): lower bound of the distance to any other center, before drift
+    drift: torch.Tensor  # float32 (k,): distance that each center moved since the bounds were computed
     iterations: int = 0
-    computed: int = 0  # distances
-    passes: int = 0  # assignments of all rows
+    computed: int = 0  # number of computed distances
+    passes: int = 0  # number of assignments of all rows
 
     @classmethod
     def start(cls, means: torch.Tensor, n: int) -> _Lloyd:
@@ -143,9 +144,10 @@ class _Lloyd:
 
     @classmethod
     def continued(cls, state: dict[str, Any] | None, device: torch.device) -> _Lloyd | None:
-        """Return a saved state; None where there is none of this form."""
+        """Return a saved state; None without a saved state of the expected form."""
         names = {field.name for field in fields(cls)}
-        if state is not None and state.keys() == names | {"order", "sizes"}:  # before: centers by group
+        # Earlier versions saved the centers by group.
+        if state is not None and state.keys() == names | {"order", "sizes"}:
             place = state.pop("order").argsort()
             state |= {name: state[name][place] for name in ("means", "sums", "counts", "drift")}
             state["labels"] = place.argsort()[state["labels"]]
@@ -154,7 +156,7 @@ class _Lloyd:
         return cls(**_to(state, device)) if state is not None and state.keys() == names else None
 
     def iterate(self, rows: FeatureRows, on_block: Callable[[], None]) -> tuple[int, float]:
-        """Assign all rows, move the centers, and return the rows that moved and the sum of squared movements."""
+        """Assign all rows, move the centers; return the number of moved rows and the sum of squared movements."""
         n_moved = self.assign(rows, on_block) + self._fill_empty(rows)
         means = self.sums / self.counts.clamp(min=1)[:, None]
         means = torch.where(self.counts[:, None] > 0, means, self.means)
@@ -163,9 +165,9 @@ class _Lloyd:
         return n_moved, float(drift.square().sum())
 
     def assign(self, rows: FeatureRows, on_block: Callable[[], None]) -> int:
-        """Assign every row to its nearest center, and return how many rows changed their cluster."""
+        """Assign every row to its nearest center, and return the number of rows that changed their cluster."""
         scale = float(rows.squares.max()) + float(self.means.square().sum(dim=1).max())
-        # moving bounds rounds them, too
+        # The slack covers the rounding of the moved bounds.
         drift = torch.where(self.drift > 0, self.drift * (1 + 1e-6) + _SUM_SLACK * scale**0.5, 0.0)
         self.upper += drift[self.labels]
         self.lower -= drift.amax()
@@ -195,16 +197,17 @@ class _Lloyd:
     def _compare(
         self, x: torch.Tensor, centers: torch.Tensor, stay: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return the nearest center of every row, its squared distance, and that of the nearest other one.
+        """Return the nearest center of every row, its squared distance, and that of the next nearest center.
 
-        With ``stay``, rows keep these centers where no other is nearer by more than the rounding of float64.
+        With ``stay``, rows keep these centers unless another center is nearer by more than the rounding of float64.
         """
         center_squares, squares = centers.square().sum(dim=1), x.square().sum(dim=1)
         scores = torch.addmm(center_squares, x, centers.T, alpha=-2.0)
         self.computed += scores.numel()
         best, new = scores.min(dim=1)
         if stay is not None:
-            # relative to the nearest center, not the farthest: one outlier shall not make all others equally near
+            # The tie is relative to the nearest center, not the farthest: an outlier must not make all others equally
+            # near.
             nearest = scores <= (best + _TIE * (squares + center_squares[new]))[:, None]
             stays = nearest.gather(1, stay.clamp(min=0)[:, None])[:, 0] & (stay >= 0)
             new = torch.where(stays, stay, nearest.byte().argmax(dim=1))
@@ -213,8 +216,8 @@ class _Lloyd:
         return new, best + squares, second + squares
 
     def _add(self, rows: FeatureRows, labels: torch.Tensor, index: torch.Tensor, sign: int) -> None:
-        """Add the rows ``index`` to the sums of their clusters, or take them away."""
-        # On CUDA, sums by index otherwise come in any order. (use_deterministic_algorithms would import the compiler.)
+        """Add the rows ``index`` to the sums of their clusters (``sign`` 1), or subtract them (-1)."""
+        # On CUDA, sums by index have no fixed order by default. (use_deterministic_algorithms imports the compiler.)
         before = torch.get_deterministic_debug_mode()
         torch.set_deterministic_debug_mode("error")
         for part, clusters in zip(index.split(SMALL_BLOCK), labels.split(SMALL_BLOCK), strict=True):
@@ -223,7 +226,7 @@ class _Lloyd:
         self.counts += sign * torch.bincount(labels, minlength=len(self.counts))
 
     def _fill_empty(self, rows: FeatureRows) -> int:
-        """Give empty clusters the rows farthest from their centers (not those on them); return how many rows."""
+        """Move the rows farthest from their centers (not rows on a center) to empty clusters; return their number."""
         empty = (self.counts == 0).nonzero().squeeze(1)
         if len(empty) == 0:
             return 0

@@ -1,15 +1,15 @@
 """Comparison of two models concept by concept, with the uncertainty of each difference and of their mean.
 
-Of each concept, two uncertainties are kept apart. Seeds vary the training of the classifier alone: the standard
-deviation of the difference over paired seeds. The 50 test images of a concept are few: a sign test over images (exact,
-two-sided; with one seed this is McNemar's test), with false discovery rates over all concepts, because among 1000 of
-them 50 come out below 0.05 by chance.
+Each concept has two separate uncertainties. That over seeds, which vary only the training of the classifier, is the
+standard deviation of the difference over paired seeds. That over the few (50) test images of a concept is a sign test
+over images (exact, two-sided; with one seed this is McNemar's test), with false discovery rates over all concepts,
+because among 1000 concepts 50 have a p-value below 0.05 by chance.
 
-The mean over concepts has two intervals, for two questions. ``mean_difference``: would another draw of concepts, with
-their images, and other seeds tell the same? That is the interval of tables
-(:func:`cog.results.uncertainty.difference`). ``mean_difference_of_these``: would other images of the very same
-concepts, and other seeds? (:func:`cog.results.uncertainty.mean_difference_over_images`.) The first has the images in
-it, too: concepts whose accuracies rest on few images vary the more.
+The mean over concepts has two intervals. That of ``mean_difference``, used in tables, is for another draw of concepts
+with their images, and other seeds (:func:`cog.results.uncertainty.difference`). That of ``mean_difference_of_these`` is
+for other images of the same concepts, and other seeds
+(:func:`cog.results.uncertainty.mean_difference_over_images`). The first includes the uncertainty over images: the
+accuracies of concepts with few images vary more.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from cog.results.scores import interval_of, natural_key
 
 logger = logging.getLogger(__name__)
 
-#: The mean difference once more, with its interval over images of these concepts.
+#: Name of the mean difference with its interval over images of these concepts.
 _OF_THESE = "mean_difference_of_these"
 
 _OVER_CONCEPTS = "[ ]: 95 % interval over concepts (with their images) and seeds, paired over both."
 _OVER_IMAGES = "[ ]: 95 % interval over images of these very concepts and seeds, paired over both."
 
-#: False discovery rate at which concepts are counted.
+#: False discovery rate below which a difference is counted.
 _RATE = 0.05
 
 
@@ -146,12 +146,12 @@ class ConceptComparison:
 
     Attributes:
         accuracy: mean over seeds in percent, float64 ``(C,)``.
-        other_accuracy: the same of the other model.
-        std: standard deviation (n - 1) of the difference over paired seeds; NaN for fewer than two.
+        other_accuracy: mean over seeds of the other model in percent, float64 ``(C,)``.
+        std: standard deviation (n - 1) of the difference over paired seeds; NaN for fewer than two seeds.
         p: two-sided p-value of the sign test over images.
         rate: false discovery rate over the concepts.
-        n_ahead: number of images on which the model is right more often, over seeds, than the other.
-        n_behind: number of images on which the other model is right more often.
+        n_ahead: number of images that the model classifies correctly for a larger share of seeds than the other model.
+        n_behind: number of images that the other model classifies correctly for a larger share of seeds.
         seeds: seeds that both models have.
     """
 
@@ -171,8 +171,8 @@ class ConceptComparison:
 
 
 def _not_comparable(tested: Tested, other: Tested) -> str:
-    """Return why the test images of two models cannot be set side by side; "" if they can."""
-    unnamed = [concepts.are_unnamed(one.wnids) for one in (tested, other)]
+    """Return why the test images of two models cannot be compared; "" if they can."""
+    unnamed = [concepts.are_unnamed(runs.wnids) for runs in (tested, other)]
     if unnamed[0] != unnamed[1]:
         which = "--model" if unnamed[0] else "--against"
         flag = (
@@ -182,14 +182,14 @@ def _not_comparable(tested: Tested, other: Tested) -> str:
             f"the classes of {tested.dataset} are not named for {which}: its test features have no {PATHS_FILE} beside "
             f"them, the other model's have; extract them again{flag}"
         )
-    apart = (
+    differences = (
         len(tested.labels) != len(other.labels) and "numbers of test images",
         tested.wnids != other.wnids and "classes",
         tested.image_paths is not None and other.image_paths is not None
         and tested.image_paths != other.image_paths and "images",
         not np.array_equal(tested.labels, other.labels) and "labels",
     )  # fmt: skip
-    if reasons := [what for what in apart if what]:
+    if reasons := [name for name in differences if name]:
         return (
             f"the two models were not tested on the same images of {tested.dataset}: the {reasons[0]} differ "
             f"({len(tested.labels)} and {len(other.labels)} images of {len(tested.wnids)} and {len(other.wnids)} "
@@ -214,8 +214,8 @@ def compare(tested: Tested, other: Tested) -> ConceptComparison:
     paired = np.array(
         [accuracy[tested.seeds.index(s)] - other_accuracy[other.seeds.index(s)] for s in seeds]
     ).reshape(len(seeds), n_classes)
-    ahead = tested.correct.mean(axis=0) - other.correct.mean(axis=0)  # per image, over seeds
-    # Shares of different numbers of seeds can differ by rounding alone.
+    ahead = tested.correct.mean(axis=0) - other.correct.mean(axis=0)  # of each image, mean over seeds
+    # Equal shares of different numbers of seeds can differ by rounding.
     n_ahead, n_behind = (
         np.bincount(tested.labels, weights=side, minlength=n_classes).astype(np.int64)
         for side in (ahead > 1e-9, ahead < -1e-9)
@@ -285,7 +285,7 @@ def _compute(
 
 
 def _headline(comparison: ConceptComparison, order: Sequence[int]) -> dict[str, Number]:
-    """Return the numbers over the concepts ``order``."""
+    """Return the numbers of the comparison over the concepts ``order``."""
     difference = comparison.difference[order]
     sure = comparison.rate[order] < _RATE
     return {
@@ -300,7 +300,7 @@ def _headline(comparison: ConceptComparison, order: Sequence[int]) -> dict[str, 
 
 
 def _mean_intervals(tested: Tested, other: Tested, order: Sequence[int]) -> dict[str, Number]:
-    """Return the ends of both intervals of the mean difference over the concepts ``order``; None where not known."""
+    """Return the mean difference over the concepts ``order`` and the ends of both its intervals; None where unknown."""
     over_concepts = over_images = None
     if tested.seeds == other.seeds:
         differences = (tested.accuracies() - other.accuracies())[:, order]
@@ -308,8 +308,8 @@ def _mean_intervals(tested: Tested, other: Tested, order: Sequence[int]) -> dict
         by_image = 100 * (tested.correct.astype(np.float64) - other.correct)
         over_images = uncertainty.mean_difference_over_images(by_image, tested.labels)
     ends: dict[str, Number] = {}
-    for name, found in (("mean_difference", over_concepts), (_OF_THESE, over_images)):
-        values = (None, None) if found is None else (found.low, found.high)
+    for name, interval in (("mean_difference", over_concepts), (_OF_THESE, over_images)):
+        values = (None, None) if interval is None else (interval.low, interval.high)
         ends |= dict(zip(interval_of(name), values, strict=True))
     mean = None if over_images is None else over_images.mean
     return {_OF_THESE: mean, **ends}

@@ -1,7 +1,7 @@
-"""Nearest-class-mean classifiers: a test image gets the class whose mean training feature is nearest.
+"""Nearest-class-mean classifiers: the predicted class is that whose mean training feature is nearest.
 
-On l2-normalized features, in two ways: ``euclidean`` compares with the means as they are (scikit-learn's
-``NearestCentroid``), ``cosine`` with their directions. Of equally near classes the lower label is predicted.
+Features are l2-normalized. There are two metrics: ``euclidean`` is the distance to the means (scikit-learn's
+``NearestCentroid``), ``cosine`` compares their directions. Among equally near classes the lower label is predicted.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class ClassMeans:
     """Mean feature of every class.
 
     Attributes:
-        labels: int64 ``(C,)``, ascending.
-        centers: float64 ``(C, d)``, on the device of the rows.
+        labels: labels of the classes, ascending, int64 ``(C,)``.
+        centers: mean features, float64 ``(C, d)`` on the device of the rows.
     """
 
     labels: torch.Tensor
@@ -69,11 +69,11 @@ class ClassMeans:
 
 
 def fit(train: FeatureRows, y: torch.Tensor) -> ClassMeans:
-    """Average the rows of every class, in float64.
+    """Return the mean rows of every class, computed in float64.
 
     Args:
-        train: ``(n, d)``.
-        y: int64 ``(n,)``.
+        train: training features ``(n, d)``.
+        y: class of each row, int64 ``(n,)``.
     """
     import torch
 
@@ -81,7 +81,7 @@ def fit(train: FeatureRows, y: torch.Tensor) -> ClassMeans:
     sums = torch.zeros(len(labels), train.dim, dtype=torch.float64, device=train.device)
     for start, x in train.blocks(SMALL_BLOCK):
         here, members = index[start : start + len(x)].unique(return_inverse=True)
-        # a matrix product, and no sum by index: on a GPU, the latter's order is not fixed
+        # A matrix product is used because a sum by index has no fixed order on a GPU.
         onehot = torch.zeros(len(here), len(x), dtype=torch.float64)
         onehot[members, torch.arange(len(x))] = 1.0
         sums[here.to(sums.device)] += onehot.to(sums.device) @ x.double()
@@ -90,18 +90,18 @@ def fit(train: FeatureRows, y: torch.Tensor) -> ClassMeans:
 
 
 def predict(means: ClassMeans, test: FeatureRows, *, metric: str) -> torch.Tensor:
-    """Return the nearest classes of every test row, int64 ``(m, 5)`` on the CPU, best first, -1 where there is none.
+    """Return the nearest classes of every test row, int64 ``(m, 5)`` on the CPU, best first; -1 with fewer classes.
 
     Args:
         means: mean feature of every class.
-        test: ``(m, d)``.
+        test: test features ``(m, d)``.
         metric: ``"cosine"`` or ``"euclidean"``.
     """
     import torch
 
     from cog.features.feature_files import unit_rows
 
-    # in float64: means of features that are all alike (of an untrained network) differ in their last digits only
+    # Computed in float64: means of nearly equal features (of an untrained network) differ only in their last digits.
     centers = means.centers
     offset = torch.zeros(len(centers), dtype=torch.float64, device=centers.device)
     if metric == "cosine":

@@ -1,7 +1,7 @@
-"""Rank correlation of two quantities with a third one held: partial, and within groups.
+"""Rank correlation of two quantities given others: partial correlation, and correlation within groups.
 
-Spearman's partial correlation is the correlation of the ranks after both are regressed on the groups (an indicator of
-each) and on the ranks of further quantities (Kendall and Stuart, 1979, chapter 27).
+Spearman's partial correlation is the correlation of the ranks after both are regressed on the groups (one indicator per
+group) and on the ranks of further quantities (Kendall and Stuart, 1979, chapter 27).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import numpy as np
 
 from cog.analysis import statistics
 
-#: A residual below this share of the sum of squares is rounding: nothing is left to correlate.
+#: Share of the sum of squares below which a residual is rounding, so that the correlation is undefined.
 _ROUNDING = 1e-10
 
-#: Concepts that a group needs to count in the mean correlation within groups.
+#: Smallest number of concepts of a group in the mean correlation within groups.
 MIN_GROUP = 10
 
 
@@ -26,19 +26,20 @@ def partial_spearman(
     """Return the rank correlation of ``x`` and ``y`` given groups and other quantities.
 
     Args:
-        x: ``(n,)``.
-        y: ``(n,)``.
+        x: first quantity, ``(n,)``.
+        y: second quantity, ``(n,)``.
         groups: number of the group of each point, int64 ``(n,)``.
-        others: further quantities to hold, ``(n,)`` each; constant ones have no effect.
+        others: further given quantities, ``(n,)`` each; constant quantities have no effect.
 
     Returns:
-        A number in [-1, 1]; NaN where one side is constant given the rest.
+        A number in [-1, 1]; NaN where ``x`` or ``y`` is constant given groups and other quantities.
     """
     from scipy import stats
 
     ranks = [stats.rankdata(values) for values in (x, y, *others)]
     sizes = np.maximum(np.bincount(groups), 1)
-    # Regression on indicators is subtraction of group means; of the rest, what these leave (Frisch and Waugh, 1933).
+    # Regression on indicators subtracts group means; then x and y are regressed on the residuals of the others (Frisch
+    # and Waugh, 1933).
     a, b, *rest = (r - (np.bincount(groups, weights=r) / sizes)[groups] for r in ranks)
     if rest:
         design = np.stack(rest, axis=1)
@@ -52,7 +53,8 @@ def partial_spearman(
 def within_spearman(x: np.ndarray, y: np.ndarray, groups: np.ndarray, *, least: int = MIN_GROUP) -> float:
     """Return the mean of the rank correlations within groups, weighted by their sizes.
 
-    Groups of fewer than ``least`` points, and those in which one side is constant, do not count; NaN when none is left.
+    Groups of fewer than ``least`` points, and groups in which ``x`` or ``y`` is constant, are left out; NaN without any
+    other group.
     """
     total, weight = 0.0, 0
     for group in np.flatnonzero(np.bincount(groups) >= least):
@@ -75,14 +77,15 @@ def intervals(
     """Return percentile bootstrap intervals of several numbers of the same points.
 
     Args:
-        numbers: returns the numbers of a draw: positions of its points, int64 ``(n,)``. NaN where one is undefined.
-        strata: group of each point, ``(n,)``; a resample draws as many points of a group as it has, with replacement.
+        numbers: function from the positions of drawn points, int64 ``(n,)``, to their numbers; NaN where undefined.
+        strata: group of each point, ``(n,)``; a resample draws as many points of a group as the group has, with
+            replacement.
         n_resamples: number of draws; 0: no intervals.
         seed: seed of the draws.
         level: coverage.
 
     Returns:
-        Both ends for each number; NaN where it is undefined.
+        Both ends of the interval of each number; NaN where the number is undefined.
     """
     rng = np.random.default_rng(seed)
     members = [np.flatnonzero(strata == group) for group in np.unique(strata)]

@@ -1,4 +1,4 @@
-"""The plan of ``analyze_features.py``: requests, tasks, and results that are missing; ``--check``."""
+"""The plan of ``analyze_features.py``: requests, tasks and missing results; ``--check``."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import OutputFolder
 from cog.runtime.resume_dir import sample_sha256
 
-#: Expected size of a result: its numbers, and tables beside it.
+#: Expected size of a result with its numbers and tables, in bytes.
 _RESULT_BYTES = 64 << 20
 
 
 def plan_tasks(args: argparse.Namespace) -> Iterator[tuple[AnalysisRequest, AnalysisTask]]:
-    """Yield every task of every data set that the flags ask for.
+    """Yield every task of every data set that the flags name.
 
     Args:
         args: flags of ``analyze_features.py``.
 
     Raises:
-        CogError: flags that do not go together, or an input of a task that is not there.
+        CogError: flags contradict each other, or an input of a task is missing.
     """
     cfg = config.get_cfg(model_name=args.model, config_file=args.config, opts=args.opts)
     analyses = registry.get(args.analysis)
@@ -49,7 +49,7 @@ def _requests(args: argparse.Namespace, cfg: CfgNode) -> list[AnalysisRequest]:
     """Return one request per data set.
 
     Raises:
-        CogError: flags that do not go together, or a models root that is not there.
+        CogError: flags contradict each other, or the models root is missing.
     """
     datasets: list[str] = args.dataset or []
     for dataset in datasets:
@@ -121,7 +121,7 @@ class AnalysisOutput(OutputFolder):
     flag = "the output folder"
 
     def holds_result(self) -> bool:
-        """Whether the result is there."""
+        """Return whether the folder has the result."""
         if self.overwrite or not (self.path / analysis_records.RESULTS_FILE).exists():
             return False
         try:
@@ -136,7 +136,7 @@ class AnalysisOutput(OutputFolder):
         return True
 
     def replaced(self) -> list[str]:
-        """Return the files that the result in the folder consists of."""
+        """Return the names of the files of the result in the folder."""
         try:
             named = analysis_records.read(self.path).details.get("files", [])
         except CogError:
@@ -151,12 +151,12 @@ class AnalysisOutput(OutputFolder):
 
 @dataclass(frozen=True)
 class PlannedWork:
-    """A task of a data set that has to be done.
+    """A task of a data set with its output folder.
 
     Attributes:
         request: request of the data set.
-        task: task to be done.
-        folder: folder of the result; holds what makes two results the same.
+        task: task to compute.
+        folder: folder of the result, with the identity of the result.
     """
 
     request: AnalysisRequest
@@ -165,13 +165,13 @@ class PlannedWork:
 
     @property
     def label(self) -> str:
-        """Model and data set, for log lines."""
+        """Prefix of log lines: model and data set."""
         words = [word for word in (self.request.model, self.request.dataset) if word]
         return f"[{' '.join(words)}] " if words else ""
 
 
 def plan_work(request: AnalysisRequest, task: AnalysisTask, *, overwrite: bool) -> PlannedWork:
-    """Return a task with its folder; looks at the features."""
+    """Return a task with its folder; the identity of its features is read."""
     identity = identify(request, task)
     return PlannedWork(
         request, task, AnalysisOutput(request.output(task.name), identity, overwrite=overwrite)
@@ -179,7 +179,7 @@ def plan_work(request: AnalysisRequest, task: AnalysisTask, *, overwrite: bool) 
 
 
 def identify(request: AnalysisRequest, task: AnalysisTask) -> dict[str, Any]:
-    """Return the identity of a result: the settings, and the features by size, origin and samples."""
+    """Return the identity of a result: its settings, and sizes, origins and samples of its features."""
     identity = dict(task.settings)
     for split in task.splits:
         file = request.features_file(split)
@@ -191,7 +191,7 @@ def identify(request: AnalysisRequest, task: AnalysisTask) -> dict[str, Any]:
 
 
 def identify_features(file: Path) -> dict[str, Any]:
-    """Return the identity of the features of a file, without reading all of it (up to 9 GB)."""
+    """Return the identity of the features of a file, which may have 9 GB and is not read whole."""
     made = FeatureFolder(file.parent).metadata() or {}
     return {
         "bytes": file.stat().st_size,
@@ -202,13 +202,13 @@ def identify_features(file: Path) -> dict[str, Any]:
 
 
 def pending(planned: Sequence[tuple[AnalysisRequest, AnalysisTask]], *, overwrite: bool) -> list[PlannedWork]:
-    """Return the missing results, after a check of all input and output folders.
+    """Return the work for the missing results, after a check of all input and output folders.
 
-    Results that are complete and were made the same way are skipped.
+    Complete results of the same settings and features are skipped.
 
     Raises:
-        CogError: a folder that holds another result or the beginning of one, unless ``overwrite``; one that cannot be
-            written to; features that are missing.
+        CogError: a folder has another or an unfinished result and ``overwrite`` is False, a folder cannot be written
+            to, or features are missing.
     """
     todo = []
     outputs: dict[Path, str] = {}
@@ -226,7 +226,7 @@ def pending(planned: Sequence[tuple[AnalysisRequest, AnalysisTask]], *, overwrit
 
 
 def check(args: argparse.Namespace) -> int:
-    """Look at everything that the analyses need, print a summary, and return the exit code.
+    """Check all inputs and output folders of the analyses, print a summary, and return the exit code.
 
     Args:
         args: flags of ``analyze_features.py``.

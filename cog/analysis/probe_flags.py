@@ -1,4 +1,4 @@
-"""Flags of the analyses that look at trained classifiers: cross, distance, subtrees, winners."""
+"""Flags of the analyses of trained classifiers: cross, distance, subtrees, winners."""
 
 from __future__ import annotations
 

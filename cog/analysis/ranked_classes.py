@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Classes kept of every prediction.
+#: Number of classes that every prediction ranks.
 TOP = 5
 
 
 def train_classes(
     train: FeatureSet, test: FeatureSet, label: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[int]]:
-    """Return the classes of the training features, and the test labels among them.
+    """Return the classes of the training features, and the labels of both splits as indices into these classes.
 
     Args:
         train: training features.
@@ -29,9 +29,9 @@ def train_classes(
         label: prefix of the warning about test classes without training features.
 
     Returns:
-        The training classes, int64 ``(C,)``, ascending; the index of each training row into them, int64 ``(n,)``; the
-        test labels, int64 ``(m,)``, those of unseen classes replaced by a number that no prediction equals; the
-        unseen classes.
+        The training classes, ascending, int64 ``(C,)``; the class index of each training row, int64 ``(n,)``; the test
+        labels, int64 ``(m,)``, where a number that no prediction equals replaces classes without training features;
+        the list of these classes.
     """
     import torch
 
@@ -60,14 +60,14 @@ def describe_classes(
 
 
 def largest(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the ``k`` largest values of every row with their columns; equal values in the order of the columns."""
+    """Return the ``k`` largest values of every row and their columns; equal values are in the order of the columns."""
     if k == values.shape[1]:
         near, columns = values.sort(dim=1, descending=True, stable=True)
         return near, columns
     near, columns = values.topk(k + 1, dim=1)
-    tied = (near[:, k - 1] == near[:, k]).nonzero().squeeze(1)  # topk takes any of them
+    tied = (near[:, k - 1] == near[:, k]).nonzero().squeeze(1)  # topk selects any of equal values
     near, columns = near[:, :k], columns[:, :k]
-    # topk's order among equals is its own, too
+    # The order of equal values in the result of topk is not defined either.
     columns, order = columns.sort(dim=1)
     near = near.gather(1, order)
     near, order = near.sort(dim=1, descending=True, stable=True)
@@ -82,8 +82,8 @@ def accuracy(ranked: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:
     """Return top-1 and top-5 accuracy in percent.
 
     Args:
-        ranked: int64 ``(m, 5)``, classes best first, -1 for none.
-        y: int64 ``(m,)``, true classes.
+        ranked: predicted classes, best first, -1 for none, int64 ``(m, 5)``.
+        y: true classes, int64 ``(m,)``.
     """
     hits = ranked == y[:, None]
     return 100.0 * float(hits[:, 0].double().mean()), 100.0 * float(hits.any(dim=1).double().mean())

@@ -34,7 +34,7 @@ ALL = "all"
 
 
 def get(names: Sequence[str]) -> list[Analysis]:
-    """Return the analyses called ``names`` in the order of the registry; ``all`` stands for those with ``in_all``.
+    """Return the analyses ``names`` in the order of the registry; ``all`` means every analysis with ``in_all``.
 
     Raises:
         CogError: an unknown name.
@@ -49,7 +49,7 @@ def get(names: Sequence[str]) -> list[Analysis]:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that analyses bring along."""
+    """Add the flags of all analyses to the parser."""
     probe_flags.add_flags(parser)
 
 
@@ -57,7 +57,7 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
     """Parse the command line; a flag that no requested analysis uses is an error.
 
     Raises:
-        CogError: such a flag, or an unknown analysis.
+        CogError: a flag that no requested analysis uses, or an unknown analysis.
     """
     flags = {flag for analysis in ANALYSES for flag in analysis.uses}
     absent = object()

@@ -17,34 +17,34 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Rows worked on at a time. A constant, so that results do not depend on the memory of a machine.
+#: Number of rows in a block. A constant, so that results do not depend on the memory of a machine.
 BLOCK = 4096
 
-#: Rows at a time where there is no matrix product: they stay in the processor's cache.
+#: Number of rows in a block for work without matrix products: these rows stay in the processor's cache.
 SMALL_BLOCK = 1024
 
-#: Share of a GPU's free memory that features may take; the rest is for blocks of distances.
+#: Largest share of a GPU's free memory for features; the rest is for blocks of distances.
 _USABLE = 0.8
 
 
 class FeatureRows:
-    """float32 ``(n, d)`` on a device, without a copy in the memory of the host.
+    """Features as float32 rows ``(n, d)`` on a device, without a copy in the memory of the host.
 
-    Features that fit are moved to a GPU once; of others, and of those that stay in their file, blocks are moved (and
-    divided by their norms) when they are asked for.
+    Features that fit are moved to a GPU once. Of other features, and of features that stay in their file, blocks are
+    moved (and divided by their norms) when they are used.
 
     Args:
         features: features of a split, **not changed**.
         device: device of the rows.
-        centered: subtract the mean row. Distances stay the same, and those between rows that are close to each other
-            but far from the origin (features of an untrained network) lose no digits.
-        shift: float32 ``(d,)`` to subtract instead.
+        centered: whether to subtract the mean row. Distances stay the same, and no digits are lost in distances between
+            rows that are close to each other but far from the origin (features of an untrained network).
+        shift: vector to subtract instead of the mean row, float32 ``(d,)``.
 
     Attributes:
         n: number of rows.
         dim: width of the rows, d.
         device: device of the results of :meth:`slice` and :meth:`take`.
-        shift: float32 ``(d,)`` that is subtracted; None for nothing.
+        shift: subtracted vector, float32 ``(d,)``; None without a shift.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class FeatureRows:
         return self.map(lambda start, x: x.square().sum(dim=1), torch.float32, SMALL_BLOCK)
 
     def shifted(self, points: torch.Tensor) -> torch.Tensor:
-        """Return points ``(m, d)`` in the coordinates of the rows."""
+        """Return points ``(m, d)`` in the coordinates of the rows: the shift is subtracted."""
         return points if self.shift is None else points - self.shift
 
     def slice(self, start: int, stop: int) -> torch.Tensor:
-        """Return rows ``start`` to ``stop`` as ``(b, d)``; possibly a view, not to be changed."""
+        """Return rows ``start`` to ``stop`` as ``(b, d)``; the result may be a view and must not be changed."""
         x = self._x[start:stop]
         if self._norms is not None:
             x = (x / self._norms[start:stop]).float()
@@ -90,12 +90,12 @@ class FeatureRows:
         return x if self.shift is None else x - self.shift
 
     def take(self, index: torch.Tensor) -> torch.Tensor:
-        """Gather rows (int64, on any device) as ``(b, d)``."""
+        """Return the rows ``index`` (int64, on any device) as ``(b, d)``."""
         x = self._gather(index)
         return x if self.shift is None else x.sub_(self.shift)
 
     def exact(self, index: torch.Tensor) -> torch.Tensor:
-        """Gather rows as float64 ``(b, d)``: the result of :meth:`take` before its difference is rounded."""
+        """Return the rows ``index`` as float64 ``(b, d)``: the result of :meth:`take` before it is rounded."""
         x = self._gather(index).double()
         return x if self.shift is None else x.sub_(self.shift)
 
@@ -109,10 +109,10 @@ class FeatureRows:
     def map(
         self, function: Callable[[int, torch.Tensor], torch.Tensor], dtype: torch.dtype, size: int = BLOCK
     ) -> torch.Tensor:
-        """Return one number per row, ``(n,)``: ``function(first row number, rows)`` of each block.
+        """Return one number per row, ``(n,)``: the results of ``function(first row number, rows)`` for each block.
 
-        Room for all of them is taken first: small results left between large blocks keep the memory allocator from
-        using the room of those again, and as much memory as the features take would be lost.
+        The memory for all results is allocated first. Small results between large blocks would keep the allocator from
+        reusing the memory of these blocks, and waste as much memory as the features take.
         """
         import torch
 
@@ -131,7 +131,7 @@ def load_both_splits(job: AnalysisContext) -> tuple[FeatureSet, FeatureSet]:
     """Return training and test features.
 
     Raises:
-        CogError: features of different dimensions.
+        CogError: the features of the splits have different widths.
     """
     from cog.features import feature_files
 
@@ -142,5 +142,5 @@ def load_both_splits(job: AnalysisContext) -> tuple[FeatureSet, FeatureSet]:
 
 
 def count_zero_rows(features: FeatureSet) -> int:
-    """Return the number of rows of zeros, which l2 normalization leaves as they are: their cosines are 0."""
+    """Return the number of rows of zeros, which l2 normalization does not change; their cosines are 0."""
     return sum(int((~part.any(dim=1)).sum()) for part in features.x.split(1024))

@@ -24,17 +24,17 @@ logger = logging.getLogger(__name__)
 
 
 class SharedFeatures:
-    """The features of one data set, read when they are first asked for."""
+    """The features of one data set, read when they are first used."""
 
     def __init__(self, request: AnalysisRequest) -> None:
         self._request = request
         self._loaded: dict[tuple[str, bool], FeatureSet] = {}
 
     def load(self, split: str, normalize: bool = True) -> FeatureSet:
-        """Return the features of a split: l2-normalized, or as they are in the file.
+        """Return the features of a split: l2-normalized, or as in the file.
 
         Training features that do not fit into memory together with the test features stay in their file (``norms``
-        then holds the divisors of the rows).
+        then has the divisors of the rows).
 
         Raises:
             CogError: see :func:`cog.features.feature_files.load`.
@@ -54,15 +54,16 @@ class SharedFeatures:
 
 
 def execute(todo: Sequence[PlannedWork], *, device: torch.device) -> list[AnalysisRecord]:
-    """Compute all results; each is published and printed as soon as it is finished.
+    """Compute all results, and publish and print each result as soon as it is finished.
 
-    SIGTERM and SIGUSR1 end the work where it can be continued.
+    SIGTERM and SIGUSR1 end the work at a point where it can be continued.
 
     Returns:
         The records, in the order of ``todo``.
 
     Raises:
-        CogError: an error of an analysis (the results before it stay); LockedError when another process has the folder.
+        CogError: an analysis fails (earlier results stay).
+        LockedError: another process has locked a folder.
         Interrupted: see :mod:`cog.runtime.signals`.
     """
     from cog.runtime.device import exact_float32
@@ -73,7 +74,7 @@ def execute(todo: Sequence[PlannedWork], *, device: torch.device) -> list[Analys
         for position, work in enumerate(todo):
             signals.check(f"{position} of {len(todo)} analyses are done")
             if shared is None or work.request is not todo[position - 1].request:
-                shared = None  # the features of the last data set go before the next ones come
+                shared = None  # the features of one data set are freed before the next are read
                 shared = SharedFeatures(work.request)
             done.append(_do(work, shared, device))
     return done
@@ -81,7 +82,7 @@ def execute(todo: Sequence[PlannedWork], *, device: torch.device) -> list[Analys
 
 def _do(work: PlannedWork, shared: SharedFeatures, device: torch.device) -> AnalysisRecord:
     with work.folder.claim() as claim:
-        if claim.is_done():  # by another process, while this one was busy with others
+        if claim.is_done():  # another process has computed this result in the meantime
             record = analysis_records.read(work.folder.path)
             assert isinstance(record, AnalysisRecord)
             return record

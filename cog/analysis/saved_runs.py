@@ -1,7 +1,7 @@
 """Saved classifier runs as input of an analysis: their seeds, predictions and weights.
 
-Runs are read as :mod:`cog.results.run_records` reads them, so those of the original toolkit count too. Nothing here
-imports torch before weights are read.
+Runs are read by :mod:`cog.results.run_records`, which also reads runs of the original toolkit. This module imports
+torch only to read weights.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SavedRun:
         seed: seed of the run.
         folder: folder with ``model.pth`` and ``preds.pkl``.
         top1: test accuracy in percent.
-        record: content of results.json; empty for runs of the original toolkit.
+        record: contents of results.json; empty for runs of the original toolkit.
     """
 
     seed: int
@@ -52,12 +52,12 @@ class SavedRun:
 
     @property
     def labels(self) -> list[int] | None:
-        """The original labels of the classes, where they are not 0..C-1."""
+        """The original labels of the classes; None if they are 0..C-1."""
         labels = self.record.get("labels")
         return [int(label) for label in labels] if isinstance(labels, list) else None
 
     def file(self, name: str) -> Path:
-        """Return the path of a file beside the logs.
+        """Return the path of a file of the run.
 
         Raises:
             CogError: the file does not exist.
@@ -69,12 +69,12 @@ class SavedRun:
 
 
 def evaluation(cfg: CfgNode) -> tuple[str, int]:
-    """Return name and number of shots of the evaluation that a configuration describes."""
+    """Return the name and the number of shots of the evaluation in a configuration."""
     return config.evaluation_name(cfg), cfg.CLF.N_SHOT
 
 
 def evaluation_label(cfg: CfgNode) -> str:
-    """Return the suffix of the name of a result about an evaluation; empty for the protocol's evaluation."""
+    """Return the suffix that names an evaluation in the name of a result; "" for the protocol's evaluation."""
     folder = evaluation_folder(*evaluation(cfg))
     protocol = evaluation_folder(config.default_cfg().EVAL.NAME, 0)
     if folder.startswith(f"{protocol}_"):
@@ -89,12 +89,12 @@ def find_runs(
 
     Args:
         model_dir: the model's folder.
-        dataset: data set the classifiers were trained on.
-        cfg: names the evaluation (EVAL.NAME, CLF.TYPE, CLF.N_SHOT ...).
-        seeds: wanted seeds; None for all that exist.
+        dataset: data set that the classifiers were trained on.
+        cfg: configuration with the name of the evaluation (EVAL.NAME, CLF.TYPE, CLF.N_SHOT ...).
+        seeds: wanted seeds; None for all existing seeds.
 
     Raises:
-        CogError: no runs; a seed that is missing or cannot be read.
+        CogError: there are no runs, or a wanted seed is missing or cannot be read.
     """
     name, n_shot = evaluation(cfg)
     folder = model_dir.evaluation(dataset, name=name, n_shot=n_shot)
@@ -110,10 +110,10 @@ def find_runs(
 def runs_in(
     folder: Path, *, model: str, dataset: str, n_shot: int | None = None, seeds: Sequence[int] | None = None
 ) -> list[SavedRun]:
-    """Return the complete runs in a folder of seed folders; those that cannot be read are named in a warning.
+    """Return the complete runs in a folder of seed folders; a warning names the runs that cannot be read.
 
     Raises:
-        CogError: a run that ``seeds`` asks for is missing or cannot be read.
+        CogError: a run of ``seeds`` is missing or cannot be read.
     """
     try:
         entries = {entry.name for entry in os.scandir(folder) if entry.is_dir()}
@@ -148,7 +148,7 @@ def runs_in(
 
 
 def any_in(folder: Path) -> bool:
-    """Whether there is an evaluation folder, or an archive of runs with its runs."""
+    """Return whether an evaluation folder exists, or an archive has its runs."""
     archive = run_archive.open_archive(folder.absolute().parent)
     return folder.is_dir() or (archive is not None and bool(archive.seeds(folder.name)))
 
@@ -170,16 +170,16 @@ def prediction_digests(runs: Sequence[SavedRun]) -> dict[str, str]:
     """Return the SHA-256 of the predictions of each run, by seed as text.
 
     Raises:
-        CogError: a run without predictions.
+        CogError: a run has no predictions.
     """
     return {str(run.seed): digest(run.file(PREDICTIONS_FILE)) for run in runs}
 
 
 def digest(*paths: Path) -> str:
-    """Return the SHA-256 of files of a run, one after the other, as 64 hexadecimal digits.
+    """Return the SHA-256 of the concatenated files of a run, as 64 hexadecimal digits.
 
     Raises:
-        CogError: when one cannot be read.
+        CogError: a file cannot be read.
     """
     result = hashlib.sha256()
     for path in paths:
@@ -188,10 +188,10 @@ def digest(*paths: Path) -> str:
 
 
 def predictions(run: SavedRun) -> np.ndarray:
-    """Return the labels predicted for the test set after the last epoch, int64 ``(n,)``; -1: none.
+    """Return the labels predicted for the test set after the last epoch, int64 ``(n,)``; -1 for no prediction.
 
     Raises:
-        CogError: a file of another form.
+        CogError: the file has another form.
     """
     path = run.file(PREDICTIONS_FILE)
     classes = saved_predictions.read(path)
@@ -211,7 +211,7 @@ class SavedClassifier:
         layers: weight float32 ``(out, in)`` and bias ``(out,)`` of each layer, in order.
         activation: activation between layers, ``"relu"`` or ``"none"``.
         normalize: whether the input of the layers is l2-normalized.
-        projection: ``mean`` ``(D,)`` and ``components`` ``(d, D)`` of principal components, or None.
+        projection: ``mean`` ``(D,)`` and ``components`` ``(d, D)`` of principal components; None without projection.
         normalizes_before: whether features are l2-normalized before they are projected.
     """
 
@@ -244,7 +244,7 @@ class SavedClassifier:
         )
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """Return float32 ``(n, C)`` for features as they are in the file, float32 ``(n, D)``."""
+        """Return the logits, float32 ``(n, C)``, of features as in the file, float32 ``(n, D)``."""
         import torch
 
         from cog.features import feature_files
@@ -263,14 +263,14 @@ class SavedClassifier:
 
 
 def load_classifier(run: SavedRun, *, normalize: bool) -> SavedClassifier:
-    """Read ``model.pth`` of a run: a linear layer, or the Sequential of an MLP; with ``pca.pth`` where there is one.
+    """Read ``model.pth`` of a run, a linear layer or the Sequential of an MLP, and ``pca.pth`` if it exists.
 
     Args:
         run: a complete run.
-        normalize: whether features are l2-normalized, where the run does not say (the original toolkit).
+        normalize: whether features are l2-normalized, if the run does not record it (the original toolkit).
 
     Raises:
-        CogError: a file of another form, or with values that are not finite.
+        CogError: a file has another form, or values that are not finite.
     """
     import torch
 

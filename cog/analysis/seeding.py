@@ -1,10 +1,10 @@
 """Starting centers of k-means: greedy k-means++, on all rows or on the candidates of k-means||.
 
-k-means++ draws centers one after the other with probability proportional to the squared distance to those before
+k-means++ draws centers one after the other with probability proportional to the squared distance to the earlier centers
 (Arthur and Vassilvitskii 2007); the greedy form takes the best of ``2 + ln k`` draws each time, as scikit-learn does.
-That needs k passes over the rows: at full size (1.1 M x 2048, k = 1000), hours. There, k-means|| (Bahmani et al. 2012,
-which cuML, the library of the paper's first version, starts with, too) draws about k candidates in each of a few
-passes; greedy k-means++ then chooses among the candidates, weighted by the rows nearest to each.
+It needs k passes over the rows, which take hours at full size (1.1 M x 2048, k = 1000). For such sizes, k-means||
+(Bahmani et al. 2012; also the start in cuML, the library of the paper's first version) draws about k candidates in each
+of a few passes. Greedy k-means++ then chooses among the candidates, weighted by the number of rows nearest to each.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import torch
 
 from cog.analysis.rows import BLOCK, FeatureRows
 
-#: k-means++ looks at all rows when rows x centers x dimensions are at most this many (seconds on a CPU core).
+#: Largest product of rows, centers and dimensions for which k-means++ uses all rows (seconds on a CPU core).
 DIRECT_WORK = 1e10
 
-#: ... and of which a copy is no matter: 256 MB.
+#: Largest number of values for which k-means++ uses all rows, because it copies them: 256 MB.
 _COPY_VALUES = 1 << 26
 
-#: Passes of k-means||.
+#: Number of passes of k-means||.
 ROUNDS = 4
 
-#: Iterations of Lloyd's algorithm on the weighted candidates.
+#: Number of iterations of Lloyd's algorithm on the weighted candidates.
 _POLISHING = 10
 
-#: Candidates compared with a block of rows at a time.
+#: Number of candidates that are compared with a block of rows at a time.
 _COLUMNS = 2048
 
 
@@ -41,11 +41,11 @@ def initial_centers(
     Args:
         rows: rows to cluster, at least ``k``.
         k: number of centers.
-        rng: source of all draws.
-        on_block: called after every block of rows of a long pass; may raise to end it.
+        rng: random generator of all draws.
+        on_block: called after every block of rows of a long pass; may raise to end the pass.
 
     Returns:
-        float32 ``(k, d)`` on the device of the rows. With fewer than k different rows some are equal.
+        Centers, float32 ``(k, d)`` on the device of the rows. With fewer than k different rows some are equal.
     """
     if _direct(rows, k):
         x = rows.slice(0, rows.n)
@@ -58,26 +58,26 @@ def initial_centers(
 
 
 def n_blocks(rows: FeatureRows, k: int) -> int:
-    """Return how often :func:`initial_centers` calls ``on_block``, at most."""
+    """Return the largest number of calls of ``on_block`` in :func:`initial_centers`."""
     return 0 if _direct(rows, k) else (ROUNDS + 1) * -(-rows.n // BLOCK)
 
 
 def _direct(rows: FeatureRows, k: int) -> bool:
-    """Return whether greedy k-means++ looks at all rows."""
+    """Return whether greedy k-means++ uses all rows."""
     work = float(rows.n) * k * rows.dim
     few = rows.n <= 2 * ROUNDS * _per_round(k)
     return few or (work <= DIRECT_WORK and rows.n * rows.dim <= _COPY_VALUES)
 
 
 def _per_round(k: int) -> int:
-    """Return how many candidates a pass of k-means|| is expected to draw."""
+    """Return the expected number of candidates that a pass of k-means|| draws."""
     return max(k, 100)
 
 
 def _greedy(
     x: torch.Tensor, squares: torch.Tensor, weights: torch.Tensor, k: int, rng: np.random.Generator
 ) -> torch.Tensor:
-    """Return the row numbers of ``k`` centers by greedy k-means++ with weights (float64)."""
+    """Return the row numbers of ``k`` centers, chosen by greedy k-means++ with weights (float64)."""
     trials = 2 + int(math.log(k))
     first = _draw(weights, rng.random(1))
     chosen = [int(first[0])]
@@ -104,7 +104,7 @@ def _distances(x: torch.Tensor, squares: torch.Tensor, columns: torch.Tensor) ->
     distances = torch.addmm(squares[columns], x, x[columns].T, alpha=-2.0)
     distances.add_(squares[:, None]).clamp_(min=0.0)
     distances[columns, torch.arange(len(columns), device=x.device)] = (
-        0.0  # rounding would let a row be drawn again
+        0.0  # exact, because with rounding errors a row could be drawn again
     )
     return distances
 
@@ -112,7 +112,7 @@ def _distances(x: torch.Tensor, squares: torch.Tensor, columns: torch.Tensor) ->
 def _oversample(
     rows: FeatureRows, k: int, rng: np.random.Generator, on_block: Callable[[], None]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return candidates of k-means|| (row numbers, ascending within a pass) and how many rows are nearest to each."""
+    """Return the candidates of k-means|| (row numbers, ascending within a pass) and the number of rows nearest each."""
     new = torch.from_numpy(rng.integers(rows.n, size=1)).to(rows.device)
     candidates = new
     nearest = torch.full((rows.n,), torch.inf, device=rows.device)
@@ -129,7 +129,7 @@ def _oversample(
         if not len(new):
             break
     weights = torch.bincount(owner.cpu(), minlength=len(candidates)).double()
-    if len(candidates) < k:  # fewer different rows than that: any others make up the number
+    if len(candidates) < k:  # with fewer than k different rows, any other rows complete the number
         others = torch.ones(rows.n, dtype=torch.bool)
         others[candidates.cpu()] = False
         fill = others.nonzero().squeeze(1)[: k - len(candidates)]
@@ -146,7 +146,7 @@ def _compare(
     owner: torch.Tensor,
     on_block: Callable[[], None],
 ) -> None:
-    """Update squared distance and number of the nearest candidate of every row, in place."""
+    """Update the squared distance and the number of the nearest candidate of every row in place."""
     x_new = rows.take(new)
     squares = x_new.square().sum(dim=1)
     for start, x in rows.blocks():
@@ -162,7 +162,7 @@ def _compare(
 
 
 def _polish(x: torch.Tensor, weights: torch.Tensor, centers: torch.Tensor) -> torch.Tensor:
-    """Improve centers by weighted Lloyd iterations on the candidates; a center without any stays where it is."""
+    """Improve centers by weighted Lloyd iterations on the candidates; a center without candidates does not move."""
     k = len(centers)
     onehot_rows = torch.arange(len(x), device=x.device)
     for _ in range(_POLISHING):

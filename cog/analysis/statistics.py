@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: Drawn points (resamples x n) held at a time.
+#: Number of drawn points (resamples x n) that are in memory at a time.
 _DRAWS = 1 << 17
 
 
@@ -21,10 +21,10 @@ def spearman(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def auroc(high: np.ndarray, low: np.ndarray) -> float:
-    """Return the area under the ROC curve: the share of pairs with ``high`` above ``low``, ties counted by half.
+    """Return the area under the ROC curve: the share of pairs with ``high`` above ``low``, where a tie counts one half.
 
     Args:
-        high: scores of the positive samples, ``(n,)``, n >= 1; they may be infinite.
+        high: scores of the positive samples, ``(n,)``, n >= 1; scores may be infinite.
         low: scores of the negative samples, ``(m,)``, m >= 1.
     """
     from scipy import stats
@@ -38,8 +38,8 @@ def sign_test(n_positive: int, n_negative: int) -> float:
     """Return the exact two-sided p-value of a sign test without ties (McNemar's exact test of two classifiers).
 
     Args:
-        n_positive: pairs in which the first is ahead.
-        n_negative: pairs in which the second is ahead.
+        n_positive: number of pairs in which the first is larger.
+        n_negative: number of pairs in which the second is larger.
     """
     from scipy import stats
 
@@ -78,9 +78,9 @@ def spearman_interval(
     """Return Spearman's rho with a percentile bootstrap interval over points (Efron and Tibshirani, 1993, chapter 13).
 
     Args:
-        x: ``(n,)``.
-        y: ``(n,)``.
-        n_resamples: draws of n points with replacement; 0: no interval.
+        x: first quantity, ``(n,)``.
+        y: second quantity, ``(n,)``.
+        n_resamples: number of draws of n points with replacement; 0: no interval.
         seed: seed of the draws.
         level: coverage of the interval.
         strata: group of each point, ``(n,)``; a resample draws as many points of a group as the group has.
@@ -97,16 +97,16 @@ def spearman_interval(
 def resampled_spearman(
     x: np.ndarray, y: np.ndarray, *, n_resamples: int, seed: int, strata: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return rho of every resample, float64 ``(n_resamples,)``; NaN where one side is constant.
+    """Return Spearman's rho of every resample, float64 ``(n_resamples,)``; NaN where ``x`` or ``y`` is constant.
 
-    A resample is kept as the number of times each point was drawn: midranks follow from the counts of each distinct
+    A resample is represented by the number of draws of each point. Midranks follow from the counts of each distinct
     value, without sorting the resample (8 times as fast as ``scipy.stats.rankdata`` of the drawn values).
     """
     n = len(x)
     if n < 2:
         return np.full(n_resamples, math.nan)
     rng = np.random.default_rng(seed)
-    order = np.argsort(x, kind="stable")  # of all vectors below
+    order = np.argsort(x, kind="stable")  # the order of all vectors below
     x_codes, y_codes = (np.unique(values[order], return_inverse=True)[1].ravel() for values in (x, y))
     by_y = np.argsort(y_codes, kind="stable")
     x_starts, y_starts = (np.flatnonzero(np.diff(codes, prepend=-1)) for codes in (x_codes, y_codes[by_y]))
@@ -123,12 +123,13 @@ def resampled_spearman(
         b, b_squares = _centered_midranks(np.add.reduceat(counts.take(by_y, axis=1), y_starts, axis=1), n)
         counts *= b.take(y_codes, axis=1)
         covariance = np.einsum("ij,ij->i", np.add.reduceat(counts, x_starts, axis=1), a)
-        with np.errstate(invalid="ignore"):  # midranks are multiples of 1/2: a constant side is exactly 0 / 0
+        # Midranks are multiples of 1/2, so a constant vector gives exactly 0 / 0.
+        with np.errstate(invalid="ignore"):
             correlations[start : start + rows] = np.clip(covariance / np.sqrt(a_squares * b_squares), -1, 1)
     return correlations
 
 
 def _centered_midranks(counts: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the midranks, minus their mean, of values that occur ``counts`` times, and the sum of their squares."""
+    """Return the centered midranks of values that occur ``counts`` times, and their sum of squares over all points."""
     ranks = np.cumsum(counts, axis=1) - (counts - 1) / 2 - (n + 1) / 2
     return ranks, np.einsum("ij,ij,ij->i", counts, ranks, ranks)

@@ -1,8 +1,9 @@
-"""Accuracy by WordNet subtree, and how much of its fall with distance is left within subtrees.
+"""Accuracy by WordNet subtree, and the correlation of accuracy with similarity within subtrees.
 
-Levels differ in domain as well as in distance: all trees and herbs are in L5, all birds above it. So the correlation of
-accuracy with similarity (plainly: the analysis ``distance``) is given with subtree and number of training images held
-(:func:`cog.analysis.partial_correlation.partial_spearman`), and within subtrees.
+Levels differ in domain as well as in distance: all trees and herbs are in L5, all birds in the levels above. The
+analysis ``distance`` has the plain correlation of accuracy with similarity. This analysis adds the partial correlation
+given subtree and number of training images (:func:`cog.analysis.partial_correlation.partial_spearman`), and the
+correlation within subtrees.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ from cog.runtime import files
 
 logger = logging.getLogger(__name__)
 
-#: Subtrees by name, each with its roots in WordNet 3.0. A concept belongs to that of its deepest root. Ours; they are
-#: the domains that have at least 50 of the 5000 published concepts.
+#: Roots of each subtree in WordNet 3.0, by the name of the subtree. A concept belongs to the subtree of its deepest
+#: root. The choice is that of this toolkit: domains with at least 50 of the 5000 published concepts.
 SUBTREES: dict[str, tuple[str, ...]] = {
     "mammals": ("n01861778",),
     "birds": ("n01503061",),
@@ -64,10 +65,10 @@ SUBTREES: dict[str, tuple[str, ...]] = {
     "activities": ("n00030358",),  # act, deed; sports among them
 }
 
-#: The concepts below none of the roots.
+#: Name of the group of concepts that are below no root.
 REST = "rest"
 
-#: Correlations with similarity, and their words in tables.
+#: Suffixes of the labels of the correlations with similarity.
 _CORRELATIONS = {
     "spearman_given_subtree": ", given subtree",
     "spearman_given_subtree_and_images": ", given subtree and number of training images",
@@ -79,7 +80,7 @@ def plan(request: AnalysisRequest) -> list[AnalysisTask]:
     """Return the task that averages accuracy by subtree.
 
     Raises:
-        CogError: no runs, or roots that are no ids.
+        CogError: there are no runs, or a root is not a WordNet id.
     """
     args, dataset = request.args, request.dataset
     if request.model_dir is None or dataset is None:
@@ -88,7 +89,7 @@ def plan(request: AnalysisRequest) -> list[AnalysisTask]:
         if not is_wnid(root):
             raise CogError(f"--subtrees {root} is not a noun id, expected 'n' and 8 digits such as n02084071")
     runs = runs_of(request)
-    # The seen concepts have no similarity to themselves.
+    # levels.csv has no similarities of the seen concepts.
     csv_file = None if dataset == constants.IN1K else args.levels_csv
     similarities = None if csv_file is None else concepts.read_levels_csv(csv_file)
     settings: dict[str, Any] = {
@@ -165,10 +166,10 @@ declare("subtrees", _metric, title=_title)
 
 
 def roots_of(args_subtrees: Sequence[str] | None, graph: NounGraph) -> dict[str, list[int]]:
-    """Return the roots of each subtree by its name, those of the command line under their first word in WordNet.
+    """Return the roots of each subtree by its name; the name of a root from the command line is its first word.
 
     Raises:
-        CogError: an id that WordNet does not know.
+        CogError: WordNet does not have an id.
     """
     if not args_subtrees:
         return {name: graph.indices(ids, "the subtrees").tolist() for name, ids in SUBTREES.items()}
@@ -182,10 +183,10 @@ def roots_of(args_subtrees: Sequence[str] | None, graph: NounGraph) -> dict[str,
 
 
 def subtree_of(graph: NounGraph, wnids: Sequence[str], roots: Mapping[str, Sequence[int]]) -> list[str]:
-    """Return the subtree of each concept: of its roots the deepest (longest path from the top), of equals the first id.
+    """Return the subtree of each concept: that of its deepest root (longest path from the top), or the first of equals.
 
     Raises:
-        CogError: a concept that WordNet does not know.
+        CogError: WordNet does not have a concept.
     """
     name_of = {node: name for name, nodes in roots.items() for node in nodes}
     names = []
@@ -197,7 +198,7 @@ def subtree_of(graph: NounGraph, wnids: Sequence[str], roots: Mapping[str, Seque
 
 
 def training_images(request: AnalysisRequest, tested: Sequence[Tested]) -> dict[str, int] | None:
-    """Return the number of training images of each concept, as the classifiers saw them; None when it is not known."""
+    """Return the number of training images of the classifiers for each concept; None when it is not known."""
     clf = request.cfg.CLF
     numbers: dict[str, int] = {}
     for data in tested:
@@ -219,7 +220,7 @@ class _Grouped:
 
     Attributes:
         points: accuracy and similarity of n concepts.
-        names: names of the subtrees that have concepts, in their order.
+        names: names of the subtrees with concepts, in the order of the subtrees.
         group: position of each concept's subtree in ``names``, int64 ``(n,)``.
         n_train: number of training images, float64 ``(n,)``; None when unknown.
     """
@@ -230,7 +231,7 @@ class _Grouped:
     n_train: np.ndarray | None
 
     def correlations(self, rows: np.ndarray) -> list[float]:
-        """Return the numbers of ``_CORRELATIONS`` of some of the points; NaN where undefined."""
+        """Return the values of ``_CORRELATIONS`` for the points ``rows``; NaN where undefined."""
         x, y, group = self.points.similarity[rows], self.points.mean[rows], self.group[rows]
         images = math.nan if self.n_train is None else partial_spearman(x, y, group, [self.n_train[rows]])
         return [partial_spearman(x, y, group), images, within_spearman(x, y, group)]
@@ -289,7 +290,7 @@ def _accuracies(grouped: _Grouped, accuracy: np.ndarray) -> dict[str, Number]:
 
 
 def _correlations(grouped: _Grouped, *, n_resamples: int, several: bool) -> dict[str, Number]:
-    """Return the correlations with similarity and their intervals; of several levels drawn within each."""
+    """Return the correlations with similarity and their intervals; resamples are drawn within each level."""
     datasets = np.array(grouped.points.dataset)
     whole = grouped.correlations(np.arange(len(datasets)))
     strata = datasets if several else np.zeros(len(datasets))
@@ -326,23 +327,23 @@ def _summary(values: Mapping[str, Number], plain: float) -> str:
 
 
 def _write_tables(stage: Path, grouped: _Grouped, graph: NounGraph, *, with_similarity: bool) -> None:
-    """Write a row for each data set and subtree, and one for each concept."""
+    """Write a table with a row for each data set and subtree, and a table with a row for each concept."""
     points, datasets = grouped.points, np.array(grouped.points.dataset)
     everything = np.ones(len(datasets), dtype=bool)
     places = [(name, datasets == name) for name in dict.fromkeys(points.dataset)]
     rows = []
     for dataset, inside in [*places, *([("all", everything)] if len(places) > 1 else [])]:
         for k, name in enumerate(grouped.names):
-            own = inside & (grouped.group == k)
-            y, n = points.mean[own], int(own.sum())
+            members = inside & (grouped.group == k)
+            y, n = points.mean[members], int(members.sum())
             if not n:
                 continue
-            x = points.similarity[own]
+            x = points.similarity[members]
             rho = statistics.spearman(x, y) if with_similarity else math.nan
             rows.append(
                 (
-                    dataset, name, n, int(points.n_test[own].sum()),
-                    "" if grouped.n_train is None else f"{grouped.n_train[own].mean():.1f}",
+                    dataset, name, n, int(points.n_test[members].sum()),
+                    "" if grouped.n_train is None else f"{grouped.n_train[members].mean():.1f}",
                     f"{y.mean():.4f}", f"{y.std(ddof=1) / math.sqrt(n):.4f}" if n > 1 else "",
                     f"{x.mean():.6f}" if with_similarity else "", "" if math.isnan(rho) else f"{rho:.4f}",
                 )

@@ -1,4 +1,4 @@
-"""The input and the result of an analysis, and its declaration. Nothing here imports torch."""
+"""The input and the result of an analysis, and its declaration. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ BOTH_SPLITS = ("train", "test")
 
 @dataclass(frozen=True)
 class AnalysisRequest:
-    """One data set that the command line asks to analyze; ``plan`` functions turn it into tasks.
+    """One data set that the command line names for analysis; ``plan`` functions turn it into tasks.
 
     Attributes:
-        model: ``<model_title>_<architecture_name>``; None with feature folders of the user's own.
-        dataset: name of the data set; None with feature folders of the user's own.
+        model: ``<model_title>_<architecture_name>``; None with the user's own feature folders.
+        dataset: name of the data set; None with the user's own feature folders.
         model_dir: the model's folder; None without ``--models_root_dir`` and ``--model``.
         features: expected folder or file of the features of each split.
-        output_root: folder that gets ``analysis_<name>/``.
+        output_root: parent of the folder ``analysis_<name>/``.
         cfg: the configuration, frozen and checked.
         args: all flags.
     """
@@ -53,7 +53,7 @@ class AnalysisRequest:
         """Return the ``X_Y.pth`` of a split.
 
         Raises:
-            CogError: when the file does not exist.
+            CogError: the file does not exist.
         """
         if split not in self.features:
             raise CogError(f"no {split} features: give --{split}_features_dir")
@@ -73,11 +73,11 @@ class AnalysisOutcome:
     """The result of an analysis.
 
     Attributes:
-        values: headline numbers, flat; None (or NaN) where undefined.
-        seeds: seeds of the repetitions, in order; empty where nothing is random.
+        values: headline numbers by name; None (or NaN) where undefined.
+        seeds: seeds of the repetitions, in order; empty for a result without randomness.
         per_seed: values of each repetition.
-        details: JSON values that explain the numbers: sizes, settings found, files written.
-        summary: one line for the terminal; None for the values.
+        details: JSON values that explain the numbers: sizes, settings, names of files.
+        summary: one line for the terminal; None: the line is made of ``values``.
     """
 
     values: Mapping[str, Number]
@@ -94,9 +94,9 @@ class AnalysisContext:
     Attributes:
         request: the data set.
         device: device of the computation.
-        load: ``load(split, normalize=True)`` reads the features of a split, once for all tasks of the data set:
-            **they are shared and must not be changed**.
-        resume: hidden folder for states that survive an interruption.
+        load: ``load(split, normalize=True)`` reads the features of a split once for all tasks of the data set:
+            **the features are shared and must not be changed**.
+        resume: hidden folder for states from which interrupted work continues.
         stage: folder for large results; its files appear beside ``results.json``.
         label: prefix of log and progress lines, ``"[<model> <dataset>] "``; may be empty.
     """
@@ -116,8 +116,8 @@ class AnalysisTask:
     Attributes:
         name: name of the result; its folder is ``analysis_<name>``.
         splits: splits whose features are used; the identity of these features is recorded.
-        settings: everything else that decides the result: options, digests of other inputs. JSON values.
-        compute: computes the result.
+        settings: JSON values of all options that determine the result, and digests of all inputs except features.
+        compute: function that computes the result.
         packages: packages whose versions are recorded.
     """
 
@@ -135,10 +135,10 @@ class Analysis:
     Attributes:
         name: value of ``--analysis``.
         help: one line.
-        plan: returns the tasks of a request. Checks everything that can be checked without reading features, and
-            imports no torch (:attr:`AnalysisTask.compute` may).
-        uses: flags that only some analyses have, among them this one.
-        in_all: whether ``--analysis all`` includes it: it needs nothing but the features of a data set.
+        plan: function that returns the tasks of a request. It makes all checks that need no features, and does not
+            import torch (:attr:`AnalysisTask.compute` may).
+        uses: flags of this analysis that not all analyses have.
+        in_all: whether ``--analysis all`` includes the analysis, because it needs only the features of a data set.
     """
 
     name: str
@@ -157,13 +157,13 @@ def feature_analysis(
     splits: tuple[str, ...] = BOTH_SPLITS,
     packages: tuple[str, ...] = ("torch", "numpy"),
 ) -> Analysis:
-    """Return the declaration of an analysis that needs the features of one data set and nothing else.
+    """Return the declaration of an analysis that needs only the features of one data set.
 
     Args:
-        name: as given to ``--analysis``, and name of its result.
-        help_text: one line.
-        compute: computes the result from the settings and the input.
-        settings: returns the settings, JSON values, given the section ANALYSIS of the configuration.
+        name: value of ``--analysis``, and name of the result.
+        help_text: help of the analysis, one line.
+        compute: function that computes the result from the settings and the input.
+        settings: function from the section ANALYSIS of the configuration to the settings, JSON values.
         splits: splits whose features are used.
         packages: packages whose versions are recorded.
     """

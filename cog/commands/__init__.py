@@ -1,9 +1,11 @@
-"""The commands, one module each: ``python -m cog`` lists them, and console scripts have their names.
+"""The commands, one module each: ``python -m cog`` lists them, and every command has a console script.
 
-The command ``print_results`` is ``python -m cog print_results ...``, and the console script ``cog-print-results``.
+The command ``print_results`` runs as ``python -m cog print_results ...`` or as the console script
+``cog-print-results``.
 
-Another distribution (containers for machine learning) installs a package called ``cog``, too. Into one folder, they
-overwrite each other's files, and what starts is a mixture: this is seen here, before anything of ``cog`` is imported.
+Another distribution (containers for machine learning) also installs a package called ``cog``. If both are installed
+into one folder, they overwrite each other's files, and the package there is a mixture of both. The check is in this
+module because it is imported before all others.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from pathlib import Path
 _ADVICE = "install ImageNet-CoG into an environment of its own"
 
 
-def _tell_of_other_package() -> None:
-    """Say in one line that a distribution called ``cog`` is installed; end when it shares this package's folder."""
+def _warn_of_other_package() -> None:
+    """Warn in one line of an installed distribution ``cog``; exit with code 2 if it shares this package's folder."""
     for folder in map(Path, sys.path):
         other = next(folder.glob("cog-[0-9]*.dist-info"), None)
         if other is None:
@@ -34,7 +36,7 @@ def _tell_of_other_package() -> None:
         return
 
 
-_tell_of_other_package()
+_warn_of_other_package()
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Command:
     Attributes:
         name: word after ``python -m cog``.
         module: dotted name of the module whose function ``cli`` runs it.
-        help: one line.
+        help: help of the command, one line.
     """
 
     name: str

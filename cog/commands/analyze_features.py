@@ -15,10 +15,10 @@ from cog.runtime import cli as cli_tools
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse flags; touches no file.
+    """Return the parsed flags; no file is read or written.
 
     Raises:
-        CogError: an unknown analysis.
+        CogError: an analysis is unknown.
     """
     parser = cli_tools.Parser(__doc__ or "")
     work = parser.add_argument_group("what to do")
@@ -47,7 +47,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the script; returns its exit code."""
+    """Run the script and return its exit code."""
     args = names.understood(parse_args(argv))
 
     from cog.analysis import plan
@@ -66,5 +66,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def cli() -> None:
-    """Console script ``cog-analyze-features``."""
+    """Run the console script ``cog-analyze-features``."""
     cli_tools.run(main, continues=True)

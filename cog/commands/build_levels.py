@@ -19,7 +19,7 @@ from cog.runtime import cli as cli_tools
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse flags; touches no file."""
+    """Return the parsed flags; no file is read or written."""
     parser = cli_tools.Parser(__doc__ or "")
     levels_flags.add(parser)
     return parser.parse_args(argv)
@@ -29,10 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Build or compare levels and return the exit code.
 
     Raises:
-        CogError: bad arguments or input; nothing is written then.
+        CogError: bad arguments or input; no file is written.
     """
     args = parse_args(argv)
-    from cog.levels import comparison, job, plan  # they import numpy
+    from cog.levels import comparison, job, plan  # imported here because they import numpy
 
     if args.compare is not None or args.overlap is not None:
         return comparison.run(args)
@@ -45,5 +45,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def cli() -> NoReturn:
-    """Run from the command line."""
+    """Run the command with the arguments of the command line, and exit."""
     cli_tools.run(main)

@@ -16,7 +16,7 @@ FORMATS = ("text", "json")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse flags; touches no file."""
+    """Return the parsed flags; no file is read or written."""
     parser = cli_tools.OneLineParser(description=__doc__)
     parser.add_argument(
         "--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)"
@@ -26,7 +26,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Try everything; returns 2 when something that a study needs does not work."""
+    """Try all parts that a study needs; return 0 if they work, else 2."""
     args = parse_args(argv)
     from cog.miniature import doctor
 
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def cli() -> NoReturn:
-    """Run from the command line."""
+    """Run the command with the arguments of the command line, and exit."""
     cli_tools.run(main)
 
 

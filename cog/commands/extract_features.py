@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse flags; touches no file."""
+    """Return the parsed flags; no file is read or written."""
     parser = cli_tools.Parser(__doc__ or "")
     target = image_flags.add_target(parser, "what to extract")
     target.add_argument(
@@ -48,8 +48,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def make_plan(args: argparse.Namespace, rank: ranks.Rank, since: float) -> ExtractionPlan:
-    """Return the plan of a process started at ``since`` (seconds since the epoch); touches no file."""
-    from cog.features.plan import ExtractionPlan  # imports numpy
+    """Return the plan of a process that started at ``since`` (seconds since the epoch); no file is read or written."""
+    from cog.features.plan import ExtractionPlan  # imported here because it imports numpy
 
     return ExtractionPlan(
         image_flags.model_request(args),
@@ -68,7 +68,7 @@ def make_plan(args: argparse.Namespace, rank: ranks.Rank, since: float) -> Extra
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the script; returns its exit code."""
+    """Run the script and return its exit code."""
     since = time.time()
     rank = ranks.this_rank()
     log = ranks.label_log(rank)
@@ -83,12 +83,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         todo = plan.pending()
         log.speak()
         if todo:
-            from cog.features import runner  # imports torch
+            from cog.features import runner  # imported here because it imports torch
 
             runner.run(plan, todo)
     return 0
 
 
 def cli() -> None:
-    """Console script ``cog-extract-features``."""
+    """Run the console script ``cog-extract-features``."""
     cli_tools.run(main, continues=True)

@@ -12,7 +12,7 @@ def add(parser: argparse.ArgumentParser, *dataset_aliases: str, output_help: str
     """Add the flags that locate features and the output folder.
 
     Args:
-        parser: gets the group of flags.
+        parser: parser for the group of flags.
         dataset_aliases: other spellings of ``--dataset``.
         output_help: help of ``--output_dir``.
     """

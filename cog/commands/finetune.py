@@ -17,7 +17,7 @@ from cog.runtime import cli as cli_tools
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse flags; touches no file."""
+    """Return the parsed flags; no file is read or written."""
     parser = cli_tools.Parser(__doc__ or "")
     image_flags.add_target(parser, "what to train")
     image_flags.add_model(
@@ -46,7 +46,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def make_request(args: argparse.Namespace) -> plan.FineTuneRequest:
-    """Return the request of the flags; touches no file."""
+    """Return the request of the flags; no file is read or written."""
     return plan.FineTuneRequest(
         image_flags.model_request(args),
         image_flags.sources(args),
@@ -62,7 +62,7 @@ def make_request(args: argparse.Namespace) -> plan.FineTuneRequest:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the script; returns its exit code."""
+    """Run the script and return its exit code."""
     args = names.understood(parse_args(argv))
     requests = [make_request(of_dataset) for of_dataset in cli_tools.each_dataset(args, "output_dir")]
     if args.check:
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"--dataset names {len(requests)} data sets, and processes that torchrun starts work on one; start them "
             "once per data set, or give --n_processes"
         )
-    from cog.finetune import job  # imports torch
+    from cog.finetune import job  # imported here because it imports torch
 
     command = [sys.executable, "-m", "cog.commands.finetune", *(sys.argv[1:] if argv is None else argv)]
     codes = (job.run(request, command=[*command, "--dataset", request.dataset]) for request in requests)
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def cli() -> None:
-    """Console script ``cog-finetune``."""
+    """Run the console script ``cog-finetune``."""
     try:
         cli_tools.run(main, continues=True)
     except SystemExit as ended:

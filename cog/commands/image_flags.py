@@ -18,7 +18,7 @@ def add_places(group: argparse._ArgumentGroup) -> None:
 
 
 def add_target(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
-    """Add ``--model`` and ``--dataset``, both required, and return their group, which has this title."""
+    """Add the required flags ``--model`` and ``--dataset`` in a group with this title, and return the group."""
     group = parser.add_argument_group(title)
     group.add_argument(
         "--model", required=True, help="<model_title>_<architecture_name>, such as sup_resnet50"
@@ -33,10 +33,10 @@ def add_target(parser: argparse.ArgumentParser, title: str) -> argparse._Argumen
 
 
 def add(parser: argparse.ArgumentParser, *, failures_help: str) -> None:
-    """Add the flags that locate images and say which problems are accepted.
+    """Add the flags that locate images and select the accepted problems.
 
     Args:
-        parser: gets the group of flags.
+        parser: parser for the group of flags.
         failures_help: help of ``--allow_failures``.
     """
     group = parser.add_argument_group("images")
@@ -52,7 +52,7 @@ def add(parser: argparse.ArgumentParser, *, failures_help: str) -> None:
 
 
 def sources(args: argparse.Namespace) -> ImageSources:
-    """Return the values of the flags of :func:`add_places`, and of ``--strict_counts`` and ``--limit`` if there."""
+    """Return the values of the flags of :func:`add_places`, and of ``--strict_counts`` and ``--limit`` if present."""
     return ImageSources(
         {flag: getattr(args, flag) for flag in datasets.flags()},
         strict_counts=getattr(args, "strict_counts", False),
@@ -61,7 +61,7 @@ def sources(args: argparse.Namespace) -> ImageSources:
 
 
 def require(args: argparse.Namespace, dataset: str, *, why: str | None = None) -> dict[str, str]:
-    """Return the values of the flags that a data set needs, see :meth:`ImageSources.require`."""
+    """Return the values of the flags that a data set needs; see :meth:`ImageSources.require`."""
     return sources(args).require(dataset, why=why)
 
 
@@ -69,10 +69,10 @@ def add_model(parser: argparse.ArgumentParser, *, ckpt_help: str, output_help: s
     """Add the flags that locate a model and the output folder.
 
     Args:
-        parser: gets the group of flags.
+        parser: parser for the group of flags.
         ckpt_help: help of ``--ckpt_file``.
         output_help: help of ``--output_dir``.
-        writes: the folder, below that of the model, that the command writes.
+        writes: folder below that of the model that the command writes.
     """
     group = parser.add_argument_group("model and output: --models_root_dir, or --ckpt_file with --output_dir")
     group.add_argument(

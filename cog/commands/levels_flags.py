@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cog.runtime import cli as cli_tools
 
-# Repeated here, and compared by a test, because importing their homes would make --help slow.
+# Repeated here because importing the modules that define these values would make --help slow; a test compares them.
 SIMILARITIES = ("lin", "lin_max_ic", "resnik", "jcn", "wup", "path", "lch", "embedding", "random")
 
 

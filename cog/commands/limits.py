@@ -1,7 +1,7 @@
-"""``--limit N``: the same command on a few images, in seconds, with outputs of their own.
+"""The flag ``--limit N``: a trial of a command on a few images, in seconds, with outputs in a separate folder.
 
-One number ends everything that is counted: classes, images per class and split, trials, epochs. This module has the
-place of the outputs and the keys; :meth:`cog.data.image_sources.ImageSources.list_images` cuts the images.
+One number limits all counts: classes, images per class and split, trials, epochs. This module sets the folder of the
+outputs and the keys; :meth:`cog.data.image_sources.ImageSources.list_images` limits the images.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from cog import paths
 from cog.errors import CogError
 from cog.runtime import cli as cli_tools
 
-#: Keys that become N; ``KEY VALUE`` pairs of the command line win.
+#: Keys that become N; ``KEY VALUE`` pairs of the command line override them.
 _KEYS = ("CLF.N_TRIALS", "CLF.N_EPOCHS", "FINETUNE.N_EPOCHS", "FINETUNE.BATCH_SIZE")
 
-#: Two classes, and of each an image to train on and one to hold out.
+#: Smallest N: two classes, each with an image for training and a held-out image.
 _LEAST = 2
 
-#: Flags of folders that get a sub-folder ``limit-N``.
+#: Flags of folders in which outputs lie in a sub-folder ``limit-N``.
 _FOLDERS = ("models_root_dir", "log_dir", "figures", "diagnostics")
 
-#: Flags of other places, and of files for others to read: not with ``--limit``.
+#: Flags of other folders, and of files for other people, which are not allowed with ``--limit``.
 _PLACES = ("output_dir", "train_features_dir", "test_features_dir", "classifier_dir", "export")
 
 
@@ -29,8 +29,8 @@ def add(group: argparse._ActionsContainer, *, shows: bool = False) -> None:
     """Add the flag.
 
     Args:
-        group: gets the flag.
-        shows: whether the command only takes what others have made.
+        group: group for the flag.
+        shows: whether the command only reads the outputs of other commands.
     """
     group.add_argument(
         "--limit",
@@ -44,10 +44,10 @@ def add(group: argparse._ActionsContainer, *, shows: bool = False) -> None:
 
 
 def apply(args: argparse.Namespace) -> argparse.Namespace:
-    """Return the flags with folders and keys as ``--limit`` has them; a root ``limit-N`` stands for ``--limit N``.
+    """Return the flags with the folders and keys of ``--limit``; a root ``limit-N`` implies ``--limit N``.
 
     Raises:
-        CogError: no ``--models_root_dir``, outputs elsewhere, or the root of another limit.
+        CogError: ``--models_root_dir`` is missing, a flag names outputs elsewhere, or a root is that of another limit.
     """
     flags = dict(vars(args))
     root = args.models_root_dir
@@ -56,7 +56,7 @@ def apply(args: argparse.Namespace) -> argparse.Namespace:
     )
     limit = flags.pop("limit", None) or of_place
     if not limit:
-        return argparse.Namespace(**flags)  # records of the flags are those of before there was this one
+        return argparse.Namespace(**flags)  # without ``limit``, as in records from before this flag existed
     if root is None and not of_place:
         raise CogError(f"--limit {limit} reads and writes below --models_root_dir; give that")
     for flag in _PLACES:

@@ -18,7 +18,7 @@ from cog.runtime import signals
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse flags; touches no file."""
+    """Return the parsed flags; no file is read or written."""
     parser = cli_tools.Parser(__doc__ or "")
     feature_flags.add(
         parser,
@@ -82,7 +82,7 @@ def _not_negative(text: str) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the script; returns its exit code."""
+    """Run the script and return its exit code."""
     args = names.understood(parse_args(argv))
     each = cli_tools.each_dataset(args, "train_features_dir", "test_features_dir", "output_dir")
     from cog.logreg import jobs, plan
@@ -98,12 +98,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 continue
             with jobs.claimed(plans) as claims:
                 if claims:
-                    from cog.logreg.training import train_all  # torch is imported for what is to be done only
+                    from cog.logreg.training import train_all  # imported here because it imports torch
 
                     train_all(claims, train, test, device_name=args.device, print_freq=args.print_freq)
     return 0
 
 
 def cli() -> None:
-    """Console script ``cog-logreg``."""
+    """Run the console script ``cog-logreg``."""
     cli_tools.run(main, continues=True)

@@ -1,4 +1,4 @@
-"""Names on command lines: models and data sets by the labels of tables and figures, too."""
+"""Names on command lines: models and data sets may also be given by their labels in tables and figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from cog.commands import limits
 from cog.models.names import find_dataset, find_model
 
-#: Flags that name models, and those that name data sets.
+#: Flags that name models, and flags that name data sets.
 _MODELS = ("model", "models", "relative_to", "baseline", "compare", "against")
 _DATASETS = ("dataset", "datasets", "trained_on")
 
@@ -26,7 +26,7 @@ def add_models_file(group: argparse._ArgumentGroup) -> None:
 
 
 def understood(args: argparse.Namespace) -> argparse.Namespace:
-    """Return the flags of a command with names in the place of labels, and with what ``--limit`` stands for.
+    """Return the flags of a command with labels replaced by names, and with the folders and keys of ``--limit``.
 
     Raises:
         CogError: see :func:`resolve_labels` and :func:`cog.commands.limits.apply`.
@@ -35,10 +35,10 @@ def understood(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def resolve_labels(args: argparse.Namespace) -> argparse.Namespace:
-    """Return the flags of a command with names in the place of labels.
+    """Return the flags of a command with labels replaced by names.
 
     Raises:
-        CogError: a label of several models, an unusable ``--models_file``.
+        CogError: a label is that of several models, or ``--models_file`` cannot be used.
     """
     root, file = getattr(args, "models_root_dir", None), getattr(args, "models_file", None)
     has_loader = getattr(args, "model_loader", None) is not None
@@ -48,7 +48,8 @@ def resolve_labels(args: argparse.Namespace) -> argparse.Namespace:
         for flag in _MODELS
         if (value := getattr(args, flag, None)) is not None
     }
-    if getattr(args, "images_root", None) is None:  # with it, any name is a data set of the user's own
+    # With --images_root, any name is that of the user's own data set.
+    if getattr(args, "images_root", None) is None:
         named |= {
             flag: _each(value, lambda text: find_dataset(text, root=root))
             for flag in _DATASETS

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse flags; touches no file."""
+    """Return the parsed flags; no file is read or written."""
     parser = cli_tools.Parser(__doc__ or "")
     add = parser.add_argument
     add(
@@ -50,11 +50,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Group features with --levels_dir, else print the table of the results; returns the exit code."""
+    """Group features with --levels_dir, else print the table of results, and return the exit code."""
     args = names.resolve_labels(parse_args(argv))
     source = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
     target = ModelDir(Path(args.output_dir), args.model)
-    # With --levels_dir, too, those of the classifiers to come: a typing error is told before gigabytes are copied.
+    # The keys are those of the classifiers; with --levels_dir an error in them is reported before features are copied.
     cfg = config.get_cfg(model_name=args.model, opts=args.opts)
     if args.levels_dir is None:
         return _print_table(args, cfg)
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{source.path} has features of no level; run extract_features.py on cog_l1, cog_l2, ... first"
         )
     linked = [*([constants.IN1K] if constants.IN1K in there else []), *levels]
-    for name in linked:  # their results count here, too
+    for name in linked:  # the table shows the results of these data sets, too
         place = target.path / name
         place.parent.mkdir(parents=True, exist_ok=True)
         if not place.exists():
@@ -101,7 +101,7 @@ def _print_table(args: argparse.Namespace, cfg: CfgNode) -> int:
 
 
 def cli() -> NoReturn:
-    """Run from the command line."""
+    """Run the command with the arguments of the command line, and exit."""
     cli_tools.run(main)
 
 

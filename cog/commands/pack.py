@@ -21,14 +21,14 @@ from cog.runtime import files
 from cog.runtime.progress import Progress
 from cog.study import pack, units
 
-logger = logging.getLogger("cog")  # also when run with python -m
+logger = logging.getLogger("cog")  # the same name when run with python -m
 
-#: Runs that are left out and named one by one.
+#: Largest number of left-out runs that are named one by one.
 _NAMED = 10
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse flags; touches no file."""
+    """Return the parsed flags; no file is read or written."""
     parser = cli_tools.Parser(__doc__ or "", no_opts="have no meaning here")
     study_flags.add_places(parser.add_argument_group("runs"), datasets="all of them")
     parser.add_argument("--unpack", action="store_true", help="put packed runs back, bit for bit")
@@ -39,7 +39,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Pack or unpack; returns the exit code."""
+    """Pack or unpack runs, and return the exit code."""
     args = names.resolve_labels(parse_args(argv))
     root = Path(os.path.abspath(files.require_dir(args.models_root_dir, "--models_root_dir")))
     todo = _find_folders(root, args.models, args.datasets)
@@ -76,10 +76,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _find_folders(
     root: Path, wanted_models: Sequence[str] | None, wanted_datasets: Sequence[str] | None
 ) -> list[tuple[str, str, Path]]:
-    """Return the folders of models and data sets, with the names of both.
+    """Return model, data set and folder of each pair.
 
     Raises:
-        CogError: a model without a folder under the root, or a data set of which none of the models has one.
+        CogError: a model has no folder under the root, or none of the models has a folder of a data set.
     """
     known = find.list_models(root)
     models = units.find_models(root, wanted_models)
@@ -109,7 +109,7 @@ def _datasets(folder: Path) -> list[str]:
 
 
 def cli() -> NoReturn:
-    """Run from the command line."""
+    """Run the command with the arguments of the command line, and exit."""
     cli_tools.run(main)
 
 

@@ -1,4 +1,4 @@
-"""Show results: one evaluation, tables of everything found, figures, a report, or one file to share."""
+"""Show results: one evaluation, tables of all results, figures, a report, or one file to share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cog.runtime import cli as command_line
 from cog.runtime import files
 from cog.runtime.memory import without_garbage_collection
 
-logger = logging.getLogger("cog")  # also when run with python -m
+logger = logging.getLogger("cog")  # the same name when run with python -m
 
 _DESCRIPTION = """\
 Print mean +- population standard deviation of top-1 and top-5 over seeds. One evaluation, seed by seed:
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Read results, show them, and return the exit code.
 
     Raises:
-        CogError: bad arguments, or no result that can be shown.
+        CogError: the arguments are wrong, or there is no result to show.
     """
     args = names.understood(parser().parse_args(argv))
     output = output_request(args)
@@ -65,14 +65,14 @@ def _print(text: str) -> None:
     encoding = sys.stdout.encoding or "utf-8"
     try:
         text.encode(encoding)
-    except UnicodeEncodeError:  # a terminal without the plus-minus sign
+    except UnicodeEncodeError:  # the terminal's encoding may lack the plus-minus sign
         text = text.replace("±", "+-").replace("†", "*").encode(encoding, "backslashreplace").decode(encoding)
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 def cli() -> NoReturn:
-    """Run from the command line."""
+    """Run the command with the arguments of the command line, and exit."""
     command_line.run(main)
 
 

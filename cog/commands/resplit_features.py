@@ -21,7 +21,7 @@ from cog.runtime import files
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse flags; touches no file."""
+    """Return the parsed flags; no file is read or written."""
     parser = cli_tools.Parser(__doc__ or "")
     add = parser.add_argument
     add("--models_root_dir", metavar="DIR", required=True, help="folder of all models")
@@ -70,14 +70,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make splits or compare the runs on them; returns the exit code."""
+    """Make splits or compare the runs on them, and return the exit code."""
     args = names.understood(parse_args(argv))
     folder = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
     for dataset in args.dataset:
         check_dataset_name(dataset)
     if args.spread:
         return _print_spread(args)
-    from cog.features.rearranged import resplit  # imports torch
+    from cog.features.rearranged import resplit  # imported here because it imports torch
 
     for dataset in args.dataset:
         for split_seed in args.split_seed:
@@ -110,7 +110,7 @@ def _print_spread(args: argparse.Namespace) -> int:
 
 
 def cli() -> NoReturn:
-    """Run from the command line."""
+    """Run the command with the arguments of the command line, and exit."""
     cli_tools.run(main)
 
 

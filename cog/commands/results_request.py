@@ -1,4 +1,4 @@
-"""Requests of print_results.py, from its flags."""
+"""The requests of print_results.py, made from its flags."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from cog.runtime import files
 
 logger = logging.getLogger(__name__)
 
-#: Flags of which one at most is given: each is a view of its own.
+#: Flags of views, of which at most one is given.
 _VIEWS = ("relative_to", "drop", "rank", "baseline", "claims", "power", "analysis", "variants", "overview")
 
-#: Flags that show differences, or hand them on: of these, runs without counts per concept are worth a file more.
+#: Flags that show or export differences; with them, predictions are read for runs without counts per concept.
 _WITH_INTERVALS = ("relative_to", "drop", "baseline", "claims", "power", "export", "report")
 
 
-#: Views with intervals over images by choice, beside the accuracies themselves.
+#: Views that can have intervals over images, as tables of accuracies can.
 _OVER_IMAGES = frozenset({"baseline", "relative_to", "drop"})
 
 
 def output_request(args: argparse.Namespace) -> OutputRequest:
-    """Return where results are to be written."""
+    """Return the request of the flags for output files."""
     return OutputRequest(
         **{
             flag: getattr(args, flag)
@@ -49,7 +49,7 @@ def results_request(args: argparse.Namespace) -> ResultsRequest:
     """Return the request of the flags: results to read and to show.
 
     Raises:
-        CogError: flags that contradict each other, name nothing, or name results that do not exist.
+        CogError: flags contradict each other, name no results, or name results that do not exist.
     """
     if args.compare is not None:
         if given(args.model) or args.baseline:
@@ -113,7 +113,7 @@ def _select(args: argparse.Namespace, request: ResultsRequest) -> ResultQuery:
         baseline=args.relative_to or args.baseline,
         reads_predictions=any(getattr(args, flag) for flag in _WITH_INTERVALS),
         by_image=request.interval_over == uncertainty.IMAGES,
-        # With another evaluation than the protocol's, that one alone is exported, drawn and reported.
+        # An evaluation other than the protocol's is exported, drawn and reported alone.
         experiments=request.shows_experiments
         or request.claims
         or (evaluation == scores.LOGREG and any((args.export, args.figures, args.report))),
@@ -125,7 +125,7 @@ def _select(args: argparse.Namespace, request: ResultsRequest) -> ResultQuery:
         if args.models_root_dir is not None or models or datasets or n_shots or common.categories:
             logger.warning("--logreg_root_dir names the runs: other flags that select runs have no effect")
         folder = files.require_dir(args.logreg_root_dir, "--logreg_root_dir")
-        # The folder says what its runs are, whatever the configuration.
+        # The name of the folder, not the configuration, determines the evaluation of its runs.
         parsed = paths.parse_evaluation_folder(folder.absolute().name)
         if parsed is not None and parsed[0] != evaluation:
             common = dataclasses.replace(common, eval_name=parsed[0], experiments=request.shows_experiments)

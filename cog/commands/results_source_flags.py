@@ -1,4 +1,4 @@
-"""Flags of print_results.py that say which results are read."""
+"""Flags of print_results.py that select the results to read."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cog.errors import CogError
 from cog.results import published, query
 from cog.runtime import cli as command_line
 
-#: Version of the paper, unless another one is asked for.
+#: Default version of the paper.
 _PAPER = "v2"
 
 
 def add(parser: command_line.Parser) -> None:
-    """Add the flags."""
+    """Add the flags to the parser."""
     group = parser.add_argument_group("where results come from")
     add = group.add_argument
     add("--logreg_root_dir", metavar="DIR", help="one evaluation folder, with a subfolder per seed")
@@ -79,7 +79,7 @@ def add(parser: command_line.Parser) -> None:
 
 
 def many(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a type for flags with several values in which ``None`` and ``null`` mean "not given"."""
+    """Return a type for flags with several values, in which ``None`` and ``null`` mean that no value is given."""
 
     def parse_one(text: str) -> Any:
         return None if constants.is_unset(text) else parse(text)
@@ -98,15 +98,15 @@ def _category(text: str) -> str:
 
 
 def given(values: Sequence[Any] | None) -> list[Any] | None:
-    """Return the values that are set, without repetition; None for no value."""
+    """Return the values that are set, without repetition; None without any value."""
     return list(dict.fromkeys(value for value in values or () if value is not None)) or None
 
 
 def settle_published(args: argparse.Namespace) -> argparse.Namespace:
-    """Return the flags with which of the paper's results are read.
+    """Return the flags with the selection of the paper's results completed.
 
     Raises:
-        CogError: a version of the paper, and no flag that shows its results.
+        CogError: a version of the paper is given without a flag that shows its results.
     """
     if args.claims and not (args.models_root_dir or args.logreg_root_dir or given(args.imports)):
         args = argparse.Namespace(**vars(args) | {"published_only": True})

@@ -12,7 +12,7 @@ from cog.runtime import cli as command_line
 
 
 def add(parser: command_line.Parser) -> None:
-    """Add the flags."""
+    """Add the flags to the parser."""
     add = parser.add_argument_group("what is shown").add_argument
     add(
         "--view",

@@ -15,7 +15,7 @@ from cog.study.slurm import Resources, SlurmOptions
 
 _OF_ALL_JOBS = ("partition", "account", "qos", "constraint")
 
-#: Flags that sbatch takes as they are.
+#: Flags that are passed on to sbatch without change.
 _PASSED_ON = {
     "partition": "of all jobs",
     "account": "of all jobs",
@@ -28,7 +28,7 @@ _PASSED_ON = {
 
 
 def words(text: str) -> list[str]:
-    """Return the arguments in a flag's value: the type of flags for further arguments."""
+    """Return the arguments in a flag's value; this is the type of flags for further arguments."""
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -36,7 +36,7 @@ def words(text: str) -> list[str]:
 
 
 def add(parser: cli_tools.Parser) -> None:
-    """Add the flags."""
+    """Add the flags to the parser."""
     group = parser.add_argument_group("SLURM")
     add = group.add_argument
     add("--slurm", action="store_true", help="submit to SLURM")
@@ -66,7 +66,7 @@ def options(args: argparse.Namespace, log_dir: Path) -> SlurmOptions:
     """Return the options that all jobs of a study share.
 
     Raises:
-        CogError: without a checkout, which has the script of the tasks; or a flag that needs ``--slurm``.
+        CogError: there is no checkout, which has the script of the tasks; or a flag needs ``--slurm``.
     """
     task_script = REPOSITORY / "bash-scripts" / "slurm" / "task.sh"
     if not task_script.is_file():
@@ -106,12 +106,12 @@ def launcher(args: argparse.Namespace) -> tuple[str, ...]:
     """Return the command that starts the processes of an extraction task."""
     if args.ranks_per_task == 1:
         return ()
-    # srun does not take the number of processors per task from the job, since SLURM 22.05.
+    # Since SLURM 22.05, srun does not inherit the number of processors per task from the job.
     return ("srun", *([f"--cpus-per-task={args.cpus}"] if args.cpus else []))
 
 
 def max_array_size(args: argparse.Namespace) -> int:
-    """Return how many tasks an array may have."""
+    """Return the largest number of tasks of an array."""
     if args.max_array_size is not None:
         return int(args.max_array_size)
     return slurm.max_array_size() if args.slurm else sys.maxsize

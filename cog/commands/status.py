@@ -23,13 +23,13 @@ from cog.runtime import files
 from cog.runtime.memory import without_garbage_collection
 from cog.study import plan, slurm, status, units
 
-logger = logging.getLogger("cog")  # also when run with python -m
+logger = logging.getLogger("cog")  # the same name when run with python -m
 
 FORMATS = ("text", "csv", "json")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse flags; touches no file."""
+    """Return the parsed flags; no file is read or written."""
     parser = cli_tools.Parser(__doc__ or "")
     study_flags.add(parser)
     names.add_models_file(parser.add_argument_group("names"))
@@ -39,7 +39,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Show the state of every unit; returns the exit code."""
+    """Show the state of every unit, and return the exit code."""
     args = names.understood(parse_args(argv))
     study = study_flags.select(args, args.opts)
     known = [*find.list_models(study.root), *(labels_of(args.models_file).keys() - MODELS)]
@@ -65,7 +65,7 @@ def _as_text(args: argparse.Namespace, study: units.Study) -> str:
 
 
 def cli() -> NoReturn:
-    """Run from the command line."""
+    """Run the command with the arguments of the command line, and exit."""
     cli_tools.run(main)
 
 

@@ -17,7 +17,7 @@ from cog.study.step_times import StepTimes
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse flags; touches no file."""
+    """Return the parsed flags; no file is read or written."""
     parser = cli_tools.Parser(__doc__ or "")
     for flag in ("models_root_dir", "model"):
         parser.add_argument(f"--{flag}", required=True)
@@ -32,7 +32,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the lines; returns the exit code."""
+    """Print the lines, and return the exit code."""
     for name, by_dataset in StepTimes(parse_args(argv)).all():
         unknown = [expected for expected in by_dataset.values() if isinstance(expected, str)]
         known = [expected for expected in by_dataset.values() if not isinstance(expected, str)]

@@ -24,7 +24,7 @@ from cog.study.passthrough import PassthroughArgs, split_passthrough_args
 
 
 def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
-    """Parse flags; touches no file.
+    """Return the parsed flags; no file is read or written.
 
     Returns:
         The flags, and the words after ``--``.
@@ -66,7 +66,7 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
 
 
 def split(args: argparse.Namespace, words: Sequence[str]) -> PassthroughArgs:
-    """Return the arguments that the scripts get from this one."""
+    """Return the arguments of the scripts, from the flags and the words after ``--``."""
     places = {**image_flags.sources(args).values, "models_file": args.models_file}
     image_args = [f"--{flag}={os.path.abspath(value)}" for flag, value in places.items() if value]
     if args.model_loader is not None:
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             throttle=args.throttle,
             max_array_size=slurm_flags.max_array_size(args),
         )
-        if args.check:  # each script looks at its own inputs, so that nothing hides anything
+        if args.check:  # each script checks its own inputs, so that one problem does not hide others
             return check.check_study(study, tasks, statuses, commands, options, with_slurm=args.slurm)
         check.check_inputs(
             study, tasks, model_loader=args.model_loader, models_file=args.models_file,
@@ -137,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def cli() -> NoReturn:
-    """Run from the command line."""
+    """Run the command with the arguments of the command line, and exit."""
     cli_tools.run(main, continues=True)
 
 

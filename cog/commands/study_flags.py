@@ -1,4 +1,4 @@
-"""Flags that say which study is meant."""
+"""Flags that select a study."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def add_places(group: argparse._ArgumentGroup, *, datasets: str) -> None:
-    """Add the flags of root, models and data sets; ``datasets`` says what is meant without that flag."""
+    """Add the flags of root, models and data sets; ``datasets`` describes the default of ``--datasets`` in its help."""
     group.add_argument("--models_root_dir", required=True, help="root of all models")
     group.add_argument(
         "--models",
@@ -36,8 +36,8 @@ def add(parser: cli_tools.Parser, *, shows: bool = True) -> None:
     """Add the flags.
 
     Args:
-        parser: gets them.
-        shows: whether the command only shows a study; else it runs one.
+        parser: parser for the flags.
+        shows: whether the command only shows a study (else it runs a study).
     """
     group = parser.add_argument_group("study")
     usual = " ".join(constants.DATASETS)
@@ -65,7 +65,7 @@ def add(parser: cli_tools.Parser, *, shows: bool = True) -> None:
 
 
 def add_delete_features(group: cli_tools.Parser | argparse._ArgumentGroup) -> None:
-    """Add the flag that ends a study without features."""
+    """Add the flag that deletes the features at the end of a study."""
     group.add_argument(
         "--delete_features",
         action="store_true",
@@ -78,15 +78,16 @@ def select(args: argparse.Namespace, opts: Sequence[str], *, config_file: str | 
     """Return the study that the flags describe.
 
     Raises:
-        CogError: when a name is malformed or matches nothing.
+        CogError: a name is malformed, or matches no model.
     """
     for key, flag in (("EVAL.SEED", "--seeds"), ("CLF.N_SHOT", "--shots")):
         if key in opts[::2]:
             raise CogError(f"{key} is one run's; give the study's with {flag}")
     files.require_dir(paths.without_limit(args.models_root_dir), "--models_root_dir")
     root = Path(os.path.abspath(args.models_root_dir))
-    own = _own_models(getattr(args, "models_file", None))  # the job that makes the tables has no such flag
-    models = units.find_models(paths.without_limit(root), args.models, own)
+    # The job that makes the tables has no flag --models_file.
+    user_models = _user_models(getattr(args, "models_file", None))
+    models = units.find_models(paths.without_limit(root), args.models, user_models)
     cfg = config.get_cfg(config_file=config_file, opts=opts)
     return Study(
         root=root,
@@ -99,8 +100,8 @@ def select(args: argparse.Namespace, opts: Sequence[str], *, config_file: str | 
     )
 
 
-def _own_models(file: str | None) -> list[str]:
-    """Return the names in the user's file; an entry that cannot be used stops no other."""
+def _user_models(file: str | None) -> list[str]:
+    """Return the names of the models in the user's file; an entry that cannot be used is left out with a warning."""
     names = []
     for name, entry in (models_file.read(file) if file is not None else {}).items():
         try:

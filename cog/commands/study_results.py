@@ -15,7 +15,7 @@ from cog.study import results
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse flags; touches no file."""
+    """Return the parsed flags; no file is read or written."""
     parser = cli_tools.Parser(__doc__ or "")
     study_flags.add(parser)
     parser.add_argument("--log_dir", required=True, help="log folder of the study")
@@ -24,7 +24,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the three files; returns the exit code."""
+    """Write the three files, and return the exit code."""
     args = names.understood(parse_args(argv))
     study = study_flags.select(args, args.opts)
     log_dir = Path(os.path.abspath(files.require_dir(args.log_dir, "--log_dir")))
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def cli() -> NoReturn:
-    """Run from the command line."""
+    """Run the command with the arguments of the command line, and exit."""
     cli_tools.run(main)
 
 

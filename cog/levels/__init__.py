@@ -1,1 +1,1 @@
-"""Concept generalization levels: WordNet, similarity to the seen concepts, ranking, levels and splits."""
+"""Construction of concept generalization levels: WordNet, similarity to seen concepts, ranking, levels and splits."""

@@ -1,4 +1,4 @@
-"""The construction of levels from concepts, image counts and seen concepts, without any file."""
+"""The construction of levels from concepts, image counts and seen concepts; no file is written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cog.levels.wordnet import embeddings, similarity
 from cog.levels.wordnet.graph import NounGraph
 from cog.levels.wordnet.ic import build_taxonomy
 
-#: Values of --similarity -> description.
+#: Description of each value of --similarity.
 SIMILARITIES = {
     **similarity.MEASURES,
     "embedding": "cosine of text embeddings of names and glosses (needs --embeddings)",
@@ -36,7 +36,7 @@ class LevelOptions:
         n_levels: number of levels.
         level_size: concepts per level.
         min_images: concepts with fewer images are not eligible.
-        excluded_roots: wnids that are not eligible, with everything below them.
+        excluded_roots: wnids that are not eligible, nor are their descendants.
         discarded: wnids discarded by hand (protocol v2).
         embeddings: file of word vectors for ``embedding``.
         seed: seed of the order ``random``.
@@ -61,7 +61,7 @@ class Ranking:
     Attributes:
         wnids: n ids, most similar first.
         similarities: float64 ``(n,)``; None for a random order.
-        nearest: most similar seen concept of each concept (of equals the lowest id); None for a random order.
+        nearest: most similar seen concept of each concept (the lowest id among equals); None for a random order.
         facts: facts about the similarity for reports.
     """
 
@@ -73,7 +73,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class BuiltLevels:
-    """Built levels, and the ranking and selection behind them.
+    """Built levels with the ranking and the selection that they come from.
 
     Attributes:
         levels: ids by level, level 1 first.
@@ -106,11 +106,12 @@ def build(
     Args:
         graph: the nouns.
         counts: wnid -> number of images of the concepts to select from; may be None with ``pool``.
-        seen: wnids the networks were trained on. Those that are not among the concepts are left out, as the one class
-            of IN-1K that IN-21K lacks; when none is among them, all are used and join the taxonomy.
+        seen: wnids that the networks were trained on. Seen concepts that are not among the concepts (such as the one
+            class of IN-1K that IN-21K lacks) are left out. If no seen concept is among the concepts, all seen concepts
+            are used and join the taxonomy.
         options: options of the construction.
         concepts: all concepts of the data set, which span the taxonomy (default: those of ``counts``).
-        pool: rank these concepts instead of selecting eligible ones.
+        pool: concepts to rank, instead of a selection of eligible ones.
 
     Raises:
         CogError: unknown ids, no seen concept, too few eligible concepts, unknown options.
@@ -141,7 +142,7 @@ def build(
             discarded=options.discarded,
         )
         pool = selection.eligible
-    # Before the similarities, so that the error comes at once.
+    # Checked before the similarities are computed, so that the error comes at once.
     level_starts(len(set(pool)), n_levels=options.n_levels, level_size=options.level_size)
     ranking = _rank(graph, sorted(set(pool)), seen=seen_used, universe=universe, options=options)
     levels, level_of = cut(ranking.wnids, n_levels=options.n_levels, level_size=options.level_size)
@@ -151,7 +152,7 @@ def build(
 def _rank(
     graph: NounGraph, pool: list[str], *, seen: list[str], universe: set[str], options: LevelOptions
 ) -> Ranking:
-    """Rank ``pool`` (ascending ids: the order within ties depends on it)."""
+    """Rank the concepts ``pool``, whose ids ascend: the order within ties depends on their order."""
     nodes = graph.indices(pool, "the concepts to rank")
     if options.similarity == "random":
         order = shuffled(len(pool), seed=options.seed)
@@ -180,7 +181,7 @@ def _rank(
             )
         values = similarity.similarities(taxonomy, nodes, seen_nodes, measure=options.similarity)
     best = values.max(axis=1)
-    nearest = values.argmax(axis=1)  # of equals the first, and the seen concepts ascend
+    nearest = values.argmax(axis=1)  # the first of equals; the ids of seen concepts ascend
     facts["distinct_values"] = len(np.unique(best))
     order = rank(best, ties=options.ties)
     return Ranking([pool[i] for i in order], best[order], [seen[nearest[i]] for i in order], facts)

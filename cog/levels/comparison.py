@@ -28,10 +28,11 @@ class LevelComparison:
     """Agreement of levels ``a`` and ``b``.
 
     Attributes:
-        pairs: per level number (size in a, size in b, concepts in both); sizes 0 where one has fewer levels.
-        moves: ascending wnids whose levels differ -> (levels in a, levels in b), as tuples of numbers from 1.
+        pairs: (size in a, size in b, concepts in both) per level number; the size of a level that is missing is 0.
+        moves: wnid -> (levels in a, levels in b) of the concepts whose levels differ, as tuples of numbers from 1; ids
+            ascending.
         n_concepts: number of different concepts in a or b.
-        same_order: whether levels that agree also list their concepts in the same order.
+        same_order: whether all levels of a and b list the same concepts in the same order.
     """
 
     pairs: list[tuple[int, int, int]]
@@ -41,12 +42,17 @@ class LevelComparison:
 
     @property
     def identical(self) -> bool:
-        """Whether every concept is in the same level of both, in any order."""
+        """Whether every concept is in the same level of a and b, in any order."""
         return not self.moves and all(a == b for a, b, _ in self.pairs)
 
 
 def compare(a: Sequence[Sequence[str]], b: Sequence[Sequence[str]]) -> LevelComparison:
-    """Compare two lists of levels, each with the ids of every level."""
+    """Compare two lists of levels.
+
+    Args:
+        a: wnids per level.
+        b: wnids per level.
+    """
     n_levels = max(len(a), len(b))
     pad_a, pad_b = ([*levels, *[[]] * (n_levels - len(levels))] for levels in (a, b))
     pairs = [(len(x), len(y), len(set(x) & set(y))) for x, y in zip(pad_a, pad_b, strict=True)]
@@ -70,12 +76,12 @@ def _levels_by_concept(levels: Sequence[Sequence[str]]) -> dict[str, tuple[int, 
 
 
 def label(levels: tuple[int, ...]) -> str:
-    """Return ``L1``, ``L1+L3`` or ``-``."""
+    """Return the numbers of levels as text: ``L1``, ``L1+L3``, or ``-`` for no level."""
     return "+".join(f"L{number}" for number in levels) or "-"
 
 
 def describe(comparison: LevelComparison) -> str:
-    """Return the table of levels and one line on the whole, as text."""
+    """Return the table of levels and a line of totals, as text."""
     lines = ["level       in A       in B    in both   agreement"]
     for number, (size_a, size_b, both) in enumerate(comparison.pairs, start=1):
         share = 100 * both / max(size_a, size_b, 1)
@@ -88,10 +94,14 @@ def describe(comparison: LevelComparison) -> str:
 
 
 def overlap_table(reference: Sequence[Sequence[str]], others: Mapping[str, Sequence[Sequence[str]]]) -> str:
-    """Return, as text, how many concepts of each reference level the others have in the level of that number.
+    """Return a table, as text, of the concepts that levels share with the reference level of the same number.
 
-    A file with one level (a random draw) is compared with every reference level. Files of one name up to its last
-    number (``random_1``, ``random_2``) are followed by the mean and the range over them, when there are two or more.
+    A file with one level (a random draw) is compared with every reference level. Two or more files whose names differ
+    only in the last number (``random_1``, ``random_2``) are followed by their mean and their range.
+
+    Args:
+        reference: wnids per reference level.
+        others: wnids per level, by the name of the file.
     """
     shared: dict[str, list[int]] = {}
     for name, levels in others.items():
@@ -119,18 +129,18 @@ def overlap_table(reference: Sequence[Sequence[str]], others: Mapping[str, Seque
 
 
 def levels_files(paths: Sequence[str]) -> list[str]:
-    """Return the levels file of each path: the path itself, or the one in a folder."""
+    """Return the levels file of each path: the path itself, or for a folder the levels file in it."""
     return [str(Path(path) / constants.LEVELS_FILE) if Path(path).is_dir() else path for path in paths]
 
 
 def show_overlap(paths: Sequence[str]) -> None:
-    """Print how far levels files agree with the first one.
+    """Print the overlap of levels files with the first levels file.
 
     Args:
-        paths: the reference and the others: files, or output folders of ``build_levels.py``.
+        paths: the reference, then the levels to compare with it: files, or output folders of ``build_levels.py``.
 
     Raises:
-        CogError: fewer than two, or a file that cannot be read.
+        CogError: fewer than two paths, or a file that cannot be read.
     """
     if len(paths) < 2:
         raise CogError("--overlap needs the levels to compare with and at least one other levels file")
@@ -145,7 +155,7 @@ def show_overlap(paths: Sequence[str]) -> None:
 
 
 def check_files(paths: Sequence[str]) -> int:
-    """Look at the levels files to compare, print a summary, and return the exit code."""
+    """Check the levels files to compare, print a summary, and return the exit code."""
     report = Report()
     for path in paths:
         with report.step("levels"):
@@ -154,10 +164,10 @@ def check_files(paths: Sequence[str]) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what ``--compare`` or ``--overlap`` of ``build_levels.py`` ask for, and return the exit code.
+    """Run ``--compare`` or ``--overlap`` of ``build_levels.py``, and return the exit code.
 
     Raises:
-        CogError: both flags, or what :func:`compare_files` and :func:`show_overlap` refuse.
+        CogError: both flags are given; see also :func:`compare_files` and :func:`show_overlap`.
     """
     if args.compare is not None and args.overlap is not None:
         raise CogError("--compare and --overlap are two questions; give one of them")
@@ -183,12 +193,12 @@ def compare_files(
     Args:
         path_a: first levels file.
         path_b: second levels file.
-        output_dir: folder of the list of all moves; None writes nothing.
+        output_dir: folder of the list of all moves; None: no list is written.
         overwrite: whether to replace an existing list.
         wordnet_dir: folder of WordNet, see :func:`cog.levels.wordnet.load_wordnet`.
 
     Raises:
-        CogError: an unreadable file, a list of other moves.
+        CogError: a levels file cannot be read, or the folder has a list of other moves.
     """
     comparison = compare(read_levels(path_a), read_levels(path_b))
     rows = [(wnid, label(in_a), label(in_b)) for wnid, (in_a, in_b) in comparison.moves.items()]
@@ -215,7 +225,7 @@ def compare_files(
 
 
 def _holds(file: Path, text: str) -> bool:
-    """Return whether a file has exactly this content."""
+    """Return whether the contents of a file are exactly ``text``."""
     try:
         return file.read_bytes() == text.encode()
     except OSError:
@@ -223,7 +233,7 @@ def _holds(file: Path, text: str) -> bool:
 
 
 def _words_of(wnids: list[str], wordnet_dir: str | None) -> dict[str, str]:
-    """Return the names of concepts; an empty mapping without WordNet, which a comparison does not need."""
+    """Return the names of concepts by id; without WordNet, an empty mapping, since a comparison does not need names."""
     try:
         graph = wordnet.load_wordnet(wordnet_dir)
     except CogError as error:

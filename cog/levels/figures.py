@@ -24,7 +24,7 @@ def save_similarity_figure(path: Path, built: BuiltLevels) -> None:
     """Plot similarity to the seen concepts by rank, with a band per level; gaps are gray.
 
     Raises:
-        ValueError: when the order is random: there is no similarity to plot.
+        ValueError: the order is random, so there is no similarity to plot.
     """
     values = built.ranking.similarities
     if values is None:
@@ -65,15 +65,15 @@ def save_images_figure(
     max_train: int,
     in1k: Sequence[int] | None = None,
 ) -> None:
-    """Plot, level by level, the images of every concept that the split uses, most first; IN-1K before them.
+    """Plot the number of images of every concept that the split uses, most images first, one panel per level.
 
     Args:
         path: the PNG file.
         levels: the levels.
         counts: images on disk per concept.
         n_test: test images per concept.
-        max_train: cap on training images.
-        in1k: images of each concept of IN-1K; None: there is no panel of it.
+        max_train: cap on training images per concept.
+        in1k: number of images of each concept of IN-1K, shown in a first panel; None: no such panel.
     """
     used = {
         f"L{number}": [min(counts[wnid], n_test + max_train) for wnid in level]
@@ -82,7 +82,7 @@ def save_images_figure(
     colors = dict(zip(used, _colors(len(levels)), strict=True))
     if in1k is not None:
         used = {datasets.DATASETS[constants.IN1K].label: list(in1k), **used}
-    columns = 3 if len(used) == 6 else min(5, len(used))  # six as in the paper
+    columns = 3 if len(used) == 6 else min(5, len(used))  # the layout of six panels is that of the paper
     rows = -(-len(used) // columns)
     figure = _figure(2.3 * columns + 0.8, 2.5 * rows + 0.3)
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
@@ -107,14 +107,14 @@ def _short(number: int) -> str:
 
 
 def _colors(n: int) -> list[Any]:
-    """Return ``n`` colors, dark to light: near to far."""
+    """Return ``n`` colors from dark (near levels) to light (far levels)."""
     from matplotlib import colormaps
 
     return [colormaps["viridis"](position) for position in np.linspace(0.15, 0.95, n)]
 
 
 def _figure(width: float, height: float) -> Figure:
-    # Not through pyplot: no global state, no window system.
+    # pyplot is not used: it has global state and can need a window system.
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")

@@ -1,4 +1,4 @@
-"""Images of concepts: their numbers, counted in folders or read from a CSV, and those that cannot be decoded."""
+"""Images of concepts: their numbers, counted in folders or read from a CSV, and images that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def read_counts(path: Path) -> dict[str, int]:
     """Read ``wnid,count`` rows; a first row without an id is a header, further columns are ignored.
 
     Raises:
-        CogError: when the file cannot be read, or a row has no id, no count, a negative count, or the id of an
-            earlier row.
+        CogError: the file cannot be read, or a row has no id, no count, a negative count, or the id of an earlier
+            row.
     """
     counts: dict[str, int] = {}
     try:
@@ -56,25 +56,25 @@ def _is_number(text: str) -> bool:
 
 
 def write_counts(path: Path, counts: Mapping[str, int]) -> None:
-    """Write ``counts`` atomically in the form :func:`read_counts` reads, ids ascending."""
+    """Write ``counts`` atomically in the form that :func:`read_counts` reads, ids ascending."""
     files.write_text(path, "wnid,n_images\n" + "".join(f"{wnid},{counts[wnid]}\n" for wnid in sorted(counts)))
 
 
 def count_images(
     store: ImageStore, *, n_workers: int, choose: Callable[[list[str]], list[str]] = list
 ) -> tuple[dict[str, int], list[str]]:
-    """Count the images of folders ``<wnid>``, or of what archives have in their place.
+    """Count the images of folders ``<wnid>``, or of archives in the place of such folders.
 
     Args:
         store: the images; one folder per synset.
         n_workers: number of folders that are listed at the same time.
-        choose: returns the ids to count of all that there are, both ascending; default: all.
+        choose: function from all ids to the ids to count, both ascending; default: all ids are counted.
 
     Returns:
         Counts by ascending wnid, and the names of other folders and files of the root.
 
     Raises:
-        CogError: when a folder cannot be listed, or there is no folder of a noun id.
+        CogError: a folder cannot be listed, or there is no folder of a noun id.
     """
     root = store.root
     try:
@@ -106,7 +106,7 @@ def list_images(store: ImageStore, wnid: str) -> list[str]:
     """Return the images of one concept as ``<wnid>/<file name>``, ascending by code point.
 
     Raises:
-        CogError: when the folder cannot be listed.
+        CogError: the folder cannot be listed.
     """
     try:
         names = store.names(wnid)
@@ -121,24 +121,24 @@ def list_images(store: ImageStore, wnid: str) -> list[str]:
 
 
 def unreadable_images(store: ImageStore, names: Iterable[str], *, pool: Executor) -> dict[str, str]:
-    """Decode every image as feature extraction does and return those that fail.
+    """Decode every image as feature extraction does, and return the errors of the images that fail.
 
-    Threads suffice: Pillow lets go of the interpreter lock while it decodes.
+    Threads suffice: Pillow releases the interpreter lock while it decodes.
 
     Args:
-        store: reads the images.
+        store: the images.
         names: names of images.
-        pool: decodes several at the same time.
+        pool: executor that decodes several images at the same time.
 
     Returns:
-        Name -> error, in the order of ``names``.
+        name -> error, in the order of ``names``.
     """
     from cog.data.pixels import load_rgb
 
     def error_of(name: str) -> str:
         try:
             load_rgb(store.read(name), name=name)
-        except Exception as error:  # Pillow raises nearly anything on a damaged file
+        except Exception as error:  # Pillow raises many kinds of errors on a damaged file
             return " ".join(f"{type(error).__name__}: {error}".split()).replace(f"{store.root}{os.sep}", "")
         return ""
 

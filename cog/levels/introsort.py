@@ -2,8 +2,8 @@
 
 The published levels were cut from a ranking with many ties (335 different similarities among 5,146
 concepts), sorted by the ``argsort`` of a numpy of 2020: an introsort, which is not stable. Today's numpy
-picks other algorithms according to the CPU, so the classic one is spelled out here. On values without
-ties the result equals any other sort.
+picks other algorithms according to the CPU, so this module implements the classic one. On values without
+ties the result equals that of any other sort.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _SMALL = 15
 def argsort_introsort(values: Sequence[float] | np.ndarray) -> np.ndarray:
     """Return the positions that sort ``values`` ascending, ties in the order of numpy's introsort.
 
-    Iterative quicksort: median of three, Hoare's scans with strict comparisons, the larger part kept for
-    later. Past a depth of ``2 * (bit_length(n) - 1)`` a part is heap-sorted.
+    The algorithm is an iterative quicksort: median of three, Hoare's scans with strict comparisons, the smaller part
+    first. Past a depth of ``2 * (bit_length(n) - 1)`` a part is heap-sorted.
 
     Args:
         values: n floats without NaN.
@@ -52,7 +52,7 @@ def argsort_introsort(values: Sequence[float] | np.ndarray) -> np.ndarray:
 
 
 def _partition(v: list[float], order: list[int], low: int, high: int) -> int:
-    """Partition ``order[low:high + 1]`` around the median of three; return where the pivot ends up."""
+    """Partition ``order[low:high + 1]`` around the median of three, and return the final position of the pivot."""
     middle = low + ((high - low) >> 1)
     for first, second in ((low, middle), (middle, high), (low, middle)):
         if v[order[second]] < v[order[first]]:
@@ -85,7 +85,7 @@ def _insertion_sort(v: list[float], order: list[int], low: int, high: int) -> No
 
 
 def _heapsorted(v: list[float], items: list[int]) -> list[int]:
-    """Return ``items`` sorted by a max-heap, built from the last parent down to the root."""
+    """Return ``items`` sorted by a max-heap that is built from the last parent to the root."""
     heap = list(items)
 
     def sink(item: int, root: int, size: int) -> None:

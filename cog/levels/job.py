@@ -1,4 +1,4 @@
-"""Execution of a plan of levels: construction, and all files about it."""
+"""Execution of a plan of levels: construction, and all output files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 def run(plan: LevelsPlan) -> None:
-    """Build levels and splits, print a summary, and write everything into the output folder.
+    """Build levels and splits, print a summary, and write all files into the output folder.
 
     Raises:
-        CogError: bad input; nothing is written then.
+        CogError: bad input; no file is written.
     """
     folder = plan.folder
     plan.check_flags()
@@ -46,7 +46,7 @@ def run(plan: LevelsPlan) -> None:
 
 
 def _build(plan: LevelsPlan) -> tuple[BuiltLevels, list[dict[str, Any]]]:
-    """Return the levels and their facts, after printing them."""
+    """Build and print the levels, and return them with the facts about each level."""
     inputs, limits = plan.inputs, plan.cfg.LEVELS
     built = builder.build(
         plan.graph,
@@ -110,7 +110,7 @@ def _split(plan: LevelsPlan, built: BuiltLevels) -> BuiltSplit | None:
 def _write(
     claim: FolderClaim, plan: LevelsPlan, built: BuiltLevels, split: BuiltSplit | None, report: dict[str, Any]
 ) -> None:
-    """Write all files; they appear together, the report last."""
+    """Write all files, which appear together; the report is written last."""
     counts = plan.inputs.counts
     with claim.publish() as stage:
         write_levels(stage / constants.LEVELS_FILE, built.levels, limit=plan.limit or 0)
@@ -149,7 +149,7 @@ def _draw_figures(folder: Path, plan: LevelsPlan, built: BuiltLevels) -> None:
 def _report(
     plan: LevelsPlan, built: BuiltLevels, rows: list[dict[str, Any]], split: BuiltSplit | None
 ) -> dict[str, Any]:
-    """Return the record of the construction: settings, inputs and outputs."""
+    """Return the record of the construction: settings, inputs and facts about the result."""
     selection = built.selection
     return {
         "created": provenance.now(),

@@ -26,7 +26,7 @@ IMAGES_FIGURE = "images.png"
 
 
 def show(text: str) -> None:
-    """Print text at once: in order with the log on standard error."""
+    """Print text and flush it, so that it stays in order with the log on standard error."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
@@ -39,10 +39,10 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 def write_levels_csv(
     path: Path, built: BuiltLevels, graph: NounGraph, counts: Mapping[str, int] | None
 ) -> None:
-    """Write one row per ranked concept: the levels and the gaps between them.
+    """Write one row per ranked concept, in a level or in a gap between levels.
 
     Ranks count from 0; similarities have all digits; ``images`` is empty when no counts are known. ``average_rank`` is
-    the mean rank of all concepts of the same similarity: the order among these is arbitrary.
+    the mean rank of all concepts with the same similarity, because the order among them is arbitrary.
     """
     ranking = built.ranking
     averages = None if ranking.similarities is None else average_ranks(ranking.similarities)
@@ -69,7 +69,7 @@ def write_levels_csv(
 
 
 def write_concepts_csv(path: Path, built: BuiltLevels, graph: NounGraph, counts: Mapping[str, int]) -> None:
-    """Write one row per concept, ids ascending: eligible, or the step that removed it and the reason."""
+    """Write one row per concept, ids ascending, with its status: eligible, or the step that removed it, and why."""
     assert built.selection is not None
     removed = built.selection.removed
     rows = []
@@ -82,7 +82,7 @@ def write_concepts_csv(path: Path, built: BuiltLevels, graph: NounGraph, counts:
 def level_facts(
     built: BuiltLevels, counts: Mapping[str, int] | None, *, n_test: int, max_train: int
 ) -> list[dict[str, Any]]:
-    """Return per level: ranks, range of similarity and ties, and the images that a split uses."""
+    """Return the facts about each level: ranks, range of similarity, ties, and the number of images of a split."""
     facts = []
     similarities = built.ranking.similarities
     for number, level in enumerate(built.levels, start=1):
@@ -109,14 +109,14 @@ def level_facts(
 
 
 def _plain(value: float) -> float | str:
-    """Return a number JSON knows: infinity (Jiang-Conrath of equal synsets) has none."""
+    """Return a value that JSON can hold: a number, or for infinity (Jiang-Conrath of equal synsets) its text."""
     return float(value) if np.isfinite(value) else str(float(value))
 
 
 def describe(
     built: BuiltLevels, graph: NounGraph, level_rows: Sequence[Mapping[str, Any]], protocol: str
 ) -> str:
-    """Return selection, similarity and levels as text for people."""
+    """Return selection, similarity and levels as text for the terminal."""
     lines: list[str] = []
     selection = built.selection
     if selection is not None:

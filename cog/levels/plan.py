@@ -1,4 +1,4 @@
-"""The plan of building levels: inputs, options and output folder, and whether they are built already."""
+"""The plan of building levels: inputs, options and output folder, and whether the folder has the result already."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Bytes of all outputs together, at most: the split file of 5000 concepts has 680 MB.
+#: Largest size of all outputs together, in bytes: the split file of 5000 concepts has 680 MB.
 _MOST_BYTES = 800 << 20
 
-#: Keys that become N with ``--limit N``; ``KEY VALUE`` pairs and ``--max_train`` win.
+#: Keys that become N with ``--limit N``; ``KEY VALUE`` pairs and ``--max_train`` override them.
 _LIMITED_KEYS = ("LEVELS.N_TEST", "LEVELS.MAX_TRAIN")
 
-#: With ``--limit``, for each concept of a level so many are looked at: of all 21,841 every fourth is eligible.
+#: With ``--limit``, number of concepts to select from for each concept of a level: every fourth of 21,841 is eligible.
 _LIMITED_CHOICE = 20
 
 #: Flags that name an input file.
@@ -50,11 +50,11 @@ class LevelInputs:
     """The input of a construction.
 
     Attributes:
-        counts: wnid -> number of images; None when nothing is counted (only with ``pool``).
+        counts: wnid -> number of images; None without counts (only with ``pool``).
         concepts: wnids of all concepts, if given.
-        seen: wnids the networks were trained on.
+        seen: wnids that the networks were trained on.
         pool: wnids of the levels to rank again, ascending; None without ``--rerank``.
-        scanned: whether the images of all concepts were counted now.
+        scanned: whether ``counts`` are those of all folders of the images, counted by this call.
     """
 
     counts: dict[str, int] | None
@@ -66,9 +66,9 @@ class LevelInputs:
 
 @dataclass(frozen=True)
 class LevelsPlan:
-    """The plan of one call of ``build_levels.py``; fields are the values of its flags.
+    """The plan of one call of ``build_levels.py``; its fields are the values of the flags.
 
-    Properties are computed, and checked, when they are first asked for.
+    Properties are computed, and checked, when they are first used.
     """
 
     imagenet_images_root: str | None
@@ -108,7 +108,7 @@ class LevelsPlan:
 
     @cached_property
     def folder(self) -> LevelsFolder | None:
-        """The output folder, in which nothing would be lost; None: a dry run."""
+        """The output folder, after a check that no file would be lost; None in a dry run."""
         if self.dry_run:
             return None
         if self.output_dir is None:
@@ -144,26 +144,26 @@ class LevelsPlan:
 
     @cached_property
     def root(self) -> Path | None:
-        """The folder of the images, if given."""
+        """The folder of the images; None if it is not given."""
         if self.imagenet_images_root is None:
             return None
         return files.require_dir(self.imagenet_images_root, "--imagenet_images_root")
 
     @cached_property
     def store(self) -> ImageStore | None:
-        """The images, if their folder is given."""
+        """The images; None if their folder is not given."""
         return None if self.root is None else open_store(self.root)
 
     @cached_property
     def in1k_root(self) -> Path | None:
-        """The folder of IN-1K, if given."""
+        """The folder of IN-1K; None if it is not given."""
         if self.in1k_images_root is None:
             return None
         return files.require_dir(self.in1k_images_root, "--in1k_images_root")
 
     @cached_property
     def in1k_counts(self) -> list[int] | None:
-        """The training and test images of each concept of IN-1K, if its folder is given."""
+        """The number of training and test images of each concept of IN-1K; None if its folder is not given."""
         if self.in1k_root is None:
             return None
         in1k, values = datasets.DATASETS[constants.IN1K], {"in1k_images_root": str(self.in1k_root)}
@@ -174,7 +174,7 @@ class LevelsPlan:
         return list(counts.values())
 
     def check_flags(self) -> None:
-        """Check the configuration, the flags, and that the inputs exist, before anything is read."""
+        """Check the configuration, the flags, and that the inputs exist, before any input is read."""
         _ = self.cfg, self.files, self.root, self.in1k_root
 
     @cached_property
@@ -184,7 +184,7 @@ class LevelsPlan:
 
     @cached_property
     def given_levels(self) -> Levels | None:
-        """The levels of ``--rerank``."""
+        """The levels of ``--rerank``; None without this flag."""
         return None if self.rerank is None else read_levels(self.rerank)
 
     @cached_property
@@ -217,11 +217,11 @@ class LevelsPlan:
 
     @cached_property
     def made_from(self) -> dict[str, Any]:
-        """The settings and the inputs as the report has them."""
+        """The settings and the inputs in the form of the report."""
         used = {"seen_wnids": IN1K_LIST, "discarded_wnids": DISCARDED_LIST} | self.files
         if self.protocol != "v2" or self.rerank is not None:
             del used["discarded_wnids"]
-        hidden = ("discarded", "embeddings")  # files, listed with the inputs
+        hidden = ("discarded", "embeddings")  # they come from files, which are listed with the inputs
         return {
             "options": {
                 **{key: value for key, value in asdict(self.options).items() if key not in hidden},
@@ -253,7 +253,7 @@ class LevelsPlan:
 
     @cached_property
     def inputs(self) -> LevelInputs:
-        """All inputs that are read; files that are quick to read come before images are counted."""
+        """The contents of all inputs; files that are quick to read are read before images are counted."""
         _ = self.made_from
         seen = read_wnids(self.files.get("seen_wnids", IN1K_LIST))
         if not seen:
@@ -277,7 +277,7 @@ class LevelsPlan:
         return LevelInputs(None, concepts, seen, pool, scanned=False)
 
     def _few(self, wnids: list[str]) -> list[str]:
-        """Return as many concepts, spread over all, as ``--limit`` looks at; all without it."""
+        """Return the concepts that ``--limit`` selects from, spread evenly over all; without the flag, all concepts."""
         if not self.limit:
             return wnids
         wanted = _LIMITED_CHOICE * self.options.n_levels * self.options.level_size
@@ -313,7 +313,7 @@ class LevelsPlan:
         return counts | dict.fromkeys(absent, 0)
 
     def check(self) -> int:
-        """Look at every part of the plan and at the machine, print a summary, and return the exit code."""
+        """Check every part of the plan and the machine, print a summary, and return the exit code."""
         report = Report()
         with report.step("input") as step:
             self.check_flags()
@@ -332,11 +332,11 @@ class LevelsPlan:
 
 
 class LevelsFolder(OutputFolder):
-    """The folder of levels; it is complete when it holds what its report says.
+    """The output folder of levels; it is complete when it has the files that its report lists.
 
     Args:
-        path: the folder.
-        plan: of the levels that are to be there.
+        path: path of the folder.
+        plan: plan of the expected levels.
     """
 
     markers = (outputs.REPORT,)
@@ -354,10 +354,10 @@ class LevelsFolder(OutputFolder):
         return [*names, outputs.COUNTS_CSV] if self._plan.image_counts is None else names
 
     def require_usable(self) -> None:
-        """Look at the folder, before anything is read.
+        """Check the folder before any input is read.
 
         Raises:
-            CogError: when files without a report would be lost, or it cannot be written to.
+            CogError: files without a report would be lost, or the folder cannot be written to.
         """
         folder = self.path
         if folder.exists() and not folder.is_dir():
@@ -376,7 +376,13 @@ class LevelsFolder(OutputFolder):
             )
 
     def holds_result(self) -> bool:
-        """Whether the levels are there, by the report; images are counted when nothing else differs."""
+        """Return whether the folder has the expected levels, by its report.
+
+        Images are counted last, when all other settings and inputs are equal.
+
+        Raises:
+            CogError: the folder has other levels.
+        """
         self._require_report()
         if self.overwrite or not (self.path / outputs.REPORT).exists():
             return False
@@ -406,7 +412,7 @@ class LevelsFolder(OutputFolder):
 
 
 def _essence(made_from: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that decide the result: contents of files instead of paths, no number of threads."""
+    """Return the settings that determine the result: digests of files instead of paths, no number of threads."""
     options, inputs = dict(made_from["options"]), dict(made_from["inputs"])
     options["config"] = {key: value for key, value in options["config"].items() if key != "LEVELS.N_WORKERS"}
     roots = {

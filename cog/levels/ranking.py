@@ -11,7 +11,7 @@ from cog.data.level_files import Levels
 from cog.errors import CogError
 from cog.levels.introsort import argsort_introsort
 
-#: Orders of concepts of equal similarity: that of the published levels, or by id.
+#: Orders of concepts with equal similarity: that of the published levels, or by id.
 TIES = ("introsort", "wnid")
 
 
@@ -27,7 +27,7 @@ def rank(similarities: np.ndarray, *, ties: str) -> np.ndarray:
         int64 ``(n,)``: positions, most similar first.
 
     Raises:
-        CogError: on an unknown ``ties``.
+        CogError: an unknown order of ties.
     """
     if ties not in TIES:
         raise CogError(f"{ties!r} is not an order of ties, expected one of {', '.join(TIES)}")
@@ -38,13 +38,13 @@ def rank(similarities: np.ndarray, *, ties: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Ties:
-    """The equal similarities of n concepts: how much their order can mean.
+    """The equal similarities among n concepts, which limit the meaning of their order.
 
     Attributes:
         n: number of concepts, at least 1.
         distinct: number of different similarities.
-        largest: number of concepts that share the most frequent similarity (of equally frequent ones the highest).
-        value: that similarity.
+        largest: number of concepts that share the most frequent similarity (the highest of equally frequent ones).
+        value: most frequent similarity.
     """
 
     n: int
@@ -54,14 +54,14 @@ class Ties:
 
     @classmethod
     def of(cls, similarities: np.ndarray) -> Ties:
-        """Count the ties of similarities ``(n,)``."""
+        """Count the ties of similarities, float64 ``(n,)``."""
         values, counts = np.unique(similarities, return_counts=True)
         most = len(counts) - 1 - int(counts[::-1].argmax())
         return cls(len(similarities), len(values), int(counts[most]), float(values[most]))
 
     @property
     def warning(self) -> str:
-        """Why the concepts are hardly ranked, when half of them or more share one similarity; else ""."""
+        """A warning, when at least half of the concepts share one similarity; else ""."""
         if self.n < 2 or 2 * self.largest < self.n:
             return ""
         return (
@@ -71,7 +71,7 @@ class Ties:
 
 
 def average_ranks(similarities: np.ndarray) -> np.ndarray:
-    """Return ranks by falling similarity, from 0; equal ones have the mean of theirs, float64 ``(n,)``."""
+    """Return ranks by falling similarity, from 0, float64 ``(n,)``; equal similarities get their mean rank."""
     _, codes, counts = np.unique(-similarities, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts + 1) / 2)[codes.ravel()]
 
@@ -79,8 +79,8 @@ def average_ranks(similarities: np.ndarray) -> np.ndarray:
 def shuffled(n: int, *, seed: int) -> np.ndarray:
     """Return a random order of ``n`` concepts, the same on every machine and numpy version.
 
-    numpy promises the raw output of its bit generators, not the methods built on it; hence the sort of
-    raw numbers.
+    numpy guarantees the raw output of its bit generators, but not that of the methods built on them; hence the
+    sort of raw numbers.
     """
     raw = np.random.PCG64(np.random.SeedSequence(seed)).random_raw(n)
     return np.argsort(np.asarray(raw, dtype=np.uint64), kind="stable")
@@ -89,12 +89,12 @@ def shuffled(n: int, *, seed: int) -> np.ndarray:
 def level_starts(n_concepts: int, *, n_levels: int, level_size: int) -> list[int]:
     """Return the first rank (from 0) of every level.
 
-    Both ends of the ranking are used, with equal gaps in between as wide as they can be: ``(n_concepts -
+    The levels include both ends of the ranking, with equal gaps in between as wide as possible: ``(n_concepts -
     n_levels * level_size) // (n_levels - 1)`` concepts; the remainder of the division widens the last gap. For
-    5,146 concepts that is 0, 1036, 2072, 3108, 4146. A single level takes the most similar concepts.
+    5,146 concepts the first ranks are 0, 1036, 2072, 3108, 4146. A single level has the most similar concepts.
 
     Raises:
-        CogError: when there are too few concepts.
+        CogError: there are too few concepts.
     """
     spare = n_concepts - n_levels * level_size
     if spare < 0:

@@ -1,8 +1,8 @@
 """Selection of the concepts that are eligible for the levels (paper, Sec. 3.2 and supplement A.1).
 
-The paper describes the steps twice, in different orders, and by words that allow several readings. The
-readings below give the published numbers of concepts on the Fall-2011 release; the wording of Sec. 3.2 taken
-literally (leaves of the graph of the concepts that pass the other filters) gives 5,692 or, with the image filter last,
+The paper describes the steps twice, in different orders, and in words that allow several readings. The
+readings below give the published numbers of concepts on the Fall-2011 release. A literal reading of Sec. 3.2
+(leaves of the graph of the concepts that pass the other filters) gives 5,692 or, with the image filter last,
 5,149 concepts.
 """
 
@@ -36,13 +36,13 @@ class Step:
 
 @dataclass(frozen=True)
 class ConceptSelection:
-    """The eligible concepts and the fate of all others.
+    """The eligible concepts, and the reasons for the removal of all others.
 
     Attributes:
         eligible: wnids, ascending.
         n_concepts: number of concepts before the first step.
         steps: steps in order.
-        removed: wnid -> (key of the step, reason in words).
+        removed: wnid -> (key of the step, reason as text).
     """
 
     eligible: list[str]
@@ -65,18 +65,18 @@ def select(
 
     Protocol v2 removes, one after the other: the seen concepts; concepts with fewer than ``min_images``
     images; the sub-trees of ``excluded_roots`` (persons); every concept that is an ancestor, at any depth,
-    of any other concept, eligible or not, seen or not; the ``discarded`` ones. Protocol v1: the seen
-    concepts; their ancestors; too few images; excluded sub-trees; every concept that is an ancestor of
-    another one of those that are left.
+    of any other concept, eligible or not, seen or not; the ``discarded`` concepts. Protocol v1 removes: the seen
+    concepts; their ancestors; concepts with too few images; excluded sub-trees; every concept that is an ancestor
+    of another remaining concept.
 
     Args:
         graph: the nouns.
-        counts: wnid -> number of images, for all concepts (seen ones need no minimum).
-        seen: wnids of the concepts the networks were trained on.
+        counts: wnid -> number of images, for all concepts (seen concepts need no minimum).
+        seen: wnids of the concepts that the networks were trained on.
         protocol: one of ``PROTOCOLS``.
-        min_images: 732 training + 50 test images in the paper.
-        excluded_roots: wnids; each goes with everything below it.
-        discarded: wnids; ids that are not among the concepts do not matter. Not used by v1.
+        min_images: smallest number of images; in the paper 732 training + 50 test images.
+        excluded_roots: wnids; each is removed with all its descendants.
+        discarded: wnids; ids that are not among the concepts have no effect. Not used by v1.
 
     Raises:
         CogError: unknown protocol or ids.
@@ -96,7 +96,7 @@ def select(
         steps.append(Step(key, description, len(reasons), len(left)))
 
     def ancestors(below: Iterable[int], relation: str) -> dict[str, str]:
-        """Return the concepts left that are above a node of ``below``, with the reason."""
+        """Return the remaining concepts that are ancestors of a node of ``below``, with the reason as text."""
         descendant_of: dict[int, int] = {}
         for node in sorted(below):
             for subsumer in graph.subsumers(node):
@@ -152,12 +152,12 @@ def _label(graph: NounGraph, node: int) -> str:
 
 
 def read_wnids(path: Path) -> list[str]:
-    """Read a list of noun ids: one per line, the first column counts; repetitions are dropped.
+    """Read a list of noun ids, one per line in the first column; repetitions are dropped.
 
     Blank lines and lines that start with ``#`` are skipped; columns are separated by commas or blanks.
 
     Raises:
-        CogError: when the file cannot be read, or a line does not start with a noun id.
+        CogError: the file cannot be read, or a line does not start with a noun id.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")

@@ -12,7 +12,7 @@ from cog.data.image_stores import ImageStore
 from cog.levels import image_folders
 from cog.runtime.progress import Progress
 
-#: Folders whose file names are in memory at the same time: all names of 5000 concepts would take a gigabyte.
+#: Number of folders whose file names are in memory at the same time: all names of 5000 concepts would take a gigabyte.
 _BATCH = 64
 
 
@@ -43,19 +43,19 @@ def build_split(
     verify: bool,
     n_workers: int,
 ) -> BuiltSplit:
-    """List, if asked verify, and draw the images of every concept.
+    """Return the split of the images of every concept, drawn after they are listed and, if wanted, verified.
 
     Args:
         store: the images, one folder per concept.
-        wnids: ids of the concepts; repetitions do not matter.
+        wnids: ids of the concepts; repetitions have no effect.
         n_test: test images per concept.
         max_train: cap on training images per concept.
         seed: seed of the draws, see :func:`cog.data.split_files.draw`.
-        verify: whether to decode every image and leave out those that fail.
+        verify: whether to decode every image and leave out images that fail.
         n_workers: number of folders listed, or images decoded, at the same time.
 
     Raises:
-        CogError: when a folder cannot be listed, or holds too few usable images.
+        CogError: a folder cannot be listed, or has too few usable images.
     """
     built = BuiltSplit({}, {}, {}, {})
     ordered = sorted(set(wnids))

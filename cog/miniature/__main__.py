@@ -1,4 +1,4 @@
-"""``python -m cog.miniature make | train | overview | check``."""
+"""The command ``python -m cog.miniature make | train | overview | check``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STEPS = ("make", "train", "overview", "check")
 
 
 def parser() -> cli_tools.Parser:
-    """Return the command line's parser."""
+    """Return the parser of the command line."""
     p = cli_tools.Parser(
         "Make the generated miniature: draw its images (make), train its network on the seen concepts (train), "
         "put examples of all data sets into one picture (overview), or tell whether the results found are what "
@@ -54,7 +54,7 @@ def parser() -> cli_tools.Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one step."""
+    """Run one step, and return the exit code."""
     args = parser().parse_args(argv)
     step = {"make": _make, "train": _train, "overview": _overview, "check": _check}[args.step]
     return step(args) or 0
@@ -115,7 +115,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def cli() -> None:
-    """Console script ``cog-miniature``."""
+    """Run the console script ``cog-miniature``."""
     cli_tools.run(main)
 
 

@@ -1,9 +1,9 @@
 """The WordNet concepts that the miniature draws.
 
-Every data set must be equally hard by itself, or its accuracy would say little about generalisation. So the
+Every data set must be equally hard by itself, because otherwise its accuracy would not measure generalization. So the
 seen concepts and the five levels are trees of the same shape: two groups of three families (hyponyms of the
 group), four siblings from each family (hyponyms of the family that have no hyponyms and no other hypernym).
-``build_levels.py`` finds the unseen concepts of each level.
+``build_levels.py`` selects the unseen concepts of each level.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from cog.errors import CogError
 from cog.levels.wordnet import NounGraph
 
-#: Concepts drawn from each family, on the seen and on the unseen side.
+#: Number of concepts from each family among the seen concepts, and among the unseen concepts.
 N_SIBLINGS = 4
 
 #: Families with seen and with unseen members.
@@ -24,7 +24,7 @@ SEEN_FAMILIES = (
     "n04143897", "n04230808", "n04489008",  # garments: scarf, skirt, trouser
 )  # fmt: skip
 
-#: Families with unseen members only, from relatives of the seen ones to other kingdoms.
+#: Families with unseen members only, from relatives of the seen families to other kingdoms.
 UNSEEN_FAMILIES = (
     "n02834778", "n02959942", "n04543158",  # wheeled vehicles: bicycle, railway car, wagon
     "n02954340", "n03497657", "n03513137",  # headdresses: cap, hat, helmet
@@ -39,14 +39,14 @@ UNSEEN_FAMILIES = (
 
 @dataclass(frozen=True)
 class Concepts:
-    """The miniature's concepts: wnids, ascending."""
+    """The wnids of the miniature's concepts, ascending."""
 
     seen: tuple[str, ...]
     unseen: tuple[str, ...]
 
     @property
     def every(self) -> tuple[str, ...]:
-        """Seen and unseen ones."""
+        """All concepts: the seen, then the unseen."""
         return tuple(sorted(self.seen + self.unseen))
 
 
@@ -55,10 +55,10 @@ def choose_concepts(graph: NounGraph, *, seed: int) -> Concepts:
 
     Args:
         graph: the nouns.
-        seed: decides which siblings are taken.
+        seed: seed of the choice of siblings.
 
     Raises:
-        CogError: when the graph is too small for one of the families.
+        CogError: the graph is too small for one of the families.
     """
     seen: list[str] = []
     unseen: list[str] = []

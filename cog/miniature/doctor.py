@@ -1,7 +1,7 @@
-"""Whether this machine does what a study needs: each part that a study uses, on real sizes, beside a known answer.
+"""A test of this machine: each part of the toolkit that a study uses, on real sizes, compared with a known answer.
 
 Classifiers are compared with ``torch.nn.Linear`` and ``torch.optim.SGD`` in float32 on the CPU, features with those of
-the same network in float32 on the CPU. Rates and durations are those of this machine at this moment.
+the same network in float32 on the CPU. Rates and durations are measured on this machine.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ from cog.runtime.random_streams import cpu_generator
 
 _PACKAGES = ("torch", "torchvision", "optuna", "numpy", "scikit-learn", "scipy", "matplotlib", "pillow")
 
-#: Largest relative error of a training's weights, as a share of their distance from the start, by precision.
+#: Largest error of trained weights, relative to their distance from the initial weights, by precision.
 _WEIGHT_TOLERANCE = {"fp32": 1e-3, "tf32": 2e-2, "bf16": 5e-2}
 
 #: Smallest cosine between the features of an image and those in float32 on the CPU, by precision.
 _COSINES = {"fp32": 0.9999, "tf32": 0.999, "fp16": 0.99, "bf16": 0.98}
 
-#: Of a level of the benchmark: training images, classes, test images (paper, Sec. 3).
+#: Number of training images, of classes, and of test images of a level of the benchmark (paper, Sec. 3).
 _LEVEL = (1_100_000, 1000, 50_000)
 
-#: Images of six data sets, both splits.
+#: Number of images of the six data sets, both splits.
 _N_IMAGES = 7_100_000
 
 _MEAN, _STD, _RESIZE, _CROP = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 224, 224
@@ -65,15 +65,15 @@ Measured = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """How much is computed.
+    """The sizes of the computations.
 
     Attributes:
-        n_rows: training features.
+        n_rows: number of training features.
         dim: width of the features.
-        n_classes: classes.
-        batch_size: features per step.
-        n_images: images for the rates; the first eight are compared.
-        network: a model of ``torchvision.models``.
+        n_classes: number of classes.
+        batch_size: number of features per step.
+        n_images: number of images for the rates; the features of the first eight are compared.
+        network: name of a model of ``torchvision.models``.
     """
 
     n_rows: int = 8192
@@ -84,43 +84,43 @@ class Sizes:
     network: str = "resnet50"
 
 
-#: As in the paper, of a ResNet-50.
+#: Sizes of the paper's features and classifiers of a ResNet-50.
 SIZES = Sizes()
 
 
 def examine(report: Report, device_name: str | None, sizes: Sizes | None = None) -> Measured:
-    """Look at everything that a study uses on this machine.
+    """Test all parts that a study uses on this machine.
 
     Args:
-        report: gets the findings; a problem is something without which a study cannot run.
+        report: report for the findings; a problem is a finding that prevents a study.
         device_name: value of ``--device``.
-        sizes: how much is computed (default: :data:`SIZES`).
+        sizes: sizes of the computations (default: :data:`SIZES`).
 
     Returns:
-        What was measured, by name, for JSON.
+        JSON values of the measurements, by name.
     """
     sizes = SIZES if sizes is None else sizes
     measured: Measured = {}
     _look_at_software(report, measured)
     device = _look_at_device(report, device_name, measured)
-    with _problems_told(report, "decoders"):
+    with _errors_as_problems(report, "decoders"):
         _look_at_decoders(report)
-    with _problems_told(report, "fonts"):
+    with _errors_as_problems(report, "fonts"):
         _look_at_fonts(report)
     _look_at_wordnet(report)
     if device is None:
         return measured
-    with _problems_told(report, "classifiers"):
+    with _errors_as_problems(report, "classifiers"):
         _try_classifiers(report, device, sizes, measured)
-    with _problems_told(report, "extraction"):
+    with _errors_as_problems(report, "extraction"):
         _try_extraction(report, device, sizes, measured)
     _look_at_memory(report, device, sizes.dim, measured)
     return measured
 
 
 @contextlib.contextmanager
-def _problems_told(report: Report, subject: str) -> Iterator[None]:
-    """Turn any error of the block into a problem: whatever fails here fails in a study."""
+def _errors_as_problems(report: Report, subject: str) -> Iterator[None]:
+    """Report any error of the block as a problem, because the same error would end a study."""
     with report.step(subject):
         try:
             yield
@@ -145,13 +145,13 @@ def _look_at_software(report: Report, measured: Measured) -> None:
 
 
 def _look_at_device(report: Report, name: str | None, measured: Measured) -> torch.device | None:
-    """Return the device that a study would use; None when it cannot."""
+    """Return the device that a study would use; None when the device cannot be used."""
     n_threads = torch.get_num_threads()
     low = "" if cpu_has_bfloat16() else "no "
     report.ok("CPU", f"{platform.machine()}, {n_threads} threads, {low}bfloat16 instructions")
     measured["cpu"] = {"threads": n_threads, "bfloat16": cpu_has_bfloat16()}
     device = None
-    with _problems_told(report, "device"):
+    with _errors_as_problems(report, "device"):
         device = resolve_device(name)
         if device.type == "cuda":
             major, minor = torch.cuda.get_device_capability(device)
@@ -173,7 +173,7 @@ def _look_at_device(report: Report, name: str | None, measured: Measured) -> tor
 
 
 def _look_at_decoders(report: Report) -> None:
-    """Decode an image in each format of the data sets, and compare it with the picture that was saved."""
+    """Decode an image in each format of the data sets, and compare it with the original."""
     picture = _picture(np.random.default_rng(0))
     worst = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -213,7 +213,7 @@ def _look_at_wordnet(report: Report) -> None:
 
 
 def _precisions(device: torch.device) -> list[str]:
-    """Return the values of ``CLF.PRECISION`` that are of use on a device."""
+    """Return the values of ``CLF.PRECISION`` that are useful on a device."""
     listed = ["fp32"]
     for name in ("tf32", "bf16"):
         if device.type == "cpu" and not (name == "bf16" and cpu_has_bfloat16()):
@@ -224,7 +224,7 @@ def _precisions(device: torch.device) -> list[str]:
 
 
 def _clouds(sizes: Sizes) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw unit rows around one center per class, and their labels."""
+    """Draw rows of unit length around one center per class, float32 ``(n, d)``, and their labels, int64 ``(n,)``."""
     generator = cpu_generator(0)
     y = torch.arange(sizes.n_rows) % sizes.n_classes
     centers = torch.randn(sizes.n_classes, sizes.dim, generator=generator)
@@ -233,7 +233,7 @@ def _clouds(sizes: Sizes) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _train_plainly(x: torch.Tensor, y: torch.Tensor, spec: TrainSpec, settings: Settings) -> torch.Tensor:
-    """Train ``torch.nn.Linear`` with ``torch.optim.SGD`` in float32 on the CPU; returns its weight ``(C, d)``."""
+    """Train ``torch.nn.Linear`` with ``torch.optim.SGD`` in float32 on the CPU, and return its weight ``(C, d)``."""
     ((base, decay),) = spec.pairs
     dim, n_classes = x.shape[1], int(y.max()) + 1
     ((weight, bias),) = initial_layers([dim, n_classes], spec.init_seed)
@@ -254,7 +254,7 @@ def _train_plainly(x: torch.Tensor, y: torch.Tensor, spec: TrainSpec, settings: 
 
 
 def _try_classifiers(report: Report, device: torch.device, sizes: Sizes, measured: Measured) -> None:
-    """Train on a known data set in every precision, beside plain PyTorch on the CPU; measure the rate."""
+    """Train in every precision on a known data set, compare with plain PyTorch on the CPU, and measure the rate."""
     x, y = _clouds(sizes)
     settings = Settings(seed=0, n_epochs=2, batch_size=sizes.batch_size)
     spec = TrainSpec(torch.arange(len(x)), [(10.0, 1e-6)], init_seed=1, order_seed=2)
@@ -290,7 +290,7 @@ def _try_classifiers(report: Report, device: torch.device, sizes: Sizes, measure
 
 
 def _full_scale(data: Data, engine: Engine, sizes: Sizes) -> dict[str, float]:
-    """Measure a step, and scale a run of the protocol on a whole level from it."""
+    """Measure the duration of a step, and estimate from it that of a run of the protocol on a whole level."""
     n_train, n_classes, n_test = _LEVEL
     settings = Settings(seed=22, batch_size=sizes.batch_size)
     speed = estimate.Speed(data, settings, engine, n_train)
@@ -306,13 +306,13 @@ def _full_scale(data: Data, engine: Engine, sizes: Sizes) -> dict[str, float]:
 
 
 def _picture(rng: np.random.Generator) -> Image.Image:
-    """Draw smooth colors of the size of a photograph."""
+    """Draw an image of smooth colors with the size of a photograph."""
     coarse = rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)
     return Image.fromarray(coarse).resize((500, 375), Image.Resampling.BICUBIC)
 
 
 def _pictures(folder: Path, n: int) -> ImageList:
-    """Save up to 64 pictures as JPEG and list them, repeated, as ``n`` images."""
+    """Save up to 64 images as JPEG, and return a list of ``n`` images that repeats them."""
     rng = np.random.default_rng(0)
     (folder / "class").mkdir()
     n_files = min(n, 64)
@@ -324,7 +324,7 @@ def _pictures(folder: Path, n: int) -> ImageList:
 
 
 def _network(name: str) -> Backbone:
-    """Return an untrained network whose batch norms have seen noise, so that its features are of usual size."""
+    """Return an untrained network with batch norm statistics of noise, so that its features have the usual scale."""
     import torchvision
 
     with torch.random.fork_rng(devices=[]):
@@ -345,14 +345,14 @@ def _extractor(network: Backbone, device: torch.device, precision: str, n_worker
 
 
 def _extract(extractor: Extractor, images: ImageList) -> tuple[torch.Tensor, float]:
-    """Return the features ``(n, d)`` as float32, and the seconds they took."""
+    """Return the features, float32 ``(n, d)``, and the duration of the extraction in seconds."""
     start = time.monotonic()
     x = extractor.extract(images).x.float()
     return x, time.monotonic() - start
 
 
 def _try_extraction(report: Report, device: torch.device, sizes: Sizes, measured: Measured) -> None:
-    """Extract pictures in every precision, beside float32 on the CPU; measure the rates with and without a network."""
+    """Extract features in every precision, compare with float32 on the CPU; measure rates with and without network."""
     n_workers = loader.usable_workers(8)
     network = _network(sizes.network)
     with tempfile.TemporaryDirectory() as folder:
@@ -373,7 +373,7 @@ def _try_extraction(report: Report, device: torch.device, sizes: Sizes, measured
         for precision in _extraction_precisions(device):
             extractor = _extractor(network, device, precision, n_workers)
             if device.type != "cpu":
-                _extract(extractor, first)  # libraries set themselves up
+                _extract(extractor, first)  # not measured: libraries initialize in the first call
             x, seconds = _extract(extractor, images)
             cosine = float(torch.nn.functional.cosine_similarity(x[: len(expected)], expected).min())
             rates[precision] = n / seconds
@@ -398,7 +398,7 @@ def _try_extraction(report: Report, device: torch.device, sizes: Sizes, measured
 
 
 def _extraction_precisions(device: torch.device) -> list[str]:
-    """Return the values of ``FT_EXTRACT.PRECISION`` that are of use on a device."""
+    """Return the values of ``FT_EXTRACT.PRECISION`` that are useful on a device."""
     if device.type == "cpu":
         return ["fp32", "bf16"] if cpu_has_bfloat16() else ["fp32"]
     listed = ["fp32", "fp16"]
@@ -413,7 +413,7 @@ def _extraction_precisions(device: torch.device) -> list[str]:
 
 
 def _look_at_memory(report: Report, device: torch.device, dim: int, measured: Measured) -> None:
-    """Compare the memory that is free with the features of a level."""
+    """Compare the size of the features of a level with the free memory."""
     needed = 4.0 * dim * (_LEVEL[0] + _LEVEL[2])
     available = available_memory()
     measured["memory"] = {"level": needed, "host": available}

@@ -11,7 +11,7 @@ from cog.results.scores import SeedAverage
 
 @dataclass(frozen=True)
 class ExpectationResult:
-    """One thing that was expected, and whether it holds."""
+    """An expectation, and whether it holds."""
 
     text: str
     holds: bool
@@ -20,18 +20,18 @@ class ExpectationResult:
 def check_results(cells: Sequence[SeedAverage], *, trained: str, untrained: str) -> list[ExpectationResult]:
     """Compare top-1 accuracies with the consequences of inheritance and training.
 
-    Expected with all training images: the trained network is better on the seen concepts than on any level,
-    better on level 1 than on level 5, and better than the untrained one on every data set that both were
-    evaluated on; and for every number of shots of the trained network the seen set is above every level.
-    The order of neighboring levels is left open: 24 concepts per level do not decide it.
+    With all training images, the trained network must be better on the seen concepts than on any level,
+    better on level 1 than on level 5, and better than the untrained network on every data set that both were
+    evaluated on. For every number of shots, the trained network must be better on the seen set than on every level.
+    There is no expectation about neighboring levels: 24 concepts per level are too few to determine their order.
 
     Args:
-        cells: averaged results.
+        cells: results averaged over seeds.
         trained: name of the trained network.
-        untrained: name of the control.
+        untrained: name of the untrained network, the control.
 
     Returns:
-        The findings that can be checked with these cells.
+        The expectations that can be checked with these results.
     """
     top1 = {(cell.model, cell.n_shot, cell.dataset): cell.value for cell in cells if cell.metric == "top1"}
     findings = []

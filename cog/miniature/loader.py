@@ -1,6 +1,6 @@
-"""The miniature's model file, as a user would write one for a network of their own.
+"""The model file of the miniature, an example of a file that users write for their own networks.
 
-Give it to the toolkit with ``--model_loader <this file>:load_my_model``.
+The toolkit uses the file with ``--model_loader <this file>:load_my_model``.
 """
 
 from pathlib import Path

@@ -1,11 +1,11 @@
-"""The network under test: a residual network small enough to train while one waits."""
+"""The network of the miniature: a residual network that is small enough to train in minutes."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-#: Channels of the three stages; the last is the feature dimension D.
+#: Number of channels of the three stages; the last is the width of the features, D.
 WIDTHS = (32, 64, 128)
 
 
@@ -30,17 +30,17 @@ class _Block(nn.Module):
 
 
 class ConvNet(nn.Module):
-    """Images (B, 3, H, W) to logits (B, n_classes); :meth:`forward_features` gives features (B, 128).
+    """A network from images (B, 3, H, W) to logits (B, n_classes); :meth:`forward_features` returns features (B, 128).
 
-    The convolutions start from PyTorch's default initialization drawn with ``seed``, so an untrained
-    network is defined by its seed as well.
+    The convolutions have PyTorch's default initialization, drawn with ``seed``, so the seed also determines an
+    untrained network.
     """
 
     def __init__(self, *, n_classes: int, seed: int = 0) -> None:
         super().__init__()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            # Stride 4 before the first block: a 64-pixel image costs 13 million multiplications.
+            # With stride 4 before the first block, a 64-pixel image takes 13 million multiplications.
             self.stem = nn.Sequential(
                 nn.Conv2d(3, WIDTHS[0], 3, 2, 1, bias=False),
                 nn.BatchNorm2d(WIDTHS[0]),
@@ -55,7 +55,7 @@ class ConvNet(nn.Module):
             self.fc = nn.Linear(WIDTHS[-1], n_classes)
 
     def forward_features(self, x: torch.Tensor) -> torch.Tensor:
-        """Return features (B, 128): the globally averaged last activations."""
+        """Return features (B, 128), the global average of the last activations."""
         return self.stages(self.stem(x)).mean((2, 3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""One picture of the whole miniature: a row of concepts per data set, relatives side by side."""
+"""A picture of the whole miniature: one row of concepts per data set, with related concepts side by side."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cog.miniature.render import SIZE
 from cog.miniature.world import IN1K_DIR, IN21K_DIR, SEEN_FILE
 from cog.runtime import files
 
-_EXAMPLES = 2  # images per concept, one under the other
+_EXAMPLES = 2  # number of images per concept, one below the other
 _TITLE, _CAPTION = 18, 14  # heights of text lines, in pixels
 
 
@@ -27,7 +27,7 @@ def write_overview(world_dir: Path, graph: NounGraph, levels: Levels, path: Path
         path: output file.
 
     Raises:
-        CogError: missing images.
+        CogError: an image is missing.
     """
     from PIL import Image, ImageDraw, ImageFont
 

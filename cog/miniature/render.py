@@ -1,4 +1,4 @@
-"""Drawing a concept's images from its traits: plain numpy, many images at once."""
+"""Rendering of a concept's images from its traits in numpy, many images at once."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import numpy as np
 
 from cog.miniature.traits import TRAITS
 
-#: Image side in pixels. At 64 the finest pattern still has 3 pixels per period on a body of half the image,
-#: and drawing, decoding and training of the whole world stay within the minutes of a quick start.
+#: Side of an image in pixels. At 64 the finest pattern still has 3 pixels per period on a body of half the image,
+#: and drawing, decoding and training of the whole world take only the minutes of a quick start.
 SIZE = 64
 
-#: How far images of one concept differ in each trait, in units of the standard deviation over all concepts.
-#: Siblings differ by 0.57, so a single trait does not tell them apart.
+#: Standard deviation of each trait over the images of one concept, in units of that over all concepts.
+#: Siblings differ by 0.57, so a single trait does not distinguish them.
 INDIVIDUAL = 0.25
-#: The same for the habitat, which tells less of what lives there.
+#: Standard deviation of the traits of the habitat, which is less typical of a concept.
 INDIVIDUAL_HABITAT = 0.7
 
-#: Things of no concept that stand around behind the subject.
+#: Number of bodies of no concept that are drawn behind the subject.
 N_STRANGERS = 2
 
 _HABITAT = ("sky_hue_a", "sky_hue_b", "ground_hue_a", "ground_hue_b", "horizon", "ground_frequency")
-#: Whole numbers that make a kind what it is: the same on all its images.
+#: Traits that become whole numbers, which are the same in all images of a concept.
 _WHOLE = ("lobe_number", "limb_number", "copies", "arrangement")
 _PATTERNS = ("plain", "stripes", "checks", "spots", "rings", "mottle")
-_REACH = 1.9  # no outline extends farther from the body's center, in units of its size
-_GOLDEN_ANGLE = 2.399963  # successive turns by it never line up: a heap
+_REACH = 1.9  # largest distance of an outline from the body's center, in units of the body's size
+_GOLDEN_ANGLE = 2.399963  # radians between successive bodies of a heap; multiples of it never coincide
 
 _Traits = dict[str, np.ndarray]
 
@@ -33,12 +33,12 @@ def draw(traits: np.ndarray, n_images: int, rng: np.random.Generator) -> np.ndar
     """Draw images of one concept.
 
     Args:
-        traits: (len(TRAITS),) standard normal traits of the concept.
+        traits: standard normal traits of the concept, (len(TRAITS),).
         n_images: number of images.
-        rng: the source of all that differs among the images.
+        rng: random generator of all differences among the images.
 
     Returns:
-        (n_images, SIZE, SIZE, 3) uint8 RGB.
+        RGB images, uint8 (n_images, SIZE, SIZE, 3).
     """
     return _Scene(n_images, rng).images(traits)
 
@@ -48,12 +48,12 @@ def _logistic(x: np.ndarray) -> np.ndarray:
 
 
 def _scale(z: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Map standard normal ``z`` to (low, high); 1.702 brings the logistic close to the normal's own curve."""
+    """Map standard normal ``z`` to (low, high); with 1.702 the logistic is close to the normal distribution."""
     return low + (high - low) * _logistic(1.702 * z)
 
 
 def _hue(traits: _Traits, part: str, saturation: np.ndarray | float, value: np.ndarray) -> np.ndarray:
-    """Return RGB colors (n, 3) of a part; saturation and value in [0, 1]."""
+    """Return the RGB colors (n, 3) of a part; ``saturation`` and ``value`` are in [0, 1]."""
     hue = np.arctan2(traits[f"{part}_hue_a"], traits[f"{part}_hue_b"])
     channels = 0.5 + 0.5 * np.cos(hue[:, None] - np.array([0.0, 2.0944, 4.1888], np.float32))
     saturation = np.broadcast_to(np.asarray(saturation, np.float32), hue.shape)
@@ -61,12 +61,15 @@ def _hue(traits: _Traits, part: str, saturation: np.ndarray | float, value: np.n
 
 
 class _Scene:
-    """Images in the making; per-image numbers have shape (n,), the canvas (n, SIZE, SIZE, 3) float32."""
+    """The state of n images while they are drawn.
+
+    Numbers per image have shape (n,); the canvas is float32 (n, SIZE, SIZE, 3).
+    """
 
     def __init__(self, n_images: int, rng: np.random.Generator) -> None:
         self.n = n_images
         self.rng = rng
-        self.axis = ((np.arange(SIZE, dtype=np.float32) + 0.5) / SIZE) * 2 - 1  # from -1 to 1
+        self.axis = ((np.arange(SIZE, dtype=np.float32) + 0.5) / SIZE) * 2 - 1  # coordinates from -1 to 1
         self.canvas = np.zeros((n_images, SIZE, SIZE, 3), np.float32)
 
     def images(self, traits: np.ndarray) -> np.ndarray:
@@ -84,7 +87,7 @@ class _Scene:
         return self.rng.uniform(low, high, self.n).astype(np.float32)
 
     def individuals(self, traits: np.ndarray | None) -> _Traits:
-        """Vary a concept's traits from image to image; without traits, things of no concept."""
+        """Return traits for each image: variations of a concept's traits, or random traits of no concept."""
         table = self.rng.standard_normal((self.n, len(TRAITS)), dtype=np.float32)
         if traits is not None:
             table *= np.array(
@@ -112,7 +115,7 @@ class _Scene:
         self.canvas = (sky * (1 - share) + ground * share * (1 + 0.25 * wave[..., None])).astype(np.float32)
 
     def subjects(self, traits: _Traits) -> None:
-        """Draw one body (half of the concepts), or two to four laid out in a row, a ring or a heap."""
+        """Draw one body (for half of the concepts), or two to four bodies in a row, a ring or a heap."""
         share = float(_logistic(1.702 * traits["copies"][:1])[0])
         copies = max(1, min(4, int(share * 6) - 1))
         arrangement = int(_scale(traits["arrangement"][:1], 0, 3)[0])
@@ -140,15 +143,15 @@ class _Scene:
         self, traits: _Traits, center_x: np.ndarray, center_y: np.ndarray, size: np.ndarray, turn: np.ndarray,
         flip: np.ndarray,
     ) -> None:  # fmt: skip
-        """Draw one body on each image: outline, surface, light."""
+        """Draw one body on each image, with outline, surface and light."""
         squeeze, light = (
             self.uniform(0.8, 1.0),
             self.uniform(-1, 1),
-        )  # seen from aside; lit from left or right
+        )  # a view from the side; light from the left or the right
         phase = self.uniform(0, 2 * np.pi)
         dx = (self.axis[None, None, :] - center_x[:, None, None]) / size[:, None, None]
         dy = (self.axis[None, :, None] - center_y[:, None, None]) / size[:, None, None]
-        # Everything below is computed only for the pixels that the body can reach: one flat list.
+        # The rest is computed only for the pixels within reach of the body, as one flat list.
         image, row, column = np.nonzero(dx * dx + dy * dy < _REACH**2)
         dx = dx[image, 0, column] * flip[image]
         dy = dy[image, row, 0]
@@ -169,12 +172,12 @@ class _Scene:
         self.canvas[image, row, column] = below + cover[:, None] * (surface - below)
 
     def outline(self, traits: _Traits, image: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """Return how far inside the body's outline points are (negative: outside), in units of its size."""
+        """Return the depth of points inside the body's outline (negative outside), in units of the body's size."""
         v = v + _scale(traits["bend"], -0.6, 0.6)[image] * (u * u - 0.3)
         v = v / _scale(traits["elongation"], 0.35, 1.0)[image]
         v = v / np.clip(1 + _scale(traits["taper"], -0.6, 0.6)[image] * u, 0.3, 1.7)
         radius = np.sqrt(u * u + v * v) + 1e-6
-        # A superellipse, from a rhombus over a disc to nearly a square ...
+        # A superellipse: a rhombus, a disc, nearly a square, or a shape in between ...
         power = np.exp(_scale(traits["squareness"], 0.35, 2.0))[image]
         edge = 0.75 * ((np.abs(u) / radius) ** power + (np.abs(v) / radius) ** power + 1e-6) ** (-1 / power)
         # ... with lobes, and with limbs that stick out.
@@ -196,7 +199,7 @@ class _Scene:
         v: np.ndarray,
         inside: np.ndarray,
     ) -> np.ndarray:
-        """Return the colors (pixels, 3) of points of the body: pattern, rim and core."""
+        """Return the colors (pixels, 3) of points of the body, with pattern, rim and core."""
         body = _hue(
             traits,
             "body",
@@ -214,10 +217,10 @@ class _Scene:
             self.pattern(traits, phase, image, u, v) * _scale(traits["pattern_contrast"], 0.35, 1.0)[image]
         )
         surface = body[image] + share[:, None] * (mark - body)[image]
-        rim = _scale(traits["rim"], -0.15, 0.25)  # negative: none
+        rim = _scale(traits["rim"], -0.15, 0.25)  # negative: no rim
         at_rim = _logistic((rim[image] - inside) * 30) * (rim > 0)[image]
         surface = surface + at_rim[:, None] * (0.7 * mark[image] - surface)
-        core_size = _scale(traits["core_size"], -0.35, 0.5)  # negative: none
+        core_size = _scale(traits["core_size"], -0.35, 0.5)  # negative: no core
         from_core = np.sqrt((u - _scale(traits["core_place"], -0.5, 0.5)[image]) ** 2 + v * v)
         in_core = _logistic((core_size[image] - from_core) * 25) * (core_size > 0.05)[image]
         return surface + in_core[:, None] * (core[image] - surface)
@@ -225,7 +228,7 @@ class _Scene:
     def pattern(
         self, traits: _Traits, phase: np.ndarray, image: np.ndarray, u: np.ndarray, v: np.ndarray
     ) -> np.ndarray:
-        """Return the share of the marking color in [0, 1]: a mixture of six families, one mostly winning."""
+        """Return the share of the marking color in [0, 1], a mixture of six families of which one usually dominates."""
         weights = np.exp(3 * np.stack([traits[name] for name in _PATTERNS]))
         weights = (weights / weights.sum(axis=0))[:, image]
         first = 2 * np.pi * np.exp(_scale(traits["pattern_frequency"], 0.0, 1.4))
@@ -249,7 +252,7 @@ class _Scene:
         )
 
     def camera(self) -> np.ndarray:
-        """Apply exposure, color cast and sensor noise, and return 8 bits."""
+        """Apply exposure, color cast and sensor noise, and return 8-bit images."""
         cast = self.rng.uniform(0.85, 1.15, (self.n, 3)).astype(np.float32) * self.uniform(0.7, 1.15)[:, None]
         picture = np.clip(self.canvas, 0, 1.2) * cast[:, None, None, :]
         noise = self.rng.standard_normal(picture.shape, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Training the network under test on the training images of the seen concepts."""
+"""Training of the miniature's network on the training images of the seen concepts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Names of the trained network, and of the same network as it was before training: a control.
+#: Names of the trained network, and of the control: the same network before training.
 TRAINED = "miniature_convnet"
 UNTRAINED = "miniature_random"
 
@@ -37,12 +37,12 @@ class TrainSettings:
     """Settings of the training: AdamW under a one-cycle schedule, with label smoothing.
 
     Attributes:
-        n_epochs: passes over the training images; 0 only measures the batch norm statistics.
-        batch_size: images per step.
+        n_epochs: number of passes over the training images; 0: only the batch norm statistics are measured.
+        batch_size: number of images per step.
         lr: peak learning rate.
         weight_decay: weight decay of AdamW.
         label_smoothing: share of the target spread over all classes.
-        max_shift: training images are moved by at most so many pixels.
+        max_shift: largest shift of training images, in pixels.
         seed: seed of initialization, order and augmentation.
     """
 
@@ -58,19 +58,20 @@ class TrainSettings:
 def train_network(
     world_dir: Path, ckpt_file: Path, settings: TrainSettings, *, overwrite: bool = False
 ) -> None:
-    """Train the network and write its checkpoint; do nothing when it is there already.
+    """Train the network and write its checkpoint, unless the checkpoint exists already.
 
-    The same settings give the same network on the same machine and number of threads.
+    Equal settings give equal networks on the same machine with the same number of threads.
 
     Args:
-        world_dir: folder of a world; its ``in1k/train`` is read.
-        ckpt_file: output file: a dict with ``state_dict``, ``classes`` (wnids in the order of the logits) and
-            ``settings``. Its folder must exist.
+        world_dir: folder of a world, whose ``in1k/train`` is read.
+        ckpt_file: output file, a dict with ``state_dict``, ``classes`` (wnids in the order of the logits) and
+            ``settings``; its folder must exist.
         settings: settings of the training.
-        overwrite: replace a checkpoint of other settings.
+        overwrite: whether to replace a checkpoint of other settings.
 
     Raises:
-        CogError: missing or unreadable images; a checkpoint of other settings without ``overwrite``.
+        CogError: an image is missing or unreadable, or a checkpoint of other settings exists and ``overwrite`` is
+            False.
     """
     import torch
 
@@ -145,7 +146,7 @@ def _fit(x: torch.Tensor, y: torch.Tensor, *, n_classes: int, settings: TrainSet
     generator = torch.Generator().manual_seed(settings.seed)
     network.train()
     if settings.n_epochs == 0:
-        # An untrained network whose batch norm layers know the images, as those of a trained one do.
+        # The batch norm statistics of an untrained network are those of the images, as for a trained network.
         with torch.no_grad():
             for batch in torch.randperm(len(x), generator=generator).split(settings.batch_size):
                 network(_normalize(x[batch]))
@@ -179,7 +180,7 @@ def _fit(x: torch.Tensor, y: torch.Tensor, *, n_classes: int, settings: TrainSet
 
 
 def _augment(x: torch.Tensor, max_shift: int, generator: torch.Generator) -> torch.Tensor:
-    """Move a batch by some pixels and mirror half of it."""
+    """Shift a batch by a random number of pixels, and mirror each image with probability 1/2."""
     import torch
 
     side = x.shape[-1]

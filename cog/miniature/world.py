@@ -1,4 +1,4 @@
-"""Writing the miniature's images and lists, in the layout of the real data."""
+"""Output of the miniature's images and lists in the layout of the real data."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ WORLD_FILE = "world.json"
 IN1K_DIR = "in1k"
 IN21K_DIR = "in21k"
 
-#: Raised when the same seed gives other images than before.
+#: Version of the images, which is increased when the same seed gives other images than before.
 _VERSION = 1
-_CHUNK = 25  # images drawn at once: their arrays stay in the processor's cache
+_CHUNK = 25  # number of images drawn at once: their arrays stay in the processor's cache
 
 
 @dataclass(frozen=True)
 class WorldSettings:
-    """Settings of a world, beside WordNet.
+    """Settings that, together with WordNet, determine a world.
 
     Attributes:
         seed: seed of concepts, traits and images.
-        n_train: training images per concept.
-        n_test: test images per concept; ``build_levels.py`` chooses which of ``n_train + n_test`` they are
-            for unseen concepts.
+        n_train: number of training images per concept.
+        n_test: number of test images per concept; for unseen concepts ``build_levels.py`` draws them from the
+            ``n_train + n_test`` images.
     """
 
     seed: int = 0
@@ -54,7 +54,7 @@ class WorldSettings:
 
 @dataclass(frozen=True)
 class _Job:
-    """One concept's images: ``folders`` of (path, first image, number of images)."""
+    """The images of one concept to draw: ``folders`` are tuples (path, first image, number of images)."""
 
     wnid: str
     traits: np.ndarray
@@ -68,15 +68,15 @@ def make_world(
     """Draw the missing images of a world.
 
     Args:
-        output_dir: gets ``in1k/{train,val}/<wnid>/``, ``in21k/<wnid>/``, ``seen_wnids.txt`` (the seen
+        output_dir: folder for ``in1k/{train,val}/<wnid>/``, ``in21k/<wnid>/``, ``seen_wnids.txt`` (the seen
             concepts), ``concepts.txt`` (all concepts), ``image_counts.csv`` (of all concepts) and
             ``world.json`` (the settings).
-        graph: WordNet's nouns.
+        graph: the nouns.
         settings: settings of the world.
-        n_workers: drawing processes (default: one per available processor). The images do not depend on it.
+        n_workers: number of processes (default: one per available processor); it does not affect the images.
 
     Raises:
-        CogError: when the folder holds another world or something else.
+        CogError: the folder has another world or other images.
     """
     concepts = choose_concepts(graph, seed=settings.seed)
     _claim(output_dir, settings)
@@ -95,7 +95,7 @@ def make_world(
             for job in jobs:
                 progress.update(_draw_job(job))
         else:
-            # spawn: forking a process that has threads (a test runner, a notebook) can hang.
+            # Spawned, because forking a process with threads (a test runner, a notebook) can hang.
             with ProcessPoolExecutor(n_workers, mp_context=multiprocessing.get_context("spawn")) as pool:
                 for future in as_completed([pool.submit(_draw_job, job) for job in jobs]):
                     progress.update(future.result())
@@ -106,7 +106,7 @@ def make_world(
 
 
 def _claim(output_dir: Path, settings: WorldSettings) -> None:
-    """Mark the folder as this world's, before any image is in it, so that an interrupted run can go on."""
+    """Write the settings into the folder before any image, so that an interrupted call can be continued."""
     wanted = {"version": _VERSION, **asdict(settings)}
     path = output_dir / WORLD_FILE
     if path.exists():
@@ -132,7 +132,7 @@ def _write_lines(path: Path, lines: Sequence[str]) -> None:
 
 
 def _jobs(output_dir: Path, graph: NounGraph, concepts: Concepts, settings: WorldSettings) -> list[_Job]:
-    """Return the class folders to draw; an existing folder is complete, because it got its name last."""
+    """Return the class folders to draw; an existing folder is complete, because a folder gets its name last."""
     n_train, n_test = settings.n_train, settings.n_test
     all_traits = concept_traits(graph, concepts.every, seed=settings.seed)
     jobs = []
@@ -151,7 +151,7 @@ def _jobs(output_dir: Path, graph: NounGraph, concepts: Concepts, settings: Worl
 
 
 def _draw_job(job: _Job) -> int:
-    """Draw and write one concept's folders; return the number of images."""
+    """Draw and write the folders of one concept, and return the number of images."""
     n_images = max(first + count for _, first, count in job.folders)
     pictures = concept_images(job.wnid, job.traits, n_images, seed=job.seed)
     for folder, first, count in job.folders:
@@ -165,10 +165,10 @@ def _draw_job(job: _Job) -> int:
 
 
 def concept_images(wnid: str, traits: np.ndarray, n_images: int, *, seed: int) -> np.ndarray:
-    """Return a concept's first images, (n_images, SIZE, SIZE, 3) uint8."""
+    """Return the first images of a concept, uint8 (n_images, SIZE, SIZE, 3)."""
     chunks = []
     for chunk in range(-(-n_images // _CHUNK)):
-        # Always whole chunks: the first images are the same however many are asked for.
+        # Whole chunks are drawn, so that the first images do not depend on ``n_images``.
         rng = np.random.default_rng([seed, int(wnid[1:]), chunk + 1])
         chunks.append(draw(traits, _CHUNK, rng))
     return np.concatenate(chunks)[:n_images]

@@ -84,7 +84,7 @@ class ModelRequest:
         """
         common: dict[str, Any] = {"model_name": self.model, "config_file": config_file, "opts": list(opts)}
         if self.entry is not None:
-            common |= {"own": self.entry.cfg, "own_source": self.entry_file}
+            common |= {"entry_values": self.entry.cfg, "entry_source": self.entry_file}
         if self.model_loader is None:
             return config.get_cfg(model=self.spec, **common)
         # The configuration is checked before the slow loader runs.

@@ -1,1 +1,1 @@
-"""Many tasks over models and data sets: units, tasks, SLURM, local workers."""
+"""Studies of many models and data sets: units of work, tasks, SLURM, local workers."""

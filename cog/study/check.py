@@ -1,4 +1,4 @@
-"""Checks of a study before anything is submitted or run."""
+"""Checks of a study before its tasks are submitted or run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cog.study.plan import EXTRACT, ScriptCommands, StudyPlan
 from cog.study.slurm import SlurmOptions
 from cog.study.units import DELETED, DONE, ExtractionUnit, Status, Study, Unit
 
-#: A finding as :class:`cog.runtime.check_report.Report` prints it.
+#: A finding in the form that :class:`cog.runtime.check_report.Report` prints.
 _FINDING = re.compile(rf"({OK}|{WARNING}|{PROBLEM}) +(\S+(?: \S+)?) {{2,}}(.+)")
 
-#: Models that a line names.
+#: Largest number of models that a line names.
 _NAMED = 3
 
-#: Files and folders of a run (:mod:`cog.logreg.run_folder`), and of the features of a split.
+#: Number of files and folders of a run (:mod:`cog.logreg.run_folder`), and of the features of a split.
 _FILES_OF_RUN, _FILES_OF_FEATURES = 12, 5
 
 
@@ -38,15 +38,15 @@ def check_inputs(
     """Check that the models and the images of all planned extractions exist.
 
     Args:
-        study: the units that are wanted.
+        study: wanted units.
         plan: tasks of the study.
-        model_loader: ``FILE.py:FUNCTION`` that loads the models; None: those of the zoo.
-        models_file: the user's models in one file.
+        model_loader: ``FILE.py:FUNCTION`` that loads the models; None: models of the zoo.
+        models_file: file that declares the user's models; or None.
         require_images: ``require_images(dataset, why)`` raises a ``CogError``, which begins with ``why``, when the
             images of a data set are not given.
 
     Raises:
-        CogError: a model, or images, are missing.
+        CogError: a model or images are missing.
     """
     from cog.models.request import ModelRequest
 
@@ -75,15 +75,15 @@ def check_study(
     *,
     with_slurm: bool,
 ) -> int:
-    """Check the log folder, SLURM, the number of files and every script of a study; print what was found by its cause.
+    """Check the log folder, SLURM, the number of files and every script of a study; print the findings by cause.
 
     Args:
-        study: the units that are wanted.
+        study: wanted units.
         plan: tasks of the study.
         statuses: statuses of the units.
         commands: command lines of the scripts.
         options: options of all jobs.
-        with_slurm: whether to ask SLURM.
+        with_slurm: whether to check that SLURM accepts the tasks.
 
     Returns:
         The worst exit code.
@@ -122,11 +122,10 @@ def _check_slurm(plan: StudyPlan, options: SlurmOptions) -> int:
 
 
 def _check_files(study: Study, statuses: Mapping[Unit, Status]) -> int:
-    """Say how many files and folders a model gets, and whether there is room for those that are missing."""
+    """Print the number of files and folders per model, and whether the file system has room for the missing ones."""
     n_runs = len(study.n_shots) * len(study.seeds)
-    outside = (
-        2 + len(study.n_shots) + _FILES_OF_FEATURES * len(study.splits)
-    )  # its folder and an archive among them
+    # The folder of the data set and an archive are the first two.
+    outside = 2 + len(study.n_shots) + _FILES_OF_FEATURES * len(study.splits)
     per_model = len(study.datasets) * (n_runs * _FILES_OF_RUN + outside - 1)
     n_missing = sum(
         _FILES_OF_FEATURES if isinstance(unit, ExtractionUnit) else _FILES_OF_RUN
@@ -138,7 +137,7 @@ def _check_files(study: Study, statuses: Mapping[Unit, Status]) -> int:
         f"about {per_model:,} files and folders per model ({len(study.datasets) * outside:,} when its runs are packed, "
         f"see pack.sh); {n_missing:,} are still to be made"
     )
-    free = disk.f_favail if disk.f_files else None  # some file systems have no such limit
+    free = disk.f_favail if disk.f_files else None  # some file systems have no limit of files
     if free is not None and free < n_missing:
         print(
             f"problem  files         {text}, and the file system takes {free:,} more; make room, or pack finished runs"
@@ -185,26 +184,26 @@ def _check_scripts(study: Study, statuses: Mapping[Unit, Status], commands: Scri
 
 
 def _is_over(study: Study, statuses: Mapping[Unit, Status], model: str, dataset: str) -> bool:
-    """Whether all runs are done, and the features deleted for that."""
+    """Return whether all runs of a pair are done, and its features were deleted for that reason."""
     return any(statuses[unit].state == DELETED for unit in study.extractions(model, dataset)) and all(
         statuses[unit].state == DONE for unit in study.trainings(model, dataset)
     )
 
 
 class Findings:
-    """What the checks of many scripts found, by cause: the same about several models is said once."""
+    """The findings of the checks of many scripts, grouped by cause: a cause has one line for all its models."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
+        self._by_cause: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
 
     def add(self, model: str, printed: str, errors: str, *, failed: bool) -> None:
-        """Take in what one script has printed.
+        """Add the findings of one script.
 
         Args:
-            model: whom it is about.
-            printed: standard output, with a line per finding.
-            errors: standard error.
-            failed: whether it ended with an error.
+            model: name of the model that the script checked.
+            printed: standard output of the script, with a line per finding.
+            errors: standard error of the script.
+            failed: whether the script ended with an error.
         """
         n_problems = 0
         for line in printed.splitlines():
@@ -213,38 +212,38 @@ class Findings:
                 continue
             level, subject, text = match.groups()
             n_problems += level == PROBLEM
-            # What differs between models, and is no other cause: their names, in paths, too, and amounts.
+            # Findings with the same cause may differ in the names of models (also in paths) and in amounts.
             cause = text.replace(model, "MODEL").replace("/".join(model.split("_", 1)), "MODEL")
             if level == OK:
-                # What each model sees and gives is for the user to verify; of the rest, a number will do.
+                # The user verifies the input and output of each model; the number of other passed checks suffices.
                 cause = text if subject == "model" else subject
             else:
                 cause = re.sub(r"[0-9a-f]{12,}|[0-9][0-9,.]*", "N", cause)
-            self._found.setdefault((level, subject, cause), []).append((model, text))
+            self._by_cause.setdefault((level, subject, cause), []).append((model, text))
         if failed and not n_problems:
             last = next(
                 (line for line in reversed(errors.splitlines()) if line.strip()), "ended with an error"
             )
-            self._found.setdefault((PROBLEM, "script", last), []).append((model, last))
+            self._by_cause.setdefault((PROBLEM, "script", last), []).append((model, last))
 
     def text(self) -> str:
-        """Return a line per cause: what stops the study first, then warnings, then what is as it should be."""
+        """Return a line per cause: first the problems that stop the study, then warnings, then passed checks."""
         lines = []
-        everybody = {model for same in self._found.values() for model, _ in same}
+        all_models = {model for same in self._by_cause.values() for model, _ in same}
         # Lines of one subject stand together.
-        subjects = list(dict.fromkeys(subject for _, subject, _ in self._found))
-        found = sorted(self._found.items(), key=lambda item: subjects.index(item[0][1]))
+        subjects = list(dict.fromkeys(subject for _, subject, _ in self._by_cause))
+        causes = sorted(self._by_cause.items(), key=lambda item: subjects.index(item[0][1]))
         for level in (PROBLEM, WARNING, OK):
-            for (of, subject, _), same in found:
-                if of != level:
+            for (level_of_cause, subject, _), same in causes:
+                if level_of_cause != level:
                     continue
                 models = list(dict.fromkeys(model for model, _ in same))
                 texts = list(dict.fromkeys(text for _, text in same))
                 if level == OK:
                     text = texts[0] if len(texts) == 1 else f"{len(same)} checks passed"
                 else:
-                    is_everybody = len(models) == len(everybody) > _NAMED
-                    names = f"all {len(models)} models" if is_everybody else some(models, _NAMED)
+                    concerns_all = len(models) == len(all_models) > _NAMED
+                    names = f"all {len(models)} models" if concerns_all else some(models, _NAMED)
                     times = f", {len(same)} times" if len(same) > len(models) else ""
                     text = f"{texts[0]} [{names}{times}]"
                 lines.append(f"{level:<8} {subject:<13} {text}\n")

@@ -1,6 +1,6 @@
-"""The end of a study that keeps no features: those that nothing unfinished needs any more are deleted.
+"""Deletion of the features of a study that no unfinished output needs any more.
 
-What describes features stays (``features.json``), for reports; ``deleted.json`` says that they were there.
+The description of the features, ``features.json``, stays for reports; ``deleted.json`` records the deletion.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _RESULTS = ("results.json", "report.json")
 
 
 def delete_features(study: Study, statuses: Mapping[Unit, Status]) -> list[Path]:
-    """Delete the features of each model and data set whose runs in the study are all done, and print what it was.
+    """Delete the features of each model and data set whose runs in the study are all done, and print their files.
 
-    Features stay when something else has been begun with them and is not finished: a run of another study on the data
+    Features stay when another output that may need them is begun and not finished: a run of another study on the data
     set, or an analysis of the model, which may read the features of several data sets.
 
     Returns:
-        The files that were deleted.
+        The deleted files.
 
     Raises:
-        CogError: when one cannot be deleted.
+        CogError: a file cannot be deleted.
     """
     deleted: list[Path] = []
     n_bytes = 0
@@ -63,7 +63,7 @@ def delete_features(study: Study, statuses: Mapping[Unit, Status]) -> list[Path]
 
 
 def _unfinished(model_folder: Path, dataset: str) -> Iterator[str]:
-    """Yield what has been begun and is not finished: all outputs on the data set, and the analyses of the model."""
+    """Yield a line for each unfinished output on the data set, and for each unfinished analysis of the model."""
     for folder in sorted(path for path in model_folder.glob("*/*") if path.is_dir()):
         is_analysis = paths.parse_analysis_folder(folder.name) is not None
         outputs = [folder]
@@ -87,7 +87,7 @@ def _delete(path: Path) -> int:
     with locks.locked(path.parent, flag="--models_root_dir", create=False):
         try:
             size = path.stat().st_size
-            # First: a process that dies in between leaves features, beside which a note does not count.
+            # The record comes first: if the process dies before the deletion, a record beside features has no effect.
             files.write_json(path.parent / DELETED_FILE, {"deleted": provenance.now(), "bytes": size})
             path.unlink()
         except OSError as error:

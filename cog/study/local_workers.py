@@ -1,4 +1,4 @@
-"""The tasks of a study on one machine: N at a time, each with a GPU of its own or a part of the processors."""
+"""Execution of the tasks of a study on one machine, N at a time, each with its own GPU or share of the processors."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
 
-#: Between two looks at a task that another process works on.
+#: Seconds between two checks of a task that another process works on.
 _LOOK_SECONDS = 5.0
 
-#: Between two reports on the tasks that run, as often as tasks write a line of progress.
+#: Seconds between two reports on the running tasks; tasks write lines of progress as often.
 _REPORT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class LocalTask:
-    """One command.
+    """A task: one command.
 
     Attributes:
         name: name of the task, such as ``extract 0``.
         label: description of the task for log lines.
         command: program and arguments.
-        needs: names of tasks that must have succeeded before.
-        log: file that receives the output.
+        needs: names of tasks that must have succeeded before this task starts.
+        log: file for the output of the command.
         units: units that the task works on.
     """
 
@@ -57,12 +57,12 @@ class LocalTask:
 
 @dataclass
 class LocalSummary:
-    """The end of all tasks.
+    """The result of all tasks.
 
     Attributes:
         codes: exit codes of the tasks that were run, by name.
-        skipped: names of the tasks that were not run because a task they need failed.
-        signal: signal that ended all tasks early; None: there was none.
+        skipped: names of the tasks that were not run because a task that they need failed.
+        signal: signal that ended all tasks early; None without a signal.
     """
 
     codes: dict[str, int] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class LocalSummary:
 
     @property
     def exit_code(self) -> int:
-        """0; 130 or 75 after a signal; else the code of the tasks that failed, 2 when their codes differ."""
+        """The exit code: 0; 130 or 75 after a signal; else that of the failed tasks, or 2 when their codes differ."""
         if self.signal is not None:
             return 130 if self.signal == signal.SIGINT else EXIT_CODE
         codes = {code for code in self.codes.values() if code}
@@ -109,23 +109,23 @@ def run_plan(
     show_results: Callable[[], None] | None,
     finish: Callable[[], None] | None = None,
 ) -> int:
-    """Run the tasks of a plan on this machine, then make the table.
+    """Run the tasks of a plan on this machine, then make the table of results.
 
     Args:
-        study: the units that are wanted.
+        study: wanted units.
         plan: tasks of the study.
         log_dir: folder of logs and results.
-        n_processes: tasks at a time; None: one per GPU, one without GPUs.
-        gpu_ids: GPUs to use, in turn; None: all that are visible.
-        dry_run: only print the tasks.
-        show_results: makes and prints the table; None: no table is made.
-        finish: what is done at the very end, unless a signal ended the tasks.
+        n_processes: number of tasks at a time; None: one per GPU, or one without GPUs.
+        gpu_ids: GPUs to use, in turn; None: all visible GPUs.
+        dry_run: whether to only print the tasks.
+        show_results: function that makes and prints the table; None: no table is made.
+        finish: function called at the end, unless a signal ended the tasks; or None.
 
     Returns:
         The exit code.
 
     Raises:
-        CogError: a folder that cannot be written to, or nothing for the table although no task failed.
+        CogError: a folder cannot be written to, or there are no results for the table although no task failed.
     """
     tasks = tasks_of(plan.arrays, log_dir)
     gpus = list(gpu_ids or find_gpus(os.environ))
@@ -144,7 +144,7 @@ def run_plan(
         raise CogError(f"cannot write into --log_dir {log_dir}: {error.strerror or error}") from error
 
     def look(task: LocalTask) -> list[Status]:
-        model, dataset = task.units[0].model, task.units[0].dataset  # all are of one pair
+        model, dataset = task.units[0].model, task.units[0].dataset  # all units are of one model and data set
         statuses = survey(dataclasses.replace(study, models=(model,), datasets=(dataset,)))
         return [statuses[unit] for unit in task.units]
 
@@ -177,7 +177,7 @@ def run_plan(
 
 
 def find_gpus(environment: Mapping[str, str]) -> list[str]:
-    """Return the GPUs that may be used, as ``CUDA_VISIBLE_DEVICES`` names them: by index, slices of a GPU by UUID."""
+    """Return the usable GPUs by their names in ``CUDA_VISIBLE_DEVICES``: indices, and UUIDs of slices of a GPU."""
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
@@ -191,10 +191,10 @@ def find_gpus(environment: Mapping[str, str]) -> list[str]:
 
 
 def parse_gpus(listing: str) -> list[str]:
-    """Return the names of the GPUs that ``nvidia-smi --list-gpus`` lists, as ``CUDA_VISIBLE_DEVICES`` takes them.
+    """Return the names for ``CUDA_VISIBLE_DEVICES`` of the GPUs in the output of ``nvidia-smi --list-gpus``.
 
-    A GPU that is cut into slices (MIG) can only be used as these, which have no index: a process that is given the
-    index of the GPU sees the first slice alone.
+    A GPU with slices (MIG) is replaced by its slices, which have no index: a process with the index of the GPU could
+    use only the first slice.
     """
     names: list[str] = []
     for line in listing.splitlines():
@@ -202,13 +202,13 @@ def parse_gpus(listing: str) -> list[str]:
             names.append(gpu[1])
         elif mig := re.match(r"\s+MIG .*\(UUID: (MIG-[^)]+)\)", line):
             if names and not names[-1].startswith("MIG-"):
-                names.pop()  # the GPU that this one is a slice of
+                names.pop()  # the GPU of this slice
             names.append(mig[1])
     return names
 
 
 def place(slot: int, n_processes: int, gpus: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the tasks of one slot: its GPU, in turn; its share of the processors."""
+    """Return the environment variables of the tasks of one slot, with its GPU and its share of the processors."""
     result = dict(environment)
     if gpus:
         result["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
@@ -218,7 +218,7 @@ def place(slot: int, n_processes: int, gpus: Sequence[str], environment: Mapping
 
 
 class _Signals:
-    """Notes signals, and passes them on to the processes that run."""
+    """A context that records signals and passes them on to the running processes."""
 
     def __init__(self) -> None:
         self.first: signal.Signals | None = None
@@ -237,7 +237,7 @@ class _Signals:
     def _received(self, number: int, frame: FrameType | None) -> None:
         again = self.first is not None and number == signal.SIGINT
         self.first = self.first or signal.Signals(number)
-        # A first ^C lets the tasks save, like SIGTERM; a second one ends them where they are.
+        # After a first ^C the tasks save, as after SIGTERM; a second ^C ends them at once.
         self.pass_on(signal.SIGINT if again else signal.SIGTERM)
 
     def pass_on(self, number: signal.Signals) -> None:
@@ -246,16 +246,16 @@ class _Signals:
                 process.send_signal(number)
 
 
-class _Others:
-    """Tasks that processes outside this study work on: they wait until these have ended."""
+class _OtherProcesses:
+    """The work of processes outside this study: a task waits until such processes have finished its units."""
 
     def __init__(self, look: Callable[[LocalTask], Sequence[Status]]) -> None:
         self._look = look
-        self._looked: dict[str, float] = {}  # when tasks that wait were last looked at
+        self._looked: dict[str, float] = {}  # time of the last check of each waiting task
         self._repeated: set[str] = set()
 
     def work_on(self, task: LocalTask) -> bool:
-        """Return whether other processes are at work on a task; log the first time."""
+        """Return whether other processes work on the units of a task; the first time is logged."""
         last = self._looked.get(task.name)
         if last is not None and time.monotonic() - last < _LOOK_SECONDS:
             return True
@@ -269,18 +269,18 @@ class _Others:
         return True
 
     def explain(self, task: LocalTask) -> bool:
-        """Return whether a failed task has to be repeated, because others were or are at work on its units."""
+        """Return whether a failed task has to be repeated, because other processes worked or work on its units."""
         if self.work_on(task):
             return True
         statuses = self._look(task)
         if task.name in self._repeated or not statuses or any(status.state != DONE for status in statuses):
             return False
-        self._repeated.add(task.name)  # done in the meantime: by the same settings, or it fails again
+        self._repeated.add(task.name)  # finished by another process; with other settings the task fails again
         return True
 
 
 class _Timing:
-    """Durations of tasks, and the time that is left of all.
+    """The durations of tasks, and the remaining time of all tasks.
 
     Args:
         tasks: all tasks.
@@ -291,28 +291,28 @@ class _Timing:
         self._tasks = tasks
         self._n_processes = n_processes
         self._began: dict[str, float] = {}
-        self._seconds: dict[str, float] = {}  # of tasks that succeeded
+        self._seconds: dict[str, float] = {}  # durations of successful tasks
         self._reported = time.monotonic()
 
     def start(self, name: str) -> None:
-        """Note the start of a task."""
+        """Record the start of a task."""
         self._began[name] = time.monotonic()
 
     def stop(self, name: str, *, succeeded: bool) -> float:
-        """Note the end of a task, and return its seconds; those of a failure say nothing about other tasks."""
+        """Record the end of a task and return its seconds; those of a failed task are not used for estimates."""
         seconds = time.monotonic() - self._began.pop(name)
         if succeeded:
             self._seconds[name] = seconds
         return seconds
 
     def left(self, ended: Iterable[str]) -> float | str:
-        """Return the seconds until all tasks have ended, when tasks take as long as finished ones of their kind.
+        """Return the seconds until all tasks have ended, if tasks take as long as finished tasks of their kind.
 
         Args:
             ended: names of the tasks that have ended or will not be run.
 
         Returns:
-            The estimate; the kind as long as no task of one that is still needed has finished.
+            The estimate; or the name of a kind of remaining tasks of which no task has finished yet.
         """
         done: dict[str, list[float]] = {}
         for name, seconds in self._seconds.items():
@@ -331,7 +331,7 @@ class _Timing:
         return max(longest, work / self._n_processes)
 
     def report(self, running: Iterable[str], ended: Collection[str]) -> None:
-        """Log now and then a line for each task that runs, the last one of its log, and one for all."""
+        """Log from time to time the last line of the log of each running task, and the progress of all tasks."""
         if time.monotonic() - self._reported < _REPORT_SECONDS:
             return
         self._reported = time.monotonic()
@@ -348,7 +348,7 @@ class _Timing:
 
 
 def _kind(name: str) -> str:
-    """Return what a task does, such as ``extract``, by its name; a kind may have several arrays (``logreg-2 0``)."""
+    """Return the kind of a task, such as ``logreg``, from its name; a kind may have several arrays (``logreg-2 0``)."""
     return name.rpartition(" ")[0].partition("-")[0]
 
 
@@ -360,28 +360,28 @@ def run(
     environment: Mapping[str, str],
     look: Callable[[LocalTask], Sequence[Status]],
 ) -> LocalSummary:
-    """Run tasks, at most ``n_processes`` at a time, each as soon as the tasks it needs have succeeded.
+    """Run tasks, at most ``n_processes`` at a time, each as soon as the tasks that it needs have succeeded.
 
-    A task that fails stops only the tasks that need it. A task that another process works on waits until that has
-    ended, and then finds its units done, or does them. After SIGINT, SIGTERM or SIGUSR1 the running tasks save and
-    end, and no further task starts.
+    A failed task stops only the tasks that need it. A task waits while another process works on its units, and then
+    computes the units that are still missing. After SIGINT, SIGTERM or SIGUSR1 the running tasks save and end, and no
+    further task starts.
 
     Args:
         tasks: tasks to run.
         n_processes: largest number of tasks at a time.
-        gpus: GPUs as :func:`find_gpus` returns them.
+        gpus: names of GPUs, from :func:`find_gpus`.
         environment: environment variables of the tasks.
-        look: returns the statuses of a task's units.
+        look: function that returns the statuses of a task's units.
 
     Raises:
-        CogError: when a program cannot be started or a log not be written.
+        CogError: a program cannot be started, or a log cannot be written.
     """
     summary = LocalSummary()
     waiting = list(tasks)
     slots: dict[str, int] = {}
     by_name = {task.name: task for task in tasks}
     timing = _Timing(tasks, n_processes)
-    others = _Others(look)
+    others = _OtherProcesses(look)
     with _Signals() as signals:
         try:
             while waiting or signals.running:
@@ -396,9 +396,8 @@ def run(
                     timing.start(task.name)
                     signals.running[task.name] = _start(task, place(slot, n_processes, gpus, environment))
                     slots[task.name] = slot
-                    if (
-                        signals.first is not None
-                    ):  # it came while the process was made, which has not heard of it
+                    # A signal that arrived while the process was being started was not passed on to it.
+                    if signals.first is not None:
                         signals.running[task.name].send_signal(signal.SIGTERM)
                     continue
                 time.sleep(_POLL_SECONDS)
@@ -425,8 +424,8 @@ def run(
     return summary
 
 
-def _next(waiting: list[LocalTask], summary: LocalSummary, others: _Others) -> LocalTask | None:
-    """Return the first task that can begin; those that never can are moved to ``summary.skipped``."""
+def _next(waiting: list[LocalTask], summary: LocalSummary, others: _OtherProcesses) -> LocalTask | None:
+    """Return the first task that can start; tasks that can never start are moved to ``summary.skipped``."""
     for task in list(waiting):
         lost = [need for need in task.needs if summary.codes.get(need) or need in summary.skipped]
         if lost:
@@ -444,7 +443,7 @@ def _start(task: LocalTask, environment: Mapping[str, str]) -> subprocess.Popen[
         with open(task.log, "ab") as log:
             log.write(f"{command_line(task.command)}\n".encode("utf-8", "surrogateescape"))
             log.flush()
-            # A session of its own: ^C reaches this process alone, which tells the others to save.
+            # In a new session, so that ^C reaches only this process, which signals the tasks to save.
             return subprocess.Popen(
                 task.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment,
                 start_new_session=True,

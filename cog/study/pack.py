@@ -1,9 +1,10 @@
-"""The finished runs of a model and data set into one archive, and back; see :mod:`cog.runtime.run_archive`.
+"""Packing of the finished runs of a model and data set into one archive, and unpacking.
 
-Whatever instant a process dies at, every run is whole, in its folder or in the archive or in both: an archive is
-written beside the old one, reaches the disk, is read again and compared, and takes its place in one step; only then the
-folders are moved away, each in one step and while its lock is held, and deleted. The way back is the same. The next
-call removes what was left.
+The format of the archive is that of :mod:`cog.runtime.run_archive`. If a process dies at any point, every run is still
+whole in its folder, in the archive, or in both. A new archive is written beside the old one, synced to the disk, read
+again, compared with the runs, and renamed in one step. Only then are the folders of the runs moved away, each in one
+step and while its lock is held, and deleted. Unpacking has the same steps in the other direction. The next call removes
+the leftovers of a process that died.
 """
 
 from __future__ import annotations
@@ -31,24 +32,24 @@ from cog.runtime.run_archive import ARCHIVE_FILE, RunArchive
 #: One process packs or unpacks the runs of a model and data set at a time.
 _LOCK = ".runs.lock"
 
-#: Folders of runs on their way to deletion, and of runs that are being unpacked.
+#: Prefixes of the folders of runs that are about to be deleted, and of runs that are being unpacked.
 _PACKED, _UNPACKING = ".packed-", ".unpacking-"
 
-#: Weights do not become smaller.
+#: Suffix of the files of weights, which compression does not make smaller.
 _INCOMPRESSIBLE = ".pth"
 
-#: What the dates of a zip file can say.
+#: First and last year that a zip file can record.
 _YEARS = (1980, 2107)
 
 
 @dataclass
 class PackResult:
-    """What was done with the runs of a model and data set.
+    """The result of packing or unpacking the runs of a model and data set.
 
     Attributes:
-        runs: number of runs that went into the archive, or out of it.
-        files: number of files and folders that these runs have outside of an archive.
-        left_out: runs that stay as they are, with the reason.
+        runs: number of runs that were packed or unpacked.
+        files: number of files and folders of these runs outside of an archive.
+        left_out: a line for each run that was left out, with the reason.
     """
 
     runs: int = 0
@@ -64,8 +65,8 @@ class _LooseRun:
         name: ``<evaluation folder>/<seed folder>``.
         path: the seed folder.
         files: status of each file, by its path below the seed folder.
-        n_folders: folders among its inodes, itself included.
-        summary: its entry in the index.
+        n_folders: number of folders, with the seed folder itself.
+        summary: entry of the run in the index of the archive.
     """
 
     name: str
@@ -76,17 +77,17 @@ class _LooseRun:
 
 
 def pack(folder: Path, model: str, dataset: str, *, dry_run: bool = False) -> PackResult:
-    """Put the finished runs in a data set's folder of a model into its archive.
+    """Move the finished runs in the folder of a model and data set into its archive.
 
     Args:
         folder: ``<models_root_dir>/<title>/<architecture>/<dataset>``.
         model: name of the model.
         dataset: name of the data set.
-        dry_run: only say what would be done.
+        dry_run: whether to only return the expected result, without any change.
 
     Raises:
-        LockedError: when another process packs or unpacks there.
-        CogError: when an archive there is damaged, or nothing can be written.
+        LockedError: another process packs or unpacks in this folder.
+        CogError: the archive in the folder is damaged, or a file cannot be written.
     """
     result = PackResult()
     if not folder.is_dir():
@@ -107,15 +108,15 @@ def pack(folder: Path, model: str, dataset: str, *, dry_run: bool = False) -> Pa
 
 
 def unpack(folder: Path, *, dry_run: bool = False) -> PackResult:
-    """Put the runs of an archive back into their folders, and remove it.
+    """Move the runs of an archive back into their folders, and remove the archive.
 
     Args:
         folder: ``<models_root_dir>/<title>/<architecture>/<dataset>``.
-        dry_run: only read the archive whole, and say what would be done.
+        dry_run: whether to only read the whole archive and return the expected result, without any change.
 
     Raises:
-        LockedError: when another process packs or unpacks there.
-        CogError: when the archive is damaged or hostile, or a folder is in the way; nothing has changed then.
+        LockedError: another process packs or unpacks in this folder.
+        CogError: the archive is damaged or hostile, or another folder has the name of a run; no file is changed.
     """
     result = PackResult()
     if not folder.is_dir():
@@ -154,7 +155,7 @@ def unpack(folder: Path, *, dry_run: bool = False) -> PackResult:
 
 @contextlib.contextmanager
 def _locked(folder: Path, *, dry_run: bool) -> Iterator[None]:
-    """Hold the lock, after what the dead left has been put in order."""
+    """Hold the lock of the folder, and first clean up after processes that died."""
     if dry_run:
         yield
         return
@@ -162,7 +163,7 @@ def _locked(folder: Path, *, dry_run: bool) -> Iterator[None]:
         archive = run_archive.open_archive(folder)
         for path in sorted(folder.glob(f"{_PACKED}*/*/*")):
             run = f"{path.parent.name}/{path.name}"
-            if archive is None or run not in archive.runs:  # somebody took the archive away since
+            if archive is None or run not in archive.runs:  # the archive was removed in the meantime
                 (folder / run).parent.mkdir(exist_ok=True)
                 os.rename(path, folder / run)
         for path in (*folder.glob(f"{_PACKED}*"), *folder.glob(f"{_UNPACKING}*"),
@@ -178,8 +179,8 @@ def _locked(folder: Path, *, dry_run: bool) -> Iterator[None]:
 def _find(
     folder: Path, model: str, dataset: str, archive: RunArchive | None, result: PackResult
 ) -> list[_LooseRun]:
-    """Return the finished runs in folders; others are noted in ``result``."""
-    found = []
+    """Return the finished runs in folders; other runs are added to ``result.left_out``."""
+    runs = []
     for evaluation in sorted(entry.name for entry in os.scandir(folder) if entry.is_dir()):
         parsed = paths.parse_evaluation_folder(evaluation)
         # A fine-tuned backbone is a checkpoint that other commands open by its path.
@@ -193,14 +194,13 @@ def _find(
                 if not run_archive.holds_result(listed):
                     raise CogError("not finished")
                 run = _look(folder / name, name, listed, model, dataset, parsed)
-                if (
-                    archive is not None and name in archive.runs
-                ):  # a process died before it removed the folder
+                # The folder of a run in the archive remains if a process died before it removed the folder.
+                if archive is not None and name in archive.runs:
                     _is_same(archive, name, _judge(archive)[name], folder / name)
-                found.append(run)
+                runs.append(run)
             except CogError as error:
                 result.left_out.append(f"{folder / name}: {error}")
-    return found
+    return runs
 
 
 def _look(
@@ -209,7 +209,7 @@ def _look(
     """Return a finished run.
 
     Raises:
-        CogError: when it is not finished, or something else is there that would be lost.
+        CogError: the run is not finished, or its folder has other files, which would be lost.
     """
     state = read_state(path, listed, complete=True)
     if state.state != DONE:
@@ -248,7 +248,7 @@ def _statuses(path: Path) -> tuple[dict[str, os.stat_result], int]:
 
 
 def _write(path: Path, old: RunArchive | None, new: Sequence[_LooseRun]) -> None:
-    """Write an archive of the old runs and the new ones, read it again, and put it in its place."""
+    """Write an archive of the old and the new runs, read it again, and rename it to its final name."""
     runs = {**(old.runs if old is not None else {}), **{run.name: run.summary for run in new}}
     with files.atomic_write(path, "w+b") as handle:
         with zipfile.ZipFile(handle, "w") as archive:
@@ -265,7 +265,7 @@ def _write(path: Path, old: RunArchive | None, new: Sequence[_LooseRun]) -> None
 
 
 def _compare(handle: IO[bytes], new: Sequence[_LooseRun]) -> None:
-    """Read a new archive whole, and compare it with the files that went into it."""
+    """Read a whole new archive, and compare it with the files of the new runs."""
     run_archive.verify(handle)
     with zipfile.ZipFile(handle) as archive:
         for run in new:
@@ -292,7 +292,7 @@ def _copy_of(info: zipfile.ZipInfo) -> zipfile.ZipInfo:
 
 
 def _remove(folder: Path, loose: Sequence[_LooseRun], result: PackResult) -> None:
-    """Delete the folders of runs that are in the archive; those that changed meanwhile stay."""
+    """Delete the folders of runs that are in the archive; folders that have changed since they were read stay."""
     stage = Path(tempfile.mkdtemp(dir=folder, prefix=_PACKED))
     for run in loose:
         away = stage / run.name
@@ -325,10 +325,10 @@ def _unchanged(now: Mapping[str, os.stat_result], before: Mapping[str, os.stat_r
 
 
 def _judge(archive: RunArchive) -> dict[str, dict[str, zipfile.ZipInfo]]:
-    """Return the records of each run by their path below its folder.
+    """Return the zip records of each run by their path below its folder.
 
     Raises:
-        CogError: when there is one that packing does not write: a way out of the folder, a link, a name twice.
+        CogError: a record that packing never writes: a path out of the folder, a link, or a repeated name.
     """
     members: dict[str, dict[str, zipfile.ZipInfo]] = {run: {} for run in archive.runs}
     for name, info in archive.members.items():
@@ -348,10 +348,10 @@ def _judge(archive: RunArchive) -> dict[str, dict[str, zipfile.ZipInfo]]:
 
 
 def _is_same(archive: RunArchive, run: str, names: Mapping[str, zipfile.ZipInfo], path: Path) -> bool:
-    """Whether the folder of a run holds what the archive has; False when it is not there.
+    """Return whether the folder of a run has the files of the run in the archive; False for a missing or empty folder.
 
     Raises:
-        CogError: when it holds something else.
+        CogError: the folder has other files.
     """
     try:
         if not os.listdir(path):
@@ -373,7 +373,7 @@ def _require_space(folder: Path, n_bytes: int) -> None:
 
 
 def _extract(archive: RunArchive, names: Mapping[str, zipfile.ZipInfo], path: Path) -> None:
-    """Write the files of a run into a new folder, and to the disk."""
+    """Write the files of a run into a new folder, and sync them to the disk."""
     for name, info in names.items():
         target = path / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -383,7 +383,7 @@ def _extract(archive: RunArchive, names: Mapping[str, zipfile.ZipInfo], path: Pa
             os.fsync(handle.fileno())
         mode = (info.external_attr >> 16) & 0o777
         os.chmod(target, mode or 0o644)
-        with contextlib.suppress(ValueError, OverflowError):  # dates that do not exist
+        with contextlib.suppress(ValueError, OverflowError):  # the record may have an impossible date
             when = _seconds(info)
             os.utime(target, (when, when))
     for root, _, _ in os.walk(path):
@@ -397,7 +397,7 @@ def _seconds(info: zipfile.ZipInfo) -> float:
 
 
 def _sync(folder: Path) -> None:
-    """Let names in a folder reach the disk, where the file system can."""
+    """Sync the names in a folder to the disk, where the file system supports it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Arguments that a study passes on to the scripts it runs."""
+"""Arguments that a study passes on to the scripts that it runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cog import config
 from cog.errors import CogError
 from cog.runtime import cli
 
-#: Parses the arguments of a script; ends as argparse does when it refuses them.
+#: Function that parses the arguments of a script, and exits as argparse does for wrong arguments.
 ParseArgs = Callable[[Sequence[str]], argparse.Namespace]
 
 #: Keys of a configuration file that name an evaluation.
@@ -22,7 +22,7 @@ _EVALUATION_KEYS = ("EVAL.NAME", "CLF.TYPE", "CLF.PCA_DIM", "CLF.MAX_PER_CLASS")
 
 @dataclass(frozen=True)
 class PassthroughArgs:
-    """Further arguments of the scripts.
+    """Further arguments of the scripts, from the command line of a study.
 
     Attributes:
         extract: arguments of ``extract_features.py``.
@@ -56,7 +56,7 @@ def split_passthrough_args(
     parse_extract: ParseArgs,
     parse_logreg: ParseArgs,
 ) -> PassthroughArgs:
-    """Split the words behind ``--`` between the scripts, and let these parse their arguments.
+    """Split the words after ``--`` between the scripts, and parse the arguments of each script.
 
     ``FT_EXTRACT.*`` keys go to ``extract_features.py``, other keys to ``logreg.py``, flags to both.
 
@@ -69,7 +69,7 @@ def split_passthrough_args(
         parse_logreg: argument parsing of ``logreg.py``.
 
     Raises:
-        CogError: an argument that no script takes, or that would overwrite results.
+        CogError: an argument is not one of any script, or would overwrite results.
     """
     flags, opts = cli.split_opts(list(words), _fail)
     extract_opts: list[str] = []
@@ -101,7 +101,7 @@ def _fail(message: str) -> NoReturn:
 
 
 def _parse(script: str, parse: ParseArgs, arguments: Sequence[str]) -> argparse.Namespace:
-    """Let a script parse its arguments now: an error in each of a hundred jobs comes too late."""
+    """Return the parsed arguments of a script; an error now is better than one in each of a hundred jobs."""
     stderr = io.StringIO()
     try:
         with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(io.StringIO()):

@@ -1,7 +1,7 @@
-"""Tasks for the missing units of a study: one command each, with the tasks it has to wait for.
+"""Tasks for the missing units of a study: one command each, with the tasks that it has to wait for.
 
-Tasks come as arrays whose numbers stand for the same (model, data set) in all of them, so that a classifier task waits
-for the extraction task of its own number: SLURM's ``aftercorr``. Run on one machine, they are the same tasks.
+Tasks form arrays. A task number means the same (model, data set) in all arrays, so that a classifier task waits for the
+extraction task of the same number (SLURM's ``aftercorr``). A study on one machine runs the same tasks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cog.study.units import (
 
 logger = logging.getLogger(__name__)
 
-#: The checkout: scripts are run from there.
+#: The checkout, which is the working folder of the scripts.
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 EXTRACT = "extract"
@@ -40,10 +40,10 @@ LOGREG = "logreg"
 RESULTS = "results"
 STAGES = (EXTRACT, LOGREG, RESULTS)
 
-#: What one extraction task does: both splits of a data set with the network loaded once, or one split.
+#: Work of one extraction task: both splits of a data set with the network loaded once, or one split.
 EXTRACT_TASKS = ("dataset", "split")
 
-#: What one classifier task does: all runs of a data set with the features loaded once, those of one seed or of one
+#: Work of one classifier task: all runs of a data set with the features loaded once, the runs of one seed or of one
 #: number of shots, or a single run.
 LOGREG_TASKS = ("dataset", "seed", "shot", "run")
 
@@ -55,7 +55,7 @@ class ScriptCommands:
     """Command lines of the scripts.
 
     Attributes:
-        python: interpreter.
+        python: path of the Python interpreter.
         root: ``<models_root_dir>``.
         extract_flags: further arguments of ``extract_features.py``.
         logreg_flags: further arguments of ``logreg.py``.
@@ -88,8 +88,8 @@ class StudyPlan:
     """The tasks of a study.
 
     Attributes:
-        arrays: job arrays, each after those it waits for.
-        held_back: reasons why missing units are in no task, one line each.
+        arrays: job arrays, each after the arrays that it waits for.
+        held_back: reasons why missing units have no task, one line each.
     """
 
     arrays: tuple[Array, ...]
@@ -101,7 +101,7 @@ class StudyPlan:
         return [unit for units in of_tasks for unit in units]
 
     def log(self, statuses: Mapping[Unit, Status]) -> None:
-        """Log the number of tasks, and the units that are left out."""
+        """Log the number of tasks, and the units without a task."""
         for kind, label, unit_class in (
             (EXTRACT, "features", ExtractionUnit),
             (LOGREG, "classifier runs", TrainingUnit),
@@ -118,7 +118,7 @@ class StudyPlan:
 
 
 def with_queue(statuses: Mapping[Unit, Status], queued: QueuedJobs) -> dict[Unit, Status]:
-    """Return the statuses with queued units marked as such."""
+    """Return the statuses with the state of queued units set to ``queued``."""
     result = dict(statuses)
     for unit, (task, state) in queued.units.items():
         if unit in result and result[unit].state in _TO_DO:
@@ -140,10 +140,10 @@ def make_plan(
     throttle: int | None = None,
     max_array_size: int = 1001,
 ) -> StudyPlan:
-    """Make tasks of all units that are missing and neither queued nor running.
+    """Return tasks for all missing units that are neither queued nor running.
 
     Args:
-        study: the units that are wanted.
+        study: wanted units.
         statuses: statuses of the units, with the queue (:func:`with_queue`).
         queued: tasks of earlier submissions; empty without a scheduler.
         commands: command lines of the scripts.
@@ -151,7 +151,7 @@ def make_plan(
         logreg: resources of a classifier task.
         extract_task: one of ``EXTRACT_TASKS``.
         logreg_task: one of ``LOGREG_TASKS``.
-        stages: kinds of tasks that are wanted.
+        stages: wanted kinds of tasks.
         throttle: largest number of tasks of one kind at the same time, shared by its arrays; None: unlimited.
         max_array_size: largest number of tasks in an array; more pairs make more arrays.
     """
@@ -178,7 +178,7 @@ def make_plan(
 
 @dataclass(frozen=True)
 class _Waits:
-    """The arrays, earlier jobs and earlier tasks that the classifiers of a pair wait for."""
+    """The arrays, earlier jobs and earlier tasks that the classifiers of a model and data set wait for."""
 
     arrays: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
@@ -186,14 +186,14 @@ class _Waits:
 
 
 def _by_number(tasks: Iterable[str], number: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Split tasks into the jobs whose task has this number (``aftercorr``) and all other tasks."""
+    """Split tasks into the jobs of tasks with this number (``aftercorr``) and all other tasks."""
     same = [task.partition("_")[0] for task in tasks if task.partition("_")[2] == str(number)]
     other = [task for task in tasks if task.partition("_")[2] != str(number)]
     return tuple(sorted(same)), tuple(sorted(other))
 
 
 class _Chunk:
-    """The arrays of pairs that share numbers."""
+    """The arrays for a range of (model, data set) pairs, which share task numbers."""
 
     def __init__(
         self,
@@ -234,10 +234,11 @@ class _Chunk:
         """Add the tasks that extract the features of a pair.
 
         Returns:
-            The tasks that its classifiers wait for, and why these cannot be submitted ("": they can).
+            The tasks that its classifiers wait for, and the reason why the classifiers cannot be submitted ("" if they
+            can).
         """
         units = self._study.extractions(model, dataset)
-        # Features that were deleted are extracted again for a run that needs them, and for nothing else.
+        # Deleted features are extracted again only for a run that needs them.
         needed = any(self._statuses[unit].state in _TO_DO for unit in self._study.trainings(model, dataset))
         settled, to_do = ((DONE,), (*_TO_DO, DELETED)) if needed else ((DONE, DELETED), _TO_DO)
         open_ = [unit for unit in units if self._statuses[unit].state not in settled]
@@ -306,11 +307,11 @@ def as_seed_shot_grids(
 ) -> list[tuple[list[int], list[int]]]:
     """Cover missing runs by calls that train every seed with every number of shots.
 
-    A call may name runs that are done (they are skipped), never those that others work on.
+    A call may include finished runs, which are skipped, but never runs of other processes or tasks.
 
     Args:
-        missing: runs of one model and data set.
-        taken: pairs (seed, shots) that others work on.
+        missing: missing runs of one model and data set.
+        taken: pairs (seed, shots) of the runs of other processes or tasks.
         per: one of ``LOGREG_TASKS``.
 
     Returns:

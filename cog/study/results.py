@@ -1,4 +1,4 @@
-"""The results of a study in its log folder: table, report, and how far the study is."""
+"""The results of a study in its log folder: table, report and status."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_results(
         print_results: function that runs ``print_results.py`` with arguments.
 
     Raises:
-        CogError: when there is no finished run, or a file cannot be written.
+        CogError: there is no finished run, or a file cannot be written.
     """
     statuses = units.survey(study)
     files.write_text(log_dir / STATUS_FILE, status.draw(study, statuses))
@@ -41,7 +41,7 @@ def write_results(
             f"no classifier run is finished, so there is no table; {log_dir / STATUS_FILE} shows what failed"
         )
     table, report = log_dir / TABLE_FILE, log_dir / REPORT_FILE
-    # Named explicitly: without a view, a single cell would be shown seed by seed instead of as a table.
+    # The view is explicit because otherwise the result of a single cell is printed seed by seed instead of as a table.
     print_results(
         [*_selection(study, runs, opts), "--view", "datasets", "--output", str(table), "--overwrite"]
     )
@@ -53,12 +53,12 @@ def write_results(
         )
         files.write_text(table, f"{text}\n{line}\n")
         logger.warning("%s", line)
-    # Of what is there alone: what is not was told with the table.
+    # Only finished runs are named, because the table has already warned of missing runs.
     print_results([*_selection(study, done, opts), "--report", str(report), "--overwrite"])
 
 
 def _selection(study: Study, runs: Sequence[TrainingUnit], opts: Sequence[str]) -> list[str]:
-    """Return the arguments of ``print_results.py`` for the models, data sets and numbers of shots of some runs."""
+    """Return the arguments of ``print_results.py`` for the models, data sets and numbers of shots of ``runs``."""
     models, datasets, n_shots = (
         [str(value) for value in values if value in {getattr(run, field) for run in runs}]
         for field, values in (("model", study.models), ("dataset", study.datasets), ("n_shot", study.n_shots))
@@ -78,10 +78,10 @@ def show_results(
 
 
 def delete_features(study: Study, log_dir: Path) -> None:
-    """Delete what :func:`cog.study.delete.delete_features` says, and write the status anew.
+    """Delete features by :func:`cog.study.delete.delete_features`, and write the status again if any were deleted.
 
     Raises:
-        CogError: when a file cannot be deleted or written.
+        CogError: a file cannot be deleted or written.
     """
     if delete.delete_features(study, units.survey(study)):
         files.write_text(log_dir / STATUS_FILE, status.draw(study, units.survey(study)))

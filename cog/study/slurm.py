@@ -1,8 +1,8 @@
-"""Job arrays for SLURM, their dependencies, and the tasks of earlier submissions that are still to end.
+"""Job arrays for SLURM, their dependencies, and the unfinished tasks of earlier submissions.
 
-Of every submission a folder ``<log_dir>/submissions/<number>/`` remains: the task lists (one command per line, line
-n + 1 for task n) and ``jobs.json``, which says which output folders each task works on. With ``squeue`` these tell what
-must not be submitted again.
+Every submission has a folder ``<log_dir>/submissions/<number>/`` with the task lists (one command per line, line n + 1
+for task n) and ``jobs.json``, which lists the output folders of each task. Together with ``squeue`` these records
+determine which units must not be submitted again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cog.study.units import ExtractionUnit, TrainingUnit, Unit
 
 JOBS_FILE = "jobs.json"
 
-#: SLURM's own default; asked for where ``scontrol`` answers.
+#: SLURM's default of MaxArraySize, used where ``scontrol`` does not give the value.
 MAX_ARRAY_SIZE = 1001
 
 _SECONDS = 60
@@ -33,10 +33,10 @@ class Resources:
     """The resources that one task of a kind requests; None: the partition's default.
 
     Attributes:
-        gpus: GPUs per process; 0 requests none.
-        cpus: processors per process.
-        mem: memory, as ``--mem`` takes it.
-        time: time limit, as ``--time`` takes it.
+        gpus: number of GPUs per process; 0: no GPU is requested.
+        cpus: number of processors per process.
+        mem: memory, as a value of ``--mem``.
+        time: time limit, as a value of ``--time``.
         n_ranks: number of processes that share a task.
         more: further arguments of ``sbatch``.
     """
@@ -56,11 +56,14 @@ class SlurmOptions:
     Attributes:
         log_dir: folder of logs and submissions.
         task_script: ``bash-scripts/slurm/task.sh``.
-        partition: partition (same for the next three, as ``sbatch`` takes them); None: the default.
+        partition: value of sbatch's ``--partition``; None: the default.
+        account: value of ``--account``; None: the default.
+        qos: value of ``--qos``; None: the default.
+        constraint: value of ``--constraint``; None: the default.
         throttle: largest number of tasks of a kind at the same time; None: unlimited.
         requeue: whether interrupted tasks are queued again.
-        max_requeues: number of times that a task is queued again.
-        signal_seconds: seconds before the time limit at which a task is told to save; 0: never.
+        max_requeues: largest number of times that a task is queued again.
+        signal_seconds: seconds before the time limit at which a task gets the signal to save; 0: never.
         more: further arguments of ``sbatch``.
     """
 
@@ -82,14 +85,14 @@ class Array:
     """A job array.
 
     Attributes:
-        name: unique within a submission; names its task list.
-        kind: ``extract`` or ``logreg``: names the job.
+        name: unique name within a submission, also that of the task list.
+        kind: ``extract`` or ``logreg``, part of the job's name.
         resources: resources of each task.
         commands: command by task number.
-        units: output folders that each task writes, by task number.
-        after: arrays whose task of the same number must have succeeded before a task begins.
-        after_jobs: arrays of earlier submissions, likewise, by their job's number.
-        after_tasks: tasks of earlier submissions (``"12_3"``) that must have succeeded before any begins.
+        units: output folders of each task, by task number.
+        after: arrays whose task of the same number must have succeeded before a task starts.
+        after_jobs: job numbers of arrays of earlier submissions whose task of the same number must have succeeded.
+        after_tasks: tasks of earlier submissions (``"12_3"``) that must have succeeded before any task starts.
         throttle: largest number of tasks at the same time.
     """
 
@@ -104,7 +107,7 @@ class Array:
     throttle: int | None = None
 
     def task_list(self) -> str:
-        """Return the content of the task list: line n + 1 is the command of task n."""
+        """Return the contents of the task list: line n + 1 is the command of task n."""
         lines = [f"# task {number}: nothing to do" for number in range(max(self.commands) + 1)]
         for number, command in self.commands.items():
             lines[number] = command_line(command)
@@ -115,7 +118,7 @@ def command_line(command: Sequence[str]) -> str:
     """Return a command as one line of shell.
 
     Raises:
-        CogError: when an argument holds a line break.
+        CogError: an argument has a line break.
     """
     for argument in command:
         if "\n" in argument or "\r" in argument or "\0" in argument:
@@ -160,7 +163,7 @@ def sbatch(array: Array, options: SlurmOptions, *, task_list: Path, jobs: dict[s
 def sbatch_last(
     options: SlurmOptions, resources: Resources, *, kind: str, task_list: Path, after: Iterable[str]
 ) -> list[str]:
-    """Return the command that submits the one job that runs when all of ``after`` (job numbers) have ended."""
+    """Return the command that submits a single job to run when all jobs ``after`` (job numbers) have ended."""
     after = list(after)
     return [
         "sbatch",
@@ -180,7 +183,7 @@ def sbatch_last(
 
 
 def _pattern(folder: Path) -> str:
-    """Return the folder of the logs as ``--output`` takes it, where ``%`` and backslashes mean something."""
+    """Return the folder of the logs as a value of ``--output``, with ``%`` and backslashes escaped."""
     return str(folder / "logs").replace("\\", "\\\\").replace("%", "%%")
 
 
@@ -212,7 +215,7 @@ def _resources(resources: Resources) -> list[str]:
 
 
 def number_ranges(numbers: Iterable[int]) -> str:
-    """Return numbers as ``--array`` takes them: ``0-3,7``."""
+    """Return numbers as a value of ``--array``: ``0-3,7``."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
         if ranges and ranges[-1][1] == number - 1:
@@ -226,7 +229,7 @@ def run_slurm(*command: str) -> str:
     """Run one of SLURM's commands and return its output.
 
     Raises:
-        CogError: when it is not there, fails, or does not answer.
+        CogError: the command does not exist, fails, or does not answer.
     """
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
@@ -241,20 +244,20 @@ def run_slurm(*command: str) -> str:
 
 
 def submit(command: Sequence[str]) -> str:
-    """Submit; returns the job's number.
+    """Run a command that submits a job, and return the job's number.
 
     Raises:
-        CogError: when SLURM refuses.
+        CogError: SLURM refuses the job.
     """
     answer = run_slurm(*command).strip().splitlines()
-    number = answer[-1].split(";")[0] if answer else ""  # "number;cluster" in a federation
+    number = answer[-1].split(";")[0] if answer else ""  # the answer is "number;cluster" in a federation
     if not number.isdecimal():
         raise CogError(f"sbatch answered {answer!r}, expected the number of a job")
     return number
 
 
 def max_array_size() -> int:
-    """Return SLURM's MaxArraySize; its default when SLURM does not name it."""
+    """Return SLURM's MaxArraySize; its default when SLURM does not give the value."""
     try:
         match = re.search(
             r"^MaxArraySize\s*=\s*([0-9]+)", run_slurm("scontrol", "show", "config"), re.MULTILINE
@@ -265,10 +268,10 @@ def max_array_size() -> int:
 
 
 def queued_tasks() -> dict[str, str]:
-    """Return the state of the user's unfinished tasks by number: ``"12_3"``, or ``"12"`` of no array.
+    """Return the states of the user's unfinished tasks by number: ``"12_3"``, or ``"12"`` for a job without array.
 
     Raises:
-        CogError: when ``squeue`` cannot be asked.
+        CogError: ``squeue`` fails or does not answer.
     """
     text = run_slurm("squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%F|%K|%T|%j")
     tasks = {}
@@ -297,14 +300,14 @@ def decode_unit(entry: Any) -> Unit | None:
 
 
 class Submission:
-    """A folder ``<log_dir>/submissions/<number>/``."""
+    """The folder ``<log_dir>/submissions/<number>/`` of a submission."""
 
     def __init__(self, log_dir: Path, number: int) -> None:
         self.path = log_dir / "submissions" / f"{number:04d}"
         self._jobs: list[dict[str, Any]] = []
 
     def add(self, job: str, *, kind: str, root: Path, units: dict[int, list[Unit]]) -> None:
-        """Record a job at once, so that no later failure makes it unknown."""
+        """Record a job at once, so that the record survives a later failure."""
         tasks = {str(task): [encode_unit(unit) for unit in units[task]] for task in sorted(units)}
         self._jobs.append({"job": job, "kind": kind, "models_root_dir": str(root), "tasks": tasks})
         files.write_json(self.path / JOBS_FILE, {"jobs": self._jobs})
@@ -327,7 +330,7 @@ class QueuedJobs:
     """The tasks of earlier submissions that run or wait in the queue.
 
     Attributes:
-        units: number and state (``"12_3"``, ``"PENDING"``) of the task that works on a unit.
+        units: unit -> number and state (``"12_3"``, ``"PENDING"``) of its task.
         last: numbers of the jobs that will make the table of results.
     """
 
@@ -336,10 +339,10 @@ class QueuedJobs:
 
 
 def queued_jobs(log_dir: Path, root: Path) -> QueuedJobs:
-    """Compare the submissions in ``log_dir`` for ``root`` with SLURM's queue.
+    """Return the unfinished tasks of the submissions in ``log_dir`` for ``root``, from SLURM's queue.
 
     Raises:
-        CogError: when there are submissions and ``squeue`` cannot be asked.
+        CogError: there are submissions, and ``squeue`` fails or does not answer; or a record is damaged.
     """
     recorded: list[dict[str, Any]] = []
     for folder in _submissions(log_dir):

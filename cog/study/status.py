@@ -24,13 +24,13 @@ _LETTERS = {
     units.INTERRUPTED: "i",
 }
 
-#: States that say too little alone.
+#: Descriptions of states whose own names are not clear.
 _WORDS = {units.DELETED: "features deleted"}
 
-#: Failures and running units that are listed one by one in text.
+#: Largest number of failures and running units that are listed one by one in text.
 _LISTED = 20
 
-#: What the time that is left is estimated from: units that were finished since, at least so many.
+#: Window of the estimate of the remaining time, in seconds, and the smallest number of units finished in it.
 _PACE_SECONDS, _PACE_UNITS = 3 * 3600.0, 3
 
 
@@ -49,9 +49,9 @@ def draw(study: Study, statuses: Mapping[Unit, Status], *, width: int = 0) -> st
     """Return the table, the totals, and lists of running and failed units.
 
     Args:
-        study: the units that are wanted.
+        study: wanted units.
         statuses: statuses of the units.
-        width: columns of the terminal; 0: unlimited.
+        width: number of columns of the terminal; 0: unlimited.
     """
     by_pair: dict[tuple[str, str], list[Unit]] = collections.defaultdict(list)
     for unit in statuses:
@@ -87,17 +87,18 @@ def draw(study: Study, statuses: Mapping[Unit, Status], *, width: int = 0) -> st
 
 
 def time_left(study: Study, statuses: Mapping[Unit, Status], *, now: float | None = None) -> float | None:
-    """Return the seconds until all units are done, when they go on to be finished at the pace of the last hours.
+    """Return the seconds until all units are done at the pace of the last hours.
 
-    The pace is counted, over all processes, from what was finished since: it needs no word from any of them.
+    The pace is that of all processes together. It is computed from the dates of finished units, without any
+    communication with the processes.
 
     Args:
-        study: the units that are wanted.
+        study: wanted units.
         statuses: statuses of units of one kind.
-        now: seconds since the epoch, by the file server's clock; None: this machine's.
+        now: time in seconds since the epoch by the file server's clock; None: by this machine's clock.
 
     Returns:
-        The estimate; None when nothing is running or left, or too little was finished lately.
+        The estimate; None when no unit is running or left, or too few units were finished lately.
     """
     states = [status.state for status in statuses.values()]
     n_left = sum(state not in (units.DONE, units.DELETED) for state in states)
@@ -115,7 +116,7 @@ def time_left(study: Study, statuses: Mapping[Unit, Status], *, now: float | Non
 
 
 def _finished(unit: Unit, study: Study) -> float:
-    """Return when a unit was finished; 0 where its file lies in an archive, or in another place."""
+    """Return the time at which a unit was finished, in seconds; 0 if its file is in an archive or another folder."""
     name = constants.FEATURES_FILE if isinstance(unit, ExtractionUnit) else RESULTS_FILE
     try:
         return (unit.folder(study.root) / name).stat().st_mtime
@@ -134,7 +135,7 @@ def _entry(some: Sequence[Unit], statuses: Mapping[Unit, Status]) -> writers.Tab
 
 
 def _listing(title: str, some: Iterable[tuple[Unit, str]]) -> str:
-    """List units by their details: runs of one process, or with the same failure, are one entry."""
+    """Return a list of units by their details: runs of one process, or with the same failure, are one entry."""
     together: dict[str, list[Unit]] = {}
     for unit, detail in some:
         together.setdefault(detail, []).append(unit)

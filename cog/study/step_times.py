@@ -1,8 +1,8 @@
-"""How long the experiments of a model take on each data set, before anything is read.
+"""Estimates of the durations of a model's experiments on each data set, made before any features are read.
 
-Of classifiers and analyses the matrix products are counted, and their rate is measured for a moment on the device. Of
-fine-tuning the images are counted, and their rate is that of the extraction of the features on such a device.
-No result depends on it.
+The estimates of classifiers and analyses count matrix products, whose rate is measured for a moment on the device. The
+estimate of fine-tuning counts images, whose rate is that of the extraction of the features on such a device.
+No result depends on these estimates.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from cog.logreg.settings import Settings
 from cog.paths import ModelDir, analysis_folder
 from cog.runtime.json_fields import number, text, whole
 
-#: Of the rate of large matrix products, what training is taken to reach: the rest goes into gathering rows and scoring.
+#: Assumed rate of training as a share of that of large matrix products; gathering rows and scoring take the rest.
 _EFFICIENCY = 0.5
 
-#: Time of an image in training, by its time in extraction: forward, and twice as much backward.
+#: Time of an image in training, relative to extraction: the backward pass takes twice as long as the forward pass.
 _TRAINING_FACTOR = 3.0
 
 _PROBE_SECONDS = 0.2
@@ -39,12 +39,12 @@ _NO_PRODUCTS = "no estimate: it works on saved predictions"
 
 @dataclass(frozen=True)
 class DatasetFeatures:
-    """What ``features.json`` of both splits of a data set says; None where it does not.
+    """The contents of ``features.json`` of both splits of a data set; a value that the file lacks is None.
 
     Attributes:
         sizes: sizes of the features.
         images_per_second: rate of the extraction by one process.
-        device: name of the device that did it.
+        device: name of the device of the extraction.
     """
 
     sizes: FeatureSizes | None
@@ -53,7 +53,7 @@ class DatasetFeatures:
 
 
 def classifier_experiments(args: argparse.Namespace) -> Iterator[tuple[str, list[str], list[int]]]:
-    """Yield name, configuration and shots of each experiment that trains classifiers."""
+    """Yield name, ``KEY VALUE`` pairs and numbers of shots of each experiment that trains classifiers."""
     yield "logreg", [], [0]
     yield "fewshot", [], args.shots
     for dim in args.dims:
@@ -64,11 +64,11 @@ def classifier_experiments(args: argparse.Namespace) -> Iterator[tuple[str, list
 
 
 def classifier_training_flops(cfg: Any, n_runs: dict[int, int], sizes: FeatureSizes) -> float:
-    """Return the floating-point operations of runs.
+    """Return the floating-point operations of classifier runs.
 
     Args:
         cfg: the configuration.
-        n_runs: number of runs by their training images per class.
+        n_runs: number of runs by number of training images per class, 0 = all.
         sizes: sizes of the features.
     """
     from cog.logreg import estimate
@@ -102,7 +102,7 @@ def measure_rate(name: str | None) -> float:
         start = time.perf_counter()
         for _ in range(times):
             product = matrix @ matrix
-        float(product[0, 0])  # waits for the device
+        float(product[0, 0])  # reading a value waits for the device
         return time.perf_counter() - start
 
     multiply(1)
@@ -111,7 +111,7 @@ def measure_rate(name: str | None) -> float:
 
 
 def read_features(model: ModelDir, dataset: str) -> DatasetFeatures:
-    """Return what ``features.json`` of a data set says."""
+    """Return the contents of ``features.json`` of both splits of a data set."""
     train, test = (
         FeatureFolder(model.features(dataset, split)).metadata() or {} for split in constants.SPLITS
     )
@@ -122,10 +122,10 @@ def read_features(model: ModelDir, dataset: str) -> DatasetFeatures:
 
 
 class StepTimes:
-    """Expected durations of the experiments of a model, in seconds; as text: why there is none.
+    """Expected durations of the experiments of a model: seconds, or as text the reason why there is no estimate.
 
     Args:
-        args: the flags.
+        args: the flags of the command.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -154,7 +154,7 @@ class StepTimes:
         )
 
     def _n_left(self, dataset: str, evaluation: str, n_shot: int, seeds: Sequence[int]) -> int:
-        """Return how many runs are not done."""
+        """Return the number of runs that are not done."""
         folders = (self._model.run(dataset, name=evaluation, n_shot=n_shot, seed=seed) for seed in seeds)
         return sum(not RunFolder(folder).is_complete() for folder in folders)
 
@@ -181,14 +181,14 @@ class StepTimes:
         trained_on = self._args.trained_on
         if trained_on not in self._features:
             return _NO_SIZE
-        own, sizes = self._features[trained_on].sizes, self._features[dataset].sizes
-        if own is None or sizes is None:
+        trained, sizes = self._features[trained_on].sizes, self._features[dataset].sizes
+        if trained is None or sizes is None:
             return _NO_SIZE
         done = self._model.path / dataset / analysis_folder(f"cross_{trained_on}") / RESULTS_FILE
         if done.is_file():
             return 0.0
-        n_rows = sizes.n_test + own.n_test
-        return classifier_flops(n_rows, own.n_classes, sizes.dim, len(self._args.seeds)) / self._rate
+        n_rows = sizes.n_test + trained.n_test
+        return classifier_flops(n_rows, trained.n_classes, sizes.dim, len(self._args.seeds)) / self._rate
 
     def _finetune(self, dataset: str) -> float | str:
         from cog.runtime.device import device_name, resolve_device
@@ -199,7 +199,7 @@ class StepTimes:
         if not features.images_per_second or features.device != device_name(device):
             return _NO_RATE
         n_left = self._n_left(dataset, config.FINETUNE, 0, self._args.finetune_seeds)
-        # On a processor, several processes share its cores.
+        # On a CPU, more processes share the same cores and are not faster.
         n_processes = self._args.n_processes if device.type == "cuda" else 1
         per_epoch = _TRAINING_FACTOR * features.sizes.n_train + features.sizes.n_test
         n_images = n_left * self._config().FINETUNE.N_EPOCHS * per_epoch

@@ -24,7 +24,7 @@ class ResultsJob:
     """The last job of a submission.
 
     Attributes:
-        command: makes the table.
+        command: command that makes the table.
         resources: resources of the job.
     """
 
@@ -35,7 +35,7 @@ class ResultsJob:
 def results_command(
     study: Study, log_dir: Path, opts: Sequence[str], *, delete_features: bool = False
 ) -> list[str]:
-    """Return the command that writes the results of a study into its log folder, and may delete its features."""
+    """Return the command that writes the results of a study into its log folder, and deletes its features if wanted."""
     return [
         "env", f"PYTHONPATH={REPOSITORY}", sys.executable, "-m", "cog.commands.study_results",
         f"--models_root_dir={study.root}", f"--log_dir={log_dir}", "--models", *study.models,
@@ -57,19 +57,19 @@ def submit(
     """Submit the arrays of a plan, and the job that makes the table when they have ended.
 
     Args:
-        study: the units that are wanted.
+        study: wanted units.
         plan: tasks of the study.
-        queued: tasks of earlier submissions that are still to end.
+        queued: unfinished tasks of earlier submissions.
         options: options of all jobs.
         results: the last job; None: no table is made.
-        dry_run: only print task lists and commands.
-        finish: what the last job does in the end; done here when there is nothing to submit, nor anything queued.
+        dry_run: whether to only print task lists and commands.
+        finish: last step of the last job; called here if there is no job to submit and none in the queue.
 
     Returns:
         The exit code.
 
     Raises:
-        CogError: a folder that cannot be written to, or SLURM's refusal.
+        CogError: a folder cannot be written to, or SLURM refuses a job.
     """
     log_dir = options.log_dir
     submission = slurm.Submission(log_dir, slurm.next_submission(log_dir))
@@ -121,7 +121,7 @@ def _show(
     results: ResultsJob | None,
     earlier: Collection[str],
 ) -> None:
-    """Print task lists and commands as a script would have them."""
+    """Print task lists and commands in the form of a shell script."""
     for path, content in lists.values():
         print(f"# {path}")
         print(content)

@@ -1,7 +1,7 @@
 """The units of a study and their states: extractions (model, data set, split) and classifier runs.
 
-A unit is one output folder. Its state is read from the folder alone, so that it is the same for a driver, a
-cluster's job and a person with another login. Nothing here imports torch, and thousands of folders take seconds.
+A unit is one output folder. Its state is read from the folder alone, so that every process and every user gets the same
+state. This module does not import torch, and thousands of folders take seconds.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from cog.runtime.output_folder import RUNNING as RUNNING
 from cog.runtime.output_folder import read_state
 from cog.runtime.parallel_reading import map_waiting
 
-#: Submitted and not yet begun; only a scheduler knows (see :mod:`cog.study.slurm`), never the folder.
+#: State of a submitted unit that is not begun; it comes from a scheduler (:mod:`cog.study.slurm`), never a folder.
 QUEUED = "queued"
 
-#: Of features: extracted, and deleted when all runs of a study were done.
+#: State of features that were deleted after all runs of a study were done.
 DELETED = "deleted"
 
 STATES = (DONE, DELETED, RUNNING, QUEUED, FAILED, INTERRUPTED, MISSING)
@@ -90,7 +90,7 @@ class Status:
     Attributes:
         state: one of ``STATES``.
         detail: holder of the lock and start of the work, or the message of the failure; else "".
-        foreign: whether it is done in a folder that the original toolkit's code spelled otherwise
+        foreign: whether the unit is done in a folder with the spelling of the original toolkit's code
             (``eval_logreg-N8/seed_22``).
     """
 
@@ -99,7 +99,7 @@ class Status:
     foreign: bool = False
 
 
-# Of nearly all units there is no more to say.
+# Most units have one of these statuses.
 _DONE, _MISSING = Status(DONE), Status(MISSING)
 
 
@@ -126,7 +126,7 @@ class Study:
     evaluation: str = "logreg"
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return every (model, data set)."""
+        """Return every pair (model, data set)."""
         return [(model, dataset) for model in self.models for dataset in self.datasets]
 
     def extractions(self, model: str, dataset: str) -> list[ExtractionUnit]:
@@ -134,7 +134,7 @@ class Study:
         return [ExtractionUnit(model, dataset, split) for split in self.splits]
 
     def trainings(self, model: str, dataset: str) -> list[TrainingUnit]:
-        """Return the classifier runs of one pair, shots first: the order in which one process does them."""
+        """Return the classifier runs of one pair in the order of computation: by number of shots, then by seed."""
         return [
             TrainingUnit(model, dataset, self.evaluation, n_shot, seed)
             for n_shot in self.n_shots
@@ -149,10 +149,10 @@ class Study:
 
 
 def survey(study: Study) -> dict[Unit, Status]:
-    """Return the status of every unit, by its folder.
+    """Return the status of every unit, read from its folder.
 
     Raises:
-        CogError: when the root cannot be read, or a folder on the way not listed.
+        CogError: the root cannot be read, or a folder below it cannot be listed.
     """
     parts = map_waiting(lambda pair: _survey_pair(study, *pair), study.pairs(), patience=8)
     return {unit: status for part in parts for unit, status in part.items()}
@@ -176,12 +176,12 @@ def _survey_pair(study: Study, model: str, dataset: str) -> dict[Unit, Status]:
 
 
 class _RunPlace(NamedTuple):
-    """A folder that a run may be in.
+    """A possible folder of a run.
 
     Attributes:
-        path: the folder.
-        is_own: whether it is spelled as this toolkit does.
-        exists: whether there is such a folder; that of a run in the archive need not exist any more.
+        path: path of the folder.
+        is_own: whether the path has this toolkit's spelling.
+        exists: whether the folder exists; a run in the archive needs no folder.
         is_packed: whether the run is in the archive.
     """
 
@@ -194,7 +194,7 @@ class _RunPlace(NamedTuple):
 def _run_places(
     folder: Path, entries: frozenset[str], packed: Collection[str], study: Study
 ) -> dict[tuple[int, int], list[_RunPlace]]:
-    """Return the places of the runs by (n_shot, seed), in either spelling, that of this toolkit first."""
+    """Return the possible folders of the runs by (n_shot, seed), in both spellings, this toolkit's spelling first."""
     places: dict[tuple[int, int], list[_RunPlace]] = {}
     in_archive: dict[str, set[str]] = {}
     for run in packed:
@@ -223,7 +223,7 @@ def _run_places(
 
 
 def _run_status(places: Sequence[_RunPlace]) -> Status:
-    """Return the status of a run by the folders that it may be in."""
+    """Return the status of a run, read from its possible folders."""
     best = _MISSING
     for place in places:
         listed = _list(place.path) if place.exists else frozenset()
@@ -240,7 +240,7 @@ def _run_status(places: Sequence[_RunPlace]) -> Status:
 
 
 def _status(path: str | Path, listed: frozenset[str], *, done: bool, marked: bool = True) -> Status:
-    """Return the status of an output folder with these entries."""
+    """Return the status of an output folder with the entries ``listed``."""
     if done and marked and LOCK_FILE not in listed:
         return _DONE
     folder = read_state(path, listed, complete=done, marked=marked)
@@ -266,12 +266,12 @@ def find_models(root: Path, wanted: Sequence[str] | None, others: Sequence[str] 
 
     Args:
         root: ``<models_root_dir>``.
-        wanted: names and patterns (``deit_*``, matched with the folders under ``root`` and with ``others``); None: all
-            of these.
+        wanted: names and patterns (``deit_*``), matched with the folders under ``root`` and with ``others``; None: all
+            models under ``root`` and all of ``others``.
         others: names of the user's own models, with or without a folder.
 
     Raises:
-        CogError: when a name is malformed, or nothing matches.
+        CogError: a name is malformed, or a pattern matches no model.
     """
     from cog.results.query import matches
 
@@ -296,7 +296,7 @@ def find_models(root: Path, wanted: Sequence[str] | None, others: Sequence[str] 
 
 
 def find_datasets(root: Path, models: Sequence[str]) -> tuple[str, ...]:
-    """Return the data sets that have a folder of any of ``models``, in the usual order; the six by default."""
+    """Return the data sets with a folder of any of ``models``, in the usual order; all six if there are no others."""
     datasets = set()
     for model in models:
         folder = paths.ModelDir(root, model).path

@@ -1,6 +1,6 @@
 """WordNet 3.0 nouns: the graph, information content, similarity measures, text embeddings.
 
-Nothing here imports torch or NLTK.
+This package imports neither torch nor NLTK.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Text embeddings of concepts: an alternative to WordNet's graph (paper, supplement D).
 
 A concept's vector is the mean vector of its names plus the tf-idf-weighted mean word vector of its gloss; concepts are
-compared by the cosine. A name of several words is one entity of Wikipedia2Vec where the file has it, else its words.
+compared by the cosine. A name of several words has the vector of its entity in Wikipedia2Vec where the file has one,
+else the vectors of its words.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from cog.levels.wordnet.graph import NounGraph
 from cog.runtime.zip_files import require_stored
 
 _WORD = re.compile(r"[^\W_]+")
-# first bytes of a file -> command that decompresses it
+# First bytes of a compressed file -> command that decompresses the file.
 _COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz"}
 _MAX_LINE = 1 << 20
-#: How Wikipedia2Vec's text files mark the title of an article, written with ``_`` for blanks.
+#: Prefix of the titles of articles in Wikipedia2Vec's text files, which have ``_`` for blanks.
 _ENTITY = "ENTITY/"
 
 
@@ -35,8 +36,8 @@ class ConceptVectors:
 
     Attributes:
         vectors: float64 ``(N, D)``; zero for concepts without any known word.
-        coverage: counts for reports: words and distinct words of names and glosses, of these those without a vector,
-            concepts without a vector.
+        coverage: counts for reports: words and distinct words of names and glosses, each also without a vector;
+            concepts without a vector; entities.
     """
 
     vectors: np.ndarray
@@ -44,7 +45,7 @@ class ConceptVectors:
 
 
 def tokenize(text: str) -> list[str]:
-    """Split a text into words: maximal runs of letters and digits, in their case."""
+    """Split a text into words: maximal runs of letters and digits, with their case kept."""
     return _WORD.findall(text)
 
 
@@ -63,10 +64,10 @@ def embed_concepts(
 ) -> ConceptVectors:
     """Return one vector per concept.
 
-    Words are looked up in lower case, then as written; a name of several words that has an entity vector is that one
-    vector in the mean over names. Inverse document frequencies, ``ln((1 + n) / (1 +
-    df)) + 1`` as scikit-learn's default, are learned over names and glosses in lower case; the paper
-    does not spell this out. Words without a vector are left out of the means and counted.
+    Words are looked up in lower case, then as written. A name of several words that has an entity vector contributes
+    this vector alone to the mean over names. Inverse document frequencies, ``ln((1 + n) / (1 + df)) + 1`` as
+    scikit-learn's default, are learned from names and glosses in lower case; the paper does not give these details.
+    Words without a vector are left out of the means and counted.
 
     Args:
         graph: the nouns.
@@ -122,7 +123,7 @@ def embed_concepts(
 
 
 def cosine_similarities(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Return the cosine of every pair, float64 ``(N, M)``; 0 where a vector is zero."""
+    """Return the cosine of every pair of vectors ``(N, D)`` and ``(M, D)``, float64 ``(N, M)``; 0 for a zero vector."""
     return _unit(rows) @ _unit(columns).T
 
 
@@ -136,14 +137,14 @@ def _name_words(graph: NounGraph, node: int) -> list[str]:
 
 
 def _entities(lemma: str) -> tuple[str, ...]:
-    """Return the titles that a name of several words may have in Wikipedia; none for a single word."""
+    """Return the entities that a name of several words may be in Wikipedia2Vec; an empty tuple for a single word."""
     if "_" not in lemma.strip("_"):
         return ()
     return tuple(dict.fromkeys(_ENTITY + title for title in (lemma, lemma[:1].upper() + lemma[1:])))
 
 
 def _name_parts(graph: NounGraph, node: int, vectors: Mapping[str, np.ndarray]) -> list[str]:
-    """Return what a concept's names are made of: the entity of a name of several words, or its words."""
+    """Return the parts of a concept's names to look up: the entity of a name, if it has a vector, else its words."""
     parts: list[str] = []
     for lemma in graph.lemmas(node):
         entity = next((title for title in _entities(lemma) if title in vectors), None)
@@ -155,8 +156,8 @@ def read_vectors(path: Path, words: set[str]) -> dict[str, np.ndarray]:
     """Read the vectors of ``words`` from a file of word vectors; the file may be much larger than memory.
 
     Formats, recognized by content: word2vec text and binary, GloVe text, Wikipedia2Vec text (its entities are words
-    such as ``ENTITY/Hot_dog``), ``.npz`` with the arrays ``words`` (n,) and ``vectors`` (n, D). Of repeated words the
-    first counts.
+    such as ``ENTITY/Hot_dog``), ``.npz`` with the arrays ``words`` (n,) and ``vectors`` (n, D). The first row of a
+    repeated word is used.
 
     Args:
         path: file of word vectors.
@@ -166,7 +167,7 @@ def read_vectors(path: Path, words: set[str]) -> dict[str, np.ndarray]:
         word -> float32 ``(D,)``.
 
     Raises:
-        CogError: when the file cannot be read, is damaged or compressed, or has none of the words.
+        CogError: the file cannot be read, is damaged or compressed, or has none of the words.
     """
     try:
         if path.suffix == ".npz":
@@ -252,12 +253,12 @@ def _read_text(
     vectors: dict[str, np.ndarray] = {}
     number = first_number
     while line:
-        # The number of blanks is checked on every row: cheap, and a cut-off or mixed-up file shows.
+        # The number of fields is checked in rows of wanted words: this is cheap, and shows a truncated file.
         if line.strip():
             start = line.split(None, 1)[0]
             if start in wanted and wanted[start] not in vectors:
                 fields = line.split()
-                # Some words of GloVe contain blanks: those are other words than their first part.
+                # Some words of GloVe contain blanks; such a word differs from the wanted word at its beginning.
                 if len(fields) == n_dims + 1:
                     try:
                         vectors[wanted[start]] = np.array(
@@ -295,7 +296,7 @@ def _read_binary(
             blank = buffer.find(b" ", position)
             if blank < 0 and len(buffer) > _MAX_LINE + size:
                 raise CogError(f"--embeddings {path}, row {row + 1:,}: no word found; the file is damaged")
-        # word2vec.c ends every vector with a line feed, other writers do not.
+        # word2vec.c writes a line feed after every vector; other programs do not.
         word = wanted.get(buffer[position:blank].lstrip(b"\n"))
         if word is not None and word not in vectors:
             vectors[word] = np.frombuffer(buffer, dtype="<f4", count=n_dims, offset=blank + 1).copy()

@@ -24,15 +24,15 @@ class NounGraph:
 
     Args:
         wnids: ids in strictly ascending order.
-        parents: per node the node numbers of its hypernyms, then of its instance hypernyms.
-        names: per node the NLTK name (``dog.n.01``); default: the ids.
-        lemmas: per node its words, with ``_`` for blanks; default: the ids.
-        glosses: per node definition and quoted examples; default: empty.
+        parents: node numbers of the hypernyms, then of the instance hypernyms, of each node.
+        names: NLTK name (``dog.n.01``) of each node; default: the ids.
+        lemmas: words of each node, with ``_`` for blanks; default: the ids.
+        glosses: definition and quoted examples of each node; default: empty.
         source: place that the graph was read from, for reports.
         files: files that the graph was read from.
 
     Raises:
-        CogError: when the ids are not ascending or the links form a cycle.
+        CogError: the ids are not ascending, or (raised by :attr:`topological_order`) the links form a cycle.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class NounGraph:
         """Return the node number of ``wnid``.
 
         Raises:
-            CogError: when it is not a noun synset of WordNet 3.0.
+            CogError: the id is not that of a noun synset of WordNet 3.0.
         """
         try:
             return self._index[wnid]
@@ -80,10 +80,10 @@ class NounGraph:
 
         Args:
             wnids: ids.
-            origin: origin of the ids, named in the error.
+            origin: origin of the ids, for the error.
 
         Raises:
-            CogError: naming the first unknown ids and how many there are.
+            CogError: unknown ids; the message has the first of them and the number of the others.
         """
         wnids = list(wnids)
         unknown = [wnid for wnid in wnids if wnid not in self._index]
@@ -93,11 +93,11 @@ class NounGraph:
         return np.fromiter((self._index[wnid] for wnid in wnids), dtype=np.int64, count=len(wnids))
 
     def parents(self, node: int) -> tuple[int, ...]:
-        """Return hypernyms, then instance hypernyms, each in the order of the file."""
+        """Return the node numbers of hypernyms, then of instance hypernyms, each in the order of the file."""
         return self._parents[node]
 
     def name(self, node: int) -> str:
-        """Return the name NLTK gives the synset: first word, part of speech, sense number."""
+        """Return NLTK's name of the synset: first word, part of speech, sense number."""
         return self._names[node]
 
     def lemmas(self, node: int) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ class NounGraph:
         return self._lemmas[node] if self._lemmas is not None else (self.wnids[node],)
 
     def words(self, node: int) -> str:
-        """Return the words of the synset as people write them: ``Siberian husky, husky``."""
+        """Return the words of the synset with blanks, separated by commas: ``Siberian husky, husky``."""
         return ", ".join(self.lemmas(node)).replace("_", " ")
 
     def gloss(self, node: int) -> str:
@@ -115,7 +115,7 @@ class NounGraph:
 
     @cached_property
     def children(self) -> list[list[int]]:
-        """Per node the nodes it is a parent of, ascending."""
+        """The children of each node, ascending."""
         children: list[list[int]] = [[] for _ in self.wnids]
         for node, above in enumerate(self._parents):
             for parent in above:
@@ -127,12 +127,12 @@ class NounGraph:
         """All nodes, every parent before its children.
 
         Raises:
-            CogError: when there is a cycle.
+            CogError: the links form a cycle.
         """
         children = self.children
         waiting = [len(above) for above in self._parents]
         order = [node for node, count in enumerate(waiting) if count == 0]
-        for node in order:  # grows while it is read: every node enters after its last parent
+        for node in order:  # the list grows during the loop: every node is appended after its last parent
             for child in children[node]:
                 waiting[child] -= 1
                 if waiting[child] == 0:
@@ -153,12 +153,12 @@ class NounGraph:
 
     @cached_property
     def max_depths(self) -> np.ndarray:
-        """Length of the longest path to a root, per node (int64); NLTK's ``max_depth()``."""
+        """Length of the longest path from each node to a root (int64); NLTK's ``max_depth()``."""
         return self._depths(max)
 
     @cached_property
     def min_depths(self) -> np.ndarray:
-        """Length of the shortest path to a root, per node (int64); NLTK's ``min_depth()``."""
+        """Length of the shortest path from each node to a root (int64); NLTK's ``min_depth()``."""
         return self._depths(min)
 
     def subsumers(self, node: int) -> frozenset[int]:
@@ -172,7 +172,7 @@ class NounGraph:
             missing = [parent for parent in self._parents[top] if parent not in known]
             if missing:
                 if len(pending) > len(self):
-                    _ = self.topological_order  # raises if there is a cycle, which would never end
+                    _ = self.topological_order  # raises for a cycle, on which this loop would never end
                 pending += missing
                 continue
             known[top] = frozenset((top,)).union(*(known[parent] for parent in self._parents[top]))
@@ -180,7 +180,7 @@ class NounGraph:
         return known[node]
 
     def descendants(self, node: int) -> frozenset[int]:
-        """Return ``node`` and everything below it at any depth."""
+        """Return ``node`` and its descendants at any depth."""
         nodes = {node}
         pending = [node]
         while pending:

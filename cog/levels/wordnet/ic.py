@@ -18,7 +18,7 @@ class Taxonomy:
     """The part of WordNet that some concepts span: the concepts and all their ancestors.
 
     Attributes:
-        graph: all nouns; the arrays below have one entry per node of it.
+        graph: all nouns; the arrays ``descendants`` and ``information`` have one entry per node of the graph.
         nodes: the nodes of the taxonomy, ascending (int64).
         descendants: distinct nodes of the taxonomy at or below each node (int64; 0 outside).
         information: IC(c) = -log p(c) in nats, p(c) = descendants / nodes (float64; NaN outside).
@@ -30,10 +30,10 @@ class Taxonomy:
     information: np.ndarray
 
     def require(self, nodes: np.ndarray, noun: str) -> None:
-        """Check that all ``nodes`` (int64) are in the taxonomy; ``noun`` names them in the error.
+        """Check that all ``nodes`` (int64) are in the taxonomy; the error calls them ``noun``.
 
         Raises:
-            CogError: naming the first that is not.
+            CogError: a node is outside the taxonomy; the message names the first such node.
         """
         outside = np.asarray(nodes)[self.descendants[nodes] == 0]
         if len(outside):
@@ -44,17 +44,17 @@ class Taxonomy:
 
 
 def build_taxonomy(graph: NounGraph, concepts: Iterable[int]) -> Taxonomy:
-    """Span the taxonomy of ``concepts`` up to the roots, along both kinds of hypernym links.
+    """Return the taxonomy of ``concepts`` up to the roots, along both kinds of hypernym links.
 
-    A synset with several parents counts once for each of its ancestors, however many paths lead there
-    (once per path would give entity 32,101 descendants for ImageNet-21K instead of 23,546).
+    A synset counts once as a descendant of each of its ancestors, for any number of paths between them
+    (counting paths would give entity 32,101 descendants for ImageNet-21K instead of 23,546).
 
     Args:
         graph: the nouns.
-        concepts: node numbers; repetitions do not matter.
+        concepts: node numbers; repetitions have no effect.
 
     Raises:
-        CogError: when there are no concepts.
+        CogError: there are no concepts.
     """
     members = set().union(*(graph.subsumers(int(concept)) for concept in concepts))
     if not members:
@@ -63,7 +63,8 @@ def build_taxonomy(graph: NounGraph, concepts: Iterable[int]) -> Taxonomy:
     below = np.fromiter(chain.from_iterable(graph.subsumers(node) for node in nodes.tolist()), dtype=np.int64)
     descendants = np.bincount(below, minlength=len(graph))
     information = np.full(len(graph), np.nan)
-    # math.log, not np.log: its value does not depend on the CPU's vector units. "+ 0.0" turns -0.0 into 0.0.
+    # The value of math.log, unlike that of np.log, does not depend on the CPU's vector units. "+ 0.0" turns -0.0
+    # into 0.0.
     for count in np.unique(descendants[nodes]).tolist():
         information[descendants == count] = -math.log(count / len(nodes)) + 0.0
     return Taxonomy(graph=graph, nodes=nodes, descendants=descendants, information=information)

@@ -1,6 +1,6 @@
-"""Finding WordNet 3.0 on this machine and reading its two noun files.
+"""Reader of the two noun files of WordNet 3.0, and the search for them on this machine.
 
-ImageNet's ids are byte offsets into ``data.noun`` of WordNet 3.0, so no other version will do. The
+ImageNet's ids are byte offsets into ``data.noun`` of WordNet 3.0, so other versions cannot be used. The
 file format is documented in WordNet's manual page wndb(5WN). NLTK reads the same files; building all
 of its synset objects takes several times longer than :func:`load_wordnet`.
 """
@@ -21,7 +21,7 @@ from cog.runtime.memory import without_garbage_collection
 ENVIRONMENT_VARIABLE = "COG_WORDNET_DIR"
 DEBIAN_DIR = Path("/usr/share/wordnet")
 VERSION = "3.0"
-#: Of the release files: number of noun synsets, and the two ends of the file.
+#: Number of noun synsets in the release, and the id and first word of the first one.
 N_SYNSETS = 82_115
 _FIRST = ("n00001740", "entity")
 
@@ -36,16 +36,16 @@ _HELP = (
 def load_wordnet(wordnet_dir: str | os.PathLike[str] | None = None) -> NounGraph:
     """Read the noun synsets of WordNet 3.0.
 
-    Looked up in this order: ``wordnet_dir``, the environment variable ``COG_WORDNET_DIR``, NLTK's data
-    folders, Debian's ``/usr/share/wordnet``. The first two are binding: when they hold no WordNet 3.0
-    that is an error.
+    The places are searched in this order: ``wordnet_dir``, the environment variable ``COG_WORDNET_DIR``, NLTK's data
+    folders, Debian's ``/usr/share/wordnet``. The first two are binding: if one is given and has no WordNet 3.0, that
+    is an error.
 
     Args:
         wordnet_dir: a folder with ``data.noun`` and ``index.noun`` (also WordNet's or NLTK's folders
             above it), or NLTK's ``wordnet.zip``.
 
     Raises:
-        CogError: when no WordNet 3.0 is found, or its files are of another version or damaged.
+        CogError: no WordNet 3.0 is found, or its files are of another version or damaged.
     """
     for given, flag in (
         (wordnet_dir, "--wordnet_dir"),
@@ -69,7 +69,7 @@ def load_wordnet(wordnet_dir: str | os.PathLike[str] | None = None) -> NounGraph
 
 
 def _nltk_places() -> Iterator[Path]:
-    """Yield the folders of NLTK's search path, without importing NLTK (that costs more than reading the files)."""
+    """Yield the places of WordNet in NLTK's search path; NLTK is not imported, which takes longer than the reading."""
     nltk_data = sys.modules.get("nltk.data")
     if nltk_data is not None:
         roots = [str(entry) for entry in nltk_data.path]
@@ -85,7 +85,7 @@ def _nltk_places() -> Iterator[Path]:
 
 
 def _resolve(place: Path) -> Path | None:
-    """Return the folder or archive at ``place`` that holds the noun files, or None."""
+    """Return the folder or archive at ``place`` that may have the noun files; None if there is none."""
     if place.is_file():
         return place
     for folder in (place, place / "dict", place / "corpora" / "wordnet"):
@@ -97,7 +97,7 @@ def _resolve(place: Path) -> Path | None:
     return None
 
 
-# data.noun of WordNet 3.0 has 16 MB.
+# Largest size of a file in an archive, in bytes; data.noun of WordNet 3.0 has 16 MB.
 _LARGEST_FILE = 1 << 27
 
 
@@ -123,7 +123,7 @@ def _read(place: Path) -> NounGraph:
         raise CogError(f"{place} is not a readable zip archive ({error}); download it again") from error
     except OSError as error:
         raise CogError(f"cannot read WordNet from {place}: {error.strerror or error}") from error
-    with without_garbage_collection():  # a million small objects, none of them garbage
+    with without_garbage_collection():  # the parser makes a million small objects, none of them garbage
         return parse(data, index, source=str(place), files=files)
 
 
@@ -137,16 +137,16 @@ def parse(
     """Parse the contents of ``data.noun`` and ``index.noun``.
 
     Args:
-        data: ``data.noun``: per synset one line: offset, file number, ``n``, number of words (hexadecimal),
-            words with their lexical ids, number of pointers, pointers (symbol, offset, part of speech,
+        data: contents of ``data.noun``, one line per synset: offset, file number, ``n``, number of words
+            (hexadecimal), words with their lexical ids, number of pointers, pointers (symbol, offset, part of speech,
             source/target), ``|``, gloss.
-        index: ``index.noun``: per word its synset offsets, most frequent sense first.
-        source: named in errors and reports.
-        files: kept for reports.
-        complete: require all synsets of WordNet 3.0 (False: any subset, for tests).
+        index: contents of ``index.noun``: synset offsets of each word, most frequent sense first.
+        source: name of the place, for errors and reports.
+        files: paths of the files, for reports.
+        complete: whether all synsets of WordNet 3.0 are required (False: any subset, for tests).
 
     Raises:
-        CogError: when the files are of another version, damaged or do not fit together.
+        CogError: the files are of another version, damaged, or do not fit together.
     """
     _check_version(data, source)
     try:
@@ -168,7 +168,7 @@ def parse(
             n_words = int(fields[3], 16)
             pointers_at = 5 + 2 * n_words
             end = pointers_at + 4 * int(fields[pointers_at - 1])
-            # Ids are byte offsets: a file with other line ends, or edited, is a different WordNet.
+            # Ids are byte offsets, so a file that was edited or has other line ends does not fit ImageNet's ids.
             if not bar or len(fields) != end or n_words < 1 or fields[2] != "n" or int(fields[0]) != here:
                 raise ValueError
             above: list[int] = []
@@ -196,12 +196,12 @@ def parse(
     graph = NounGraph(
         wnids=wnids, parents=parents, names=names, lemmas=lemmas, glosses=glosses, source=source, files=files
     )
-    _ = graph.max_depths  # a damaged file can hold a cycle: say so now
+    _ = graph.max_depths  # raises now if a damaged file has a cycle
     return graph
 
 
 def _names(offsets: list[int], lemmas: list[tuple[str, ...]], index: str, source: str) -> list[str]:
-    """Return NLTK's names: first word in lower case, ``n``, 1-based sense number of that word."""
+    """Return NLTK's names of synsets: first word in lower case, ``n``, sense number of that word from 1."""
     senses: dict[str, list[str]] = {}
     for line in index.split("\n"):
         if line and line[0] != " ":

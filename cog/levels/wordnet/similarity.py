@@ -1,9 +1,9 @@
 """Similarity of synsets, for all pairs at once.
 
-Every measure is a function of a common ancestor (a subsumer, possibly the synset itself). Instead of
-walking the graph per pair, ancestors are visited from the least to the most specific, and each one is
-painted over the block of pairs it subsumes; the last one painted is the lowest common subsumer. Rows and
-columns are first brought into tree order, which makes these blocks few and rectangular.
+Every measure is a function of a common ancestor (a subsumer, possibly the synset itself). The graph is not
+searched per pair. Instead, ancestors are visited from the least to the most specific, and each ancestor
+overwrites the result of all pairs that it subsumes; the last one written is the lowest common subsumer. Rows and
+columns are first sorted into tree order, so that these pairs form few rectangular blocks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cog.errors import CogError
 from cog.levels.wordnet.graph import NounGraph
 from cog.levels.wordnet.ic import Taxonomy
 
-#: Measure -> formula. All but ``lin`` equal NLTK's function of the same measure.
+#: Formula of each measure. All measures except ``lin`` equal NLTK's functions.
 MEASURES = {
     "lin": "2 IC(s) / (IC(a) + IC(b)), s the deepest common subsumer (the published levels)",
     "lin_max_ic": "Lin with the common subsumer of maximal information content (NLTK's lin_similarity)",
@@ -36,20 +36,20 @@ _FAR = np.iinfo(np.int32).max // 4
 
 def similarities(taxonomy: Taxonomy, rows: Sequence[int] | np.ndarray, columns: Sequence[int] | np.ndarray,
                  *, measure: str = "lin") -> np.ndarray:  # fmt: skip
-    """Compare every synset of ``rows`` with every one of ``columns``.
+    """Return the similarity of every synset of ``rows`` to every synset of ``columns``.
 
     Args:
-        taxonomy: gives the graph and, for the measures that use it, information content.
+        taxonomy: graph and, for the measures that use it, information content.
         rows: N node numbers.
         columns: M node numbers.
         measure: a key of ``MEASURES``.
 
     Returns:
-        float64 of shape (N, M). Pairs without a common subsumer get 0. Jiang-Conrath is infinite for
-        equal synsets. The order of a pair matters for ``wup`` alone (as in NLTK).
+        float64 of shape (N, M). The value of pairs without a common subsumer is 0. Jiang-Conrath is infinite for
+        equal synsets. Only ``wup`` depends on the order of a pair (as in NLTK).
 
     Raises:
-        CogError: when the measure is unknown, or a synset is outside the taxonomy it needs.
+        CogError: the measure is unknown, or needs the taxonomy and a synset is outside it.
     """
     if measure not in MEASURES:
         raise CogError(f"{measure!r} is not a similarity measure, expected one of {', '.join(MEASURES)}")
@@ -70,10 +70,10 @@ def lowest_common_subsumers(graph: NounGraph, rows: np.ndarray, columns: np.ndar
         graph: the nouns.
         rows: N node numbers.
         columns: M node numbers.
-        importance: sorts node numbers from the least to the most important.
+        importance: function that sorts node numbers from the least to the most important.
 
     Returns:
-        int32 of shape (N, M): node numbers; -1 where there is none.
+        int32 of shape (N, M): node numbers; -1 for pairs without a common subsumer.
     """
     row_order, column_order = (_tree_order(graph, nodes) for nodes in (rows, columns))
     row_runs, column_runs = (
@@ -88,10 +88,10 @@ def lowest_common_subsumers(graph: NounGraph, rows: np.ndarray, columns: np.ndar
 
 
 def path_lengths(graph: NounGraph, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Return the edges of the shortest path of every pair over a common subsumer.
+    """Return the number of edges of the shortest path of every pair over a common subsumer.
 
     Returns:
-        int32 of shape (N, M); -1 where there is no common subsumer.
+        int32 of shape (N, M); -1 for pairs without a common subsumer.
     """
     row_order, column_order = (_tree_order(graph, nodes) for nodes in (rows, columns))
     row_climbs, column_climbs = (
@@ -122,7 +122,7 @@ def _lin_ratio(
 ) -> np.ndarray:
     shared = _with_default(taxonomy.information, 0.0)[subsumers]
     total = taxonomy.information[rows][:, None] + taxonomy.information[columns]
-    # A sum of 0 means that both are the one root, which subsumes everything: equal, hence 1.
+    # A sum of 0 means that both synsets are the root of the taxonomy: they are equal, so their similarity is 1.
     root_pairs = total == 0
     total[root_pairs] = 1.0
     shared *= 2.0
@@ -141,14 +141,14 @@ def _jiang_conrath(taxonomy: Taxonomy, rows: np.ndarray, columns: np.ndarray) ->
     distance = row_information + column_information - 2 * _with_default(taxonomy.information, 0.0)[subsumers]
     with np.errstate(divide="ignore"):
         result = 1.0 / distance
-    # As NLTK: a root says nothing about anything (0), a synset is infinitely similar to itself.
+    # As in NLTK, the similarity to a root, which has no information, is 0, and that of a synset to itself is infinite.
     result[(row_information == 0) | (column_information == 0) | (subsumers < 0)] = 0.0
     result[rows[:, None] == columns] = np.inf
     return result
 
 
 def _wu_palmer(taxonomy: Taxonomy, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    # NLTK: the subsumer is chosen by its shortest path to the root, but measured by its longest.
+    # As in NLTK, the subsumer is chosen by its shortest path to the root, but its longest path enters the formula.
     graph = taxonomy.graph
     min_depths = graph.min_depths
     subsumers = lowest_common_subsumers(graph, rows, columns, importance=_by_depth(graph, min_depths))
@@ -156,7 +156,8 @@ def _wu_palmer(taxonomy: Taxonomy, rows: np.ndarray, columns: np.ndarray) -> np.
     for position, node in enumerate(columns.tolist()):
         for subsumer in graph.subsumers(node):
             columns_below.setdefault(subsumer, []).append(position)
-    for position, node in enumerate(rows.tolist()):  # among equals NLTK prefers the first synset itself
+    # Among equally deep subsumers NLTK prefers the first synset itself.
+    for position, node in enumerate(rows.tolist()):
         below = np.array(columns_below.get(node, []), dtype=np.int64)
         equal = below[min_depths[subsumers[position, below]] == min_depths[node]]
         subsumers[position, equal] = node
@@ -166,9 +167,9 @@ def _wu_palmer(taxonomy: Taxonomy, rows: np.ndarray, columns: np.ndarray) -> np.
 
 
 def _lengths_to(graph: NounGraph, nodes: np.ndarray, subsumers: np.ndarray) -> np.ndarray:
-    """Return the path length from ``nodes[i]`` to ``subsumers[i, j]`` (int32 of their shape)."""
+    """Return the path length from ``nodes[i]`` to ``subsumers[i, j]`` (int32 of the shape of ``subsumers``)."""
     used = np.zeros(len(graph) + 1, dtype=bool)
-    used[subsumers] = True  # -1, no subsumer, marks the last
+    used[subsumers] = True  # -1, no subsumer, marks the last entry
     distinct = np.flatnonzero(used[:-1])
     number = np.zeros(len(graph) + 1, dtype=np.int32)
     number[distinct] = np.arange(len(distinct))
@@ -185,11 +186,11 @@ def _path(taxonomy: Taxonomy, rows: np.ndarray, columns: np.ndarray) -> np.ndarr
 
 def _leacock_chodorow(taxonomy: Taxonomy, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     lengths = path_lengths(taxonomy.graph, rows, columns)
-    depth = int(taxonomy.graph.max_depths.max())  # of all nouns, as NLTK: 19 in WordNet 3.0
+    depth = int(taxonomy.graph.max_depths.max())  # depth of all nouns, as in NLTK: 19 in WordNet 3.0
     if depth == 0:
         return np.zeros(lengths.shape)
     value = {n: -math.log((n + 1) / (2.0 * depth)) for n in range(int(lengths.max()) + 1)}
-    return np.array([*value.values(), 0.0])[lengths]  # -1, no path, takes the last
+    return np.array([*value.values(), 0.0])[lengths]  # -1, no path, selects the last entry
 
 
 _PAIRWISE: dict[str, Callable[[Taxonomy, np.ndarray, np.ndarray], np.ndarray]] = {
@@ -211,7 +212,7 @@ def _most_informative(taxonomy: Taxonomy, rows: np.ndarray, columns: np.ndarray)
 
 
 def _by_depth(graph: NounGraph, depths: np.ndarray) -> Callable[[list[int]], list[int]]:
-    """Sort by depth; of equally deep subsumers the one whose name comes first wins (NLTK)."""
+    """Return a function that sorts by depth; the first of equally deep subsumers by name is most important (NLTK)."""
 
     def importance(nodes: list[int]) -> list[int]:
         return sorted(sorted(nodes, key=graph.name, reverse=True), key=depths.__getitem__)
@@ -220,7 +221,7 @@ def _by_depth(graph: NounGraph, depths: np.ndarray) -> Callable[[list[int]], lis
 
 
 def _with_default(values: np.ndarray, default: float) -> np.ndarray:
-    """Append ``default``, so that node number -1 (no subsumer) looks it up."""
+    """Append ``default``, so that it is the value of node number -1 (no subsumer)."""
     return np.append(values, default)
 
 
@@ -252,7 +253,7 @@ def _put_back(values: np.ndarray, row_order: np.ndarray, column_order: np.ndarra
 
 
 def _closures(graph: NounGraph, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return all (subsumer, position in ``nodes``), sorted, as two int64 arrays."""
+    """Return all pairs (subsumer, position in ``nodes``), sorted, as two int64 arrays."""
     closures = [graph.subsumers(node) for node in nodes.tolist()]
     sizes = np.fromiter(map(len, closures), dtype=np.int64, count=len(closures))
     subsumers = np.fromiter(chain.from_iterable(closures), dtype=np.int64, count=int(sizes.sum()))
@@ -262,13 +263,13 @@ def _closures(graph: NounGraph, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _run_bounds(subsumers: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Return where runs of consecutive positions below one subsumer start, and the end (int64)."""
+    """Return the starts of runs of consecutive positions below one subsumer, and the end of the last run (int64)."""
     inside = (np.diff(subsumers) == 0) & (np.diff(positions) == 1)
     return np.concatenate([[0], np.flatnonzero(~inside) + 1, [len(positions)]])
 
 
 def _runs(subsumers: np.ndarray, positions: np.ndarray) -> dict[int, list[slice]]:
-    """Map every subsumer to the runs of positions below it."""
+    """Return the runs of positions below every subsumer, by subsumer."""
     bounds = _run_bounds(subsumers, positions)
     starts, stops = bounds[:-1], bounds[1:]
     runs: dict[int, list[slice]] = {}
@@ -279,12 +280,12 @@ def _runs(subsumers: np.ndarray, positions: np.ndarray) -> dict[int, list[slice]
 
 
 def _climbs_up(graph: NounGraph, nodes: np.ndarray) -> dict[int, list[tuple[slice, np.ndarray]]]:
-    """Map every subsumer to the runs of positions below it, each with the fewest steps up to it (int32)."""
+    """Return the runs of positions below every subsumer, each with the fewest steps up to the subsumer (int32)."""
     climbed: list[tuple[int, int, int]] = []
     for position, node in enumerate(nodes.tolist()):
         distances = {node: 0}
         queue = [node]
-        for here in queue:  # breadth first: the first visit is the nearest
+        for here in queue:  # breadth first: the first visit has the fewest steps
             for parent in graph.parents(here):
                 if parent not in distances:
                     distances[parent] = distances[here] + 1
