@@ -43,7 +43,7 @@ logreg_task="${logreg_task:-dataset}"
 # Arguments for one script only, such as "--allow_failures 10". Give other arguments at the end of the command line.
 extract_args="${extract_args:-None}"
 logreg_args="${logreg_args:-None}"
-# Number of tasks at a time; None: one per GPU, or one without GPUs. Without GPUs, tasks share the processors equally.
+# Number of tasks at a time, which share the processors equally; None: one per GPU, or one without GPUs.
 n_processes="${n_processes:-None}"
 # GPUs that tasks use in turn; None: all visible GPUs.
 gpu_ids="${gpu_ids:-None}"
