@@ -1,4 +1,4 @@
-"""Run ``python analyze_features.py --help``; the work is in ``cog/commands/analyze_features.py``."""
+"""Run :mod:`cog.commands.analyze_features`; ``python analyze_features.py --help`` lists the flags."""
 
 from cog.commands.analyze_features import cli
 

@@ -1,4 +1,4 @@
-"""Run ``python build_levels.py --help``; the work is in ``cog/commands/build_levels.py``."""
+"""Run :mod:`cog.commands.build_levels`; ``python build_levels.py --help`` lists the flags."""
 
 from cog.commands.build_levels import cli
 

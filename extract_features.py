@@ -1,4 +1,4 @@
-"""Run ``python extract_features.py --help``; the work is in ``cog/commands/extract_features.py``."""
+"""Run :mod:`cog.commands.extract_features`; ``python extract_features.py --help`` lists the flags."""
 
 from cog.commands.extract_features import cli
 

@@ -1,4 +1,4 @@
-"""Run ``python finetune.py --help``; the work is in ``cog/commands/finetune.py``."""
+"""Run :mod:`cog.commands.finetune`; ``python finetune.py --help`` lists the flags."""
 
 from cog.commands.finetune import cli
 

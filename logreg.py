@@ -1,4 +1,4 @@
-"""Run ``python logreg.py --help``; the work is in ``cog/commands/logreg.py``."""
+"""Run :mod:`cog.commands.logreg`; ``python logreg.py --help`` lists the flags."""
 
 from cog.commands.logreg import cli
 

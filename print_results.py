@@ -1,4 +1,4 @@
-"""Run ``python print_results.py --help``; the work is in ``cog/commands/print_results.py``."""
+"""Run :mod:`cog.commands.print_results`; ``python print_results.py --help`` lists the flags."""
 
 from cog.commands.print_results import cli
 

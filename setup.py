@@ -1,4 +1,4 @@
-"""The metadata are in pyproject.toml; here is what it cannot say: configs/ is installed as cog.configs."""
+"""Install configs/ as cog.configs, which pyproject.toml cannot declare; all other metadata are in that file."""
 
 from setuptools import find_packages, setup
 

@@ -7,16 +7,16 @@
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
-# --- Variables to set: here, from the environment, or as name=value on the command line. ---
+# --- Variables to set: here, in the environment, or as name=value on the command line. ---
 # Either the root of all models, a model (or several, separated by spaces) and data sets ...
 models_root_dir="${models_root_dir:-None}"
 model_name="${model_name:-sup_resnet50}"
 datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
-# ... or two folders that hold X_Y.pth each, and output_dir.
+# ... or two folders with one X_Y.pth each, and output_dir.
 train_features_dir="${train_features_dir:-None}"
 test_features_dir="${test_features_dir:-None}"
-# Results go to <output_dir>[/<model>][/<dataset>]/analysis_<name>/ (with several models and data sets).
-# Optional with models_root_dir: default <dataset>/analysis_<name>/ beside the features.
+# Results are written to <output_dir>[/<model>][/<dataset>]/analysis_<name>/ (with several models and data sets).
+# None, with models_root_dir: to <dataset>/analysis_<name>/ beside the features.
 output_dir="${output_dir:-None}"
 # all: kmeans alignment knn ncm
 analyses="${analyses:-all}"

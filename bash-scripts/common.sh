@@ -1,15 +1,15 @@
 # Shared by the drivers in this folder; sourced, not run.
 #
-# Every variable a driver declares can be set in three ways, the later ones winning: in the driver itself,
-# from the environment, or as name=value on the driver's command line. What is left on the command line
-# goes to the Python script unchanged (flags and KEY VALUE pairs).
+# You can set each variable of a driver in three ways, later ones win: in the driver itself, in the environment, or as
+# name=value on the driver's command line. All other arguments (flags and KEY VALUE pairs) are passed to the Python
+# script unchanged.
 
 set -euo pipefail
 
-# Where this file really is: the scripts, or this folder, may be reached through a link.
+# Resolved from the real path of this file, because the scripts, or this folder, may be reached through symbolic links.
 repository="$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")"
 
-# The Python to use: COG_PYTHON, else an activated environment, else the one quickstart.sh made.
+# The Python to use: COG_PYTHON, else that of an activated environment, else that of the environment of quickstart.sh.
 if [[ -n "${COG_PYTHON:-}" ]]; then
     python="${COG_PYTHON}"
 elif [[ -z "${VIRTUAL_ENV:-}" && -z "${CONDA_PREFIX:-}" && -x "${repository}/.venv/bin/python" ]]; then
@@ -24,13 +24,14 @@ die() {
     exit 2
 }
 
-# dataset and datasets mean the same everywhere, each a list; where both are set, a driver takes the one it declares.
+# dataset and datasets are synonyms for a list of data sets; if both are set, a driver uses the one that it declares.
 if [[ -n "${dataset:-}" || -n "${datasets:-}" ]]; then
     dataset="${dataset:-${datasets:-}}"
     datasets="${datasets:-${dataset}}"
 fi
 
-# The variables that locate images, each also a flag of the Python scripts: those of the declared data sets.
+# The variables with the paths of images, from the declarations of the data sets; each is also a flag of the Python
+# scripts.
 image_variables="$(PYTHONPATH="${repository}" "${python}" -c \
     "import yacs; from cog.data import datasets; print(*datasets.flags())" 2> /dev/null)" ||
     die "${python} lacks this toolkit's requirements; activate the environment it is installed in, or name its Python" \
@@ -41,7 +42,7 @@ done
 
 unset variable
 
-# set_image_flags: put the variables that locate images into the array `image_flags`, as flags.
+# set_image_flags: put the variables with the paths of images into the array `image_flags`, as flags.
 set_image_flags() {
     local name
     image_flags=()
@@ -50,7 +51,7 @@ set_image_flags() {
     done
 }
 
-# nearest WORD NAME...: what to do about an unknown word.
+# nearest WORD NAME...: print a hint about an unknown word, with the nearest name if one is close.
 nearest() {
     PYTHONPATH="${repository}" "${python}" -c '
 import sys
@@ -70,9 +71,9 @@ require() {
     done
 }
 
-# read_command_line NAME... -- "$@": assign name=value arguments, keep the rest in the array `extra`; of that, the KEY
-# VALUE pairs in `config_pairs`, too, the flags that every script with an output folder has in `common_flags`, and
-# --limit, which print_results.py has as well, in `limit_flags`; `checking` tells whether --check is among them.
+# read_command_line NAME... -- "$@": assign name=value arguments, and put all others into the array `extra`. From these,
+# also put KEY VALUE pairs into `config_pairs`, the common flags of all scripts with an output folder into
+# `common_flags`, and --limit, which print_results.py also has, into `limit_flags`. With --check, `checking` is set.
 read_command_line() {
     local known=() argument name
     while [[ $# -gt 0 && "$1" != "--" ]]; do
@@ -133,13 +134,13 @@ read_command_line() {
             [[ "${argument}" != "--check" ]] || checking="yes"
         fi
     done
-    [[ -z "${of_flag}" ]] || extra+=("${of_flag}") # without a value: the Python script says so
+    [[ -z "${of_flag}" ]] || extra+=("${of_flag}") # without a value: the Python script reports the error
     for name in dataset datasets trained_on; do
         [[ " ${known[*]} " != *" ${name} "* ]] || name_datasets "${name}"
     done
 }
 
-# name_datasets VARIABLE: put names of data sets in the place of their labels (L5: cog_l5), unless all are the user's own.
+# name_datasets VARIABLE: replace labels of data sets by names (L5: cog_l5), unless images_root names the user's own.
 name_datasets() {
     [[ "${!1}" == *[A-Z-]* && "${!1}" != "None" && "${images_root:-None}" == "None" ]] || return 0
     printf -v "$1" '%s' "$(PYTHONPATH="${repository}" "${python}" -c '
@@ -151,8 +152,8 @@ print(*(find_dataset(name, root=root) for name in sys.argv[2].split()))
 ' "${models_root_dir:-None}" "${!1}")"
 }
 
-# Schedulers announce the end of a job by SIGTERM or SIGUSR1 to this shell. It is passed on to the Python process at
-# work, which saves and ends with exit code 75: the same command continues from there.
+# Schedulers announce the end of a job by sending SIGTERM or SIGUSR1 to this shell. The shell forwards the signal to the
+# running Python process, which saves its work and ends with exit code 75; the same command continues this work.
 child=""
 interrupted=""
 signals=0
@@ -165,7 +166,7 @@ forward() {
 }
 trap 'forward TERM' TERM
 trap 'forward USR1' USR1
-trap 'signals=$((signals + 1))' INT # ^C reaches both; its end is waited for
+trap 'signals=$((signals + 1))' INT # ^C reaches the Python process, too; the shell waits for its end
 
 stop_if_interrupted() {
     if [[ -n "${interrupted}" ]]; then
@@ -174,15 +175,15 @@ stop_if_interrupted() {
     fi
 }
 
-# print_results HEADING ARGUMENT...: the table at the end; there is none with --check.
+# print_results HEADING ARGUMENT...: print the table at the end, unless --check is given.
 print_results() {
     [[ -z "${checking}" ]] || return 0
     echo "$1"
     "${python}" "${repository}/print_results.py" "${@:2}" ${limit_flags[@]+"${limit_flags[@]}"}
 }
 
-# run_step DESCRIPTION COMMAND...: announce, run, and stop everything at the first failure. With --check all steps are
-# looked at, and those with problems named at the end.
+# run_step DESCRIPTION COMMAND...: print the step, run it, and exit at the first failure. With --check, all steps are
+# checked, and the faulty ones are named at the end.
 step_number=0
 bad_steps=()
 run_step() {
@@ -191,8 +192,8 @@ run_step() {
     step_number=$((step_number + 1))
     stop_if_interrupted
     echo "[${step_number}/${n_steps}] ${description}"
-    # In the background, because bash handles no signal while it waits for a foreground process; there ^C would be
-    # ignored if it were not for the trap.
+    # In the background, because bash handles no signal while it waits for a foreground process. Processes in the
+    # background ignore ^C by default, hence the trap.
     (
         trap - INT
         exec "$@"
@@ -202,7 +203,7 @@ run_step() {
         seen=${signals}
         status=0
         wait "${child}" || status=$?
-        # A signal ends the wait, not the process.
+        # A signal to this shell ends the wait, but not the process.
         [[ ${signals} -ne ${seen} ]] || break
     done
     child=""
@@ -236,10 +237,10 @@ count_words() {
     echo $#
 }
 
-# The variables of the scripts that train classifiers, beside those of one script only.
+# Variables that all scripts for classifiers have.
 classifier_variables=(models_root_dir model_name dataset train_features_dir test_features_dir output_dir seeds)
 
-# require_features: stop unless the features are named; sets n_datasets.
+# require_features: stop unless variables determine the features; sets n_datasets.
 require_features() {
     if [[ "${train_features_dir}" == "None" && "${test_features_dir}" == "None" ]]; then
         require models_root_dir model_name dataset
@@ -247,7 +248,7 @@ require_features() {
     n_datasets=$(count_words ${dataset})
 }
 
-# output_of DATASET: the folder of its classifiers; None: the default one.
+# output_of DATASET: print the folder of the classifiers on this data set; None: the default folder.
 output_of() {
     if [[ "${output_dir}" != "None" && ${n_datasets} -gt 1 ]]; then
         echo "${output_dir}/$1"
@@ -256,8 +257,8 @@ output_of() {
     fi
 }
 
-# train_classifiers DESCRIPTION DATASET OUTPUT_DIR ARGUMENT...: one step with all seeds. Keys among the arguments of
-# logreg.py win over those on the command line.
+# train_classifiers DESCRIPTION DATASET OUTPUT_DIR ARGUMENT...: train classifiers with all seeds in one step. Keys among
+# the arguments have precedence over keys on the command line of the driver.
 train_classifiers() {
     run_step "$1" \
         "${python}" "${repository}/logreg.py" \
@@ -273,7 +274,7 @@ train_classifiers() {
         "${@:4}"
 }
 
-# print_classifiers HEADING DATASET OUTPUT_DIR ARGUMENT...: the averages of what train_classifiers has trained.
+# print_classifiers HEADING DATASET OUTPUT_DIR ARGUMENT...: print the averages of the runs of train_classifiers.
 print_classifiers() {
     print_results "$1" \
         --logreg_root_dir="$3" \
@@ -285,11 +286,11 @@ print_classifiers() {
         "${@:4}"
 }
 
-# The variables of the scripts that run studies, beside those of one script only.
+# Variables that all scripts for studies have.
 study_variables=(models_root_dir model_names datasets splits seeds shots ${image_variables} model_loader models_file
     log_dir stages extract_task logreg_task extract_args logreg_args)
 
-# run_study FLAG... -- NAME...: run a study with these flags; the variables NAME, too, become flags.
+# run_study FLAG... -- NAME...: run a study with these flags; the study variables and the variables NAME are flags, too.
 run_study() {
     local flags=() name argument
     while [[ "$1" != "--" ]]; do
@@ -297,7 +298,7 @@ run_study() {
         shift
     done
     shift
-    set -f # patterns in model_names are for folders under the root, not here
+    set -f # patterns in model_names refer to folders under the root, not to files in the current folder
     for name in "${study_variables[@]}" "$@"; do
         case "${name}" in
             model_names) flags+=(--models ${model_names}) ;;
@@ -305,7 +306,7 @@ run_study() {
             *) flags+=("--${name}=${!name}") ;;
         esac
     done
-    # These are for the study, the rest for the Python scripts.
+    # These flags are for the study, all others for the Python scripts.
     local passed=()
     for argument in ${extra[@]+"${extra[@]}"}; do
         case "${argument}" in

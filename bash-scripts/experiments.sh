@@ -13,38 +13,38 @@
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
-# --- Variables to set: here, from the environment, or as name=value on the command line. ---
+# --- Variables to set: here, in the environment, or as name=value on the command line. ---
 models_root_dir="${models_root_dir:-None}"
-# One or several, separated by spaces; so are data sets.
+# One name or several, separated by spaces; likewise for data sets.
 model_name="${model_name:-sup_resnet50}"
 datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
-# Which of them: logreg fewshot label_free cross distance subtrees winners pca balanced mlp mlp_noact finetune; all.
-# Those that would take days on this machine are left out, unless you name them here.
+# Some of logreg fewshot label_free cross distance subtrees winners pca balanced mlp mlp_noact finetune, or all.
+# Experiments that would take more than a day on this machine are left out, unless you name them here.
 default_experiments="logreg fewshot label_free cross distance subtrees winners pca balanced mlp mlp_noact"
 experiments="${experiments:-${default_experiments}}"
 seeds="${seeds:-22 37 45 77 93}"
 shots="${shots:-1 2 4 8 16 32 64 128}"
-# Numbers of principal components; those above the dimensions of a model's features are left out.
+# Numbers of principal components; numbers above the dimensions of a model's features are left out.
 dims="${dims:-32 64 128 256 512 1024}"
-# Training images per class of the balanced experiment.
+# Largest number of training images per class in the balanced experiment.
 max_per_class="${max_per_class:-732}"
-# Data set whose classifiers are applied to the others' test images.
+# Data set whose classifiers are applied to the test images of the other data sets.
 trained_on="${trained_on:-in1k}"
-# levels.csv of build_levels.py; None: no analysis of semantic distance, nor (it needs WordNet 3.0, too) of subtrees.
+# levels.csv of build_levels.py; None: no analyses of semantic distance and of subtrees (which also needs WordNet 3.0).
 levels_csv="${levels_csv:-None}"
-# Model that the others are compared with concept by concept; None: no such comparison.
+# Model with which the others are compared concept by concept; None: no such comparison.
 against="${against:-None}"
-# Images: of the confident errors, for a contact sheet; and for fine-tuning, which needs the level files, too.
+# Images for contact sheets of confident errors, and for fine-tuning, which also needs the level files.
 in1k_images_root="${in1k_images_root:-None}"
 in1k_blurred_images_root="${in1k_blurred_images_root:-None}"
 imagenet_images_root="${imagenet_images_root:-None}"
 cog_levels_mapping_file="${cog_levels_mapping_file:-None}"
 cog_concepts_split_file="${cog_concepts_split_file:-None}"
-# A model of your own: FILE.py:load_my_model (fine-tuning).
+# Loader of your own model, for fine-tuning: FILE.py:load_my_model.
 model_loader="${model_loader:-None}"
-# Or many of them in one file (docs/own-models.md).
+# File with several of your own models (docs/own-models.md).
 models_file="${models_file:-None}"
-# Fine-tuning: one run is long. Processes on this machine: one per GPU.
+# Seeds of fine-tuning (one run takes long), and number of its processes on this machine, one per GPU.
 finetune_seeds="${finetune_seeds:-22}"
 n_processes="${n_processes:-1}"
 # -------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ n_processes="${n_processes:-1}"
 read_command_line models_root_dir model_name datasets experiments seeds shots dims max_per_class trained_on levels_csv \
     against ${image_variables} model_loader models_file finetune_seeds n_processes -- "$@"
 require models_root_dir model_name datasets experiments
-# Contact sheets need the images of named data sets, and the names of classes.
+# Contact sheets need the images of named data sets and the names of classes.
 sheet_flags=("--cog_levels_mapping_file=${cog_levels_mapping_file}")
 for name in ${image_variables}; do
     [[ "${name}" != *_images_root ]] || sheet_flags+=("--${name}=${!name}")
@@ -64,15 +64,15 @@ for dataset in ${datasets}; do
     [[ "${dataset}" != cog_l* ]] || levels+=("${dataset}")
     [[ "${dataset}" == "${trained_on}" ]] || others+=("${dataset}")
 done
-# All levels together, where there are several.
+# All levels together, if there are several.
 together="cog_levels"
 [[ ${#levels[@]} -ge 2 ]] || together=""
 all_experiments="logreg fewshot label_free cross distance subtrees winners pca balanced mlp mlp_noact finetune"
-# Neither the default nor "all" names an experiment that would take days.
+# With the default or "all", no experiment is named explicitly: those that would take more than a day are left out.
 named="yes"
 [[ "${experiments}" != "${default_experiments}" ]] || named=""
 [[ "${experiments}" != "all" ]] || { named="" && experiments="${all_experiments}"; }
-# in_wordnet FILE: whether WordNet is found, and has the concepts of a levels.csv.
+# in_wordnet FILE: test whether WordNet is found and contains the concepts of a levels.csv.
 in_wordnet() {
     PYTHONPATH="${repository}${PYTHONPATH:+:${PYTHONPATH}}" "${python}" -c '
 import csv, sys
@@ -123,7 +123,8 @@ for experiment in ${experiments}; do
     esac
 done
 
-# fitting_dims MODEL: those of dims that its features have; all when their width is not told (or there are none yet).
+# fitting_dims MODEL: print the numbers of dims that do not exceed the width of the model's features; all numbers if the
+# width is not known or there are no features yet.
 fitting_dims() {
     local width dim fitting=""
     width="$(PYTHONPATH="${repository}" "${python}" -c '
@@ -144,7 +145,8 @@ print((FeatureFolder(ModelDir(root, model).features(dataset, "train")).metadata(
     echo "${fitting}"
 }
 
-# Expected seconds of each experiment of a model on each data set, as lines (cog/commands/step_times.py).
+# step_times MODEL DIMS: print the expected seconds of each experiment of a model on each data set, as lines
+# (cog/commands/step_times.py).
 step_times() {
     local flags=(${common_flags[@]+"${common_flags[@]}"}) kept_flags=() flag value=""
     for flag in ${flags[@]+"${flags[@]}"}; do
@@ -161,11 +163,11 @@ step_times() {
         ${config_pairs[@]+"${config_pairs[@]}"} 2> /dev/null || true
 }
 
-# takes_days TIMES EXPERIMENT: print how long an experiment takes on all data sets, when that is more than a day.
+# takes_days TIMES EXPERIMENT: print the time of an experiment on all data sets, if it is more than a day.
 takes_days() {
     local name dataset_ seconds text total=0
     while read -r name dataset_ seconds text; do
-        # The line of all data sets together is dataset "-"; seconds that nothing tells are "?".
+        # The line of all data sets together has the data set "-"; unknown seconds are "?".
         if [[ ("${name}" == "$2" || "${name}" == "$2"[0-9]*) && "${dataset_}" != "-" && "${seconds}" != "?" ]]; then
             total=$((total + seconds))
         fi
@@ -173,7 +175,7 @@ takes_days() {
     [[ ${total} -le 86400 ]] || echo "$((total / 3600)) hours"
 }
 
-# expected EXPERIMENT DATASET: print, from the variable times, how long a step takes, or that nothing tells.
+# expected EXPERIMENT DATASET: print the expected time of a step, from the variable times, or that there is no estimate.
 expected() {
     local name dataset_ seconds text
     while read -r name dataset_ seconds text; do
@@ -185,7 +187,7 @@ expected() {
     echo "no estimate"
 }
 
-# One classifier process per data set: its features are loaded once for all seeds and shots.
+# There is one classifier process per data set: its features are loaded once for all seeds and shots.
 n_datasets=$(count_words ${datasets})
 n_steps=0
 dims_of_models=()
@@ -197,7 +199,7 @@ for model in ${model_name}; do
     fitting="${dims}"
     [[ " ${kept[*]-} " != *" pca "* ]] || fitting="$(fitting_dims "${model}")"
     dims_of_models+=("${fitting}")
-    # What an experiment that is left out would have been the input of is left out, too.
+    # Experiments that need the results of a left-out experiment are left out, too.
     times="$([[ -n "${checking}" ]] || step_times "${model}" "${fitting}")"
     times_of_models+=("${times}")
     mine=""
@@ -225,7 +227,7 @@ for model in ${model_name}; do
         esac
     done
 done
-# Compared at the end: both models need their classifiers.
+# Models are compared at the end, because both models need their classifiers.
 compared=()
 if [[ " ${kept[*]-} " == *" winners "* ]]; then
     for model in ${model_name}; do
@@ -234,7 +236,7 @@ if [[ " ${kept[*]-} " == *" winners "* ]]; then
     done
 fi
 n_steps=$((n_steps + ${#compared[@]}))
-# train EXPERIMENT WHAT ARGUMENT...: classifiers of a model on every data set.
+# train EXPERIMENT WHAT ARGUMENT...: train classifiers of a model on every data set.
 train() {
     local key="$1" what="$2" dataset
     shift 2
@@ -252,7 +254,7 @@ train() {
     done
 }
 
-# analyze EXPERIMENT ARGUMENT...: analyses of a model.
+# analyze EXPERIMENT ARGUMENT...: run analyses of a model.
 analyze() {
     local key="$1"
     shift
@@ -266,7 +268,7 @@ analyze() {
         ${config_pairs[@]+"${config_pairs[@]}"}
 }
 
-# finetune: the model on every data set.
+# finetune: fine-tune the model on every data set.
 finetune() {
     local name image_settings=()
     for name in ${image_variables}; do

@@ -8,28 +8,28 @@
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
-# --- Variables to set: here, from the environment, or as name=value on the command line. ---
+# --- Variables to set: here, in the environment, or as name=value on the command line. ---
 model_name="${model_name:-sup_resnet50}"
-# Holds <model_title>/<architecture_name>/model.ckpt; features are written beside it.
+# Folder with <model_title>/<architecture_name>/model.ckpt; features are written beside the checkpoint.
 models_root_dir="${models_root_dir:-None}"
 in1k_images_root="${in1k_images_root:-None}"
-# IN-1K with faces blurred; name it in datasets: in1k_blurred.
+# Images of IN-1K with faces blurred; to use them, add in1k_blurred to datasets.
 in1k_blurred_images_root="${in1k_blurred_images_root:-None}"
 imagenet_images_root="${imagenet_images_root:-None}"
 cog_levels_mapping_file="${cog_levels_mapping_file:-None}"
 cog_concepts_split_file="${cog_concepts_split_file:-None}"
-# A checkpoint elsewhere, and an output folder elsewhere (<output_dir>/<dataset>/features_<split>/).
+# Checkpoint and output folder outside of models_root_dir (features: <output_dir>/<dataset>/features_<split>/).
 ckpt_file="${ckpt_file:-None}"
 output_dir="${output_dir:-None}"
-# A model of your own: FILE.py:load_my_model.
+# Loader of your own model: FILE.py:load_my_model.
 model_loader="${model_loader:-None}"
-# Or many of them in one file (docs/own-models.md).
+# File with several of your own models (docs/own-models.md).
 models_file="${models_file:-None}"
-# A data set of your own: holds {train,test}/<class>/*; name it in datasets.
+# Images of your own data set, {train,test}/<class>/*; add the name of the data set to datasets.
 images_root="${images_root:-None}"
 datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
 splits="${splits:-test train}"
-# Processes on this machine that share the work, one GPU each.
+# Number of processes on this machine that share the work, one per GPU.
 n_processes="${n_processes:-1}"
 # -------------------------------------------------------------------------------------------
 
@@ -43,7 +43,7 @@ if [[ "${n_processes}" -gt 1 ]]; then
     launch=(env "PYTHONPATH=${repository}${PYTHONPATH:+:${PYTHONPATH}}" "${python}" -m cog.runtime.launch "${n_processes}")
 fi
 
-# extract DATASETS SPLITS OUTPUT_DIR: one process, which loads the network once.
+# extract DATASETS SPLITS OUTPUT_DIR: extract features in one process, which loads the network once.
 extract() {
     run_step "features of ${model_name}: $1 $2" \
         "${launch[@]}" "${repository}/extract_features.py" \

@@ -7,16 +7,16 @@
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
-# --- Variables to set: here, from the environment, or as name=value on the command line. ---
+# --- Variables to set: here, in the environment, or as name=value on the command line. ---
 # Either the root of all models, a model and a data set (or several, separated by spaces) ...
 models_root_dir="${models_root_dir:-None}"
 model_name="${model_name:-sup_resnet50}"
 dataset="${dataset:-None}"
-# ... or two folders that hold X_Y.pth each.
+# ... or two folders with one X_Y.pth each.
 train_features_dir="${train_features_dir:-None}"
 test_features_dir="${test_features_dir:-None}"
-# Results go to <output_dir>/seed-<seed>/ (several data sets: <output_dir>/<dataset>/seed-<seed>/).
-# Optional with models_root_dir: default <dataset>/eval_logreg/seed-<seed>/ beside the features.
+# Results are written to <output_dir>/seed-<seed>/ (several data sets: <output_dir>/<dataset>/seed-<seed>/).
+# None, with models_root_dir: to <dataset>/eval_logreg/seed-<seed>/ beside the features.
 output_dir="${output_dir:-None}"
 seeds="${seeds:-22 37 45 77 93}"
 # -------------------------------------------------------------------------------------------

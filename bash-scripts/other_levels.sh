@@ -9,22 +9,22 @@
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
-# --- Variables to set: here, from the environment, or as name=value on the command line. ---
-# The published levels; their concepts are ranked again (supplement D).
+# --- Variables to set: here, in the environment, or as name=value on the command line. ---
+# File of the published levels; their concepts are ranked again (supplement D).
 levels="${levels:-None}"
-# All concepts of ImageNet-21K, which span the taxonomy: a CSV of image counts, or a list of ids.
+# All concepts of ImageNet-21K, which span the taxonomy: a CSV file of image counts, or a list of WordNet ids.
 image_counts="${image_counts:-None}"
 concepts="${concepts:-None}"
-# Ids the networks were trained on; None: the 1000 of IN-1K.
+# WordNet ids of the concepts on which the networks were trained; None: the 1000 of IN-1K.
 seen_wnids="${seen_wnids:-None}"
 output_dir="${output_dir:-None}"
 # Values of --similarity of build_levels.py.
 measures="${measures:-wup jcn}"
-# A file of word vectors adds levels by them; None: none.
+# File of word vectors, for levels by these vectors; None: no such levels.
 embeddings="${embeddings:-None}"
 # Number of random draws of one level.
 draws="${draws:-15}"
-# Models whose features of in1k and of the levels are there; None: only levels and overlap.
+# Folder of models with features of in1k and of the levels; None: only levels and overlap.
 models_root_dir="${models_root_dir:-None}"
 model_name="${model_name:-sup_resnet50}"
 seeds="${seeds:-22 37 45 77 93}"
@@ -39,7 +39,7 @@ require levels output_dir
 n_steps=$(($(count_words ${measures}) + draws + 1))
 [[ "${models_root_dir}" == "None" ]] || n_steps=$((n_steps + $(count_words ${model_name}) * 2 + 1))
 
-# build NAME FLAG...: the levels of one kind.
+# build NAME FLAG...: build the levels of one kind.
 build() {
     run_step "levels: $1" \
         "${python}" "${repository}/build_levels.py" \

@@ -9,10 +9,11 @@
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
-# --- Variables to set: here, from the environment, or as name=value on the command line. ---
-# Holds <model_title>/<architecture_name>/<dataset>/eval_*/seed-*.
+# --- Variables to set: here, in the environment, or as name=value on the command line. ---
+# Folder with <model_title>/<architecture_name>/<dataset>/eval_*/seed-*.
 models_root_dir="${models_root_dir:-None}"
-# Several, separated by spaces; patterns such as deit_* mean folders under the root. None: all models there.
+# One name or several, separated by spaces; patterns such as deit_* match folders under the root. None: all models under
+# the root.
 model_names="${model_names:-None}"
 # None: all data sets of each model.
 datasets="${datasets:-None}"
@@ -20,6 +21,6 @@ datasets="${datasets:-None}"
 
 read_command_line models_root_dir model_names datasets -- "$@"
 require models_root_dir
-set -f # patterns in model_names are for folders under the root, not here
+set -f # patterns in model_names refer to folders under the root, not to files in the current folder
 PYTHONPATH="${repository}${PYTHONPATH:+:${PYTHONPATH}}" exec "${python}" -m cog.commands.pack \
     --models_root_dir="${models_root_dir}" --models ${model_names} --datasets ${datasets} ${extra[@]+"${extra[@]}"}

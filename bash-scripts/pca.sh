@@ -7,19 +7,19 @@
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
-# --- Variables to set: here, from the environment, or as name=value on the command line. ---
+# --- Variables to set: here, in the environment, or as name=value on the command line. ---
 # Either the root of all models, a model and a data set (or several, separated by spaces) ...
 models_root_dir="${models_root_dir:-None}"
 model_name="${model_name:-sup_resnet50}"
 dataset="${dataset:-None}"
-# ... or two folders that hold X_Y.pth each.
+# ... or two folders with one X_Y.pth each.
 train_features_dir="${train_features_dir:-None}"
 test_features_dir="${test_features_dir:-None}"
-# Results go to <output_dir>_pca<dim>/seed-<seed>/ (several data sets: <output_dir>/<dataset>_pca<dim>/...).
-# Optional with models_root_dir: default <dataset>/eval_logreg_pca<dim>/seed-<seed>/ beside the features.
+# Results are written to <output_dir>_pca<dim>/seed-<seed>/ (several data sets: <output_dir>/<dataset>_pca<dim>/...).
+# None, with models_root_dir: to <dataset>/eval_logreg_pca<dim>/seed-<seed>/ beside the features.
 output_dir="${output_dir:-None}"
 seeds="${seeds:-22 37 45 77 93}"
-# Numbers of components; at most as many as the features have dimensions.
+# Numbers of components, at most the number of dimensions of the features.
 dims="${dims:-32 64 128 256 512 1024}"
 # -------------------------------------------------------------------------------------------
 
@@ -27,7 +27,7 @@ read_command_line "${classifier_variables[@]}" dims -- "$@"
 require_features
 
 n_steps=$((n_datasets * $(count_words ${dims})))
-# output_with DATASET DIM
+# output_with DATASET DIM: print the output folder of the classifiers on this number of components.
 output_with() {
     local folder
     folder="$(output_of "$1")"

@@ -7,15 +7,16 @@
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/setup.sh"
 
-# --- Variables to set: here, from the environment, or as name=value on the command line. ---
+# --- Variables to set: here, in the environment, or as name=value on the command line. ---
 output_dir="${output_dir:-${repository}/cog-quickstart}"
 seeds="${seeds:-22 37}"
 shots="${shots:-1 4}"
-# Another world: other siblings, looks and images; needs an output_dir of its own.
+# Seed of the miniature; another seed gives other siblings, appearances and images, and needs another output_dir.
 world_seed="${world_seed:-0}"
-# Training and test images. Fewer are quicker and decide less; they need an output_dir of their own, too.
+# Numbers of training and test images per concept. Smaller numbers take less time, give less certain results, and need
+# another output_dir, too.
 images_per_concept="${images_per_concept:-80 50}"
-# Learning rates and weight decays that each classifier's search tries; the protocol has 30.
+# Number of trials of each classifier's search; the protocol has 30.
 n_trials="${n_trials:-30}"
 # -------------------------------------------------------------------------------------------
 
@@ -47,8 +48,8 @@ mkdir -p "${output_dir}/logs" || fail "cannot write into output_dir=${output_dir
 output_dir="$(cd "${output_dir}" && pwd)"
 cd "${repository}"
 
-# One thread per process: sums, and so the trained network, are then the same on any number of processors, and
-# nothing waits for a processor that other work keeps busy. Two processes run at once where there are two.
+# With one thread per process, sums, and therefore the trained network, are the same on any number of processors, and no
+# thread waits for a busy processor. If there are two processors, two processes run at the same time.
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 n_cpus="$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc 2> /dev/null || getconf _NPROCESSORS_ONLN 2> /dev/null || echo 1)"
 n_jobs=$((n_cpus >= 2 ? 2 : 1))
@@ -62,8 +63,8 @@ step() {
     echo "[${step_number}/${n_steps}] $* (after $((SECONDS - started)) s)"
 }
 
-# in_parallel LOG_PREFIX NAME:COMMAND...: run the commands, at most n_jobs at once, each with its own log; show
-# the logs' last lines now and then; stop everything at the first failure.
+# in_parallel LOG_PREFIX NAME:COMMAND...: run the commands, at most n_jobs at the same time, each with its own log;
+# print the last lines of the logs at intervals; stop all commands at the first failure.
 in_parallel() {
     local prefix="$1" job next=0 last=${SECONDS} failed=""
     shift
@@ -141,7 +142,7 @@ levels_dir="${output_dir}/levels"
 if [[ -f "${levels_dir}/report.json" ]]; then
     echo "${levels_dir} exists"
 else
-    # All concepts have as many images; the paper's list of discarded concepts is about photographs.
+    # All concepts have the same number of images; the paper's list of discarded concepts applies only to photographs.
     : > "${output_dir}/discarded_wnids.txt"
     "${python}" build_levels.py --imagenet_images_root "${output_dir}/in21k" --output_dir "${levels_dir}" \
         --image_counts "${output_dir}/image_counts.csv" --seen_wnids "${output_dir}/seen_wnids.txt" \
@@ -156,7 +157,7 @@ echo "All concepts in one picture: ${output_dir}/overview.png; why a concept is 
 datasets="in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5"
 export models_root_dir="${output_dir}/models"
 export model_loader="${repository}/cog/miniature/loader.py:load_my_model"
-# What they have seen in pretraining is theirs to say: nothing but the seen concepts, or nothing at all.
+# The file states the pretraining data of the two networks: the seen concepts only, or none.
 export models_file="${output_dir}/models.yaml"
 printf '%s: {pretraining: IN-1K}\n' miniature_convnet miniature_random > "${models_file}"
 export in1k_images_root="${output_dir}/in1k"
@@ -164,8 +165,8 @@ export imagenet_images_root="${output_dir}/in21k"
 export cog_levels_mapping_file="${levels_dir}/cog_levels_mapping_file.pkl"
 export cog_concepts_split_file="${levels_dir}/cog_concepts_split_file.pkl"
 
-# Commands for in_parallel. Paths are exported, so that they may hold any character; the drivers have an
-# output_dir of their own, which stays unset: results go beside the features.
+# Commands for in_parallel. Paths are exported, so that they may contain any character. The variable output_dir of the
+# drivers has another meaning and is unset for them, so that results are written beside the features.
 export output_dir python
 train() {
     echo "\"\${python}\" -m cog.miniature train --output_dir \"\${output_dir}\" --model $1"

@@ -1,11 +1,11 @@
 # Environment for the drivers that must run on a bare machine (quickstart.sh, test.sh); sourced, not run.
 #
-#   ensure_environment [EXTRA] sets `python` to an environment with this package, and its extra, installed
-#   ensure_wordnet             makes WordNet 3.0 available, sets COG_WORDNET_DIR when it had to be fetched
+#   ensure_environment [EXTRA] sets `python` to that of an environment with this package and its extra
+#   ensure_wordnet             makes WordNet 3.0 available; sets COG_WORDNET_DIR if it was downloaded
 
 set -euo pipefail
 
-# Where this file really is: the scripts, or this folder, may be reached through a link.
+# Resolved from the real path of this file, because the scripts, or this folder, may be reached through symbolic links.
 repository="$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")"
 
 fail() {
@@ -13,7 +13,7 @@ fail() {
     exit 2
 }
 
-# A virtual environment at .venv, made once; COG_PYTHON names another environment that is used as it is.
+# ensure_environment [EXTRA]: create a virtual environment in .venv, once, or use that of COG_PYTHON unchanged.
 ensure_environment() {
     local extra="${1:-}" venv="${repository}/.venv" what base stamp
     what="${repository}${extra:+[${extra}]}"
@@ -28,12 +28,12 @@ ensure_environment() {
         echo "Making the virtual environment ${venv} ..."
         [[ ! -e "${venv}" ]] || fail "${venv} exists but holds no bin/python; move it away"
         if ! "${base}" -m venv "${venv}"; then
-            rm -rf "${venv}" # without python3-venv it is left half made, and would look finished next time
+            rm -rf "${venv}" # without python3-venv it is incomplete, and would look complete in the next call
             fail "python3 -m venv failed; on Debian or Ubuntu: apt-get install python3-venv"
         fi
     fi
     python="${venv}/bin/python"
-    # Installed again only when the requirements change or the extra is new.
+    # The package is installed again only if the requirements have changed or the extra is new.
     stamp="${venv}/.installed${extra:+-${extra}}"
     if [[ ! -f "${stamp}" || "${repository}/pyproject.toml" -nt "${stamp}" || "${repository}/setup.py" -nt "${stamp}" ]]; then
         echo "Installing imagenet-cog with its requirements (PyTorch is large: several GB, a few minutes) ..."
@@ -56,7 +56,7 @@ find_python() {
     fail "Python 3.11 or newer is needed and was not found"
 }
 
-# WordNet 3.0: what is installed, else NLTK's download, else Debian's package (no root needed: it is unpacked).
+# ensure_wordnet: find an installed WordNet 3.0, else download it with NLTK, else unpack Debian's package (no root).
 ensure_wordnet() {
     local folder="${repository}/.venv/share/wordnet" work
     if wordnet_found; then
@@ -73,7 +73,7 @@ ensure_wordnet() {
     fi
     if command -v apt-get > /dev/null && command -v dpkg-deb > /dev/null; then
         work="$(mktemp -d)"
-        # Unpacked into the environment instead of installed: the same with and without root.
+        # Unpacked into the environment instead of installed, so that it works in the same way with and without root.
         if (cd "${work}" && fetch_debian_package wordnet-base && dpkg-deb -x wordnet-base_*.deb .) > "${work}/log" 2>&1; then
             mkdir -p "${folder}"
             cp "${work}/usr/share/wordnet/"{data,index}.noun "${folder}/"
@@ -89,7 +89,7 @@ wordnet_found() {
     "${python}" -c "import cog.levels.wordnet; cog.levels.wordnet.load_wordnet()" 2> /dev/null
 }
 
-# apt-get download needs package lists; a bare container has none, and without root they go elsewhere.
+# apt-get download needs package lists; a bare container has none, and without root they are saved in another folder.
 fetch_debian_package() {
     apt-get download "$1" && return
     local lists="${PWD}/lists"

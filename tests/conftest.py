@@ -1,4 +1,4 @@
-"""What all tests share: which ones run, one thread, and small inputs (see ``tiny.py``)."""
+"""Settings and fixtures of all tests: selection of tests, one thread, and small inputs (see ``tiny.py``)."""
 
 from __future__ import annotations
 
@@ -31,47 +31,48 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    # Where bytecode is not written, each of the hundreds of processes that tests start would compile the package again.
+    # Without bytecode, each of the hundreds of processes that tests start would compile the package again.
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if not os.path.exists(importlib.util.cache_from_source(pytest.__file__)):
-        # Libraries without bytecode, which may lie where none can be written. Compiling all of them takes 15 seconds.
+        # Libraries without bytecode may be in a read-only folder. Compiling all of them takes 15 seconds.
         sys.pycache_prefix = os.environ.setdefault(
             "PYTHONPYCACHEPREFIX", str(REPOSITORY / ".pytest_cache/bytecode")
         )
     if hasattr(config, "workerinput"):
-        # All results are sent by then. Taking thousands of modules apart object by object takes seconds. What is
-        # registered last runs first, so this comes after everything that is registered later.
+        # Deleting the objects of thousands of modules takes seconds. All results have been sent at this point, because
+        # functions run in reverse order of registration, so that this one runs after those that are registered later.
         atexit.register(os._exit, 0)
-    # Child processes of tests inherit it; torch in this process is told below.
+    # Child processes of tests inherit this variable; the number of threads in this process is set below.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # Thousands of tests and all of PyTorch are made once and stay: nothing to look through for garbage, now and later.
+    # The objects of thousands of tests and of PyTorch are created once and kept: searching them for garbage is in vain.
     gc.disable()
     _use_memory_for_files()
-    # A shell starts jobs in the background with ^C ignored, and their children inherit that: tests send it on purpose.
+    # A shell starts background jobs with ^C ignored, and their children inherit this, but some tests send ^C.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-#: Bytes that must be free there; tests leave little behind and delete what is large.
+#: Bytes that must be free in memory; tests leave few files behind and delete large ones.
 _ROOM_FOR_FILES = 8 << 30
 
 
 def _use_memory_for_files():
-    """Let temporary files lie in memory where there is much of it: outputs are synced, and disks take long for that."""
+    """Put temporary files into memory if it is large enough, because outputs are synced, which is slow on disks."""
     folder, memory = "/dev/shm", Path("/proc/meminfo")
     if os.environ.get("TMPDIR") or not os.access(folder, os.W_OK | os.X_OK) or not memory.is_file():
         return
     (available,) = (line.split()[1] for line in memory.read_text().splitlines() if "MemAvailable" in line)
     filesystem = os.statvfs(folder)
     free = min(filesystem.f_bavail * filesystem.f_frsize, 1024 * int(available))
-    # Tests execute scripts that they write.
+    # The folder must allow execution, because tests execute scripts that they write.
     if free >= _ROOM_FOR_FILES and not filesystem.f_flag & os.ST_NOEXEC:
         os.environ["TMPDIR"] = folder
         tempfile.tempdir = None
 
 
-#: Files that take longest, longest first: nothing is left to wait for at the end. The second mostly waits for SLURM.
+#: Files of the slowest tests, slowest first, so that no process waits for them at the end. The second mostly waits for
+#: SLURM.
 _LONGEST = (
     "test_miniature.py", "test_slurm.py", "test_docs.py", "test_models_golden.py", "test_sources.py", "test_crash.py",
     "test_experiments_driver.py", "test_models_faults.py", "test_bash_scripts.py", "test_models.py",
@@ -86,7 +87,7 @@ def pytest_collection_modifyitems(config, items):
     places = {name: place for place, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
     left_out = _left_out(config)
-    # Skipping more than a thousand tests one by one would take seconds.
+    # Deselected instead of skipped, because skipping more than a thousand tests takes seconds.
     config.hook.pytest_deselected(items=[item for item in items if left_out & item.keywords.keys()])
     items[:] = [item for item in items if not left_out & item.keywords.keys()]
     needs_gpu = [item for item in items if "gpu" in item.keywords]
@@ -99,7 +100,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _left_out(config):
-    """Return the markers whose tests are left out."""
+    """Return the markers of tests that do not run."""
     if config.getoption("--slow") or os.environ.get("CI", "").lower() in ("true", "1"):
         return set()
     return {"slow"} if config.getoption("--slurm") else {"slow", "slurm"}
@@ -112,15 +113,16 @@ def pytest_report_header(config):
 
 def pytest_collection_finish(session):
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)  # rarer than usual, which took a tenth of the time
+    gc.set_threshold(20_000, 20, 20)  # less often than by default, which took a tenth of the time
     gc.enable()
-    # Libraries complain at the end about what was never collected; before, pytest looks for it several times.
+    # Unfreeze at exit, because libraries warn about objects that were never collected; not before, because pytest
+    # collects several times at its end.
     atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread():
-    """The machine's processors are shared with other work, and sums are then the same everywhere."""
+    """Use one thread: sums are then the same on every machine, and other programs share the processors."""
     import torch
 
     torch.set_num_threads(1)
@@ -128,16 +130,16 @@ def _one_thread():
 
 @pytest.fixture(scope="session", autouse=True)
 def _cache_of_the_tests(tmp_path_factory):
-    """Indexes of archives go into a folder of the tests, in child processes, too."""
+    """Write indexes of archives into a temporary folder, in child processes, too."""
     os.environ["COG_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(autouse=True)
 def _fresh_logging():
-    """Let each test log to the standard error of its own time, and caplog see it.
+    """Reset the logger before and after each test, so that it logs to the test's standard error and to caplog.
 
-    Fixtures of a module or a session run commands before this one: what they set up must not stay either, since pytest
-    gives loggers that do not propagate handlers of their own, and records would then be seen twice.
+    Fixtures of a module or a session run commands before this fixture. Their logging must be reset, too, because pytest
+    adds its own handlers to loggers that do not propagate, and records would appear twice.
     """
     logger = logging.getLogger("cog")
     logger.handlers, logger.propagate = [], True
@@ -149,13 +151,13 @@ def _fresh_logging():
 
 @pytest.fixture(scope="session")
 def repository() -> Path:
-    """The checkout."""
+    """Return the root of the checkout."""
     return REPOSITORY
 
 
 @pytest.fixture(scope="session")
 def shared_dir() -> Path:
-    """The folder of real inputs beside the checkout; tests that need it are skipped elsewhere."""
+    """Return the folder of real inputs beside the checkout; without it, tests that need it are skipped."""
     path = REPOSITORY.parent / "shared"
     if not path.is_dir():
         pytest.skip(f"{path} is not there")
@@ -164,7 +166,7 @@ def shared_dir() -> Path:
 
 @pytest.fixture(scope="session")
 def wordnet():
-    """WordNet 3.0 as a graph; tests that need it are skipped where it is not installed."""
+    """Return WordNet 3.0 as a graph; if it is not installed, tests that need it are skipped."""
     from cog.errors import CogError
     from cog.levels.wordnet import load_wordnet
 
@@ -176,7 +178,7 @@ def wordnet():
 
 @pytest.fixture(scope="session")
 def python() -> str:
-    """The interpreter for child processes."""
+    """Return the interpreter for child processes."""
     return sys.executable
 
 
@@ -190,7 +192,7 @@ def _started_python():
 
 @pytest.fixture
 def warm_python(request, python) -> str:
-    """The interpreter for drivers; in slow tests, which start many, one that has imported PyTorch already."""
+    """Return the interpreter for drivers; in slow tests, which start many, one that has already imported PyTorch."""
     slow = any(request.node.get_closest_marker(name) for name in ("slow", "slurm"))
     return request.getfixturevalue("_started_python") if slow else python
 
@@ -202,7 +204,7 @@ def _workshop_original(tmp_path_factory) -> tiny.Workshop:
 
 @pytest.fixture
 def workshop(_workshop_original, tmp_path) -> tiny.Workshop:
-    """A :class:`tiny.Workshop` of the test's own, in ``tmp_path / "workshop"``."""
+    """Return a :class:`tiny.Workshop` for one test, in ``tmp_path / "workshop"``."""
     original = _workshop_original
     root = tmp_path / "workshop"
     shutil.copytree(original.root, root)
@@ -213,7 +215,7 @@ def workshop(_workshop_original, tmp_path) -> tiny.Workshop:
 
 @pytest.fixture
 def image_tree(tmp_path) -> Path:
-    """``{train,test}/<class>/*.png``: 3 classes of 3 images in each split."""
+    """Write ``{train,test}/<class>/*.png``, 3 classes of 3 images in each split, and return the folder."""
     for split, seed in (("train", 1), ("test", 2)):
         tiny.write_class_folders(
             tmp_path / "images" / split, classes=("crow", "duck", "wren"), suffix=".png", seed=seed
@@ -223,13 +225,13 @@ def image_tree(tmp_path) -> Path:
 
 @pytest.fixture
 def loader_file(tmp_path) -> Path:
-    """A file whose ``load_my_model`` makes a 4-dimensional network without a checkpoint."""
+    """Write a file with ``load_my_model`` that returns a network with 4 features and needs no checkpoint."""
     return tiny.write_loader(tmp_path / "my_net.py")
 
 
 @pytest.fixture
 def feature_folders(tmp_path) -> tuple[Path, Path]:
-    """Folders of training and test features: 3 classes, 10 images each, 8 dimensions, easy to separate."""
+    """Return folders of training and test features: 3 classes, 10 images each, 8 dimensions, easy to separate."""
     return (
         tiny.write_features(tmp_path / "features_train", seed=0, name="tiny_net_birds_train"),
         tiny.write_features(tmp_path / "features_test", seed=1, name="tiny_net_birds_test"),
@@ -238,13 +240,13 @@ def feature_folders(tmp_path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def seen_in1k_alone(monkeypatch):
-    """No model may have seen the levels in pretraining, so that tables and figures have neither mark nor footnote."""
+    """Give all models the pretraining data IN-1K, so that tables and figures have neither mark nor footnote."""
     monkeypatch.setattr("cog.results.model_facts.pretraining", lambda *_: "IN-1K")
 
 
 @pytest.fixture
 def show(capsys):
-    """A function that runs print_results.py in this process, and returns what it prints."""
+    """Return a function that runs print_results.py in this process and returns its output."""
     from result_folders import print_results_as_user
 
     def show_(*argv):
@@ -257,7 +259,7 @@ def show(capsys):
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory):
-    """A real browser, headless: CI has Debian's Chromium, elsewhere tests that need it are skipped without."""
+    """Yield a headless browser. CI has Debian's Chromium; elsewhere, tests are skipped if no browser is installed."""
     from browser import Browser, find_chromium
 
     program = find_chromium()

@@ -9,10 +9,11 @@
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../common.sh"
 
-# --- Variables to set: here, from the environment, or as name=value on the command line. ---
-# Holds <model_title>/<architecture_name>/model.ckpt; features and results are written beside it.
+# --- Variables to set: here, in the environment, or as name=value on the command line. ---
+# Folder with <model_title>/<architecture_name>/model.ckpt; features and results are written beside the checkpoint.
 models_root_dir="${models_root_dir:-None}"
-# Several, separated by spaces; patterns such as deit_* mean models under the root or in models_file. None: all of them.
+# One name or several, separated by spaces; patterns such as deit_* match models under the root or in models_file. None:
+# all of these models.
 model_names="${model_names:-None}"
 datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
 splits="${splits:-train test}"
@@ -20,50 +21,50 @@ seeds="${seeds:-22 37 45 77 93}"
 # Training images per class; 0 stands for all.
 shots="${shots:-0 1 2 4 8 16 32 64 128}"
 in1k_images_root="${in1k_images_root:-None}"
-# IN-1K with faces blurred; name it in datasets: in1k_blurred.
+# Images of IN-1K with faces blurred; to use them, add in1k_blurred to datasets.
 in1k_blurred_images_root="${in1k_blurred_images_root:-None}"
 imagenet_images_root="${imagenet_images_root:-None}"
 cog_levels_mapping_file="${cog_levels_mapping_file:-None}"
 cog_concepts_split_file="${cog_concepts_split_file:-None}"
-# A data set of your own: holds {train,test}/<class>/*; name it in datasets.
+# Images of your own data set, {train,test}/<class>/*; add the name of the data set to datasets.
 images_root="${images_root:-None}"
-# Models of your own: FILE.py:load_my_model.
+# Loader of your own models: FILE.py:load_my_model.
 model_loader="${model_loader:-None}"
-# Or many of them in one file (docs/own-models.md).
+# File with several of your own models (docs/own-models.md).
 models_file="${models_file:-None}"
-# Logs, task lists, and in the end results.txt and report.html.
+# Folder of logs, task lists, and at the end results.txt and report.html.
 log_dir="${log_dir:-None}"
 stages="${stages:-extract logreg results}"
-# One extraction task: both splits of a data set with the network loaded once (dataset), or a split (split).
+# Work of one extraction task: both splits of a data set, with the network loaded once (dataset), or one split (split).
 extract_task="${extract_task:-dataset}"
-# One classifier task: all runs of a data set with the features loaded once (dataset), or those of a seed (seed), of a
-# number of shots (shot), or a single one (run).
+# Work of one classifier task: all runs on a data set, with the features loaded once (dataset); the runs of one seed
+# (seed) or of one number of shots (shot); or a single run (run).
 logreg_task="${logreg_task:-dataset}"
-# Further arguments of one script only, such as "--allow_failures 10". All others: at the end of the command line.
+# Arguments for one script only, such as "--allow_failures 10". Give other arguments at the end of the command line.
 extract_args="${extract_args:-None}"
 logreg_args="${logreg_args:-None}"
-# --- SLURM; None leaves the choice to the cluster. ---
+# --- SLURM; None: the default of the cluster. ---
 partition="${partition:-None}"
 account="${account:-None}"
 qos="${qos:-None}"
 constraint="${constraint:-None}"
-# GPUs (0: none) and processors per process, memory per task.
+# Number of GPUs (0: none) and processors per process, memory per task.
 gpus="${gpus:-1}"
 cpus="${cpus:-None}"
 mem="${mem:-None}"
 extract_time="${extract_time:-None}"
 logreg_time="${logreg_time:-None}"
-# Processes that share an extraction task, each with GPUs of its own (srun).
+# Number of processes that share an extraction task, each with its own GPUs (srun).
 ranks_per_task="${ranks_per_task:-1}"
-# Tasks of a kind that run at the same time (%N of an array).
+# Largest number of extraction tasks, and of classifier tasks, that run at the same time (%N of an array).
 throttle="${throttle:-None}"
-# Whether a task that is interrupted queues itself again, how often, and how long before the time limit it is told.
+# Whether an interrupted task queues itself again; how often at most; and seconds between the signal and the time limit.
 requeue="${requeue:-yes}"
 max_requeues="${max_requeues:-100}"
 signal_seconds="${signal_seconds:-120}"
-# Numbers in one array; None: SLURM's MaxArraySize.
+# Largest size of an array; None: SLURM's MaxArraySize.
 max_array_size="${max_array_size:-None}"
-# Further arguments of sbatch: of all jobs, and of one kind.
+# Further arguments of sbatch: for all jobs, and for one kind of jobs.
 sbatch_args="${sbatch_args:-None}"
 extract_sbatch_args="${extract_sbatch_args:-None}"
 logreg_sbatch_args="${logreg_sbatch_args:-None}"

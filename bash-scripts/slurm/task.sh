@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# One task of a study, started by SLURM; submit_study.sh submits it. Runs the line of the task list that belongs to
-# this task (line n + 1 is task n; a job that is no array runs the first). Lines are complete commands, which can be
-# run by hand as well.
+# Run one task of a study under SLURM; submit_study.sh submits it. The task is a line of the task list: line n + 1 for
+# task n of an array, the first line for other jobs. Lines are complete commands, which you can also run by hand.
 #
-# SLURM's warning before the time limit (USR1, to this shell only) is passed on to the command, which saves and ends
-# with exit code 75; the task then puts itself back into the queue, at most so many times, and continues there. SIGTERM
-# is passed on, too, but never answered by a new start: whoever sends it (scancel, a preemption) decides that himself.
+# SLURM sends a warning before the time limit (USR1, only to this shell). This script forwards it to the command, which
+# saves its work and ends with exit code 75; the task then queues itself again, at most MAX_REQUEUES times, and
+# continues. SIGTERM is forwarded, too, but does not cause a requeue: its sender (scancel, a preemption) decides that.
 #   task.sh TASK_LIST MAX_REQUEUES
 
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
@@ -13,7 +12,7 @@ set -uo pipefail
 
 task_list="$1"
 max_requeues="${2:-0}"
-# In an array the number of the job alone would mean all of its tasks.
+# For an array, the number of the job alone would refer to all of its tasks.
 job="${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}}"
 job="${job:-${SLURM_JOB_ID:-}}"
 restarts="${SLURM_RESTART_COUNT:-0}"
@@ -27,7 +26,7 @@ if ! eval "command=(${line})"; then
     exit 2
 fi
 
-# Without a binding of processes to processors each would start a thread for every processor of the node.
+# If processes are not bound to processors, each would start a thread for every processor of the node.
 if [[ -z "${OMP_NUM_THREADS:-}" && -n "${SLURM_CPUS_PER_TASK:-}" ]]; then
     export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK}"
 fi
@@ -43,16 +42,16 @@ trap 'pass_on TERM' TERM
 trap 'pass_on USR1' USR1
 
 [[ -n "${received}" ]] || { "${command[@]}" & child=$!; }
-# A signal that comes between the test and the start of the child would be lost to it.
+# The child has not received a signal that arrived between the test and its start.
 [[ -z "${received}" || -z "${child}" ]] || kill -s "${received}" "${child}" 2> /dev/null
 status=75
 while [[ -n "${child}" ]]; do
     wait "${child}"
     status=$?
-    # A trap ends the waiting with a status above 128 while the child goes on.
+    # A trap ends the wait with a status above 128 while the child is still running.
     kill -0 "${child}" 2> /dev/null || break
 done
-# Ended by the signal itself, before the command could catch it: nothing was begun.
+# The signal ended the command before it could catch the signal, so that no work was begun.
 if [[ -n "${received}" && (${status} -eq 143 || ${status} -eq 138) ]]; then
     status=75
 fi

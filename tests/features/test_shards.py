@@ -172,7 +172,7 @@ def test_other_images_checkpoints_and_versions_are_refused(
         with pytest.raises(CogError, match=r"pillow: .* -> 0\.1"):
             extract_features.main(command)
     more = extraction.write_inputs(tmp_path / "more")
-    extraction.mend(more, 3)
+    extraction.replace_image(more, 3)
     (more / "birds/test/crow/crow_90.png").write_bytes(extraction.path_of(more, 0).read_bytes())
     with pytest.raises(CogError, match=r"made differently \(other images\)"):
         extract_features.main(extraction.arguments(more, unfinished))
@@ -372,7 +372,7 @@ def test_failed_images_are_remembered(spoiled, tmp_path, interrupt, monkeypatch)
 def test_images_mended_in_between_are_extracted(spoiled, tmp_path, interrupt, monkeypatch, caplog):
     command = extraction.arguments(spoiled, tmp_path / "b", "--allow_failures", "4")
     interrupted_run(command, interrupt, 3, monkeypatch)
-    extraction.mend(spoiled, 6)
+    extraction.replace_image(spoiled, 6)
     assert extract_features.main(command) == 0
     assert (
         "rows 4 to 7" in caplog.text

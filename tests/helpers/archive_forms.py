@@ -1,4 +1,4 @@
-"""The same images in the forms of :mod:`cog.data.root_layout`: each function packs a folder of class folders."""
+"""The same images in all forms of :mod:`cog.data.root_layout`: each function packs a folder of class folders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def tar_bytes(members: Iterable[tuple[str, bytes]]) -> bytes:
-    """Return a tar file of named members."""
+    """Return the bytes of a tar file with named members."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, data in members:
@@ -28,12 +28,12 @@ def tar_bytes(members: Iterable[tuple[str, bytes]]) -> bytes:
 
 
 def classes(folder: Path) -> list[Path]:
-    """Return the class folders, not in their order."""
+    """Return the class folders in reverse order."""
     return sorted(folder.iterdir(), reverse=True)
 
 
 def images(folder: Path) -> list[tuple[str, bytes]]:
-    """Return ``<class>/<file>`` and bytes of all images, not in their order."""
+    """Return ``<class>/<file>`` and bytes of all images, in reverse order."""
     return [
         (f"{path.parent.name}/{path.name}", path.read_bytes())
         for path in sorted(folder.glob("*/*"), reverse=True)
@@ -41,7 +41,7 @@ def images(folder: Path) -> list[tuple[str, bytes]]:
 
 
 def tar_per_class(folder: Path, root: Path, *, prefix: str = "") -> None:
-    """ImageNet-21K as distributed: ``n01440764.tar`` with ``n01440764_10026.JPEG``."""
+    """Write a tar file per class, as ImageNet-21K is distributed: ``n01440764.tar`` with ``n01440764_10026.JPEG``."""
     for path in classes(folder):
         members = [
             (f"{prefix.format(path.name)}{file.name}", file.read_bytes()) for file in sorted(path.iterdir())
@@ -50,12 +50,12 @@ def tar_per_class(folder: Path, root: Path, *, prefix: str = "") -> None:
 
 
 def tar_per_class_with_folders(folder: Path, root: Path) -> None:
-    """The same, packed with the folder."""
+    """Write a tar file per class with the class folder inside."""
     tar_per_class(folder, root, prefix="./{}/")
 
 
 def gzipped_members(folder: Path, root: Path) -> None:
-    """The same, every second image compressed: some of ImageNet-21K are."""
+    """Write a tar file per class with every second image compressed, as some images of ImageNet-21K are."""
     for path in classes(folder):
         contents = [(file.name, file.read_bytes()) for file in sorted(path.iterdir())]
         members = [
@@ -66,7 +66,7 @@ def gzipped_members(folder: Path, root: Path) -> None:
 
 
 def tar_of_tars(folder: Path, root: Path, *, name: str = "fall11_whole") -> None:
-    """``ILSVRC2012_img_train.tar``: a tar file per class inside."""
+    """Write a tar file with a tar file per class inside, as ``ILSVRC2012_img_train.tar``."""
     members = [
         (f"{path.name}.tar", tar_bytes((file.name, file.read_bytes()) for file in sorted(path.iterdir())))
         for path in classes(folder)
@@ -75,13 +75,13 @@ def tar_of_tars(folder: Path, root: Path, *, name: str = "fall11_whole") -> None
 
 
 def tar_of_folders(folder: Path, root: Path) -> None:
-    """One tar file with class folders, in GNU's format with long names and a folder above."""
+    """Write one tar file with class folders, in GNU's format with long names and a folder above the classes."""
     with tarfile.open(root / "everything.tar", "w", format=tarfile.GNU_FORMAT) as tar:
         tar.add(folder, f"{'a' * 120}/images")
 
 
 def zip_stored(folder: Path, root: Path) -> None:
-    """One zip file, not compressed, with entries for folders and extra fields in the headers."""
+    """Write one uncompressed zip file, with entries for folders and extra fields in the headers."""
     with zipfile.ZipFile(root / "images.zip", "w", zipfile.ZIP_STORED) as archive:
         for path in classes(folder):
             archive.writestr(f"{path.name}/", b"")
@@ -92,7 +92,7 @@ def zip_stored(folder: Path, root: Path) -> None:
 
 
 def zip_deflated(folder: Path, root: Path) -> None:
-    """One compressed zip file whose sizes come after the data, as from a pipe."""
+    """Write one compressed zip file with the sizes after the data, as from a pipe."""
 
     class Pipe(io.RawIOBase):
         def __init__(self, path: Path) -> None:
@@ -114,14 +114,14 @@ def zip_deflated(folder: Path, root: Path) -> None:
 
 
 def shards(folder: Path, root: Path, *, label: str = "key", name: str = "imagenet22k-train") -> None:
-    """Two WebDataset shards of mixed classes.
+    """Write two WebDataset shards of mixed classes.
 
     Args:
         folder: class folders.
         root: output folder.
-        label: where the class stands: in the ``key``, as ``folder`` of the key, in the ``json``, as ``number`` in the
-            ``.cls`` with ``classes.txt``, or as ``text`` there.
-        name: beginning of the names.
+        label: place of the class: in the ``key``, as ``folder`` of the key, in the ``json``, as ``number`` in the
+            ``.cls`` with ``classes.txt``, or as ``text`` in the ``.cls``.
+        name: beginning of the names of the shards.
     """
     order = sorted(path.name for path in folder.iterdir())
     samples: list[list[tuple[str, bytes]]] = [[], []]
@@ -145,17 +145,17 @@ def shards(folder: Path, root: Path, *, label: str = "key", name: str = "imagene
 
 
 def shards_with_json(folder: Path, root: Path) -> None:
-    """The class in the JSON."""
+    """Write shards with the class in the JSON file of each sample."""
     shards(folder, root, label="json")
 
 
 def shards_with_folders(folder: Path, root: Path) -> None:
-    """The class as folder of the key."""
+    """Write shards with the class as folder of the key."""
     shards(folder, root, label="folder")
 
 
 def winter_parts(folder: Path, root: Path) -> None:
-    """The processed Winter-2021 release: one image of each class in another folder."""
+    """Write the layout of the processed Winter 2021 release: one image of each class is in another folder."""
     for path in classes(folder):
         for index, file in enumerate(sorted(path.iterdir())):
             part = root / ("imagenet21k_train" if index else "imagenet21k_val") / path.name

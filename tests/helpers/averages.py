@@ -1,4 +1,4 @@
-"""Averages over seeds, as runs give them."""
+"""Averages over seeds with given values, as computed from runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cog.results.scores import SeedAverage
 
 
 def paired_cell(model, values, *, dataset="in1k", n_shot=0, seeds=None, source="runs"):
-    """An average of seeds with these values."""
+    """Return an average of seeds with these values."""
     seeds = tuple(seeds or range(len(values)))
     mean, std = float(np.mean(values)), float(np.std(values))
     return SeedAverage(
@@ -21,7 +21,7 @@ def paired_cell(model, values, *, dataset="in1k", n_shot=0, seeds=None, source="
 
 
 def counted_cell(model, correct, *, images=50, dataset="in1k", seeds=None):
-    """An average of runs with these right answers (S, C)."""
+    """Return an average of runs with these numbers of correct predictions ``(S, C)``."""
     correct = np.atleast_2d(correct)
     values = 100 * correct.mean(axis=1) / images
     cell = paired_cell(model, values.tolist(), dataset=dataset, seeds=seeds)

@@ -1,4 +1,4 @@
-"""A headless Chromium driven over its DevTools protocol, through a pipe: nothing to install but the browser."""
+"""A headless Chromium driven over its DevTools protocol through a pipe, without any package besides the browser."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _TIMEOUT_SECONDS = 60
 
 
 def find_chromium() -> str | None:
-    """The browser's program, or None."""
+    """Return the path of the browser, or None."""
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 class Browser:
-    """One browser with one tab; a context manager."""
+    """A context manager of one browser with one tab."""
 
     def __init__(self, program: str, profile: Path) -> None:
         commands, answers = os.pipe(), os.pipe()
@@ -68,7 +68,7 @@ class Browser:
         os.close(self._read)
 
     def call(self, method: str, **params: object) -> dict:
-        """Call a method of the protocol and return its result; events on the way are kept."""
+        """Call a method of the protocol and return its result; events before the answer are kept."""
         self._count += 1
         message: dict = {"id": self._count, "method": method, "params": params}
         if self._session is not None:
@@ -126,7 +126,7 @@ class Browser:
         return answer["result"].get("value")
 
     def press(self, key: str, *, shift: bool = False) -> None:
-        """Press a key as a person does."""
+        """Press and release a key."""
         codes = {"Tab": 9, "Enter": 13, " ": 32, "End": 35, "ArrowRight": 39}
         text = {"Enter": "\r", " ": " "}.get(key, "")
         common = {
@@ -139,7 +139,7 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyUp", **common)
 
     def click(self, selector: str) -> None:
-        """Click on the middle of an element as a person does."""
+        """Scroll to an element and click on its center."""
         box = self.evaluate(
             f"(() => {{ const e = document.querySelector({json.dumps(selector)}); "
             "e.scrollIntoView({block: 'center', behavior: 'instant'}); "
@@ -167,20 +167,20 @@ class Browser:
         Path(path).write_bytes(base64.b64decode(image["data"]))
 
     def complaints(self) -> list[str]:
-        """Errors and warnings in the console and the log since the page was opened."""
-        found = []
+        """Return errors and warnings in the console and the log since the page was opened."""
+        messages = []
         for event in self.events:
             method, params = event.get("method"), event.get("params", {})
             if method == "Runtime.consoleAPICalled" and params.get("type") in ("error", "warning", "assert"):
-                found.append(str(params.get("args")))
+                messages.append(str(params.get("args")))
             elif method == "Runtime.exceptionThrown":
-                found.append(str(params.get("exceptionDetails")))
+                messages.append(str(params.get("exceptionDetails")))
             elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
-                found.append(params["entry"]["text"])
-        return found
+                messages.append(params["entry"]["text"])
+        return messages
 
     def requests(self) -> list[str]:
-        """Addresses asked for since the page was opened, data inside the page left out."""
+        """Return the addresses requested since the page was opened, without data inside the page."""
         urls = [
             e["params"]["request"]["url"]
             for e in self.events

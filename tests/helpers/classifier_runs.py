@@ -1,4 +1,4 @@
-"""Short classifier runs for tests: through the command, and through the protocol."""
+"""Short classifier runs for tests, started by the command or by the protocol function."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def single_calls(feature_folders, root, *extra):
 
 
 def contents(root):
-    """What the files say, without the times; bytes wherever they have none."""
+    """Return the contents of all files by name: without times where a file has them, else as bytes."""
     values = {}
     for path in sorted(p for p in root.rglob("*") if p.is_file()):
         name = str(path.relative_to(root))
@@ -112,7 +112,7 @@ def feature_set(n=120, d=16, n_classes=6, seed=0):
 
 
 class Spy(Engine):
-    """Remembers the trainings that it was asked for."""
+    """An engine that records the requested trainings."""
 
     def __init__(self, precision="fp32"):
         super().__init__(torch.device("cpu"), precision)
@@ -138,7 +138,7 @@ def run_spied(settings, train=None, test=None, precision="fp32"):
 
 
 def search(objective, *, n_trials, seed=1, lr_interval=(0.1, 100.0), wd_interval=(1e-12, 1e-4), **options):
-    """Run a search against a function instead of training; returns it and the sizes of its rounds."""
+    """Run a search on a function instead of training; return the search and the sizes of its rounds."""
     settings = Settings(
         seed=seed, n_trials=n_trials, lr_interval=lr_interval, wd_interval=wd_interval, **options
     )
@@ -150,11 +150,14 @@ def search(objective, *, n_trials, seed=1, lr_interval=(0.1, 100.0), wd_interval
 
 
 class Killed(BaseException):
-    """A SIGKILL: no handler between its place and the test sees it."""
+    """An imitation of SIGKILL: no exception handler between its origin and the test catches it."""
 
 
 class KillingFile(StateFile):
-    """Saves after every epoch, and dies after the save of a number; counts are those of all instances."""
+    """A state file that is saved after every epoch and raises :class:`Killed` after a given number of saves.
+
+    The saves of all instances are counted together.
+    """
 
     n_saves, kill_after = 0, None
 
@@ -180,7 +183,7 @@ def killing_work(folder):
 
 
 def cloud(n, dim, *, seed=0, offset=0.5):
-    """Anisotropic points off the origin; float32 ``(n, dim)``."""
+    """Return anisotropic points around a center off the origin, float32 ``(n, dim)``."""
     generator = torch.Generator().manual_seed(seed)
     mixing = torch.randn(dim, dim, generator=torch.Generator().manual_seed(99)) / dim**0.5
     scales = torch.logspace(0, -1.5, dim)

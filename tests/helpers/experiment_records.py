@@ -1,4 +1,4 @@
-"""Results of other experiments, written by hand, for the tests of what shows them."""
+"""Hand-written results of other experiments, for tests of tables, figures and report."""
 
 from __future__ import annotations
 

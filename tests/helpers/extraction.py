@@ -1,4 +1,4 @@
-"""Extractions of a few images whose features show everything that must not matter: places and sizes of batches."""
+"""Extractions of a few images whose features depend on the place in a batch and on its size, which must not matter."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from PIL import Image
 
 from cog.features.extract import Extractor
 
-#: Eight forward passes: on a CPU they have 4 images of 224 x 224, whatever FT_EXTRACT.BATCH_SIZE is.
+#: Eight forward passes: on a CPU, each has 4 images of 224 x 224 for any FT_EXTRACT.BATCH_SIZE.
 N_IMAGES, PER_PASS = 30, 4
 
-#: D is 5: mean colors, the place in the pass and its size. Every pass takes a moment when COG_TEST_SLEEP is set.
+#: A network with 5 features: mean colors, place in the pass, size of the pass. Each pass sleeps COG_TEST_SLEEP seconds.
 LOADER_SOURCE = """
 import os, time, torch
 
@@ -32,7 +32,7 @@ def load_my_model(init_args):
 
 
 def write_inputs(root: Path, *, broken: tuple[int, ...] = ()) -> Path:
-    """Write the images (class folders in ``birds/test``) and the loader; images of the rows ``broken`` are damaged."""
+    """Write images (class folders in ``birds/test``) and the loader; the images of the rows ``broken`` are damaged."""
     tiny.write_class_folders(
         root / "birds/test", classes=("crow", "duck", "wren"), n_images=N_IMAGES // 3, suffix=".png", seed=7
     )
@@ -43,20 +43,20 @@ def write_inputs(root: Path, *, broken: tuple[int, ...] = ()) -> Path:
 
 
 def path_of(root: Path, row: int) -> Path:
-    """Return the file of a row."""
+    """Return the image file of a row."""
     name = ("crow", "duck", "wren")[row // (N_IMAGES // 3)]
     return root / "birds/test" / name / f"{name}_{row % (N_IMAGES // 3)}.png"
 
 
-def mend(root: Path, row: int) -> None:
-    """Replace a damaged image."""
+def replace_image(root: Path, row: int) -> None:
+    """Replace the image of a row by an undamaged one."""
     Image.new("RGB", (20, 16), (10, 20, 30)).save(path_of(root, row))
 
 
 def arguments(
     root: Path, output: Path, *more: str, workers: int = 0, shard_rows: int = PER_PASS
 ) -> list[str]:
-    """Return the command line of an extraction that saves every few rows."""
+    """Return the arguments of an extraction that saves after every ``shard_rows`` rows."""
     return [
         "--model", "placed_net", "--dataset", "birds", "--split", "test", "--images_root", str(root / "birds"),
         "--model_loader", f"{root / 'net.py'}:load_my_model", "--output_dir", str(output), "--device", "cpu",
@@ -66,21 +66,21 @@ def arguments(
 
 
 def in_memory(backbone, images, **settings):
-    """Extract all images in this process; returns features ``x``, their ``rows`` and ``(file, reason)`` failures."""
-    found = Extractor(backbone, **settings).extract(images)
+    """Extract all images in this process; return features ``x``, their ``rows`` and ``(file, reason)`` failures."""
+    features = Extractor(backbone, **settings).extract(images)
     return types.SimpleNamespace(
-        x=found.x.float(),
-        rows=found.rows,
-        failures=[(images.file(row), reason) for row, reason in found.failures],
+        x=features.x.float(),
+        rows=features.rows,
+        failures=[(images.file(row), reason) for row, reason in features.failures],
     )
 
 
 def outcome(folder: Path) -> dict[str, object]:
-    """Return everything in an output folder but for times."""
-    found: dict[str, object] = {
+    """Return the contents of all files in an output folder, without times."""
+    contents: dict[str, object] = {
         path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.suffix != ".json"
     }
     data = json.loads((folder / "features.json").read_text())
     for key in ("seconds", "images_per_second", "finished"):
         del data[key]
-    return found | {"features.json": data, "all": sorted(path.name for path in folder.iterdir())}
+    return contents | {"features.json": data, "all": sorted(path.name for path in folder.iterdir())}

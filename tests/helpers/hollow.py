@@ -1,7 +1,7 @@
 """Checkpoints in their authors' layouts with the right names and shapes but almost no data: a few kilobytes each.
 
-Every tensor is a single zero, repeated by strides of 0 (torch containers), or has all axes of length 1 (the
-others): good enough for everything that is decided before the network runs.
+Every tensor is a single zero, repeated by strides of 0 (torch containers), or has all axes of length 1 (other
+containers). This is sufficient to test all decisions before the network runs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def write(name: str, path: Path, *, edit: Edit | None = None, add: dict | None =
     """Write a hollow checkpoint.
 
     Args:
-        name: model.
-        path: file (prefix of the files, for TensorFlow).
-        edit: changes the state dict (name -> array) in place before it is written.
-        add: put into the outer dict; for a bare state dict, into that.
+        name: name of the model.
+        path: output file (for TensorFlow, prefix of the files).
+        edit: function that changes the state dict (name -> array) in place before it is written.
+        add: entries to add to the outer dict, or to a bare state dict.
         variant: see ``rules.write_checkpoint``.
     """
     schema = rules.load_schema(name)
@@ -54,12 +54,12 @@ def write(name: str, path: Path, *, edit: Edit | None = None, add: dict | None =
         mock.patch.object(containers, "torch_object", torch_object),
         warnings.catch_warnings(),
     ):
-        warnings.simplefilter("ignore")  # read-only arrays; torch.jit's farewell
+        warnings.simplefilter("ignore")  # about read-only arrays, and the deprecation of torch.jit
         return Path(containers.write(schema, "A", path, variant))
 
 
 def backbone_key(name: str) -> str:
-    """A key that the feature depends on, as the file spells it."""
+    """Return the name, in the file, of a tensor on which the feature depends."""
     schema = rules.load_schema(name)
     elsewhere = tuple(schema["not_part_of_the_feature"])
     prefix = schema["prefix"]

@@ -1,7 +1,7 @@
-"""Files that would run code, each in one of the containers the scripts read.
+"""Files that would run code, each in one of the containers that the scripts read.
 
-Every payload creates the file ``canary`` when a reader without restrictions opens it; the control test in
-``test_safe_load.py`` proves that for each of them.
+Every payload creates the file ``canary`` when an unrestricted reader opens the file; a control test in
+``test_safe_load.py`` verifies this for each of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 
 class Payload:
-    """Unpickles by running a shell command."""
+    """An object that runs a shell command when it is unpickled."""
 
     def __init__(self, canary: Path) -> None:
         self.canary = canary
@@ -26,7 +26,7 @@ class Payload:
 
 
 class EvalPayload(Payload):
-    """Unpickles by evaluating Python, with nothing but builtins named."""
+    """An object that evaluates Python code when it is unpickled; its pickle names only builtins."""
 
     def __reduce__(self):
         return eval, (f"__import__('pathlib').Path({str(self.canary)!r}).touch()",)

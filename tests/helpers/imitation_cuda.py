@@ -1,4 +1,4 @@
-"""CUDA graphs imitated on the CPU: what is captured, what must not happen meanwhile, and what can go wrong."""
+"""An imitation of CUDA graphs on the CPU: capture and replay, operations that a capture forbids, and failures."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torch.utils._pytree import tree_flatten
 
 from cog.logreg import metrics
 
-#: Operations that make the host wait for the device, or whose result has a size that depends on values.
+#: Operations that make the host wait for the device, or that return a tensor of data-dependent size.
 _WAITING = ("nonzero", "_local_scalar_dense", "equal", "masked_select", "is_nonzero", "_unique2", "item")
 
 #: Methods of tensors that copy values to the host.
 _TO_HOST = ("tolist", "cpu", "numpy", "item", "__bool__", "__float__", "__int__")
 
-#: The steps at which something can go wrong.
+#: Steps at which a failure can occur.
 FAILURES = ("begin", "step", "end", "first replay", "bits", "later replay")
 
 
@@ -23,7 +23,7 @@ def _tensors(values):
 
 
 class Graph:
-    """Operations recorded once and repeated."""
+    """A graph: operations that are recorded once and replayed."""
 
     def __init__(self, cuda):
         self.cuda, self.operations, self.saved, self.n_replays = cuda, [], {}, 0
@@ -35,7 +35,7 @@ class Graph:
 
     def capture_end(self):
         self.cuda.graph = None
-        for tensor, values in self.saved.values():  # nothing was executed
+        for tensor, values in self.saved.values():  # a real capture executes no operation
             tensor.copy_(values)
         self.cuda.fail("end")
         self.cuda.graphs.append(self)
@@ -57,11 +57,11 @@ class Graph:
 
 
 class ImitationCuda(TorchDispatchMode):
-    """Takes the place of CUDA graphs while it is active.
+    """A context in which the imitation replaces CUDA graphs.
 
     Args:
-        monkeypatch: of the test.
-        failure: what goes wrong once, one of :data:`FAILURES`.
+        monkeypatch: the fixture of the test.
+        failure: step that fails once, one of :data:`FAILURES`; None: no failure.
     """
 
     def __init__(self, monkeypatch, failure=None):

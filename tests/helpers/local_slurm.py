@@ -1,4 +1,4 @@
-"""A SLURM of one node in a temporary folder: the real daemons, as root, without systemd, on 127.0.0.1 only."""
+"""A SLURM cluster of one node in a temporary folder: the real daemons, as root, without systemd, on 127.0.0.1 only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 #: Debian's packages slurm-wlm and munge.
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "srun")
 
-# Daemons live in sbin, which is not everybody's search path.
+# Daemons are installed in sbin, which is not in the search path of every user.
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
 _CONF = """
@@ -61,18 +61,18 @@ PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP PriorityTi
 PartitionName=urgent Nodes={host} MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
 
-# Any character device does: SLURM counts the files and hands out their numbers as CUDA_VISIBLE_DEVICES.
+# Any character devices are sufficient: SLURM counts the files and sets CUDA_VISIBLE_DEVICES to their numbers.
 _GRES = "Name=gpu File=/dev/tty[1-2]\n"
 
 
-# A job passes through others (SIGNALING, STAGE_OUT, COMPLETING ...) on its way.
+# States of jobs that have ended. Running jobs have other states (SIGNALING, STAGE_OUT, COMPLETING ...).
 ENDED = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT",
 }  # fmt: skip
 
 
 def missing() -> str | None:
-    """Return why no local SLURM can be started here, or None."""
+    """Return the reason why no local SLURM can be started on this machine, or None."""
     absent = [name for name in PROGRAMS if shutil.which(name, path=_PATH) is None]
     if absent:
         return f"not installed: {', '.join(absent)} (Debian: slurm-wlm, munge)"
@@ -85,11 +85,11 @@ def missing() -> str | None:
 
 @dataclass
 class LocalSlurm:
-    """A running SLURM: two processors (or more), two pretended GPUs.
+    """A running SLURM with two processors or more and two simulated GPUs.
 
     Attributes:
-        root: folder of everything it writes.
-        environment: with which its commands find it.
+        root: folder of all its files.
+        environment: environment in which SLURM's commands use this cluster.
     """
 
     root: Path
@@ -97,7 +97,7 @@ class LocalSlurm:
     _daemons: list[subprocess.Popen] = field(default_factory=list)
 
     def run(self, *command: str, check: bool = True, timeout: float = 60, **environment: str) -> str:
-        """Run a command that talks to this SLURM; returns its standard output."""
+        """Run a command of this SLURM, and return its standard output."""
         done = subprocess.run(
             command, env=self.environment | environment, capture_output=True, text=True, timeout=timeout, check=False
         )  # fmt: skip
@@ -108,21 +108,21 @@ class LocalSlurm:
         return done.stdout
 
     def sbatch(self, *arguments: str, **environment: str) -> str:
-        """Submit; returns the job's number."""
+        """Submit a job, and return its number."""
         return self.run("sbatch", "--parsable", *arguments, **environment).strip()
 
     def states(self, job: str) -> dict[str, str]:
-        """Return state by task (``"12_0"``; ``"12"`` when it is no array) of one job, finished ones included."""
+        """Return the states of all tasks of a job, also of ended ones, by task (``"12_0"``; ``"12"`` without array)."""
         text = self.run("squeue", "--noheader", "--array", "--states=all", f"--jobs={job}", "--format=%i %T")
         return dict(line.split() for line in text.splitlines())
 
     def show(self, job: str) -> dict[str, str]:
-        """Return what ``scontrol show job`` says about one job or task."""
+        """Return the fields of ``scontrol show job`` for one job or task."""
         words = self.run("scontrol", "--oneliner", "show", "job", job).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
     def wait(self, *jobs: str, timeout: float = 60) -> dict[str, str]:
-        """Wait until all tasks of ``jobs`` have ended; returns their states."""
+        """Wait until all tasks of ``jobs`` have ended, and return their states."""
         deadline = time.monotonic() + timeout
         while True:
             states = {task: state for job in jobs for task, state in self.states(job).items()}
@@ -142,7 +142,7 @@ class LocalSlurm:
             time.sleep(0.05)
 
     def cancel_all(self) -> None:
-        """Leave no job for the next test."""
+        """Cancel all jobs and wait until they have ended."""
         self.run("scancel", "--user", getpass.getuser(), check=False)
         deadline = time.monotonic() + 30
         while self.run("squeue", "--noheader").strip() and time.monotonic() < deadline:
@@ -157,7 +157,7 @@ class LocalSlurm:
         return "\n".join(ends)
 
     def start(self, *command: str) -> None:
-        """Start a daemon in the foreground of a session of its own; remembered for :meth:`stop`."""
+        """Start a daemon in its own session, and keep its process for :meth:`stop`."""
         name = Path(command[0]).name
         with open(self.root / f"{name}.out", "wb") as output:
             process = subprocess.Popen(
@@ -167,7 +167,7 @@ class LocalSlurm:
         self._daemons.append(process)
 
     def require_alive(self) -> None:
-        """Raise when a daemon has ended."""
+        """Raise an error if a daemon has ended."""
         for process in self._daemons:
             if process.poll() is not None:
                 name = Path(str(process.args[0])).name  # type: ignore[index]
@@ -175,7 +175,7 @@ class LocalSlurm:
                 raise AssertionError(f"{name} ended with {process.returncode}: {output}\n{self.logs()}")
 
     def stop(self) -> None:
-        """Stop what was started, and nothing else."""
+        """Stop the daemons that :meth:`start` started."""
         if len(self._daemons) == 3 and all(process.poll() is None for process in self._daemons):
             with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
                 self.cancel_all()
@@ -192,18 +192,18 @@ class LocalSlurm:
 
 @contextlib.contextmanager
 def local_slurm(root: Path, *, cpus: int = 4, max_array_size: int = 1001) -> Iterator[LocalSlurm]:
-    """Start a SLURM in ``root`` (an empty folder) and stop it in the end, whatever happens.
+    """Start a SLURM in an empty folder, and stop it at the end in all cases.
 
     Args:
-        root: folder; kept short, since sockets have paths of at most 107 characters.
-        cpus: processors that the node claims to have.
+        root: the folder; its path must be short, because paths of sockets have at most 107 characters.
+        cpus: number of processors in the configuration of the node.
         max_array_size: SLURM's MaxArraySize.
     """
     host = socket.gethostname().split(".")[0]
     _require_resolvable(host)
     for name in ("munge", "state", "spool"):
         (root / name).mkdir()
-    root.chmod(0o755)  # munge refuses a socket that not everybody can reach
+    root.chmod(0o755)  # munge refuses a socket that not all users can access
     key = root / "munge" / "key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(1024))
@@ -236,9 +236,9 @@ def local_slurm(root: Path, *, cpus: int = 4, max_array_size: int = 1001) -> Ite
 
 
 def _program(name: str) -> str:
-    found = shutil.which(name, path=_PATH)
-    assert found is not None
-    return found
+    program = shutil.which(name, path=_PATH)
+    assert program is not None
+    return program
 
 
 def _until(slurm: LocalSlurm, ready, timeout: float = 30) -> None:
@@ -250,7 +250,7 @@ def _until(slurm: LocalSlurm, ready, timeout: float = 30) -> None:
 
 
 def _free_ports(n: int) -> list[int]:
-    """Ask the system for ports nobody uses; all are held until all are known."""
+    """Return unused ports; all sockets stay open until all ports are known, so that the ports differ."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
         for each in sockets:
@@ -259,7 +259,7 @@ def _free_ports(n: int) -> list[int]:
 
 
 def _memory() -> int:
-    """Return the machine's memory in MiB, with something left out for what the kernel keeps."""
+    """Return 90 % of the machine's memory in MiB; the kernel uses a part of the rest."""
     return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 20) * 0.9)
 
 

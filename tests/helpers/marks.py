@@ -1,4 +1,4 @@
-"""Which cases of a parametrized test the default suite runs, and libraries that only some tests need."""
+"""Selection of cases for the default suite, and late imports of libraries that only some tests need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 
 def first_quick(n: int, cases: Iterable[Any]) -> list[Any]:
-    """Return the cases with all but the first n marked slow; tuples are the values of several arguments."""
+    """Return the cases, all after the first n marked slow; a tuple has the values of several arguments."""
     return [
         case
         if number < n
@@ -22,7 +22,7 @@ def first_quick(n: int, cases: Iterable[Any]) -> list[Any]:
 
 
 def n_examples(n_quick: int, n_all: int) -> int:
-    """Return how many examples of a property are tried: fewer in the default suite than where slow tests run."""
+    """Return the number of examples for a property test: ``n_all`` in CI, else ``n_quick``."""
     return n_all if os.environ.get("CI", "").lower() in ("true", "1") else n_quick
 
 
@@ -31,11 +31,11 @@ class _Later:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # pytest asks every name of a module whether it is a fixture
+        if name.startswith("_"):  # pytest tests for every name in a module whether it is a fixture
             raise AttributeError(name)
         return getattr(importlib.import_module(self._name), name)
 
 
 def later(name: str) -> Any:
-    """Return a stand-in for a library that is imported when a test uses it; None when it is not installed."""
+    """Return an object that imports a library when a test uses it; None if the library is not installed."""
     return _Later(name) if importlib.util.find_spec(name) else None

@@ -1,4 +1,4 @@
-"""Slow, plain, independent implementations that the fast ones are compared with; and toy WordNet files."""
+"""Slow and independent implementations for comparison with those of the toolkit, and toy WordNet files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LICENCE = (
 def toy_files(synsets, *, licence: bytes = LICENCE) -> tuple[bytes, bytes]:
     """Return data.noun and index.noun of ``(words, hypernym rows, instance rows, gloss)`` rows.
 
-    Every line has the same length whatever the offsets, so offsets can be computed first.
+    The length of a line does not depend on the offsets, so offsets can be computed first.
     """
 
     def line(offset: int, row, offset_of) -> str:
@@ -38,8 +38,8 @@ def toy_files(synsets, *, licence: bytes = LICENCE) -> tuple[bytes, bytes]:
         for word in words:
             senses.setdefault(word.lower(), []).append(offset)
     index = licence.decode()
-    for word, found in sorted(senses.items()):
-        index += f"{word} n {len(found)} 1 @ {len(found)} 0 {' '.join(f'{o:08d}' for o in found)}  \n"
+    for word, places in sorted(senses.items()):
+        index += f"{word} n {len(places)} 1 @ {len(places)} 0 {' '.join(f'{o:08d}' for o in places)}  \n"
     return data.encode(), index.encode()
 
 
@@ -55,7 +55,7 @@ def read_parents(data_noun: Path) -> dict[str, list[str]]:
 
 
 class Naive:
-    """Definitions straight from the papers and from NLTK's documentation, one pair at a time."""
+    """Similarities by their definitions in the papers and in NLTK's documentation, one pair at a time."""
 
     def __init__(self, parents: dict, names: dict, concepts=None):
         self.parents, self.names = parents, names
@@ -74,10 +74,10 @@ class Naive:
                     self.below[ancestor] += 1
 
     def _ancestors(self, x) -> frozenset:
-        found = {x}
+        ancestors = {x}
         for parent in self.parents[x]:
-            found |= self.ancestors(parent)
-        return frozenset(found)
+            ancestors |= self.ancestors(parent)
+        return frozenset(ancestors)
 
     def ic(self, x) -> float:
         return -math.log(self.below[x] / len(self.taxonomy))
@@ -153,14 +153,14 @@ LEXNAMES = [
 
 
 def open_with_nltk(wordnet_dir: Path, work_dir: Path):
-    """Return NLTK's reader of the files in ``wordnet_dir`` (NLTK reads only below its data folders: one is added)."""
+    """Return NLTK's reader of the files in ``wordnet_dir``, copied to ``work_dir``, a new data folder of NLTK."""
     import shutil
 
     import nltk.data
     from nltk.corpus.reader.wordnet import WordNetCorpusReader
 
     class Reader(WordNetCorpusReader):
-        def map_wn(self, version="wordnet"):  # maps between versions; Debian lacks the file it needs
+        def map_wn(self, version="wordnet"):  # maps between versions with a file that Debian lacks
             return None
 
     root = work_dir / "corpora" / "wordnet"

@@ -1,13 +1,14 @@
-"""Kill packing, or unpacking, at each of its operations; a process without torch, so that forks cost nothing.
+"""Kill packing or unpacking at each of its operations, in a process without torch, so that forks are fast.
 
 ::
 
     python tests/helpers/pack_kills.py pack WORK [STEP]
 
-At every STEP-th operation (default: each).
+kills it at every STEP-th operation (default: 1).
 
-A fork does the work and kills itself right before the k-th operation on the folder, or in the middle of a write. Then
-all runs must be read as before, the next call must finish, and unpacking must give the first files, bit for bit.
+A fork does the work and kills itself right before the k-th operation on the folder, or in the middle of a write. After
+that, reading must give the same runs as before, the next call must finish, and unpacking must give the original files,
+bit for bit.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from cog.study import pack  # noqa: E402
 
 
 def _fork(folder: Path, call, note: Path, kill: crash_matrix.Kill | None) -> list[str]:
-    """Run ``call`` in a fork that kills itself at an operation; returns the operations that were begun."""
+    """Run ``call`` in a fork that kills itself at an operation; return the operations that were begun."""
     note.write_bytes(b"")
     pid = os.fork()
     if pid == 0:
@@ -51,13 +52,13 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def _read(root: Path) -> list[dict]:
-    found = find.find_all(root)
-    assert found.problems == [], found.problems
-    return [dataclasses.asdict(run) for runs in found.runs.values() for run in runs]
+    results = find.find_all(root)
+    assert results.problems == [], results.problems
+    return [dataclasses.asdict(run) for runs in results.runs.values() for run in runs]
 
 
 def main(direction: str, work: Path, step: int) -> int:
-    """Kill at every ``step``-th operation; returns the number of all."""
+    """Kill at every ``step``-th operation, and return the number of all operations."""
     root, keep, note = work / "models", work / "keep", work / "note"
     folder = root / "a/net/birds"
     for seed in (22, 37):

@@ -1,4 +1,4 @@
-"""Networks of other libraries with random values, which take no time to draw."""
+"""Networks of other libraries with random values that are quick to generate."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from unittest import mock
 
 import torch
 
-#: Random numbers from 0 to 1; their number is a prime, so that no two rows of a matrix are the same.
+#: Random numbers from 0 to 1. Their count is prime, so that repetition makes no two rows of a matrix equal.
 NUMBERS = torch.rand(65_521, generator=torch.Generator().manual_seed(3))
 _begin = itertools.count(step=7_919)
 
 
 def numbers(shape: torch.Size) -> torch.Tensor:
-    """Return numbers from 0 to 1, other ones with each call; drawing millions anew would take long."""
+    """Return numbers from 0 to 1 in this shape, beginning elsewhere in ``NUMBERS`` in each call; drawing is slow."""
     n = math.prod(shape)
     begin = next(_begin) % len(NUMBERS)
     return NUMBERS.repeat((begin + n) // len(NUMBERS) + 1)[begin : begin + n].view(shape)
@@ -24,7 +24,7 @@ def numbers(shape: torch.Size) -> torch.Tensor:
 
 @contextlib.contextmanager
 def quick_initial_values() -> Iterator[None]:
-    """Let networks begin with numbers of ``NUMBERS``."""
+    """Initialize networks with numbers of ``NUMBERS``."""
 
     def uniform(tensor, low=0.0, high=1.0, **_):
         return tensor.copy_(numbers(tensor.shape) * (high - low) + low)
@@ -37,9 +37,10 @@ def quick_initial_values() -> Iterator[None]:
 
 
 def randomize(network: torch.nn.Module) -> torch.nn.Module:
-    """Give every parameter and every average random values: many are initialized to zeros, which hide faults.
+    """Add random values to every parameter and every average, because many are initialized to zeros, which hide faults.
 
-    It is frozen as backbones are: PyTorch computes attention by other kernels then, whose last bits differ.
+    The network is frozen as backbones are, because PyTorch uses other kernels for the attention of frozen networks,
+    whose last bits differ.
     """
     with torch.no_grad():
         for name, value in network.state_dict().items():

@@ -1,4 +1,4 @@
-"""Runs and cells for the tests of the report, without any folder."""
+"""Runs and averages for the tests of the report, without result folders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ N_TRAIN = {"in1k": 1_281_167, **dict.fromkeys(constants.COG_LEVELS, 1_100_000)}
 
 
 def make_run(model="my_net", dataset="in1k", n_shot=0, seed=22, top1=70.0, *, path=None, **changes):
-    """A run of this toolkit on the official data; ``changes`` replace entries of Run or Details."""
+    """Return a run of this toolkit on the official data; ``changes`` replace fields of Run or Details."""
     settings = {**SETTINGS, "seed": seed, "n_shot": n_shot, **changes.pop("settings", {})}
     details = {
         "settings": settings,
@@ -52,13 +52,13 @@ def make_run(model="my_net", dataset="in1k", n_shot=0, seed=22, top1=70.0, *, pa
 
 
 def make_found(runs=(), cells=None, *, seeds=constants.SEEDS, problems=(), **more):
-    """Everything that a page is made of; cells: default: the averages of the runs."""
+    """Return the results for a page; ``cells`` are by default the averages of the runs."""
     cells = average_runs(runs, seeds) if cells is None else cells
     return QueryResult(list(runs), list(problems), list(cells), [], **more)
 
 
 def make_cell(model="my_net", dataset="in1k", n_shot=0, mean=70.0, std=0.1, seeds=constants.SEEDS, **changes):
-    """The top-1 accuracy over five seeds."""
+    """Return an average of top-1 accuracies over five seeds."""
     return SeedAverage(
         model=model,
         dataset=dataset,
@@ -78,7 +78,7 @@ def published_cell(model, dataset="in1k", n_shot=0, mean=70.0, std=0.1):
     return SeedAverage(model, dataset, "logreg", "top1", n_shot, mean, std, source="paper v2")
 
 
-#: Forty models as someone who tries many has them: long names that share beginnings, of all kinds of pretraining.
+#: Forty models with long names, many with the same beginning, and with all kinds of pretraining data.
 _SIZES = ("small", "base", "large")
 FORTY = (
     *(f"timm_vit_{size}_patch14_{kind}.lvd142m" for size in _SIZES for kind in ("dinov2", "reg4_dinov2")),
@@ -92,7 +92,7 @@ FORTY = (
 
 
 def forty_models(n_shots=(0,), seeds=constants.SEEDS):
-    """Runs of forty models on all six data sets, strong ones: many stand before all published models."""
+    """Return runs of forty models on all six data sets; many are better than all published models."""
     runs = []
     for position, model in enumerate(FORTY):
         for index, dataset in enumerate(constants.DATASETS):
@@ -106,7 +106,7 @@ def forty_models(n_shots=(0,), seeds=constants.SEEDS):
 
 
 def shifted_study(shift, *, model="my_net", base="sup_resnet50", shots=(0,)):
-    """Cells like those of a published model, shifted by data set."""
+    """Return averages like those of a published model, shifted by a number of points for each data set."""
     return [
         make_cell(model, c.dataset, c.n_shot, c.value + shift.get(c.dataset, 0.0), c.std)
         for c in published.accuracies()

@@ -1,4 +1,4 @@
-"""Result folders as the original toolkit and this one write them."""
+"""Result folders in the forms of the original toolkit and of this one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EPOCH_KEYS = ("train/loss", "train/top1", "train/top5", "test/loss", "test/top1"
 
 
 def make_logs(top1=70.0, top5=90.0, n_epochs=3, kind=float):
-    """Return the content of a logs.pkl (contract section 2) whose last test accuracies are given."""
+    """Return the content of a logs.pkl with given last test accuracies."""
     logs = {key: [kind(10.0 + epoch) for epoch in range(n_epochs)] for key in EPOCH_KEYS}
     logs["test/top1"][-1] = kind(top1)
     logs["test/top5"][-1] = kind(top5)
@@ -37,7 +37,7 @@ def make_seed_folder(
 
 
 def make_record(path, *, seed=22, n_shot=0, status="complete", **final):
-    """Add our done marker, with the accuracies of the logs where these can be read."""
+    """Add the marker of a complete run, with the accuracies of its logs if these can be read."""
     entry = {"folder": "final-lr-10.5_wd-1e-06", "lr": 10.5, "wd": 1e-6}
     with contextlib.suppress(Exception):
         logs = pickle.loads((Path(path) / final.get("folder", entry["folder"]) / "logs.pkl").read_bytes())
@@ -54,7 +54,7 @@ def make_record(path, *, seed=22, n_shot=0, status="complete", **final):
 
 
 def write_classifier(path, state, *, seed, predicted=None, labels=None, record=None):
-    """Write a complete run of this toolkit, a classifier with its ``predicted`` classes of the test images."""
+    """Write a complete run of this toolkit: a classifier with the ``predicted`` classes of the test images."""
     import torch
 
     final = Path(path) / "final-lr-1.0_wd-1e-06"
@@ -78,13 +78,13 @@ def write_classifier(path, state, *, seed, predicted=None, labels=None, record=N
 
 
 def command_line(argv):
-    """Return the words of a command; strings that begin with a flag may hold several."""
+    """Return the words of a command line; a string that begins with a flag is split into words."""
     lists = (argument.split() if str(argument).startswith("--") else [str(argument)] for argument in argv)
     return [word for words in lists for word in words]
 
 
 def print_results_as_user(*argv):
-    """Run print_results.py in this process with :func:`command_line`, logging as it does."""
+    """Run print_results.py in this process with the words of :func:`command_line`, and with its logging."""
     from cog.commands import print_results
     from cog.runtime import cli
 
@@ -93,7 +93,7 @@ def print_results_as_user(*argv):
 
 
 def small_study(root, **changes):
-    """Return a study of two models, data sets, seeds and numbers of shots; ``changes`` replace its settings."""
+    """Return a study of two models, data sets, seeds and numbers of shots; ``changes`` replace its fields."""
     from cog.study.units import Study
 
     settings = {

@@ -1,4 +1,4 @@
-"""Inputs of a few kilobytes in every format the scripts read: images, a model, level files, features."""
+"""Inputs of a few kilobytes in every format that the scripts read: images, a model, level files, features."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-#: Classes of the trees below, sorted as extraction sorts them.
+#: Classes of the folders below, in the order of the labels.
 WNIDS = ("n01440764", "n01443537", "n01484850")
 
-#: A model of a user's own: D is 4, deterministic, no checkpoint needed (one that is given must be safe).
+#: Loader of a user's model: deterministic, 4 features, no checkpoint needed (a given one is read with weights_only).
 LOADER_SOURCE = '''
 """A tiny network: mean colors and one mixed channel."""
 import torch
@@ -40,7 +40,7 @@ def load_my_model(init_args):
 
 
 def write_image(path: Path, *, size: tuple[int, int] = (20, 16), seed: int = 0) -> Path:
-    """Write a small RGB image; the suffix chooses the format."""
+    """Write a small RGB image; the suffix determines the format."""
     from PIL import Image
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def write_loader(path: Path) -> Path:
 
 
 def write_levels_file(path: Path, levels: Sequence[Sequence[str]]) -> Path:
-    """Write a levels file with plain pickle, as the original toolkit's file was."""
+    """Write a levels file as a plain pickle, like the authors' file."""
     path.write_bytes(pickle.dumps([list(level) for level in levels], protocol=4))
     return path
 
@@ -85,18 +85,18 @@ def write_split_file(path: Path, images_root: Path, *, n_test: int = 1) -> Path:
 def make_xy(*, n_per_class: int = 10, n_classes: int = 3, dim: int = 8, seed: int = 0, spread: float = 0.5):
     """Return ``X`` float32 ``(n, d)`` and ``Y`` int64 ``(n,)``: one Gaussian cloud per class.
 
-    The clouds' centres do not depend on ``seed``, so that different seeds make a training and a test set.
+    The centers of the clouds do not depend on ``seed``, so that different seeds give a training and a test set.
     """
     import torch
 
-    centres = torch.randn(n_classes, dim, generator=torch.Generator().manual_seed(12345))
+    centers = torch.randn(n_classes, dim, generator=torch.Generator().manual_seed(12345))
     y = torch.arange(n_classes).repeat_interleave(n_per_class)
     noise = torch.randn(len(y), dim, generator=torch.Generator().manual_seed(seed))
-    return centres[y] + spread * noise, y
+    return centers[y] + spread * noise, y
 
 
 def write_features(folder: Path, x=None, y=None, *, name: str = "tiny_net_birds_train", **kwargs) -> Path:
-    """Write ``X_Y.pth`` as the original toolkit does; returns the folder."""
+    """Write ``X_Y.pth`` as the original toolkit does, and return the folder."""
     import torch
 
     if x is None:
@@ -107,7 +107,7 @@ def write_features(folder: Path, x=None, y=None, *, name: str = "tiny_net_birds_
 
 
 def empty_list(dataset: str, split: str, counts: Sequence[int]):
-    """Return an image list of classes with these counts, of files without names in no store."""
+    """Return an image list with these numbers of images per class, without file names and without a store."""
     from cog.data.image_lists import ImageList
 
     return ImageList(
@@ -122,13 +122,13 @@ def empty_list(dataset: str, split: str, counts: Sequence[int]):
 
 @dataclass(frozen=True)
 class Workshop:
-    """One folder with everything a script may ask for.
+    """A folder with all kinds of inputs of the scripts.
 
     Attributes:
-        root: contains all of the others.
+        root: folder that contains all others.
         models: ``<models_root_dir>``; ``tiny_net`` has a checkpoint and features of ``birds``.
         loader: file with ``load_my_model``.
-        birds: ``{train,test}/<class>/*.png``: a data set of a user's own.
+        birds: ``{train,test}/<class>/*.png``: a data set of a user.
         in1k: ``{train,val}/<wnid>/*.JPEG``.
         in21k: ``<wnid>/*.JPEG``.
         levels_file: two levels over ``in21k``.
@@ -149,7 +149,7 @@ class Workshop:
         return self.models / "tiny/net/model.ckpt"
 
     def make_slow(self) -> None:
-        """Let the network take a quarter of a second per forward pass."""
+        """Change the loader so that the network takes a quarter of a second per forward pass."""
         source, head = self.loader.read_text(), "    def forward(self, x):\n"
         assert head in source
         self.loader.write_text(source.replace(head, f"{head}        import time; time.sleep(0.25)\n"))
@@ -187,11 +187,11 @@ def build_workshop(root: Path) -> Workshop:
 
 
 def snapshot(root: Path) -> dict[str, tuple[str, str]]:
-    """Return kind and content digest of everything below ``root``: equal before and after means untouched.
+    """Return kind and digest of all files and folders below ``root``: if two snapshots are equal, nothing has changed.
 
-    Bytecode does not count: Python may have compiled a loader.
+    Bytecode is left out, because Python may have compiled a loader.
     """
-    found = {}
+    entries = {}
 
     def look(folder: str, below: str) -> None:
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
@@ -199,15 +199,15 @@ def snapshot(root: Path) -> dict[str, tuple[str, str]]:
             if entry.name == "__pycache__":
                 continue
             if entry.is_symlink():
-                found[name] = ("link", os.readlink(entry.path))
+                entries[name] = ("link", os.readlink(entry.path))
             elif entry.is_dir():
-                found[name] = ("folder", "")
+                entries[name] = ("folder", "")
                 look(entry.path, f"{name}/")
             elif entry.is_file():
                 with open(entry.path, "rb") as file:
-                    found[name] = ("file", hashlib.sha256(file.read()).hexdigest())
+                    entries[name] = ("file", hashlib.sha256(file.read()).hexdigest())
             else:
-                found[name] = ("other", "")
+                entries[name] = ("other", "")
 
     look(os.fspath(root), "")
-    return found
+    return entries

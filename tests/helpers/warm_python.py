@@ -1,9 +1,10 @@
-"""A Python that has imported PyTorch and what else takes long already, for scripts that tests start by the hundred.
+"""A Python that has already imported PyTorch and other slow packages, for scripts that tests start hundreds of times.
 
-Most of a short command's time goes to ``import torch``. :func:`started` starts a server that has it imported and writes
-a program that is used like ``python``: it hands its command line, environment, folder and standard streams to the
-server, which forks a process that runs them, and ends as this process ends. Signals are passed on; when the program is
-killed, so is the process. The package itself is imported afresh by every process.
+A short command spends most of its time in ``import torch``. :func:`started` starts a server that has imported torch,
+and writes a program that is used like ``python``. The program sends its command line, environment, current folder and
+standard streams to the server. The server forks a process that runs the command, and the program ends with the exit
+code of this process. Signals are forwarded; if the program is killed, the process is killed, too. Every process imports
+the package itself again.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ os._exit(code)
 
 @contextlib.contextmanager
 def started(folder: Path) -> Iterator[str]:
-    """Yield the path of a program that runs what Python would, as long as the context lasts.
+    """Yield the path of a program that works like Python as long as the context lasts.
 
     Args:
-        folder: receives the program and the server's socket; its path must be short, as those of sockets are.
+        folder: folder for the program and the server's socket; its path must be short, because those of sockets must.
     """
     address, launcher = str(folder / "socket"), folder / "python"
     server = subprocess.Popen([sys.executable, __file__, address, str(launcher)], stdout=subprocess.PIPE)
@@ -60,7 +61,7 @@ def started(folder: Path) -> Iterator[str]:
 
 
 def serve(address: str, launcher: str) -> NoReturn:
-    """Fork a process for every request, for ever."""
+    """Fork a process for every request, in an endless loop."""
     import fontTools.subset  # noqa: F401  (matplotlib, for PDFs)
     import jinja2  # noqa: F401
     import matplotlib.backends.backend_agg
@@ -85,14 +86,14 @@ def serve(address: str, launcher: str) -> NoReturn:
 
 
 def _reap(number: int, frame: object) -> None:
-    """Take leave of children that ended, so that their processor time is counted as the server's."""
+    """Wait for children that have ended, so that their processor time is added to that of the server."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 def _watch(client: socket.socket, launcher: str) -> NoReturn:
-    """Start what is asked for, pass on signals, and tell how it ended."""
+    """Run a requested command in a fork, forward signals to it, and send its exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     length, streams, _, _ = socket.recv_fds(client, 8, 3)
     with client.makefile("rb") as handle:
@@ -129,7 +130,7 @@ def _watch(client: socket.socket, launcher: str) -> NoReturn:
 
 
 def _become(argv: list[str], environment: dict[str, str], folder: str, launcher: str) -> NoReturn:
-    """Be a Python with this command line."""
+    """Turn this process into a Python with this command line."""
     import torch
 
     os.chdir(folder)
@@ -152,7 +153,7 @@ def _become(argv: list[str], environment: dict[str, str], folder: str, launcher:
 
 
 def _run(first: str, words: list[str]) -> int:
-    """Run a script, a module or a line of code to its end, and return the exit code."""
+    """Run a script, a module or a line of code, and return the exit code."""
     import atexit
     import runpy
     import threading
