@@ -1,18 +1,18 @@
-"""The published numbers of the ImageNet-CoG papers, as averages like those of runs.
+"""The published numbers of the ImageNet-CoG papers, in the same form as averages of runs.
 
 Sources of the files in ``data/``:
 
 * ``models.csv``: the 31 models of "Concept Generalization in Visual Representation Learning" (Sariyildiz,
-  Kalantidis, Larlus, Alahari; ICCV 2021): Table 1 (names, groups, parameters, extra data), Tables 5-10 (their
+  Kalantidis, Larlus, Alahari; ICCV 2021): Table 1 (names, groups, parameters, extra data), Tables 5-10 (another
   spelling of the names), Table 3 (feature dimensions), supplement B.1 (image sizes), the legend of Figs. 3
-  and 4 (colors, markers) and Fig. 4 (which eight are in it).
+  and 4 (colors, markers) and Fig. 4 (its eight models).
 * ``v2_top1.csv``: Tables 5-10 of its supplement: top-1 accuracy, mean and standard deviation over five seeds, of
   31 models on six data sets with 1, 2, ..., 128 and all training images per class (1674 cells).
 * ``v1_top1.csv``: Tables 2 and 4 of the first version (January 2021): seven models, no deviations. Its levels
-  were built differently, so its numbers are not comparable with the final version's beyond IN-1K.
+  were built differently, so its numbers are comparable with those of the final version only on IN-1K.
 * ``v1_other.csv``: Tables 3 (MLP), 5 (PCA) and 6 (clustering) of the first version.
 
-No torch and no matplotlib here.
+This module imports neither torch nor matplotlib.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from cog.results.relative import RELATIVE_TO_LOGREG
 from cog.results.scores import LOGREG, SeedAverage, is_protocol
 
-#: Labels of :attr:`cog.results.scores.SeedAverage.source`; the keys are what :func:`averages` takes.
+#: Values of :attr:`cog.results.scores.SeedAverage.source` by version, the argument of :func:`averages`.
 SOURCES = {"v2": "paper v2", "v1": "paper v1"}
 
 #: The paper's reference model.
@@ -43,23 +43,23 @@ CATEGORY_LABELS = {
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """One of the 31 models.
+    """One of the 31 models of the paper.
 
     Attributes:
-        name: as everywhere in the toolkit.
-        label: the paper's name without the letter of its group: ``DeiT-S-distilled``.
-        paper_label: the name in Table 1: ``a-DeiT-S-distilled``.
-        table_label: the name in Tables 5-10: ``a-DeiT-S distilled``.
+        name: name of the model, as everywhere in the toolkit.
+        label: name in the paper without the letter of its group: ``DeiT-S-distilled``.
+        paper_label: name in Table 1: ``a-DeiT-S-distilled``.
+        table_label: name in Tables 5-10: ``a-DeiT-S distilled``.
         category: key of ``CATEGORY_LABELS`` (the spelling of :data:`cog.models.spec.CATEGORIES`).
-        color: of its group in the paper's figures, a matplotlib name; the reference's is not stated
-            there: black.
-        marker: of matplotlib.
-        in_fig4: whether Fig. 4 shows it.
-        params_m: millions of parameters; None where the paper does not say (all ResNet-50 but the first).
-        feature_dim: dimensions of its features.
-        image_size: side of the centre crop in pixels.
-        extra_data: data set that it was trained on beside or instead of IN-1K, or "".
-        order: position in the paper's tables, from 0.
+        color: matplotlib color of its group in the figures of the paper; black for the reference, whose color is not
+            stated there.
+        marker: matplotlib marker.
+        in_fig4: whether Fig. 4 shows the model.
+        params_m: millions of parameters; None if the paper does not state them (every ResNet-50 but the reference).
+        feature_dim: dimension of its features.
+        image_size: side of the center crop in pixels.
+        extra_data: name of a training data set beside or instead of IN-1K, or "".
+        order: position in the tables of the paper, from 0.
     """
 
     name: str
@@ -105,11 +105,11 @@ def _models() -> dict[str, PublishedModel]:
     return models
 
 
-#: By name, in the order of the paper's tables.
+#: Models by name, in the order of the paper's tables.
 MODELS: dict[str, PublishedModel] = _models()
 
 
-#: Quantities of Table 6 of the first version by the name under which k-means records the same definition.
+#: Metric of k-means with the same definition, by the quantity in Table 6 of the first version.
 _CLUSTERING = {"purity": "purity_v1", "ami": "ami", "nmi": "nmi", "ari": "ari"}
 
 
@@ -117,16 +117,17 @@ def averages(version: str = "v2") -> list[SeedAverage]:
     """Return every published number, in the order of the tables.
 
     Args:
-        version: ``"v2"``, the final version (Tables 5-10), or ``"v1"``, the first one: Tables 2 and 4, whose columns
-            for all images agree, then 3 (MLP, relative to logistic regression), 5 (PCA; its 2048 components are all
-            features, which Table 2 has) and 6 (clustering).
+        version: ``"v2"``, the final version (Tables 5-10), or ``"v1"``, the first version: Tables 2 and 4, whose
+            columns for all images agree, then 3 (MLP, relative to logistic regression), 5 (PCA; its 2048 components are
+            all features, which are in Table 2) and 6 (clustering).
 
     Returns:
-        New list, without seeds; top-1 accuracies by data set (in1k, cog_l1, ...), model (paper's order) and number of
-        shots (rising, all images = 0 last). The first version does not give deviations: these are None.
+        New list of averages without seeds; top-1 accuracies by data set (in1k, cog_l1, ...), model (order of the paper)
+        and number of shots (ascending, all images = 0 last). Deviations of the first version are None, since it does
+        not state them.
 
     Raises:
-        ValueError: another version.
+        ValueError: when the version is unknown.
 
     >>> first = averages("v2")[0]
     >>> first.model, first.dataset, first.n_shot, first.value, first.std
@@ -167,7 +168,7 @@ def _averages(version: str) -> tuple[SeedAverage, ...]:
 
 
 def _key(table: str, quantity: str) -> tuple[str, str] | None:
-    """Return evaluation and metric of a number of the first version's Tables 3, 5 and 6; None where Table 2 has it."""
+    """Return evaluation and metric of a number of Tables 3, 5 and 6 of the first version; None if it is in Table 2."""
     if quantity in (LOGREG, "pca_2048"):
         return None
     if table == "3":
