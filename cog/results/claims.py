@@ -268,7 +268,7 @@ def _category_to_base(name: str) -> Callable[[Numbers], Iterable[tuple[str, str]
 
 
 def _gain(models: Callable[[Numbers], Iterable[str]], **bounds: float) -> Callable[[Numbers], Iterator[Case]]:
-    """Return cases: from IN-1K to the farthest level, models gain on the base, or the gain is within ``bounds``."""
+    """Return cases: from IN-1K to the farthest level, models gain against the base (or as the bounds say)."""
 
     def cases(numbers: Numbers) -> Iterator[Case]:
         for model in models(numbers):
@@ -333,7 +333,7 @@ def _loses_25_to_35(numbers: Numbers) -> Iterator[Case]:
 def _best_without_labels(numbers: Numbers) -> Iterator[Case]:
     for n_shot in (*SHOTS, 0):
         pairs = {m: numbers.pair(m, BASE, FARTHEST, n_shot) for m in numbers.category("self-supervision")}
-        # Equal accuracy counts as no worse.
+        # As good is no worse.
         if gaps := [_case(m, [(1, *pair)], low=-2 * _BINARY) for m, pair in pairs.items() if pair]:
             yield _extreme(gaps, _place("", FARTHEST, n_shot), of=max)
 

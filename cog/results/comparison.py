@@ -208,13 +208,13 @@ def _comparison(item: Difference) -> tuple[Hashable, ...]:
 
 
 def within(mean: float, other_mean: float, deviation: float, *, rounding: float = PUBLISHED_ROUNDING) -> bool:
-    """Return whether two means agree within the combined deviation.
+    """Whether two means agree within the combined deviation.
 
     Args:
-        mean: mean, in percent.
-        other_mean: published mean, in percent.
+        mean: one mean, in percent.
+        other_mean: a published mean.
         deviation: combined deviation.
-        rounding: maximal rounding error of the published mean; the rounding of the deviation is ignored.
+        rounding: how far the published mean may be off by rounding; the deviation's own rounding is left aside.
     """
     return abs(mean - other_mean) <= deviation + rounding + _BINARY
 

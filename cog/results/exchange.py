@@ -470,7 +470,7 @@ def _label(value: Any, name: str) -> str:
 
 
 def _number(value: Any, name: str) -> float:
-    if type(value) in (int, float) and -_TOO_LARGE < value < _TOO_LARGE:  # false for NaN
+    if type(value) in (int, float) and -_TOO_LARGE < value < _TOO_LARGE:  # which NaN is not
         return float(value)
     raise _wrong(name, value, "a number")
 

@@ -73,7 +73,7 @@ class ModelFacts:
         return "" if self.of(model, source) == IN1K else f" {MARK}"
 
     def label(self, model: str, source: str = RUNS) -> str:
-        """Return the display name of a model: the label that the user gave it, else its name."""
+        """Return how the user calls a model of theirs; others keep their name."""
         if source == RUNS:
             return self.labels.get(model, model)
         return model if source in published.SOURCES.values() else self.stated_labels.get(model, model)

@@ -68,12 +68,12 @@ class ResultQuery:
         n_shots: numbers of training images per class, 0 = all.
         seeds: seeds of runs found on disk, which are then also the expected seeds.
         eval_name: ``EVAL.NAME`` of runs found on disk.
-        baseline: name of a model that is read regardless of the filters by model; or None.
-        experiments: whether results of other evaluations and of analyses are selected as well.
-        models_file: file with the user's models, their pretraining and labels; or None.
-        reads_predictions: whether right answers per concept are computed from saved predictions
-            (:mod:`cog.results.saved_predictions`) for runs without recorded ones; this reads one more file per run.
-        by_image: whether answers image by image are read from the saved predictions of all runs.
+        baseline: model that is read as well, whatever the filters by model say.
+        experiments: whether results of other evaluations and of analyses are wanted as well.
+        models_file: the user's models, which says what they have seen and how they are called; or None.
+        reads_predictions: whether right answers per concept are taken from saved predictions
+            (:mod:`cog.results.saved_predictions`) of runs that do not record them; that is a file more for each.
+        by_image: whether the answers image by image are read from there as well, of all runs.
     """
 
     logreg_root_dir: Path | None = None
@@ -365,7 +365,7 @@ def mixed_settings(runs: Sequence[Run]) -> dict[str, list[tuple[str, str, int]]]
 
 
 def check_baseline(model: str, cells: Sequence[SeedAverage], *, flag: str) -> None:
-    """Check that there are results of the baseline.
+    """Refuse a baseline of which nothing is known, naming the nearest that is.
 
     Raises:
         CogError: when no cell belongs to ``model``; the message suggests the nearest name.

@@ -39,13 +39,13 @@ class Details:
         train_features_file: path of the training features during the run.
         test_features_file: path of the test features during the run.
         n_classes: number of classes.
-        feature_dim: dimension of the features.
+        feature_dim: dimensions of the features.
         rows: numbers of samples: ``search_train``, ``search_val``, ``final_train``, ``test``.
-        n_trials: number of recorded trials of the search.
-        n_trials_diverged: number of trials that diverged.
-        n_trials_tied: number of trials that are about as good as the best one (:mod:`cog.results.ties`).
+        n_trials: trials of the search that were recorded.
+        n_trials_diverged: how many of them diverged.
+        n_trials_tied: how many are about as good as the best one (:mod:`cog.results.ties`).
         best_trial: number of the trial whose pair was used; None without a search.
-        best_val_top1: accuracy of this trial on the held-out part, in percent.
+        best_val_top1: its accuracy on the held-out part, in percent.
         seconds: duration of search and final training together.
         versions: versions of Python packages.
         device: ``cpu``, ``cuda:0``, ...
@@ -121,7 +121,7 @@ def image_list_of_test(details: Details) -> str | None:
 
 
 def _numbered(trials: Sequence[Mapping[str, Any]], wanted: int | None) -> Mapping[str, Any]:
-    """Return the last trial with the number ``wanted``; an empty mapping if there is none."""
+    """Return the last trial of a number."""
     for trial in reversed(trials):
         n = trial.get("number")
         if type(n) is int and n == wanted:

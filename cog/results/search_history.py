@@ -157,7 +157,7 @@ def _digest(value: Any) -> str | None:
     return value if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) else None
 
 
-#: Entries of ``features.json`` by the function that checks their values.
+#: How entries of ``features.json`` are read.
 _ENTRIES: dict[Callable[[Any], Any], tuple[str, ...]] = {
     whole: ("n_images", "n_classes", "n_failed"),
     number: ("seconds", "images_per_second"),
@@ -166,7 +166,7 @@ _ENTRIES: dict[Callable[[Any], Any], tuple[str, ...]] = {
         "image_list_sha256",
         "images_root", "device", "finished",
     ),
-    _digest: ("class_list_sha256",),  # written to exported files
+    _digest: ("class_list_sha256",),  # which goes into exported files
 }  # fmt: skip
 
 

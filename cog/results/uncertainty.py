@@ -85,10 +85,10 @@ class Estimate:
     Attributes:
         mean: mean in percent, or in points for a difference.
         low: lower end of the interval.
-        high: upper end of the interval.
-        p: for a difference, two-sided p-value of the value 0: the interval of confidence 1 - p ends at 0; else None.
-        n_concepts: number of concepts behind the mean.
-        n_seeds: number of seeds behind the mean.
+        high: upper end.
+        p: of a difference, two-sided p-value of its being 0: the interval of confidence 1 - p ends at 0; else None.
+        n_concepts: concepts that it rests on.
+        n_seeds: seeds that it rests on.
     """
 
     mean: float
@@ -110,9 +110,9 @@ def accuracy(
     """Return the mean accuracy of runs on the same data with its interval.
 
     Args:
-        runs: counts of one run for each seed.
-        over: source of variation, one of ``OVER``.
-        confidence: confidence of the interval, in (0, 1).
+        runs: one for each seed.
+        over: what varies, one of ``OVER``.
+        confidence: of the interval, in (0, 1).
 
     Returns:
         Estimate in percent; None when the runs are on different images, or on a single concept; over images also when
@@ -134,8 +134,8 @@ def accuracy(
         strata = None if answers is None else _strata(answers, _labels(images), images / total)
         if strata is None:
             return None
-        estimate = _share(share, strata.parts, strata.shape, total, confidence, least=strata.least)
-        return replace(estimate, n_concepts=len(images))
+        found = _share(share, strata.parts, strata.shape, total, confidence, least=strata.least)
+        return replace(found, n_concepts=len(images))
     return _share(share, _parts(_scaled(correct, images)), correct.shape, total, confidence)
 
 
@@ -194,10 +194,10 @@ def difference(
     """Return the mean difference of two models on the same images, paired over concepts or images, and seeds.
 
     Args:
-        runs: counts of one run of the model for each seed.
-        baseline: counts of the other model, with the same seeds in the same order.
-        over: source of variation, one of ``OVER``.
-        confidence: confidence of the interval, in (0, 1).
+        runs: of the model, one for each seed.
+        baseline: of the other one, with the same seeds in the same order.
+        over: what varies, one of ``OVER``.
+        confidence: of the interval, in (0, 1).
 
     Returns:
         Estimate in points; None in the same cases as for :func:`accuracy`.
@@ -254,17 +254,16 @@ def mean_difference_over_images(
     Args:
         differences: -100, 0 or 100 by seed and image, float64 ``(S, N)``.
         labels: concept of each image, int64 ``(N,)``.
-        weights: weights of the concepts 0 to C - 1 in the mean, float64 ``(C,)``; None: equal weights for all concepts
-            with images.
-        confidence: confidence of the interval, in (0, 1).
+        weights: of the concepts 0 to C - 1 in the mean, float64 ``(C,)``; None: the same for all that have images.
+        confidence: of the interval, in (0, 1).
 
     Returns:
         Estimate in points; None when a concept has a single image.
     """
-    strata = _strata(differences, labels, weights)
-    if strata is None:
+    found = _strata(differences, labels, weights)
+    if found is None:
         return None
-    estimate = _around(strata.mean, strata.parts, strata.shape, _two_images(len(labels)), confidence)
+    estimate = _around(found.mean, found.parts, found.shape, _two_images(len(labels)), confidence)
     return replace(estimate, n_concepts=len(np.unique(labels)))
 
 
@@ -358,8 +357,8 @@ def change(accuracy: Estimate, base: Estimate) -> Estimate | None:
     Returns:
         Estimate in percent; None when the base may be 0.
 
-    >>> estimate = change(Estimate(40.0, 36.0, 44.0, None, 1000, 5), Estimate(80.0, 78.0, 82.0, None, 1000, 5))
-    >>> estimate.mean, round(estimate.low, 1), round(estimate.high, 1)
+    >>> found = change(Estimate(40.0, 36.0, 44.0, None, 1000, 5), Estimate(80.0, 78.0, 82.0, None, 1000, 5))
+    >>> found.mean, round(found.low, 1), round(found.high, 1)
     (-50.0, -55.1, -44.8)
     """
     if base.low <= 0:

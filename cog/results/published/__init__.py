@@ -3,9 +3,9 @@
 Sources of the files in ``data/``:
 
 * ``models.csv``: the 31 models of "Concept Generalization in Visual Representation Learning" (Sariyildiz,
-  Kalantidis, Larlus, Alahari; ICCV 2021): Table 1 (names, groups, parameters, extra data), Tables 5-10 (another
+  Kalantidis, Larlus, Alahari; ICCV 2021): Table 1 (names, groups, parameters, extra data), Tables 5-10 (their
   spelling of the names), Table 3 (feature dimensions), supplement B.1 (image sizes), the legend of Figs. 3
-  and 4 (colors, markers) and Fig. 4 (its eight models).
+  and 4 (colors, markers) and Fig. 4 (which eight are in it).
 * ``v2_top1.csv``: Tables 5-10 of its supplement: top-1 accuracy, mean and standard deviation over five seeds, of
   31 models on six data sets with 1, 2, ..., 128 and all training images per class (1674 cells).
 * ``v1_top1.csv``: Tables 2 and 4 of the first version (January 2021): seven models, no deviations. Its levels
@@ -46,20 +46,20 @@ class PublishedModel:
     """One of the 31 models of the paper.
 
     Attributes:
-        name: name of the model, as everywhere in the toolkit.
-        label: name in the paper without the letter of its group: ``DeiT-S-distilled``.
-        paper_label: name in Table 1: ``a-DeiT-S-distilled``.
-        table_label: name in Tables 5-10: ``a-DeiT-S distilled``.
+        name: as everywhere in the toolkit.
+        label: the paper's name without the letter of its group: ``DeiT-S-distilled``.
+        paper_label: the name in Table 1: ``a-DeiT-S-distilled``.
+        table_label: the name in Tables 5-10: ``a-DeiT-S distilled``.
         category: key of ``CATEGORY_LABELS`` (the spelling of :data:`cog.models.spec.CATEGORIES`).
-        color: matplotlib color of its group in the figures of the paper; black for the reference, whose color is not
-            stated there.
-        marker: matplotlib marker.
-        in_fig4: whether Fig. 4 shows the model.
-        params_m: millions of parameters; None if the paper does not state them (every ResNet-50 but the reference).
-        feature_dim: dimension of its features.
-        image_size: side of the center crop in pixels.
-        extra_data: name of a training data set beside or instead of IN-1K, or "".
-        order: position in the tables of the paper, from 0.
+        color: of its group in the paper's figures, a matplotlib name; the reference's is not stated
+            there: black.
+        marker: of matplotlib.
+        in_fig4: whether Fig. 4 shows it.
+        params_m: millions of parameters; None where the paper does not say (all ResNet-50 but the first).
+        feature_dim: dimensions of its features.
+        image_size: side of the centre crop in pixels.
+        extra_data: data set that it was trained on beside or instead of IN-1K, or "".
+        order: position in the paper's tables, from 0.
     """
 
     name: str
