@@ -1,1 +1,1 @@
-"""Records of results: reading, querying, comparing, published numbers, exchange; imports no torch."""
+"""Records of results: reading, queries, comparisons, published numbers, exchange; without torch."""

@@ -3,14 +3,14 @@
 ::
 
     {"status": "complete", "analysis": "kmeans", "model": ..., "dataset": ...,
-     "identity": {...},                what makes two results the same: settings and features
+     "identity": {...},                settings and features; equal for two results of the same computation
      "values": {"ami": 0.53, ...},     headline numbers, flat; null where undefined
-     "seeds": [0, 1, 2], "per_seed": {"0": {"ami": 0.52, ...}, ...},   where there is randomness
-     "details": {...},                 whatever else is worth knowing
+     "seeds": [0, 1, 2], "per_seed": {"0": {"ami": 0.52, ...}, ...},   of repetitions with randomness
+     "details": {...},                 further information
      "versions": {...}, "device": "cpu", "seconds": 12.3, "finished": "2021-10-11T12:00:00+00:00"}
 
-Bulky data (assignments, per-class tables) lie beside it as CSV or npz and are named under ``details.files``. Nothing in
-this module imports torch.
+Bulky data (assignments, per-class tables) are files beside it, CSV or npz, with their names in ``details.files``. This
+module imports no torch.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ class AnalysisRecord:
     """The result of one analysis of one data set.
 
     Attributes:
-        analysis: the name in ``analysis_<name>``.
+        analysis: name of the analysis, as in ``analysis_<name>``.
         model: ``<model_title>_<architecture_name>``, or None when it was not given.
         dataset: name of the data set, or None when it was not given.
-        identity: what makes two results the same.
-        values: headline numbers; None where undefined.
-        seeds: of the repetitions, in order; empty where nothing is random.
+        identity: settings and features; equal for two results of the same computation.
+        values: headline numbers; None for undefined ones.
+        seeds: seeds of the repetitions, in order; empty for an analysis without randomness.
         per_seed: values of each repetition, by the seed as text.
-        details: whatever else is worth knowing.
-        versions: of the packages that computed it.
-        device: where it was computed.
-        seconds: how long that took.
-        finished: ISO 8601, UTC.
-        folder: where it was read from; not written.
+        details: further information.
+        versions: versions of the packages that computed the result.
+        device: device of the computation.
+        seconds: duration of the computation.
+        finished: time of the end, ISO 8601, UTC.
+        folder: folder of the file that was read; not written.
     """
 
     analysis: str
@@ -74,7 +74,7 @@ def write(folder: str | os.PathLike[str], record: AnalysisRecord) -> None:
     """Write ``results.json`` atomically; numbers that are not finite become null.
 
     Raises:
-        CogError: when it cannot be written.
+        CogError: when the file cannot be written.
     """
     data = {"status": "complete"} | {
         field_.name: getattr(record, field_.name)
@@ -88,7 +88,7 @@ def read(folder: str | os.PathLike[str]) -> AnalysisRecord:
     """Read the result in an ``analysis_<name>`` folder.
 
     Raises:
-        CogError: when it holds no readable result; one line that begins with the path of the file.
+        CogError: when the folder has no readable result; one line that begins with the path of the file.
     """
     folder = Path(folder)
     path = folder / RESULTS_FILE
@@ -124,10 +124,10 @@ def read(folder: str | os.PathLike[str]) -> AnalysisRecord:
 
 
 def averages(records: Iterable[AnalysisRecord]) -> list[SeedAverage]:
-    """Return the headline numbers of analyses; those that are undefined are left out.
+    """Return the headline numbers of analyses, except undefined ones and those without a model or data set.
 
-    The deviation is the population standard deviation of the values of the seeds; the number itself is as the analysis
-    states it.
+    The deviation is the population standard deviation of the values of the seeds; the value is the headline number
+    itself, and need not be their mean.
 
     >>> values, by_seed = {"ami": 0.5}, {"0": {"ami": 0.5}, "1": {"ami": 0.4}}
     >>> record = AnalysisRecord("kmeans", "my_net", "in1k", {}, values, seeds=[0, 1], per_seed=by_seed)
@@ -156,7 +156,7 @@ def averages(records: Iterable[AnalysisRecord]) -> list[SeedAverage]:
 
 
 def _by_seed(record: AnalysisRecord, metric: str) -> dict[int, float]:
-    """Return a metric of each repetition for which it is defined, by seed, ascending."""
+    """Return the values of a metric by seed, ascending, without the repetitions for which it is undefined."""
     stated = {
         seed: number(record.per_seed.get(str(seed), {}).get(metric)) for seed in sorted(set(record.seeds))
     }

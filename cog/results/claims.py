@@ -1,12 +1,12 @@
-"""Statements of the paper, each decided by numbers: published ones, or somebody's own.
+"""Statements of the paper, each tested against numbers: the published ones, or those of a user.
 
-A statement is one declaration (:class:`Claim`): its cases are the places where it could fail (a model on a data set, a
-pair of models), and it holds when it does in all of them. Published means, which have no counts per concept, decide as
-they are printed. With counts, a case is told where its interval over concepts and seeds
-(:mod:`cog.results.uncertainty`) excludes the bound that decides it (mostly 0) also after Holm's correction for all
-cases of all statements, and a statement is where those that are not told could not change it. Deviations, and the mean
-change by blurred faces, are compared as they are. The words are ours; sections are those of the final version (ICCV
-2021) unless "v1" says that it is the first one (January 2021), whose levels differ.
+A statement is one declaration (:class:`Claim`). Its cases are the places where it could fail (a model on a data set, a
+pair of models); it holds when it holds in all cases. Published means have no counts per concept and are compared as
+printed. With counts, a case is decided when its interval over concepts and seeds (:mod:`cog.results.uncertainty`)
+excludes the bound that decides it (mostly 0) even after Holm's correction for all cases of all statements. A statement
+is decided when its undecided cases could not change the verdict. Deviations, and the mean change by blurred faces, are
+compared without an interval. The wording is this toolkit's. Sections are those of the final version (ICCV 2021); "v1"
+stands for the first version (January 2021), whose levels differ.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HOLDS, EXCEPTIONS, FAILS, OPEN = "holds", "holds with exceptions", "does not hol
 #: Numbers of images per class of the few-shot experiments.
 SHOTS = (1, 2, 4, 8, 16, 32, 64, 128)
 
-#: The model that statements compare with.
+#: The model with which statements compare other models.
 BASE = published.REFERENCE
 
 IN1K, *LEVELS = constants.DATASETS
@@ -40,23 +40,23 @@ _DISTILLED = (("deit_small_distilled", "deit_small"), ("mealv2_resnet50", BASE))
 _LABEL_MIXING = ("relabel_resnet50", "cutmix_resnet50", "mixup_resnet50", "manifold-mixup_resnet50")
 _TOP = "deit_base_distilled_384"
 
-# Half a unit of the last printed digit: what was rounded alike counts as equal.
+# Half a unit of the last printed digit: numbers that are printed alike count as equal.
 _ROUNDING = 0.05
 
 # Decimal fractions are not exact in binary.
 _BINARY = 1e-9
 
-#: A weight, and the difference of the first average to the second, or the first alone.
+#: A term of a sum: a weight, an average, and the average that is subtracted from it (None: nothing is).
 Term = tuple[float, SeedAverage, SeedAverage | None]
 
 
 class Numbers:
-    """Accuracies and other averages of one source, by place.
+    """Averages of one source by model, data set, evaluation, metric and number of shots.
 
-    Two models are compared where :meth:`cog.results.official.Comparable.allows` it.
+    Two models are compared only if :meth:`cog.results.official.Comparable.allows` it.
 
     Args:
-        averages: of one source.
+        averages: averages of one source.
     """
 
     def __init__(self, averages: Iterable[SeedAverage]) -> None:
@@ -68,17 +68,17 @@ class Numbers:
     def average(
         self, model: str, dataset: str, n_shot: int = 0, evaluation: str = LOGREG
     ) -> SeedAverage | None:
-        """Return the top-1 average of a place, or None."""
+        """Return the average top-1 accuracy of a model on a data set, or None."""
         return self._at.get((model, dataset, evaluation, "top1", n_shot))
 
     def pair(
         self, model: str, other: str, dataset: str, n_shot: int = 0
     ) -> tuple[SeedAverage, SeedAverage] | None:
-        """Return the averages of two models; None where one is not known, or they cannot be compared."""
-        one, two = (self.average(name, dataset, n_shot) for name in (model, other))
-        if one is None or two is None or not self._comparable.allows(one, two):
+        """Return the averages of two models; None when one is not known, or they cannot be compared."""
+        first, second = (self.average(name, dataset, n_shot) for name in (model, other))
+        if first is None or second is None or not self._comparable.allows(first, second):
             return None
-        return one, two
+        return first, second
 
     def category(self, name: str) -> list[str]:
         """Return the models of a category of the paper, in its order."""
@@ -88,13 +88,13 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Case:
-    """A place where a statement holds or does not.
+    """One test of a statement, such as one model on one data set.
 
     Attributes:
-        label: which model, data set, number of images.
+        label: model, data set and number of images.
         value: the number that decides.
-        holds: whether the statement holds there, by the means.
-        p: two-sided p-value of the value being at the bound that decides; None where there are means alone.
+        holds: whether the statement holds in this case, by the means.
+        p: two-sided p-value of the hypothesis that the value is at the bound; None without counts per concept.
     """
 
     label: str
@@ -105,15 +105,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement.
+    """A statement of the paper.
 
     Attributes:
-        name: key, in flat records.
-        section: where the paper makes it.
-        text: the statement.
-        cases: returns its cases in the numbers of a source.
-        unit: of the values of cases.
-        version: of the paper whose published numbers decide.
+        name: key in flat records.
+        section: section of the paper.
+        text: wording of the statement.
+        cases: function that yields the cases of the statement for the numbers of a source.
+        unit: unit of the values of the cases.
+        version: version of the paper whose published numbers decide.
     """
 
     name: str
@@ -126,17 +126,17 @@ class Claim:
 
 @dataclass(frozen=True)
 class Finding:
-    """What numbers say of a statement.
+    """The verdict on a statement.
 
     Attributes:
         claim: the statement.
-        verdict: one of ``HOLDS``, ``EXCEPTIONS`` (at most half of the cases), ``FAILS`` (more), ``OPEN`` (no case, or
-            those that are not told could change it).
-        n_holds: cases in which it holds.
-        n_cases: all cases.
-        n_not_told: cases that are not told; None where means decide them all.
+        verdict: one of ``HOLDS``, ``EXCEPTIONS`` (at most half of the cases), ``FAILS`` (more), ``OPEN`` (no cases, or
+            undecided ones that could change the verdict).
+        n_holds: number of decided cases in which the statement holds.
+        n_cases: number of all cases.
+        n_not_told: number of undecided cases; None when the means decide all.
         span: lowest and highest value; None without cases.
-        exceptions: labels and values of the other cases, the clearest first.
+        exceptions: labels and values of decided cases in which the statement does not hold, the lowest value first.
     """
 
     claim: Claim
@@ -149,7 +149,7 @@ class Finding:
 
     @property
     def evidence(self) -> str:
-        """The numbers in a few words."""
+        """Summary of the numbers in a few words."""
         if self.span is None:
             return "no such numbers"
         ends = " to ".join(f"{end:+.1f}" for end in dict.fromkeys(self.span))
@@ -158,14 +158,14 @@ class Finding:
 
 
 def _judge(claim: Claim, cases: Sequence[Case]) -> Finding:
-    """Decide a statement by its cases, whose p-values are corrected."""
+    """Decide a statement by its cases, which have corrected p-values."""
     if not cases:
         return Finding(claim, OPEN)
     values = [case.value for case in cases]
     told = [case for case in cases if case.p is None or case.p < comparison.ERROR_RATE]
     against = sorted((case for case in told if not case.holds), key=lambda case: case.value)
     n_untold = len(cases) - len(told)
-    # If all others hold, and if none of them does.
+    # The verdicts if the statement holds in all undecided cases, and in none of them.
     verdicts = {_verdict(n, len(cases)) for n in (len(against), len(against) + n_untold)}
     return Finding(
         claim,
@@ -194,7 +194,7 @@ def judge_all(numbers: Numbers) -> list[Finding]:
 
 
 def judge_published() -> list[Finding]:
-    """Decide all statements by the published numbers of the version that makes them."""
+    """Decide all statements by the published numbers, each by those of its version of the paper."""
     numbers = {version: Numbers(published.averages(version)) for version in published.SOURCES}
     return [_judge(claim, list(claim.cases(numbers[claim.version]))) for claim in CLAIMS]
 
@@ -203,31 +203,35 @@ def judge_published() -> list[Finding]:
 
 
 def _case(label: str, terms: Sequence[Term], *, low: float = -math.inf, high: float = math.inf) -> Case:
-    """Return a case that holds where a weighted sum of accuracies or differences is between two bounds."""
-    value = sum(weight * (one.value - (two.value if two else 0.0)) for weight, one, two in terms)
+    """Return a case that holds when a weighted sum of accuracies or differences is between two bounds."""
+    value = sum(weight * (first.value - (second.value if second else 0.0)) for weight, first, second in terms)
     nearest = min((low, high), key=lambda bound: abs(value - bound))
     return Case(label, value, low + _BINARY < value < high - _BINARY, _p(value - nearest, terms))
 
 
 def _p(distance: float, terms: Sequence[Term]) -> float | None:
-    """Return the p-value of a sum being this far from a bound; None without counts, 1 where these do not tell."""
+    """Return the p-value of a sum at this distance from a bound; None without counts, 1 if the counts do not suffice.
+
+    Counts suffice with two common seeds, on the same images of several concepts.
+    """
     paired = []
-    for weight, one, two in terms:
-        if not one.concepts or (two is not None and not two.concepts):
+    for weight, first, second in terms:
+        if not first.concepts or (second is not None and not second.concepts):
             return None
-        runs, *baseline = comparison.with_common_seeds(*(a for a in (one, two) if a is not None))
-        if len(runs) < 2:  # another seed may say otherwise
+        runs, *baseline = comparison.with_common_seeds(*(a for a in (first, second) if a is not None))
+        if len(runs) < 2:  # a single seed decides nothing
             return 1.0
         paired.append((weight, runs, baseline[0] if baseline else []))
-    found = uncertainty.p_of_sum(distance, paired)
-    return 1.0 if found is None else found
+    p = uncertainty.p_of_sum(distance, paired)
+    return 1.0 if p is None else p
 
 
 def _extreme(cases: Sequence[Case], place: str, *, of: Callable[..., Case]) -> Case:
-    """Return the case of the lowest (``of`` min) or highest value (max) among several models.
+    """Return the case of the model with the lowest (``of`` min) or highest value (``of`` max).
 
-    That the lowest is high enough is told when it is told of all; that it is not, when it is told of that one, for
-    which there were as many chances.
+    "The lowest is high enough" is decided when it is decided for all models, so its p-value is their largest. "The
+    lowest is not high enough" is decided by the lowest one alone; its p-value is multiplied by the number of models,
+    since any of them could have been the lowest. For the highest value, the roles are exchanged.
     """
     chosen = of(cases, key=lambda case: case.value)
     p = chosen.p
@@ -245,7 +249,7 @@ def _above(
     shots: Sequence[int] = (0,),
     **bounds: float,
 ) -> Callable[[Numbers], Iterator[Case]]:
-    """Return cases: the first model of each pair is above the second (or as ``low`` and ``high`` of the gap say)."""
+    """Return cases: the first model of each pair is above the second, or the gap between them is within ``bounds``."""
 
     def cases(numbers: Numbers) -> Iterator[Case]:
         for (model, other), dataset, n_shot in itertools.product(pairs(numbers), datasets, shots):
@@ -278,7 +282,7 @@ def _gain(models: Callable[[Numbers], Iterable[str]], **bounds: float) -> Callab
 def _first(
     model: str, datasets: Sequence[str], shots: Sequence[int] = (0,)
 ) -> Callable[[Numbers], Iterator[Case]]:
-    """Return cases: ``model`` is above every other one; the value is its lead over the best of them."""
+    """Return cases: ``model`` is above every other model; the value is its lead over the best other one."""
 
     def cases(numbers: Numbers) -> Iterator[Case]:
         for dataset, n_shot in itertools.product(datasets, shots):
@@ -300,14 +304,14 @@ def _above_all_in_the_mean(numbers: Numbers) -> Iterator[Case]:
 def _falls(numbers: Numbers) -> Iterator[Case]:
     for model in numbers.models:
         for near, far in itertools.pairwise(constants.DATASETS):
-            one, two = numbers.average(model, near), numbers.average(model, far)
-            if one is not None and two is not None:
+            before, after = numbers.average(model, near), numbers.average(model, far)
+            if before is not None and after is not None:
                 step = f"{model}, {dataset_label(near)} to {dataset_label(far)}"
-                yield _case(step, [(1, two, None), (-1, one, None)], high=0.0)
+                yield _case(step, [(1, after, None), (-1, before, None)], high=0.0)
 
 
 def _deviations(numbers: Numbers) -> Iterator[Case]:
-    """Yield one case for each average over several seeds; deviations are published as printed."""
+    """Yield one case for each average over several seeds, or with a published deviation."""
     for model, dataset, n_shot in itertools.product(numbers.models, constants.DATASETS, (0, *SHOTS)):
         average = numbers.average(model, dataset, n_shot)
         if average is not None and average.std is not None and len(average.seeds) != 1:
@@ -320,7 +324,7 @@ def _loses_25_to_35(numbers: Numbers) -> Iterator[Case]:
         near, far = (numbers.average(model, dataset) for dataset in (IN1K, FARTHEST))
         if near is not None and far is not None and near.value > 0:
             loss = 100 * (1 - far.value / near.value)
-            # At a bound, the level has this share of IN-1K.
+            # The accuracy on the level as a share of that on IN-1K, at the nearest bound.
             share = 1 - min(bounds, key=lambda bound: abs(loss - bound)) / 100
             p = _p(far.value - share * near.value, [(1, far, None), (-share, near, None)])
             yield Case(model, loss, bounds[0] <= loss <= bounds[1], p)

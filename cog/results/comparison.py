@@ -1,18 +1,19 @@
-"""Statements about the difference between a model and a baseline, and how far they can be trusted.
+"""Differences between a model and a baseline, with intervals and verdicts.
 
-*Paired over seeds and concepts.* Runs of two models with the same seed share what the seed decides: the split for the
-search, the images drawn in few-shot, the order of training. They are tested on the same images of the same concepts.
-So the difference is taken seed by seed and concept by concept, and gets an interval over both
-(:mod:`cog.results.uncertainty`). A verdict ("higher", "lower") is given only where the interval excludes zero after
-Holm's correction for the number of comparisons shown beside each other (:func:`judge`).
+*Paired over seeds and concepts.* Runs of two models with the same seed have the same split for the search, images drawn
+in few-shot, and order of training. They are tested on the same images of the same concepts. So the difference is
+taken per seed and concept, with an interval over both (:mod:`cog.results.uncertainty`). A verdict ("higher", "lower")
+is given only if the interval excludes zero after Holm's correction for the number of comparisons that are shown
+together (:func:`judge`).
 
-*No verdict* is given where right answers per concept are not known (published numbers, files that do not have them,
-runs that do not and whose predictions cannot be read), where two models have no two seeds in common, and where they
-were tested on different images: there is the difference and the deviation over seeds, paired where seeds are common,
-else the combined one ``sqrt(s1 ** 2 + s2 ** 2)`` of two single runs. Seeds vary the classifier's training (and the
-images drawn in few-shot) alone, and a difference that all seeds agree on may rest on a handful of images.
+*No verdict* is given without right answers per concept (published numbers, files without them, runs without them and
+without readable predictions), for tests on different images, and for fewer than two common seeds. With one common seed
+there is an interval; otherwise there are only the difference and its deviation over seeds: paired over common seeds,
+else the combined deviation ``sqrt(s1 ** 2 + s2 ** 2)`` of two single runs. Seeds vary only the training of the
+classifier (and the images drawn in few-shot): a difference with the same sign for all seeds may rest on a handful of
+images.
 
-What none of these covers: another pretraining of the same method.
+No interval covers another pretraining of the same method.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from cog.results.concept_counts import ConceptCounts
 from cog.results.relative import points
 from cog.results.scores import SeedAverage, dataset_key, grouped
 
-#: Probability of any false verdict among the comparisons shown beside each other.
+#: Probability of any false verdict among the comparisons that are shown together.
 ERROR_RATE = 0.05
 
 #: Half a unit of the last digit of the published means and deviations.
@@ -41,21 +42,22 @@ _BINARY = 1e-9
 
 @dataclass(frozen=True)
 class Difference:
-    """A model against a baseline on one data set with one number of shots.
+    """The difference between a model and a baseline on one data set with one number of shots.
 
     Attributes:
-        average: of the model.
-        baseline: of the baseline: the same metric, data set and number of shots.
+        average: average of the model.
+        baseline: average of the baseline: the same metric, data set and number of shots.
         mean: model minus baseline in points (percent of the test images).
-        low: lower end of the 95 % interval over concepts, or images of these, and common seeds; None where it is not
-            known.
-        high: upper end.
-        deviation: over seeds. Paired: sample standard deviation of the differences (None for one seed); unpaired:
-            combined deviation of single runs (None when either is not known).
+        low: lower end of the 95 % interval over concepts, or images of these concepts, and common seeds; None when it
+            is not known.
+        high: upper end of the interval.
+        deviation: deviation over seeds. Paired: sample standard deviation of the differences (None for one seed);
+            unpaired: combined deviation of single runs (None when either is not known).
         seeds: the common seeds; empty when unpaired.
-        p: two-sided p-value of its being zero, over concepts whatever the interval; None where there is none.
-        p_holm: the same after Holm's correction; None before :func:`judge`.
-        unknown: why there is no interval over concepts, or no verdict; "" when there may be one.
+        p: two-sided p-value of a difference of zero, over concepts even if the interval is over images; None when it is
+            not known.
+        p_holm: p-value after Holm's correction; None before :func:`judge`.
+        unknown: reason for the lack of an interval over concepts, or of a verdict; "" when a verdict is possible.
     """
 
     average: SeedAverage
@@ -71,24 +73,24 @@ class Difference:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Both ends; None where they are not known."""
+        """Both ends of the interval; None when they are not known."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
     def paired(self) -> bool:
-        """Whether it was taken seed by seed."""
+        """Whether the difference was taken seed by seed."""
         return bool(self.seeds)
 
     @property
     def sign(self) -> int:
-        """1: the model is ahead, -1: the baseline is, 0: the numbers do not tell."""
+        """The verdict: 1 if the model is ahead, -1 if the baseline is, 0 if it is undecided."""
         if self.unknown or self.p_holm is None or self.p_holm >= ERROR_RATE:
             return 0
         return 1 if self.mean > 0 else -1
 
     @property
     def reading(self) -> str:
-        """The statement in words that claim no more than the numbers."""
+        """The verdict in words."""
         if self.unknown:
             return f"not told: {self.unknown}"
         return {1: "higher", -1: "lower", 0: "not told apart"}[self.sign]
@@ -96,15 +98,17 @@ class Difference:
 
 @dataclass(frozen=True)
 class Crossing:
-    """Where a model and the baseline change places on the way from the first data set to the last.
+    """A change of order between a model and the baseline, in the order of the data sets.
 
     Attributes:
-        before: the difference on the data set up to which the one is ahead by its mean.
-        after: that on the next data set, from which the other is; when the means change sides to and fro where the
-            numbers do not tell who is ahead, on the first from which they do so no more.
-        earliest: the last one that tells the old order (:attr:`Difference.sign`); the crossing is after it. None when
-            it is not told on some data set before, and the opposite on some data set after.
-        latest: when ``earliest`` is known, the first one that tells the new order; the crossing is before it.
+        before: difference on the last data set with the old order of the means.
+        after: difference on the first data set with the new order of the means. When the order is decided on both sides
+            of the crossing and the means change it several times in between, ``before`` is at the first and ``after``
+            at the last of these changes.
+        earliest: difference on the last data set with a verdict for the old order (:attr:`Difference.sign`); the
+            crossing is after it. None unless there are verdicts for the old order before and for the new one after.
+        latest: difference on the first data set with a verdict for the new order; the crossing is before it. None
+            whenever ``earliest`` is None.
     """
 
     before: Difference
@@ -114,7 +118,7 @@ class Crossing:
 
     @property
     def model_leads_after(self) -> bool:
-        """Whether the model is ahead from then on, and not the baseline."""
+        """Whether the model, and not the baseline, is ahead after the crossing."""
         return self.after.mean > 0
 
 
@@ -122,12 +126,13 @@ def difference(cell: SeedAverage, baseline: SeedAverage, *, over: str = uncertai
     """Compare two averages of the same metric, data set and number of shots; :func:`judge` adds the verdict.
 
     Args:
-        cell: of the model.
-        baseline: of the baseline.
-        over: what varies in the interval, one of :data:`cog.results.uncertainty.OVER`; verdicts are over concepts.
+        cell: average of the model.
+        baseline: average of the baseline.
+        over: source of variation in the interval, one of :data:`cog.results.uncertainty.OVER`; verdicts are over
+            concepts.
 
     Raises:
-        ValueError: when they are of different metrics, data sets or numbers of shots.
+        ValueError: when the averages differ in metric, data set or number of shots.
 
     >>> from cog.results.scores import Score, average
     >>> def top1(model, *values):
@@ -175,16 +180,20 @@ def difference(cell: SeedAverage, baseline: SeedAverage, *, over: str = uncertai
 
 
 def with_common_seeds(*averages: SeedAverage) -> list[list[ConceptCounts]]:
-    """Return the right answers per concept of each average, which are known, with the seeds that all of them have."""
+    """Return the right answers per concept of each average for the seeds that all averages have.
+
+    Args:
+        averages: averages with known right answers per concept.
+    """
     runs = [dict(zip(average.seeds, average.concepts, strict=True)) for average in averages]
     seeds = [seed for seed in runs[0] if all(seed in by_seed for by_seed in runs)]
     return [[by_seed[seed] for seed in seeds] for by_seed in runs]
 
 
 def judge(differences: Iterable[Difference]) -> list[Difference]:
-    """Return differences that are shown beside each other with p-values corrected for their number (Holm).
+    """Return differences that are shown together with p-values corrected for their number (Holm).
 
-    Of two models on one data set, whichever of them is the baseline, there is one comparison.
+    Two models on one data set are one comparison, no matter which of them is the baseline.
     """
     items = list(differences)
     p_values = {_comparison(item): item.p for item in items if item.p is not None and not item.unknown}
@@ -193,7 +202,7 @@ def judge(differences: Iterable[Difference]) -> list[Difference]:
 
 
 def _comparison(item: Difference) -> tuple[Hashable, ...]:
-    """Return what is compared, the two models in any order."""
+    """Return the key of a comparison, which does not depend on the order of the two models."""
     models = frozenset((a.model, a.source) for a in (item.average, item.baseline))
     return models, item.average.dataset, item.average.n_shot, item.average.metric
 
@@ -212,12 +221,12 @@ def within(mean: float, other_mean: float, deviation: float, *, rounding: float 
 
 @dataclass(frozen=True)
 class SharedRank:
-    """Where a number stands among others.
+    """The rank of a number among others.
 
     Attributes:
-        rank: 1 is best; equal numbers share the better rank (1, 2, 2, 4).
-        n_tied: numbers that are equal to this one, itself included.
-        n_ranked: numbers in all.
+        rank: rank, 1 for the best; equal numbers share the better rank (1, 2, 2, 4).
+        n_tied: count of numbers that are equal to this one, itself included.
+        n_ranked: count of all numbers.
     """
 
     rank: int
@@ -226,7 +235,7 @@ class SharedRank:
 
 
 def rank(values: Sequence[float]) -> list[SharedRank]:
-    """Rank numbers of which higher ones are better: ``1 + number of higher ones``.
+    """Return the ranks of numbers, higher ones first: ``1 + number of higher ones``.
 
     >>> [(r.rank, r.n_tied) for r in rank([70.0, 72.5, 70.0, 68.1])]
     [(2, 2), (1, 1), (2, 2), (4, 1)]
@@ -240,13 +249,14 @@ def rank(values: Sequence[float]) -> list[SharedRank]:
 
 
 def crossings(differences: Iterable[Difference]) -> list[Crossing]:
-    """Find where model and baseline change places over the data sets, in the order of IN-1K, L1, L2, ...
+    """Return the changes of order between model and baseline over the data sets IN-1K, L1, L2, ...
 
     Args:
-        differences: of any models, sources and numbers of shots; each combination is looked at by itself.
+        differences: differences for any models, sources, numbers of shots and metrics; each combination is examined by
+            itself.
 
     Returns:
-        In the order of the first appearance of the model and number of shots, then of the data sets. A mean of exactly
+        Crossings in the order of the first appearance of their combination, then of the data sets. A mean of exactly
         zero counts as no change.
     """
     groups = grouped(
@@ -261,7 +271,7 @@ def _crossings(group: Sequence[Difference]) -> list[Crossing]:
     nonzero = [index for index, item in enumerate(ordered) if item.mean]
     told = [index for index, item in enumerate(ordered) if item.sign]
     crossed = []
-    # Between two data sets where the order is told, the means may change sides more than once, which says nothing.
+    # Between two data sets with a verdict, the means may change sides more than once; single changes mean nothing.
     for gap, pairs in itertools.groupby(
         itertools.pairwise(nonzero), lambda pair: bisect.bisect(told, pair[0])
     ):

@@ -1,13 +1,13 @@
-"""Right answers per concept: what intervals over concepts are computed from, and their form in ``results.json``.
+"""Right answers per concept, the basis of intervals over concepts, and their form in ``results.json``.
 
 ``final`` of a run has two entries beside its accuracies, by class index 0..C-1::
 
-    "correct_per_class": "MC4w...",     test images of each class that are classified rightly (top-1)
-    "images_per_class": 50              test images of each class; one number where all classes have as many
+    "correct_per_class": "MC4w...",     number of correctly classified test images of each class (top-1)
+    "images_per_class": 50              number of test images of each class; a single number if equal for all classes
 
-A list of numbers is written as Base64 (RFC 4648) of unsigned little-endian integers of 1, 2 or 4 bytes, the least
-that the largest number needs: 1,000 classes take 1.3 kB on one line. Their width follows from their number,
-``n_classes``.
+A list of numbers is written as Base64 (RFC 4648) of unsigned little-endian integers of 1, 2 or 4 bytes, the smallest
+width that fits the largest number: 1,000 classes take 1.3 kB on one line. A reader derives the width from the length
+and the number of integers, ``n_classes``.
 
 >>> write([48, 50, 0], [50, 50, 50])
 {'correct_per_class': 'MDIA', 'images_per_class': 50}
@@ -30,7 +30,7 @@ import numpy as np
 #: Entries of ``final`` in ``results.json``.
 CORRECT, IMAGES = "correct_per_class", "images_per_class"
 
-# Typecodes by bytes of a number; array's sizes are the platform's, and the same on all that torch runs on.
+# Typecodes by bytes of a number; the sizes depend on the platform, but are the same on all platforms of PyTorch.
 _TYPECODES = {1: "B", 2: "H", 4: "I"}
 _MOST_IMAGES = 1 << 31
 
@@ -40,14 +40,14 @@ TOLERANCE_PERCENT = 1e-3
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ConceptCounts:
-    """Test images of one run, concept by concept.
+    """Numbers of test images of one run, and of correctly classified ones, per concept.
 
     Attributes:
-        correct: classified rightly, by class index.
-        images: of each class; one number where all classes have as many.
-        image_list: SHA-256 of the list of test images; None where it is not known.
-        right: whether each image is classified rightly, in the order of the classes, uint8 ``(ceil(N / 8),)`` of
-            packed bits; None unless it was asked for (:func:`cog.results.saved_predictions.with_counts`).
+        correct: number of correctly classified test images by class index.
+        images: number of test images of each class; a single number if equal for all classes.
+        image_list: SHA-256 of the list of test images; None when it is not known.
+        right: whether each image is classified correctly, in the order of the classes, uint8 ``(ceil(N / 8),)`` of
+            packed bits; None unless read from predictions (:func:`cog.results.saved_predictions.with_counts`).
     """
 
     correct: array[int]
@@ -57,12 +57,12 @@ class ConceptCounts:
 
     @property
     def images_of_each(self) -> Sequence[int]:
-        """Test images of each class."""
+        """Number of test images of each class."""
         return [self.images] * len(self.correct) if isinstance(self.images, int) else self.images
 
     @property
     def n_images(self) -> int:
-        """Test images of all concepts."""
+        """Number of test images of all concepts."""
         return self.images * len(self.correct) if isinstance(self.images, int) else sum(self.images)
 
 
@@ -70,8 +70,8 @@ def write(correct: Sequence[int], images: Sequence[int]) -> dict[str, Any]:
     """Return the entries of ``final``.
 
     Args:
-        correct: test images of each class that are classified rightly.
-        images: test images of each class.
+        correct: number of correctly classified test images of each class.
+        images: number of test images of each class.
     """
     same = len(set(images)) == 1
     return {CORRECT: _encode(correct), IMAGES: int(images[0]) if same else _encode(images)}
@@ -80,16 +80,16 @@ def write(correct: Sequence[int], images: Sequence[int]) -> dict[str, Any]:
 def read(
     final: Mapping[str, Any], *, n_classes: int | None, top1: float, image_list: str | None = None
 ) -> ConceptCounts | None:
-    """Return the counts of a run, or None where it has none (runs of earlier versions).
+    """Return the counts of a run, or None for a run without counts (runs of earlier versions).
 
     Args:
-        final: entry of ``results.json``.
+        final: entry ``final`` of ``results.json``.
         n_classes: number of classes.
         top1: accuracy of the run, in percent.
-        image_list: SHA-256 of the list of test images, where it is known.
+        image_list: SHA-256 of the list of test images; None when it is not known.
 
     Raises:
-        ValueError: counts of another form, or that contradict themselves or the accuracy.
+        ValueError: when the counts have another form, or contradict each other or the accuracy.
     """
     if CORRECT not in final:
         return None
@@ -102,7 +102,7 @@ def read(
         raise ValueError(f"{images} images per class")
     counts = ConceptCounts(correct, images, image_list)
     n, answers = counts.n_images, np.asarray(correct)
-    # Of hundreds of thousands of runs: without comparing each number, where the largest will do.
+    # Called for hundreds of thousands of runs: comparing the largest number alone is faster.
     fits = answers.max() <= images if isinstance(images, int) else (answers <= np.asarray(images)).all()
     if not n or not fits:
         raise ValueError(f"{CORRECT} has more right answers than there are images")
@@ -118,10 +118,10 @@ def _encode(values: Sequence[int]) -> str:
 
 
 def _decode(text: Any, n: int) -> array[int]:
-    """Return ``n`` numbers.
+    """Return the ``n`` numbers in a text.
 
     Raises:
-        ValueError: when the text does not hold as many.
+        ValueError: when the text does not contain exactly ``n`` numbers.
     """
     if not isinstance(text, str) or not 0 < n <= len(text):
         raise ValueError(f"no text with {n} numbers")

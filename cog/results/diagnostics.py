@@ -1,4 +1,4 @@
-"""What a reader of the numbers should know before trusting them, each with what to do about it."""
+"""Checks of results for facts that limit the trust in them: each fact is a notice with advice."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _Item = TypeVar("_Item")
 _Subject = TypeVar("_Subject")
 _Value = TypeVar("_Value")
 
-# A value this close to an end, as a share of the interval's length on the logarithmic axis, lies at the edge.
+# A value within this distance of an end, as a share of the logarithmic length of the interval, lies at the edge.
 _EDGE_SHARE = 0.02
 
-# Of commands that add missing seeds, those that are shown.
+# Maximal number of commands for missing seeds that are shown.
 _MOST_COMMANDS = 6
 
-# The analyses of one command that need nothing but features.
+# Analyses that need features only; one command runs all of them.
 _LABEL_FREE = ("kmeans", "alignment", "knn", "ncm")
 
-# Settings of a run that make its accuracy another one, whatever the classifier.
+# Settings of a run that affect its accuracy with any classifier.
 _COMPARED = ("n_trials", "n_epochs", "batch_size", "val_frac", "momentum")
 
-# What ends the name under which an analysis records the features it used.
+# Suffix of the names under which an analysis records its features.
 _FEATURES = "_features"
 
 _LONGEST_SETTING = 40
@@ -48,14 +48,14 @@ _LONGEST_SETTING = 40
 
 @dataclass(frozen=True, kw_only=True)
 class ModelResults:
-    """What is known of one model.
+    """The results of one model.
 
     Attributes:
-        name: as everywhere in the toolkit.
+        name: name of the model, as everywhere in the toolkit.
         cells: its top-1 accuracies.
-        runs: those of the protocol's classifier; empty for imported and published results.
-        counts: verdict on the data, by data set; empty for published results.
-        features: how its features were made, by data set and split.
+        runs: its runs of the protocol's classifier; empty for imported and published results.
+        counts: verdicts on its data by data set; empty for published results.
+        features: descriptions of its features by data set and split.
     """
 
     name: str
@@ -69,12 +69,12 @@ def collect(results: QueryResult, models: Iterable[ModelResults], *, root: str) 
     """Return all notices, the most severe first.
 
     Args:
-        results: as they were read.
-        models: those with runs, in the order in which they are shown.
-        root: the folder of all models, for commands.
+        results: results of a query.
+        models: the models with runs, in display order.
+        root: folder of all models, for commands.
     """
     known = official.compare(results.cells)
-    found = [
+    collected = [
         *_problem_folders(results.problems),
         *notices("unverified", "", known.unverified_places),
         *notices("mixed", "", known.mixed_places),
@@ -84,15 +84,15 @@ def collect(results: QueryResult, models: Iterable[ModelResults], *, root: str) 
             _counts, functools.partial(_missing_seeds, root=root), functools.partial(_missing_results, root=root),
             _diverged, _ties, _chance, _edges, _protocol, _mixed, _features, _unrecorded,
         ):  # fmt: skip
-            found += check(model)
-    found += [*_precisions(results.runs), *of_experiments(results, root=root)]
+            collected += check(model)
+    collected += [*_precisions(results.runs), *of_experiments(results, root=root)]
     if limit := paths.limit_of(root):
-        found += notices("no results", "", [root], limit=str(limit))
-    return sorted(found, key=lambda notice: SEVERITIES.index(notice.severity))
+        collected += notices("no results", "", [root], limit=str(limit))
+    return sorted(collected, key=lambda notice: SEVERITIES.index(notice.severity))
 
 
 def of_experiments(results: QueryResult, *, root: str) -> list[Notice]:
-    """Return the notices on other experiments than the protocol's; arguments: see :func:`collect`."""
+    """Return the notices on variants of the classifier and analyses; arguments: see :func:`collect`."""
     return [
         *_analyses_with_other_settings(results.analyses),
         *_analyses_of_other_features(results.analyses),
@@ -103,22 +103,24 @@ def of_experiments(results: QueryResult, *, root: str) -> list[Notice]:
 
 
 def run_settings(run: Run) -> dict[str, Any]:
-    """Return the settings that a run records, with the number of epochs that it was to be trained for."""
+    """Return the recorded settings of a run, with its planned number of epochs."""
     return {**run.details.settings, "n_epochs": run.planned_epochs}
 
 
 def _differing(
     label: str, values: Iterable[tuple[Any, _Item]], describe: Callable[[_Item], str]
 ) -> list[str]:
-    """Return a line for each value of a property when there are several; unknown values do not count.
+    """Return a line for each value of a property if there are several values; unknown values do not count.
 
     Args:
-        label: of the property.
-        values: with the items that have them.
-        describe: returns an item in words; called for those that are named.
+        label: label of the property.
+        values: pairs of a value and an item with this value.
+        describe: function that returns an item in words; called for the named items only.
     """
     shown: dict[str, list[_Item]] = {}
-    for group in grouped(values, lambda pair: repr(pair[0])).values():  # of thousands of values, few differ
+    for group in grouped(
+        values, lambda pair: repr(pair[0])
+    ).values():  # thousands of values, few distinct ones
         text = plain(group[0][0])
         if text is not None:
             shown.setdefault(text, []).extend(item for _, item in group)
@@ -147,7 +149,7 @@ def _split(made: FeatureDescription) -> str:
 
 
 def _driver(model: str, places: Sequence[tuple[str, int]], seeds: Sequence[int], root: str) -> str:
-    """Return the command that makes runs on data sets with numbers of shots; what is there is skipped."""
+    """Return the command that makes runs on data sets with numbers of shots; it skips existing runs."""
     datasets, shots = dict.fromkeys(d for d, _ in places), sorted({n for _, n in places})
     script = "fewshot.sh" if any(shots) else "logreg.sh"
     variables = {"models_root_dir": root, "model_name": model, "dataset": " ".join(datasets)}
@@ -160,7 +162,7 @@ def _driver(model: str, places: Sequence[tuple[str, int]], seeds: Sequence[int],
 def _of_models(
     kind: str, places: Iterable[tuple[str, _Item]], describe: Callable[[_Item], str] = str
 ) -> list[Notice]:
-    """Return a notice of one kind for each model, given places with their models."""
+    """Return a notice of one kind for each model, given pairs of a model and a place."""
     by_model = grouped(places, lambda place: place[0])
     return [
         notice
@@ -178,7 +180,7 @@ def _problem_folders(problems: Sequence[Problem]) -> list[Notice]:
     ]
 
 
-# --- of each model
+# --- notices on single models
 
 
 def _counts(model: ModelResults) -> list[Notice]:
@@ -209,13 +211,13 @@ def _missing_seeds(model: ModelResults, *, root: str) -> list[Notice]:
             f"{_place_of(cell)}: {len(cell.seeds)} of {len(cell.seeds) + len(cell.missing_seeds)}, missing "
             f"{', '.join(map(str, cell.missing_seeds))}"
         ),
-        commands=commands[:_MOST_COMMANDS] if model.name else (),  # a folder outside the layout has no names
+        commands=commands[:_MOST_COMMANDS] if model.name else (),  # no model name outside the layout
         n=f"{len(incomplete)} of {counted(len(model.cells), 'result')}",
     )
 
 
 def _missing_results(model: ModelResults, *, root: str) -> list[Notice]:
-    found = []
+    missing = []
     present = {(cell.dataset, cell.n_shot) for cell in model.cells}
     for few in (False, True):
         official = [(d, n) for d, n in present if bool(n) == few and d in constants.DATASETS]
@@ -224,7 +226,7 @@ def _missing_results(model: ModelResults, *, root: str) -> list[Notice]:
         gaps = [(d, n) for d in constants.DATASETS for n in shots if (d, n) not in present]
         verb = "is" if len(absent) == 1 else "are"
         text = f"The paper's study has six data sets; {', '.join(absent)} {verb} missing entirely."
-        found += notices(
+        missing += notices(
             "missing results",
             model.name,
             gaps,
@@ -233,7 +235,7 @@ def _missing_results(model: ModelResults, *, root: str) -> list[Notice]:
             n=f"{len(gaps)} {'few-shot results' if few else 'results with all images'}",
             text=text if absent else "Some combinations of data set and number of images have no run.",
         )
-    return found
+    return missing
 
 
 def _diverged(model: ModelResults) -> list[Notice]:
@@ -304,10 +306,10 @@ def _edges(model: ModelResults) -> list[Notice]:
         ),
         lambda place: place[:2],
     )
-    found = []
+    at_edges = []
     for (attribute, end), places in sorted(ends.items()):
         rare = len(places) * 10 < len(searched)
-        found += notices(
+        at_edges += notices(
             "harmless edge" if (attribute, end) == ("wd", "lower") else "rare edge" if rare else "edge",
             model.name,
             places,
@@ -317,7 +319,7 @@ def _edges(model: ModelResults) -> list[Notice]:
             end=end,
             key={"lr": "CLF.LR_INTV", "wd": "CLF.WD_INTV"}[attribute],
         )
-    return found
+    return at_edges
 
 
 def _protocol(model: ModelResults) -> list[Notice]:
@@ -345,8 +347,8 @@ def _mixed(model: ModelResults) -> list[Notice]:
         return _differing(label, ((value(run), run) for run in runs), _run)
 
     def of_settings(keys: Iterable[tuple[str, str]]) -> list[str]:
-        found = ((key, [(run.details.settings.get(name), run) for run in runs]) for name, key in keys)
-        return [line for key, values in found for line in _differing(key, values, _run)]
+        by_key = ((key, [(run.details.settings.get(name), run) for run in runs]) for name, key in keys)
+        return [line for key, values in by_key for line in _differing(key, values, _run)]
 
     def of_features(label: str, value: Callable[[FeatureDescription], Any]) -> list[str]:
         return _differing(label, ((value(f), f) for f in model.features.values()), _split)
@@ -406,14 +408,14 @@ def _unrecorded(model: ModelResults) -> list[Notice]:
     return notices("unrecorded", model.name, (run for run in model.runs if not run.details.settings), _run)
 
 
-# --- of several models
+# --- notices on several models
 
 
 def _apart(
-    told: Iterable[tuple[_Subject, _Value, _Item]],
+    records: Iterable[tuple[_Subject, _Value, _Item]],
 ) -> Iterator[tuple[_Subject, dict[_Value, list[_Item]]]]:
-    """Yield each subject of which several values are told, with the items that tell each of them."""
-    for subject, group in grouped(told, operator.itemgetter(0)).items():
+    """Yield each subject that has several values, with the items that record each value."""
+    for subject, group in grouped(records, operator.itemgetter(0)).items():
         by_value = grouped(group, operator.itemgetter(1))
         if len(by_value) > 1:
             yield subject, {value: [item for *_, item in some] for value, some in by_value.items()}
@@ -421,9 +423,11 @@ def _apart(
 
 def _precisions(runs: Sequence[Run]) -> list[Notice]:
     """Name data sets and numbers of shots whose runs (any seeds, any models) differ in precision."""
-    told = (((run.dataset, run.n_shot), run.details.precision, run) for run in runs if run.details.precision)
+    recorded = (
+        ((run.dataset, run.n_shot), run.details.precision, run) for run in runs if run.details.precision
+    )
     items = []
-    for place, by_precision in _apart(told):
+    for place, by_precision in _apart(recorded):
         texts = (
             f"{precision}: {_some(members, lambda run: f'{run.model}, seed {run.seed}')}"
             for precision, members in by_precision.items()
@@ -434,20 +438,20 @@ def _precisions(runs: Sequence[Run]) -> list[Notice]:
 
 def _analyses_with_other_settings(analyses: Sequence[AnalysisRecord]) -> list[Notice]:
     """Name settings that differ between results of the same analysis of the same data set."""
-    told = (
+    recorded = (
         ((record.analysis, record.dataset or "", key), value, record.model or "")
         for record in analyses
         for key, value in analysis_settings(record).items()
     )
     items = []
-    for (analysis, dataset, key), by_value in _apart(told):
+    for (analysis, dataset, key), by_value in _apart(recorded):
         words = (f"{value} ({', '.join(models[:3])})" for value, models in by_value.items())
         items.append(f"{analysis} on {dataset_label(dataset)}, {key}: {'; '.join(words)}")
     return notices("analyses' settings", "", items)
 
 
 def _analyses_of_other_features(analyses: Sequence[AnalysisRecord]) -> list[Notice]:
-    """Name splits of which analyses of one model saw different features."""
+    """Name splits for which analyses of one model used different features."""
     used = (
         ((record.model or "", record.dataset or "", split), digest, record.analysis)
         for record in analyses
@@ -461,7 +465,7 @@ def _analyses_of_other_features(analyses: Sequence[AnalysisRecord]) -> list[Noti
 
 
 def _shown_variants(results: QueryResult) -> list[tuple[str, Run]]:
-    """Return the runs of variants of the classifier with their evaluations; others are not shown."""
+    """Return pairs of evaluation and run of the variants of the classifier, without evaluations of unknown kind."""
     return [
         (evaluation, run)
         for evaluation, group in results.variants.items()
@@ -483,39 +487,41 @@ def _diverged_variants(results: QueryResult) -> list[Notice]:
 def _variants_with_another_protocol(results: QueryResult) -> list[Notice]:
     """Name variants whose training or search differs in more than the classifier."""
 
-    def told(run: Run) -> dict[str, str]:
+    def compared(run: Run) -> dict[str, str]:
         settings = run_settings(run)
         return {key: f"{settings[key]}" for key in _COMPARED if key in settings}
 
     base: dict[tuple[str, str, int, str], set[str]] = {}
     for run in results.runs:
-        for key, value in told(run).items():
+        for key, value in compared(run).items():
             base.setdefault((run.model, run.dataset, run.n_shot, key), set()).add(value)
     items: dict[tuple[str, str], None] = {}
     for evaluation, run in _shown_variants(results):
         if evaluation.startswith("finetune"):
             continue
-        for key, value in told(run).items():
+        for key, value in compared(run).items():
             known = base.get((run.model, run.dataset, run.n_shot, key), {value})
             if value not in known:
-                where = f"{evaluation} on {dataset_label(run.dataset)}"
-                text = f"{where}: {key} {value} instead of {' / '.join(sorted(known))}"
+                place = f"{evaluation} on {dataset_label(run.dataset)}"
+                text = f"{place}: {key} {value} instead of {' / '.join(sorted(known))}"
                 items[run.model, text] = None
     return _of_models("variants' protocol", items)
 
 
 def _missing_analyses(results: QueryResult, root: str) -> list[Notice]:
-    """Name analyses that are there for some models and data sets, and not for others with features."""
-    there = {(record.model or "", record.dataset or "", record.analysis) for record in results.analyses}
-    names = [name for name in _LABEL_FREE if any(analysis == name for *_, analysis in there)]
-    own = {(average.model, average.dataset) for average in results.all_measures if average.source == RUNS}
+    """Name analyses that exist for some models and data sets with features, but not for all of them."""
+    present = {(record.model or "", record.dataset or "", record.analysis) for record in results.analyses}
+    names = [name for name in _LABEL_FREE if any(analysis == name for *_, analysis in present)]
+    with_runs = {
+        (average.model, average.dataset) for average in results.all_measures if average.source == RUNS
+    }
     gaps = [
         (model, name, dataset)
-        for model, dataset in sorted(own, key=lambda place: (place[0], dataset_key(place[1])))
+        for model, dataset in sorted(with_runs, key=lambda place: (place[0], dataset_key(place[1])))
         for name in names
-        if (model, dataset, name) not in there
+        if (model, dataset, name) not in present
     ]
-    found = []
+    missing = []
     for model, of_model in grouped(gaps, lambda gap: gap[0]).items():
         absent = {
             name: [gap[2] for gap in group] for name, group in grouped(of_model, lambda gap: gap[1]).items()
@@ -525,23 +531,23 @@ def _missing_analyses(results: QueryResult, root: str) -> list[Notice]:
         flags = " ".join(f"--{flag} {' '.join(map(shlex.quote, values))}" for flag, values in words.items())
         items = [f"{name}: {', '.join(map(dataset_label, group))}" for name, group in absent.items()]
         command = f"python analyze_features.py {flags}"
-        found += notices("missing analyses", model, items, commands=[command], n=str(len(of_model)))
-    return found
+        missing += notices("missing analyses", model, items, commands=[command], n=str(len(of_model)))
+    return missing
 
 
 def analysis_settings(record: AnalysisRecord) -> dict[str, str]:
-    """Return what an analysis was told, without the features and files it was given."""
+    """Return the settings of an analysis as text, without its input features and files."""
     settings = {}
     for key, value in record.identity.items():
         shown = plain(value)
-        # Digests say that inputs differ, which is not a setting.
+        # Digests of inputs are long texts, and not settings.
         if not key.endswith(_FEATURES) and shown is not None and len(shown) < _LONGEST_SETTING:
             settings[key] = shown
     return settings
 
 
 def _digests(record: AnalysisRecord) -> dict[str, str]:
-    """Return the digest of the features of each split that an analysis used."""
+    """Return the digest of the features that an analysis used, by split."""
     digests = {}
     for key, value in record.identity.items():
         digest = value.get("sample_sha256") if isinstance(value, dict) else None

@@ -1,52 +1,52 @@
-"""Results of many models as one small file, to be shared and merged: ``print_results.py --export`` and ``--import``.
+"""Results of many models in one small file for sharing and merging: ``print_results.py --export`` and ``--import``.
 
-The file is JSON, UTF-8. An entry is one number, averaged over seeds (:class:`cog.results.scores.SeedAverage`); what
-follows ``value`` may be absent or null, which says that there is nothing, or that it is not known::
+The file is JSON, UTF-8. An entry is one number, averaged over seeds (:class:`cog.results.scores.SeedAverage`). The
+fields after ``value`` may be absent or null if they are empty or not known::
 
     {
       "format": "imagenet-cog results",
       "version": 6,
-      "label": "our lab",                     names the origin in tables; the reader takes the file's name if null
-      "toolkit": "0.1.0",                     version that wrote it
+      "label": "our lab",                     name of the origin in tables; null: the name of the file as it is read
+      "toolkit": "0.1.0",                     version of the toolkit that wrote the file
       "written": "2026-01-01T00:00:00+00:00",
       "entries": [
         {
           "model": "sup_resnet50",            <title>_<architecture>
           "dataset": "cog_l1",
-          "evaluation": "logreg",             the classifier (logreg, mlp, logreg_pca256) or the analysis (kmeans)
-          "metric": "top1",                   which of its numbers
+          "evaluation": "logreg",             classifier (logreg, mlp, logreg_pca256) or analysis (kmeans)
+          "metric": "top1",                   metric of the classifier or analysis
           "n_shot": 0,                        training images per class of a classifier, 0 = all
           "value": 67.3,                      in the unit of the metric; accuracies in percent
           "std": 0.1,                         population standard deviation over seeds
           "seeds": [22, 37],                  ascending
           "missing_seeds": [45],              expected but absent
           "by_seed": [67.2, 67.4],            values of the seeds, needed for paired comparisons
-          "source": "paper v2",               origin when it is not the file's label
-          "epochs": [100, 100],               of each seed
-          "counts": {                         numbers behind the runs, several where these disagree, [] where they do
-            "classes": [1000],                not tell; they decide on comparisons with published numbers, and where
-            "train_images": [1281167],        the whole entry is absent, tables call the results unverified
+          "source": "paper v2",               origin, if different from the label of the file
+          "epochs": [100, 100],               number of epochs of each seed
+          "counts": {                         numbers of classes and images; several if the runs disagree, [] if not
+            "classes": [1000],                recorded; they decide on comparisons with published numbers, and without
+            "train_images": [1281167],        the whole entry, tables call the results unverified
             "test_images": [50000],
             "class_lists": ["9d2a..."]        SHA-256 of the list of classes
           },
           "concepts": {                       right answers per concept of a top-1 accuracy, for intervals over concepts
             "n_classes": 1000,
             "images_per_class": 50,           encoded as in results.json (cog.results.concept_counts), by class index
-            "correct_per_class": ["MC4w...", "MS0x..."],      of each seed; they make its accuracy
-            "image_list": "5e1f..."           SHA-256 of the list of test images, null where it is not known
+            "correct_per_class": ["MC4w...", "MS0x..."],      of each seed; they must agree with its accuracy
+            "image_list": "5e1f..."           SHA-256 of the list of test images, null when it is not known
           },
-          "pretraining": "IN-21K"             what the model has seen, one of cog.models.spec.PRETRAINING; absent: its
-        }                                     name tells it, or nothing; the same in all entries of a model and source
+          "pretraining": "IN-21K"             pretraining data, one of cog.models.spec.PRETRAINING; absent: derived from
+        }                                     the name; the same in all entries of a model and source
       ]
     }
 
-Entries have any order, each number is there once, and nothing else is allowed (a later form has another version).
-Numbers are written with all their digits, so that what is read equals what was written. Means (of accuracies of
-classifiers) and deviations must follow from the values of the seeds where these are given. A file is read as what it
-is, somebody's word: it can claim any accuracy, and tables name its label beside every number from it. It cannot claim
-to be a run found on disk, nor a published number that differs from the published one.
+The order of entries is arbitrary, no number occurs twice, and other keys are errors (a later form has another version).
+Numbers are written with all their digits, so that reading returns them exactly. Means (of accuracies of classifiers)
+and deviations must agree with the values of the seeds if these are given. The accuracies in a file cannot be verified:
+tables show its label beside each of them. A file cannot claim to contain runs found on disk, or published numbers other
+than the true ones.
 
-Files of versions 1 to 5 are read, too (:func:`_upgraded`); earlier toolkits refuse files of this version by its number.
+Files of versions 1 to 5 can be read as well (:func:`_upgraded`); earlier toolkits refuse this version by its number.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ _T = TypeVar("_T")
 FORMAT = "imagenet-cog results"
 VERSION = 6
 
-# An accuracy of five seeds takes 400 bytes; with the answers of 1,000 concepts 7 kB more.
+# An entry with five seeds takes 400 bytes, and 7 kB more with the right answers for 1,000 concepts.
 _LARGEST = 1 << 27
 _MOST_ENTRIES = 400_000
 _MOST_SEEDS = 1000
 _LONGEST_LABEL = 80
 
-# Squares of numbers below it are numbers.
+# The squares of smaller numbers are finite.
 _TOO_LARGE = 1e100
 
 _METRICS = ("top1", "top5")
@@ -93,7 +93,7 @@ def check_label(label: str) -> str:
     """Return ``label`` when it can name the origin of results.
 
     Raises:
-        ValueError: with what is expected, otherwise.
+        ValueError: when it cannot, with the expected form.
     """
     if not (label.strip() == label and label.isprintable() and 0 < len(label) <= _LONGEST_LABEL):
         raise ValueError(f"expected 1 to {_LONGEST_LABEL} printable characters without spaces around them")
@@ -109,11 +109,11 @@ def dump(averages: Iterable[SeedAverage], *, label: str | None = None) -> str:
     """Return the content of a results file.
 
     Args:
-        averages: of any sources; those of runs found on disk get the label of the file when they are read.
-        label: origin of the runs; None: the reader takes the file's name.
+        averages: averages of any sources; the source of runs found on disk becomes the label of the file on reading.
+        label: origin of the runs; None: the name of the file as it is read.
 
     Raises:
-        CogError: when an average has a name, or a value, that no reader would accept.
+        CogError: when :func:`load` would refuse an average because of a name or a value.
     """
     lines = []
     for average in averages:
@@ -129,7 +129,7 @@ def dump(averages: Iterable[SeedAverage], *, label: str | None = None) -> str:
 
 
 def _entry(average: SeedAverage) -> dict[str, Any]:
-    """Return the entry of a file for an average: its fields, but for those that say nothing."""
+    """Return the entry of a file for an average: its fields, without those that have their default values."""
     entry = {
         field.name: list(value) if isinstance(value, tuple) else value
         for field in _FIELDS
@@ -162,14 +162,14 @@ def load(path: str | os.PathLike[str], *, flag: str = "--import") -> list[SeedAv
 
     Args:
         path: the file.
-        flag: how the user gave it, for error messages.
+        flag: flag with which the user gave the file, for error messages.
 
     Returns:
-        Its averages in the order of the file; ``source`` is that of the entry, else the file's label, else the
-        file's name without its ending.
+        Averages in the order of the file; ``source`` is that of the entry, else the label of the file, else the
+        name of the file without its ending.
 
     Raises:
-        CogError: when it cannot be read, is not of this form, or holds what no results can be.
+        CogError: when the file cannot be read, has another form, or contains impossible results.
     """
     name = f"{flag} {path}"
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
@@ -193,21 +193,21 @@ def load(path: str | os.PathLike[str], *, flag: str = "--import") -> list[SeedAv
         raise CogError(f"{name}: {error}") from None
 
 
-#: What a file may lack that another file with the same number has.
+#: Fields that a file may lack and another file with the same number may add.
 _ADDED = ("epochs", "concepts", "pretraining")
 
 
 def merge(*groups: tuple[str, Sequence[SeedAverage]]) -> list[SeedAverage]:
-    """Put averages of several files together.
+    """Return the averages of several files together.
 
     Args:
-        groups: name of the file (for error messages) and its averages.
+        groups: pairs of the name of a file (for error messages) and its averages.
 
     Returns:
-        All of them; those that are in several files and are the same, once, with what either says of them.
+        All averages; equal averages of several files are one, with the fields that either of them has.
 
     Raises:
-        CogError: when two files disagree on the same number of the same source, or on what a model has seen.
+        CogError: when two files disagree on a number of the same source, or on the pretraining of a model.
     """
     merged: dict[tuple[Any, ...], tuple[str, SeedAverage]] = {}
     seen: dict[tuple[str, str], tuple[str, str]] = {}
@@ -224,23 +224,23 @@ def merge(*groups: tuple[str, Sequence[SeedAverage]]) -> list[SeedAverage]:
                 merged[average.place] = (first, whole)
             if average.pretraining is not None:
                 model = average.model, average.source
-                where, said = seen.setdefault(model, (name, average.pretraining))
-                if said != average.pretraining:
+                earlier, stated = seen.setdefault(model, (name, average.pretraining))
+                if stated != average.pretraining:
                     raise CogError(
-                        f"pretraining of {average.model} [{average.source}] is {said} in {where} and "
+                        f"pretraining of {average.model} [{average.source}] is {stated} in {earlier} and "
                         f"{average.pretraining} in {name}; correct one of them"
                     )
     return [average for _, average in merged.values()]
 
 
 def _with_added(average: SeedAverage, other: SeedAverage) -> SeedAverage:
-    """Return an average with what another one of the same number says in addition."""
+    """Return an average with the empty ones of the fields ``_ADDED`` taken from another average of the same number."""
     added = {key: getattr(average, key) or getattr(other, key) for key in _ADDED}
     return dataclasses.replace(average, **added)
 
 
 def _describe(average: SeedAverage) -> str:
-    """Say which number an average is."""
+    """Return the place of an average in words."""
     place = f"{average.model or 'runs without a model name'} on {average.dataset}"
     if is_protocol(average):
         return f"{place} (n_shot {average.n_shot})"
@@ -248,7 +248,7 @@ def _describe(average: SeedAverage) -> str:
 
 
 class _Invalid(Exception):
-    """What is wrong, and where in the file."""
+    """An error in a file; its message names the fault and its place."""
 
 
 def _refuse_constant(name: str) -> float:
@@ -256,7 +256,7 @@ def _refuse_constant(name: str) -> float:
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse an object with an entry that is there twice, of which parsers take the first or the last, as they like."""
+    """Return an object as a dict; refuse repeated keys, of which some parsers take the first and others the last."""
     content = dict(pairs)
     if len(content) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -302,7 +302,7 @@ def _read_file(content: Any, *, name: str) -> list[SeedAverage]:
 
 
 def _entries(entries: Any, list_name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the entries of a list of a file, in the form of this version, each with its place for messages."""
+    """Yield pairs of the place of an entry, for messages, and the entry in the form of this version."""
     if not isinstance(entries, list):
         raise _Invalid(f"{list_name} is not a list with anything in it")
     if len(entries) > _MOST_ENTRIES:
@@ -316,12 +316,12 @@ def _entries(entries: Any, list_name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _upgraded(entry: dict[str, Any], list_name: str, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the entries of this version that an entry of versions 1 to 5 is.
+    """Yield the entries of this version that correspond to an entry of versions 1 to 5.
 
-    These had two lists. A measure is an entry whose evaluation is called ``experiment`` and whose metric ``quantity``.
-    A cell is both accuracies of logistic regression, ``"top1": {"mean": 67.3, "std": 0.1}``, ``"top1_by_seed": [...]``,
-    ``"top5"`` (or null) and ``"top5_by_seed"``; its answers per concept are those of top-1. Version 1 had cells alone,
-    3 added lists of classes, 4 answers per concept, 5 pretraining.
+    These versions had two lists. A measure is an entry with the names ``experiment`` for ``evaluation`` and
+    ``quantity`` for ``metric``. A cell has both accuracies of logistic regression: ``"top1": {"mean": 67.3, "std":
+    0.1}``, ``"top1_by_seed": [...]``, ``"top5"`` (or null) and ``"top5_by_seed"``; its right answers per concept are
+    those of top-1. Version 1 had only cells, 3 added lists of classes, 4 right answers per concept, 5 pretraining.
     """
     if list_name == "measures":
         new_names = {"experiment": "evaluation", "quantity": "metric"}
@@ -342,7 +342,7 @@ def _upgraded(entry: dict[str, Any], list_name: str, path: str) -> Iterator[tupl
 
 
 def _check_published(averages: Iterable[SeedAverage]) -> None:
-    """Refuse what poses as a published number; the label alone would be believed."""
+    """Refuse averages with the source of the paper that are not published numbers."""
     versions = {source: version for version, source in published.SOURCES.items()}
     genuine: dict[str, set[SeedAverage]] = {}
     for average in averages:
@@ -355,7 +355,7 @@ def _check_published(averages: Iterable[SeedAverage]) -> None:
 
 
 def _read_entry(entry: Any, *, label: str) -> SeedAverage:
-    """Check an entry, and return its average; ``label`` is the source where it names none."""
+    """Return the average of an entry after checking it; ``label`` is the source of an entry without one."""
     _require(isinstance(entry, dict), "the entry", entry, "an object")
     _check_keys(entry, _CHECKS, needed=_NEEDED)
     fields = {
@@ -376,18 +376,18 @@ def _read_entry(entry: Any, *, label: str) -> SeedAverage:
 
 
 def _check_values(average: SeedAverage) -> None:
-    """Check an accuracy for its range, and mean and deviation for what the values of the seeds say."""
+    """Check that accuracies are percentages, and that mean and deviation agree with the values of the seeds."""
     value, std, by_seed = average.value, average.std, average.by_seed
     is_accuracy = is_classifier(average.evaluation) and average.metric in _METRICS
     if is_accuracy:
         _require(is_percentage(value), "value", value, "a percentage")
         for end in (min(by_seed), max(by_seed)) if by_seed else ():
             _require(is_percentage(end), "by_seed", end, "percentages")
-    if std is not None:  # the most that percentages can deviate is 50
+    if std is not None:  # the deviation of percentages is at most 50
         _require(0 <= std <= (50.01 if is_accuracy else math.inf), "std", std, "a deviation")
     if by_seed:
         mean, deviation = mean_std(by_seed)
-        # The value of an analysis need not be the mean: of k-means it is that of the best seed.
+        # The value of an analysis need not be the mean: for k-means it is the value of the best seed.
         if is_accuracy and not math.isclose(value, mean, abs_tol=1e-6, rel_tol=0):
             raise _Invalid("by_seed does not have the mean that is given")
         stated = math.nan if std is None and is_accuracy and len(by_seed) > 1 else std
@@ -396,7 +396,7 @@ def _check_values(average: SeedAverage) -> None:
 
 
 def _with_concepts(average: SeedAverage, concepts: Any) -> SeedAverage:
-    """Return an average with its right answers per concept, which must make its accuracies."""
+    """Return an average with its right answers per concept, which must agree with its accuracies."""
     _require(isinstance(concepts, dict), "concepts", concepts, f"an object with {', '.join(_CONCEPTS)}")
     _check_keys(concepts, _CONCEPTS, needed=_CONCEPTS, path="concepts: ")
     n_classes, images, runs, image_list = (concepts[key] for key in _CONCEPTS)
@@ -437,7 +437,7 @@ def _wrong(name: str, value: Any, expected: str) -> _Invalid:
 
 
 def _short(value: Any) -> str:
-    """Show a value of any size in a few characters."""
+    """Return a value of any size as a text of a few characters."""
     if isinstance(value, dict | list):
         return f"a {'list' if isinstance(value, list) else 'object'} of {len(value)}"
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
@@ -446,11 +446,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-# --- checks of one value, given with its name for messages; each returns it as an average has it
+# --- checks of one value, with its name for messages; each returns the value in the form of an average
 
 
 def _name(is_name: Callable[[str], bool], expected: str) -> Callable[[Any, str], str]:
-    """Return a check of names."""
+    """Return a check of names; ``expected`` describes a valid name in messages."""
 
     def check(value: Any, name: str) -> str:
         if isinstance(value, str) and len(value) <= 255 and is_name(value):
@@ -482,7 +482,7 @@ def _whole(value: Any, name: str) -> int:
 
 
 def _list_of(check: Callable[[Any, str], _T]) -> Callable[[Any, str], tuple[_T, ...]]:
-    """Return a check of lists; which item is wrong is written only when one is, since most of the time goes here."""
+    """Return a check of lists; for speed, the names of items are formatted only after an error."""
 
     def check_all(value: Any, name: str) -> tuple[_T, ...]:
         if not isinstance(value, list) or len(value) > _MOST_SEEDS:
@@ -530,7 +530,7 @@ def _pretraining(value: Any, name: str) -> str:
 
 _plain_name = _name(constants.is_plain_name, "a name of letters, digits and ._+-")
 
-#: Checks of an entry, by its keys, which are the fields of an average.
+#: Checks of the values of an entry by key; the keys are the fields of an average.
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "model": _name(constants.is_model_name, "<model_title>_<architecture_name>"),
     "dataset": _name(constants.is_plain_name, "a data set name such as in1k"),
@@ -545,7 +545,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "source": _label,
     "epochs": _wholes,
     "counts": _counts,
-    "concepts": lambda value, name: value,  # checked with the accuracies that they make
+    "concepts": lambda value, name: value,  # checked together with the accuracies
     "pretraining": _pretraining,
 }
 _FIELDS = dataclasses.fields(SeedAverage)

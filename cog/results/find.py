@@ -1,7 +1,7 @@
-"""Result folders read into records: runs of every evaluation, and analyses.
+"""Search for result folders, which are read into records: runs of every evaluation, and analyses.
 
-Printing never recomputes and reading never fails on one bad folder: whatever cannot be counted comes
-back as a :class:`Problem`. No torch here, so that tables appear at once.
+Nothing is recomputed, and one bad folder does not stop the search: results that cannot be counted are returned as
+:class:`Problem`. This module imports no torch, so that tables appear at once.
 """
 
 from __future__ import annotations
@@ -29,28 +29,29 @@ from cog.runtime.run_archive import RunArchive
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-# A record takes a few kB; bulky results lie beside it.
+# In bytes. A record takes a few kB; bulky results are in other files.
 _LARGEST_ANALYSIS = 1 << 26
 
-# Of folders that are not named like a model: those that a message names, and what is looked at inside on each level.
+# For folders without a name like that of a model: how many are named in a message, and the maximal number of folders
+# that are examined inside on each level.
 _NAMED = 5
 _MOST_LOOKED_AT = 100
 
 
 class _Folder(NamedTuple):
-    """A folder that looks like a result, and what its place says about it."""
+    """A folder with the name of a result, and the facts that its path implies."""
 
-    place: RunPlace  # of an analysis without a seed
+    place: RunPlace  # without a seed for an analysis
     path: str
     run: Run | Problem | None = None  # already read, from an archive
 
 
 @dataclass(frozen=True)
 class Everything:
-    """What there is below a models root.
+    """All results below a models root.
 
     Attributes:
-        runs: by the name of their evaluation, sorted by model (natural order), data set
+        runs: runs by the name of their evaluation, sorted by model (natural order), data set
             (:func:`cog.results.scores.dataset_key`), shots and seed.
         analyses: results of analyses, sorted by model, data set and name.
         problems: folders that look like results but cannot be counted, sorted by path. A seed in two folders
@@ -65,12 +66,12 @@ class Everything:
 def find_runs(
     models_root_dir: str | os.PathLike[str], *, eval_name: str = LOGREG, **wanted: Iterable | None
 ) -> tuple[list[Run], list[Problem]]:
-    """Find and read the runs of one evaluation; see :func:`find_all`, also for the other arguments.
+    """Return the runs of one evaluation, and the problems; see :func:`find_all`.
 
     Args:
         models_root_dir: folder of the layout in ``cog/paths.py``.
         eval_name: ``EVAL.NAME`` of the runs.
-        **wanted: ``models``, ``datasets``, ``n_shots``, ``seeds``.
+        **wanted: filters of :func:`find_all`: ``models``, ``datasets``, ``n_shots``, ``seeds``.
     """
     everything = find_all(models_root_dir, evaluation=eval_name, analyses=False, **wanted)
     return everything.runs.get(eval_name, []), everything.problems
@@ -86,18 +87,18 @@ def find_all(
     seeds: Iterable[int] | None = None,
     analyses: bool = True,
 ) -> Everything:
-    """Find and read the runs of every evaluation, and the results of analyses, in one walk over the folders.
+    """Return the runs of every evaluation and the results of analyses, read in one walk over the folders.
 
     Both spellings of the folder names are read (``eval_logreg_N8/seed-22`` and ``eval_logreg-N8/seed_22``).
 
     Args:
         models_root_dir: folder of the layout in ``cog/paths.py``.
-        models: names to look at, or patterns of names (``deit_*``); None: all (same for the other filters).
-        datasets: data sets to look at.
-        n_shots: training images per class of runs, 0 = all images.
-        evaluation: the only one to look at; None: all.
-        seeds: of runs.
-        analyses: whether to look for analyses.
+        models: names or patterns of names (``deit_*``) of models; None: all (same for the other filters).
+        datasets: names of data sets.
+        n_shots: numbers of training images per class of runs, 0 = all images.
+        evaluation: name of a single evaluation; None: all.
+        seeds: seeds of runs.
+        analyses: whether to include analyses.
 
     Raises:
         CogError: when ``models_root_dir`` is not a readable folder, or a name is not valid.
@@ -117,7 +118,7 @@ def find_all(
 
 @dataclass(frozen=True)
 class _Search:
-    """Which results are looked for, see :func:`find_all`."""
+    """The filters of a search, see :func:`find_all`."""
 
     datasets: frozenset[str] | None
     n_shots: frozenset[int] | None
@@ -126,10 +127,10 @@ class _Search:
     analyses: bool
 
     def list_models(self, models: Sequence[tuple[str, Path]], problems: list[Problem]) -> list[_Folder]:
-        """Return the folders of results in those of models."""
+        """Return the folders of results in the folders of models."""
         folders: list[_Folder] = []
-        for found, inside in map_waiting(self._list_model, models, patience=8):
-            folders += found
+        for of_model, inside in map_waiting(self._list_model, models, patience=8):
+            folders += of_model
             problems += inside
         return folders
 
@@ -139,8 +140,8 @@ class _Search:
         problems: list[Problem] = []
         for dataset in _folders(path, problems, missing_ok=True):
             if self.datasets is None or dataset in self.datasets:
-                found, inside = self._list_dataset(model, dataset, path / dataset)
-                folders += found
+                of_dataset, inside = self._list_dataset(model, dataset, path / dataset)
+                folders += of_dataset
                 problems += inside
         return folders, problems
 
@@ -171,7 +172,7 @@ def top1_of_model(
     *,
     seeds: Iterable[int] | None = None,
 ) -> list[SeedAverage]:
-    """Return the mean top-1 accuracies of a model on all data sets, by the evaluation and shots of a configuration."""
+    """Return the mean top-1 accuracies of a model on all data sets for the evaluation and shots of a configuration."""
     name = config.evaluation_name(cfg)
     runs, _ = find_runs(
         models_root_dir, eval_name=name, models=[model], n_shots=[cfg.CLF.N_SHOT], seeds=seeds
@@ -182,10 +183,10 @@ def top1_of_model(
 def read_evaluation(
     folder: str | os.PathLike[str], *, seeds: Iterable[int] | None = None
 ) -> tuple[list[Run], list[Problem]]:
-    """Read the runs of one evaluation folder (``.../eval_logreg_N8``, or any folder of seed folders).
+    """Return the runs of one evaluation folder (``.../eval_logreg_N8``, or any folder of seed folders), and problems.
 
-    Model, data set and shots come from the path when it ends as the layout does; otherwise the names
-    are empty and the shots are those the runs record (original toolkit: those of the folder's name).
+    Model, data set and shots come from a path of the layout. Otherwise the names are empty, and the shots are those in
+    the records of the runs (original toolkit: those in the name of the folder).
 
     Raises:
         CogError: when ``folder`` is not a readable folder.
@@ -200,7 +201,7 @@ def read_evaluation(
 
 
 def _place_of(folder: Path) -> RunPlace:
-    """Return what the whole path of an evaluation folder says; outside the layout, at most the evaluation."""
+    """Return the facts that the path of an evaluation folder implies; outside the layout, at most the evaluation."""
     parts = folder.parts[-4:]
     evaluation, n_shot = paths.parse_evaluation_folder(folder.name) or (LOGREG, None)
     model = "_".join(parts[:2])
@@ -210,7 +211,7 @@ def _place_of(folder: Path) -> RunPlace:
 
 
 def _scan(path: Path, problems: list[Problem], *, missing_ok: bool = False) -> list[os.DirEntry[str]]:
-    """List a folder in name order; an unreadable one becomes a problem."""
+    """Return the entries of a folder in name order; add a problem if it is unreadable."""
     try:
         with os.scandir(path) as entries:
             return sorted(entries, key=lambda entry: entry.name)
@@ -227,7 +228,7 @@ def _scan(path: Path, problems: list[Problem], *, missing_ok: bool = False) -> l
 def _is_dir(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads nowhere we may look
+    except OSError:  # a link to a place without permission
         return False
 
 
@@ -238,7 +239,7 @@ def _folders(path: Path, problems: list[Problem], *, missing_ok: bool = False) -
 
 
 def list_folders(path: Path) -> list[str]:
-    """Return the names of the folders in one that may be missing, but for hidden ones."""
+    """Return the names of the folders in ``path``, without hidden ones; none when ``path`` is missing."""
     return list(_folders(path, [], missing_ok=True))
 
 
@@ -248,7 +249,7 @@ def list_models(models_root_dir: str | os.PathLike[str]) -> list[str]:
 
 
 def is_pattern(name: str) -> bool:
-    """Whether ``name`` is a pattern as shells have them (``deit_*``) rather than one name."""
+    """Return whether ``name`` is a shell pattern (``deit_*``) rather than a name."""
     return any(character in name for character in "*?[")
 
 
@@ -266,7 +267,7 @@ def _model_folders(
     for title in _folders(root, problems):
         if "_" in title or paths.parse_limit_folder(
             title
-        ):  # no model's: names are split at the first underscore
+        ):  # not the title of a model: names of models are split at the first underscore
             continue
         for architecture in _folders(root / title, problems):
             model = f"{title}_{architecture}"
@@ -279,7 +280,7 @@ def _model_folders(
 
 
 def _misnamed(root: Path) -> list[Problem]:
-    """Find folders that hold runs but are not named like a model, so that nobody looks inside; at most one problem."""
+    """Return at most one problem, which names folders that contain runs but are skipped because of their names."""
     misnamed: list[str] = []
     for title in _folders(root, []):
         if "_" in title or not constants.is_plain_name(title):
@@ -300,26 +301,26 @@ def _misnamed(root: Path) -> list[Problem]:
 
 
 def _holds_runs(folder: Path, *, above: int) -> bool:
-    """Whether there is a finished run below a folder, as far as a quick look tells.
+    """Return whether a quick look finds a finished run below a folder.
 
     Args:
-        folder: where to look.
-        above: levels of folders between it and those of evaluations.
+        folder: folder to search.
+        above: number of levels of folders between it and the folders of evaluations.
     """
     level = [folder]
-    for depth in range(above + 3):  # ... then evaluations, seeds, final trainings
+    for depth in range(above + 3):  # three more levels: evaluations, seeds, final trainings
         inside = [path / name for path in level for name in _folders(path, [])]
         if depth == above:
             inside = [path for path in inside if paths.parse_evaluation_folder(path.name)]
         elif depth == above + 1:
             inside = [path for path in inside if paths.parse_seed_folder(path.name) is not None]
-        # A data set of images may lie here as well, with a thousand folders of a thousand files.
+        # The folder may be a data set of images, with a thousand folders of a thousand files.
         level = inside[:_MOST_LOOKED_AT]
     return any(path.name.startswith("final") for path in level)
 
 
 def _archive(folder: Path, problems: list[Problem]) -> RunArchive | None:
-    """Open the archive of a model and data set; one that cannot be read becomes a problem."""
+    """Return the archive of a model and data set, if any; add a problem if it cannot be read."""
     try:
         return run_archive.open_archive(folder)
     except CogError as error:
@@ -329,7 +330,7 @@ def _archive(folder: Path, problems: list[Problem]) -> RunArchive | None:
 
 
 def _names(folder: Path, archive: RunArchive | None, problems: list[Problem]) -> list[str]:
-    """Return the names of the folders of a model and data set; those of evaluations may be in the archive alone."""
+    """Return the names of the folders of a model and data set, including evaluations that are only in the archive."""
     packed = {run.partition("/")[0] for run in archive.runs} if archive is not None else set()
     return sorted({*_folders(folder, problems), *packed})
 
@@ -341,8 +342,8 @@ def _runs_in(
     archive: RunArchive | None,
     problems: list[Problem],
 ) -> list[_Folder]:
-    """Return the runs of an evaluation folder; those in the archive are read, as this takes no further file."""
-    found = {}
+    """Return the run folders of an evaluation; runs in the archive are read already, since its index is in memory."""
+    by_name = {}
     prefix = str(folder / "-").removesuffix("-")  # text: a path takes three times the memory
     if archive is not None:
         packed = Path(os.path.abspath(folder)).name
@@ -356,18 +357,18 @@ def _runs_in(
                 run = run_records.read_packed(archive, f"{packed}/{name}", path, here)
             except CogError as error:
                 run = Problem(folder / name, str(error))
-            found[name] = _Folder(here, path, run)
+            by_name[name] = _Folder(here, path, run)
     for seed, name in _seed_folders(folder, wanted, problems, missing_ok=archive is not None):
-        names = [entry.name for entry in _scan(folder / name, [])] if name in found else []
-        if name not in found or run_archive.holds_result(names):
-            found[name] = _Folder(place._replace(seed=seed), f"{prefix}{name}")
-    return list(found.values())
+        names = [entry.name for entry in _scan(folder / name, [])] if name in by_name else []
+        if name not in by_name or run_archive.holds_result(names):
+            by_name[name] = _Folder(place._replace(seed=seed), f"{prefix}{name}")
+    return list(by_name.values())
 
 
 def _seed_folders(
     folder: Path, wanted: Collection[int] | None, problems: list[Problem], *, missing_ok: bool = False
 ) -> Iterator[tuple[int, str]]:
-    """Yield seed and name of the folders of runs."""
+    """Yield seed and name of each run folder of an evaluation; add problems for folders with other names."""
     for entry in _scan(folder, problems, missing_ok=missing_ok):
         hidden = entry.name.startswith(".")
         if not (hidden or entry.name.startswith("seed")) or not _is_dir(entry):
@@ -382,7 +383,7 @@ def _seed_folders(
 
 
 def _unambiguous(folders: Iterable[_Folder], problems: list[Problem]) -> list[_Folder]:
-    """Return the folders whose result is in no other one; the others become problems."""
+    """Return the folders whose result is in no other folder; add problems for the others."""
     single = []
     for group in grouped(folders, lambda folder: folder.place).values():
         if len(group) == 1:
@@ -396,7 +397,7 @@ def _unambiguous(folders: Iterable[_Folder], problems: list[Problem]) -> list[_F
 
 
 def _read_all(folders: Sequence[_Folder], problems: list[Problem]) -> Everything:
-    """Return what is in folders, and the problems with it beside those that are known, sorted."""
+    """Return the results in folders, sorted, with new problems added to the known ones."""
     runs: list[Run] = []
     records: list[AnalysisRecord] = []
     for result, inside in map_waiting(_read, folders):
@@ -414,7 +415,7 @@ def _read_all(folders: Sequence[_Folder], problems: list[Problem]) -> Everything
 
 
 def _read(folder: _Folder) -> tuple[Run | AnalysisRecord | None, list[Problem]]:
-    """Return the result in a folder and what was wrong there; never raises, whatever the folder holds."""
+    """Return the result in a folder, if any, and the problems with it; no content of the folder raises an error."""
     problems: list[Problem] = []
     state = ""
     if folder.run is not None:
@@ -426,7 +427,7 @@ def _read(folder: _Folder) -> tuple[Run | AnalysisRecord | None, list[Problem]]:
     except UnfinishedError as error:
         reason, state = str(error), error.state
     except CogError as error:
-        # Messages of the loader name the whole path, which the problem already says.
+        # Messages of the loader contain the path of the folder, which is already in the problem.
         reason = str(error).replace(f"{folder.path}{os.sep}", "")
     return None, [*problems, Problem(Path(folder.path), reason, state)]
 
@@ -435,8 +436,8 @@ def _read_analysis(folder: _Folder) -> AnalysisRecord:
     """Return the result of an analysis.
 
     Raises:
-        UnfinishedError: when there is none yet.
-        CogError: when it is not the record of this analysis.
+        UnfinishedError: when there is no result yet.
+        CogError: when the file is not the record of this analysis.
     """
     path, place = Path(folder.path), folder.place
     try:

@@ -1,4 +1,4 @@
-"""How tables, figures, messages and pages call data sets, metrics and numbers of training images."""
+"""Names of data sets, metrics and numbers of training images in tables, figures, messages and pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ METRIC_LABELS = {"top1": "top-1", "top5": "top-5"}
 
 
 def dataset_label(dataset: str) -> str:
-    """Return the paper's name of a data set: ``IN-1K``, ``L3``; others as they are."""
+    """Return the paper's name of a data set: ``IN-1K``, ``L3``; the name of another data set is unchanged."""
     return "all levels" if dataset == "cog_levels" else datasets.label(dataset) or dataset
 
 

@@ -1,7 +1,7 @@
 """The register of metrics: label, unit, digits, direction and order of every number that is shown.
 
-Classifiers are described here; an analysis declares its metrics in the file that computes them (:func:`declare`). A
-number that nobody has declared (somebody's own analysis or ``EVAL.NAME``) is shown under its own name.
+Classifiers are described here; an analysis declares its metrics in the file that computes them (:func:`declare`). An
+undeclared number (of a user's own analysis or ``EVAL.NAME``) is shown under its own name.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from cog.results import relative, scores
 from cog.results.labels import METRIC_LABELS
 from cog.results.scores import natural_key
 
-#: Units of numbers, as titles have them; "" for numbers without one.
+#: Units of numbers in titles; "" for numbers without a unit.
 PERCENT, POINTS, UNIT, NONE = "%", "points", "0 to 1", ""
 
-#: What intervals of accuracies and of their differences are (:mod:`cog.results.uncertainty`), as a note of tables.
+#: Note of tables on the intervals of accuracies and of their differences (:mod:`cog.results.uncertainty`).
 OVER_CONCEPTS_AND_SEEDS = (
     "[ ]: 95 % interval over concepts (with their images) and seeds; of one seed over concepts."
 )
 
-#: The same where only images of these concepts vary (``--interval_over images``).
+#: The same for intervals over images of the same concepts (``--interval_over images``).
 OVER_IMAGES_AND_SEEDS = (
     "[ ]: 95 % interval over images of these very concepts and seeds; of one seed over images. Other concepts are not "
     "covered."
@@ -41,7 +41,7 @@ _DERIVED = {
     relative.POINTS_TO_IN1K: ("{name}, blurred minus original IN-1K", POINTS),
 }
 
-#: Describes a number by the rest of the analysis' name ("in1k" of cross_in1k) and its quantity; None: not known.
+#: Function of the rest of the name of an analysis ("in1k" of cross_in1k) and the quantity; None: unknown quantity.
 Describe = Callable[[str, str], "Metric | None"]
 
 _DECLARED: dict[str, tuple[Describe, Callable[[str], str]]] = {}
@@ -49,24 +49,24 @@ _DECLARED: dict[str, tuple[Describe, Callable[[str], str]]] = {}
 
 @dataclass(frozen=True)
 class Metric:
-    """What one number of one experiment is.
+    """Description of one number of one experiment.
 
     Attributes:
-        group: what it belongs to: an analysis, or a kind of classifier.
-        label: a few words, for titles and rows.
+        group: name of an analysis, or of a kind of classifier.
+        label: name of the number in a few words, for titles and rows.
         unit: one of the constants of this module.
-        decimals: digits after the point that are worth showing.
-        significant: whether these are significant digits instead (p-values, which end near zero).
-        better: 1: higher, -1: lower, 0: neither.
-        signed: whether it is a difference.
-        headline: whether it is in overviews.
-        note: what a reader of deviations must know, or "".
-        order: position among the others.
-        short: fewer words, for the rows of overviews; "": the label.
+        decimals: number of decimals to show.
+        significant: whether ``decimals`` counts significant digits instead (p-values, which may be near zero).
+        better: 1 if higher is better, -1 if lower is better, 0 if neither.
+        signed: whether the number is a difference.
+        headline: whether overviews include the number.
+        note: note for readers of its deviations, or "".
+        order: sort key among all metrics.
+        short: shorter label for the rows of overviews; "": the label.
         shows_range: whether the number is that of one repetition, and the range of all is shown instead of a deviation.
-        table: title of a table that has this number beside others, one for each data set; "": it has its own.
-        column: head of its column there, and its tick in figures.
-        interval: what its interval is, as a note; "": what those of its kind are.
+        table: title of a table with this and other numbers, one for each data set; "": the number has its own table.
+        column: heading of its column in that table, and its tick label in figures.
+        interval: note on its interval; "": the usual note of its kind.
     """
 
     group: str
@@ -92,24 +92,24 @@ class Metric:
 
     @property
     def short_title(self) -> str:
-        """Few words, and percent."""
+        """Short label, with the unit if it is percent."""
         label = self.short or self.label
         return f"{label} (%)" if self.unit == PERCENT else label
 
     @property
     def arrow(self) -> str:
-        """Which direction is better, as one character, unlike those that sort tables."""
+        """Direction of better values as one character, different from the arrows that sort tables."""
         return {1: "▲", -1: "▼", 0: ""}[self.better]
 
 
 @dataclass(frozen=True)
 class ClassifierName:
-    """What the name of an evaluation tells.
+    """The parts of the name of an evaluation.
 
     Attributes:
         type: ``logreg``, ``mlp``, ``mlp_noact`` or ``finetune``.
-        pca_dim: principal components, 0 = none.
-        max_per_class: training images per class at most, 0 = all.
+        pca_dim: number of principal components, 0 = no reduction.
+        max_per_class: maximal number of training images per class, 0 = all.
     """
 
     type: str
@@ -118,12 +118,12 @@ class ClassifierName:
 
     @property
     def label(self) -> str:
-        """A few words."""
+        """Name in a few words."""
         return self._words(_TYPES, "{} principal components", "{} images per class")
 
     @property
     def short(self) -> str:
-        """Fewer words."""
+        """Name in fewer words."""
         return self._words(_SHORT_TYPES, "PCA {}", "max {} images")
 
     def _words(self, types: Mapping[str, str], pca: str, most: str) -> str:
@@ -132,7 +132,7 @@ class ClassifierName:
 
 
 def classifier(experiment: str) -> ClassifierName | None:
-    """Return what the name of an evaluation tells; None for analyses and names of one's own."""
+    """Return the parts of the name of an evaluation; None for analyses and names given by users."""
     match = scores.CLASSIFIER.fullmatch(experiment)
     if match is None:
         return None
@@ -142,12 +142,13 @@ def classifier(experiment: str) -> ClassifierName | None:
 def declare(
     analysis: str, metrics: Describe | Mapping[str, Metric], *, title: Callable[[str], str] = lambda rest: ""
 ) -> None:
-    """Declare what the numbers of an analysis are.
+    """Declare the metrics of an analysis.
 
     Args:
-        analysis: its name; of ``cross_in1k`` the part before the first underscore.
-        metrics: a metric for each quantity, or a function that returns them.
-        title: what precedes numbers that are not among the metrics, given the rest of the analysis' name; "": its name.
+        analysis: name of the analysis up to the first underscore: ``cross`` for ``cross_in1k``.
+        metrics: metrics by quantity, or a function that returns them.
+        title: function that returns the prefix of labels of undeclared numbers, given the rest of the name of the
+            analysis; "": the whole name.
     """
     by_rest = metrics if callable(metrics) else lambda _, quantity: metrics.get(quantity)
     _DECLARED[analysis] = (by_rest, title)
@@ -156,7 +157,7 @@ def declare(
 
 @functools.lru_cache(4096)
 def describe(experiment: str, quantity: str, n_shot: int = 0) -> Metric:
-    """Return what a number is.
+    """Return the description of a number.
 
     >>> describe("mlp", "top1", 8).title, describe("own_analysis", "depth_percent").title
     ('MLP, N=8, top-1 (%)', 'own_analysis: depth (%)')
@@ -166,18 +167,18 @@ def describe(experiment: str, quantity: str, n_shot: int = 0) -> Metric:
     return _classifier(experiment, quantity, n_shot) or declared or by_name(experiment, quantity)
 
 
-#: What comes with another number and is shown with it, or says it again.
+#: Quantities that are shown together with another one: the ends of its interval, and its deviation.
 _COMPANIONS = re.compile(r"(?P<base>.+)_(?:low|high|std)")
 
 
 def companion_of(quantity: str) -> str | None:
-    """Return the quantity that this one is an end of the interval of, or the deviation; None for others."""
+    """Return the quantity to which an end of an interval or a deviation belongs; None for other quantities."""
     match = _COMPANIONS.fullmatch(quantity)
     return match["base"] if match else None
 
 
 def by_name(experiment: str, quantity: str) -> Metric:
-    """Describe a number by its name: percent, counts and differences can be told by it."""
+    """Return a description of a number derived from its name, which identifies percentages, counts and differences."""
     name, _, rest = experiment.partition("_")
     title = _DECLARED[name][1](rest) if name in _DECLARED else ""
     words = quantity.replace("_", " ")

@@ -1,8 +1,7 @@
-"""What is known of models: what they have seen in pretraining, and how their user calls them.
+"""Facts about models: their pretraining data, and the names that users give them.
 
-Those that may have seen concepts of the levels are marked, and never called best on *unseen* ones.
-
-L1 to L5 are unseen only by models whose pretraining used nothing beyond IN-1K (:mod:`cog.models.pretraining`).
+L1 to L5 are unseen only by models with no pretraining data beyond IN-1K (:mod:`cog.models.pretraining`). Models that
+may have seen concepts of the levels are marked, and never called best on *unseen* concepts.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from cog.results.scores import RUNS
 
 logger = logging.getLogger(__name__)
 
-#: Stands after the name of a model that may have seen concepts of the levels.
+#: Mark after the name of a model that may have seen concepts of the levels.
 MARK = "†"
 
 _STATE = "State it as pretraining in --models_file."
@@ -31,18 +30,19 @@ _LEVELS = "For a known set of concepts, build_levels.py --seen_wnids makes level
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What models have seen, and how they are called; by name of the model.
+    """Pretraining data and display names of models, by name of the model.
 
-    What is known of a model's pretraining comes before what its name tells. Published numbers are of published weights.
+    Recorded or stated pretraining has priority over pretraining derived from the name of a model. Published numbers
+    keep the names of their models, and have the pretraining of the published weights.
 
     Attributes:
-        recorded: pretraining of models with runs on disk, as ``features.json`` says.
-        stated: pretraining of models in the user's file; these come first.
-        labels: names in figures and on the page, of models with runs on disk.
-        groups: models of a group have a color in common.
+        recorded: pretraining of models with runs on disk, from ``features.json``.
+        stated: pretraining of models in the user's file; it has the highest priority.
+        labels: names of models with runs on disk, for figures and pages.
+        groups: groups of models; the models of a group have the same color.
         imported: pretraining of models in imported files, by name and source.
-        stated_labels: names in the user's file, of imported results, too. Imported files have none: a stranger's name
-            could be taken for another model's.
+        stated_labels: names in the user's file, also for imported results. Imported files contain no names, which could
+            be mistaken for those of other models.
     """
 
     recorded: Mapping[str, str] = field(default_factory=dict)
@@ -53,15 +53,15 @@ class ModelFacts:
     stated_labels: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, model: str, source: str = RUNS) -> str:
-        """Return what a model has seen, one of :data:`cog.models.spec.PRETRAINING`."""
-        return self._said(model, source) or pretraining(model)
+        """Return the pretraining of a model, one of :data:`cog.models.spec.PRETRAINING`."""
+        return self._known(model, source) or pretraining(model)
 
     def not_in_name(self, model: str, source: str = RUNS) -> str | None:
-        """Return what a model has seen where its name does not tell it, or tells another; None elsewhere."""
-        said = self._said(model, source)
-        return None if said is None or said == pretraining(model) else said
+        """Return the recorded or stated pretraining of a model if it does not follow from the name, else None."""
+        known = self._known(model, source)
+        return None if known is None or known == pretraining(model) else known
 
-    def _said(self, model: str, source: str) -> str | None:
+    def _known(self, model: str, source: str) -> str | None:
         if source in published.SOURCES.values():
             return None
         if model in self.stated:
@@ -69,7 +69,7 @@ class ModelFacts:
         return self.recorded.get(model) if source == RUNS else self.imported.get((model, source))
 
     def mark(self, model: str, source: str = RUNS) -> str:
-        """Return what follows the name of a model: a mark, or ""."""
+        """Return the suffix of the name of a model: a mark, or ""."""
         return "" if self.of(model, source) == IN1K else f" {MARK}"
 
     def label(self, model: str, source: str = RUNS) -> str:
@@ -85,12 +85,12 @@ class ModelFacts:
         label: Callable[[str, str], str] = lambda model, source: model,
         advice: bool = True,
     ) -> str:
-        """Return what the mark says of models, given with their sources; "" when none has one.
+        """Return the footnote that explains the mark; "" if no model is marked.
 
         Args:
-            models: with their sources.
-            label: how tables or figures call a model and source.
-            advice: whether to say what can be done.
+            models: pairs of name and source.
+            label: function that returns the display name of a model and source.
+            advice: whether to add advice.
         """
         kinds: dict[str, list[str]] = {}
         for model, source in dict.fromkeys(models):
@@ -145,5 +145,5 @@ def read_model_facts(
 
 
 def shows_levels(datasets: Iterable[str]) -> bool:
-    """Whether one of the data sets is a level."""
+    """Return whether one of the data sets is a level."""
     return any(constants.cog_level(dataset) is not None for dataset in datasets)

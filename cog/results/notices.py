@@ -1,6 +1,6 @@
-"""What is said to readers of numbers before they trust them: one declaration for each kind of finding.
+"""Notices on facts that limit the trust in results: one declaration for each kind.
 
-:mod:`cog.results.diagnostics` finds where one applies.
+:mod:`cog.results.diagnostics` finds the results to which they apply.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from cog.results.official import Match
 
 _Place = TypeVar("_Place")
 
-#: From what makes numbers wrong to what is good to know.
+#: Severities in descending order: wrong numbers, doubtful numbers, useful facts.
 SEVERITIES = ("problem", "warning", "note")
 
-#: The paper's protocol (Sec. 4.1, supplement B.3; epochs and intervals: the original toolkit's configuration),
-#: by the name under which a run records it, with the key that sets it.
+#: Settings of the paper's protocol (Sec. 4.1, supplement B.3; epochs and intervals: configuration of the original
+#: toolkit): the name in the records of runs, the value, and the configuration key or flag.
 PROTOCOL: dict[str, tuple[Any, str]] = {
     "n_trials": (30, "CLF.N_TRIALS"),
     "n_epochs": (100, "CLF.N_EPOCHS"),
@@ -32,26 +32,26 @@ PROTOCOL: dict[str, tuple[Any, str]] = {
     "pruner": ("none", "CLF.PRUNER"),
 }
 
-#: Settings that do not change the protocol, but are worth knowing: by the name under which a run records them.
+#: Other settings of interest, which do not change the protocol: the name in the records of runs, and the key.
 OTHER_SETTINGS = {"search": "CLF.SEARCH"}
 
-# Of more places, those that a notice names, and a line for the others.
+# Maximal number of lines about places in a notice; if there are more places, the last line counts the rest.
 _MANY = 12
 
 
 @dataclass(frozen=True)
 class Notice:
-    """One thing to know; of a kind of notice, texts with ``{n}`` and the like where words are filled in.
+    """One notice, or the declaration of a kind of notice, with placeholders such as ``{n}`` in its texts.
 
     Attributes:
         severity: one of ``SEVERITIES``.
-        kind: the same for the same finding in any model.
-        title: what was found, in a few words.
-        text: the same with its meaning, in a sentence or two.
-        action: what to do.
-        model: whose results it is about; "" for all.
-        commands: shell commands that do it.
-        items: where, one line each.
+        kind: name of the kind, the same for all models.
+        title: finding in a few words.
+        text: finding and its meaning in a sentence or two.
+        action: advice.
+        model: name of the model with these results; "" for all models.
+        commands: shell commands that follow the advice.
+        items: places of the finding, one line each.
     """
 
     severity: str
@@ -215,7 +215,7 @@ _KINDS = {
         "The numbers were made with --limit {limit}, on a few images, to test the commands.",
         "Run without --limit.",
     ),
-    # Of other experiments than the protocol's:
+    # On variants of the classifier and analyses:
     "analyses' settings": Notice(
         "warning", "analyses with different settings", "Analyses were made with different settings",
         "Their numbers stand in one column but do not compare.",
@@ -270,16 +270,16 @@ def notices(
     n: str = "",
     **words: str,
 ) -> list[Notice]:
-    """Return a notice; none without any place.
+    """Return a list with one notice, or an empty list without places.
 
     Args:
         kind: key of ``_KINDS``.
-        model: whose results it is about; "" for all.
-        places: where, each once.
-        describe: returns a place in words; called for those that the notice names.
-        commands: shell commands.
-        n: the amount that the title names; default: the number of places as runs.
-        words: others that are filled in.
+        model: name of the model with these results; "" for all models.
+        places: places of the finding, each once.
+        describe: function that returns a place in words; called only for the places that the notice lists.
+        commands: shell commands that follow the advice.
+        n: text for the placeholder ``{n}``; "": the number of places, counted as runs.
+        words: texts for other placeholders.
     """
     places = list(places)
     if not places:

@@ -1,7 +1,7 @@
-"""Which results may be compared with published ones: those on the official data, judged by the numbers in them.
+"""Comparability of results with published ones and with each other, by their numbers of classes and images.
 
 Equal numbers of classes and images do not prove equal images; other numbers, or another list of classes, prove that the
-images differ. Every table, statement, figure and page asks here before it sets results beside each other.
+images differ. All tables, statements, figures and pages use these checks before they compare results.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _N_TRAIN_LEVEL = (732_000, 1_300_000)
 # A few unreadable images, or the paper's IN-1K-blurred (101 fewer), do not make another data set.
 _NEARLY = 0.002
 
-# Of many models, those that a message names.
+# Maximal number of models that a message names.
 _NAMED = 3
 
 _Result = TypeVar("_Result", Score, SeedAverage)
@@ -40,7 +40,7 @@ _Places = dict[str, dict[tuple[str, str], list[str]]]
 
 
 class Match(Enum):
-    """How the data of a result compare with the official data."""
+    """Result of a comparison of the data behind a result with the official data."""
 
     OFFICIAL = "official counts"
     NEARLY = "nearly the official counts"
@@ -50,7 +50,7 @@ class Match(Enum):
 
     @property
     def comparable(self) -> bool:
-        """Whether to compare with published numbers; counts that nobody recorded get the benefit of the doubt."""
+        """Whether to compare with published numbers; results without recorded counts get the benefit of the doubt."""
         return self in (Match.OFFICIAL, Match.NEARLY, Match.UNKNOWN)
 
 
@@ -59,9 +59,9 @@ class Verdict:
     """The verdict on one model, source and data set.
 
     Attributes:
-        match: the verdict.
-        differences: one line per count that is not the official one.
-        class_lists: digests of the lists of classes; empty where nothing says.
+        match: result of the comparison.
+        differences: one line per count that differs from the official one.
+        class_lists: digests of the lists of classes; empty when not recorded.
     """
 
     match: Match
@@ -69,7 +69,7 @@ class Verdict:
     class_lists: tuple[str, ...] = ()
 
     def on_same_classes(self, other: Verdict) -> bool:
-        """Whether two results of a data set may be on the same classes: False where their lists say otherwise."""
+        """Return whether two results of a data set may be on the same classes: False if their lists differ."""
         return (
             not self.class_lists
             or not other.class_lists
@@ -84,11 +84,11 @@ def in1k_class_list() -> str:
 
 
 def judge(dataset: str, counts: Iterable[Counts]) -> Verdict:
-    """Compare the numbers behind results of one model on one data set with the official ones.
+    """Return the verdict on the counts behind results of one model on one data set.
 
     Args:
-        dataset: name.
-        counts: behind any number of results.
+        dataset: name of the data set.
+        counts: counts behind any number of results.
 
     >>> judge("in1k", [Counts(classes=(17,))]).differences
     ('17 classes where the benchmark has 1,000',)
@@ -124,11 +124,11 @@ _judge = functools.lru_cache(4096)(judge)
 def with_features(
     averages: Iterable[_Result], features: Mapping[tuple[str, str, str], FeatureDescription]
 ) -> list[_Result]:
-    """Add to scores or averages of runs on disk what the descriptions of their features say about classes and images.
+    """Return scores or averages; those of runs on disk also have the counts of classes and images of their features.
 
     Args:
-        averages: any.
-        features: descriptions by model, data set and split; may lack any.
+        averages: scores or averages of any sources.
+        features: descriptions of features by model, data set and split; not necessarily of all.
     """
     counts: dict[tuple[str, str], Counts] = {}
     for (model, dataset, split), made in features.items():
@@ -150,17 +150,17 @@ def with_features(
 
 @dataclass(frozen=True)
 class Comparable:
-    """Which of a set of results may be set beside each other.
+    """Comparability of a set of results.
 
     Attributes:
-        verdicts: by model, source and data set; published numbers are on the official data.
+        verdicts: verdicts by model, source and data set; published numbers are on the official data.
     """
 
     verdicts: Mapping[tuple[str, str, str], Verdict]
 
     @functools.cached_property
     def _benchmark(self) -> frozenset[str]:
-        """The data sets on which some results are on the official data."""
+        """The data sets with some results on the official data."""
         on_it = (Match.OFFICIAL, Match.NEARLY)
         return frozenset(dataset for (*_, dataset), v in self.verdicts.items() if v.match in on_it)
 
@@ -169,13 +169,14 @@ class Comparable:
         return self.verdicts[average.model, average.source, average.dataset]
 
     def is_foreign(self, average: SeedAverage) -> bool:
-        """Whether an average is on other data than results on the same data set that are on the official data."""
+        """Return whether an average is on other data, and others of the same data set are on the official data."""
         return self._is_refused((average.model, average.source, average.dataset), self.verdict(average))
 
     def allows(self, average: SeedAverage, other: SeedAverage) -> bool:
-        """Whether two averages of a data set may be compared.
+        """Return whether two averages of a data set may be compared.
 
-        Not one on the official data with one on other data, nor two that are known to be on different classes.
+        An average on the official data may not be compared with one on other data, and averages on classes that are
+        known to differ may not be compared.
         """
         mine, theirs = self.verdict(average), self.verdict(other)
         matches = {mine.match, theirs.match}
@@ -184,11 +185,16 @@ class Comparable:
         return Match.DIFFERENT not in matches or matches <= {Match.DIFFERENT, Match.UNKNOWN}
 
     def _is_refused(self, key: tuple[str, str, str], verdict: Verdict) -> bool:
-        """Whether results of a model, source and data set are on other data than official ones beside them."""
+        """Return whether results are on other data, and others of the same data set are on the official data.
+
+        Args:
+            key: model, source and data set.
+            verdict: verdict on these results.
+        """
         return verdict.match is Match.DIFFERENT and key[2] in self._benchmark
 
     def _places(self, chosen: Callable[[tuple[str, str, str], Verdict], bool]) -> _Places:
-        """Return model and source of chosen verdicts, with their data sets, by the first difference."""
+        """Return the data sets of chosen verdicts by their first difference, and by model and source."""
         places: _Places = {}
         for (model, source, dataset), verdict in self.verdicts.items():
             if chosen((model, source, dataset), verdict):
@@ -198,7 +204,7 @@ class Comparable:
 
     @property
     def refused(self) -> str:
-        """Say in one line what is not compared and why; "" when everything is."""
+        """One line on the results that are not compared, with reasons; "" if there are none."""
         places = self._places(self._is_refused)
         if not places:
             return ""
@@ -210,13 +216,13 @@ class Comparable:
 
     @property
     def unverified_places(self) -> list[str]:
-        """The imported results that do not say on how many classes and images they are, a line for each model."""
+        """The imported results without counts of classes and images, one line for each model."""
         places = self._places(lambda key, v: v.match is Match.UNKNOWN and key[1] != RUNS)
         return _lines(places.get("", {}))
 
     @property
     def unverified(self) -> str:
-        """Name the results of :attr:`unverified_places`; "" when there are none."""
+        """One line on the results of :attr:`unverified_places`; "" if there are none."""
         if not (lines := self.unverified_places):
             return ""
         return (
@@ -226,9 +232,9 @@ class Comparable:
 
     @property
     def mixed_places(self) -> list[str]:
-        """The results on different classes under one name; not those that are refused.
+        """The results on different classes under one name, without the refused ones.
 
-        A line for the data sets on which the same models are apart, with " / " between those that are.
+        Each line is for the data sets with the same division of models, with " / " between models on different classes.
         """
         lists: dict[str, dict[str, dict[tuple[str, str], None]]] = {}
         for (model, source, dataset), verdict in self.verdicts.items():
@@ -258,7 +264,7 @@ class Comparable:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What a reader must know, as lines of a log; :func:`as_sentence` makes notes of them."""
+        """All remarks on comparability as lines for a log; :func:`as_sentence` turns them into notes."""
         return tuple(filter(None, (self.refused, self.mixed, self.unverified)))
 
 
@@ -268,7 +274,7 @@ def as_sentence(remark: str) -> str:
 
 
 def compare(cells: Iterable[SeedAverage]) -> Comparable:
-    """Judge every model, source and data set; all numbers of shots of one are on the same data."""
+    """Return the verdicts on all models, sources and data sets; all numbers of shots share one verdict."""
     groups = grouped(cells, operator.attrgetter("model", "source", "dataset"))
     return Comparable(
         {
@@ -283,17 +289,17 @@ def compare(cells: Iterable[SeedAverage]) -> Comparable:
 def split(
     results: Sequence[SeedAverage], paper: Sequence[SeedAverage]
 ) -> tuple[Callable[[str, str, str], bool], tuple[str, ...]]:
-    """Decide what is drawn together in one figure.
+    """Return a filter for the results in a figure that shows published numbers as well, and remarks.
 
-    Own results on other data than the published ones are left out; or, when all of those on the benchmark's data sets
-    are, the published ones.
+    The user's results on other data than the published ones are left out. When that applies to all results on the
+    benchmark's data sets, the published ones are left out instead.
 
     Args:
-        results: any results that are not published ones.
-        paper: published ones.
+        results: results of any sources except published ones.
+        paper: published results.
 
     Returns:
-        Whether results of a model, source and data set are drawn; and :attr:`Comparable.remarks`.
+        Function that returns whether results of a model, source and data set are drawn; :attr:`Comparable.remarks`.
     """
     known = compare([*results, *paper])
     if not known.refused:

@@ -1,4 +1,4 @@
-"""Accuracies on levels by other similarities, beside the published levels and random draws (paper, Fig. 7)."""
+"""Accuracies on levels built with other similarities, compared with published levels and random draws (Fig. 7)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from cog.results.scores import SeedAverage, natural_key
 
-#: The kind of levels that are draws: of each only the mean over draws counts.
+#: The kind of levels that are random draws; only the mean over the draws is used.
 RANDOM = "random"
 
-#: Words for kinds of levels.
+#: Labels of kinds of levels.
 LABELS = {
     "cog": "published (Lin)",
     "lin": "Lin",
@@ -31,9 +31,10 @@ class LevelKind:
 
     Attributes:
         kind: ``cog`` (published), ``wup``, ``random``, ...
-        label: in words.
-        by_level: average of each level by its number; of random draws one, under 1, whose deviation is that over draws.
-        draws: number of draws; 0 for levels.
+        label: name in words.
+        by_level: averages by the number of the level; for random draws a single one, under 1, with the deviation over
+            draws.
+        draws: number of random draws; 0 for other kinds.
     """
 
     kind: str
@@ -48,11 +49,11 @@ def dataset_of(kind: str, level: int) -> str:
 
 
 def kinds(averages: Iterable[SeedAverage]) -> list[LevelKind]:
-    """Return the kinds of levels among averages of one number of one model: published, others, random draws.
+    """Return the kinds of levels among averages of one metric of one model: published, others, random draws.
 
     The deviation of random draws is the sample standard deviation (n - 1) of their means over seeds.
     """
-    found: dict[str, dict[int, SeedAverage]] = {}
+    by_kind: dict[str, dict[int, SeedAverage]] = {}
     draws: list[SeedAverage] = []
     for average in averages:
         match = _LEVEL.fullmatch(average.dataset)
@@ -61,9 +62,9 @@ def kinds(averages: Iterable[SeedAverage]) -> list[LevelKind]:
         if match["kind"] == RANDOM:
             draws.append(average)
         else:
-            found.setdefault(match["kind"] + match["draw"], {})[int(match["level"])] = average
-    order = sorted(found, key=lambda kind: (kind != "cog", natural_key(kind)))
-    made = [LevelKind(kind, LABELS.get(kind, kind), dict(sorted(found[kind].items()))) for kind in order]
+            by_kind.setdefault(match["kind"] + match["draw"], {})[int(match["level"])] = average
+    order = sorted(by_kind, key=lambda kind: (kind != "cog", natural_key(kind)))
+    made = [LevelKind(kind, LABELS.get(kind, kind), dict(sorted(by_kind[kind].items()))) for kind in order]
     if draws:
         values = [draw.value for draw in draws]
         mean = dataclasses.replace(
@@ -78,7 +79,7 @@ def kinds(averages: Iterable[SeedAverage]) -> list[LevelKind]:
 
 
 def mean_interval(kind: LevelKind) -> tuple[float, float] | None:
-    """Return Student's t interval (95 %) of the mean over random draws; None for one draw, or for levels."""
+    """Return Student's t interval (95 %) of the mean over random draws; None for one draw and for other kinds."""
     if kind.draws < 2:
         return None
     from scipy import stats

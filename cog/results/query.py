@@ -1,4 +1,4 @@
-"""Which results are looked at: a selection, and everything it brings together from folders, files and the papers."""
+"""Selection of results, and the reading of selected results from folders, files and the papers."""
 
 from __future__ import annotations
 
@@ -43,30 +43,30 @@ from cog.results.scores import (
 )
 from cog.results.search_history import FeatureDescription
 
-#: Groups of models: the paper's, and all others.
+#: Categories of models: those of the paper, and ``custom`` for other models.
 CATEGORIES = (*published.CATEGORY_LABELS, "custom")
 
-# Settings (``Settings`` of cog.logreg.settings) that decide what is measured.
+# Settings (``Settings`` of cog.logreg.settings) that must be equal for all seeds of an average.
 _SAME_FOR_ALL_SEEDS = (
-    *(name for name in PROTOCOL if name != "n_epochs"),  # which are checked for averages of any source
+    *(name for name in PROTOCOL if name != "n_epochs"),  # epochs are checked for averages of any source
     *("classifier", "mlp_hidden", "mlp_layers", "pca_dim", "max_per_class"),
 )
 
 
 @dataclass(frozen=True)
 class ResultQuery:
-    """Where results come from, and which of them are wanted.
+    """A selection of results: their origins and filters.
 
     Attributes:
-        logreg_root_dir: one evaluation folder, read whole; or None.
+        logreg_root_dir: one evaluation folder, read as a whole; or None.
         models_root_dir: folder of all models; or None.
         imports: files of ``--export``.
         paper: version of the published numbers (key of :data:`cog.results.published.SOURCES`); or None.
-        models: names and patterns; None: all (same for the other filters).
-        categories: some of ``CATEGORIES``.
-        datasets: names.
-        n_shots: training images per class, 0 = all.
-        seeds: of runs found on disk; they are then also the expected ones.
+        models: names and patterns of models; None: all (same for the other filters).
+        categories: categories of models, some of ``CATEGORIES``.
+        datasets: names of data sets.
+        n_shots: numbers of training images per class, 0 = all.
+        seeds: seeds of runs found on disk, which are then also the expected seeds.
         eval_name: ``EVAL.NAME`` of runs found on disk.
         baseline: model that is read as well, whatever the filters by model say.
         experiments: whether results of other evaluations and of analyses are wanted as well.
@@ -94,30 +94,30 @@ class ResultQuery:
 
     @property
     def reads_runs(self) -> bool:
-        """Whether folders are looked at."""
+        """Whether runs are read from folders."""
         return self.logreg_root_dir is not None or self.models_root_dir is not None
 
     @property
     def exact_models(self) -> list[str] | None:
-        """The models, when all are named and none is a pattern."""
+        """The names of the models; None if all models are selected, or some by a pattern."""
         if self.models is None or any(map(find.is_pattern, self.models)):
             return None
         return self.models
 
     def wants_model(self, model: str) -> bool:
-        """Whether a model is to be shown."""
+        """Return whether a model is selected."""
         if self.categories is not None and category(model) not in self.categories:
             return False
         return self.models is None or any(matches(model, pattern) for pattern in self.models)
 
     def wants_dataset(self, model: str, dataset: str) -> bool:
-        """Whether numbers of a model on a data set are to be shown."""
+        """Return whether numbers of a model on a data set are selected."""
         return self.wants_model(model) and (self.datasets is None or dataset in self.datasets)
 
     def wants(self, result: SeedAverage | Run) -> bool:
-        """Whether a number or run is to be shown; analyses have no number of shots.
+        """Return whether a number or run is selected; the filter by shots does not apply to analyses.
 
-        What is in ``logreg_root_dir`` is wanted, whatever it is called.
+        No filter applies to runs of ``logreg_root_dir``.
         """
         if self.logreg_root_dir is not None and getattr(result, "source", RUNS) == RUNS:
             return True
@@ -130,19 +130,19 @@ class ResultQuery:
 
 @dataclass(frozen=True)
 class QueryResult:
-    """What a selection brings together.
+    """The results of a selection.
 
     Attributes:
-        runs: found on disk and wanted.
+        runs: selected runs found on disk.
         problems: folders that were not counted.
-        cells: wanted accuracies of one evaluation: of the runs, then imported, then published, each in its order.
-        others: those of the baseline that are not wanted themselves, of every data set and number of shots that
-            were read.
-        measures: wanted numbers of other experiments, as they were read.
-        all_measures: wanted numbers of all experiments, those of ``cells`` and what is derived among them.
-        analyses: wanted results of analyses found on disk.
-        variants: wanted runs of other evaluations, by the name of these.
-        model_facts: what is known of the models.
+        cells: selected accuracies of one evaluation: first of the runs, then imported ones, then published ones.
+        others: accuracies outside the selection for comparisons: those of the baseline and, with ``needs_in1k`` of
+            :func:`gather`, those on IN-1K; of every data set and number of shots that were read.
+        measures: selected numbers of other experiments, as they were read.
+        all_measures: selected numbers of all experiments, including those of ``cells`` and derived ones.
+        analyses: selected results of analyses found on disk.
+        variants: selected runs of other evaluations, by the name of the evaluation.
+        model_facts: facts about the models.
     """
 
     runs: list[Run]
@@ -157,13 +157,13 @@ class QueryResult:
 
 
 def category(model: str) -> str:
-    """Return the group of a model: the paper's, or ``custom``."""
+    """Return the category of a model: that of the paper, or ``custom``."""
     known = published.MODELS.get(model)
     return "custom" if known is None else known.category
 
 
 def matches(model: str, pattern: str) -> bool:
-    """Whether ``model`` is named by ``pattern``, a name or a pattern with ``*``, ``?`` and ``[...]``."""
+    """Return whether ``model`` matches ``pattern``, a name or a pattern with ``*``, ``?`` and ``[...]``."""
     return model == pattern or (find.is_pattern(pattern) and fnmatch.fnmatchcase(model, pattern))
 
 
@@ -173,16 +173,16 @@ def gather(
     on_problems: Callable[[Sequence[Problem]], None],
     needs_in1k: bool = False,
 ) -> QueryResult:
-    """Read what a selection names.
+    """Return the results of a selection.
 
     Args:
-        selection: what is wanted.
-        on_problems: called with the folders that are not counted, before any error is raised.
-        needs_in1k: whether the IN-1K accuracies of wanted models are needed even if that data set is not wanted; they
-            come in ``others``.
+        selection: the selection.
+        on_problems: function that is called with the folders that are not counted, as soon as all folders are read.
+        needs_in1k: whether accuracies on IN-1K are needed even if this data set is not selected; they are returned in
+            ``others``.
 
     Raises:
-        CogError: a folder or file that cannot be read, no finished run in a folder that was given, nothing left.
+        CogError: when a folder or file cannot be read, a given folder has no finished run, or no result is selected.
     """
     read = _read(selection, needs_in1k=needs_in1k)
     on_problems(read.problems)
@@ -203,7 +203,7 @@ def gather(
     if selection.reads_runs and not (runs or any(map(selection.wants, more)) or others_are_read):
         raise CogError(_nothing_found(selection, read.problems))
     stated = exchange.merge(*((str(path), exchange.load(path)) for path in selection.imports))
-    if selection.paper is not None:  # which an imported file may hold as well
+    if selection.paper is not None:  # an imported file may contain published numbers as well
         stated = list(dict.fromkeys([*stated, *published.averages(selection.paper)]))
     accuracies += filter(is_protocol, stated)
     if selection.experiments:
@@ -216,7 +216,7 @@ def gather(
             others.append(average)
     everything: list[SeedAverage] = []
     if selection.experiments:
-        # What a wanted number is relative to need not be wanted itself.
+        # Selected numbers may be relative to others that are not selected.
         known = [a for a in accuracies if a.source != RUNS or is_classifier(a.evaluation)]
         everything = list(filter(selection.wants, derive([*without_single_std(known), *more])))
     if not wanted and not everything:
@@ -287,20 +287,20 @@ def read_scores(
     imports: Iterable[str | os.PathLike[str]] = (),
     paper: str | None = None,
 ) -> tuple[list[Score], list[Problem], ModelFacts]:
-    """Read every number of run folders, analyses, shared files and the paper as scores.
+    """Return every number of run folders, analyses, shared files and the paper as scores.
 
     Args:
-        root: folder of all models; None: nothing is read from folders.
-        models: names, or patterns such as ``deit_*``; None: all.
-        datasets: names; None: all.
+        root: folder of all models; None: no folders are read.
+        models: names of models, or patterns such as ``deit_*``; None: all.
+        datasets: names of data sets; None: all.
         imports: files of ``--export``.
         paper: version of the published numbers; None: none.
 
     Returns:
-        The scores, in the order of tables, the folders that hold no result, and what is known of the models.
+        The scores, in the order of tables, the folders that were not counted, and facts about the models.
 
     Raises:
-        CogError: a folder or file that cannot be read.
+        CogError: when a folder or file cannot be read.
 
     >>> scores, problems, facts = read_scores(models=["dino_*"], datasets=["cog_l5"], paper="v2")
     >>> [(score.n_shots, score.value) for score in scores][:3]
@@ -318,13 +318,13 @@ def read_scores(
     scores += single(analysis_records.averages(everything.analyses))
     stated = exchange.merge(*((str(path), exchange.load(path, flag="file")) for path in imports))
     stated += published.averages(paper) if paper is not None else []
-    # A shared file may hold published numbers as well.
+    # A shared file may contain published numbers as well.
     scores += single(a for a in dict.fromkeys(stated) if wanted.wants_dataset(a.model, a.dataset))
     return sorted(scores, key=_sort_key), everything.problems, _facts(features, stated)
 
 
 def _sort_key(score: Score) -> tuple[Any, ...]:
-    """Order of scores: runs first, models by the paper's order where it has them, IN-1K before the levels."""
+    """Return the sort key of a score: runs first, models in the order of the paper, IN-1K before the levels."""
     known = published.MODELS.get(score.model)
     return (
         score.source != RUNS,
@@ -340,10 +340,10 @@ def _sort_key(score: Score) -> tuple[Any, ...]:
 
 
 def mixed_settings(runs: Sequence[Run]) -> dict[str, list[tuple[str, str, int]]]:
-    """Find averages over runs with different settings, as far as these are recorded.
+    """Return the averages over runs with different recorded settings.
 
     Returns:
-        For each setting in question, the (model, data set, number of shots) whose seeds disagree on it.
+        For each setting that differs, the (model, data set, number of shots) whose seeds disagree on it.
     """
     values: dict[tuple[str, str, int], set[tuple[str | None, ...]]] = {}
     known: dict[int, tuple[str | None, ...]] = {}  # many runs share one mapping
@@ -368,7 +368,7 @@ def check_baseline(model: str, cells: Sequence[SeedAverage], *, flag: str) -> No
     """Refuse a baseline of which nothing is known, naming the nearest that is.
 
     Raises:
-        CogError: when no cell is of ``model``.
+        CogError: when no cell belongs to ``model``; the message suggests the nearest name.
     """
     models = {cell.model for cell in cells}
     if model not in models:
@@ -379,7 +379,7 @@ def check_baseline(model: str, cells: Sequence[SeedAverage], *, flag: str) -> No
 
 
 def _nothing_left(selection: ResultQuery, cells: Sequence[SeedAverage]) -> str:
-    """Say which filter leaves nothing of what was read."""
+    """Return a message that names the filter which excludes all results."""
     models = {cell.model for cell in cells}
     for model in selection.models or ():
         if not any(matches(known, model) for known in models):
@@ -399,7 +399,7 @@ def _nothing_left(selection: ResultQuery, cells: Sequence[SeedAverage]) -> str:
 
 
 def _nothing_found(selection: ResultQuery, problems: Sequence[Problem]) -> str:
-    """Say what was looked for and where, and what is there instead."""
+    """Return a message about missing runs: the selection, the searched folder, and hints."""
     seeds = f" with seeds {' '.join(map(str, selection.seeds))}" if selection.seeds else ""
     refused = f" ({len(problems)} could not be counted, see above)" if problems else ""
     if selection.logreg_root_dir is not None:
@@ -428,7 +428,7 @@ def _nothing_found(selection: ResultQuery, problems: Sequence[Problem]) -> str:
 
 
 def _meant(selection: ResultQuery) -> str:
-    """Return the model, else the data set, that was probably meant by one that is not known."""
+    """Return a hint with the model, else the data set, that was probably meant by an unknown name."""
     assert selection.models_root_dir is not None
     models = find.list_models(selection.models_root_dir)
     hints = [

@@ -1,8 +1,8 @@
-"""Where results stand among the published ones: ranks, neighbors and differences.
+"""Comparison of results with the published ones: ranks, neighbors and differences.
 
-Ranks compare means at the precision of the paper (one decimal); equal means share the better rank. A rank
-alone promises more than five seeds can hold, so every rank comes with the span it could have if results within
-one combined standard deviation were taken as equal.
+Ranks compare means at the precision of the paper (one decimal); equal means share the better rank. Five seeds do not
+determine a rank exactly, so every rank has a range: the possible ranks if results within one combined standard
+deviation count as equal.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _DECIMALS = 1
 
 
 class Gap(NamedTuple):
-    """How far one result is from another.
+    """The difference between two results.
 
     Attributes:
-        other: the result of the other model.
-        points: own mean minus the other mean, in percentage points.
+        other: result of the other model.
+        points: mean of the result minus the other mean, in percentage points.
         clear: whether the difference is larger than the combined standard deviation of both (see
-            :func:`cog.results.comparison.within`); False when neither gives one.
+            :func:`cog.results.comparison.within`); False if neither result has a deviation.
     """
 
     other: SeedAverage
@@ -37,27 +37,27 @@ class Gap(NamedTuple):
 
     @property
     def model(self) -> str:
-        """The other one."""
+        """Name of the other model."""
         return self.other.model
 
 
 @dataclass(frozen=True)
 class Place:
-    """One result among the published ones of the same data set and number of shots.
+    """The rank of one result among the published ones of the same data set and number of shots.
 
     Attributes:
         cell: the result.
-        rank: 1 is best.
-        of: number of models ranked, this one included.
+        rank: rank, 1 for the best.
+        of: number of ranked models, this one included.
         shared: whether a published model has the same mean at the paper's precision.
-        best_rank: if all within one combined deviation were equal, and this one the first of them.
-        worst_rank: the same, and this one the last of them.
-        above: the published model with the next higher mean; None for the best.
-        level_with: published models with the same mean at the paper's precision.
-        below: the published model with the next lower mean; None for the last.
-        about_equal: published models within one combined deviation, best first.
-        to_reference: difference to the published ResNet50.
-        to_published: difference to the published result of the same model, which is then not ranked.
+        best_rank: rank as the first of all models within one combined deviation.
+        worst_rank: rank as the last of all models within one combined deviation.
+        above: difference to the published model with the next higher mean; None for the best.
+        level_with: names of published models with the same mean at the paper's precision.
+        below: difference to the published model with the next lower mean; None for the last.
+        about_equal: names of published models within one combined deviation, best first.
+        to_reference: difference to the published ResNet50; None if it is not among the published results.
+        to_published: difference to the published result of the same model, which is not ranked; None without one.
         field: the published means, best first.
     """
 
@@ -77,11 +77,11 @@ class Place:
 
 
 def gap(average: SeedAverage, other: SeedAverage) -> Gap:
-    """Compare two top-1 scores.
+    """Return the difference between two top-1 scores.
 
-    The combined deviation is the root of the summed variances over seeds: the spread of a single difference, not
-    the error of the mean. It needs no assumption beyond independent seeds, and errs on the side of "about equal".
-    The spread of a result with a single seed is unknown; the other's stands in for it.
+    The combined deviation is the square root of the sum of both variances over seeds: the spread of a single
+    difference, not the error of the mean. It assumes nothing but independent seeds, and errs on the side of "about
+    equal". The deviation of a result with a single seed is unknown; the deviation of the other result replaces it.
     """
     mine = None if len(average.seeds) == 1 and not average.std else average.std
     theirs = None if len(other.seeds) == 1 and not other.std else other.std
@@ -95,12 +95,12 @@ def gap(average: SeedAverage, other: SeedAverage) -> Gap:
 
 
 def place(average: SeedAverage, published: Sequence[SeedAverage]) -> Place | None:
-    """Rank one result among published ones of its data set and number of shots; None without any.
+    """Return the rank of a result among published ones of its data set and number of shots; None without any.
 
     Args:
         average: the result.
-        published: any cells, of other data sets and shots as well. The one of the same model (a published
-            model run again) takes no rank of its own.
+        published: published results of any data sets and numbers of shots. The published result of the same model (a
+            repetition of a published experiment) is not ranked.
     """
     rivals = [c for c in published if (c.dataset, c.n_shot) == (average.dataset, average.n_shot)]
     itself = next((c for c in rivals if c.model == average.model), None)
@@ -130,14 +130,14 @@ def place(average: SeedAverage, published: Sequence[SeedAverage]) -> Place | Non
 
 
 def places(averages: Iterable[SeedAverage], published: Sequence[SeedAverage]) -> dict[tuple[str, int], Place]:
-    """Rank the results of one model; by data set and number of shots."""
+    """Return the ranks of the results of one model by data set and number of shots."""
     rivals = grouped(published, lambda cell: (cell.dataset, cell.n_shot))
     ranked = ((cell, place(cell, rivals.get((cell.dataset, cell.n_shot), ()))) for cell in averages)
     return {(cell.dataset, cell.n_shot): p for cell, p in ranked if p is not None}
 
 
 def level_mean(averages: Iterable[SeedAverage], n_shot: int = 0) -> float | None:
-    """Return the mean over the levels L1 to L5 of one model's accuracies; None when it lacks one of them."""
+    """Return the mean accuracy of one model over the levels L1 to L5; None if an accuracy is missing."""
     values = {
         a.dataset: a.value for a in averages if a.n_shot == n_shot and a.dataset in constants.COG_LEVELS
     }
@@ -145,9 +145,9 @@ def level_mean(averages: Iterable[SeedAverage], n_shot: int = 0) -> float | None
 
 
 def to_highest(cells: Sequence[SeedAverage]) -> list[Difference]:
-    """Return what the model with the highest mean is above each other one, by data set, with all images.
+    """Return the differences of the model with the highest mean to each other model, by data set, with all images.
 
-    Nothing is said of a data set where others are on other data (:mod:`cog.results.official`).
+    Data sets on which some models cannot be compared with the highest one (:mod:`cog.results.official`) are left out.
     """
     known = official.compare(cells)
     by_dataset = grouped((cell for cell in cells if cell.n_shot == 0), lambda cell: cell.dataset)

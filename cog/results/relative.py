@@ -1,4 +1,4 @@
-"""Numbers relative to others: differences in points, ratios in percent, and what tables derive from pairs of averages.
+"""Numbers relative to others: differences in points, ratios in percent, and derived numbers of tables.
 
 >>> mlp = SeedAverage("my_net", "in1k", "mlp", "top1", 0, 77.0, 0.3)
 >>> logreg = SeedAverage("my_net", "in1k", "logreg", "top1", 0, 70.0, 0.4)
@@ -19,7 +19,7 @@ from cog.results import uncertainty
 from cog.results.scores import LOGREG, SeedAverage, interval_of, is_classifier
 from cog.results.uncertainty import Estimate
 
-#: Metrics that are derived from two averages, see :func:`derive`.
+#: Metrics that :func:`derive` computes from two averages.
 RELATIVE_TO_LOGREG = "relative_to_logreg"
 POINTS_TO_LOGREG = "points_to_logreg"
 LOGREG_RELATIVE = "logreg_relative"
@@ -27,14 +27,14 @@ LOGREG_POINTS = "logreg_points"
 RATIO_TO_IN1K = "ratio_to_in1k"
 POINTS_TO_IN1K = "points_to_in1k"
 
-# Of alignment, what is shown relative to IN-1K as well.
+# Metrics of alignment that are also shown relative to IN-1K.
 _RATIOS = ("alignment", "uniformity", "alignment_by_uniformity")
 
 
 def points(average: SeedAverage, base: SeedAverage) -> tuple[float, float | None]:
     """Return ``average - base`` and its deviation ``sqrt(s1 ** 2 + s2 ** 2)``, both in the unit of the metric.
 
-    The deviation is that of the difference of two single runs; None when either is not known.
+    The deviation is that of the difference of two single runs; None if either deviation is not known.
     """
     known = average.std is not None and base.std is not None
     return average.value - base.value, math.hypot(average.std or 0, base.std or 0) if known else None
@@ -43,7 +43,7 @@ def points(average: SeedAverage, base: SeedAverage) -> tuple[float, float | None
 def relative(average: SeedAverage, base: SeedAverage) -> tuple[float | None, float | None]:
     """Return ``100 * (average - base) / base`` and its deviation, both in percent; None when ``base`` is not positive.
 
-    The deviation is that of the ratio of two independent numbers, to first order.
+    The deviation is that of the ratio of two independent numbers, to first order; None if either is not known.
     """
     if base.value <= 0:
         return None, None
@@ -56,35 +56,35 @@ def relative(average: SeedAverage, base: SeedAverage) -> tuple[float | None, flo
 def change_from(
     average: SeedAverage, base: SeedAverage, *, over: str = uncertainty.CONCEPTS
 ) -> Estimate | None:
-    """Return the change from ``base`` to ``average`` in percent of it, with its interval.
+    """Return the change from ``base`` to ``average`` in percent of ``base``, with its interval.
 
     Args:
-        average: the later accuracy.
-        base: the earlier one.
-        over: what varies in both, one of :data:`cog.results.uncertainty.OVER`.
+        average: accuracy after the change.
+        base: accuracy before the change.
+        over: source of variation in both, one of :data:`cog.results.uncertainty.OVER`.
 
     Returns:
-        None where right answers, per concept or image by image, are not known.
+        None if right answers, per concept or image by image, are not known, or if ``base`` may be 0.
     """
-    found, found_base = (uncertainty.accuracy(a.concepts, over=over) for a in (average, base))
-    return None if found is None or found_base is None else uncertainty.change(found, found_base)
+    estimate, base_estimate = (uncertainty.accuracy(a.concepts, over=over) for a in (average, base))
+    return None if estimate is None or base_estimate is None else uncertainty.change(estimate, base_estimate)
 
 
 def derive(averages: Iterable[SeedAverage]) -> list[SeedAverage]:
-    """Return the averages and what follows from pairs of them, unless it is there already.
+    """Return the averages, and the numbers derived from pairs of averages that are not among them.
 
-    Seeds that one of the two lacks are missing.
+    A seed that is missing in either average of a pair is missing in the derived number.
 
     * ``relative_to_logreg``: a variant :func:`relative` to logistic regression on the same data and with as many shots
       (first version, Table 3), and ``points_to_logreg``, the difference in :func:`points`.
-    * ``logreg_relative`` and ``logreg_points`` of fine-tuning: the same the other way round, frozen features relative
-      to the fine-tuned model (final version, Fig. 6).
+    * ``logreg_relative`` and ``logreg_points`` of fine-tuning: the reverse comparison, frozen features relative to the
+      fine-tuned model (final version, Fig. 6).
     * ``points_to_in1k`` of ``in1k_blurred``: its accuracy minus that on IN-1K (final version, C.4).
-    * ``ratio_to_in1k``, as ``<metric>_ratio_to_in1k``, of alignment, uniformity and their ratio: relative to the
-      model's own on IN-1K (first version, Fig. 6).
+    * ``<metric>_ratio_to_in1k`` of alignment, uniformity and their ratio: the metric divided by that of the same model
+      on IN-1K (first version, Fig. 6).
 
-    Of two accuracies on the same images, with right answers per concept of the same seeds, there are also the ends of
-    the 95 % interval over concepts and seeds, as ``<metric>_low`` and ``<metric>_high``.
+    For two accuracies on the same images, with right answers per concept of the same seeds, ``<metric>_low`` and
+    ``<metric>_high`` are the ends of the 95 % interval over concepts and seeds.
     """
     given = list(averages)
     by_place = {a.place: a for a in given}

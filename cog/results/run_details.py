@@ -1,4 +1,4 @@
-"""What ``results.json`` tells about a run beside its accuracy: settings, features, trials, times."""
+"""Entries of ``results.json`` of a run other than its accuracy: settings, features, trials, times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cog.runtime.json_fields import number, text, whole
 
 _PLAIN = frozenset({type(None), str, bool, int})
 
-#: What is told of the trials, instead of themselves.
+#: Summary of the trials, which replaces the list of trials in the index of an archive.
 COUNTED = ("n_trials", "n_trials_tied", "n_trials_diverged", "best_val_top1")
 
 _KEPT: dict[tuple[Any, bytes], Any] = {}
@@ -23,10 +23,10 @@ _MOST_KEPT = 1 << 12
 
 @dataclass(frozen=True)
 class Details:
-    """What ``results.json`` tells about a run beside its accuracy; all empty for the original toolkit's runs.
+    """Entries of ``results.json`` of a run other than its accuracy; all empty for runs of the original toolkit.
 
-    Entries that are absent, or not of the type given here, are empty or None: this is for showing, and no number
-    is computed from it.
+    Entries that are absent or of another type are empty or None: they are for display, and no number is computed from
+    them.
 
     Attributes:
         settings: the protocol's settings (``Settings`` of :mod:`cog.logreg.settings`) as recorded: numbers,
@@ -35,9 +35,9 @@ class Details:
             ``wd`` (the last two only without a search).
         train_features: recorded identity of the training features: ``bytes``, ``checkpoint_sha256``,
             ``image_list_sha256``.
-        test_features: the same of the test features.
-        train_features_file: path of the training features as the run saw it.
-        test_features_file: the same of the test features.
+        test_features: recorded identity of the test features, with the same entries.
+        train_features_file: path of the training features during the run.
+        test_features_file: path of the test features during the run.
         n_classes: number of classes.
         feature_dim: dimensions of the features.
         rows: numbers of samples: ``search_train``, ``search_val``, ``final_train``, ``test``.
@@ -47,11 +47,11 @@ class Details:
         best_trial: number of the trial whose pair was used; None without a search.
         best_val_top1: its accuracy on the held-out part, in percent.
         seconds: duration of search and final training together.
-        versions: of Python packages.
+        versions: versions of Python packages.
         device: ``cpu``, ``cuda:0``, ...
-        precision: of the products in training as it was used, not as CLF.PRECISION asked for: ``bf16``, ``fp32
-            (search), bf16 (final training)``.
-        finished: ISO 8601 time in UTC.
+        precision: precision of the products that was used in training, even if CLF.PRECISION asked for another one:
+            ``bf16``, ``fp32 (search), bf16 (final training)``.
+        finished: time of the end, ISO 8601, UTC.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -74,14 +74,14 @@ class Details:
     finished: str | None = None
 
 
-#: Of runs without a record, hundreds of thousands of which share it.
+#: Details of runs without a record; hundreds of thousands of runs share this object.
 NO_DETAILS = Details()
 
 
 def read_details(record: Mapping[str, Any]) -> Details:
-    """Take from the content of ``results.json`` what is shown beside the accuracy.
+    """Return the details in the content of ``results.json``.
 
-    Whatever is absent or of an unexpected type is left empty: old and foreign records count all the same.
+    Entries that are absent or of an unexpected type stay empty, so that old and foreign records are accepted.
     """
     identity = _mapping(record.get("identity"))
     trials = [trial for trial in _sequence(record.get("trials")) if isinstance(trial, dict)]
@@ -116,7 +116,7 @@ def read_details(record: Mapping[str, Any]) -> Details:
 
 
 def image_list_of_test(details: Details) -> str | None:
-    """Return the SHA-256 of the list of test images that a run was tested on; None where it is not recorded."""
+    """Return the SHA-256 of the list of test images of a run; None when it is not recorded."""
     return text(details.test_features.get("image_list_sha256"))
 
 
@@ -130,19 +130,19 @@ def _numbered(trials: Sequence[Mapping[str, Any]], wanted: int | None) -> Mappin
 
 
 def _interned(value: Any) -> str | None:
-    """Return a text, which hundreds of thousands of runs share."""
-    said = text(value)
-    return said and sys.intern(said)
+    """Return a text as an object that hundreds of thousands of runs share; None for other values."""
+    content = text(value)
+    return content and sys.intern(content)
 
 
 def _shared(value: Any, convert: Callable[[Any], Any]) -> Any:
-    """Return what an entry of a record is kept as: what hundreds of thousands of runs say is converted and kept once.
+    """Return a converted entry of a record; equal entries of hundreds of thousands of runs share one object.
 
     Args:
-        value: of JSON.
-        convert: what becomes of it.
+        value: value from JSON.
+        convert: conversion of the value.
     """
-    key = convert, marshal.dumps(value, 2)  # of version 2: equal bytes for equal values
+    key = convert, marshal.dumps(value, 2)  # format 2 has equal bytes for equal values
     kept = _KEPT.get(key)
     if kept is None:
         kept = convert(value)
@@ -178,7 +178,7 @@ def _plain(value: Any) -> dict[str, Any]:
 
 
 def _settings(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return plain values and short lists of them."""
+    """Return the settings that are plain values, or lists of at most two plain values."""
     return {
         key: value
         for key, value in identity.items()
@@ -191,5 +191,5 @@ def _whole_numbers(value: Any) -> dict[str, int]:
 
 
 def texts(value: Any) -> dict[str, str]:
-    """Return the texts of an object by their names; empty for anything else."""
+    """Return the texts in a JSON object by key; an empty dict for other values."""
     return {key: item for key, item in _mapping(value).items() if isinstance(item, str)}

@@ -1,8 +1,8 @@
-"""One run of a classifier: what its seed folder says, and the scores of its runs averaged over seeds.
+"""Runs of classifiers, read from their seed folders, and averages of their scores over seeds.
 
-The accuracies are those of ``logs.pkl``, which both toolkits write; ``results.json`` says that the run is
-complete, that it belongs where it lies, and how it was made. Both are read, so that a folder that was put
-together from two runs is noticed.
+The accuracies are those of ``logs.pkl``, which both toolkits write. ``results.json`` proves that the run is complete
+and belongs to its folder, and records its settings. Both files are read, so that a folder with files of two runs is
+noticed.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from cog.runtime.run_archive import RunArchive
 LOGS_FILE = "logs.pkl"
 RESULTS_FILE = "results.json"
 
-#: The logged accuracies (percent, one value per epoch), by the name the tables use.
+#: Keys of the logged accuracies (percent, one value per epoch) by the name of the metric in tables.
 METRICS = {"top1": "test/top1", "top5": "test/top5"}
 
-#: Why a hidden folder is not counted.
+#: Reason for not counting a hidden folder.
 LEFTOVER = "a hidden folder, probably of a run that is unfinished or was interrupted"
 
 _FINAL_FOLDER = re.compile(r"final-lr-(?P<lr>.+)_wd-(?P<wd>.+)")
@@ -54,26 +54,26 @@ _FINAL_FOLDER = re.compile(r"final-lr-(?P<lr>.+)_wd-(?P<wd>.+)")
 # Accuracies computed in float32 may exceed 100 by rounding.
 _TOLERANCE_PERCENT = 1e-3
 
-#: Of results.json, what :func:`read_details` and tables need (without the trials: :data:`COUNTED`).
+#: Entries of results.json that :func:`read_details` and tables need; trials are summarized as :data:`COUNTED`.
 _SUMMARIZED = (
     "status", "seed", "n_shot", "final", "identity", "train_features", "test_features", "n_classes", "feature_dim",
     "rows", "best_trial", "seconds", "versions", "device", "precision", "finished",
 )  # fmt: skip
 
-# A record of 30 trials takes 8 kB.
+# In bytes; a record of 30 trials takes 8 kB.
 _LARGEST_RECORD = 1 << 24
 
 
 class RunPlace(NamedTuple):
-    """What the place of a seed folder says about its run.
+    """The facts that the path of a seed folder implies about its run.
 
     Attributes:
-        model: name; "" where the folder is outside the layout, as for the next.
-        dataset: name.
-        n_shot: training images per class, 0 = all; None: as the run records it, else as the name of the evaluation's
-            folder has it.
-        seed: seed; None: it is not the place of a single run.
-        evaluation: ``EVAL.NAME`` with what tells variants apart, or the name of an analysis.
+        model: name of the model; "" for a folder outside the layout.
+        dataset: name of the data set; "" for a folder outside the layout.
+        n_shot: training images per class, 0 = all; None: the recorded number, else that in the name of the evaluation
+            folder.
+        seed: seed; None for a place other than that of a single run.
+        evaluation: ``EVAL.NAME`` with the suffixes of variants, or the name of an analysis.
     """
 
     model: str
@@ -87,8 +87,8 @@ class RunPlace(NamedTuple):
 class Run:
     """One finished classifier run: one model, data set, number of shots and seed.
 
-    ``details`` holds what a report shows beside the accuracy, ``concepts`` the right answers per concept (None for runs
-    of earlier versions); they take no part in comparisons.
+    ``details`` are further facts for reports, ``concepts`` the right answers per concept (None for runs of earlier
+    versions); equality ignores both.
     """
 
     model: str
@@ -97,37 +97,36 @@ class Run:
     seed: int
     top1: float  # percent, last epoch
     top5: float
-    n_epochs: int  # in the log: fewer than planned when it diverged, or when L-BFGS had converged
-    lr: float | None  # of the final training; None where the folder does not tell
+    n_epochs: int  # in the log: fewer than planned after divergence, or after convergence of L-BFGS
+    lr: float | None  # of the final training; None if unknown
     wd: float | None
-    diverged: bool  # as the run recorded it; runs of the original toolkit do not
+    diverged: bool  # as recorded; False for runs of the original toolkit
     folder: str  # the seed folder
     final_folder: str  # its subfolder with logs.pkl
     details: Details = field(default_factory=Details, compare=False, repr=False)
-    evaluation: str = LOGREG  # EVAL.NAME with what tells variants apart: logreg, mlp, logreg_pca256, ...
+    evaluation: str = LOGREG  # EVAL.NAME with the suffixes of variants: logreg, mlp, logreg_pca256, ...
     concepts: ConceptCounts | None = field(default=None, compare=False, repr=False)
 
     @property
     def path(self) -> Path:
-        """The seed folder, as a path: of hundreds of thousands of runs it is kept as text."""
+        """The seed folder as a path; ``folder`` is text, which takes less memory for hundreds of thousands of runs."""
         return Path(self.folder)
 
     @property
     def planned_epochs(self) -> int:
-        """Epochs it was to be trained for; of runs that do not tell, those in the log."""
+        """Planned number of epochs if it is recorded, else the number of epochs in the log."""
         planned = self.details.settings.get("n_epochs")
         return planned if type(planned) is int and planned > 0 else self.n_epochs
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A folder that was not counted, and why.
+    """A folder that was not counted, with the reason.
 
     Attributes:
-        path: the folder.
-        reason: one line.
-        state: ``RUNNING``, ``INTERRUPTED`` or ``FAILED`` when its run has not finished; "" when the folder is not as
-            it should be.
+        path: path of the folder.
+        reason: reason in one line.
+        state: ``RUNNING``, ``INTERRUPTED`` or ``FAILED`` for an unfinished run; "" for other faults.
     """
 
     path: Path
@@ -165,36 +164,36 @@ def scores(runs: Iterable[Run]) -> list[Score]:
 
 @functools.lru_cache(4096)
 def _counts(*known: int | None) -> Counts:
-    """Return what most runs have in common."""
-    return Counts(*(() if n is None else (n,) for n in known))  # type: ignore[arg-type]  # the fourth is not among them
+    """Return the counts of a run, as one object for runs with equal counts."""
+    return Counts(*(() if n is None else (n,) for n in known))  # type: ignore[arg-type]  # class_lists is never given
 
 
 def sort_key(run: Run) -> tuple[Any, ...]:
-    """Order of runs: model, data set, number of shots, seed."""
+    """Return the sort key of a run: model, data set, number of shots, seed."""
     return natural_key(run.model), dataset_key(run.dataset), run.n_shot, run.seed
 
 
 def average_runs(runs: Iterable[Run], expected_seeds: Iterable[int] = ()) -> list[SeedAverage]:
-    """Average the accuracies of each model, data set and number of shots over their seeds.
+    """Return the averages over seeds of the accuracies of each model, data set and number of shots.
 
     Args:
-        runs: of one evaluation; every one counts, also one whose seed is not expected.
+        runs: runs of one evaluation; all runs count, even those with unexpected seeds.
         expected_seeds: seeds that each average should have.
 
     Returns:
-        Two averages, top-1 and top-5, of each combination that has a run, sorted as the runs of
-        :func:`cog.results.find.find_all` are.
+        Two averages, top-1 and top-5, of each combination that has a run, in the order of the runs of
+        :func:`cog.results.find.find_all`.
     """
     expected = tuple(expected_seeds)
     averages: list[SeedAverage] = []
-    # One place after the other: the scores of all runs together would take as much memory as the runs.
+    # One combination after another: the scores of all runs together would take as much memory as the runs.
     for _, group in itertools.groupby(sorted(runs, key=sort_key), lambda run: sort_key(run)[:-1]):
         averages += average(scores(group), expected_seeds=expected)
     return averages
 
 
 def default_seeds(runs: Iterable[Run]) -> tuple[int, ...]:
-    """Return the seeds to expect: the protocol's five when all runs are among them, else those that are there."""
+    """Return the expected seeds: the protocol's five if they include the seeds of all runs, else those of the runs."""
     seeds = {run.seed for run in runs}
     return constants.SEEDS if seeds <= set(constants.SEEDS) else tuple(sorted(seeds))
 
@@ -202,14 +201,14 @@ def default_seeds(runs: Iterable[Run]) -> tuple[int, ...]:
 def average_variants(
     runs: Mapping[str, Sequence[Run]], *, expected_seeds: Iterable[int] = ()
 ) -> list[SeedAverage]:
-    """Average the accuracies of several evaluations; of one seed no deviation is stated.
+    """Return the average accuracies of several evaluations; averages over one seed have no deviation.
 
-    Evaluations under a name of the user's own (``EVAL.NAME``) are left out: what they are is not known.
+    Evaluations with a user's own name (``EVAL.NAME``) are left out, because their meaning is not known.
 
     Args:
-        runs: of :func:`cog.results.find.find_all`, by the name of their evaluation.
-        expected_seeds: seeds that each number should have; default: :func:`default_seeds` of each evaluation, but of
-            fine-tuning those that are there: a backbone is fine-tuned once or so, not once for each seed.
+        runs: runs of :func:`cog.results.find.find_all` by the name of their evaluation.
+        expected_seeds: seeds that each average should have; empty: :func:`default_seeds` of each evaluation, but none
+            for fine-tuning, since a backbone is usually fine-tuned once, and not once for each seed.
     """
     averages = []
     for evaluation, group in runs.items():
@@ -220,7 +219,7 @@ def average_variants(
 
 
 class UnfinishedError(CogError):
-    """An output folder without a result, which is no fault of the folder.
+    """Error for the output folder of an unfinished run or analysis.
 
     Attributes:
         state: ``RUNNING``, ``INTERRUPTED`` or ``FAILED`` of :mod:`cog.runtime.output_folder`.
@@ -232,20 +231,20 @@ class UnfinishedError(CogError):
 
 
 def read_run(path: str | os.PathLike[str], place: RunPlace, problems: list[Problem] | None = None) -> Run:
-    """Read one seed folder.
+    """Return the run in a seed folder.
 
-    A run of this toolkit is complete when ``results.json`` says so (it is written last); one of the
-    original toolkit, which has no such file, when its one ``final*/logs.pkl`` holds accuracies (older folders lack
-    the hyper-parameters in their name: any ``final*`` is read).
+    A run of this toolkit is complete when ``results.json`` has the status ``complete`` (it is written last). A run of
+    the original toolkit, without this file, is complete when its only ``final*/logs.pkl`` contains accuracies (any
+    ``final*`` is read, since names of older folders lack the hyper-parameters).
 
     Args:
         path: the seed folder.
-        place: what it says about the run.
-        problems: receives leftovers inside the folder that do not make the run unusable.
+        place: facts that the path implies.
+        problems: list to which leftovers inside the folder are added that do not make the run unusable.
 
     Raises:
         UnfinishedError: when the run has not finished.
-        CogError: when the run is ambiguous, its files contradict each other or cannot be read safely.
+        CogError: when the run is ambiguous, or its files contradict each other or cannot be read safely.
     """
     path = os.fspath(path)
     problems = [] if problems is None else problems
@@ -285,16 +284,16 @@ def _run(
     last: tuple[float, float, int],
     place: RunPlace,
 ) -> Run:
-    """Return the run that a record (None: of the original toolkit) and the end of its logs describe."""
+    """Return the run with a record (None for the original toolkit) and the last values of its logs."""
     details = NO_DETAILS if record is None else read_details(record)
     paths.require_limit(path, details.settings.get("limit"))
     top1, top5, n_epochs = last
     recorded = record["final"] if record is not None else {}
     for name, value in (("top1", top1), ("top5", top5)):
-        said = number(recorded.get(f"test_{name}"))
-        if said is not None and abs(said - value) > _TOLERANCE_PERCENT:
+        stated = number(recorded.get(f"test_{name}"))
+        if stated is not None and abs(stated - value) > _TOLERANCE_PERCENT:
             raise CogError(
-                f"{final}/{LOGS_FILE} ends with {METRICS[name]} = {value:g}, {RESULTS_FILE} says {said:g}: one of "
+                f"{final}/{LOGS_FILE} ends with {METRICS[name]} = {value:g}, {RESULTS_FILE} says {stated:g}: one of "
                 "them was changed; run this again with --overwrite"
             )
     concepts = None
@@ -345,23 +344,23 @@ def summary_of(run: Run) -> dict[str, Any]:
 
 
 def summarize(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what :func:`read_packed` needs of the content of ``results.json``."""
+    """Return the entries of ``results.json`` that :func:`read_packed` needs."""
     details = read_details(record)
     kept = {key: record[key] for key in _SUMMARIZED if key in record}
     return kept | {key: getattr(details, key) for key in COUNTED}
 
 
 def read_packed(archive: RunArchive, name: str, path: str, place: RunPlace) -> Run:
-    """Return a run as the index of its archive tells it, without a look at its files.
+    """Return a run from the index of its archive, without reading the files of the run.
 
     Args:
-        archive: where its files are.
-        name: the run, as the archive names it.
+        archive: archive that contains the run.
+        name: name of the run in the archive.
         path: its seed folder, which need not exist.
-        place: what it says about the run.
+        place: facts that the path implies.
 
     Raises:
-        CogError: when the entry is not one of :func:`summary_of`.
+        CogError: when the entry does not have the form of :func:`summary_of`.
     """
     try:
         entry = archive.runs[name]
@@ -378,16 +377,16 @@ def read_packed(archive: RunArchive, name: str, path: str, place: RunPlace) -> R
 
 
 def check_finished(path: str | Path, entries: Sequence[str], *, complete: bool = False) -> None:
-    """Look for the traces of a run that is going on, failed or was interrupted.
+    """Check an output folder for traces of a run that is in progress, failed or was interrupted.
 
     Args:
-        path: an output folder without a result.
-        entries: the names in it.
-        complete: whether it may be a result of the original toolkit, which a later attempt that came to nothing left
-            as it was.
+        path: output folder without a record.
+        entries: names in the folder.
+        complete: whether the folder may be a result of the original toolkit, which failed later attempts leave
+            unchanged.
 
     Raises:
-        UnfinishedError: when there are some.
+        UnfinishedError: when there are such traces.
     """
     folder = read_state(path, entries, complete=complete, marked=False)
     if folder.state == RUNNING:
@@ -402,7 +401,7 @@ def check_finished(path: str | Path, entries: Sequence[str], *, complete: bool =
 
 
 def _list(path: str) -> list[tuple[str, bool]]:
-    """Return the names in a seed folder, or in the archive that has it, sorted, each with whether it is a folder."""
+    """Return pairs of the names in a seed folder (including its archive) and whether they are folders, sorted."""
     names = []
     missing = False
     try:
@@ -410,7 +409,7 @@ def _list(path: str) -> list[tuple[str, bool]]:
             for entry in entries:
                 try:
                     names.append((entry.name, entry.is_dir()))
-                except OSError:  # a link that leads nowhere we may look
+                except OSError:  # a link to a place without permission
                     names.append((entry.name, False))
     except FileNotFoundError:
         missing = True
@@ -426,7 +425,7 @@ def _list(path: str) -> list[tuple[str, bool]]:
 
 
 def _read_record(path: str, place: RunPlace) -> dict[str, Any]:
-    """Read ``results.json`` and check that it belongs here: a copied folder would fake agreement."""
+    """Return the content of ``results.json`` after checking that it belongs to its folder, which may be a copy."""
     content = safe_load.contents(os.path.join(path, RESULTS_FILE), "record of a run", _LARGEST_RECORD)
     try:
         record = json.loads(bytes(content))
@@ -455,7 +454,7 @@ def _choose_final(path: str, finals: Sequence[str], record: Mapping[str, Any] | 
             raise CogError(f"{RESULTS_FILE} names the final folder {folder!r}, which is not there")
         return folder
     if len(finals) > 1:
-        # As in the original toolkit only a folder with logs is a candidate.
+        # Only folders with logs are candidates, as in the original toolkit.
         finals = [name for name in finals if run_archive.is_file(Path(path, name, LOGS_FILE))]
     if not finals:
         raise CogError(f"no final-*/{LOGS_FILE}: the run is unfinished or failed")
@@ -484,7 +483,7 @@ def _last_accuracy(logs: Any, key: str, logs_name: str) -> tuple[float, int]:
 
 
 def _hyper_parameters(final_folder: str) -> dict[str, Any]:
-    """Read learning rate and weight decay from the name of the folder of the final training."""
+    """Return the learning rate and weight decay in the name of the folder of the final training, if any."""
     match = _FINAL_FOLDER.fullmatch(final_folder)
     pair = {}
     for key, text_ in match.groupdict().items() if match else ():
@@ -494,5 +493,5 @@ def _hyper_parameters(final_folder: str) -> dict[str, Any]:
 
 
 def is_percentage(value: float) -> bool:
-    """Whether ``value`` is in [0, 100], up to rounding; also refuses NaN."""
+    """Return whether ``value`` is in [0, 100], up to rounding; False for NaN."""
     return -_TOLERANCE_PERCENT <= value <= 100 + _TOLERANCE_PERCENT

@@ -1,10 +1,9 @@
-"""Right answers from saved predictions: per concept, for runs that do not record them; image by image for all.
+"""Right answers from saved predictions: per concept for runs that do not record them, and image by image for all runs.
 
-Every run has ``preds.pkl``, the class predicted for each test image; those of earlier versions and of the original
-toolkit have no counts beside. The features, whose labels it could be compared with, may be gone, take seconds to open,
-and are not needed: rows are sorted by class, and test sets have as many images of every class (50), or recorded counts
-say how many. The counts or the accuracy that the run has logged tell whether this is so: were the labels other ones,
-they would be others.
+Every run has ``preds.pkl``, the predicted class of each test image; runs of earlier versions and of the original
+toolkit have no counts per concept. The labels are derived without the features, which may be deleted and take seconds
+to open: test images are sorted by class, and each class has the recorded number of images, or the same number as all
+others (50). The recorded counts, or the logged accuracy, confirm the labels: wrong labels would lead to other values.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ PREDICTIONS_FILE = "preds.pkl"
 
 
 def read(path: str | os.PathLike[str]) -> np.ndarray:
-    """Return the classes predicted for the test images after the last epoch, int64 ``(n,)``; -1: none.
+    """Return the predicted classes of the test images after the last epoch, int64 ``(n,)``; -1 for no prediction.
 
     Raises:
-        CogError: no such file, one that cannot be read safely, or of another form.
+        CogError: when the file is missing, cannot be read safely, or has another form.
     """
     content = safe_load.load_pickle(path)
     last = content[-1] if isinstance(content, list | tuple) and len(content) else content
@@ -45,11 +44,11 @@ def read(path: str | os.PathLike[str]) -> np.ndarray:
 
 
 def with_counts(runs: Iterable[Run], *, by_image: bool = False) -> list[Run]:
-    """Return runs, with right answers per concept where these can be told from saved predictions.
+    """Return runs, with right answers per concept if these can be computed from saved predictions.
 
     Args:
-        runs: any; recorded answers stay as they are.
-        by_image: whether the answers image by image are read as well, of all runs.
+        runs: runs; recorded answers per concept stay unchanged.
+        by_image: whether to add the answers image by image to all runs.
     """
     return [
         dataclasses.replace(run, concepts=_counts(run, by_image=by_image))
@@ -60,7 +59,7 @@ def with_counts(runs: Iterable[Run], *, by_image: bool = False) -> list[Run]:
 
 
 def _counts(run: Run, *, by_image: bool) -> ConceptCounts | None:
-    """Return the right answers of a run; those recorded, if any, without predictions that make them."""
+    """Return the right answers of a run; the recorded ones, if any, when its predictions are missing or disagree."""
     known = run.concepts
     n_classes = run.details.n_classes
     if n_classes is None and run.dataset in constants.DATASETS:

@@ -1,9 +1,9 @@
-"""One number, whatever it is: the accuracy of a classifier, a result of an analysis, a published mean, an import.
+"""Numbers of all kinds in one form: accuracies of classifiers, results of analyses, published means, imported numbers.
 
-A :class:`Score` is one number of one seed, a :class:`SeedAverage` what several seeds give. Runs
-(:mod:`cog.results.run_records`) are scores and are averaged here; analyses (:mod:`cog.results.analysis_records`),
-papers (:mod:`cog.results.published`) and other people's files (:mod:`cog.results.exchange`) state averages themselves.
-Tables, figures and reports are views of averages and do not ask where these come from.
+A :class:`Score` is one number of one seed, a :class:`SeedAverage` an average over several seeds. The scores of runs
+(:mod:`cog.results.run_records`) are averaged here. Analyses (:mod:`cog.results.analysis_records`), papers
+(:mod:`cog.results.published`) and imported files (:mod:`cog.results.exchange`) contain averages. Tables, figures and
+reports show averages in the same way for all sources.
 
 >>> runs = [Score("my_net", "in1k", "logreg", 0, "top1", value, seed) for seed, value in ((22, 70.0), (37, 71.0))]
 >>> (mean,) = average(runs, expected_seeds=(22, 37, 45))
@@ -36,7 +36,7 @@ RUNS = "runs"
 #: ``evaluation`` of the protocol's classifier on all features.
 LOGREG = "logreg"
 
-#: Names of the evaluations whose meaning is known (:func:`cog.config.evaluation_name`).
+#: Pattern of the names of classifiers of known kinds (:func:`cog.config.evaluation_name`).
 CLASSIFIER = re.compile(
     rf"(?P<type>{LOGREG}|mlp_noact|mlp|finetune)(?:_pca(?P<pca>\d{{1,9}}))?(?:_max(?P<max>\d{{1,9}}))?"
 )
@@ -44,13 +44,13 @@ CLASSIFIER = re.compile(
 
 @dataclass(frozen=True)
 class Counts:
-    """Classes and images behind results: ascending, empty where nothing says, several where the results disagree.
+    """Numbers of classes and images behind results: ascending, empty if not recorded, several if results disagree.
 
     Attributes:
-        classes: number of classes.
-        train_images: number of images of the whole training set; few-shot runs do not tell.
-        test_images: number of test images.
-        class_lists: digest of the list of classes (:func:`cog.data.wnids.class_list_digest`).
+        classes: numbers of classes.
+        train_images: numbers of images of the whole training set; few-shot runs do not record them.
+        test_images: numbers of test images.
+        class_lists: digests of the lists of classes (:func:`cog.data.wnids.class_list_digest`).
     """
 
     classes: tuple[int, ...] = ()
@@ -59,7 +59,7 @@ class Counts:
     class_lists: tuple[str, ...] = ()
 
     def __add__(self, other: Counts) -> Counts:
-        """Return the numbers behind both."""
+        """Return the counts behind the results of both."""
         return Counts(
             *(
                 tuple(sorted({*getattr(self, name), *getattr(other, name)}))
@@ -75,16 +75,16 @@ class Score:
     Attributes:
         model: ``<title>_<architecture>``.
         dataset: ``in1k``, ``cog_l1``, ...
-        evaluation: the classifier (``logreg``, ``mlp``, any ``EVAL.NAME``) or the analysis (``kmeans``).
+        evaluation: name of the classifier (``logreg``, ``mlp``, any ``EVAL.NAME``) or of the analysis (``kmeans``).
         n_shots: training images per class, 0 = all.
         metric: ``top1``, ``ami``, ...; accuracies are in percent.
         value: the number.
-        seed: of the run; None where nothing is random, or where only a mean over seeds is known.
-        std: population standard deviation over seeds of such a mean; None where it is not known.
+        seed: seed of the run; None without randomness, or when only a mean over seeds is known.
+        std: population standard deviation over seeds of such a mean; None when it is not known.
         source: ``runs`` (found on disk), ``paper v2``, ``paper v1``, or the label of an imported file.
-        epochs: epochs that the run was to be trained for; None where there are none, or they are not known.
+        epochs: planned number of epochs of the run; None without training, or when it is not known.
         counts: numbers of classes and images behind the number.
-        concepts: right answers per concept of a top-1 accuracy; None where they are not known.
+        concepts: right answers per concept of a top-1 accuracy; None when they are not known.
     """
 
     model: str
@@ -101,7 +101,7 @@ class Score:
     concepts: ConceptCounts | None = field(default=None, compare=False, repr=False)
 
 
-#: What a number is, whatever the model and the data set: evaluation, metric, training images per class (0 = all).
+#: Key of a number without model and data set: evaluation, metric, training images per class (0 = all).
 Key = tuple[str, str, int]
 
 
@@ -110,22 +110,22 @@ class SeedAverage:
     """One number of one model on one data set, averaged over seeds: of runs, an analysis, a publication, or a file.
 
     Attributes:
-        model: name.
-        dataset: data set.
+        model: name of the model.
+        dataset: name of the data set.
         evaluation: name of the evaluation (``logreg``, ``mlp``, ``logreg_pca256``) or of the analysis (``kmeans``).
-        metric: which of its numbers (``top1``, ``ami``).
+        metric: metric of the evaluation or analysis (``top1``, ``ami``).
         n_shot: training images per class of a classifier, 0 = all.
-        value: the number; accuracies in percent. Of a classifier it is the mean over seeds; an analysis may state
-            another (k-means: that of the best seed).
-        std: population standard deviation over seeds; None where nothing is random, or it is not known.
-        seeds: ascending; empty where nothing is random, or they are not known.
-        missing_seeds: expected but absent.
-        by_seed: values in the order of ``seeds``; empty where only ``value`` is known.
+        value: the number; accuracies in percent. For a classifier, the mean over seeds; for an analysis, possibly
+            another value (k-means: that of the best seed).
+        std: population standard deviation over seeds; None without randomness, or when it is not known.
+        seeds: seeds, ascending; empty without randomness, or when they are not known.
+        missing_seeds: expected but absent seeds, ascending.
+        by_seed: values in the order of ``seeds``; empty when only ``value`` is known.
         source: ``"runs"``, ``"paper v2"``, ``"paper v1"``, or the label of an imported file.
-        epochs: that each run was to be trained for, in the order of ``seeds``; or empty.
+        epochs: planned number of epochs of each run, in the order of ``seeds``; or empty.
         counts: numbers of classes and images behind its runs.
-        concepts: right answers per concept of each run, in the order of ``seeds``; empty where some are not known.
-        pretraining: what a file to share says, or is to say, of the model's pretraining; None: nothing.
+        concepts: right answers per concept of each run, in the order of ``seeds``; empty when some are not known.
+        pretraining: pretraining of the model in the shared file that contains, or will contain, the average; or None.
     """
 
     model: str
@@ -146,38 +146,38 @@ class SeedAverage:
 
     @property
     def key(self) -> Key:
-        """Which number it is, whatever the model and the data set."""
+        """Evaluation, metric and number of shots."""
         return self.evaluation, self.metric, self.n_shot
 
     @property
     def place(self) -> tuple[str, str, Key, str]:
-        """Which number it is, of which model, data set and source."""
+        """Model, data set, :attr:`key` and source, which together identify an average."""
         return self.model, self.dataset, self.key, self.source
 
     @property
     def values(self) -> dict[int, float]:
-        """The values by seed; empty when they are not known."""
+        """Values by seed; empty when they are not known."""
         return dict(zip(self.seeds, self.by_seed, strict=True)) if self.by_seed else {}
 
 
-#: What one number over all seeds is of: the fields of a score but for the number itself.
+#: Fields of a score that identify an average over seeds.
 PLACE = ("model", "dataset", "evaluation", "n_shots", "metric", "source")
 
 
 def average(scores: Iterable[Score], *, expected_seeds: Iterable[int] = ()) -> list[SeedAverage]:
-    """Average over seeds: the mean and the population standard deviation ``sqrt(sum((x - mean) ** 2) / n)``.
+    """Return averages over seeds: mean and population standard deviation ``sqrt(sum((x - mean) ** 2) / n)``.
 
-    Both are in the unit of the metric. A score without a seed is an average already and stays as it is.
+    Both are in the unit of the metric. A score without a seed is already an average and keeps its values.
 
     Args:
-        scores: of any models, data sets, evaluations and metrics.
+        scores: scores of any models, data sets, evaluations and metrics.
         expected_seeds: seeds that each average should have.
 
     Returns:
-        An average for each place, in the order of first appearance.
+        One average for each combination of the fields in :data:`PLACE`, in the order of first appearance.
 
     Raises:
-        CogError: when a seed is there twice for the same place, or an average beside single seeds.
+        CogError: when a combination has two scores of the same seed, or both an average and single seeds.
     """
     expected = sorted(set(expected_seeds))
     groups = grouped(
@@ -220,20 +220,20 @@ def _average(group: Sequence[Score], expected: Sequence[int]) -> SeedAverage:
 
 
 def mean_std(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the population standard deviation of numbers, at least one."""
+    """Return the mean and the population standard deviation of at least one number."""
     mean = statistics.fmean(values)
-    # statistics.pstdev computes with fractions, a hundred times slower; fsum rounds once as well.
+    # statistics.pstdev computes with fractions and is a hundred times slower; fsum also rounds only once.
     variance = math.fsum((value - mean) ** 2 for value in values) / len(values)
     return mean, 0.0 if min(values) == max(values) else math.sqrt(variance)
 
 
 def without_single_std(averages: Iterable[SeedAverage]) -> list[SeedAverage]:
-    """Return averages without the deviation of those that have one seed, which tells none."""
+    """Return averages; those over a single seed lose their deviation, which is meaningless."""
     return [dataclasses.replace(a, std=None) if len(a.seeds) == 1 else a for a in averages]
 
 
 def single(averages: Iterable[SeedAverage]) -> list[Score]:
-    """Return a score for each seed of averages of classifiers, else one for the average itself.
+    """Return scores: one for each seed of averages of classifiers, one for each other average.
 
     >>> single([SeedAverage("my_net", "in1k", "logreg", "top1", 0, 70.5, 0.5, (22,), by_seed=(70.5,))])[0].seed
     22
@@ -253,7 +253,7 @@ def single(averages: Iterable[SeedAverage]) -> list[Score]:
 
 
 def select(scores: Sequence[Score], **wanted: Any) -> list[Score]:
-    """Return the scores whose fields have the values given: one value, or a list of several.
+    """Return the scores whose fields have the given values: a single value, or a list of allowed values.
 
     >>> scores = [Score("my_net", name, "logreg", 0, "top1", 70.0) for name in ("in1k", "cog_l1", "cog_l5")]
     >>> [score.dataset for score in select(scores, dataset=["in1k", "cog_l5"], n_shots=0)]
@@ -277,27 +277,27 @@ def of_metric(averages: Iterable[SeedAverage], metric: str) -> list[SeedAverage]
 
 
 def interval_of(metric: str) -> tuple[str, str]:
-    """Return the names of the ends of the interval of a number, where these are numbers of their own."""
+    """Return the names of the metrics that are the lower and upper end of the interval of a metric."""
     return f"{metric}_low", f"{metric}_high"
 
 
 def as_logreg(averages: Iterable[SeedAverage]) -> list[SeedAverage]:
-    """Return averages of another evaluation under the name of logistic regression, in whose place they are shown."""
+    """Return averages of another evaluation renamed to logistic regression, for display in its place."""
     return [a if a.evaluation == LOGREG else dataclasses.replace(a, evaluation=LOGREG) for a in averages]
 
 
 def is_classifier(evaluation: str) -> bool:
-    """Whether an evaluation is a classifier of a known kind, and not an analysis or a name of the user's own."""
+    """Return whether an evaluation is a classifier of a known kind, and not an analysis or a user's own name."""
     return CLASSIFIER.fullmatch(evaluation) is not None
 
 
 def is_protocol(average: SeedAverage) -> bool:
-    """Whether an average is an accuracy of the protocol's classifier: logistic regression on all features."""
+    """Return whether an average is an accuracy of the protocol's classifier: logistic regression on all features."""
     return average.evaluation == LOGREG and average.metric in ("top1", "top5")
 
 
 def grouped(items: Iterable[_Item], key: Callable[[_Item], _Group]) -> dict[_Group, list[_Item]]:
-    """Return items by what they have in common, groups and items in the order of first appearance.
+    """Return items grouped by a key, groups and items in the order of first appearance.
 
     >>> grouped(["cog_l1", "in1k", "cog_l5"], lambda dataset: dataset[:3])
     {'cog': ['cog_l1', 'cog_l5'], 'in1': ['in1k']}
@@ -310,13 +310,13 @@ def grouped(items: Iterable[_Item], key: Callable[[_Item], _Group]) -> dict[_Gro
 
 @functools.lru_cache(4096)
 def natural_key(name: str) -> tuple[Any, ...]:
-    """Sort key that orders ``x2`` before ``x10``; ties are broken by the plain spelling."""
+    """Return a sort key that orders ``x2`` before ``x10``; ties are broken by the plain spelling."""
     parts = re.split(r"([0-9]+)", name)
     return tuple(int(part) if index % 2 else part.casefold() for index, part in enumerate(parts)), name
 
 
 @functools.lru_cache(4096)
 def dataset_key(dataset: str) -> tuple[Any, ...]:
-    """Sort key: data sets in the order of :mod:`cog.data.datasets`, then a user's own by name."""
+    """Return the sort key of a data set: order of :mod:`cog.data.datasets`, then other data sets by name."""
     position = datasets.position(dataset)
     return (1, (), natural_key(dataset)) if position is None else (0, position, ())

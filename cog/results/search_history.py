@@ -1,7 +1,7 @@
-"""What the files beside the scores say: how features were made, which trials a search made, how training went.
+"""Descriptions of features, trials of searches and curves of training, from the files beside the scores.
 
-Whoever wrote the folders decides what is in them: every entry may be missing, of another type, or hostile.
-Nothing here raises for that; what cannot be used is None or empty, and shown as not recorded.
+Folders may come from other people: every entry may be missing, of another type, or hostile. Such entries do not raise
+errors; they are None or empty, and are shown as not recorded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cog.runtime.json_fields import number, text, whole
 
 _FEATURES_METADATA = "features.json"
 
-# A description has kilobytes; what is much larger is none, and would only fill the memory.
+# Limits against hostile files: bytes of a JSON file (a description has kilobytes), trials, epochs.
 _MAX_BYTES = 8 << 20
 _MAX_TRIALS = 1000
 _MAX_EPOCHS = 10_000
@@ -38,7 +38,7 @@ _NO_STUDY = "no trials: this run was written by the original toolkit, whose stud
 
 @dataclass(frozen=True)
 class SearchTrial:
-    """One pair that was tried; accuracies in percent, NaN where training diverged or nothing is recorded."""
+    """One trial of a pair of hyper-parameters; accuracy in percent, NaN if training diverged or if not recorded."""
 
     number: int
     lr: float
@@ -51,17 +51,17 @@ class SearchTrial:
 
 @dataclass(frozen=True)
 class SearchRecord:
-    """What one run tells.
+    """Search and training of one run.
 
     Attributes:
-        seed: of the run.
-        trials: in the order they were tried; empty without a search or a record of it.
-        lr: of the final training; NaN where unknown.
-        wd: of the final training; NaN where unknown.
-        lr_interval: searched, or None.
-        wd_interval: searched, or None.
-        curves: values per epoch, by the keys of ``CURVES`` that are there; NaN where not finite.
-        missing: what is not there, in words.
+        seed: seed of the run.
+        trials: trials in order; empty without a search or a record of it.
+        lr: learning rate of the final training; NaN if unknown.
+        wd: weight decay of the final training; NaN if unknown.
+        lr_interval: interval of learning rates in the search, or None.
+        wd_interval: interval of weight decays in the search, or None.
+        curves: values per epoch by the recorded keys of ``CURVES``; NaN for values that are not finite.
+        missing: descriptions of missing parts, in words.
     """
 
     seed: int
@@ -75,11 +75,11 @@ class SearchRecord:
 
     @property
     def chosen(self) -> SearchTrial | None:
-        """The trial whose pair the final training used."""
+        """The trial whose pair the final training used, or None."""
         return next((trial for trial in self.trials if (trial.lr, trial.wd) == (self.lr, self.wd)), None)
 
     def best_so_far(self) -> list[float]:
-        """Return the highest validation accuracy after each trial; NaN until one succeeded."""
+        """Return the highest validation accuracy after each trial; NaN until a trial has succeeded."""
         best = math.nan
         highest = []
         for trial in self.trials:
@@ -91,7 +91,7 @@ class SearchRecord:
 
 @dataclass(frozen=True)
 class FeatureDescription:
-    """How the features of one split were made; None where ``features.json`` does not say."""
+    """Description of the features of one split; None for entries that are missing in ``features.json``."""
 
     dataset: str
     split: str
@@ -120,14 +120,14 @@ class FeatureDescription:
 
 
 def features_of(runs: Iterable[Run]) -> dict[tuple[str, str, str], FeatureDescription]:
-    """Read the descriptions of the features beside the runs.
+    """Return the descriptions of the features of runs.
 
     Args:
-        runs: in folders of the layout; elsewhere the path that the run recorded is tried.
+        runs: runs with their features in folders of the layout, else at their recorded paths.
 
     Returns:
-        By model, data set and split; absent where there is no readable description (features of the
-        original toolkit).
+        Descriptions by model, data set and split; absent if there is no readable one (features of the original
+        toolkit).
     """
     features: dict[tuple[str, str, str], FeatureDescription] = {}
     looked: set[tuple[str, str, str, str]] = set()
@@ -135,7 +135,7 @@ def features_of(runs: Iterable[Run]) -> dict[tuple[str, str, str], FeatureDescri
     for run in runs:
         beside = os.path.dirname(os.path.dirname(run.folder))
         files = run.details.train_features_file, run.details.test_features_file
-        # Nearly all runs of a model and data set say the same.
+        # Nearly all runs of a model and data set have the same files.
         if (run.model, run.dataset, beside, *files) in known:
             continue
         known.add((run.model, run.dataset, beside, *files))
@@ -187,7 +187,7 @@ def _read_features(folder: Path, dataset: str, split: str) -> FeatureDescription
 
 
 def _preprocessing(data: Any) -> str | None:
-    """Return ``resize 224, crop 224, ...``: every entry, so that two that differ read differently."""
+    """Return ``resize 224; crop 224; ...`` with all entries except false ones: other preprocessing has other text."""
     parts = []
     for key, value in data.items() if isinstance(data, dict) else ():
         shown = plain(value)
@@ -198,7 +198,7 @@ def _preprocessing(data: Any) -> str | None:
 
 
 def plain(value: Any) -> str | None:
-    """Return a number, text, truth value, interval or list of numbers as it is shown; None for all else."""
+    """Return a number, text, truth value, interval or list as text for display; None for other values."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
@@ -212,7 +212,7 @@ def plain(value: Any) -> str | None:
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
-    """Return the object in a file; None when it cannot be read, is too large, or holds something else."""
+    """Return the object in a JSON file; None when the file cannot be read, is too large, or has other content."""
     try:
         data = json.loads(bytes(safe_load.contents(path, "record of a run", _MAX_BYTES)))
     except (CogError, ValueError, RecursionError):
@@ -221,10 +221,10 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_search(run: Run) -> SearchRecord:
-    """Read one run's trials and curves.
+    """Return the trials and curves of a run.
 
     Raises:
-        CogError: when its files cannot be read, or hold something else.
+        CogError: when its files cannot be read, or have other content.
     """
     record_file = run.path / RESULTS_FILE
     record = safe_load.read_json(record_file, "record of a run") if run_archive.is_file(record_file) else None
@@ -234,7 +234,7 @@ def read_search(run: Run) -> SearchRecord:
 
 
 def outline(run: Run) -> SearchRecord:
-    """Read a run's trials and test accuracy as far as they can be read; nothing is raised."""
+    """Return the readable trials and the curve of the test accuracy of a run; unreadable files raise no error."""
     try:
         logs = safe_load.load_pickle(run.path / run.final_folder / LOGS_FILE)
     except CogError:
@@ -250,7 +250,7 @@ def outline(run: Run) -> SearchRecord:
 
 
 def _search(run: Run, record: dict[str, Any] | None, logs: Any) -> SearchRecord:
-    """Return what ``results.json`` and ``logs.pkl`` tell."""
+    """Return the search record in the contents of ``results.json`` (None if missing) and ``logs.pkl``."""
     recorded = (record or {}).get("trials")
     entries = enumerate(recorded if isinstance(recorded, list) else ())
     trials = [trial for index, entry in entries if (trial := _trial(index, entry)) is not None]
@@ -276,7 +276,7 @@ def _search(run: Run, record: dict[str, Any] | None, logs: Any) -> SearchRecord:
 
 
 def _trial(index: int, entry: Any) -> SearchTrial | None:
-    """Return an entry of ``trials`` in ``results.json``; None when it is no trial."""
+    """Return the trial in an entry of ``trials`` of ``results.json``; None for an invalid entry."""
     entry = entry if isinstance(entry, dict) else {}
     lr, wd = number(entry.get("lr")), number(entry.get("wd"))
     if lr is None or wd is None:

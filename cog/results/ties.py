@@ -1,20 +1,20 @@
-"""Ties among the trials of a search: where many are as good, which one is taken says little."""
+"""Ties among the trials of a search: if many trials are equally good, the choice of one is arbitrary."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-#: Points of validation accuracy within which trials count as equally good: the standard error of 70 % of 200,000 images
-#: (what a level holds out); with fewer images it is larger.
+#: Maximal difference in validation accuracy of equally good trials, in points: the standard error of an accuracy of
+#: 70 % on 200,000 images (the held-out part of a level); with fewer images it is larger.
 TIE_POINTS = 0.1
 
 
 def tied(val_top1: Sequence[float]) -> list[int]:
-    """Return the positions of the trials within ``TIE_POINTS`` of the best, ascending; at least one if any has a value.
+    """Return the positions of the trials within ``TIE_POINTS`` of the best, ascending; empty if all have diverged.
 
     Args:
-        val_top1: validation accuracies in percent; NaN where training diverged.
+        val_top1: validation accuracies in percent; NaN for trials that diverged.
 
     >>> tied([70.0, math.nan, 70.1, 69.9])
     [0, 2]
@@ -22,7 +22,7 @@ def tied(val_top1: Sequence[float]) -> list[int]:
     known = [value for value in val_top1 if not math.isnan(value)]
     if not known:
         return []
-    floor = max(known) - TIE_POINTS - 1e-9  # 70.1 - 70.0 is more than 0.1
+    floor = max(known) - TIE_POINTS - 1e-9  # in floating point, 70.1 - 70.0 is more than 0.1
     return [position for position, value in enumerate(val_top1) if value >= floor]
 
 

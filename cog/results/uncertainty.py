@@ -1,59 +1,59 @@
-"""Intervals over concepts and seeds of accuracies and of their differences; Holm's correction; how many seeds it
-takes.
+"""Intervals over concepts and seeds for accuracies and their differences; Holm's correction; numbers of seeds.
 
-*What varies.* A benchmark's concepts are a draw from those that might have been taken, their test images too, and a
-seed decides the split for the search, the images drawn in few-shot and the order of training. An accuracy is the mean
-over C concepts and S seeds of ``x[s, k]``, in percent; a difference of two models that of ``x[s, k]`` of the one
-minus the other's, on the same concepts and with the same seeds. In the random model ``x[s, k] = mean + concept[k] +
-seed[s] + rest[s, k]`` (Searle, Casella and McCulloch, Variance Components, 1992, chapter 4), the rest holding the
-images, the variance of the mean has two parts::
+*Sources of variation.* The concepts of a benchmark are a sample of possible concepts, and its test images a sample of
+possible images. A seed decides the split for the search, the images drawn in few-shot and the order of training. An
+accuracy is the mean over C concepts and S seeds of ``x[s, k]``, in percent. For a difference of two models, ``x[s, k]``
+is the difference of their accuracies on the same concept with the same seed. In the random-effects model ``x[s, k] =
+mean + concept[k] + seed[s] + rest[s, k]`` (Searle, Casella and McCulloch, Variance Components, 1992, chapter 4), whose
+rest includes the variation of images, the variance of the mean has two parts::
 
     concepts = max(0, V_concepts / C - V_rest / (C S))
     seeds    = V_seeds / S
 
-``V_concepts`` is the sample variance over concepts of the means over seeds, ``V_seeds`` that over seeds of the means
-over concepts, and ``V_rest`` the mean square of the rest, which is in both and counted once: with the seeds. (With the
-concepts, the part of the seeds would be a difference of two numbers, of which that of few seeds is often the smaller by
-chance; the interval would then know nothing of seeds.) The images need no part of their own: concepts whose accuracies
-rest on few images vary the more.
+``V_concepts`` is the sample variance over concepts of the means over seeds, ``V_seeds`` the sample variance over seeds
+of the means over concepts, and ``V_rest`` the mean square of the rest. The rest contributes to both variances and is
+counted once, with the seeds. (If it were counted with the concepts, the part of the seeds would be a difference of two
+estimates, which is often negative by chance with few seeds; the interval would then ignore the seeds.) Images need no
+part of their own: accuracies of concepts with few images vary more.
 
-*Interval.* Each part is known from its own degrees of freedom only, and five seeds are few: with t the quantiles of
-Student's t, the half width is (Banerjee, Sankhya 22, 1960, for variances that are not equal)::
+*Interval.* Each part is estimated with its own degrees of freedom, and five seeds are few. With the quantiles t of
+Student's t distribution, the half width is (Banerjee, Sankhya 22, 1960, for unequal variances)::
 
     half ** 2 = t(C - 1) ** 2 * concepts + t(S - 1) ** 2 * seeds
 
-With one seed there is no second part, ``concepts`` is ``V_concepts / C``, and the interval is that of this seed. Of
+With one seed there is no second part, ``concepts`` is ``V_concepts / C``, and the interval is for this seed only. In
 simulated studies of this model (20 to 1000 concepts; differences as between few-shot classifiers, classifiers on all
-images, and two trainings of one model; 100,000 each), intervals at 95 % cover 95 to 97 % with the protocol's five seeds
-(of two trainings of one model on 20 concepts 98 %), 95 to 98 % with three, and 95 to 99 % with two, which tell hardly
-anything about seeds; no more than 5 % of those that compare 6, 24 or 60 pairs of equal models call any of them
-different. Narrower closed formulas do so more often, with two seeds and 24 pairs in up to 18 % (Cochran's mean of the
-quantiles, Biometrics 20, 1964) and 78 % (Satterthwaite's degrees of freedom). Intervals of accuracies of 10 to 80 %
-cover 93 to 98 %, with two seeds up to 99 %; where those of 20 to 100 concepts crowd at an end of the scale (mean 98 %
-or 2 %, some concepts far from it), down to 84 %.
+images, and two trainings of one model; 100,000 studies each), 95 % intervals cover the true value in 95 to 97 % of
+studies with the protocol's five seeds (98 % for two trainings of one model on 20 concepts), in 95 to 98 % with three
+seeds, and in 95 to 99 % with two seeds, which hardly suffice to estimate the part of the seeds. At most 5 % of studies
+that compare 6, 24 or 60 pairs of equal models find any difference. Narrower closed formulas find one more often: in up
+to 18 % (Cochran's mean of the quantiles, Biometrics 20, 1964) and 78 % (Satterthwaite's degrees of freedom) of studies
+with two seeds and 24 pairs. Intervals of accuracies between 10 and 80 % cover 93 to 98 %, up to 99 % with two seeds. If
+the accuracies of 20 to 100 concepts cluster at an end of the scale (mean 98 % or 2 %, some concepts far from it), the
+coverage goes down to 84 %.
 
-*Few images.* Where hardly an image tells two models apart, or all answers are right, the variances above are (nearly)
-0, which is no certainty. Of a difference, two images are added, one each way (Bonett and Price, Statistics in
-Medicine 31, 2012): ``concepts += 2 * (100 / images) ** 2``. An accuracy p gets the interval in Wilson's form, all q
-with ``(p - q) ** 2 <= k q (1 - q)`` and ``k = half ** 2 / (p (1 - p))``, which stays within 0 and 100 % (for
-clusters: Dean and Pagano, Journal of Survey Statistics and Methodology 3, 2015); k is at least that of independent
-images, ``t(C - 1) ** 2 / images``.
+*Few images.* If two models differ on hardly any image, or all answers are right, the variances above are (nearly) 0,
+which does not mean certainty. For a difference, two images are added, one in favor of each model (Bonett and Price,
+Statistics in Medicine 31, 2012): ``concepts += 2 * (100 / images) ** 2``. The interval of an accuracy p has Wilson's
+form: all q with ``(p - q) ** 2 <= k q (1 - q)`` and ``k = half ** 2 / (p (1 - p))``, which are between 0 and 100 % (for
+clusters: Dean and Pagano, Journal of Survey Statistics and Methodology 3, 2015); k is at least its value for
+independent images, ``t(C - 1) ** 2 / images``.
 
-*Over images.* That is the question of other concepts. For these very concepts, with other images of them and other
-seeds (``over="images"``), the images of each concept are a sample of its own (stratified: Cochran, Sampling Techniques,
-1977, section 5.3). With w[k] the weight of concept k in the mean, V[k] the variance over its n[k] images of their means
-over seeds, and R[k] the mean square of the rest of each image with each seed::
+*Over images.* The intervals above account for other concepts. For the same concepts, with other images of these and
+other seeds (``over="images"``), the images of each concept are a separate sample (stratified: Cochran, Sampling
+Techniques, 1977, section 5.3). Let w[k] be the weight of concept k in the mean, V[k] the variance over its n[k] images
+of their means over seeds, and R[k] the mean square of the rest of each image with each seed::
 
     images = max(0, sum of w[k] ** 2 * (V[k] - R[k] / S) / n[k])
     seeds  = V_seeds / S
     half ** 2 = t(N - C) ** 2 * images + t(S - 1) ** 2 * seeds
 
-with N images in all. Two images are added to differences, and accuracies get Wilson's form, as above; k is at least
-that of independent answers within concepts. In simulations they cover 94 to 98 %, with two seeds up to 99 %. It takes
-the answers image by image (:mod:`cog.results.saved_predictions`).
+with N images in total. Two images are added for differences, and the intervals of accuracies have Wilson's form, as
+above; k is at least its value for independent answers within concepts. In simulations, these intervals cover 94 to
+98 %, up to 99 % with two seeds. They need the answers image by image (:mod:`cog.results.saved_predictions`).
 
-Nothing is drawn at random: the same counts give the same interval. What none of this covers: another pretraining of
-the same method."""
+The computation is deterministic: the same counts give the same interval. No interval covers another pretraining of the
+same method."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ from cog.results.concept_counts import ConceptCounts
 
 CONFIDENCE = 0.95
 
-#: What varies beside seeds: concepts with their images, or images within concepts.
+#: Sources of variation beside seeds: concepts with their images, or images within concepts.
 CONCEPTS, IMAGES = OVER = ("concepts", "images")
 
-#: Probability with which the smallest difference of :func:`smallest_difference` is told.
+#: Probability of a verdict on a difference as large as that of :func:`smallest_difference`.
 POWER = 0.8
 
 _MOST_SEEDS = 1000
@@ -83,7 +83,7 @@ class Estimate:
     """A mean with its interval.
 
     Attributes:
-        mean: in percent, or of a difference in points.
+        mean: mean in percent, or in points for a difference.
         low: lower end of the interval.
         high: upper end.
         p: of a difference, two-sided p-value of its being 0: the interval of confidence 1 - p ends at 0; else None.
@@ -100,7 +100,7 @@ class Estimate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Both ends."""
+        """Both ends of the interval."""
         return self.low, self.high
 
 
@@ -115,13 +115,13 @@ def accuracy(
         confidence: of the interval, in (0, 1).
 
     Returns:
-        In percent; None when the runs are not of the same images, or of a single concept; over images also when their
-        answers image by image are not known, or a concept has a single image.
+        Estimate in percent; None when the runs are on different images, or on a single concept; over images also when
+        their answers image by image are not known, or a concept has a single image.
 
     >>> from array import array
     >>> one_seed = ConceptCounts(array("B", [50, 40, 30, 45]), 50)
-    >>> found = accuracy([one_seed])
-    >>> found.mean, round(found.low, 1), round(found.high, 1)
+    >>> estimate = accuracy([one_seed])
+    >>> estimate.mean, round(estimate.low, 1), round(estimate.high, 1)
     (82.5, 46.8, 96.2)
     """
     if not same_images(runs):
@@ -140,14 +140,15 @@ def accuracy(
 
 
 def mean_accuracy(accuracies: np.ndarray, n_images: int) -> Estimate | None:
-    """Return the mean of the accuracies of concepts, each with the same weight.
+    """Return the mean of the accuracies of concepts, each with the same weight, with its interval.
 
     Args:
-        accuracies: by seed and concept, in percent, float64 ``(S, C)``.
-        n_images: test images of all concepts.
+        accuracies: accuracies by seed and concept, in percent, float64 ``(S, C)``.
+        n_images: number of test images of all concepts.
 
     Returns:
-        In percent; that of :func:`accuracy` where all concepts have as many images. None for a single concept.
+        Estimate in percent, equal to that of :func:`accuracy` if all concepts have the same number of images; None for
+        a single concept.
     """
     if accuracies.shape[1] < 2:
         return None
@@ -164,9 +165,9 @@ def _share(
     *,
     least: float | None = None,
 ) -> Estimate:
-    """Return a share with its interval in Wilson's form, in percent, of ``total`` images.
+    """Return a share of ``total`` images with its interval in Wilson's form, in percent.
 
-    ``least``: smallest variance of the mean; None: that of independent images.
+    ``least`` is the lower bound of the variance of the mean; None: the variance for independent images.
     """
     n_seeds, n_concepts = shape
     t_squared = _t_squared(n_concepts - 1, 1 - confidence)
@@ -178,7 +179,7 @@ def _share(
     center = (share + k / 2) / (1 + k)
     half = math.sqrt(k * share * (1 - share) + k * k / 4) / (1 + k)
     low, high = max(0.0, center - half), min(1.0, center + half)
-    # Where nothing is wrong, or all is, the end is that number but for rounding.
+    # If all answers are wrong, or all are right, an end equals the share up to rounding errors.
     low, high = min(low, share), max(high, share)
     return Estimate(100 * share, 100 * low, 100 * high, None, n_concepts, n_seeds)
 
@@ -199,12 +200,12 @@ def difference(
         confidence: of the interval, in (0, 1).
 
     Returns:
-        In points; None where :func:`accuracy` has none.
+        Estimate in points; None in the same cases as for :func:`accuracy`.
 
     >>> from array import array
     >>> runs, baseline = ([ConceptCounts(array("B", n), 50)] for n in ([50, 40, 30, 45], [48, 40, 26, 43]))
-    >>> found = difference(runs, baseline)
-    >>> found.mean, round(found.low, 1), round(found.high, 1), round(found.p, 3)
+    >>> estimate = difference(runs, baseline)
+    >>> estimate.mean, round(estimate.low, 1), round(estimate.high, 1), round(estimate.p, 3)
     (4.0, -1.7, 9.7, 0.11)
     """
     if len(runs) != len(baseline) or not same_images([*runs, *baseline]):
@@ -225,14 +226,15 @@ def difference(
 
 
 def mean_difference(differences: np.ndarray, n_images: int) -> Estimate | None:
-    """Return the mean over concepts of differences of their accuracies, each concept with the same weight.
+    """Return the mean difference of two models over concepts, each with the same weight, with its interval.
 
     Args:
-        differences: of two models by seed and concept, in points, float64 ``(S, C)``.
-        n_images: test images of all concepts.
+        differences: differences of accuracies by seed and concept, in points, float64 ``(S, C)``.
+        n_images: number of test images of all concepts.
 
     Returns:
-        In points; that of :func:`difference` where all concepts have as many images. None for a single concept.
+        Estimate in points, equal to that of :func:`difference` if all concepts have the same number of images; None for
+        a single concept.
     """
     if differences.shape[1] < 2:
         return None
@@ -247,16 +249,16 @@ def mean_difference_over_images(
     weights: np.ndarray | None = None,
     confidence: float = CONFIDENCE,
 ) -> Estimate | None:
-    """Return the mean of differences of two models for these very concepts: images and seeds vary.
+    """Return the mean difference of two models with its interval over images of the same concepts, and seeds.
 
     Args:
-        differences: by seed and image: -100, 0 or 100, float64 ``(S, N)``.
+        differences: -100, 0 or 100 by seed and image, float64 ``(S, N)``.
         labels: concept of each image, int64 ``(N,)``.
         weights: of the concepts 0 to C - 1 in the mean, float64 ``(C,)``; None: the same for all that have images.
         confidence: of the interval, in (0, 1).
 
     Returns:
-        In points; None when a concept has a single image.
+        Estimate in points; None when a concept has a single image.
     """
     found = _strata(differences, labels, weights)
     if found is None:
@@ -266,12 +268,12 @@ def mean_difference_over_images(
 
 
 class _Strata(NamedTuple):
-    """A mean over images within concepts: what its interval is computed from.
+    """A mean over images within concepts, with the basis of its interval.
 
     Attributes:
         mean: the mean.
-        parts: of its variance: images, seeds.
-        shape: S, and one more than the degrees of freedom of the images.
+        parts: parts of its variance: images, seeds.
+        shape: S, and 1 plus the degrees of freedom of the images.
         least: its variance if all answers were independent within concepts.
     """
 
@@ -282,23 +284,23 @@ class _Strata(NamedTuple):
 
 
 def _strata(x: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> _Strata | None:
-    """Return the mean of numbers by seed and image ``(S, N)``; None when a concept has a single image."""
+    """Return the mean of values by seed and image ``(S, N)``; None when a concept has a single image."""
     n_seeds, n_images = x.shape
     n_concepts = 0 if weights is None else len(weights)
     n = np.bincount(labels, minlength=n_concepts)
-    there = n > 0
-    n = n[there]
+    present = n > 0
+    n = n[present]
     if n.min() < 2:
         return None
-    weights = np.full(len(n), 1 / len(n)) if weights is None else weights[there]
+    weights = np.full(len(n), 1 / len(n)) if weights is None else weights[present]
 
     def by_concept(values: np.ndarray) -> np.ndarray:
-        return np.bincount(labels, weights=values, minlength=n_concepts)[there]
+        return np.bincount(labels, weights=values, minlength=n_concepts)[present]
 
     of_images = x.mean(axis=0)
     of_concepts = np.array([by_concept(row) for row in x]) / n
     of_seeds = of_concepts @ weights
-    # Sums of squares around the means of concepts: of the images' means over seeds, and of single numbers.
+    # Sums of squares around the means of concepts: of the means of images over seeds, and of single values.
     around = n * of_concepts.mean(axis=0) ** 2
     squares = by_concept(of_images**2) - around
     single = by_concept((x**2).sum(axis=0)) - n_seeds * around
@@ -306,7 +308,7 @@ def _strata(x: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> _S
     images, seeds = float(scale @ squares), 0.0
     least = float(scale @ single) / n_seeds**2
     if n_seeds > 1:
-        # Of an image and a seed, what neither its mean over seeds nor its concept with this seed tells.
+        # Residuals: without the effects of images, and of each concept with each seed.
         of_both = n * ((of_concepts - of_concepts.mean(axis=0)) ** 2).sum(axis=0)
         rest = (single - n_seeds * squares - of_both) / (n_seeds - 1)
         images = max(0.0, images - float(scale @ rest) / n_seeds)
@@ -317,16 +319,17 @@ def _strata(x: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> _S
 def relative_difference(runs: Sequence[ConceptCounts], baseline: Sequence[ConceptCounts]) -> Estimate | None:
     """Return the difference of two models on the same images in percent of the baseline's accuracy.
 
-    Paired over concepts and seeds as :func:`difference`. The ratio is linear to first order: each concept and seed
-    adds what its right answers are above those that the ratio of all would give it (Cochran, Sampling Techniques,
-    1977, section 6.3).
+    It is paired over concepts and seeds as in :func:`difference`. The ratio is linearized: the residual of a concept
+    and seed is the number of its right answers minus the overall ratio times that of the baseline (Cochran, Sampling
+    Techniques, 1977, section 6.3).
 
     Args:
-        runs: of the model, one for each seed.
-        baseline: of the other one, with the same seeds in the same order.
+        runs: counts of one run of the model for each seed.
+        baseline: counts of the other model, with the same seeds in the same order.
 
     Returns:
-        In percent; None when the runs are not of the same images, of a single concept, or the baseline is never right.
+        Estimate in percent; None when the runs are on different images, on a single concept, or the baseline has no
+        right answers.
     """
     if len(runs) != len(baseline) or not same_images([*runs, *baseline]):
         return None
@@ -341,17 +344,18 @@ def relative_difference(runs: Sequence[ConceptCounts], baseline: Sequence[Concep
 
 
 def change(accuracy: Estimate, base: Estimate) -> Estimate | None:
-    """Return the change from an accuracy to one on other concepts, in percent of the former.
+    """Return the change from a base accuracy to an accuracy on other concepts, in percent of the base.
 
-    The concepts of both are independent draws, so the interval follows from those of the two accuracies alone (Donner
-    and Zou, Statistical Methods in Medical Research 21, 2012, equation of a ratio; here without its 0 / 0).
+    The concepts of both accuracies are independent samples, so that their two intervals determine the interval of the
+    change (Donner and Zou, Statistical Methods in Medical Research 21, 2012, equation of a ratio; in a form that avoids
+    its 0 / 0).
 
     Args:
-        accuracy: on the concepts changed to, such as a level.
-        base: on the concepts changed from, such as IN-1K.
+        accuracy: accuracy on the new concepts, such as a level.
+        base: accuracy on the old concepts, such as IN-1K.
 
     Returns:
-        None where the base may be 0.
+        Estimate in percent; None when the base may be 0.
 
     >>> found = change(Estimate(40.0, 36.0, 44.0, None, 1000, 5), Estimate(80.0, 78.0, 82.0, None, 1000, 5))
     >>> found.mean, round(found.low, 1), round(found.high, 1)
@@ -372,8 +376,8 @@ def change(accuracy: Estimate, base: Estimate) -> Estimate | None:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values corrected for their number (Holm, Scandinavian Journal of Statistics 6, 1979).
 
-    Where those below 0.05 are called real, any mistake at all is made in at most 5 % of studies, however the
-    comparisons depend on each other.
+    If differences with corrected p-values below 0.05 are declared real, at most 5 % of studies contain any false
+    declaration, even if the comparisons depend on each other.
 
     >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
@@ -388,7 +392,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def same_images(runs: Sequence[ConceptCounts]) -> bool:
-    """Whether there are runs, all on the same test images of the same concepts, several ones."""
+    """Return whether there are runs, and all are on the same test images of the same concepts, at least two."""
     same_counts = bool(runs) and all(
         len(run.correct) == len(runs[0].correct) > 1 and run.images == runs[0].images for run in runs
     )
@@ -396,7 +400,7 @@ def same_images(runs: Sequence[ConceptCounts]) -> bool:
 
 
 def _images(run: ConceptCounts) -> np.ndarray:
-    """Return the images of each concept, float64 ``(C,)``."""
+    """Return the number of images of each concept, int64 or float64 ``(C,)``."""
     return (
         np.full(len(run.correct), run.images)
         if isinstance(run.images, int)
@@ -410,7 +414,7 @@ def _labels(images: np.ndarray) -> np.ndarray:
 
 
 def _answers(runs: Sequence[ConceptCounts]) -> np.ndarray | None:
-    """Return 100 for each right answer and 0 for each wrong one, float64 ``(S, N)``; None where some are not known."""
+    """Return 100 for each right answer and 0 for each wrong one, float64 ``(S, N)``; None when some are not known."""
     known = [run.right for run in runs if run.right is not None]
     if len(known) < len(runs):
         return None
@@ -418,16 +422,16 @@ def _answers(runs: Sequence[ConceptCounts]) -> np.ndarray | None:
 
 
 def _correct(runs: Sequence[ConceptCounts]) -> np.ndarray:
-    """Return the right answers, float64 ``(S, C)``."""
+    """Return the numbers of right answers, float64 ``(S, C)``."""
     return np.array([np.asarray(run.correct) for run in runs], dtype=np.float64)
 
 
 def _scaled(counts: np.ndarray, images: np.ndarray) -> np.ndarray:
-    """Return what each concept and seed adds to a mean, minus that mean, in points, float64 ``(S, C)``.
+    """Return the deviation of each concept and seed from the mean, in points, float64 ``(S, C)``.
 
-    Concepts with more images weigh more, and another draw of concepts would have another number of images: these are
-    the residuals of a ratio (Cochran, Sampling Techniques, 1977, section 6.3). With as many images of all, plain
-    accuracies.
+    Concepts with more images have more weight, and another sample of concepts would have another number of images: the
+    deviations are the residuals of a ratio (Cochran, Sampling Techniques, 1977, section 6.3). If all concepts have the
+    same number of images, they are the accuracies (or differences) minus their mean.
     """
     n_seeds, n_concepts = counts.shape
     total = images.sum()
@@ -435,7 +439,7 @@ def _scaled(counts: np.ndarray, images: np.ndarray) -> np.ndarray:
 
 
 def _mean_squares(x: np.ndarray) -> tuple[float, float, float]:
-    """Return the variances over concepts, over seeds and of the rest of ``(S, C)``; 0 where one seed does not tell."""
+    """Return the variances over concepts, over seeds and of the rest of ``(S, C)``; the last two are 0 for one seed."""
     n_seeds, n_concepts = x.shape
     by_concept, by_seed = x.mean(axis=0), x.mean(axis=1)
     concepts = float(by_concept.var(ddof=1))
@@ -461,9 +465,9 @@ def _around(
     *,
     most: float = 100.0,
 ) -> Estimate:
-    """Return a mean over ``shape``, between ``-most`` and ``most``, with its interval.
+    """Return a mean over ``shape`` with its interval, which is clipped to ``-most`` and ``most``.
 
-    ``few_images``: variance that is added for differences of few.
+    ``few_images`` is the variance that is added for a difference on few images, see :func:`_two_images`.
     """
     parts = parts[0] + few_images, parts[1]
     degrees = _degrees(shape)
@@ -474,14 +478,14 @@ def _around(
 
 
 def _two_images(total: float) -> float:
-    """Return the variance of a difference that two of ``total`` images make, one each way."""
+    """Return the variance of a difference due to two of ``total`` images, one in favor of each model."""
     return 2 * (100 / total) ** 2
 
 
 @functools.lru_cache(64)
 def _t_squared(degrees: int, p: float) -> float:
-    """Return the square of the quantile of Student's t that is exceeded, either way, with probability ``p``."""
-    from scipy.special import stdtrit  # imported late: it takes half a second
+    """Return the square of the two-sided quantile of Student's t that is exceeded with probability ``p``."""
+    from scipy.special import stdtrit  # imported late, since it takes half a second
 
     return float(stdtrit(degrees, p / 2)) ** 2
 
@@ -493,18 +497,18 @@ def _degrees(shape: tuple[int, int]) -> tuple[int, int]:
 
 
 def _half_squared(parts: Sequence[float], degrees: Sequence[int], p: float) -> float:
-    """Return the square of half the interval of confidence ``1 - p``; a part without degrees of freedom is left out."""
+    """Return the squared half width of the interval of confidence ``1 - p``, without parts of no degrees of freedom."""
     return sum(_t_squared(d, p) * part for part, d in zip(parts, degrees, strict=True) if d)
 
 
 def _p_value(mean: float, parts: Sequence[float], degrees: Sequence[int]) -> float:
-    """Return 1 minus the confidence at which the interval ends at 0."""
+    """Return 1 minus the confidence of the interval that ends at 0."""
     from scipy.special import stdtr
 
     if not mean:
         return 1.0
     t = -abs(mean) / math.sqrt(sum(parts))
-    # Between those of the degrees of freedom of single parts; by bisection, since there is no closed form.
+    # There is no closed form: bisection between the p-values for the degrees of freedom of single parts.
     of_each = {2 * float(stdtr(d, t)) for part, d in zip(parts, degrees, strict=True) if part and d}
     if len(of_each) == 1:
         return of_each.pop()
@@ -521,14 +525,17 @@ def _p_value(mean: float, parts: Sequence[float], degrees: Sequence[int]) -> flo
 def p_of_sum(
     value: float, terms: Sequence[tuple[float, Sequence[ConceptCounts], Sequence[ConceptCounts]]]
 ) -> float | None:
-    """Return the two-sided p-value of a weighted sum of accuracies or differences, on independent concepts, being 0.
+    """Return the two-sided p-value of the value 0 for a weighted sum of accuracies or differences.
+
+    The terms are on independent concepts.
 
     Args:
-        value: the sum, in points, or how far it is from another number than 0.
-        terms: weight, runs of a model and those of a baseline with the same seeds, or none for the accuracy itself.
+        value: the sum in points, or its distance from a hypothetical value other than 0.
+        terms: weight, runs of a model, and runs of a baseline with the same seeds (none: the accuracy itself).
 
     Returns:
-        That of :func:`difference` for a single one; None where the runs of a term are not of the same images.
+        p-value, equal to that of :func:`difference` for a single difference; None when the runs of a term are on
+        different images.
     """
     parts: list[float] = []
     degrees: list[int] = []
@@ -544,19 +551,19 @@ def p_of_sum(
     return _p_value(value, parts, degrees)
 
 
-# --- how many seeds it takes
+# --- numbers of seeds
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Variances of the differences between models, in points squared, over C concepts.
+    """Variance components of the differences between models, in points squared.
 
     Attributes:
-        concepts: of what concepts have in common over seeds.
-        seeds: of what seeds have in common over concepts.
-        rest: of each concept with each seed.
-        n_concepts: C.
-        n_images: test images of all concepts.
+        concepts: component of concepts, which is common to all seeds.
+        seeds: component of seeds, which is common to all concepts.
+        rest: component of the combinations of concepts and seeds.
+        n_concepts: number of concepts.
+        n_images: number of test images of all concepts.
     """
 
     concepts: float
@@ -567,26 +574,26 @@ class Spread:
 
 
 def spread(pairs: Sequence[tuple[Sequence[ConceptCounts], Sequence[ConceptCounts]]]) -> Spread:
-    """Return the variances of differences, averaged over pairs of models.
+    """Return the variance components of differences, averaged over pairs of models.
 
     Args:
-        pairs: runs of two models on the same images, with the same seeds, at least two, in the same order; at least one
-            pair.
+        pairs: at least one pair of runs of two models on the same images, with the same two or more seeds in the same
+            order; the images are the same for all pairs.
     """
     images = _images(pairs[0][0][0])
-    found = []
+    by_pair = []
     for runs, baseline in pairs:
         x = _scaled(_correct(runs) - _correct(baseline), images)
         concepts, seeds, rest = _mean_squares(x)
-        found.append((max(0.0, concepts - rest / len(runs)), max(0.0, seeds - rest / len(images)), rest))
-    concepts, seeds, rest = np.mean(found, axis=0).tolist()
+        by_pair.append((max(0.0, concepts - rest / len(runs)), max(0.0, seeds - rest / len(images)), rest))
+    concepts, seeds, rest = np.mean(by_pair, axis=0).tolist()
     return Spread(concepts, seeds, rest, len(images), int(images.sum()))
 
 
 def smallest_difference(spread: Spread, n_seeds: int) -> float:
-    """Return the difference in points that ``n_seeds`` seeds, at least two, would tell in 80 % of studies.
+    """Return the true difference in points on which 80 % of studies with ``n_seeds`` >= 2 seeds reach a verdict.
 
-    Without correction for the number of comparisons. That is half the interval plus 0.84 standard errors.
+    It is half the width of the interval plus 0.84 standard errors, without correction for the number of comparisons.
     """
     from scipy.special import ndtri
 
@@ -597,7 +604,10 @@ def smallest_difference(spread: Spread, n_seeds: int) -> float:
 
 
 def seeds_needed(spread: Spread, points: float) -> int | None:
-    """Return the least number of seeds that tell a difference; None when 1000 do not: the concepts are too few."""
+    """Return the least number of seeds that suffice for a difference in points.
+
+    None when 1000 seeds do not suffice, because there are too few concepts. See :func:`smallest_difference`.
+    """
     low, high = 2, _MOST_SEEDS
     if smallest_difference(spread, high) > points:
         return None

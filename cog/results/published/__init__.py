@@ -1,4 +1,4 @@
-"""The published numbers of the ImageNet-CoG papers, as averages like those of runs.
+"""The published numbers of the ImageNet-CoG papers, in the same form as averages of runs.
 
 Sources of the files in ``data/``:
 
@@ -9,10 +9,10 @@ Sources of the files in ``data/``:
 * ``v2_top1.csv``: Tables 5-10 of its supplement: top-1 accuracy, mean and standard deviation over five seeds, of
   31 models on six data sets with 1, 2, ..., 128 and all training images per class (1674 cells).
 * ``v1_top1.csv``: Tables 2 and 4 of the first version (January 2021): seven models, no deviations. Its levels
-  were built differently, so its numbers are not comparable with the final version's beyond IN-1K.
+  were built differently, so its numbers are comparable with those of the final version only on IN-1K.
 * ``v1_other.csv``: Tables 3 (MLP), 5 (PCA) and 6 (clustering) of the first version.
 
-No torch and no matplotlib here.
+This module imports neither torch nor matplotlib.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from cog.results.relative import RELATIVE_TO_LOGREG
 from cog.results.scores import LOGREG, SeedAverage, is_protocol
 
-#: Labels of :attr:`cog.results.scores.SeedAverage.source`; the keys are what :func:`averages` takes.
+#: Values of :attr:`cog.results.scores.SeedAverage.source` by version, the argument of :func:`averages`.
 SOURCES = {"v2": "paper v2", "v1": "paper v1"}
 
 #: The paper's reference model.
@@ -43,7 +43,7 @@ CATEGORY_LABELS = {
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """One of the 31 models.
+    """One of the 31 models of the paper.
 
     Attributes:
         name: as everywhere in the toolkit.
@@ -105,11 +105,11 @@ def _models() -> dict[str, PublishedModel]:
     return models
 
 
-#: By name, in the order of the paper's tables.
+#: Models by name, in the order of the paper's tables.
 MODELS: dict[str, PublishedModel] = _models()
 
 
-#: Quantities of Table 6 of the first version by the name under which k-means records the same definition.
+#: Metric of k-means with the same definition, by the quantity in Table 6 of the first version.
 _CLUSTERING = {"purity": "purity_v1", "ami": "ami", "nmi": "nmi", "ari": "ari"}
 
 
@@ -117,16 +117,17 @@ def averages(version: str = "v2") -> list[SeedAverage]:
     """Return every published number, in the order of the tables.
 
     Args:
-        version: ``"v2"``, the final version (Tables 5-10), or ``"v1"``, the first one: Tables 2 and 4, whose columns
-            for all images agree, then 3 (MLP, relative to logistic regression), 5 (PCA; its 2048 components are all
-            features, which Table 2 has) and 6 (clustering).
+        version: ``"v2"``, the final version (Tables 5-10), or ``"v1"``, the first version: Tables 2 and 4, whose
+            columns for all images agree, then 3 (MLP, relative to logistic regression), 5 (PCA; its 2048 components are
+            all features, which are in Table 2) and 6 (clustering).
 
     Returns:
-        New list, without seeds; top-1 accuracies by data set (in1k, cog_l1, ...), model (paper's order) and number of
-        shots (rising, all images = 0 last). The first version does not give deviations: these are None.
+        New list of averages without seeds; top-1 accuracies by data set (in1k, cog_l1, ...), model (order of the paper)
+        and number of shots (ascending, all images = 0 last). Deviations of the first version are None, since it does
+        not state them.
 
     Raises:
-        ValueError: another version.
+        ValueError: when the version is unknown.
 
     >>> first = averages("v2")[0]
     >>> first.model, first.dataset, first.n_shot, first.value, first.std
@@ -167,7 +168,7 @@ def _averages(version: str) -> tuple[SeedAverage, ...]:
 
 
 def _key(table: str, quantity: str) -> tuple[str, str] | None:
-    """Return evaluation and metric of a number of the first version's Tables 3, 5 and 6; None where Table 2 has it."""
+    """Return evaluation and metric of a number of Tables 3, 5 and 6 of the first version; None if it is in Table 2."""
     if quantity in (LOGREG, "pca_2048"):
         return None
     if table == "3":
