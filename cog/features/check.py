@@ -1,4 +1,4 @@
-"""``extract_features.py --check``: every part of a plan, and the machine, looked at before anything is extracted."""
+"""``extract_features.py --check``: a check of every part of a plan, and of the machine, before any extraction."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from cog.runtime.resume_dir import FOLDER
 if TYPE_CHECKING:
     from cog.data.image_lists import ImageList
 
-#: Bytes per row beside the features: label and path.
+#: Size of a row beside its features, in bytes: label and path.
 _ROW_BYTES = 64
 
 _SHOWN = 3
 
 
 def check(plan: ExtractionPlan) -> int:
-    """Look at every part of a plan and at the machine, print a summary, and return the exit code."""
+    """Check every part of a plan, and the machine, print a summary, and return the exit code."""
     from cog.data.image_lists import MissingClassesError
 
     report = Report()
@@ -95,7 +95,7 @@ def _check_checkpoint(report: Report, model: ModelRequest) -> None:
 
 
 def _check_network(report: Report, plan: ExtractionPlan, images: ImageList | None) -> int | None:
-    """Run the network once, on the first image of a data set; returns the number of features, None: not known."""
+    """Run the network on the first image of a data set and return the number of features; None: not known."""
     library_model = plan.model.library_model
     if library_model is not None and plan.model.checkpoint is None and not library_model.is_cached:
         fx = plan.cfg.FT_EXTRACT
@@ -123,7 +123,7 @@ def _check_output(report: Report, folder: FeatureFolder, job: ExtractJob | None,
         label: of the data set and split.
 
     Raises:
-        CogError: when another result, or unfinished work of another one, is in the way.
+        CogError: when the folder holds another result, or unfinished work on another one.
     """
     folder.require_usable()
     is_free = machine_checks.check_state(report, folder.path)
@@ -134,7 +134,7 @@ def _check_output(report: Report, folder: FeatureFolder, job: ExtractJob | None,
         return False
     manifest = read_manifest(folder.path)
     if manifest is not None and job is not None:
-        # The device and the images per pass are part of it, too, but are not known without taking a GPU.
+        # The identity of the work also has the device and the images per pass, which are not known without a GPU.
         changed = job.folder.check_unfinished(job.folder.identity)
         work = folder.resume
         work.manifest = manifest
@@ -165,24 +165,24 @@ def check_images(
     may_be_missing: bool = True,
     lost: Collection[str] = (),
 ) -> None:
-    """Report how many images of a list are missing, and how many are empty.
+    """Report the numbers of missing and of empty images of a list.
 
     Args:
-        report: gets a line for each.
-        images: the images.
-        label: of the lines.
+        report: report that gets a line for each number.
+        images: the image list.
+        label: subject of the lines.
         allowed: value of ``--allow_failures``.
-        may_be_missing: False for a list that was made of the files in its folders.
-        lost: classes that were reported already.
+        may_be_missing: whether to look for missing images; False for a list that was made from the files in folders.
+        lost: missing classes that the report already has.
     """
     absent = image_checks.missing(images, without=lost) if may_be_missing else []
     empty = image_checks.empty(images)
     total = f"{len(images):,} images of {len(images.classes):,} classes"
     n_bad = len(absent) + len(empty)
-    for names, what in ((absent, "missing"), (empty, "empty (0 bytes)")):
+    for names, fault in ((absent, "missing"), (empty, "empty (0 bytes)")):
         if not names:
             continue
-        text = f"{len(names):,} of {total} are {what} under {images.root}: {some(names, _SHOWN)}"
+        text = f"{len(names):,} of {total} are {fault} under {images.root}: {some(names, _SHOWN)}"
         why = root_layout.hint(images.root)
         if n_bad <= allowed:
             report.warn(label, f"{text} (--allow_failures {allowed} accepts that){why}")
@@ -196,14 +196,14 @@ def check_images(
 def check_space(
     report: Report, todo: list[tuple[Path, int]], dim: int | None, *, value_bytes: int, shard_bytes: int
 ) -> None:
-    """Compare disk and memory with what the jobs need.
+    """Compare the free disk space and memory with the needs of the jobs.
 
     Args:
-        report: gets the findings.
+        report: report that gets the findings.
         todo: output folder and number of images of each job.
         dim: number of features; None: not known.
-        value_bytes: bytes of a value in X_Y.pth.
-        shard_bytes: bytes of a value in a shard.
+        value_bytes: size of a value in X_Y.pth, in bytes.
+        shard_bytes: size of a value in a shard, in bytes.
     """
     if not todo:
         return
@@ -215,7 +215,7 @@ def check_space(
         return
     with report.step("disk"):
         finals = [(path, n * (value_bytes * dim + _ROW_BYTES)) for path, n in todo]
-        # Shards exist beside the file made of them until that is in place; one split after the other.
+        # The shards of a split exist until its file is in place; splits are extracted one after the other.
         path, rows = max(todo, key=lambda item: item[1])
         done = sum(_bytes_in(path / FOLDER) for path, _ in todo)
         machine_checks.check_disk(report, [*finals, (path, rows * shard_bytes * dim - done)])

@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Pixels per forward pass on a CPU (four images of 224 x 224), whatever FT_EXTRACT.BATCH_SIZE is. Activations of
-# larger batches exceed the 32 MB above which glibc maps every allocation anew, and having the kernel clear those
-# pages costs more than the arithmetic: MobileNetV2 took 60 ms per image in batches of 128, 16 ms in fours (ResNet-50:
-# 159 ms in batches of 32, 103 ms in fours).
+# Pixels per forward pass on a CPU (four images of 224 x 224), independent of FT_EXTRACT.BATCH_SIZE. Activations of
+# larger batches exceed the 32 MB above which glibc maps every allocation anew, and the kernel takes more time to clear
+# those pages than the arithmetic takes: MobileNetV2 took 60 ms per image in batches of 128, 16 ms in batches of 4
+# (ResNet-50: 159 ms in batches of 32, 103 ms in batches of 4).
 _CPU_PIXELS = 4 * 224 * 224
 _MOST_CPU_IMAGES = 64
 
-# Batches on the GPU while the next one is prepared; more would only take memory.
+# Number of batches on the GPU while the next one is prepared; more would only take memory.
 _IN_FLIGHT = 1
 
-# A device that had nothing to do before more than this share of the batches waits for images; judged from so many on.
+# The device waits for images if it was idle before more than this share of the batches, of at least this many.
 _IDLE_SHARE, _ENOUGH_BATCHES = 0.3, 20
 
 _AUTOCAST = {"fp32": None, "tf32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -50,12 +50,12 @@ class FeatureBatch:
     """Features of consecutive rows of an image list.
 
     Attributes:
-        first: first row.
-        n: number of rows, failed ones included.
-        x: ``(len(rows), d)``, in the type to be saved; instead of float32 it is float16 where the network returns that
-            (exact, half the memory).
-        rows: int64, those of the decoded images.
-        failures: ``(row, reason)`` of the others, in row order.
+        first: first row of the batch.
+        n: number of rows, including the rows of failed images.
+        x: features ``(len(rows), d)``, in the type to be saved; where that is float32, the float16 output of a network
+            stays float16 (exact, half the memory).
+        rows: rows of the decoded images, int64.
+        failures: ``(row, reason)`` of the images that could not be decoded, in row order.
     """
 
     first: int
@@ -70,16 +70,17 @@ class FeatureBatch:
         return self.first + self.n
 
     def array(self) -> np.ndarray:
-        """Return ``x`` for NumPy: float32, float16, or as int16 the bits of bfloat16, which NumPy does not have."""
+        """Return ``x`` as a NumPy array: float32, float16, or the bits of bfloat16, which NumPy lacks, as int16."""
         return (self.x.view(torch.int16) if self.x.dtype is torch.bfloat16 else self.x).numpy()
 
 
 class Extractor:
-    """A frozen network, ready to compute the features of any rows of any list of images.
+    """A frozen network that computes the features of any rows of any image list.
 
-    All forward passes have the same shape (failed images, and places after the last image, are black), and an image's
-    place in its pass depends on its row alone: neither other images, nor workers, nor the rows that are asked for, nor
-    on a CPU the batch size, change the last bit of its features. (On a CPU the number of PyTorch's threads does.)
+    All forward passes have the same shape (failed images, and places after the last image, are black), and the place of
+    an image in its pass depends on its row alone. The last bits of its features therefore do not depend on other
+    images, on the workers, on the requested rows or, on a CPU, on the batch size. (On a CPU they depend on the number
+    of PyTorch's threads.)
 
     Args:
         backbone: network with a ``name``, in eval mode, already on ``device``; its weights may change their memory
@@ -91,7 +92,7 @@ class Extractor:
         mean: per-channel mean of pixels in [0, 1].
         std: per-channel standard deviation.
         device: device of the network.
-        batch_size: images per forward pass; on a CPU the passes are smaller and so many are decoded at a time.
+        batch_size: images per forward pass; on a CPU, images decoded at a time, which take several smaller passes.
         batch_key: configuration key of the batch size, for messages.
         n_workers: decoding threads (or processes).
         precision: ``fp32`` (exact: TF32 off), ``tf32``, ``fp16`` or ``bf16`` (automatic mixed precision).
@@ -103,7 +104,7 @@ class Extractor:
             usual one for networks that cannot work on that).
 
     Attributes:
-        device: as given.
+        device: device of the network.
         rows_per_pass: images per forward pass; ranges of rows begin at multiples of it.
     """
 
@@ -140,7 +141,7 @@ class Extractor:
         }
         self._n_workers = n_workers
         self._start_method = start_method
-        self._overlaps = self.device.type == "cuda"  # decoding, and the device's work
+        self._overlaps = self.device.type == "cuda"  # whether decoding overlaps with the work of the device
         self._backbone = backbone
         self._name = str(backbone.name)
         self._run: Callable[[torch.Tensor], torch.Tensor] = backbone
@@ -148,11 +149,11 @@ class Extractor:
         self._precision = precision
         self._save_dtype = save_dtype
         self._compiled = compiled
-        self._width: int | None = None  # known once a pass has succeeded
+        self._width: int | None = None  # of the features; known after the first pass
         if memory_format is None:
-            # Convolutions on a CPU, and those in half precision on a GPU, prefer the channels innermost: MobileNetV2
-            # takes 12.9 instead of 15.4 ms per image on one core, ResNet-50 96 instead of 105. In float32 on a GPU they
-            # do not.
+            # Convolutions on a CPU, and those in half precision on a GPU, are faster with the channels innermost:
+            # MobileNetV2 takes 12.9 instead of 15.4 ms per image on one core, ResNet-50 96 instead of 105. Those in
+            # float32 on a GPU are not.
             innermost = self.device.type == "cpu" or precision in ("fp16", "bf16")
             memory_format = torch.channels_last if innermost else torch.contiguous_format
         self._use(memory_format)
@@ -167,14 +168,14 @@ class Extractor:
         n_workers: int,
         compiled: bool | None = None,
     ) -> Extractor:
-        """Return an extractor for a network on ``device``, as a configuration asks for it.
+        """Return an extractor for a network on ``device``, with the settings of a configuration.
 
         Args:
-            backbone: see above, as the other arguments.
+            backbone: see :class:`Extractor`.
             cfg: the configuration.
             device: device of the network.
             n_workers: decoding threads (or processes).
-            compiled: None: as configured.
+            compiled: whether to run the network through ``torch.compile``; None: as configured.
         """
         fx = cfg.FT_EXTRACT
         return cls(
@@ -202,7 +203,7 @@ class Extractor:
             self._run = torch.compile(self._backbone, dynamic=False)
 
     def extract(self, images: ImageList, ranges: Iterable[tuple[int, int]] | None = None) -> FeatureBatch:
-        """Return the features of rows together, for lists that are small; see :meth:`stream`."""
+        """Return the features of rows in one batch, for small lists; see :meth:`stream`."""
         with contextlib.closing(self.stream(images, ranges)) as stream:
             parts = list(stream)
         return FeatureBatch(
@@ -220,18 +221,19 @@ class Extractor:
         *,
         stop: Callable[[], object] = lambda: False,
     ) -> Generator[FeatureBatch, None, None]:
-        """Yield the features of rows, a batch at a time. Close the generator to stop before the end.
+        """Yield the features of rows, one batch at a time; close the generator to stop before the end.
 
         Args:
-            images: the images.
-            ranges: ``(first, stop)`` of the rows wanted (default: all). They begin at multiples of ``rows_per_pass``
-                and end at such, or at the end of the list; each is asked for a few batches ahead of its computation.
-            stop: asked between forward passes; once it returns something true, the features computed so far are yielded
-                and the generator ends.
+            images: the image list.
+            ranges: ``(first, stop)`` of the requested rows (default: all). Ranges begin at multiples of
+                ``rows_per_pass``, and end at multiples or at the end of the list; each range is read a few batches
+                before its computation.
+            stop: function called between forward passes; once it returns a true value, the generator yields the
+                features computed so far and ends.
 
         Raises:
             CogError: when the network fails or returns NaN or infinite values, or values beyond the range of
-                ``save_dtype`` (the image is named), a decoding process dies, or the images' folder vanishes.
+                ``save_dtype`` (the image is named), a decoding process dies, or the folder of the images vanishes.
         """
         decoder = Decoder(images, **self._decoding)
         cuda = self.device.type == "cuda"
@@ -272,7 +274,7 @@ class Extractor:
                 )  # fmt: skip
 
     def _start(self, batch: Batch, stop: Callable[[], object]) -> tuple[int, _Pending]:
-        """Begin to compute features; returns of how many rows (all, or the whole passes before a stop), and these."""
+        """Begin to compute features; return the number of their rows (fewer after a stop) and the pending features."""
         pixels, n = batch.pixels.to(self.device, non_blocking=True), batch.n
         parts = []
         for first in range(0, n, self.rows_per_pass):
@@ -291,12 +293,12 @@ class Extractor:
                 y = self._run(x)
         except CogError:
             raise
-        except Exception as error:  # whatever a user's network raises
+        except Exception as error:  # a user's network may raise any exception
             if memory.is_exhausted(error):
                 task = f"extracting features of {len(pixels)} images at a time"
                 raise memory.explain(error, task=task, todo=f"lower {self._batch_key}") from error
             if self._width is None and self._format is torch.channels_last:
-                # A network with x.view(...) inside cannot work on this layout; it gets the usual one.
+                # A network that uses x.view(...) cannot work on this layout; the usual layout is tried.
                 self._use(torch.contiguous_format)
                 return self._forward(pixels)
             hint = "; does it work without FT_EXTRACT.COMPILE?" if self._compiled else ""
@@ -337,7 +339,7 @@ def pass_sizes(device: torch.device, *, crop: int, batch_size: int) -> tuple[int
 
 
 class _Pending:
-    """Features ``(n, d)``, float32 or float16, on their way from the device to the CPU."""
+    """Features ``(n, d)``, float32 or float16, in transfer from the device to the CPU."""
 
     def __init__(self, y: torch.Tensor) -> None:
         self._host, self._arrived = y, None
@@ -348,18 +350,18 @@ class _Pending:
             self._arrived.record()
 
     def is_done(self) -> bool:
-        """Whether the device has finished with them."""
+        """Return whether the device has computed and sent the features."""
         return self._arrived is None or self._arrived.query()
 
     def wait(self) -> torch.Tensor:
-        """Return them on the CPU."""
+        """Wait for the features and return them on the CPU."""
         if self._arrived is not None:
             self._arrived.synchronize()
         return self._host.cpu()
 
 
 def _require_folders(images: ImageList, batch: Batch) -> None:
-    """Tell a file that is missing from a file system that is: all folders were there when the images were listed."""
+    """Raise an error for failures that come from a lost file system: all folders existed when they were listed."""
     for row, reason in batch.failures:
         lost = images.store.lost(images.file(row))
         if lost is not None:
@@ -370,7 +372,7 @@ def _require_folders(images: ImageList, batch: Batch) -> None:
 
 
 def _first_bad_row(x: torch.Tensor) -> int | None:
-    """Return the first row of ``x`` that holds NaN or infinite values; None: there is none."""
+    """Return the first row of ``x`` that holds NaN or infinite values; None without such a row."""
     bad = (~torch.isfinite(x).all(dim=1)).nonzero().flatten()
     return int(bad[0]) if len(bad) else None
 

@@ -1,5 +1,7 @@
-"""Feature files (``X_Y.pth``), and the three things done to features before a classifier sees them:
-l2 normalization, the validation split, the few-shot draw.
+"""Feature files (``X_Y.pth``), and the preparation of features for classifiers.
+
+The preparation has five parts: l2 normalization, consecutive labels, the cap per class, the validation split and the
+few-shot draw.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from cog.runtime.safe_load import load_torch
 
 logger = logging.getLogger(__name__)
 
-#: Rows that are checked and normalized at a time: they stay in the processor's cache in between.
+#: Rows that are checked and normalized at a time; they stay in the processor's cache between the two.
 _CHUNK_ROWS = 512
 
 #: Types of features that can stay in their file.
 MAPPABLE = (torch.float32, torch.float16, torch.bfloat16)
 
-#: Norms below this one may have lost digits in float32, where squares below 1e-38 do.
+#: Norms below this value may have lost digits in float32, in which squares below 1e-38 lose digits.
 _SMALLEST_NORM = 1e-12
 
 
@@ -36,12 +38,13 @@ class FeatureSet:
     """Features and labels of one split.
 
     Attributes:
-        x: float32 ``(n, d)``; another floating type when it is written, memory-mapped or only opened as such.
-        y: int64 ``(n,)``; any integer type when it is only opened.
+        x: features ``(n, d)``, float32; features to be written, memory-mapped or only opened may have another floating
+            type.
+        y: labels ``(n,)``, int64; any integer type when the file is only opened.
         name: ``<model>_<dataset>_<split>``.
-        norms: ``(n, 1)`` when ``x`` is memory-mapped: divisors of its rows; float32, or float64 where some norms are
-            beyond float32's range (see :func:`row_norms`).
-        class_list: digest of the classes' names (:func:`cog.data.wnids.class_list_digest`), where they are known.
+        norms: divisors of the rows of a memory-mapped ``x``, ``(n, 1)``; float32, or float64 where :func:`row_norms`
+            needs it. None for features in memory.
+        class_list: digest of the names of the classes (:func:`cog.data.wnids.class_list_digest`); None: not known.
     """
 
     x: torch.Tensor
@@ -58,8 +61,8 @@ def check_pair(train: FeatureSet, test: FeatureSet) -> str:
     """Check that training and test features fit together.
 
     Returns:
-        A warning where their names tell that they are not the two splits of one model and data set, else "". Other test
-        sets of the same classes are a use, so that is no error.
+        A warning when the names are not those of the two splits of one model and data set, else "". This is no error,
+        because other test sets of the same classes are a valid use.
 
     Raises:
         CogError: features of different widths.
@@ -83,7 +86,7 @@ def save(features: FeatureSet, path: str | os.PathLike[str]) -> None:
     """Write ``X_Y.pth`` (``X`` in its type, ``Y`` int64, ``name``), whole or not at all.
 
     Raises:
-        CogError: when it cannot be written.
+        CogError: when the file cannot be written.
     """
     with files.atomic_write(path) as handle:
         torch.save(
@@ -97,11 +100,11 @@ def load(path: str | os.PathLike[str], *, normalize: bool = False, mapped: bool 
     Args:
         path: the file, or the folder that holds it.
         normalize: l2-normalize the rows.
-        mapped: leave the features in the file and map it, for features larger than memory; needs a type of
-            :data:`MAPPABLE` in a file of torch >= 1.6 (others are read).
+        mapped: whether to memory-map the features, for features larger than memory. Features of other types than
+            :data:`MAPPABLE`, in a file of torch < 1.6, or not stored row by row, are read nevertheless.
 
     Returns:
-        Features as float32 (float16, bfloat16 and float64 files are converted; mapped ones are as in the file), labels
+        Features as float32 (float16, bfloat16 and float64 files are converted; mapped features keep their type), labels
         as int64.
 
     Raises:
@@ -118,7 +121,7 @@ def load(path: str | os.PathLike[str], *, normalize: bool = False, mapped: bool 
 
 
 def _file(path: str | os.PathLike[str]) -> Path:
-    """Return the file of a path that names it or its folder."""
+    """Return the path of a feature file from its own path or that of its folder."""
     path = Path(path)
     return path / constants.FEATURES_FILE if path.is_dir() else path
 
@@ -163,7 +166,7 @@ def _open(path: Path, *, mapped: bool) -> Any:
     with contextlib.suppress(CogError):  # older containers cannot be mapped
         data = load_torch(path, mmap=True)
         x = data.get("X") if isinstance(data, dict) else None
-        # Rounded features become float32 right away: there is one copy of them in memory, not two.
+        # Rounded features are mapped, too: their conversion to float32 then makes the only copy in memory.
         if mapped or (isinstance(x, torch.Tensor) and x.dtype in MAPPABLE and x.dtype != torch.float32):
             return data
     return load_torch(path)
@@ -172,8 +175,8 @@ def _open(path: Path, *, mapped: bool) -> Any:
 def row_norms(x: torch.Tensor) -> torch.Tensor:
     """Return the l2 norm of every row of ``x`` ``(n, d)``, as ``(n, 1)``, correct for all finite rows.
 
-    In the type of ``x``, unless squares of some row leave the range of float32: then float64, which holds them all, and
-    in which the norms of the other rows have the values that they have in float32.
+    The norms have the type of ``x``. When the squares of some float32 row leave the range of float32, all norms are
+    float64; those of the other rows then keep their float32 values.
     """
     norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
     beyond = ((norms < _SMALLEST_NORM) | torch.isinf(norms))[:, 0]
@@ -199,20 +202,20 @@ def check_and_normalize_(
 ) -> torch.Tensor | None:
     """Refuse NaN and infinite features, and scale rows to unit length (zero rows stay zero; paper Sec. 4.1).
 
-    Both in one pass over the memory and in place: the features of a level take 9 GB. A row is finite when its norm is.
-    Rows of zeros are warned of.
+    Both are done in one pass over the memory and in place, because the features of a level take 9 GB. A row is finite
+    if its norm is finite. Rows of zeros cause a warning.
 
     Args:
-        x: ``(n, d)``, float32 if ``in_place``.
+        x: features ``(n, d)``, float32 if ``in_place``.
         source: name of the features in messages.
         normalize: whether rows are scaled.
         in_place: whether ``x`` is changed.
 
     Returns:
-        None, or without ``in_place`` the divisors of the rows ``(n, 1)``: ones without ``normalize``.
+        None with ``in_place``, else the divisors of the rows ``(n, 1)``, which are 1 without ``normalize``.
 
     Raises:
-        CogError: naming the number of rows that are not finite, and the first ones.
+        CogError: when rows are not finite; the message has their number and the first ones.
     """
     bad: list[int] = []
     n_zero = 0
@@ -248,11 +251,11 @@ def to_consecutive_labels(
 ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
     """Map labels to 0..C-1 in ascending order of the training labels.
 
-    Labels as extraction writes them come back unchanged.
+    The labels of an extraction are returned unchanged.
 
     Args:
-        train_y: int64 ``(n,)``, any values.
-        test_y: int64 ``(m,)``.
+        train_y: training labels, int64 ``(n,)``, any values.
+        test_y: test labels, int64 ``(m,)``.
 
     Returns:
         Both label vectors in 0..C-1, and the C original labels.
@@ -285,22 +288,22 @@ def to_consecutive_labels(
 def split_train_val(
     y: torch.Tensor, *, val_frac: float, rng: np.random.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Hold out a random part of every class to score hyper-parameters on (paper Sec. 4.1).
+    """Hold out a random part of every class for the scores of hyper-parameters (paper Sec. 4.1).
 
-    ``int(n * val_frac)`` images of each class, as in the original toolkit, but at least one when the class
-    has two or more (the original code lost classes of fewer than ``1 / val_frac`` images from training); a
-    class with one image stays in training only.
+    The part has ``int(n * val_frac)`` images of each class, as in the original toolkit, but at least one when the class
+    has two or more (the original code lost classes of fewer than ``1 / val_frac`` images from training). The image of
+    a class with a single one stays in the training part.
 
     Args:
-        y: int64 ``(n,)``.
-        val_frac: fraction held out.
+        y: labels, int64 ``(n,)``.
+        val_frac: fraction of each class to hold out.
         rng: source of the random choice.
 
     Returns:
         Rows of the training and of the validation part, int64, grouped by class.
 
     Raises:
-        CogError: when no class has two images: nothing could be held out.
+        CogError: when no class has two images, so that none can be held out.
     """
     train, val = [], []
     for rows in _rows_by_class(y):
@@ -323,7 +326,7 @@ def draw_few_shot(
 
     Args:
         y: int64 ``(n,)``, labels of all rows.
-        rows: int64, the rows to draw from.
+        rows: rows to draw from, int64.
         n_shot: images per class, 1 or more.
         rng: source of the random choice.
 
@@ -341,12 +344,12 @@ def draw_few_shot(
 def cap_per_class(y: torch.Tensor, n: int) -> tuple[torch.Tensor, int]:
     """Choose at most ``n`` random rows of every class (the paper's class-balanced variant, supplement B.1).
 
-    Part of the data set's definition, as the paper's choice of images is: the same for every seed and every model. Each
-    class has a random order of its own, of which the first ``n`` are taken: a smaller cap is a subset of a larger one,
-    and what is missing in one class changes no other.
+    The choice is a part of the data set's definition, like the paper's choice of images: it is the same for every seed
+    and every model. Each class has a random order of its own, of which the first ``n`` rows are taken: a smaller cap is
+    a subset of a larger one, and a missing image changes the choice in its own class only.
 
     Args:
-        y: int64 ``(n_rows,)``.
+        y: labels, int64 ``(n_rows,)``.
         n: rows per class, 1 or more.
 
     Returns:
@@ -360,7 +363,7 @@ def cap_per_class(y: torch.Tensor, n: int) -> tuple[torch.Tensor, int]:
 
 
 def _rows_by_class(y: torch.Tensor) -> list[np.ndarray]:
-    """Rows of each class in ascending order of label, each list ascending."""
+    """Return the rows of each class, ascending, in ascending order of the labels."""
     labels = y.numpy()
     order = np.argsort(labels, kind="stable")
     boundaries = np.flatnonzero(np.diff(labels[order])) + 1

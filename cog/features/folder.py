@@ -3,14 +3,14 @@
 ::
 
     X_Y.pth            the features, contract of the benchmark; put in place last
-    features.json      how they were made; "status" tells whether all images are in them
+    features.json      their description; "status" is "incomplete" when more images failed than were allowed
     image_paths.txt    one image path per row of X
     failed_images.txt  "<path>\\t<reason>" per image that could not be decoded (only when there are any)
-    .resume/           shards of an extraction that is not finished, see cog/features/shards.py
+    .resume/           shards of an unfinished extraction, see cog/features/shards.py
 
-When more images failed than were allowed, the features of the others are kept as ``X_Y.incomplete.pth``,
-which nothing mistakes for a result; the same command with ``--allow_failures`` turns it into ``X_Y.pth``
-without another extraction.
+When more images failed than were allowed, the features of the others are kept as ``X_Y.incomplete.pth``, which no
+command takes for a result; the same command with ``--allow_failures`` turns it into ``X_Y.pth`` without another
+extraction.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PATHS_FILE = "image_paths.txt"
 FAILURES_FILE = "failed_images.txt"
 INCOMPLETE_FILE = "X_Y.incomplete.pth"
 
-#: Beside the description of features that a study has deleted when its runs were done.
+#: File that marks features as deleted by a study after its runs; their description stays beside it.
 DELETED_FILE = "deleted.json"
 
 #: Entries of features.json that must agree for two extractions to be the same.
@@ -61,21 +61,21 @@ IDENTITY = (
     "limit",
 )
 
-# What an entry was before it was recorded.
+# Values of entries that earlier versions did not record.
 _BEFORE = {"decode": "exact", "save_dtype": "float32"}
 
 
 def no_features(file: Path, split: str = "") -> CogError:
-    """Return the error of an ``X_Y.pth`` that is not there, with what to do."""
+    """Return the error about a missing ``X_Y.pth``, with advice."""
     if (file.parent / DELETED_FILE).is_file():
         why = f", deleted by --delete_features of a study ({DELETED_FILE}); run extract_features.py again"
     else:
         why = f"; run extract_features.py first, or check the path{_did_you_mean(file)}"
-    return CogError(f"there are no {split} features {file}{why}")  # which makes one space of two
+    return CogError(f"there are no {split} features {file}{why}")  # CogError joins two spaces
 
 
 def _did_you_mean(file: Path) -> str:
-    """Return the model or data set that was probably meant by features in the layout, of which there is no folder."""
+    """Return a hint at the model or data set that was probably meant; "" when their folders exist."""
     folder = file if file.name.startswith("features_") else file.parent
     model, dataset = folder.parent.parent, folder.parent
     if model.is_dir():
@@ -88,11 +88,11 @@ def _did_you_mean(file: Path) -> str:
 
 
 def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] | None:
-    """Return the image of each row of a feature file; None when no list is beside it (the original toolkit).
+    """Return the image path of each row of a feature file; None without a list (the original toolkit wrote none).
 
     Args:
-        features: ``X_Y.pth``.
-        n_rows: expected number of images.
+        features: path of ``X_Y.pth``.
+        n_rows: expected number of images; None: not checked.
 
     Raises:
         CogError: another number of images, or a list that cannot be read.
@@ -113,9 +113,8 @@ class FeatureFolder(OutputFolder):
     """The output folder of one extraction, see :class:`~cog.runtime.output_folder.OutputFolder`.
 
     Args:
-        identity: the entries named in ``IDENTITY``, and those of features.json that are known before the features are
-            computed.
-        allow_failures: number of failed images that is acceptable.
+        identity: entries of features.json that are known before the extraction, including those named in ``IDENTITY``.
+        allow_failures: acceptable number of failed images.
     """
 
     markers = (constants.FEATURES_FILE, METADATA_FILE)
@@ -140,14 +139,14 @@ class FeatureFolder(OutputFolder):
 
     @property
     def features_file(self) -> Path:
-        """``X_Y.pth``."""
+        """Path of ``X_Y.pth``."""
         return self.path / constants.FEATURES_FILE
 
     def metadata(self, *, of_output: Path | None = None) -> dict[str, Any] | None:
-        """Return features.json, or None when there is none (features of the original toolkit).
+        """Return the contents of features.json; None without the file (features of the original toolkit).
 
         Args:
-            of_output: what is made of the features; must belong to the same ``--limit`` as they do.
+            of_output: output that is made from the features; it must belong to the same ``--limit`` as the features.
         """
         path = self.path / METADATA_FILE
         data = files.read_json(path) if path.is_file() else None
@@ -165,32 +164,32 @@ class FeatureFolder(OutputFolder):
         return data
 
     def is_complete(self) -> bool:
-        """Whether ``X_Y.pth`` is there; it only ever appears whole."""
+        """Return whether ``X_Y.pth`` exists; it only appears whole."""
         return self.features_file.is_file()
 
     def has_incomplete(self) -> bool:
-        """Whether features were kept that lack failed images."""
+        """Return whether the folder has ``X_Y.incomplete.pth`` and no ``X_Y.pth``."""
         return (self.path / INCOMPLETE_FILE).is_file() and not self.is_complete()
 
     def compare(self, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-        """Return one difference per entry named in ``IDENTITY``; of other images their numbers, where known."""
+        """Return the differences in the entries named in ``IDENTITY``; for other images, their numbers if known."""
         before = {key: stored.get(key, _BEFORE.get(key)) for key in IDENTITY}
         after = {key: wanted.get(key) for key in IDENTITY}
         lists = [known.pop("image_list_sha256") for known in (before, after)]
-        found = differences(before, after)
+        changed = differences(before, after)
         if lists[0] != lists[1]:
             numbers = [known["n_images"] for known in (stored, wanted) if "n_images" in known]
-            found.append(
+            changed.append(
                 f"other images: {' -> '.join(map(str, numbers))}" if len(numbers) == 2 else "other images"
             )
-        return found
+        return changed
 
     def require_usable(self) -> None:
-        """Refuse a folder that features cannot go to, before anything else is looked at.
+        """Refuse a folder that cannot take the features; to be called before any other check.
 
         Raises:
-            CogError: when something is in the way, or there are features of unknown making, neither to be kept nor to
-                be replaced.
+            CogError: when a folder has the name of one of the files, or features without a description may neither be
+                kept nor be replaced.
         """
         for name in (*self.replaced(), METADATA_FILE, PATHS_FILE):
             if (self.path / name).is_dir():
@@ -204,11 +203,11 @@ class FeatureFolder(OutputFolder):
             )
 
     def replaced(self) -> tuple[str, ...]:
-        """Return the names of files that give way to new features."""
+        """Return the names of the files that new features replace."""
         return (constants.FEATURES_FILE, INCOMPLETE_FILE, FAILURES_FILE, DELETED_FILE)
 
     def holds_result(self) -> bool:
-        """Whether complete features are there, made in the same way or not known how."""
+        """Return whether the folder has complete features with this identity, or of unknown origin to be kept."""
         self.require_usable()
         if self.overwrite or not self.is_complete():
             return False
@@ -221,13 +220,13 @@ class FeatureFolder(OutputFolder):
         return True
 
     def needs_claim(self) -> bool:
-        """Whether a claim is needed: kept features of an earlier run may be accepted, too."""
+        """Return whether a claim is needed, also because incomplete features may be acceptable."""
         return self.has_incomplete() or super().needs_claim()
 
     def accept(self) -> bool:
-        """Turn the kept features of an earlier run into the result, when they match and are now allowed.
+        """Make incomplete features the result if they match and have few enough failures; return whether they do.
 
-        A failed image that can be decoded by now deserves a new extraction.
+        When a failed image can be decoded now, the features are not accepted but extracted again.
         """
         stored = self.metadata() if self.has_incomplete() else None
         if not stored:
@@ -249,9 +248,9 @@ class FeatureFolder(OutputFolder):
     def check_unfinished(
         self, identity: Mapping[str, Any], versions: Mapping[str, Any] | None = None
     ) -> list[str]:
-        """Return how unfinished work differs; with ``overwrite`` only work that was begun with it is continued.
+        """Return the differences of unfinished work; with ``overwrite``, only work begun with it is continued.
 
-        Job schedulers repeat the command of an interrupted job: that one has to come to an end.
+        Job schedulers repeat the command of an interrupted job, which must come to an end also with ``--overwrite``.
         """
         changed = super().check_unfinished(identity, versions)
         stored = self.resume.read()
@@ -260,12 +259,12 @@ class FeatureFolder(OutputFolder):
         return changed
 
     def has_leftovers(self) -> bool:
-        """Whether the shards are there that the features were made of."""
+        """Return whether the shards of the features still exist."""
         stored = self.resume.read()
         return stored is not None and not self.compare(stored["identity"], self.identity)
 
     def announce_done(self) -> None:
-        """Say that the features are complete, and whether unfinished work of other settings lies beside them."""
+        """Log that the features are complete, and whether the folder has unfinished work with other settings."""
         logger.info("%s is complete, skipped", self.features_file)
         if self.resume.path.is_dir() and not self.has_leftovers():
             logger.info("%s holds unfinished work of other settings", self.resume.path)
@@ -293,23 +292,23 @@ class FeatureFolder(OutputFolder):
         image_paths: list[str],
         failures: list[tuple[str, str]],
     ) -> None:
-        """Put the features in place, and how they were made.
+        """Publish the features and their description.
 
         Args:
-            claim: of this folder.
+            claim: claim of this folder.
             feature_set: the features, one row per decoded image.
-            metadata: goes into features.json, after the identity.
+            metadata: entries of features.json after the identity.
             image_paths: path of each row, relative to the images' root.
             failures: ``(path, reason)`` of the images that are missing from the features; with more than are
-                acceptable, these are called ``X_Y.incomplete.pth``.
+                acceptable, the file of the features is named ``X_Y.incomplete.pth``.
 
         Raises:
-            LockedError: when someone else has the folder by now.
-            CogError: when it cannot be written to.
+            LockedError: when another process holds the folder by now.
+            CogError: when the folder cannot be written to.
         """
         from cog.features import feature_files  # imports torch, which --help must not wait for
 
-        # no image at all is no result
+        # features of no image are not a result
         accepted = len(failures) <= self.allow_failures and bool(image_paths)
         status = "complete" if accepted else "incomplete"
         counts = {"status": status, "n_failed": len(failures), "allow_failures": self.allow_failures}
@@ -324,10 +323,10 @@ class FeatureFolder(OutputFolder):
             files.write_json(stage / METADATA_FILE, counts | self.identity | metadata)
 
     def require_complete(self) -> None:
-        """Refuse features that lack more images than allowed, with the ways out.
+        """Refuse features that lack more images than allowed, with the remedies in the message.
 
         Raises:
-            FailedImagesError: when more failed than were allowed.
+            FailedImagesError: when more images failed than were allowed.
         """
         stored = self.metadata() or {}
         if stored.get("status") != "incomplete":

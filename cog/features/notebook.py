@@ -1,4 +1,4 @@
-"""Features of images in a notebook, with the bits of ``extract_features.py``."""
+"""Features of images in a notebook, equal bit for bit to those of ``extract_features.py``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cog.models.sources import find_spec, is_library_model
 from cog.models.zoo import MODELS
 from cog.runtime.device import require_precision, resolve_device
 
-#: Name of a module that has none.
+#: Model name of a module without a name.
 OWN_NETWORK = "own_network"
 
 
@@ -38,22 +38,22 @@ def extract_features(
     opts: Sequence[object] = (),
     normalize: bool = False,
 ) -> FeatureSet:
-    """Compute the features of images.
+    """Return the features of images.
 
     Args:
-        backbone: from :func:`cog.load_backbone`, or any module that maps float32 ``(B, 3, H, W)`` to ``(B, D)``; it is
-            moved to the device, and frozen.
-        images: a folder with a folder per class, or archives of these (docs/data.md); or a list of images.
+        backbone: network from :func:`cog.load_backbone`, or any module that maps float32 ``(B, 3, H, W)`` to
+            ``(B, D)``; it is moved to the device, and frozen.
+        images: folder with a folder per class, or with archives of such folders (docs/data.md); or an image list.
         name: ``<model_title>_<architecture_name>`` (default: the backbone's name).
         device: value of ``--device``; None: CUDA when there is a GPU, else the CPU.
-        n_workers: decoding threads; 0 decodes in between.
-        opts: ``[KEY, VALUE, ...]`` of the configuration, such as ``["FT_EXTRACT.IMAGE_CROP_SIZE", 96]``. Without them a
-            model of the zoo or of a library gets its own input size, mean and standard deviation, a user's loader those
-            that it declares, and other modules the protocol's.
-        normalize: scale the rows to unit length, as the protocol's classifiers see them.
+        n_workers: decoding threads; 0: the calling thread decodes between the batches.
+        opts: ``[KEY, VALUE, ...]`` of the configuration, such as ``["FT_EXTRACT.IMAGE_CROP_SIZE", 96]``. Without them,
+            input size, mean and standard deviation are those that a model of the zoo or of a library, or a user's
+            loader, declares, and those of the protocol for other modules.
+        normalize: whether to scale the rows to unit length, as for the classifiers of the protocol.
 
     Returns:
-        Float32 features ``(n, d)`` and int64 labels ``(n,)``, the places of the sorted class folders.
+        Float32 features ``(n, d)`` and int64 labels ``(n,)``, the positions of the sorted class folders.
 
     Raises:
         CogError: no images, an unusable configuration, a network that fails.

@@ -1,10 +1,11 @@
 """Principal components of training features (``CLF.PCA_DIM``), exact and in bounded memory.
 
 The first version of the paper fits scikit-learn's PCA to the training features of each data set and trains on the first
-32 to 1024 components (its section 4.4). Here they come from the covariance: one pass over the rows, whose products are
-summed in float64 around the mean of the first rows (so that a large common offset cancels nothing), then the
-eigenvectors of a ``(D, D)`` matrix. With ``CLF.NORM_FTS`` the projections are l2-normalized afterwards, so that the
-classifier sees the scale that its learning rates are made for (``CLF.PCA_NORM after``), or the features before.
+32 to 1024 components (its section 4.4). Here the components come from the covariance: one pass over the rows sums up
+their products in float64 around the mean of the first rows (so that a large common offset causes no cancellation), and
+the components are the eigenvectors of this ``(D, D)`` matrix. With ``CLF.NORM_FTS``, either the projections are
+l2-normalized (``CLF.PCA_NORM after``), which gives the classifier inputs of the scale that its learning rates are made
+for, or the features are, before the projection.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from cog.runtime.device import exact_float32
 
 logger = logging.getLogger(__name__)
 
-#: Rows in float64 at a time: 2048 x 2048 of them are 34 MB.
+#: Rows converted to float64 at a time: 2048 rows of 2048 features take 34 MB.
 _CHUNK = 2048
 
-#: Columns of the covariance computed at a time. It is symmetric: blocks on and above the diagonal suffice.
+#: Columns of the covariance computed at a time. The matrix is symmetric: blocks on and above the diagonal suffice.
 _BLOCK = 256
 
 #: Numbers of components whose share of the variance is recorded.
@@ -36,10 +37,10 @@ class Pca:
     """Principal components of ``n`` rows.
 
     Attributes:
-        mean: float64 ``(D,)``.
-        components: float64 ``(D, D)``, one per row, by falling variance; the entry of largest magnitude of each is
-            positive (scikit-learn's convention).
-        variances: float64 ``(D,)`` along the components, with n - 1 in the denominator.
+        mean: mean of the rows, float64 ``(D,)``.
+        components: principal components, float64 ``(D, D)``, one per row, by falling variance; the entry of largest
+            magnitude of each is positive (scikit-learn's convention).
+        variances: variances along the components, float64 ``(D,)``, with n - 1 in the denominator.
         n_rows: n.
     """
 
@@ -50,7 +51,7 @@ class Pca:
 
     @property
     def rank(self) -> int:
-        """Components with a variance that is more than rounding."""
+        """Number of components with a variance above rounding errors."""
         floor = self.variances[0] * len(self.mean) * torch.finfo(torch.float64).eps
         return int((self.variances > floor).sum())
 
@@ -59,7 +60,7 @@ class Pca:
         return float(self.variances[:dim].sum() / self.variances.sum())
 
     def as_dict(self, dim: int) -> dict[str, Any]:
-        """Return the record of a projection on ``dim`` components for results.json."""
+        """Return the record of a projection onto ``dim`` components for results.json."""
         shares = {str(k): round(self.explained(k), 9) for k in (*_MILESTONES, dim) if k <= dim}
         return {
             "dim": dim,
@@ -86,18 +87,18 @@ def fit(
     norms: torch.Tensor | None = None,
     device: torch.device | None = None,
 ) -> Pca:
-    """Find the principal components of the rows of ``x``.
+    """Return the principal components of the rows of ``x``.
 
     Args:
-        x: float32 ``(n, D)`` on the CPU, in memory or mapped from a file; only read.
-        rows: int64, the rows to fit to; None: all.
-        norms: divisors of all rows of ``x``, ``(n, 1)``; None: none.
+        x: features ``(n, D)`` on the CPU, not changed: float32, or mapped from a file in the type of the file.
+        rows: rows to fit to, int64; None: all.
+        norms: divisors of all rows of ``x``, ``(n, 1)``; None: no division.
         device: device of the computation; it needs float64.
     """
     device = device or torch.device("cpu")
     n_rows, dim = len(x) if rows is None else len(rows), x.shape[1]
     starts = range(0, dim, _BLOCK)
-    # Block i: columns [256 i, 256 (i + 1)) against all from 256 i on.
+    # Block i: products of columns [256 i, 256 (i + 1)) with all columns from 256 i on.
     blocks = [
         torch.zeros(min(_BLOCK, dim - start), dim - start, dtype=torch.float64, device=device)
         for start in starts
@@ -137,22 +138,22 @@ def project(
     in_place: bool = False,
     device: torch.device | None = None,
 ) -> torch.Tensor:
-    """Return the first ``dim`` principal components of the rows, float32 ``(n, dim)`` on the CPU.
+    """Return the projections of rows onto the first ``dim`` principal components, float32 ``(n, dim)`` on the CPU.
 
     Args:
-        x: float32 ``(n, D)``, contiguous, on the CPU.
-        pca: from :func:`fit`.
-        dim: at most D.
-        rows: int64, ascending, the rows to project; None: all.
+        x: features as for :func:`fit`; contiguous float32 with ``in_place``.
+        pca: principal components from :func:`fit`.
+        dim: number of components, at most D.
+        rows: rows to project, int64, ascending; None: all.
         norms: see :func:`fit`.
-        in_place: put the result at the beginning of the memory of ``x``, whose values are lost.
+        in_place: whether to write the result to the beginning of the memory of ``x``, whose values are lost.
         device: device of the computation.
     """
     device = device or torch.device("cpu")
     n_rows = len(x) if rows is None else len(rows)
     basis = pca.components[:dim].T.float().contiguous().to(device)
     mean = pca.mean.to(device)
-    # A row of the result ends before the row of x that it comes from does, and that has been read by then.
+    # A row of the result ends no later than the row of x that it comes from, which has been read before.
     out = x.view(-1)[: n_rows * dim].view(n_rows, dim) if in_place else torch.empty(n_rows, dim)
     with exact_float32():
         for start in range(0, n_rows, _CHUNK):
@@ -175,10 +176,10 @@ def timed_fit(
     device: torch.device,
     source: str,
 ) -> Pca:
-    """Fit, refuse components that do not exist, and log the share of the variance.
+    """Return the principal components of rows, and log the variance share of the first ``dim``.
 
     Raises:
-        CogError: when there are fewer than ``dim`` features, or directions in which they vary.
+        CogError: when there are fewer than ``dim`` features, or directions in which the features vary.
     """
     if dim > x.shape[1]:
         raise CogError(

@@ -1,4 +1,4 @@
-"""The plan of an extraction: which images go through which network into which folders, and whether that can be done."""
+"""The plan of an extraction: the images, the network and the output folders, and their checks."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class ExtractJob:
 class ExtractionPlan:
     """A call of ``extract_features.py``; most fields are the values of its flags.
 
-    Properties are computed, and checked, when they are first asked for. An execution asks for :attr:`jobs` and ends at
-    the first fault; ``--check`` (:mod:`cog.features.check`) asks for one part after the other and reports all faults.
+    Properties are computed and checked at their first use. An execution uses :attr:`jobs` and ends at the first fault;
+    ``--check`` (:mod:`cog.features.check`) uses one part after the other and reports all faults.
 
     Attributes:
-        rank: this process among those of the start.
-        since: start of the process (seconds since the epoch).
+        rank: rank of this process among those that were started together.
+        since: start of this process, in seconds since the epoch.
     """
 
     model: ModelRequest
@@ -79,7 +79,7 @@ class ExtractionPlan:
 
     @cached_property
     def folders(self) -> dict[tuple[str, str], FeatureFolder]:
-        """The output folder of every data set and split."""
+        """Output folders by data set and split."""
         _, model_dir = self.model.paths
         if self.model.output_dir is not None:
             if len(self.pairs) > 1:
@@ -130,7 +130,7 @@ class ExtractionPlan:
 
     @cached_property
     def jobs(self) -> list[ExtractJob]:
-        """All jobs, complete ones included, after everything has been checked that needs no network.
+        """All jobs, including complete ones, after all checks that need no network.
 
         Raises:
             CogError: at the first fault.
@@ -143,11 +143,11 @@ class ExtractionPlan:
         return [self.job(pair) for pair in self.folders]
 
     def pending(self) -> list[ExtractJob]:
-        """Return the jobs whose features are not complete, and do not become so without the network.
+        """Return the jobs whose features are not complete and cannot be completed without the network.
 
         Raises:
-            LockedError: when another start is at work on one.
-            CogError: when there are features that were made differently.
+            LockedError: when a process of another start works on one of the jobs.
+            CogError: when a folder has features that were made differently.
         """
         todo = []
         for job in self.jobs:

@@ -1,12 +1,12 @@
-"""Features of other data sets, put together from rows that were extracted already.
+"""Features of new data sets, composed of rows that were extracted already.
 
-:func:`resplit` divides the images of a level anew into training and test images. The published split is one random draw
-of 50 test images per concept, and the default everywhere; a draw with another seed becomes a data set of its own,
-``cog_l1_split3``. :func:`regroup` groups the concepts of the levels otherwise: levels by another similarity rank the
-same concepts again (supplement D).
+:func:`resplit` draws another split of the images of a level into training and test images. The published split is one
+random draw of 50 test images per concept, and the default everywhere; a draw with seed 3 gives a data set of its own,
+``cog_l1_split3``. :func:`regroup` composes other levels of the same concepts: another similarity ranks the concepts in
+another order (supplement D).
 
-The identity of such features has, in the place of the list of images, a digest of the arrangement and of samples of the
-source files: other features, or another arrangement, are refused like another extraction.
+In the identity of such features, a digest of the arrangement and of samples of the source files replaces the digest of
+the image list: results from other features, or in another arrangement, are refused like those of another extraction.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from cog.features.folder import PATHS_FILE, FeatureFolder, no_features, read_ima
 from cog.paths import ModelDir
 from cog.runtime.resume_dir import sample_sha256
 
-#: Entries of the source's features.json that are of its own extraction.
+#: Entries of the source's features.json that hold for its own extraction only.
 _OF_SOURCE = frozenset({"status", "n_failed", "allow_failures", "dataset", "split", "image_list_sha256"})
 
 
 def resplit(model_dir: ModelDir, dataset: str, split_seed: int, *, overwrite: bool = False) -> str:
-    """Write the features of a data set under another split; complete ones are kept.
+    """Write the features of a data set in another split; complete features are kept.
 
     Args:
-        model_dir: the model's folder.
-        dataset: data set whose features of both splits are there.
+        model_dir: folder of the model.
+        dataset: data set with features of both splits.
         split_seed: seed of the draw.
         overwrite: whether to replace features that were made differently.
 
@@ -44,7 +44,7 @@ def resplit(model_dir: ModelDir, dataset: str, split_seed: int, *, overwrite: bo
         The name of the new data set.
 
     Raises:
-        CogError: missing features, a data set whose test images are of another collection, another result there.
+        CogError: missing features, a data set whose test images are of another collection, another result in a folder.
     """
     if dataset in (constants.IN1K, constants.IN1K_BLURRED):
         raise CogError(
@@ -75,14 +75,14 @@ def resplit(model_dir: ModelDir, dataset: str, split_seed: int, *, overwrite: bo
 def draw_rows(
     labels: np.ndarray, is_test: np.ndarray, names: list[str], *, split_seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Divide images anew, class by class, with as many test images as before.
+    """Draw another split of images, class by class, with the same numbers of test images.
 
     The draw is that of :func:`cog.data.split_files.draw`: it depends on the seed, the class and the names of its
     images, so it is the same for every model.
 
     Args:
         labels: class of each image, int64 ``(n,)``.
-        is_test: whether it was a test image, bool ``(n,)``.
+        is_test: whether each image was a test image, bool ``(n,)``.
         names: name of each image, without repetition.
         split_seed: seed of the draw.
 
@@ -106,10 +106,10 @@ def draw_rows(
 
 
 def _image_names(sources: Sequence[FeatureFolder], features: Sequence[FeatureSet]) -> list[str]:
-    """Return the names of the images of both splits; where none are known, their rows in place of them.
+    """Return the names of the images of both splits; without lists of images, split and row are the name.
 
     Raises:
-        CogError: names that do not fit the features.
+        CogError: names that do not fit the features, or that both splits have.
     """
     train, test = (
         read_image_paths(source.features_file, n_rows=len(part))
@@ -131,17 +131,17 @@ def _image_names(sources: Sequence[FeatureFolder], features: Sequence[FeatureSet
 def regroup(
     source: ModelDir, target: ModelDir, dataset: str, wnids: Sequence[str], *, levels: Sequence[str]
 ) -> None:
-    """Write the features of one new level, training and test; complete ones are kept.
+    """Write the training and test features of one new level; complete features are kept.
 
     Args:
-        source: folder of the model whose features are there.
+        source: folder of the model with the features of ``levels``.
         target: folder of the model among the results on other levels.
         dataset: name of the new level.
-        wnids: its concepts.
+        wnids: concepts of the new level.
         levels: data sets that have the features of these concepts.
 
     Raises:
-        CogError: features or names of images that are missing, a concept without features, another result there.
+        CogError: missing features or names of images, a concept without features, another result in a folder.
     """
     wnids = sorted(wnids)
     for split in constants.SPLITS:
@@ -166,10 +166,10 @@ def regroup(
 def _rows_of_concepts(
     sources: Sequence[FeatureFolder], features: Sequence[FeatureSet]
 ) -> tuple[list[str], dict[str, list[int]]]:
-    """Return the names of the images, and the rows of each concept, the files counted through.
+    """Return the names of the images of all files together, and the rows of each concept among them.
 
     Raises:
-        CogError: when the names of a file's images are not known.
+        CogError: when a file has no list of its images.
     """
     names: list[str] = []
     rows_of: dict[str, list[int]] = {}
@@ -188,7 +188,7 @@ def _rows_of_concepts(
     return names, rows_of
 
 
-# --- what both have in common
+# --- common to both
 
 
 def _target(
@@ -220,14 +220,14 @@ def _target(
         if not source.is_complete():
             raise no_features(source.features_file)
         digest.update(sample_sha256(source.features_file).encode())
-    own = {
+    changed = {
         "dataset": dataset,
         "split": split,
         "save_dtype": "float32",
         "image_list_sha256": digest.hexdigest(),
     }
     made = {key: value for key, value in (like.metadata() or {}).items() if key not in _OF_SOURCE}
-    identity = {"decode": "exact"} | made | own
+    identity = {"decode": "exact"} | made | changed
     return FeatureFolder(model_dir.features(dataset, split), identity, overwrite=overwrite)
 
 
@@ -266,7 +266,7 @@ def _publish(
 
 
 def _take(features: Sequence[FeatureSet], rows: torch.Tensor) -> torch.Tensor:
-    """Return rows of several feature sets, counted through, as float32 ``(len(rows), d)``."""
+    """Return rows of several feature sets, numbered as if these were one, as float32 ``(len(rows), d)``."""
     x = torch.empty(len(rows), features[0].x.shape[1])
     first = 0
     for part in features:

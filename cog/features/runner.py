@@ -1,7 +1,7 @@
-"""Extract what a plan has left to do: the network is loaded once, data sets and splits follow one after the other.
+"""Execution of the pending jobs of a plan: the network is loaded once, the jobs are done one after the other.
 
-Of several processes started together, rank 0 leads: it claims the output folder, and publishes what all have saved. See
-:mod:`cog.features.sharing` for the others.
+Of several processes started together, rank 0 claims the output folder, and publishes the rows that all processes have
+saved; see :mod:`cog.features.sharing` for the others.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Times that finished ranges may turn out to be damaged before the storage is not trusted any more.
+#: Number of times that damaged ranges are computed again before the storage counts as unreliable.
 _MOST_REPAIRS = 3
 
 
 def run(plan: ExtractionPlan, jobs: Sequence[ExtractJob]) -> None:
-    """Extract jobs.
+    """Extract the features of jobs.
 
     Args:
-        plan: says how.
-        jobs: those of the plan that are not complete.
+        plan: plan of the extraction.
+        jobs: jobs of the plan that are not complete.
 
     Raises:
-        Interrupted: when a signal asked to end.
-        CogError: at the first fault of a single job; of several, after all have been tried: a
-            :class:`FailedImagesError` when only images failed.
+        Interrupted: when a signal has asked the process to end.
+        CogError: when a job failed; with several jobs in the plan, after all have been tried. It is a
+            :class:`FailedImagesError` when all failures are of images.
     """
     several = len(plan.jobs) > 1
     workers = usable_workers(plan.cfg.FT_EXTRACT.N_WORKERS)
@@ -103,7 +103,7 @@ def _load_extractor(plan: ExtractionPlan, jobs: Sequence[ExtractJob], *, n_worke
 def _extractor(
     plan: ExtractionPlan, device: torch.device, *, n_workers: int, compiled: bool | None = None
 ) -> tuple[Extractor, str]:
-    """Return what runs the network, and a line about what the network sees and gives."""
+    """Return the extractor with the network, and a line about the input and output of the network."""
     backbone = plan.model.load(device, plan.cfg)
     if backbone.feature_dim is None:
         probe(backbone, plan.cfg.FT_EXTRACT.IMAGE_CROP_SIZE)
@@ -115,10 +115,10 @@ def try_network(plan: ExtractionPlan, images: ImageList) -> tuple[int, str]:
     """Compute the features of the first image of a list, on the CPU.
 
     Returns:
-        Their number, and a line that describes them.
+        The number of features, and a line that describes them.
 
     Raises:
-        CogError: the network cannot be loaded, or fails.
+        CogError: when the network cannot be loaded, or fails.
     """
     extractor, summary = _extractor(plan, torch.device("cpu"), n_workers=0, compiled=False)
     features = extractor.extract(images, [(0, 1)])
@@ -142,10 +142,10 @@ def extract(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, labe
         label: of the progress, which in rank 0 counts the images of all processes.
 
     Raises:
-        Interrupted: when a signal asked to end, or rank 0 has ended.
+        Interrupted: when a signal has asked the process to end, or rank 0 has ended.
         FailedImagesError: when more images failed than are allowed.
-        LockedError: when another start is at work there.
-        CogError: when something went wrong; finished rows are kept.
+        LockedError: when a process of another start works in the folder.
+        CogError: when the extraction fails; finished rows are kept.
     """
     if plan.rank.leads:
         _lead(job, extractor, plan, label=label)
@@ -190,7 +190,7 @@ def _help(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label:
                 _wait(job, work, progress)
     except signals.Interrupted:
         raise
-    except CogError:  # it may be that rank 0 has ended and cleaned up
+    except CogError:  # rank 0 may have ended and removed the shards
         signals.check(f"{job.label} is not complete")
         if is_led():
             raise
@@ -200,8 +200,8 @@ def _help(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label:
 def _work_versions(plan: ExtractionPlan, device: torch.device, rows_per_pass: int) -> dict[str, Any]:
     """Return what has to agree, beside the identity of the features, for rows of several sessions to be put together.
 
-    That is more than for finished features to be accepted: whatever changes their last bits, except for the model of
-    the GPU.
+    Beyond the requirements for finished features, these entries cover all that changes their last bits, except for the
+    model of the GPU.
     """
     packages = ("torch", "torchvision", "pillow")
     versions = provenance.versions(packages)
@@ -319,7 +319,7 @@ def _check_signals(job: ExtractJob, work: Shards) -> None:
 
 @contextlib.contextmanager
 def _threads(n_threads: int) -> Iterator[None]:
-    """Compute with as many threads as the work was begun with, where the bits depend on it."""
+    """Use ``n_threads`` threads of PyTorch in the block, as the work was begun; 0: the bits do not depend on them."""
     before = torch.get_num_threads()
     if n_threads in (0, before):
         yield

@@ -1,17 +1,17 @@
-"""Extraction in progress: finished row ranges on disk, so that no image has to be computed twice.
+"""The work in progress of an extraction: finished row ranges on disk, so that no image is computed twice.
 
 ::
 
     features_<split>/.resume/
-        manifest.json                       identity of the work; a restart must want the same
+        manifest.json                       identity of the work, which must be the same for a restart
         rows-000000000-000008192.npy        features of the decoded images of these rows, float32, float16, or bits of
                                             bfloat16 as int16
         rows-000000000-000008192.json       marker of the range: failures, checksum, device; written after the data
-        unit-00003.lock                     some process computes unit 3 (only with several processes)
+        unit-00003.lock                     lock of the process that computes unit 3 (only with several processes)
 
-A range begins at a multiple of the images per forward pass, so that its features do not depend on how the rows were cut
-into ranges, by whom and when. Every file appears whole or not at all; a range counts when its marker is there. Ranges
-that overlap (of a process that was taken for dead) hold the same numbers; one of them is used.
+A range begins at a multiple of the images per forward pass, so that its features do not depend on the division of the
+rows into ranges. Every file appears whole or not at all; a range is finished when its marker exists. Ranges that
+overlap (of a process that was taken for dead) hold the same numbers; one of them is used.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ _PARSER = threading.Lock()
 
 @dataclass(frozen=True)
 class Manifest:
-    """The identity of an extraction in progress, and the processes at work on it.
+    """The identity of an extraction in progress, and the processes that work on it.
 
     Attributes:
-        work: random; shards belong to the manifest whose ``work`` they carry.
-        identity: everything that decides the bits of the features; equal for all processes and restarts.
-        n_rows: images in the list.
+        work: random name of the work; a shard belongs to the manifest with the same ``work``.
+        identity: all entries that determine the bits of the features; equal for all processes and restarts.
+        n_rows: number of images in the list.
         unit_rows: rows that one of several processes claims at a time.
-        n_threads: of PyTorch, where the bits depend on it (on a CPU); 0 elsewhere.
+        n_threads: threads of PyTorch on a CPU, where the bits depend on them; 0 on other devices.
         overwrites: whether the work was begun with ``--overwrite``.
-        group: processes started together, see :class:`cog.runtime.ranks.Rank`.
-        leader: token of the lock of the one that publishes.
+        group: name of the processes started together, see :class:`cog.runtime.ranks.Rank`.
+        leader: token of the lock of the process that publishes.
     """
 
     work: str
@@ -88,11 +88,11 @@ class Shard:
         first: first row.
         stop: row after the last one.
         n_features: number of decoded images.
-        dim: their dimension, 0 without images.
+        dim: dimension of the features; 0 without decoded images.
         dtype: ``float32``, ``float16`` or ``bfloat16``.
-        sha256: of the features' bytes.
+        sha256: SHA-256 of the bytes of the features.
         failures: ``[row, reason]`` of the images that could not be decoded, in row order.
-        device: name of the device that computed it.
+        device: name of the device that computed the features.
         seconds: computing time.
     """
 
@@ -114,7 +114,7 @@ class Shard:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Return the manifest of the work in an output folder; None when there is none, or a damaged one."""
+    """Return the manifest of the work in an output folder; None when it is missing or damaged."""
     return files.read_record(folder / FOLDER / MANIFEST_FILE, Manifest)
 
 
@@ -139,17 +139,17 @@ class Shards(ResumeFolder):
         return {"identity": stored.identity, "versions": stored.identity, "replaces": stored.overwrites}
 
     def has_progress(self) -> bool:
-        """Whether there are finished ranges."""
+        """Return whether the folder has finished ranges."""
         return bool(self._markers())
 
     def begin(
         self, manifest: Manifest, *, stale_reason: Callable[[Shard], str | None] = lambda shard: None
     ) -> None:
-        """Continue the work in the folder, or begin it; the folder is claimed, and other work discarded.
+        """Continue the work in the folder, or begin it, after the folder was claimed and other work discarded.
 
         Args:
-            manifest: of new work; of older work ``work``, ``n_threads`` and ``overwrites`` are kept.
-            stale_reason: returns why a finished shard has to be computed again; None keeps it.
+            manifest: manifest of new work; continued work keeps its ``work``, ``n_threads`` and ``overwrites``.
+            stale_reason: function that returns the reason to compute a finished shard again; None: the shard is kept.
 
         Raises:
             CogError: when the folder cannot be written to.
@@ -176,7 +176,7 @@ class Shards(ResumeFolder):
             return []
 
     def scan(self) -> None:
-        """Take note of the ranges finished since, by whichever process."""
+        """Read the markers of the ranges that any process has finished since the last call."""
         names = self._markers()
         self._known = {name: shard for name in names if (shard := self._known.get(name) or self._shard(name))}
 
@@ -204,7 +204,7 @@ class Shards(ResumeFolder):
         return [shard for shard in chain if shard.first < stop and shard.stop > first]
 
     def gaps(self, first: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
-        """Return the ranges of rows between two rows that are not finished, in order."""
+        """Return the ranges of unfinished rows between two rows, in order."""
         stop = self.manifest.n_rows if stop is None else stop
         gaps = []
         for shard in self.used(first, stop):
@@ -221,22 +221,22 @@ class Shards(ResumeFolder):
         """Write a finished range: the data, then the marker.
 
         Args:
-            shard: content of the marker, but for ``sha256``.
-            blocks: ``(n, d)`` each, in row order.
+            shard: contents of the marker, except ``sha256``.
+            blocks: features in row order, ``(n, d)`` each.
 
         Raises:
-            CogError: when it cannot be written.
+            CogError: when the files cannot be written.
         """
         x: Any = np.concatenate(blocks) if blocks else np.empty((0, 0))
         if shard.n_features:
             with files.atomic_write(self.path / f"{shard.name}.npy") as handle:
                 np.lib.format.write_array_header_1_0(handle, np.lib.format.header_data_from_array_1_0(x))
-                handle.write(memoryview(x).cast("B"))  # unlike tofile() it says that a disk is full
+                handle.write(memoryview(x).cast("B"))  # unlike tofile(), it reports a full disk
         digest = hashlib.sha256(x).hexdigest()
         files.write_json(self.path / f"{shard.name}.json", asdict(replace(shard, sha256=digest)))
 
     def drop(self, shard: Shard, reason: str) -> None:
-        """Forget a finished range, which has to be computed again."""
+        """Drop a finished range, whose rows are then computed again, and log the reason."""
         logger.warning(
             "rows %d to %d of %s are computed again: %s",
             shard.first,
@@ -249,11 +249,11 @@ class Shards(ResumeFolder):
         self._known.pop(f"{shard.name}.json", None)
 
     def merge(self) -> np.ndarray | None:
-        """Read the features of all rows, when no row is missing.
+        """Return the features of all rows; to be called when all rows are finished.
 
         Returns:
-            ``(n, d)``, one row per decoded image: float32, float16, or bits of bfloat16 as int16. None when ranges
-            turned out to be damaged: they were dropped, and are gaps now.
+            Features ``(n, d)``, one row per decoded image: float32, float16, or bits of bfloat16 as int16. None when
+            ranges were damaged: these are dropped, which leaves gaps.
 
         Raises:
             CogError: when a file cannot be read, or ranges have features of different dimensions.
@@ -316,15 +316,15 @@ class Shards(ResumeFolder):
 
 
 class ShardWriter(contextlib.AbstractContextManager["ShardWriter"]):
-    """Cuts a stream of features into ranges and writes them, beside the computation; for a ``with`` statement.
+    """A writer that cuts a stream of features into ranges and saves them in a thread; for a ``with`` statement.
 
-    The end of the block writes the rest, also after a :class:`CogError`, which an error of writing does not replace.
+    The end of the block saves the rest, also after a :class:`CogError`; an error of writing does not replace it.
 
     Args:
-        shards: destination.
+        shards: destination of the ranges.
         device: name of the device, for the markers.
-        max_rows: rows after which a range is written.
-        max_seconds: seconds after which it is; the cost of a kill.
+        max_rows: number of rows after which a range is written.
+        max_seconds: seconds after which a range is written, about the most work that a kill loses.
     """
 
     def __init__(self, shards: Shards, *, device: str, max_rows: int, max_seconds: float) -> None:
@@ -348,7 +348,7 @@ class ShardWriter(contextlib.AbstractContextManager["ShardWriter"]):
             self._pool.shutdown()
 
     def add(self, batch: FeatureBatch) -> None:
-        """Take the features of the next rows.
+        """Add the features of the next rows.
 
         Raises:
             CogError: when an earlier range could not be written.
@@ -361,7 +361,7 @@ class ShardWriter(contextlib.AbstractContextManager["ShardWriter"]):
             self._flush()
 
     def _flush(self) -> None:
-        """Begin to write the features that were added."""
+        """Begin to write the added features."""
         self._wait()
         batches, self._batches = self._batches, []
         now = time.monotonic()
@@ -370,7 +370,7 @@ class ShardWriter(contextlib.AbstractContextManager["ShardWriter"]):
             self._writing = self._pool.submit(self._write, batches, seconds)
 
     def _wait(self) -> None:
-        """Wait for the range that is being written, and raise what prevented that."""
+        """Wait until the last range is written, and raise the error of its writing, if any."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()

@@ -1,8 +1,8 @@
-"""An extraction that several processes share: units of rows that each claims, and rank 0 as the others see it.
+"""An extraction that several processes share: their claims of units of rows, and their view of rank 0.
 
-Rank 0 holds the lock of the output folder and publishes. The others, started with it, wait for its manifest in
-``.resume/``, claim units of rows by lock files beside it, as rank 0 does, and save their rows there. No process waits
-for another one to come, and the units of a process that dies are taken over.
+Rank 0 holds the lock of the output folder and publishes the features. The other processes of the same start wait for
+its manifest in ``.resume/``. All claim units of rows by lock files beside the manifest, and save their rows there. Rank
+0 does not wait for the others to start, and the units of a process that dies are taken over.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import read_state
 from cog.runtime.ranks import Rank
 
-#: Seconds between two looks at what other processes do.
+#: Seconds between two looks at the progress of other processes.
 POLL_SECONDS = 0.5
 
-#: How long a process waits for rank 0 to begin; it may have a million files to list.
+#: Seconds that a process waits for rank 0 to begin; rank 0 may have a million files to list.
 LEADER_SECONDS = 1800.0
 
-#: How long it waits while a process of another start is at work there: its own rank 0 ends for that reason.
+#: Seconds that a process waits while another start works in the folder, for which reason its own rank 0 ends, too.
 FOREIGN_SECONDS = 30.0
 
-#: Rows of a unit at least; smaller ones would be more locking than work.
+#: Least number of rows of a unit (smaller units would take longer to lock than to compute), and number of units.
 _LEAST_UNIT_ROWS = 64
 _UNITS = 64
 
 
 def rows_per_unit(n_rows: int, *, shard_rows: int, rows_per_pass: int) -> int:
-    """Return the rows of a unit: a multiple of those of a forward pass."""
+    """Return the number of rows of a unit, a multiple of the images per forward pass."""
     rows = min(shard_rows, max(_LEAST_UNIT_ROWS, n_rows // _UNITS))
     return -(-rows // rows_per_pass) * rows_per_pass
 
 
 class Units(contextlib.AbstractContextManager["Units"]):
-    """Claims units of rows, each for as long as its rows are not saved; the end of the ``with`` block gives all back.
+    """Claims of units of rows, each until the rows of the unit are saved; the end of the ``with`` block releases all.
 
     Args:
         work: the shards.
-        rank: this process; each begins in another place.
+        rank: rank of this process; each process begins at another unit.
     """
 
     def __init__(self, work: Shards, rank: Rank) -> None:
@@ -59,10 +59,10 @@ class Units(contextlib.AbstractContextManager["Units"]):
             lock.close()
 
     def claim(self, may_go_on: Callable[[], bool]) -> Iterator[tuple[int, int]]:
-        """Yield ``(first, stop)`` of rows that are not saved, of one unit after the other.
+        """Yield the ranges ``(first, stop)`` of rows that are not saved, one unit after the other.
 
         Args:
-            may_go_on: asked before each claim, and when a claim has failed.
+            may_go_on: function that returns whether to continue; called before each claim, and after a failed claim.
 
         Raises:
             CogError: when the folder cannot be written to.
@@ -86,11 +86,11 @@ class Units(contextlib.AbstractContextManager["Units"]):
             except locks.LockedError:
                 continue
             except CogError:
-                if not may_go_on():  # everything is done, and the folder removed
+                if not may_go_on():  # the work is complete, and the folder removed
                     return
                 raise
             self._held[rows] = lock
-            work.scan()  # it may have been finished just before
+            work.scan()  # another process may have finished rows just before the claim
             yield from work.gaps(*rows)
 
 
@@ -103,9 +103,9 @@ def wait_for_manifest(job: ExtractJob, plan: ExtractionPlan, identity: dict[str,
         identity: what the manifest has to agree with.
 
     Raises:
-        Interrupted: when a signal asked to end, or rank 0 came and went.
-        LockedError: when another start is at work there.
-        CogError: when rank 0 failed or does not come, or wants something else.
+        Interrupted: when a signal has asked the process to end, or rank 0 has begun and ended.
+        LockedError: when a process of another start works in the folder.
+        CogError: when rank 0 failed, does not start, or has other input.
     """
     folder, rank = job.folder.path, plan.rank
     begin = time.monotonic()
@@ -138,7 +138,7 @@ def wait_for_manifest(job: ExtractJob, plan: ExtractionPlan, identity: dict[str,
 
 
 def is_led(folder: Path, joined: Manifest) -> bool:
-    """Whether rank 0 is alive and at work on what this process has joined."""
+    """Return whether rank 0 is alive and leads the work that this process has joined."""
     manifest, holder = read_manifest(folder), _holder(folder)
     if manifest is None or holder is None:
         return False

@@ -1,4 +1,4 @@
-"""Whether features are read into memory or stay in their file."""
+"""The choice between features in memory and features in a memory-mapped file."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _USABLE = 0.9
 
 
 def stays_in_file(train: Path, test: Path) -> bool:
-    """Decide whether the training features are memory-mapped instead of read.
+    """Return whether the training features are memory-mapped instead of read.
 
-    They are read when both sets fit into the memory that is available, to this process's control group, too.
+    They are read when both sets fit into the available memory, also into that of the control group of this process.
 
     Args:
         train: file of the training features.
         test: file of the test features.
 
     Raises:
-        CogError: when they neither fit nor can be mapped.
+        CogError: when the training features neither fit nor can be mapped, or the test features do not fit.
     """
     available = available_memory()
     if available is None:
@@ -52,11 +52,11 @@ def stays_in_file(train: Path, test: Path) -> bool:
 
 
 def _size_in_memory(path: Path) -> tuple[int, str | None]:
-    """Return the bytes that reading ``path`` takes at its peak, and why it cannot be mapped (None: it can)."""
+    """Return the peak memory of reading ``path``, in bytes, and the reason why it cannot be mapped (None: it can)."""
     try:
         x = load_torch(path, mmap=True)["X"]
         n_bytes, dtype, contiguous = 4 * x.numel(), x.dtype, x.is_contiguous()
-    # The reader will say what is wrong with the file.
+    # The reader of the file reports its fault.
     except (CogError, KeyError, TypeError, AttributeError, RuntimeError):
         return path.stat().st_size, "its format is older than torch 1.6"
     if dtype not in MAPPABLE:

@@ -1,4 +1,4 @@
-"""Testing a network with the benchmark's preprocessing of test images: an extraction of its logits."""
+"""Test of a network with the benchmark's preprocessing of test images, as an extraction of its logits."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class TestScore(metrics.Evaluation):
     """The score of a network on the test images that could be decoded.
 
     Attributes:
-        predictions: int64 ``(n,)``, one class per test image; -1 where it could not be decoded.
-        failures: ``(file, reason)`` of those images that this process was given.
-        n_failed: number of those images, of all processes.
+        predictions: predicted class of each test image, int64 ``(n,)``; -1: the image could not be decoded.
+        failures: ``(file, reason)`` of the images that this process could not decode.
+        n_failed: number of images that all processes together could not decode.
     """
 
-    __test__ = False  # not a test of pytest's
+    __test__ = False  # not a test for pytest
 
     predictions: torch.Tensor
     failures: list[tuple[str, str]]
@@ -45,14 +45,14 @@ def evaluate(
     """Score a network in float32; each process takes its share of the images.
 
     Args:
-        network: on the group's device.
+        network: network on the device of the group.
         images: the test images.
-        recipe: says how they are resized and normalized.
+        recipe: recipe with the resizing and the normalization of the images.
         group: the processes.
         n_workers: decoding threads.
 
     Returns:
-        The score; None when a signal has ended the work, in any process.
+        The score; None when a signal has ended the work of any process.
 
     Raises:
         CogError: see :meth:`cog.features.extract.Extractor.stream`.
@@ -66,7 +66,7 @@ def evaluate(
         mean=recipe.mean,
         std=recipe.std,
         device=group.device,
-        batch_size=recipe.per_pass if group.device.type == "cuda" else 1,  # a CPU's passes, one by one
+        batch_size=recipe.per_pass if group.device.type == "cuda" else 1,  # on a CPU, a single pass
         batch_key="FINETUNE.BATCH_PER_DEVICE",
         n_workers=n_workers,
         load_truncated=recipe.load_truncated,

@@ -1,4 +1,4 @@
-"""Training images: a random crop, resized, mirrored half of the time.
+"""Training images: random crops, resized, and mirrored half of the time.
 
 The crop is that of torchvision's ``RandomResizedCrop`` on Pillow images (Szegedy et al., 2015), with a generator of its
 own for every image and epoch; the pixels are Pillow's, as in :mod:`cog.data.pixels`.
@@ -19,19 +19,19 @@ from cog.data.loader import Batch, Decoder, failure_reason
 from cog.data.pixels import load_rgb
 from cog.finetune.recipe import FineTuneRecipe
 
-#: Label of an image that could not be decoded: it has no part in the loss (``ignore_index`` of PyTorch's losses).
+#: Label of an image that could not be decoded, which is excluded from the loss (``ignore_index`` of PyTorch's losses).
 NO_LABEL = -100
 
 _ATTEMPTS = 10
 
 
 class TrainingDecoder(Decoder):
-    """Decodes the training images of an epoch, by their place in its order; see :class:`cog.data.loader.Decoder`.
+    """Decoder of the training images of an epoch, by their place in its order; see :class:`cog.data.loader.Decoder`.
 
     Args:
         images: all training images.
-        recipe: says how they are cropped.
-        epoch: counted from 0; with the seed and an image's row it determines the crop.
+        recipe: recipe with the settings of the crops.
+        epoch: number of the epoch, counted from 0; with the seed and the row of an image it determines the crop.
     """
 
     def __init__(self, images: ImageList, recipe: FineTuneRecipe, epoch: int) -> None:
@@ -46,7 +46,7 @@ class TrainingDecoder(Decoder):
         rng = self.recipe.generator("image", self.epoch, row)
         try:
             return training_pixels(self.images.store.read(self.images.file(row)), self.recipe, rng)
-        except Exception as error:  # whatever a damaged file makes Pillow raise
+        except Exception as error:  # Pillow may raise any exception for a damaged file
             return failure_reason(error)
 
     def labels(self, batch: Batch) -> torch.Tensor:
@@ -62,16 +62,16 @@ def training_pixels(
     """Return a random part of an image, uint8 ``(crop, crop, 3)``.
 
     Args:
-        source: bytes of an image of any format Pillow reads, or the path of a file.
-        recipe: says how the image is cropped and mirrored.
+        source: bytes of an image in any format that Pillow reads, or the path of a file.
+        recipe: recipe with the settings of crop and mirroring.
         rng: source of the random choices.
 
     Raises:
-        Exception: whatever Pillow raises for a file it cannot decode.
+        Exception: any exception of Pillow for a file that cannot be decoded.
     """
     image = load_rgb(source, load_truncated=recipe.load_truncated)
     box = random_box(*image.size, scale=recipe.crop_scale, ratio=recipe.crop_ratio, rng=rng)
-    # Cut out first: Image.resize(box=...) would look at pixels outside the box, and RandomResizedCrop does not.
+    # The box is cut out first: Image.resize(box=...) would use pixels outside it, unlike RandomResizedCrop.
     pixels = np.asarray(image.crop(box).resize((recipe.crop, recipe.crop), Image.Resampling.BICUBIC))
     return pixels[:, ::-1] if recipe.flip and rng.random() < 0.5 else pixels
 
@@ -84,18 +84,18 @@ def random_box(
     ratio: Sequence[float],
     rng: np.random.Generator,
 ) -> tuple[int, int, int, int]:
-    """Draw the part of an image that a training image shows.
+    """Draw the box of an image that becomes a training image.
 
     Args:
-        width: of the image, in pixels.
-        height: of the image, in pixels.
-        scale: share of the area, from and to.
-        ratio: width / height, from and to; log-uniform.
+        width: width of the image, in pixels.
+        height: height of the image, in pixels.
+        scale: range of the share of the area.
+        ratio: range of width / height, which is log-uniform.
         rng: source of the random choice.
 
     Returns:
-        ``(left, top, right, bottom)``. When ten attempts do not fit into the image: as much as possible of its center
-        within ``ratio``.
+        ``(left, top, right, bottom)``; the largest centered box within ``ratio`` when ten draws do not fit into the
+        image.
     """
     area = width * height
     for _ in range(_ATTEMPTS):

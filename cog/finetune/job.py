@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def choose_device(name: str | None, rank: Rank) -> torch.device:
-    """Return the device of this process: with several on a machine, the GPU of its number.
+    """Return the device of this process; each of several processes on a machine has a GPU of its own.
 
     Raises:
         CogError: no such device.
@@ -48,20 +48,20 @@ def choose_precision(wanted: str, device: torch.device) -> str:
 
 
 def run(request: FineTuneRequest, *, command: Sequence[str]) -> int:
-    """Plan and fine-tune; returns the exit code.
+    """Plan and do a fine-tuning run, and return the exit code.
 
     Args:
         request: the values of the flags.
-        command: starts the same in another process, for ``--n_processes``.
+        command: command that starts the same run in another process, for ``--n_processes``.
 
     Raises:
-        CogError: input that cannot be worked with, a failed run.
+        CogError: unusable input, a failed run.
     """
     rank = parallel.place()
     n_processes = rank.size if rank.size > 1 else request.n_processes
     launching = n_processes > rank.size
     log = logging.getLogger("cog")
-    if rank.number or launching:  # process 0 speaks for all
+    if rank.number or launching:  # process 0 logs for all
         log.setLevel(logging.ERROR)
     device = choose_device(request.device, rank)
     precision = choose_precision(request.cfg.FINETUNE.PRECISION, device)
@@ -95,7 +95,7 @@ def run(request: FineTuneRequest, *, command: Sequence[str]) -> int:
 
 
 def _begin(plan: FineTunePlan, stack: contextlib.ExitStack, held: list[FolderClaim]) -> bool:
-    """Claim the output folder (process 0); returns whether there is something to do."""
+    """Claim the output folder (in process 0), and return whether the run has to be done."""
     claim = stack.enter_context(plan.folder.claim())
     if claim.is_done():
         return False
@@ -106,7 +106,7 @@ def _begin(plan: FineTunePlan, stack: contextlib.ExitStack, held: list[FolderCla
 
 
 def _run(plan: FineTunePlan, group: Group, held: list[FolderClaim]) -> None:
-    """Train, and write the result (process 0, which holds the folder)."""
+    """Train the network, and write the result (in process 0, which holds the folder)."""
     request, recipe, device = plan.request, plan.recipe, group.device
     n_classes = len(plan.train.classes)
     resume = plan.folder.resume

@@ -18,17 +18,17 @@ _INIT_STD = 0.01
 
 
 class FineTuned(nn.Module):
-    """Images ``(B, 3, H, W)`` to logits ``(B, C)``.
+    """A backbone with a linear classifier, from images ``(B, 3, H, W)`` to logits ``(B, C)``.
 
     Args:
-        backbone: of :func:`cog.models.backbone.load_backbone`; taken over.
-        feature_dim: D.
+        backbone: network from :func:`cog.models.backbone.load_backbone`; taken over.
+        feature_dim: number of features.
         n_classes: C.
-        seed: of the classifier's initial weights.
+        seed: seed of the classifier's initial weights.
 
     Attributes:
-        name: of the backbone.
-        memory_format: layout of images that the backbone works with best.
+        name: name of the backbone.
+        memory_format: the best layout of images for the backbone.
     """
 
     def __init__(self, backbone: Backbone, *, feature_dim: int, n_classes: int, seed: int) -> None:
@@ -43,26 +43,26 @@ class FineTuned(nn.Module):
             self.head.bias.zero_()
 
     def train(self, mode: bool = True) -> FineTuned:
-        """Set training mode, of the backbone's network too (which a :class:`Backbone` itself refuses)."""
+        """Set training mode, also in the network of the backbone (a :class:`Backbone` itself stays in eval mode)."""
         super().train(mode)
         self.backbone.network.train(mode)
         return self
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return logits."""
+        """Return the logits of a batch of images."""
         return self.head(self.backbone(x))
 
 
 def build(backbone: Backbone, recipe: FineTuneRecipe, *, n_classes: int, device: torch.device) -> FineTuned:
-    """Put a new classifier on a backbone and determine what can be trained.
+    """Return a backbone with a new classifier, in which all parameters that affect the features can be trained.
 
-    One backward pass shows the width of the features, which parameters have a part in them (a network may hold a
-    classifier that features bypass; such parameters stay as they are), and whether the network works with the channels
-    innermost, which convolutions prefer.
+    One backward pass shows the width of the features, the parameters that affect them (a network may hold a classifier
+    that features bypass; such parameters stay unchanged), and whether the network works with the channels innermost,
+    which is faster for convolutions.
 
     Args:
-        backbone: on ``device``.
-        recipe: says the side of the images and the seed of the classifier's initial weights.
+        backbone: backbone on ``device``.
+        recipe: recipe with the side of the images and the seed of the classifier's initial weights.
         n_classes: C.
         device: device of the backbone and of the network.
 
@@ -86,7 +86,7 @@ def build(backbone: Backbone, recipe: FineTuneRecipe, *, n_classes: int, device:
                 y.float().sum().backward()
             break
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
-            failure = error  # x.view(...) inside cannot work on the first layout
+            failure = error  # a network that uses x.view(...) cannot work on the first layout
     else:
         raise CogError(
             f"model {backbone.name} cannot be trained on images of {recipe.crop} x {recipe.crop}: "

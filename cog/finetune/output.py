@@ -3,7 +3,7 @@
 ::
 
     results.json                      settings, sizes, final accuracies, versions; written last
-    final-lr-<lr>_wd-<wd>/logs.pkl    one value per epoch, keys as of a classifier run
+    final-lr-<lr>_wd-<wd>/logs.pkl    one value per epoch, with the keys of a classifier run
     final-lr-<lr>_wd-<wd>/model.pth   {"model": state dict of the linear layer}
     final-lr-<lr>_wd-<wd>/backbone.pth  {"state_dict": state dict of the fine-tuned network, without that layer}
     final-lr-<lr>_wd-<wd>/preds.pkl   classes predicted for the test images after the last epoch; -1: not decoded
@@ -42,9 +42,9 @@ def write(
 
     Args:
         stage: folder to write into, see :meth:`cog.runtime.output_folder.FolderClaim.publish`.
-        position: of the training at its end.
-        network: as trained.
-        plan: of the run.
+        position: position of the training at its end.
+        network: the trained network.
+        plan: plan of the run.
         group: the processes.
     """
     recipe, request, score = plan.recipe, plan.request, position.score

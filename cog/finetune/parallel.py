@@ -1,7 +1,7 @@
-"""Several processes that fine-tune one network together: what they tell each other, and starting them.
+"""Several processes that fine-tune one network together: their start and their communication.
 
-Processes come from torchrun (or a scheduler that sets the same variables: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
-MASTER_PORT), or from :func:`launch`, which keeps the exit codes that torchrun turns into 1.
+Processes are started by torchrun (or a scheduler that sets the same variables: RANK, WORLD_SIZE, LOCAL_RANK,
+MASTER_ADDR, MASTER_PORT), or by :func:`launch`, which keeps the exit codes; torchrun would turn them into 1.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from cog.runtime.ranks import Rank
 
 T = TypeVar("T")
 
-#: Exit code of a process that only lost the others: what one of those says is the reason.
+#: Exit code of a process that only lost the connection to the others; another process reports the reason.
 _LOST = 70
 
 
 class LostProcessError(CogError):
-    """Another process is gone."""
+    """The connection to another process is lost."""
 
     exit_code = _LOST
 
 
 class SharedError(CogError):
-    """An error that every process finds at the same time: process 0 says it."""
+    """An error that occurs in every process at the same time; process 0 reports it."""
 
 
 def place() -> Rank:
-    """Return this process's place, from the variables of torchrun.
+    """Return the rank of this process, from the variables of torchrun.
 
     Raises:
         CogError: variables that contradict each other.
@@ -47,11 +47,11 @@ def place() -> Rank:
 
 
 class Group:
-    """The processes of a run; of a single one, everything is trivially agreed.
+    """The processes of a run; a single process needs no communication.
 
     Args:
-        rank: number of this process among them.
-        device: holds its tensors.
+        rank: rank of this process.
+        device: device of its tensors.
     """
 
     def __init__(self, rank: Rank, device: Any) -> None:
@@ -60,7 +60,7 @@ class Group:
         self.device = device
 
     def sum_(self, tensor: Any) -> Any:
-        """Replace ``tensor``, on the device, by the sum over all processes; returns it."""
+        """Replace ``tensor``, on the device, by its sum over all processes, and return it."""
         if self.size > 1:
             import torch.distributed as dist
 
@@ -69,14 +69,14 @@ class Group:
         return tensor
 
     def agree(self, decide: Callable[[], T]) -> T:
-        """Return what process 0 decides; when that fails, all fail, and only process 0 says why.
+        """Return the decision of process 0; when it fails, all processes fail, and only process 0 reports the error.
 
         Args:
-            decide: called in process 0 only; returns something small that can be pickled.
+            decide: function called in process 0 only; returns a small value that can be pickled.
 
         Raises:
-            CogError: of ``decide``, in process 0.
-            SystemExit: in the others.
+            CogError: the error of ``decide``, in process 0.
+            SystemExit: in the other processes, with the exit code of that error.
         """
         if self.size == 1:
             return decide()
@@ -100,13 +100,13 @@ class Group:
 
     @contextlib.contextmanager
     def connection_explained(self, *, always: bool = False) -> Iterator[None]:
-        """Turn a broken connection in the block into one line.
+        """Turn the error of a broken connection in the block into one line.
 
         Args:
-            always: any error of the block means that, whatever its text.
+            always: whether any ``RuntimeError`` in the block means a broken connection, also without such a text.
 
         Raises:
-            LostProcessError: when another process is gone.
+            LostProcessError: when the connection to another process is lost.
         """
         try:
             yield
@@ -121,14 +121,14 @@ class Group:
 
 @contextlib.contextmanager
 def joined(rank: Rank, device: Any) -> Iterator[Group]:
-    """Meet the other processes.
+    """Connect this process with the others for the block, and yield the group.
 
     Args:
-        rank: number of this process among them.
-        device: a CPU communicates through gloo, a GPU through NCCL.
+        rank: rank of this process.
+        device: device of this process: a CPU communicates through gloo, a GPU through NCCL.
 
     Raises:
-        CogError: when they cannot be reached.
+        CogError: when the other processes cannot be reached.
     """
     if rank.size == 1:
         yield Group(rank, device)
@@ -150,7 +150,7 @@ def joined(rank: Rank, device: Any) -> Iterator[Group]:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process without taking the interpreter apart.
+    """End this process without the shutdown of the interpreter.
 
     PyTorch's communication threads now and then abort a process that ends in the usual way ("terminate called without
     an active exception", 1 of 8 runs with two processes), which torchrun takes for a failure of the run.
@@ -166,8 +166,8 @@ def launch(command: Sequence[str], n_processes: int) -> int:
     """Run the same command in several processes on this machine.
 
     Returns:
-        0, or the exit code of the process that failed (of several, the first by rank whose failure is not that of
-        another one).
+        0, or the exit code of the process that failed; of several, the first by rank that did not fail because of
+        another process.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -175,7 +175,7 @@ def launch(command: Sequence[str], n_processes: int) -> int:
     variables = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # as torchrun: processors are shared
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # as torchrun: processes share processors
     }
     codes = launcher.run_processes(command, n_processes, variables, need_each_other=True)
     failed = [code for code in codes if code]

@@ -1,4 +1,4 @@
-"""The plan of a fine-tuning run: settings, images and output folder, and whether the run can be done."""
+"""The plan of a fine-tuning run: settings, images and output folder, and their checks."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
     from cog.data.image_lists import ImageList
 
-#: Of a checkpoint's size: the state of the training (weights and momentum, the old one and the new one side by side).
+#: Size of saved states relative to the checkpoint: weights and momentum, the old state and the new one side by side.
 _STATE_FACTOR = 4
 
-#: Memory of a process beside weights, gradients and momentum, on a CPU: activations of a pass, decoded images.
+#: Memory per image of a pass (224 x 224) on a CPU, in bytes, beside weights, gradients and momentum: activations and
+#: decoded images.
 _PER_IMAGE = 100 << 20
 
 
@@ -59,7 +60,7 @@ class FineTuneRequest:
         return self.model.config(self.config_file, self.opts)
 
 
-#: Differences that a message lists.
+#: Number of differences that a message lists.
 _LISTED = 6
 
 
@@ -72,7 +73,7 @@ class FineTuneFolder(RunFolder):
     announce_done = OutputFolder.announce_done
 
     def compare(self, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-        """Return the first differences, in whatever entry."""
+        """Return the first differences of two identities."""
         return differences(stored, wanted)[:_LISTED]
 
 
@@ -84,7 +85,7 @@ class FineTunePlan:
         request: the values of the flags.
         train: training images.
         test: test images.
-        folder: of the run, with the identity of the run.
+        folder: output folder, with the identity of the run.
         recipe: settings of the training.
     """
 
@@ -96,7 +97,7 @@ class FineTunePlan:
 
 
 def make_plan(request: FineTuneRequest, *, precision: str, n_processes: int) -> FineTunePlan:
-    """Check everything that can be checked before a network is built.
+    """Return the plan of a request, after all checks that need no network.
 
     Args:
         request: the values of the flags.
@@ -104,7 +105,7 @@ def make_plan(request: FineTuneRequest, *, precision: str, n_processes: int) -> 
         n_processes: number of processes that will share the work.
 
     Raises:
-        CogError: input that cannot be worked with.
+        CogError: unusable input.
     """
     cfg, model = request.cfg, request.model
     _, model_dir = model.paths
@@ -155,7 +156,7 @@ def make_plan(request: FineTuneRequest, *, precision: str, n_processes: int) -> 
 
 
 def check(request: FineTuneRequest) -> int:
-    """Look at the plan and at the machine, print a summary, and return the exit code."""
+    """Check the plan and the machine, print a summary, and return the exit code."""
     report = Report()
     plan: FineTunePlan | None = None
     precision = request.cfg.FINETUNE.PRECISION

@@ -1,4 +1,4 @@
-"""All that decides a fine-tuning run beside the network and the images, random choices included."""
+"""The settings and random choices that determine a fine-tuning run, together with the network and the images."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 #: Images per step that ``FINETUNE.LR`` is meant for (Goyal et al., 2017: the rate grows in proportion).
 LR_BATCH = 256
 
-#: Random choices. Position in this tuple is part of the derivation: append only.
+#: Kinds of random choices. Seeds are derived from the position in this tuple: append only.
 PURPOSES = ("head", "order", "image", "pass")
 
-# Apart from the purposes of cog.runtime.random_streams.
+# Offset of the positions, so that they differ from those of the purposes of cog.runtime.random_streams.
 _FIRST_PURPOSE = 1000
 
 
@@ -26,28 +26,28 @@ _FIRST_PURPOSE = 1000
 class FineTuneRecipe:
     """The settings of a run; see ``FINETUNE`` in configs/default.py.
 
-    A random choice is a function of the seed and of its position (such as epoch and row), of nothing that happened
-    before: any process draws the same, and an interrupted run continues without saved states of generators.
+    A random choice is a function of the seed and of its position (such as epoch and row), and independent of earlier
+    choices: all processes draw the same values, and an interrupted run continues without saved states of generators.
 
     Attributes:
-        seed: of every random choice.
+        seed: seed of every random choice.
         n_epochs: passes over the training images.
         batch_size: images per SGD step.
-        per_pass: images per forward pass; ``batch_size`` is a multiple.
+        per_pass: images per forward pass; ``batch_size`` is a multiple of it.
         lr: highest learning rate, for ``batch_size`` images.
-        momentum: of SGD.
-        weight_decay: of all parameters.
+        momentum: momentum of SGD.
+        weight_decay: weight decay of all parameters.
         warmup_epochs: epochs of linear warm-up.
-        clip_norm: norm that gradients are scaled down to; 0: never.
-        crop_scale: share of the image's area covered by a crop, from and to.
-        crop_ratio: width / height of a crop, from and to.
-        flip: mirror half of the crops.
+        clip_norm: largest norm of the gradients, to which larger ones are scaled down; 0: no limit.
+        crop_scale: range of the share of the image's area in a crop.
+        crop_ratio: range of width / height of a crop.
+        flip: whether to mirror half of the crops.
         precision: ``fp32``, ``bf16`` or ``fp16``.
         resize: shortest side of test images, in pixels.
         crop: side of the network's input, in pixels.
         mean: per-channel mean of pixels in [0, 1].
         std: per-channel standard deviation.
-        load_truncated: fill missing data of truncated files with gray.
+        load_truncated: whether to fill missing data of truncated files with gray.
     """
 
     seed: int
@@ -71,7 +71,7 @@ class FineTuneRecipe:
 
     @classmethod
     def from_config(cls, cfg: CfgNode, *, precision: str) -> FineTuneRecipe:
-        """Return the recipe that a checked configuration describes; ``precision``: what "auto" means.
+        """Return the recipe of a checked configuration, with ``precision`` in place of its ``FINETUNE.PRECISION``.
 
         Raises:
             CogError: values that do not fit together.
@@ -116,7 +116,7 @@ class FineTuneRecipe:
         return self.batch_size // self.per_pass
 
     def steps_per_epoch(self, n_images: int) -> int:
-        """Return the number of SGD steps in an epoch; what is left of the images waits for another epoch's order.
+        """Return the number of SGD steps in an epoch; the remaining images of its random order are left out.
 
         Raises:
             CogError: when there are fewer images than one step takes.
@@ -128,10 +128,10 @@ class FineTuneRecipe:
         return n_images // self.batch_size
 
     def passes_per_process(self, n_processes: int) -> int:
-        """Return how many forward passes of a step each process does.
+        """Return the number of forward passes of each process in a step.
 
         Raises:
-            CogError: when the processes cannot share them equally.
+            CogError: when the processes cannot share the passes equally.
         """
         if self.n_passes % n_processes == 0:
             return self.n_passes // n_processes
@@ -148,7 +148,7 @@ class FineTuneRecipe:
         """Return the learning rate of a step: linear warm-up, then cosine decay to 0 (Loshchilov and Hutter, 2017).
 
         Args:
-            step: counted from 0 over all epochs.
+            step: number of the step, counted from 0 over all epochs.
             steps_per_epoch: SGD steps in an epoch.
         """
         total = self.n_epochs * steps_per_epoch
@@ -159,12 +159,12 @@ class FineTuneRecipe:
 
     def generator(self, purpose: str, *position: int) -> np.random.Generator:
         """Return the numpy generator of one of :data:`PURPOSES`, at a position such as epoch and row."""
-        import numpy as np  # --help must not wait for it
+        import numpy as np  # --help must not wait for this import
 
         return np.random.default_rng(self._sequence(purpose, *position))
 
     def torch_seed(self, purpose: str, *position: int) -> int:
-        """Return the 63-bit seed for torch of a random choice."""
+        """Return the 63-bit seed of a random choice for torch; see :meth:`generator`."""
         return int(self._sequence(purpose, *position).generate_state(1, "uint64")[0]) >> 1
 
     def _sequence(self, purpose: str, *position: int) -> np.random.SeedSequence:

@@ -22,17 +22,17 @@ STATE_FILE = "state.pth"
 
 @dataclass
 class Position:
-    """The next step of a training, and the outcome of those before it.
+    """The next step of a training, and the results of the steps before it.
 
     Attributes:
         epoch: number of the epoch, counted from 0.
-        step: number of the step in that epoch; the number of steps when only its test is missing.
-        sums: float64 ``(4,)`` over the steps of that epoch: loss, top-1 hits, top-5 hits, images.
+        step: number of the step in that epoch; the number of all its steps when only the test is missing.
+        sums: sums over the steps of that epoch, float64 ``(4,)``: loss, top-1 hits, top-5 hits, images.
         logs: one value per finished epoch.
         failed: rows of the training images that could not be decoded.
-        seconds: of work so far, over all attempts.
-        score: of the test after the last finished epoch; not saved.
-        images_per_second: of training in this attempt, tests left out; not saved.
+        seconds: duration of the work so far, over all attempts.
+        score: score of the test after the last finished epoch; not saved.
+        images_per_second: speed of training in this attempt, without tests; not saved.
     """
 
     epoch: int = 0
@@ -45,7 +45,7 @@ class Position:
     images_per_second: float = 0.0
 
     def end_epoch(self, score: TestScore, *, lr: float) -> None:
-        """Log an epoch that has been tested; ``lr``: learning rate of its last step."""
+        """Add an epoch to the logs after its test; ``lr``: learning rate of its last step."""
         loss, top1, top5, n = self.sums.tolist()
         n = max(n, 1.0)
         append_epoch(self.logs, Evaluation(loss / n, 100 * top1 / n, 100 * top5 / n), score, lr)
@@ -61,10 +61,10 @@ def save(
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
 ) -> None:
-    """Write everything that the following steps depend on.
+    """Save the state that the following steps depend on.
 
     Raises:
-        CogError: when it cannot be written.
+        CogError: when the file cannot be written.
     """
     scale = scaler.state_dict()
     state = {
@@ -90,10 +90,10 @@ def save(
 def load(
     path: Path, network: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
 ) -> Position:
-    """Put a saved state into network, optimizer and scaler, and return how far training was.
+    """Load a saved state into network, optimizer and scaler, and return the position of the training.
 
     Raises:
-        CogError: a damaged file, or one of another network.
+        CogError: a damaged file, or the state of another network.
     """
     state: Any = load_torch(path)
     parameters = dict(network.named_parameters())

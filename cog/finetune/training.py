@@ -1,8 +1,8 @@
-"""Fine-tuning: SGD steps made of forward passes that any number of processes share, a test after every epoch.
+"""Fine-tuning: SGD steps of forward passes that any number of processes share, and a test after every epoch.
 
-A batch is eight passes of one process, or one pass of each of eight: gradients are averaged over passes (by
-DistributedDataParallel over processes), and so are the running statistics of batch norm, each pass starting from those
-before the step. The results differ by the order of sums only.
+A batch can be eight passes of one process, or one pass of each of eight processes: gradients are averaged over passes
+(by DistributedDataParallel over processes), and so are the running statistics of batch norm, with each pass starting
+from the statistics before the step. The results then differ only by the order of sums.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ def train(
 ) -> state.Position:
     """Fine-tune a network.
 
-    On a CPU the result is the same bit for bit given the recipe (and the number of threads of PyTorch), whether or not
-    training was interrupted, and whatever ``n_workers`` is.
+    On a CPU, the result is the same bit for bit given the recipe (and the number of threads of PyTorch), with or
+    without an interruption and for any ``n_workers``.
 
     Args:
-        network: on the group's device; trained in place.
+        network: network on the device of the group, trained in place.
         train_images: training images.
-        test_images: images of the test after every epoch; nothing is chosen by these scores.
-        recipe: settings.
+        test_images: images of the test after every epoch; no choice depends on these scores.
+        recipe: settings of the training.
         group: the processes.
         n_workers: decoding threads of each process.
-        allow_failures: images that may be impossible to decode.
-        resume: folder in which process 0 saves the state, and whose state all continue from; None: nothing is saved.
+        allow_failures: number of images that may fail to decode.
+        resume: folder with the state, which process 0 saves and all processes continue from; None: nothing is saved.
         save_seconds: seconds between saved states, beside those at the end of an epoch's steps.
 
     Returns:
@@ -71,8 +71,8 @@ def train(
 
     Raises:
         Interrupted: by a signal; the state is saved.
-        FailedImagesError: more images than allowed cannot be decoded.
-        CogError: out of memory, not finite, an unusable state.
+        FailedImagesError: when more images than allowed cannot be decoded.
+        CogError: too little memory, values that are not finite, an unusable state.
     """
     n_steps = recipe.steps_per_epoch(len(train_images))
     trainer = _Trainer(network, recipe, group)
@@ -152,7 +152,7 @@ def _steps(
     *,
     n_workers: int,
 ) -> Generator[list[tuple[Batch, torch.Tensor]], None, None]:
-    """Yield images and labels of the passes of this process, for each step that is left of an epoch."""
+    """Yield images and labels of the passes of this process, for each remaining step of an epoch."""
     decoder = TrainingDecoder(images, recipe, position.epoch)
     steps = range(position.step, recipe.steps_per_epoch(len(images)))
     stream = batches(
@@ -171,7 +171,7 @@ def _steps(
 
 
 def _passes(recipe: FineTuneRecipe, group: Group, steps: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield the first place, and the place after the last, of this process's passes in an epoch's order."""
+    """Yield the first place and the place after the last of each pass of this process, in the order of an epoch."""
     share = recipe.batch_size // group.size
     for step in steps:
         begin = step * recipe.batch_size + group.rank * share
@@ -187,19 +187,19 @@ def _diverged(recipe: FineTuneRecipe, when: str) -> SharedError:
 
 
 class _FailedImages:
-    """Images that cannot be decoded; they have no part in the loss.
+    """Images that cannot be decoded; they are excluded from the loss.
 
     Args:
         images: the training images.
-        allowed: number of images that is acceptable, test images included.
-        rows: of the training images known to fail; grows.
+        allowed: acceptable number of such images, including test images.
+        rows: rows of the training images that are known to fail; further rows are added to it.
     """
 
     def __init__(self, images: ImageList, allowed: int, rows: set[int]) -> None:
         self._images, self._allowed, self._rows = images, allowed, rows
 
     def add(self, row: int, reason: str) -> None:
-        """Note a training image."""
+        """Add a training image."""
         if row not in self._rows:
             self._rows.add(row)
             file = self._images.file(row)
@@ -207,7 +207,7 @@ class _FailedImages:
             self._require(len(self._rows), file, reason)
 
     def share(self, group: Group) -> None:
-        """Tell the other processes."""
+        """Collect the failed training images of all processes in each of them."""
         if group.size > 1:
             mask = torch.zeros(len(self._images), dtype=torch.int32)
             mask[sorted(self._rows)] = 1
@@ -216,7 +216,7 @@ class _FailedImages:
                 self._require(len(self._rows), self._images.file(min(self._rows)), "see above")
 
     def check(self, score: TestScore) -> None:
-        """Count the test images as well."""
+        """Check the number of failed images, including those of a test."""
         for file, reason in score.failures:
             logger.warning("%s cannot be decoded: %s", file, reason)
         if score.n_failed:
@@ -232,7 +232,7 @@ class _FailedImages:
 
 
 class _Trainer:
-    """Does SGD steps.
+    """The SGD steps of a network.
 
     Attributes:
         state: network, optimizer and loss scale.
@@ -253,7 +253,7 @@ class _Trainer:
         self._parallel: nn.parallel.DistributedDataParallel | None = None
         if group.size > 1:
             # Buffers are averaged by _RunningStatistics; DistributedDataParallel would take those of process 0. The
-            # warning is about a new name of the argument, which older versions do not know.
+            # warning is about a new name of the argument, which older versions lack.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)
                 self._parallel = nn.parallel.DistributedDataParallel(
@@ -274,11 +274,11 @@ class _Trainer:
             step: in the epoch, counted from 0.
 
         Returns:
-            float64 ``(4,)``: loss, top-1 hits, top-5 hits and images, summed over all processes; and whether any of
-            them was asked to end.
+            Sums over all processes, float64 ``(4,)``: loss, top-1 hits, top-5 hits and images; and whether any process
+            was asked to end.
 
         Raises:
-            CogError: out of memory, or a loss that is not finite.
+            CogError: too little memory, or a loss that is not finite.
         """
         recipe, group = self._recipe, self._group
         for entry in self._optimizer.param_groups:
@@ -290,7 +290,7 @@ class _Trainer:
         for number, (part, labels) in enumerate(parts):
             is_last = number + 1 == len(parts)
             alone = self._parallel.no_sync() if self._parallel and not is_last else contextlib.nullcontext()
-            # Dropout and the like draw from PyTorch's own generators.
+            # Dropout and similar layers draw from PyTorch's own generators.
             torch.manual_seed(recipe.torch_seed("pass", epoch, step, group.rank * len(parts) + number))
             with alone, self._statistics.of_pass(), group.connection_explained(), self._memory_explained():
                 sums[:4] += self._one_pass(part.pixels, labels)
@@ -303,7 +303,7 @@ class _Trainer:
         return totals[:4], bool(totals[4] > 0)
 
     def _one_pass(self, pixels: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Add the gradients of a pass to those of the step; returns loss, hits and number of images."""
+        """Add the gradients of a pass to those of the step, and return loss, hits and number of images."""
         device, dtype = self._group.device, _AUTOCAST[self._recipe.precision]
         x = to_input(pixels, self._mean, self._std, memory_format=self._network.memory_format)
         y = labels.to(device, non_blocking=True)
@@ -335,7 +335,7 @@ class _Trainer:
 
 
 class _RunningStatistics:
-    """Averages batch norm's running statistics over the passes of a step, in whatever process those are done."""
+    """The average of batch norm's running statistics over the passes of a step in all processes."""
 
     def __init__(self, network: nn.Module, n_passes: int) -> None:
         layers = [
@@ -349,14 +349,14 @@ class _RunningStatistics:
         self._n_passes = n_passes if self._means else 1
 
     def begin(self) -> None:
-        """Note the statistics before a step."""
+        """Keep a copy of the statistics before a step."""
         if self._n_passes > 1:
             self._before = [tensor.clone() for tensor in (*self._means, *self._counts)]
             self._sum: torch.Tensor | float = 0.0
 
     @contextlib.contextmanager
     def of_pass(self) -> Iterator[None]:
-        """Let the pass in the block start from the statistics before the step."""
+        """Start the pass in the block from the statistics before the step, and sum up its own statistics."""
         if self._n_passes > 1:
             for tensor, before in zip((*self._means, *self._counts), self._before, strict=True):
                 tensor.copy_(before)
@@ -365,7 +365,7 @@ class _RunningStatistics:
             self._sum = self._sum + torch.cat([tensor.flatten() for tensor in self._means])
 
     def end(self, group: Group) -> None:
-        """Set the average over the passes of all processes."""
+        """Set the statistics to their average over the passes of all processes."""
         if self._n_passes > 1:
             average = group.sum_(self._sum).div_(self._n_passes)
             parts = average.split([tensor.numel() for tensor in self._means])

@@ -1,7 +1,7 @@
-"""The work in progress of a run on the disk, so that an interrupted one goes on and gives the same bits.
+"""The work in progress of a run on the disk, from which an interrupted run continues and gives the same bits.
 
-A state holds the parameters, the optimizer's memory and the logs so far. The order of the rows is not saved but drawn
-again from the run's seed (the engine draws and drops the orders of the epochs that are finished).
+A state holds the parameters, the momentum and the logs so far. The order of the rows is not saved but drawn again from
+the seed of the run (the engine draws and drops the orders of the finished epochs).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from cog.runtime.state_file import StateFile
 
 logger = logging.getLogger(__name__)
 
-#: In the folder of the run's work: finished trials, the state of the training.
+#: Files in the folder of a run's work: the finished trials, and the state of the training.
 JOURNAL_FILE, CHECKPOINT_FILE = "study.journal", "checkpoint.pt"
 
 
 @dataclass(eq=False)
 class TrainState:
-    """The state of the training of K classifiers in lockstep; without arguments that at the beginning.
+    """The state of the training of K classifiers in lockstep; the defaults are the state at the beginning.
 
     Attributes:
         epochs: number of finished epochs.
@@ -43,18 +43,18 @@ class TrainState:
 
 
 class Work:
-    """The work in progress of a run, and how it reports its progress.
+    """The work in progress of a run, and the display of its progress.
 
-    With a folder, every finished trial and now and then the state of the training is on the disk, and a second call
-    with the same folder gives the result that the first one would have given.
+    With a folder, every finished trial and, from time to time, the state of the training are saved; a second call with
+    the same folder gives the result of an uninterrupted first call.
 
     Args:
-        folder: folder of the run, which the caller keeps to runs with the same settings and features; None: nothing is
-            kept.
-        print_freq: epochs between log lines of the final training; 0 prints none.
-        bar: whether progress may be a bar on the terminal.
-        before_epoch: called before every epoch; may raise.
-        before_save: called before anything is written: creates the folder, and raises when someone else has it by now.
+        folder: folder of the run, for which the caller ensures the same settings and features; None: nothing is saved.
+        print_freq: epochs between log lines of the final training; 0: no lines.
+        bar: whether progress may be shown as a bar on the terminal.
+        before_epoch: function called before every epoch; may raise an error.
+        before_save: function called before anything is written; it creates the folder, and raises an error when another
+            process holds it by now.
     """
 
     def __init__(
@@ -72,16 +72,16 @@ class Work:
         self._key: dict[str, Any] = {}
 
     def journal(self, settings: Settings) -> TrialJournal | None:
-        """Return the finished trials on the disk; None without a folder."""
+        """Return the journal of the finished trials; None without a folder."""
         if self._folder is None:
             return None
         return TrialJournal(self._folder / JOURNAL_FILE, settings, before_append=self._before_save)
 
     def restore(self, key: dict[str, Any], label: str) -> TrainState:
-        """Begin a training and return its state, tensors on the CPU; a file that cannot be read costs it, no more.
+        """Begin a training and return its saved state, tensors on the CPU; the initial state without a readable file.
 
         Args:
-            key: JSON values that tell trainings apart; a file with another key is left from an earlier training.
+            key: JSON values that identify the training; a file with another key is left from an earlier training.
             label: name of the run in log lines.
         """
         self._key = key
@@ -94,13 +94,13 @@ class Work:
         return state
 
     def offer(self, state: Callable[[], TrainState]) -> None:
-        """Save if it is time; to be called after every epoch but the last.
+        """Save the state of the training if a save is due; to be called after every epoch but the last.
 
         Args:
-            state: returns the state of the training; its memory may be reused afterwards.
+            state: function that returns the state of the training, whose memory may be reused after this call.
 
         Raises:
-            Interrupted: when the process was asked to end; everything is saved then.
+            Interrupted: when the process was asked to end; the state is saved then.
         """
         if self._file is not None and self._file.due():
             self._file.save({"key": self._key, "state": dict(vars(state()))})
@@ -108,6 +108,6 @@ class Work:
         self._before_epoch()
 
     def forget_training(self) -> None:
-        """Delete the state of the training: it is finished, and its result is kept elsewhere."""
+        """Delete the state of a finished training, whose result is kept elsewhere."""
         if self._file is not None:
             self._file.forget()

@@ -4,14 +4,15 @@ The mathematics of ``torch.nn.Linear``, ``CrossEntropyLoss`` and ``torch.optim.S
 speed:
 
 * Classifiers that see the same rows in the same order (trials of a search that do not wait for each other) share each
-  batch and one product of at most :data:`CPU_COLUMNS` columns, where there are more than :data:`CPU_ROWS_ALONE` rows.
-* Nothing is computed that nobody reads: training accuracy only where logs are recorded, validation once per trial.
+  batch and one product: of at most :data:`CPU_COLUMNS` columns on a CPU, for more than :data:`CPU_ROWS_ALONE` rows, and
+  of at most :data:`GPU_COLUMNS` columns on a GPU.
+* Only values that are used are computed: training accuracy only where logs are recorded, validation once per trial.
 * With bfloat16 (``CLF.PRECISION``) the products of a step run on bfloat16 operands and accumulate in float32; master
-  weights, momentum, softmax and all scores that count stay float32.
+  weights, momentum, softmax and the scores of trials and of the last epoch stay float32.
 
-**Reproducibility.** How many classifiers share a product depends on settings and shapes alone, so the same command
-gives the same bits on the same machine, alone or beside other runs. Between a CPU and a GPU the last bits differ, also
-because more trials share a product there.
+**Reproducibility.** The number of classifiers that share a product depends on settings and shapes alone, so the same
+command gives the same bits on the same machine, alone or beside other runs. The last bits differ between a CPU and a
+GPU, also because more trials share a product on a GPU.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ from cog.runtime.random_streams import cpu_generator
 
 OnEpoch = Callable[[int, Logs], None]
 
-#: Columns (classifiers x classes) trained in one product. On a CPU the weights fall out of the cache beyond these; a
-#: GPU is not filled by fewer than the ten trials that begin a search at 1000 classes.
+#: Columns (classifiers x classes) trained in one product. On a CPU, the weights of more columns exceed the cache; a GPU
+#: is only filled by the ten trials at the beginning of a search with 1000 classes.
 CPU_COLUMNS, GPU_COLUMNS = 1000, 10_000
 
-#: Training rows up to which trials share no product on a CPU: a search takes seconds there, and every trial has the
-#: digits of a classifier that is trained alone.
+#: Number of training rows up to which trials share no product on a CPU: such a search takes seconds, and every trial
+#: has the digits of a classifier that is trained alone.
 CPU_ROWS_ALONE = 4096
 
-#: Runs that are trained side by side on a GPU: the protocol's five seeds. Beyond them it is full.
+#: Runs that are trained side by side on a GPU: the protocol's five seeds, which fill the GPU.
 _GPU_RUNS = 5
 
 #: Share of the device's free memory that resident features may take; the rest is for training and scoring.
@@ -57,7 +58,7 @@ _USABLE = 0.875
 
 
 class Engine:
-    """Trains and scores classifiers on one device.
+    """Training and scoring of classifiers on one device.
 
     Args:
         device: device of the computation.
@@ -80,7 +81,7 @@ class Engine:
         self._thread = threading.local()
 
     def trials_per_batch(self, n_rows: int, settings: Settings, *, dim: int, n_classes: int) -> int:
-        """Return how many trials of a search are trained in lockstep; a function of settings and shape alone.
+        """Return the number of trials of a search to train in lockstep; a function of settings and shape alone.
 
         Args:
             n_rows: training rows of the search.
@@ -98,13 +99,13 @@ class Engine:
 
     @property
     def max_parallel_runs(self) -> int:
-        """Number of runs of several seeds or shots that are worth training side by side."""
+        """Largest number of runs (seeds and shots) that are trained side by side."""
         return torch.get_num_threads() if self.device.type == "cpu" else _GPU_RUNS
 
     def arithmetic(self, n_rows: int, settings: Settings, dim: int) -> dict[str, str]:
         """Return ``precision`` of the products and ``form`` of trainings on ``n_rows`` rows of ``dim`` features.
 
-        A function of the shape: few rows are trained in their span, in float32 whatever the precision is.
+        Few rows, as the shape decides, are trained in their span and always in float32.
         """
         kind = _learner(n_rows, settings, dim)
         return {"precision": "fp32" if kind is GramLearner else self.precision, "form": kind.form}
@@ -122,8 +123,8 @@ class Engine:
 
         Args:
             x: float32 ``(n, d)``, on the CPU; taken over, its memory may be rewritten.
-            norms: ``(n, 1)``, given for features that stay in a memory-mapped file (then nothing is
-                rewritten, and they may be float16 or bfloat16): divisors of the rows.
+            norms: divisors of the rows of memory-mapped features, ``(n, 1)``; these features are not rewritten, and may
+                be float16 or bfloat16. None for features in memory.
         """
         kind = SplitMatrix if self.precision == "bf16" else FloatMatrix
         if self.device.type != "cpu" and 4 * x.numel() <= _USABLE * device_room(self.device):
@@ -152,13 +153,13 @@ class Engine:
             settings: settings of the run.
             record: whether to score the test set after every epoch, which makes the logs; for one classifier.
             on_epoch: called after every epoch that is recorded, but not again for epochs of an earlier session.
-            work: work in progress of the run, where the training is saved; None: nothing is saved.
+            work: work in progress of the run, which saves the training; None: nothing is saved.
 
         Returns:
             One classifier per pair of hyper-parameters, in their order.
 
         Raises:
-            Interrupted: by ``work``, when the process was asked to end; everything is saved then.
+            Interrupted: by ``work``, when the process was asked to end; the training is saved then.
         """
         work = work or Work()
         key = {"stage": spec.stage, "pairs": [list(pair) for pair in spec.pairs]}
@@ -189,7 +190,7 @@ class Engine:
                     learner.load(rows)
                     stepper.step(len(rows))
                 order = next(orders, order)  # drawn while the device works
-                finite = learner.is_finite()  # waits for it
+                finite = learner.is_finite()  # waits for the device
                 last = epoch + 1 == n_epochs or not any(finite)
                 if logs is not None and learner.sums is not None:
                     # The last epoch is the result; the others are a curve, at the precision of the training.
@@ -237,12 +238,12 @@ class Engine:
 
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:
-        """Compute on a stream of this thread; its work is finished at the end."""
+        """Use the CUDA stream of this thread in the block, and wait for its work at the end."""
         if self.device.type != "cuda":
             with exact_float32():
                 yield
             return
-        if not hasattr(self._thread, "stream"):  # made once per thread: each has a cuBLAS workspace
+        if not hasattr(self._thread, "stream"):  # one per thread, because each stream has a cuBLAS workspace
             self._thread.stream = torch.cuda.Stream(self.device)
         stream = self._thread.stream
         stream.wait_stream(torch.cuda.default_stream(self.device))
@@ -252,7 +253,7 @@ class Engine:
 
 
 def _learner(n_rows: int, settings: Settings, dim: int) -> type[Learner]:
-    """Return which class trains on ``n_rows`` rows of ``dim`` features."""
+    """Return the class of the learner for ``n_rows`` rows of ``dim`` features."""
     if settings.is_mlp:
         return MlpLearner
     return GramLearner if gram.applies(n_rows, dim) else LinearLearner
@@ -267,7 +268,7 @@ def device_room(device: torch.device) -> float:
 
 
 def _draw_orders(spec: TrainSpec, device: torch.device, first: int, n_epochs: int) -> Iterator[torch.Tensor]:
-    """Yield the rows of each epoch from ``first`` on in their order, on ``device``."""
+    """Yield the rows of each epoch from epoch ``first`` on, in the order of training, on ``device``."""
     generator = cpu_generator(spec.order_seed)
     for epoch in range(n_epochs):
         order = torch.randperm(len(spec.rows), generator=generator)

@@ -1,6 +1,6 @@
 """The estimate that ``logreg.py`` prints before it trains: storage of the features, amount of work, duration.
 
-No result depends on it: the duration is for display, from one step of training measured for a moment.
+No result depends on the estimate. The duration is for display, from short measurements of training steps.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _USABLE = 0.9
 
 _clock = time.perf_counter
 
-#: Seconds that one measurement should take; there are three.
+#: Least duration of one measurement in seconds; an estimate takes three.
 _PROBE_SECONDS = 0.04
 
 _MOST_REPEATS = 256
 
-#: Floating-point operations that are not worth measuring anything for.
+#: Number of floating-point operations below which the duration is given as "seconds", without a measurement.
 _MOMENT = 1e9
 
 
@@ -45,15 +45,15 @@ _MOMENT = 1e9
 
 
 def training_bytes(settings: Settings, n_rows: int, dim: int, n_classes: int) -> float:
-    """Return the memory that the training of one classifier takes beside the features.
+    """Return the memory for the training of one classifier beside the features, in bytes.
 
-    Parameters, momentum and gradients in float32, copies of the first and the last in bfloat16, and the
-    classifier that the duration is measured with; activations of a batch with their gradients.
+    It has parameters, momentum and gradients in float32, copies of parameters and gradients in bfloat16, the classifier
+    with which the duration is measured, and the activations of a batch with their gradients.
 
     Args:
         settings: settings of the run.
         n_rows: training images.
-        dim: dimensions of the classifier's input, components or features.
+        dim: dimension of the classifier's input, components or features.
         n_classes: C.
     """
     activations = min(settings.batch_size, n_rows) * sum(settings.layer_sizes(dim, n_classes)[1:])
@@ -61,17 +61,17 @@ def training_bytes(settings: Settings, n_rows: int, dim: int, n_classes: int) ->
 
 
 def require_room(settings: Settings, n_rows: int, dim: int, n_classes: int, device: torch.device) -> None:
-    """Refuse an MLP that is larger than the device's memory: the kernel would kill the process without a word.
+    """Refuse an MLP that exceeds the memory of the device: the kernel would kill the process without a message.
 
     Args:
         settings: settings of the run.
         n_rows: see :func:`training_bytes`.
-        dim: see there.
+        dim: see :func:`training_bytes`.
         n_classes: C.
-        device: device that trains.
+        device: device of the training.
 
     Raises:
-        CogError: when it does not fit.
+        CogError: when the MLP does not fit.
     """
     room, needed = device_room(device), training_bytes(settings, n_rows, dim, n_classes)
     if settings.is_mlp and needed > _USABLE * room:
@@ -87,7 +87,7 @@ def require_room(settings: Settings, n_rows: int, dim: int, n_classes: int, devi
 
 
 def rows_of(counts: Sequence[int], settings: Settings, n_test: int) -> RowCounts:
-    """Return the sizes of the parts of a run, as the protocol cuts them.
+    """Return the numbers of rows in the parts of a run, by the rules of the protocol.
 
     Args:
         counts: training images of each class.
@@ -117,8 +117,8 @@ def _n_scored(rows: RowCounts, settings: Settings) -> int:
 def _flops_per_row(settings: Settings, dim: int, n_classes: int) -> tuple[float, float]:
     """Return the floating-point operations for a row: of the logits alone, and of a step of training.
 
-    A step multiplies with every weight for the logits and for the gradient of the weight; an MLP, but for the first
-    layer, once more for the gradient of the layer's input.
+    A step multiplies by every weight for the logits and for the gradient of the weight, and in all layers but the first
+    once more for the gradient of the layer's input.
     """
     layers = [2.0 * a * b for a, b in itertools.pairwise(settings.layer_sizes(dim, n_classes))]
     return sum(layers), 3 * sum(layers) - layers[0]
@@ -129,20 +129,20 @@ def _flops_per_row(settings: Settings, dim: int, n_classes: int) -> tuple[float,
 
 
 class Speed:
-    """Durations on this machine, from moments of training on the first rows by the step that will run.
+    """Durations on this machine, estimated from short trainings on the first rows with the same kind of step.
 
-    A step takes a time that is linear in its rows: the constant part (the update of the weights, calls) is most of a
+    The duration of a step is linear in its rows; the constant part (the update of the weights, calls) is most of a
     few-shot run.
 
     Args:
         data: the data set.
         settings: settings of the runs; seed and shots do not matter.
-        engine: does the training.
-        largest: rows of the largest training; they decide whether it is done in the span of its rows.
+        engine: engine of the training.
+        largest: number of rows of the largest training, which decides whether it is done in the span of its rows.
 
     Attributes:
-        full: rows of a full step.
-        full_step: seconds of a full step of one classifier.
+        full: number of rows of a full step.
+        full_step: duration of a full step of one classifier, in seconds.
     """
 
     def __init__(self, data: Data, settings: Settings, engine: Engine, largest: int) -> None:
@@ -158,12 +158,12 @@ class Speed:
 
     @property
     def flops_per_second(self) -> float:
-        """Operations of the matrix products of a full step, per second."""
+        """Floating-point operations per second in the matrix products of a full step."""
         per_row = _flops_per_row(self._settings, self._data.features.dim, len(self._data.labels))[1]
         return per_row * self.full / self.full_step
 
     def run(self, rows: RowCounts, settings: Settings) -> float:
-        """Return about how long a run takes, in seconds."""
+        """Return the estimated duration of a run, in seconds."""
         epoch = self._epoch(rows.search_train) * settings.n_trials + self._epoch(rows.final_train)
         setup = self._setup * (settings.n_trials + 1)
         return setup + settings.n_epochs * epoch + self._score_row * _n_scored(rows, settings)
@@ -173,8 +173,8 @@ class Speed:
         return n_full * self.full_step + (self.full_step - self._slope * (self.full - rest) if rest else 0.0)
 
     def _time_step(self, n_rows: int) -> tuple[float, float]:
-        """Time a step of one classifier, and the work before the first one."""
-        # One batch alone may be few enough rows for their span, where the training has too many for it.
+        """Return the seconds of a step of one classifier, and of the work before the first step."""
+        # A single batch may have few enough rows for training in their span when the whole training has too many.
         n_steps = 1 if self._in_span else self._data.features.dim // (2 * n_rows) + 1
         spec = TrainSpec(torch.arange(n_rows).repeat(n_steps), [(0.0, 0.0)], init_seed=0, order_seed=0)
 
@@ -186,7 +186,7 @@ class Speed:
         return epoch / n_steps, setup
 
     def _time_score(self) -> float:
-        """Time the scoring of a row."""
+        """Return the seconds that the scores of a row take."""
         sizes = self._settings.layer_sizes(self._data.features.dim, len(self._data.labels))
         device, m = self._engine.device, min(self._data.test.n, CPU_CHUNK)
         layers = [(weight.to(device), bias.to(device)) for weight, bias in initial_layers(sizes, seed=0)]
@@ -208,7 +208,7 @@ class Speed:
             self._wait()
             return _clock() - start
 
-        once = clock(1)  # warms up, too
+        once = clock(1)  # also warms up
         if once > 2 * _PROBE_SECONDS:
             return once, 0.0
         once = min(once, clock(1))
@@ -232,7 +232,7 @@ def describe(data: Data, study: Sequence[Settings], engine: Engine, *, at_once: 
     Args:
         data: the data set.
         study: settings of the runs, one or more.
-        engine: does the training.
+        engine: engine of the training.
         at_once: number of runs side by side.
     """
     dim, n_classes, first = data.features.dim, len(data.labels), study[0]

@@ -1,9 +1,10 @@
-"""Replaying SGD steps from CUDA graphs, where that gives the same bits as issuing every kernel.
+"""Replay of SGD steps from CUDA graphs, where it gives the same bits as issuing every kernel.
 
-A graph saves the launches of a step, most of its time on a fast GPU. It is used only after it was checked on the
-user's device with the real sizes: for each size of a batch the first step is issued as usual (libraries set up what
-they cannot while a graph is captured), the next two are done both ways, from the same state, and compared bit for bit.
-A failure or a difference costs one warning, and training goes on without graphs from the state before.
+A graph saves the kernel launches of a step, which are most of its time on a fast GPU. Graphs are used only after a
+check on the user's device with the real sizes: for each batch size, the first step is issued as usual (libraries do
+their setup, which is not possible while a graph is captured); the next two steps are done both ways, from the same
+state, and compared bit for bit. After a failure or a difference, there is one warning, and training continues without
+graphs from the result of the usual step.
 """
 
 from __future__ import annotations
@@ -29,32 +30,32 @@ _COMPARED = 2
 
 
 class Graphs:
-    """Whether the steps of an engine are replayed; shared by all its trainings.
+    """Switch for the replay of the steps of an engine, shared by all its trainings.
 
     Args:
-        wanted: whether the device has graphs.
+        wanted: whether the device supports graphs.
 
     Attributes:
-        enabled: whether they are used, or may be.
+        enabled: whether graphs are used, or may be used after a check.
     """
 
     def __init__(self, *, wanted: bool) -> None:
         self.enabled = wanted and os.environ.get(VARIABLE) != "0"
 
     def give_up(self, reason: str) -> None:
-        """Go on without graphs, and say so once."""
+        """Switch graphs off, and log a warning once."""
         if self.enabled:
             self.enabled = False
             logger.warning("CUDA graphs are not used: %s; training is correct, but slower", reason)
 
 
 class Stepper:
-    """Does the steps of a learner, from graphs once they have proved themselves.
+    """The steps of a learner, replayed from graphs that have passed their check.
 
     Args:
-        learner: its :attr:`~Learner.tensors` are all that a step changes.
-        graphs: whether to try.
-        issuing: sets how matrices are multiplied while kernels are issued.
+        learner: learner with all tensors that a step changes in :attr:`~Learner.tensors`.
+        graphs: switch of the engine.
+        issuing: returns a context that sets the precision of products while kernels are issued.
 
     Attributes:
         n_replays: steps that were replayed after the comparison.
@@ -69,7 +70,7 @@ class Stepper:
         self.n_replays = 0
 
     def step(self, b: int) -> None:
-        """Do a step on the ``b`` rows that were loaded."""
+        """Do a step on the ``b`` loaded rows."""
         n_done = self._n_done.get(b, 0)
         self._n_done[b] = n_done + 1
         if not self._graphs.enabled or n_done == 0:
@@ -84,7 +85,7 @@ class Stepper:
             self._learner.step(b)
 
     def _compare(self, b: int) -> None:
-        """Do a step both ways; keeps the state of the usual one when they differ."""
+        """Do a step both ways; keep the state of the usual step when they differ."""
         before = self._copies()
         self._issue(b)
         after = None if before is None else self._copies()
@@ -100,7 +101,7 @@ class Stepper:
             self._captured[b].replay()
             if not all(map(_same_bits, self._learner.tensors, after)):
                 reason = "a replayed step does not give the same bits as an issued one"
-        except RuntimeError as error:  # running out of memory is one, too
+        except RuntimeError as error:  # also when memory runs out
             reason = first_line(error)
         if reason:
             self._give_up(reason)
@@ -108,14 +109,14 @@ class Stepper:
 
     def _replay(self, b: int) -> None:
         try:
-            self._captured[b].replay()  # launches all or nothing
+            self._captured[b].replay()  # launches all kernels or none
             self.n_replays += 1
         except RuntimeError as error:
             self._give_up(first_line(error))
             self._issue(b)
 
     def _give_up(self, reason: str) -> None:
-        """Go on without graphs once the device is idle; waiting for it raises when it can be used no more."""
+        """Switch graphs off, and wait for the device; the wait raises an error when the device is no longer usable."""
         self._graphs.give_up(reason)
         if self._learner.device.type == "cuda":
             torch.cuda.synchronize(self._learner.device)
@@ -132,10 +133,10 @@ class Stepper:
 
 
 def _capture(learner: Learner, b: int) -> torch.cuda.CUDAGraph:
-    """Record a step; nothing is executed.
+    """Return the graph of a step, which is recorded and not executed.
 
-    ``torch.cuda.graph`` would collect garbage, empty the cache and wait for the device before each graph, all for the
-    memory of much larger ones. Collection must only not happen in between: it could free a graph.
+    ``torch.cuda.graph`` would collect garbage, empty the cache and wait for the device before each graph, which only
+    larger graphs need for their memory. Here, garbage is merely not collected in between: that could free a graph.
     """
     graph, collects = torch.cuda.CUDAGraph(), gc.isenabled()
     gc.disable()
@@ -152,6 +153,6 @@ def _capture(learner: Learner, b: int) -> torch.cuda.CUDAGraph:
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Compare bit for bit, so that NaN equals NaN."""
+    """Return whether two tensors are equal bit for bit, so that NaN equals NaN."""
     kinds = {2: torch.int16, 4: torch.int32, 8: torch.int64}
     return torch.equal(a.view(kinds[a.element_size()]), b.view(kinds[b.element_size()]))

@@ -1,7 +1,7 @@
-"""The runs of one command: which of them have to be done, their locks, and the work that earlier calls left.
+"""The runs of one command: the pending ones, their locks, and the unfinished work of earlier calls.
 
-A folder goes through these states: nothing; work in progress in ``.resume/`` (:mod:`cog.runtime.resume_dir`); a
-complete run (``results.json``). The process that works on it holds its lock.
+The folder of a run is first empty, then has work in progress in ``.resume/`` (:mod:`cog.runtime.resume_dir`), then a
+complete run (``results.json``). The process that works on the run holds the lock of the folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cog.logreg.run_folder import RunPlan
 from cog.runtime.output_folder import FolderClaim
 from cog.runtime.resume_dir import sample_sha256
 
-#: Changes when work in progress of an earlier version cannot be continued.
+#: Version of work in progress; it changes when work of an earlier version cannot be continued.
 _FORMAT = 1
 
 
@@ -33,21 +33,21 @@ class RunClaim(FolderClaim):
 
 
 def pending(plans: Sequence[RunPlan]) -> list[RunPlan]:
-    """Return the runs that have to be done; checks all folders before anything is computed.
+    """Return the runs that are not complete, after a check of all folders.
 
-    A complete run with the same settings and features is done, and its accuracies are printed. With ``--overwrite`` it
-    is done again, unless an interrupted call with ``--overwrite`` has just finished it.
+    A complete run with the same settings and features is skipped, and its accuracies are printed. With ``--overwrite``
+    it is done again, unless an interrupted call with ``--overwrite`` has just finished it.
 
     Raises:
         CogError: a folder that holds another run, finished or not, unless it is to be overwritten.
-        LockedError: a folder that was left in disorder and that another process works on.
+        LockedError: a folder that has to be recovered, and in which another process works.
     """
     _share_replacement(plans)
     return [plan for plan in plans if not plan.folder.is_done()]
 
 
 def _share_replacement(plans: Sequence[RunPlan]) -> None:
-    """Tell all folders whether the replacement of one of them was interrupted."""
+    """Set ``continuing`` in all folders: whether the replacement of one of them was interrupted."""
     continuing = any(plan.folder.overwrite and plan.folder.is_replacing() for plan in plans)
     for plan in plans:
         plan.folder.continuing = continuing
@@ -57,11 +57,11 @@ def _share_replacement(plans: Sequence[RunPlan]) -> None:
 def claimed(plans: Sequence[RunPlan]) -> Iterator[list[RunClaim]]:
     """Hold the locks of the folders of some runs; yields those that still have to be done.
 
-    Each folder is asked again, as by :func:`pending`: another process may have finished a run in the meantime. Work
-    that was not begun leaves nothing behind.
+    Each folder is checked again, as by :func:`pending`: another process may have finished a run in the meantime. The
+    folders of unfinished work without progress are removed at the end.
 
     Raises:
-        LockedError: when another process works on one of them; then all locks are given back.
+        LockedError: when another process works on one of the runs; all locks are released then.
         CogError: see :func:`pending`; a folder that cannot be written to.
     """
     with contextlib.ExitStack() as stack:
@@ -78,8 +78,8 @@ def claimed(plans: Sequence[RunPlan]) -> Iterator[list[RunClaim]]:
             for claim in claims:
                 resume = claim.resume
                 stored = None if claim.published else resume.read()
-                # A run that an interrupted call with --overwrite has still to replace stays marked, once there is
-                # something to go on with.
+                # A run that an interrupted call with --overwrite has still to replace stays marked, if any run of the
+                # call has progress.
                 is_marked = stored is not None and stored["replaces"] and any_begun
                 if stored is not None and not is_marked and not resume.has_progress():
                     resume.remove()

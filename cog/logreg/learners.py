@@ -1,9 +1,9 @@
 """Classifiers in training: the state of an SGD step and the step itself, in plain torch operations for any device.
 
-A learner holds K classifiers that see the same batches. :meth:`Learner.load` puts a batch into buffers that are made
-once (fresh ones of this size would be mapped and cleared by the system in every step), :meth:`Learner.step` does one
-update from there. A step reads and writes tensors that stay where they are and never waits for the host, so that it can
-be captured in a CUDA graph (:mod:`cog.logreg.graphs`).
+A learner holds K classifiers that see the same batches. :meth:`Learner.load` puts a batch into buffers that are
+allocated once (the system would map and clear new buffers of this size in every step), :meth:`Learner.step` does one
+update from these buffers. A step reads and writes tensors at fixed addresses and never waits for the host, so that it
+can be captured in a CUDA graph (:mod:`cog.logreg.graphs`).
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ class Learner:
         self._y = torch.zeros(self._size, dtype=torch.int64, device=self.device)
 
     def _new_batch(self) -> torch.Tensor:
-        """Return room for the features of a batch, in the working precision."""
+        """Return a buffer for the features of a batch, in the working precision."""
         features = self._data.features
         return torch.zeros(self._size, features.dim, dtype=features.dtype, device=self.device)
 
     def _filled(self, b: int) -> int:
-        """Return the rows that the products of a step on ``b`` rows have; those beyond ``b`` get no gradient.
+        """Return the number of rows in the products of a step on ``b`` rows; rows beyond ``b`` have no gradient.
 
-        With products of one shape only, their bits more often do not depend on the number of threads, so that runs can
-        share the processors (:mod:`cog.logreg.parallel`).
+        The bits of products of a single shape depend less often on the number of threads, so that runs can share the
+        processors (:mod:`cog.logreg.parallel`).
         """
         return self._size if self._size - b <= _MOST_FILL * len(self._spec.rows) else b
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """All that a step changes."""
+        """All tensors that a step changes."""
         return [*self.state.values(), *([] if self.sums is None else [self.sums])]
 
     def resume(self, state: dict[str, torch.Tensor]) -> None:
-        """Go on from a saved :attr:`state`."""
+        """Continue from a saved :attr:`state`."""
         for name, tensor in self.state.items():
             tensor.copy_(state[name])
 
@@ -77,7 +77,7 @@ class Learner:
             self.sums.zero_()
 
     def load(self, rows: torch.Tensor) -> None:
-        """Put the next batch into place; ``rows`` int64 ``(b,)`` on the features' index device."""
+        """Copy the next batch into the buffers; ``rows``: int64 ``(b,)``, on the index device of the features."""
         b = len(rows)
         self._data.features.batch(rows, out=self._x[:b])
         torch.index_select(self._data.targets, 0, rows.to(self.device, non_blocking=True), out=self._y[:b])
@@ -87,7 +87,7 @@ class Learner:
         raise NotImplementedError
 
     def layers(self, k: int) -> list[Layer]:
-        """Return weight and bias of each layer of a classifier; the tensors change with the next step."""
+        """Return weight and bias of each layer of classifier ``k``; the tensors change with the next step."""
         raise NotImplementedError
 
     def is_finite(self) -> list[bool]:
@@ -116,7 +116,7 @@ class Learner:
 class SoftmaxLearner(Learner):
     """K logistic regressions, with the gradient of the cross-entropy written out: softmax minus one-hot.
 
-    Logits lie as ``(b, K, C)``, or as ``(K, b, C)`` unless ``batch_first``.
+    Logits have the shape ``(b, K, C)``, or ``(K, b, C)`` unless ``batch_first``.
     """
 
     batch_first = True
@@ -130,15 +130,15 @@ class SoftmaxLearner(Learner):
         self._start(*(tensor.to(self.device) for tensor in layer))
 
     def _start(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
-        """Make state and buffers; all classifiers begin with ``weight`` ``(C, d)`` and ``bias`` ``(C,)``."""
+        """Allocate state and buffers; all classifiers begin with ``weight`` ``(C, d)`` and ``bias`` ``(C,)``."""
         raise NotImplementedError
 
     def _forward(self, b: int, logits: torch.Tensor) -> None:
-        """Write the logits of the batch."""
+        """Write the logits of the batch into ``logits``."""
         raise NotImplementedError
 
     def _backward(self, b: int, gradient: torch.Tensor) -> None:
-        """Update, given the gradient of the mean loss by the logits."""
+        """Update the classifiers from the gradient of the mean loss with respect to the logits."""
         raise NotImplementedError
 
     def step(self, b: int) -> None:
@@ -161,8 +161,8 @@ class SoftmaxLearner(Learner):
 class LinearLearner(SoftmaxLearner):
     """Logistic regression on the features.
 
-    The K classifiers lie one below the other in one matrix ``(K C, d)``: a batch takes one product for all logits and
-    one for all gradients, which is faster than K small ones.
+    The K classifiers are stacked in one matrix ``(K C, d)``: a batch takes one product for all logits and one for all
+    gradients, which is faster than K small products.
     """
 
     form = "dense"
@@ -186,11 +186,11 @@ class LinearLearner(SoftmaxLearner):
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """All that a step changes."""
+        """All tensors that a step changes."""
         return [*super().tensors, *([self._low_weight] if self._low else [])]
 
     def resume(self, state: dict[str, torch.Tensor]) -> None:
-        """Go on from a saved :attr:`state`."""
+        """Continue from a saved :attr:`state`."""
         super().resume(state)
         if self._low:
             self._low_weight.copy_(self.state["weight"])
@@ -226,7 +226,7 @@ class MlpLearner(Learner):
     """A multi-layer perceptron (``CLF.TYPE mlp`` and ``mlp_noact``): one ``torch.nn.Sequential`` under autograd.
 
     The first version of the paper (supplement C.3) trains two hidden layers of 2048 units on the unnormalized features,
-    with ReLU and, as a control, without any activation. With bfloat16 features a step is under autocast.
+    with ReLU and, as a control, without any activation. With bfloat16 features, a step uses autocast.
     """
 
     form = "mlp"
@@ -249,7 +249,7 @@ class MlpLearner(Learner):
         x, y = self._x[: self._filled(b)], self._y[:b]
         low = x.dtype != torch.float32
         with torch.enable_grad():
-            # Without its cache: cast weights must not outlive the step, whose graph may be replayed.
+            # Without the cache of autocast: cast weights must not outlive the step, which may be replayed from a graph.
             with torch.autocast(self.device.type, torch.bfloat16, enabled=low, cache_enabled=False):
                 logits = self._module(x)
             logits = logits[:b].float()

@@ -1,12 +1,12 @@
-"""Features in the form in which the classifier engine reads them: in one copy.
+"""The forms in which the classifier engine holds features, in a single copy.
 
 ================  ===========================================================================================
 ``FloatMatrix``   float32 in memory, batches are float32
-``SplitMatrix``   float32 taken apart in place into bfloat16 and the bits it lacks: batches are bfloat16 at half the
-                  memory traffic, and the exact float32 rows can still be put together for scoring
-``MappedMatrix``  float32 in the file, for features larger than memory: rows are read, normalized and rounded when
-                  they are asked for
-``HostMatrix``    one of these, for features larger than the memory of a GPU: each batch is sent there
+``SplitMatrix``   float32 split in place into bfloat16 and the remaining bits: batches are bfloat16 at half the memory
+                  traffic, and the exact float32 rows can be restored for scoring
+``MappedMatrix``  in a memory-mapped file, for features larger than memory: requested rows are read, normalized and
+                  rounded
+``HostMatrix``    one of these on the host, for features larger than the memory of a GPU: batches are sent to the GPU
 ================  ===========================================================================================
 """
 
@@ -29,11 +29,11 @@ class FeatureMatrix:
     """Features ``(n, d)`` that can be read in batches.
 
     Attributes:
-        n: rows.
+        n: number of rows.
         dim: d.
         dtype: type of the batches, the working precision.
         device: device of the batches.
-        index_device: device of the row numbers that are asked for.
+        index_device: device of the numbers of requested rows.
     """
 
     n: int
@@ -43,21 +43,21 @@ class FeatureMatrix:
     index_device: torch.device
 
     def batch(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Gather ``rows`` (int64, on :attr:`index_device`) as ``(b, d)`` in the working precision."""
+        """Return ``rows`` (int64, on :attr:`index_device`) as ``(b, d)`` in the working precision."""
         raise NotImplementedError
 
     def exact(self, rows: torch.Tensor) -> torch.Tensor:
-        """Gather ``rows`` (int64, on :attr:`index_device`) as float32 ``(b, d)``, the values that were stored."""
+        """Return ``rows`` (int64, on :attr:`index_device`) as float32 ``(b, d)``, without loss."""
         raise NotImplementedError
 
     def part(self, start: int, stop: int, *, exact: bool) -> torch.Tensor:
-        """Return the rows from ``start`` to ``stop``, in float32 or in the working precision; not to be changed."""
+        """Return the rows from ``start`` to ``stop``, read-only, in float32 (``exact``) or the working precision."""
         rows = torch.arange(start, stop, device=self.index_device)
         return self.exact(rows) if exact else self.batch(rows)
 
 
 class FloatMatrix(FeatureMatrix):
-    """Features kept as they are: float32 ``(n, d)``, neither copied nor changed."""
+    """Features in float32 ``(n, d)``, neither copied nor changed."""
 
     dtype = torch.float32
 
@@ -80,15 +80,16 @@ class FloatMatrix(FeatureMatrix):
 
 
 def _high_bits(bits: torch.Tensor) -> torch.Tensor:
-    """Round float32 bit patterns to bfloat16 ones (both as int32): nearest, ties away from zero.
+    """Return float32 bit patterns rounded to those of bfloat16 (both as int32): nearest, ties away from zero.
 
-    Ties away, not to even as usual: the difference to the float32 pattern then always fits in 16 signed bits.
+    The usual rounding of ties to even is not used, so that the difference from the float32 pattern always fits in 16
+    signed bits.
     """
     return (bits + _HALF) >> 16
 
 
 class SplitMatrix(FeatureMatrix):
-    """Features as bfloat16 plus the 16 bits that it lacks, in the memory of the float32 they were.
+    """Features as bfloat16 plus the 16 bits that it lacks, in the memory of the float32 features.
 
     Row i of the float32 matrix becomes two rows of 16-bit numbers: the nearest bfloat16 values, and the signed
     differences of the bit patterns. ``(high << 16) + low`` is the float32 bit pattern again, so nothing is lost and
@@ -132,12 +133,12 @@ class SplitMatrix(FeatureMatrix):
 
 
 class MappedMatrix(FeatureMatrix):
-    """Features that stay in their file; the same values as in memory, bit for bit.
+    """Features in a memory-mapped file, with the same values as in memory, bit for bit.
 
     Args:
-        x: ``(n, d)`` as stored (float32, float16 or bfloat16), from a memory-mapped file.
-        norms: ``(n, 1)`` to divide the rows by, see :class:`cog.features.feature_files.FeatureSet`.
-        dtype: of the batches, float32 or bfloat16.
+        x: features ``(n, d)`` in the type of the file: float32, float16 or bfloat16.
+        norms: divisors of the rows, ``(n, 1)``, see :class:`cog.features.feature_files.FeatureSet`.
+        dtype: type of the batches, float32 or bfloat16.
     """
 
     device = index_device = torch.device("cpu")
@@ -161,7 +162,7 @@ class MappedMatrix(FeatureMatrix):
 class HostMatrix(FeatureMatrix):
     """Features that stay on the host because they do not fit on the device; batches are sent from pinned memory.
 
-    The pinned memory of a batch is PyTorch's: it is given away again when the copy out of it is done.
+    PyTorch manages the pinned memory of a batch: it is reused only after the copy to the device is done.
 
     Args:
         host: the features.
@@ -200,13 +201,12 @@ class Data:
 
     Attributes:
         features: training features ``(n, d)``.
-        y: int64 ``(n,)`` in 0..C-1, on the CPU.
-        targets: the same on the device of computation.
+        y: training labels in 0..C-1, int64 ``(n,)``, on the CPU.
+        targets: training labels on the device of computation.
         test: test features ``(m, d)``.
-        test_y: int64 ``(m,)``, on the device of computation.
+        test_y: test labels in 0..C-1, int64 ``(m,)``, on the device of computation.
         labels: the C original labels, ascending.
-        projection: ``mean`` and ``components`` (float32) of the principal components that the features were projected
-            on; None without.
+        projection: ``mean`` and ``components`` (float32) of the projection onto principal components; None without one.
         preparation: record of the cap per class and of the principal components, for results.json.
     """
 

@@ -11,11 +11,11 @@ import torch
 if TYPE_CHECKING:
     from cog.logreg.matrix import FeatureMatrix
 
-#: Rows scored at once. On a CPU the logits stay in the cache (1024 x 1000 float32 is 4 MB); a GPU wants more work
+#: Rows scored at once. On a CPU the logits stay in the cache (1024 x 1000 float32 is 4 MB); a GPU needs more work
 #: between two waits.
 CPU_CHUNK, GPU_CHUNK = 1024, 16384
 
-#: Returns float32 logits ``(b, C)`` for features ``(b, d)``.
+#: Function from features ``(b, d)`` to float32 logits ``(b, C)``.
 Logits = Callable[[torch.Tensor], torch.Tensor]
 
 #: One value per epoch, under the names of the contract's ``logs.pkl``.
@@ -29,7 +29,7 @@ class Evaluation:
     Attributes:
         loss: mean cross-entropy, in nats.
         top1: accuracy in percent.
-        top5: accuracy in percent; the true class among the min(5, C) best.
+        top5: share of rows with the true class among the min(5, C) best, in percent.
     """
 
     loss: float
@@ -38,7 +38,7 @@ class Evaluation:
 
 
 def new_logs() -> Logs:
-    """Return logs without an epoch; accuracies are in percent."""
+    """Return empty logs; accuracies are in percent."""
     names = ("train/loss", "train/top1", "train/top5", "test/loss", "test/top1", "test/top5", "lr")
     return {name: [] for name in names}
 
@@ -52,16 +52,15 @@ def append_epoch(logs: Logs, train: Evaluation, test: Evaluation, lr: float) -> 
 
 
 def _may_wait(device: torch.device) -> bool:
-    """Whether the host may look at a result in the middle: a captured step must not, and on a GPU it costs time."""
+    """Return whether the host may read a result during a step: a captured step forbids it, and it slows a GPU down."""
     return device.type == "cpu"
 
 
 def true_class_rank(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return how many classes are ranked before the true one.
+    """Return the number of classes that are ranked before the true one.
 
-    Among equal logits the lower class index comes first, as ``argmax`` has it: counting ties as correct
-    would report 100 % for a classifier whose logits are all equal. A true-class logit that is not finite is
-    ranked last.
+    Among equal logits the lower class index comes first, as with ``argmax``: counting ties as correct would report
+    100 % for a classifier with all logits equal. A true class with a logit that is not finite is ranked last.
 
     Args:
         logits: floating-point ``(n, C)``.
@@ -76,7 +75,7 @@ def true_class_rank(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     before = torch.gt(logits, target, out=mask).sum(1)
     if _may_wait(logits.device):
         tied = (torch.ge(logits, target, out=mask).sum(1) > before + 1).nonzero()[:, 0]
-        if len(tied):  # rare, so that looking for them is cheaper than ranking by index everywhere
+        if len(tied):  # ties are rare: finding them is cheaper than ranking by index everywhere
             before[tied] += _tied_before(logits[tied], target[tied], y[tied])
     else:
         before += _tied_before(logits, target, y)
@@ -84,7 +83,7 @@ def true_class_rank(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _tied_before(logits: torch.Tensor, target: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Count the classes of a lower index whose logit equals the true class's."""
+    """Return the number of classes with a lower index and the same logit as the true class."""
     lower_index = torch.arange(logits.shape[1], device=y.device) < y[:, None]
     return ((logits == target) & lower_index).sum(1).float()
 
@@ -115,9 +114,9 @@ def evaluate(
 
     Args:
         features: features ``(n, d)``.
-        y: int64 ``(n,)``, on the device of the features.
+        y: labels, int64 ``(n,)``, on the device of the features.
         logits_of: the classifier.
-        exact: whether to multiply the float32 values; else those in the working precision, for curves.
+        exact: whether to use the float32 features; False: those in the working precision, for curves.
 
     Returns:
         The evaluation and, when exact, the predicted classes as int64 on the CPU.
@@ -144,7 +143,7 @@ def validate(
 
     Args:
         features: features ``(n, d)``.
-        y: int64 ``(n,)``, on the device of the features.
+        y: labels, int64 ``(n,)``, on the device of the features.
         rows: rows to score, int64 ``(m,)``, on the CPU.
         classifiers: the classifiers.
         with_losses: whether to compute losses.
@@ -168,6 +167,6 @@ def validate(
 
 
 def _chunks(n: int, device: torch.device) -> list[tuple[int, int, int]]:
-    """Return start, stop and the first new row of chunks of one size; the last one begins in the one before it."""
+    """Return start, stop and the first new row of chunks of one size; the last chunk may overlap the one before it."""
     size = min(n, CPU_CHUNK if device.type == "cpu" else GPU_CHUNK)
     return [(min(start, n - size), min(start, n - size) + size, start) for start in range(0, n, size)]

@@ -1,4 +1,4 @@
-"""The protocol in a notebook, with the bits of ``logreg.py``."""
+"""The protocol in a notebook, with results equal bit for bit to those of ``logreg.py``."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ def evaluate(
         train: training images as for :func:`cog.extract_features`, or their features (a ``FeatureSet``, or the path of
             an ``X_Y.pth``).
         test: test images or features, of the same classes.
-        n_shots: training images per class; 0: all. One number or several.
-        seeds: of the runs.
+        n_shots: number of training images per class, or several such numbers; 0: all images.
+        seeds: seeds of the runs.
         dataset: name of the data in the scores.
         device: value of ``--device``; None: CUDA when there is a GPU, else the CPU.
         n_workers: decoding threads.
-        opts: ``[KEY, VALUE, ...]`` of the extraction.
+        opts: ``[KEY, VALUE, ...]`` of the configuration of the extraction.
         **settings: other fields of :class:`cog.logreg.settings.Settings`, such as ``n_trials``.
 
     Returns:
-        Top-1 and top-5 accuracies in percent, of each run; :func:`cog.results.scores.average` gives means,
-        :func:`cog.results.uncertainty.accuracy` intervals from the ``concepts`` of a mean.
+        Top-1 and top-5 accuracies of each run, in percent; :func:`cog.results.scores.average` returns their means,
+        :func:`cog.results.uncertainty.accuracy` the intervals from the ``concepts`` of a mean.
 
     Raises:
         CogError: see :func:`cog.extract_features` and :func:`cog.logreg.protocol.run_protocol`.
     """
-    config.get_cfg(opts=[str(word) for word in opts])  # refuses unknown keys, also where nothing is extracted
+    config.get_cfg(opts=[str(word) for word in opts])  # refuses unknown keys, also without an extraction
     for key in map(str, opts[::2]):
         if not key.startswith("FT_EXTRACT."):
             raise CogError(
@@ -114,7 +114,7 @@ def evaluate(
 
 
 def _features(backbone: nn.Module | None, images: Any, *, normalize: bool, **how: Any) -> FeatureSet:
-    """Return checked features, normalized or not, whose memory may be rewritten."""
+    """Return the checked features of images or of a file, normalized or not, in memory that may be rewritten."""
     if isinstance(images, FeatureSet):
         x = images.x.float().clone()
         feature_files.check_and_normalize_(x, images.name, normalize=normalize)

@@ -1,8 +1,8 @@
-"""Several runs of one call side by side: threads that share the features and divide the processors among themselves.
+"""Several runs of one call side by side, in threads that share the features and the processors.
 
-On a CPU the result must not depend on what runs beside it. The bits of a matrix product can depend on the number of
-threads that compute it, so runs are done side by side only where the products of their steps were tried with each
-number of threads that a run may get, and gave the same bits; else each run has all processors, one after the other. On
+On a CPU the result of a run must not depend on the other runs. The bits of a matrix product can depend on the number of
+threads that compute it, so runs are done side by side only if the products of their steps were tried with each number
+of threads that a run may have, and gave the same bits; other runs are done one after the other, with all processors. On
 a GPU each thread issues its work to a stream of its own.
 """
 
@@ -33,21 +33,21 @@ _USABLE = 0.5
 
 
 class _Stopped(Interrupted):
-    """A run ends because another one failed."""
+    """The end of a run because another run failed."""
 
 
 class SideBySide:
     """Numbered jobs that are done in threads.
 
-    On a CPU the processors are divided evenly among the jobs in progress, anew before every epoch: the last job has
-    them all. Jobs that do not get enough memory are done again, alone.
+    On a CPU the processors are divided evenly among the jobs in progress, again before every epoch: the last job has
+    all of them. Jobs that run out of memory are done again, alone.
 
     Args:
-        do: does a job, given its number and a function that it has to call before every epoch.
+        do: function that does a job, given the number of the job and a function to call before every epoch.
         n_jobs: number of jobs.
-        at_once: jobs in progress at most.
-        device: device that they compute on.
-        alone: jobs to do alone, after the others.
+        at_once: largest number of jobs in progress.
+        device: device of the computation.
+        alone: numbers of the jobs to do alone, after the others.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class SideBySide:
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Do all jobs; raises the first error when those in progress have ended."""
+        """Do all jobs; after an error, wait until the jobs in progress have ended, and raise the first error."""
         if self._at_once > 1:
             with ThreadPoolExecutor(self._at_once, "run") as pool:
                 try:
                     list(pool.map(self._try, [*self._unfinished]))
-                except BaseException as error:  # ^C: those in progress end at their next epoch
+                except BaseException as error:  # ^C: the jobs in progress end at their next epoch
                     self._error = error
             torch.set_num_threads(self._n_threads)
             if self._error is not None:
@@ -96,11 +96,11 @@ class SideBySide:
             raise _Stopped("another run failed")
         share = max(1, self._n_threads // min(self._at_once, len(self._unfinished)))
         if self._is_cpu and torch.get_num_threads() != share:
-            torch.set_num_threads(share)  # of this thread
+            torch.set_num_threads(share)  # for this thread only
 
 
 def runs_at_once(data: Data, settings: Sequence[Settings], engine: Engine) -> tuple[int, list[int]]:
-    """Return how many runs to do side by side, within the free memory, and the positions of those to do alone."""
+    """Return the number of runs to do side by side within the free memory, and the positions of runs to do alone."""
     first, n_classes, dim = settings[0], len(data.labels), data.features.dim
     class_sizes = torch.bincount(data.y).tolist()
     sizes = [rows_of(class_sizes, run, data.test.n) for run in settings]
@@ -142,7 +142,7 @@ def runs_at_once(data: Data, settings: Sequence[Settings], engine: Engine) -> tu
 
 
 def _training_shapes(settings: Settings, rows: RowCounts, width: int) -> list[tuple[int, int]]:
-    """Return rows and classifiers of each kind of training in a run whose trials are trained ``width`` at a time."""
+    """Return the numbers of rows and classifiers of each kind of training in a run with ``width`` trials at a time."""
     n_later = max(0, settings.n_trials - N_STARTUP_TRIALS)
     later = settings.trials_per_round if settings.search == "batched" else 1
     rounds = (min(N_STARTUP_TRIALS, settings.n_trials), min(later, n_later), n_later % later)
@@ -154,7 +154,7 @@ def _training_shapes(settings: Settings, rows: RowCounts, width: int) -> list[tu
 def _try_products(
     data: Data, engine: Engine, settings: Settings, n_rows: int, width: int, n_val: int
 ) -> list[torch.Tensor]:
-    """Return the state after steps on a full batch and on the last one, and logits of chunks of every size."""
+    """Return the state after steps on a full batch and on the last batch, and logits of chunks of every size."""
     full = min(settings.batch_size, n_rows)
     spec = TrainSpec(torch.arange(n_rows), [(1.0, 1e-4)] * width, init_seed=0, order_seed=0)
     learner = engine.make_learner(data, spec, settings, record=False)

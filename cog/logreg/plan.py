@@ -1,6 +1,6 @@
-"""The plan of ``logreg.py``: the runs, their files and folders, and whether they can be done (``--check``).
+"""The plan of ``logreg.py``: the runs, their files and folders, and their checks (``--check``).
 
-No torch is imported before features are looked at: passing over runs that are complete takes no time.
+Torch is imported only when features are opened, so that a call with only complete runs takes no time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 5
 
-#: Bytes of a finished run beside its classifier: study, logs, settings.
+#: Size of the files of a finished run beside its classifier, in bytes: study, logs, settings.
 _RUN_BYTES = 1 << 20
 
 
@@ -37,10 +37,10 @@ _RUN_BYTES = 1 << 20
 
 
 def plan_runs(args: argparse.Namespace, cfg: CfgNode) -> tuple[list[RunPlan], Path, Path]:
-    """Return the runs that the command line asks for, and the feature files of both splits.
+    """Return the plans of the requested runs, and the feature files of both splits.
 
     Raises:
-        CogError: flags and keys that do not fit together; features that are not there.
+        CogError: flags and keys that do not fit together; missing features.
     """
     train, test, model_dir = _resolve_features(args)
     runs = _one_run_configs(args, cfg)
@@ -68,7 +68,7 @@ def plan_runs(args: argparse.Namespace, cfg: CfgNode) -> tuple[list[RunPlan], Pa
 
 
 def _resolve_features(args: argparse.Namespace) -> tuple[Path, Path, ModelDir | None]:
-    """Return the feature files of both splits, and the model's folder when the flags name one."""
+    """Return the feature files of both splits, and the folder of the model; None when the flags do not name it."""
     if args.dataset is not None:
         check_dataset_name(args.dataset)
     if (args.train_features_dir is None) != (args.test_features_dir is None):
@@ -95,7 +95,7 @@ def _resolve_features(args: argparse.Namespace) -> tuple[Path, Path, ModelDir | 
 
 
 def _one_run_configs(args: argparse.Namespace, cfg: CfgNode) -> list[tuple[CfgNode, list[str]]]:
-    """Return configuration and ``KEY VALUE`` pairs of each run, as single calls would have them."""
+    """Return the configuration and the ``KEY VALUE`` pairs of each run, as for a call with this run alone."""
     for flag, values, key in (
         ("--seeds", args.seeds, "EVAL.SEED"),
         ("--n_shots", args.n_shots, "CLF.N_SHOT"),
@@ -124,7 +124,7 @@ def _get_settings(args: argparse.Namespace, cfg: CfgNode, label: str) -> Setting
     config.check_new_name(cfg, cfg.CLF.TYPE)
     names = {field.name for field in dataclasses.fields(Settings)}
     values = {key.lower(): value for key, value in cfg.CLF.items() if key.lower() in names}
-    # A setting without a part in a run keeps its default: another value of it does not make another run.
+    # A setting without effect on a run keeps its default, so that other values of it do not make another run.
     unused = ["mlp_hidden", "mlp_layers"] if cfg.CLF.TYPE == "logreg" else []
     unused += ["pca_norm"] if not (cfg.CLF.PCA_DIM and cfg.CLF.NORM_FTS) else []
     unused += ["tie_break"] if not cfg.CLF.N_TRIALS else []
@@ -162,10 +162,10 @@ def _output_of(args: argparse.Namespace, cfg: CfgNode, model_dir: ModelDir | Non
 
 
 def identify(settings: Settings, train: Path, test: Path, output: Path) -> dict[str, Any]:
-    """Return the facts that make two runs the same: settings and features (by size and, if known, origin).
+    """Return the identity of a run, which is equal for equal settings and features (by size and, if known, origin).
 
     Raises:
-        CogError: features of ``--limit`` for an ``output`` elsewhere, or others for one among those of ``--limit``.
+        CogError: when the features and ``output`` belong to different values of ``--limit``.
     """
     identity = dataclasses.asdict(settings)
     del identity["label"]
@@ -178,17 +178,18 @@ def identify(settings: Settings, train: Path, test: Path, output: Path) -> dict[
             "checkpoint_sha256": metadata.get("checkpoint_sha256"),
             "image_list_sha256": metadata.get("image_list_sha256"),
         }
-        if metadata.get("save_dtype", "float32") != "float32":  # files of two of the types have the same size
+        # float16 and bfloat16 files have the same size
+        if metadata.get("save_dtype", "float32") != "float32":
             identity[f"{split}_features"]["save_dtype"] = metadata["save_dtype"]
     return identity
 
 
 # ------------------------------------------------------------------------------------------------------------
-# Whether they can be done
+# Checks
 
 
 def check(args: argparse.Namespace) -> int:
-    """Check everything that the runs need, print a summary, and return the exit code.
+    """Check all requirements of the runs, print a summary, and return the exit code.
 
     Args:
         args: flags of ``logreg.py``.
@@ -232,7 +233,7 @@ def check(args: argparse.Namespace) -> int:
 
 
 def _check_features(report: Report, path: Path) -> FeatureSet | None:
-    """Read the description of a feature file (its values stay in the file); None when that fails."""
+    """Return the features of a file without reading their values, and report their shape; None when that fails."""
     from cog.features import feature_files
 
     with report.step("features"):
@@ -271,7 +272,7 @@ def _check_together(report: Report, train: FeatureSet, test: FeatureSet, plans: 
 
 
 def _check_components(report: Report, wanted: int, dim: int, n_rows: int) -> None:
-    """See whether there can be so many principal components; whether they exist shows when they are computed."""
+    """Report a number of principal components that the shape excludes; their true number takes a computation."""
     if wanted > dim:
         report.problem(
             "features", f"CLF.PCA_DIM {wanted}: there are {dim} dimensions; set at most that, or 0"
@@ -289,7 +290,7 @@ def _classifier_shape(settings: Settings, train: FeatureSet) -> tuple[int, int]:
 
 
 def _check_outputs(report: Report, plans: list[RunPlan]) -> list[RunPlan]:
-    """Report the state of all folders; returns the runs to do."""
+    """Report the state of all folders, and return the runs to do."""
     todo, n_complete, n_refused = [], 0, 0
     for plan in plans:
         n_before = report.n_problems
@@ -315,10 +316,10 @@ def _check_outputs(report: Report, plans: list[RunPlan]) -> list[RunPlan]:
 
 
 def _check_space(report: Report, todo: list[RunPlan], train: FeatureSet, n_test: int) -> None:
-    settings = todo[0].settings  # in all of this, runs differ in seed and shots only
+    settings = todo[0].settings  # the runs differ only in seed and shots, which do not matter here
     classifier = 4 * settings.n_parameters(*_classifier_shape(settings, train))
     projection = 4 * (settings.pca_dim + 1) * train.x.shape[1] if settings.pca_dim else 0
-    # Of trainings in progress are saved: weights, momentum and the best so far of each.
+    # Room for the saved state of trainings in progress: weights and momentum of each, with a margin.
     n_saved = settings.trials_per_round if settings.search == "batched" else 1
     n_bytes = classifier * (1 + 3 * n_saved) + projection + 8 * n_test + _RUN_BYTES
     machine_checks.check_disk(report, [(plan.folder.path, n_bytes) for plan in todo])

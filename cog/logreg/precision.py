@@ -29,7 +29,7 @@ from cog.runtime.device import exact_float32, require_precision
 
 @functools.cache
 def cpu_has_bfloat16() -> bool:
-    """Whether this CPU has instructions that multiply bfloat16 (AVX512-BF16 or AMX): only with them it is faster."""
+    """Return whether this CPU has instructions for bfloat16 products (AVX512-BF16 or AMX), which make them faster."""
     with contextlib.suppress(OSError):
         flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
         return flags is not None and bool({"avx512_bf16", "amx_bf16"} & set(flags[1].split()))
@@ -39,7 +39,7 @@ def cpu_has_bfloat16() -> bool:
 def resolve_precision(name: str, device: torch.device) -> str:
     """Return ``fp32``, ``tf32`` or ``bf16`` for ``CLF.PRECISION`` on a device.
 
-    ``auto`` depends on nothing but the kind of device, so that the same machine always gives the same result.
+    ``auto`` depends on the kind of device alone, so that the same machine always gives the same result.
 
     Raises:
         CogError: a precision that the device does not have.
@@ -54,7 +54,7 @@ def resolve_precision(name: str, device: torch.device) -> str:
     return name
 
 
-#: How matrices are multiplied is a setting of the process: trainings in other threads wait while one issues its work.
+#: Lock for the precision of products, a setting of the process: other trainings wait while one issues its work.
 _PRODUCTS = threading.RLock()
 
 
@@ -73,7 +73,7 @@ def products(device: torch.device, precision: str) -> Iterator[None]:
         saved = matmul.allow_bf16_reduced_precision_reduction
         matmul.allow_bf16_reduced_precision_reduction = False
         if precision == "tf32":
-            torch.set_float32_matmul_precision("high")  # exact_float32 puts back what was
+            torch.set_float32_matmul_precision("high")  # exact_float32 restores the setting
         try:
             yield
         finally:

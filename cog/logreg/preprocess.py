@@ -1,7 +1,7 @@
-"""From features as they were extracted to a data set that classifiers are trained on.
+"""Preparation of extracted features for the training of classifiers.
 
-A cap per class and principal components depend on the data set alone and not on the seed of a run, so they are done
-once for all runs of a process.
+The cap per class and the principal components depend on the data set alone and not on the seed of a run, so they are
+computed once for all runs of a process.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ _CHUNK = 4096
 
 
 def prepare(train: FeatureSet, test: FeatureSet, engine: Engine, settings: Settings | None = None) -> Data:
-    """Put features into the form in which the engine reads them.
+    """Return features as a data set in the form that the engine reads.
 
     Args:
-        train: training features, float32 ``(n, d)``, normalized or not. **Taken over**: their memory may be rewritten.
-        test: test features ``(m, d)``, likewise.
-        engine: engine that will train on them.
-        settings: of the runs: cap per class, principal components, and whether these are l2-normalized; None: the
-            features stay as they are.
+        train: training features, float32 ``(n, d)`` or memory-mapped, normalized or not. **Taken over**: their memory
+            may be rewritten.
+        test: test features, float32 ``(m, d)``, also taken over.
+        engine: engine of the training.
+        settings: settings of the runs, for the cap per class, the principal components and their normalization; None:
+            the features stay unchanged.
 
     Raises:
-        CogError: features that do not fit together, more components than there are, features in a file whose part does
-            not fit into memory.
+        CogError: features that do not fit together, too few principal components, a part of memory-mapped features that
+            does not fit into memory.
     """
     if mixed := feature_files.check_pair(train, test):
         logger.warning("%s", mixed)
@@ -89,7 +90,7 @@ def _project(
     device: torch.device,
     normalize: bool,
 ) -> FeatureSet:
-    """Replace ``rows`` of the features (None: all) by their first ``dim`` principal components."""
+    """Return the projections of ``rows`` of the features (None: all) onto the first ``dim`` principal components."""
     in_place = features.norms is None
     y = features.y if rows is None else features.y[rows]
     if not in_place:
@@ -98,13 +99,13 @@ def _project(
         features.x, components, dim, rows=rows, norms=features.norms, in_place=in_place, device=device
     )
     if in_place and 4 * dim <= features.x.shape[1]:
-        x = x.clone()  # gives back the rest
+        x = x.clone()  # frees the rest of the memory
     feature_files.check_and_normalize_(x, f"the principal components of {features.name}", normalize=normalize)
     return FeatureSet(x, y, features.name)
 
 
 def _keep(train: FeatureSet, rows: torch.Tensor) -> FeatureSet:
-    """Move the rows (ascending) to the beginning of the memory; of mapped features, into memory."""
+    """Return ``rows`` (ascending), moved to the beginning of the memory; those of mapped features are read into it."""
     if train.norms is not None:
         _require_room(train, len(rows), train.x.shape[1])
         x = torch.empty(len(rows), train.x.shape[1])

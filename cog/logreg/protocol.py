@@ -1,12 +1,12 @@
 """The benchmark's protocol for one data set, seed and number of shots (paper Sec. 4.1, supplement B.3).
 
 1. Hold out 20 % of each class of the training set; few-shot: then draw N per class from the rest.
-2. Train on that with 30 pairs of learning rate and weight decay, scored on the held-out part after the last
-   epoch.
-3. Train with the best pair on the whole training set; few-shot: on N per class, drawn from all of it.
-4. Test. (The test set is scored after every epoch, for the curves; only the last score counts.)
+2. Train on these images with 30 pairs of learning rate and weight decay, and score each pair on the held-out part
+   after the last epoch.
+3. Train with the best pair on the whole training set; few-shot: on N per class, drawn from the whole set.
+4. Score the test set. (It is scored after every epoch, for the curves; only the last score counts.)
 
-:func:`run_protocol` is this text in Python.
+:func:`run_protocol` follows these steps.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class RunResult:
         search: the search; None without one.
         rows: numbers of rows used.
         precision: precision of the training, see :meth:`cog.logreg.engine.Engine.used_precision`.
-        arithmetic: how the classifiers were trained: ``precision``, ``form`` and ``cuda_graphs`` of the final training,
-            and, under ``search``, precision and form of the trials.
+        arithmetic: arithmetic of the training: ``precision``, ``form`` and ``cuda_graphs`` of the final training and,
+            under ``search``, precision and form of the trials.
     """
 
     classifier: TrainedClassifier
@@ -62,12 +62,12 @@ def run_protocol(data: Data, settings: Settings, engine: Engine, work: Work | No
     Args:
         data: from :func:`cog.logreg.preprocess.prepare`.
         settings: settings of the run.
-        engine: does the training.
-        work: place of the work in progress; default: none, nothing is kept.
+        engine: engine of the training.
+        work: work in progress of the run; None: nothing is saved.
 
     Raises:
-        CogError: nothing to validate on, all trials diverged; the work in progress cannot be written.
-        Interrupted: when the process was asked to end (:mod:`cog.runtime.signals`); everything is saved then.
+        CogError: when no images can be held out, all trials diverged, or the work in progress cannot be written.
+        Interrupted: when the process was asked to end (:mod:`cog.runtime.signals`); the work is saved then.
     """
     work = work or Work()
     all_rows = torch.arange(len(data.y))
@@ -112,7 +112,7 @@ def run_protocol(data: Data, settings: Settings, engine: Engine, work: Work | No
 
 
 def _draw_few_shot(data: Data, settings: Settings, rows: torch.Tensor, *, stage: str) -> torch.Tensor:
-    """Return ``n_shot`` rows per class of ``rows``, or all of them."""
+    """Return ``n_shot`` rows per class, drawn from ``rows``; all of ``rows`` when ``n_shot`` is 0."""
     if not settings.n_shot:
         return rows
     rng = random_streams.numpy_rng(settings.seed, "draw", stage=stage, n_shot=settings.n_shot)
@@ -155,10 +155,10 @@ def _progress(settings: Settings, work: Work, total: int, label: str, unit: str)
 
 
 def _make_epoch_logger(settings: Settings, progress: Progress, print_freq: int) -> OnEpoch:
-    """Return the function that advances the progress after an epoch of the final training, and logs now and then."""
+    """Return a function that, after an epoch of the final training, advances the progress and may log a line."""
 
     def on_epoch(epoch: int, logs: Logs) -> None:
-        progress.skip(epoch - progress.done)  # the first ones may be of an earlier session
+        progress.skip(epoch - progress.done)  # the first epochs may be of an earlier session
         progress.update()
         if print_freq and ((epoch + 1) % print_freq == 0 or epoch + 1 == settings.n_epochs):
             names = ("train/loss", "train/top1", "test/loss", "test/top1", "test/top5")

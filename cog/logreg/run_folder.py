@@ -2,7 +2,7 @@
 
 ::
 
-    results.json                     settings, sizes, search, final accuracies, in all and per class
+    results.json                     settings, sizes, search, final accuracies, overall and per class
                                      (cog.results.concept_counts), versions; written last
     final-lr-<lr>_wd-<wd>/logs.pkl   one value per epoch
     final-lr-<lr>_wd-<wd>/model.pth  {"model": state dict of the linear layer, or of the Sequential of an MLP}
@@ -55,12 +55,12 @@ class RunFolder(OutputFolder):
         "{path} holds a run already ({names}); add --overwrite to replace it, or --skip_complete to keep it"
     )
 
-    #: Whether this run or another one of the command is an interrupted replacement: complete runs beside it are those
-    #: that it has replaced already.
+    #: Whether this run or another one of the command is an interrupted replacement: it has then replaced the complete
+    #: runs beside it already.
     continuing = False
 
     def results(self) -> dict[str, Any] | None:
-        """Return results.json of a complete run, or None."""
+        """Return the contents of results.json; None when the file does not exist."""
         path = self.path / RESULTS_FILE
         if not run_archive.is_file(path):
             return None
@@ -72,15 +72,15 @@ class RunFolder(OutputFolder):
         return data
 
     def replaced(self) -> list[str]:
-        """Return the names of this toolkit's (or the original's) outputs in the folder, sorted."""
-        found = os.listdir(self.path) if self.path.is_dir() else []
+        """Return the names of outputs of this toolkit or of the original one in the folder, sorted."""
+        entries = os.listdir(self.path) if self.path.is_dir() else []
         if (packed := run_archive.locate(self.path)) is not None:
-            found = [name for name, _ in packed.archive.entries(packed.run)]
+            entries = [name for name, _ in packed.archive.entries(packed.run)]
         names = (RESULTS_FILE, *_OTHER_FILES)
-        return sorted(name for name in found if name in names or _FINAL_FOLDER.fullmatch(name))
+        return sorted(name for name in entries if name in names or _FINAL_FOLDER.fullmatch(name))
 
     def is_complete(self) -> bool:
-        """Whether a finished run is there, of this toolkit or of the original one.
+        """Return whether the folder has a finished run, of this toolkit or of the original one.
 
         The original toolkit writes ``logs.pkl`` once, after the last epoch of the final training.
         """
@@ -90,14 +90,14 @@ class RunFolder(OutputFolder):
         return sum(run_archive.is_file(self.path / name / "logs.pkl") for name in finals) == 1
 
     def is_replacing(self) -> bool:
-        """Whether unfinished work on this very run is there, to replace a complete one."""
+        """Return whether the folder has unfinished work on this run that is to replace a complete run."""
         stored = self.resume.read()
         return (
             stored is not None and stored["replaces"] and not self.compare(stored["identity"], self.identity)
         )
 
     def holds_result(self) -> bool:
-        """Whether the run is complete and kept; with ``overwrite`` only if an interrupted replacement finished it."""
+        """Return whether the run is complete and kept; with ``overwrite``, only if an interrupted call finished it."""
         if self.overwrite and (packed := run_archive.locate(self.path)) is not None:
             raise CogError(
                 f"{self.path} is in {packed.archive.path.name}, where nothing is overwritten; unpack it first "
@@ -124,18 +124,18 @@ class RunFolder(OutputFolder):
         return not changed and (finished or not self.overwrite)
 
     def _is_of(self, results: Mapping[str, Any]) -> bool:
-        """Whether these results came from the unfinished work: its process ended before the work was removed."""
+        """Return whether the results come from the unfinished work: its process ended before it removed the work."""
         stored = self.resume.read()
         return stored is not None and stored["started"] == results.get("started")
 
     def has_leftovers(self) -> bool:
-        """Whether unfinished work outlived the result; that of a replacement has not."""
+        """Return whether unfinished work outlived the result; unfinished work of a replacement does not count."""
         stored = self.resume.read()
         is_replacement = stored is not None and stored["replaces"] and not self._is_of(self.results() or {})
         return self.resume.path.is_dir() and not is_replacement
 
     def compare(self, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-        """Return one difference per entry of ``wanted``; a setting that is not recorded yet had its default."""
+        """Return the differences in the entries of ``wanted``; settings missing from ``stored`` had their defaults."""
         before: dict[str, Any] = {
             field.name: field.default
             for field in dataclasses.fields(Settings)
@@ -144,7 +144,7 @@ class RunFolder(OutputFolder):
         return differences({key: before.get(key) for key in wanted}, wanted)
 
     def announce_done(self) -> None:
-        """Say that nothing is to be done, and print the accuracies."""
+        """Log that no work is needed, and print the accuracies."""
         super().announce_done()
         print_accuracies((self.results() or {}).get("final", {}), self.path)
 
@@ -155,8 +155,8 @@ class RunPlan:
 
     Attributes:
         settings: settings of the protocol.
-        folder: the seed folder, which knows what makes two runs the same.
-        arguments: flags for ``arguments.json``, as if the run had been started alone.
+        folder: seed folder, with the identity of the run.
+        arguments: flags for ``arguments.json``, as for a call with this run alone.
         config_text: the configuration as YAML.
         metadata: further entries of ``results.json``.
     """
@@ -235,9 +235,9 @@ def write_final(
 def counts_per_class(
     predictions: torch.Tensor, labels: torch.Tensor, n_classes: int, *, top1: float
 ) -> dict[str, Any]:
-    """Return right answers and images of each class; nothing when they contradict the accuracy.
+    """Return the numbers of correct predictions and of images of each class; empty when they contradict the accuracy.
 
-    They do where logits are not finite: the largest one, which is predicted, is then another than the accuracy's.
+    They do when logits are not finite: ``argmax``, which is predicted, and the rank of the true class then disagree.
     """
     import torch
 
@@ -253,7 +253,7 @@ def counts_per_class(
 
 
 def _ties(search: Search) -> dict[str, Any]:
-    """Return the record of the trials that are about as good as the best one."""
+    """Return the record of the trials that are about as good as the best trial."""
     rates = [trial.lr for trial in search.tied]
     return {"points": TIE_POINTS, "n_trials": len(rates), "lr": [min(rates), max(rates)]}
 

@@ -1,10 +1,10 @@
 """The search for learning rate and weight decay (paper supplement B.3), and its finished trials on disk.
 
 The journal (``optuna.storages.JournalStorage`` on ``JournalFileBackend``, readable by Optuna's own tools) has one line
-of JSON per trial. It is a memory of results, not the study that makes suggestions: that one is rebuilt from it by
-asking and telling again in the same rounds, which brings the sampler's random stream to where an uninterrupted run
-would have it. A trial is appended when it is finished, in one write that reaches the disk; an incomplete line, of a
-process that was killed, is cut off before the next one is written. Reading parses JSON and nothing else.
+of JSON per trial. It holds results only; the study that makes suggestions is rebuilt from them by the same calls of
+ask and tell in the same rounds, which brings the sampler's random stream to the state of an uninterrupted run. A trial
+is appended when it is finished, in one write that reaches the disk; the incomplete line of a killed process is cut off
+before the next line is written. Reading the journal only parses JSON.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Suggestions that TPE draws at random before it looks at any result (Optuna's default, as in the original
-#: toolkit). They can be trained together without changing anything.
+#: Number of suggestions that TPE draws at random before it uses results (Optuna's default, as in the original toolkit).
+#: Training them together does not change the search.
 N_STARTUP_TRIALS = 10
 
 
@@ -43,8 +43,8 @@ class Result:
     Attributes:
         val_top1: accuracy on the held-out part in percent; counts as 0 when training diverged.
         diverged: whether a weight was no longer finite.
-        seconds: duration; of trials that were trained together, each one's share.
-        val_loss: mean cross-entropy on the held-out part; None where ``tie_break`` does not ask for it.
+        seconds: duration in seconds; the share of one trial when several were trained together.
+        val_loss: mean cross-entropy on the held-out part; None unless ``tie_break`` needs it.
     """
 
     val_top1: float
@@ -61,11 +61,11 @@ class Trial:
         number: 0, 1, ...
         lr: learning rate.
         wd: weight decay.
-        val_top1: as of the result.
-        diverged: as of the result.
-        seconds: as of the result.
-        pruned: always False; earlier versions could stop trials early, and readers look for it.
-        val_loss: as of the result.
+        val_top1: see :class:`Result`.
+        diverged: see :class:`Result`.
+        seconds: see :class:`Result`.
+        pruned: always False; earlier versions could stop trials early, and readers of results need the entry.
+        val_loss: see :class:`Result`.
     """
 
     number: int
@@ -78,7 +78,7 @@ class Trial:
     val_loss: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the record for results.json; a loss that nobody asked for is no part of it."""
+        """Return the record for results.json, without a loss that was not computed."""
         record = dataclasses.asdict(self)
         if self.val_loss is None:
             del record["val_loss"]
@@ -87,9 +87,9 @@ class Trial:
 
 @contextlib.contextmanager
 def _quiet_optuna() -> Iterator[Any]:
-    """Import Optuna (which takes a second) without its log lines, and without warnings in the block.
+    """Import Optuna (which takes a second), without its log lines and, in the block, without its warnings.
 
-    It has called ``multivariate``, which the protocol asks for, experimental since 2020.
+    Optuna has called ``multivariate``, which the protocol uses, experimental since 2020.
     """
     import optuna
 
@@ -113,28 +113,27 @@ def _create_study(settings: Settings) -> optuna.Study:
             multivariate=True,
             seed=settings.seed,
             n_startup_trials=N_STARTUP_TRIALS,
-            # Trials in training count as bad ones, so that a round of suggestions does not repeat itself.
+            # Unfinished trials count as bad ones, so that the suggestions of a round differ.
             constant_liar=settings.search == "batched",
         )
         return optuna.create_study(sampler=sampler, direction="maximize")
 
 
 class Search:
-    """A search: :meth:`ask` for pairs to train, :meth:`tell` their results, until nothing is asked any more.
+    """A search: :meth:`ask` returns pairs to train, :meth:`tell` records their results, until no pairs are left.
 
-    Suggestions come in rounds. The first round holds the random ones at the start, which no result can change. After
-    that ``sequential`` draws one at a time, exactly like the original toolkit; ``batched`` draws
-    ``settings.trials_per_round`` without waiting for each other. The study learns the results of a round when it is
-    complete.
+    Suggestions come in rounds. The first round has the random suggestions at the start, which do not depend on results.
+    Each later round has one suggestion in a ``sequential`` search, exactly like the original toolkit, and
+    ``settings.trials_per_round`` in a ``batched`` search. The study gets the results of a round when it is complete.
 
     Args:
         settings: settings of the protocol.
-        journal: the finished trials on the disk; None: none are kept.
-        width: trials of a round that are trained together at most.
+        journal: journal of finished trials; None: trials are not saved.
+        width: largest number of trials of a round that are trained together.
 
     Attributes:
         trials: finished trials, in order.
-        study: the Optuna study, as the original toolkit has it: multivariate TPE, seeded, maximizing.
+        study: Optuna study as in the original toolkit: multivariate TPE, seeded, maximizing.
     """
 
     def __init__(self, settings: Settings, journal: TrialJournal | None = None, *, width: int = 1000) -> None:
@@ -143,14 +142,14 @@ class Search:
         self.study, self._space = _create_study(settings), search_space(settings)
         self.trials: list[Trial] = []
         self._round: list[optuna.Trial] = []
-        self._n_told = 0  # trials of the rounds before
+        self._n_told = 0  # trials of the earlier rounds
         if self._earlier:
             n, n_trials = len(self._earlier), settings.n_trials
             logger.info("%s%d of %d trials were finished before", settings.label, n, n_trials)
 
     @property
     def best(self) -> Trial:
-        """The trial with the highest validation accuracy; of equals the first (as Optuna does), or by its loss."""
+        """Trial with the highest validation accuracy; of equal ones the first (as in Optuna), or that of least loss."""
 
         def rank(trial: Trial) -> tuple[float, ...]:
             loss = math.inf if trial.val_loss is None or math.isnan(trial.val_loss) else trial.val_loss
@@ -161,12 +160,12 @@ class Search:
 
     @property
     def tied(self) -> list[Trial]:
-        """The trials that are about as good as the best one."""
+        """Trials that are about as good as the best one."""
         scores = [math.nan if trial.diverged else trial.val_top1 for trial in self.trials]
         return [self.trials[position] for position in ties.tied(scores)]
 
     def describe_ties(self) -> str:
-        """Return how many trials are about as good, and the learning rates among which the choice says nothing."""
+        """Return a text with the number and the learning rates of the trials that are about as good as the best one."""
         rates = sorted(trial.lr for trial in self.tied)
         text = ties.say(len(rates), len(self.trials))
         if len(rates) > 1:
@@ -174,13 +173,13 @@ class Search:
         return text
 
     def ask(self) -> list[tuple[float, float]]:
-        """Return pairs of learning rate and weight decay to train together; none when the search is over.
+        """Return pairs of learning rate and weight decay to train together; an empty list when the search is over.
 
-        A part of a round that an earlier session recorded only in part is asked for again as a whole: its classifiers
-        share their products, whose last bits depend on how many there are.
+        Pairs that are trained together are all returned again when an earlier session recorded only some of them:
+        their classifiers share products, whose last bits depend on the number of classifiers.
 
         Raises:
-            CogError: when an earlier session was not asked for the same trials; when all trials diverged.
+            CogError: when the trials of an earlier session had other pairs; when all trials diverged.
         """
         while len(self.trials) < self._settings.n_trials:
             if not self._round:
@@ -198,13 +197,13 @@ class Search:
         return []
 
     def tell(self, results: Sequence[Result]) -> None:
-        """Record the results of the pairs that were asked for, in their order.
+        """Record the results of the pairs that :meth:`ask` returned last, in their order.
 
         Raises:
-            CogError: when they cannot be written; when all trials diverged.
+            CogError: when a trial cannot be written; when all trials diverged.
         """
         for result in results:
-            if len(self.trials) < len(self._earlier):  # trained again for its neighbors' sake
+            if len(self.trials) < len(self._earlier):  # trained again because of the others only
                 self._record(self._earlier[len(self.trials)])
                 continue
             trial = self._record(result)
@@ -226,7 +225,7 @@ class Search:
 
     def _check_same(self, asked: optuna.Trial, trial: Trial) -> None:
         lr, wd = asked.params["lr"], asked.params["wd"]
-        # Processors differ in the last digits of an exponential; other draws differ in the first.
+        # The last digits of an exponential depend on the processor; other draws differ in the first digits.
         if not (math.isclose(lr, trial.lr) and math.isclose(wd, trial.wd)):
             assert self._journal is not None
             raise CogError(
@@ -236,10 +235,10 @@ class Search:
             )
 
     def _record(self, result: Result | Trial) -> Trial:
-        """Note a result; tell the study when the round is complete."""
+        """Record a result and return its trial; when the round is complete, pass the results to the study."""
         number = len(self.trials)
         params = self._round[number - self._n_told].params
-        # A diverged trial counts as 0 %: the sampler learns to stay away. A failed one would be ignored.
+        # A diverged trial counts as 0 %, so that the sampler avoids its pair; it would ignore a failed trial.
         val_top1 = 0.0 if result.diverged else result.val_top1
         seconds = round(result.seconds, 3)
         trial = Trial(number, params["lr"], params["wd"], val_top1, result.diverged, seconds)
@@ -266,16 +265,16 @@ class TrialJournal:
     """The finished trials of a search, in a file.
 
     Args:
-        path: the file, which comes with the first trial; the caller holds the lock of the run's folder.
+        path: the file, which is created with the first trial; the caller holds the lock of the run's folder.
         settings: settings of the protocol.
-        before_append: called before a trial is written; may raise.
+        before_append: function called before a trial is written; may raise an error.
 
     Attributes:
         path: the file.
         trials: the trials that earlier sessions finished, in order.
 
     Raises:
-        CogError: when it cannot be read or written.
+        CogError: when the file cannot be read or written.
     """
 
     def __init__(
@@ -294,16 +293,16 @@ class TrialJournal:
                     self._study = study
             except (OSError, RuntimeError):
                 raise
-            except Exception as error:  # valid JSON that is no journal makes Optuna raise this and that
+            except Exception as error:  # Optuna raises various errors for valid JSON that is no journal
                 kind = type(error).__name__
                 logger.warning("%s cannot be read (%s); its trials are computed again", path, kind)
                 path.unlink()
 
     def append(self, trial: Trial) -> None:
-        """Add a finished trial; it is on the disk when this returns.
+        """Append a finished trial, which is on the disk when the call returns.
 
         Raises:
-            CogError: when it cannot be written.
+            CogError: when the file cannot be written.
         """
         import optuna
 
@@ -340,7 +339,7 @@ class TrialJournal:
 
     @contextlib.contextmanager
     def _write_errors_explained(self) -> Iterator[None]:
-        """Turn failures of the file system, which Optuna's lock may hide behind its own, into one line."""
+        """Turn errors of the file system, also those behind an error of Optuna's lock, into one line."""
         try:
             yield
         except (OSError, RuntimeError) as error:
@@ -365,7 +364,7 @@ def _as_trial(frozen: optuna.trial.FrozenTrial) -> Trial:
 
 
 def _repair(path: Path) -> None:
-    """Remove the traces of a process that was killed: a lock, and a line that was not written to its end."""
+    """Remove the remnants of a killed process: its lock, and an incomplete line."""
     for lock in path.parent.glob(f"{path.name}.lock*"):
         lock.unlink(missing_ok=True)
     content = path.read_bytes() if path.exists() else b""

@@ -10,34 +10,35 @@ from cog.errors import CogError
 
 @dataclass(frozen=True)
 class Settings:
-    """All that decides a run beside the features.
+    """The settings that determine a run, together with the features.
 
     Attributes:
-        seed: of every random choice.
+        seed: seed of every random choice.
         n_shot: training images per class; 0 uses all.
         n_trials: hyper-parameter pairs to try; 0 needs ``lr`` and ``wd``.
         n_epochs: passes over the training rows.
         batch_size: samples per SGD step.
-        momentum: of SGD.
+        momentum: momentum of SGD.
         val_frac: fraction of each class held out in the search.
         lr_interval: ends of the log-uniform learning-rate interval.
         wd_interval: ends of the log-uniform weight-decay interval.
-        normalize: whether the features were l2-normalized.
+        normalize: whether the features, or their principal components, are l2-normalized.
         lr: fixed learning rate (no search).
         wd: fixed weight decay (no search).
-        precision: of the matrix products in training, see :mod:`cog.logreg.precision`.
+        precision: precision of the matrix products in training, see :mod:`cog.logreg.precision`.
         search: ``"sequential"``, or ``"batched"``: rounds of suggestions that do not wait for each other.
         trials_per_round: suggestions per round of a batched search.
-        solver: always ``"sgd"``; earlier versions had another one, and results say which.
-        pruner: always ``"none"``, likewise.
+        solver: always ``"sgd"``; earlier versions had another solver, so that results record it.
+        pruner: always ``"none"``; earlier versions had a pruner.
         classifier: ``"logreg"``, ``"mlp"`` or ``"mlp_noact"``.
         mlp_hidden: units of each hidden layer of an MLP.
         mlp_layers: hidden layers of an MLP.
-        pca_dim: principal components that the features were replaced by; 0: none.
-        pca_norm: whether components (``"after"``) or the features before (``"before"``) were normalized.
-        tie_break: which of equally accurate trials is taken, the ``"first"`` or the one with the least ``"loss"``.
-        max_per_class: training images per class that were kept before anything else; 0: all.
-        label: how log lines name this run among others; not part of the protocol.
+        pca_dim: number of principal components that replace the features; 0: no projection.
+        pca_norm: whether the components (``"after"``) or the features before the projection (``"before"``) are
+            normalized.
+        tie_break: choice among equally accurate trials: the ``"first"``, or that with the least ``"loss"``.
+        max_per_class: largest number of training images per class, applied before all other steps; 0: no limit.
+        label: beginning of the log lines of this run, among several runs; not part of the protocol.
     """
 
     seed: int
@@ -80,7 +81,7 @@ class Settings:
 
     @property
     def normalizes_features(self) -> bool:
-        """Whether the features themselves are l2-normalized, and not (or only) their components."""
+        """Whether the features themselves are l2-normalized, instead of their principal components."""
         return self.normalize and (not self.pca_dim or self.pca_norm == "before")
 
     @property
@@ -104,12 +105,12 @@ class Settings:
 
 @dataclass(frozen=True)
 class RowCounts:
-    """How many rows a run uses, as in ``rows`` of results.json.
+    """Numbers of rows that a run uses, as in ``rows`` of results.json.
 
     Attributes:
-        search_train: rows that the trials of the search are trained on; 0 without a search.
-        search_val: rows that they are scored on; 0 without a search.
-        final_train: rows that the final classifier is trained on.
+        search_train: training rows of the trials of the search; 0 without a search.
+        search_val: validation rows of the trials; 0 without a search.
+        final_train: training rows of the final classifier.
         test: rows of the test set.
     """
 

@@ -44,9 +44,9 @@ class TrainedClassifier:
         relu: whether hidden layers have an activation.
         diverged: whether training stopped because a weight was no longer finite.
         logs: one value per epoch, see :func:`cog.logreg.metrics.new_logs`; None unless they were recorded.
-        predictions: int64 ``(m,)``, classes predicted for the test set after the last epoch; None likewise.
-        seconds: duration; of classifiers that were trained together, each one's share.
-        arithmetic: how it was trained, for results.json: ``precision``, ``form``, ``cuda_graphs``.
+        predictions: classes predicted for the test set after the last epoch, int64 ``(m,)``; None without logs.
+        seconds: duration in seconds; the share of one classifier when several were trained together.
+        arithmetic: arithmetic of the training, for results.json: ``precision``, ``form``, ``cuda_graphs``.
     """
 
     layers: list[Layer]
@@ -84,7 +84,7 @@ class TrainedClassifier:
         return torch.addmm(self.bias, x, self.weight.T)
 
     def module(self) -> torch.nn.Module:
-        """Return a torch module of this architecture, without memory."""
+        """Return a torch module of this architecture, without memory for its parameters."""
         return build_module(self.sizes, relu=self.relu)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -94,7 +94,7 @@ class TrainedClassifier:
 
 
 def build_module(sizes: list[int], *, relu: bool) -> torch.nn.Module:
-    """Return a module without memory: ``Linear``, or a ``Sequential`` of them for widths ``[d, h, ..., C]``."""
+    """Return a module without memory: ``Linear``, or ``Sequential`` with hidden layers, for ``[d, h, ..., C]``."""
     with torch.device("meta"):
         linears = [torch.nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
         between = torch.nn.ReLU if relu else torch.nn.Identity
@@ -105,8 +105,8 @@ def build_module(sizes: list[int], *, relu: bool) -> torch.nn.Module:
 def initial_layers(sizes: list[int], seed: int) -> list[Layer]:
     """Draw weights and biases for widths ``[d, h, ..., C]`` as ``torch.nn.Linear`` does: uniform within 1 / sqrt(d).
 
-    One generator for all, in the order of the layers and weight before bias: what ``torch.nn.Sequential`` of
-    ``Linear`` layers gives after ``torch.manual_seed(seed)``.
+    One generator draws all values, layer by layer and weight before bias, which gives the values of a
+    ``torch.nn.Sequential`` of ``Linear`` layers after ``torch.manual_seed(seed)``.
     """
     generator = cpu_generator(seed)
     layers = []
@@ -124,14 +124,14 @@ def initial_layers(sizes: list[int], seed: int) -> list[Layer]:
 def learning_rate(base: float, epoch: int, n_epochs: int) -> float:
     """Return the learning rate during an epoch.
 
-    Cosine decay that is stepped after each epoch with the index of the epoch just finished, as in the
-    original toolkit: epochs 0 and 1 both run at the base rate, and the last one above zero.
+    The rate follows a cosine decay that is stepped after each epoch with the index of the finished epoch, as in the
+    original toolkit: epochs 0 and 1 both run at the base rate, and the last epoch runs above zero.
     """
     return logged_rate(base, max(epoch - 1, 0), n_epochs)
 
 
 def logged_rate(base: float, epoch: int, n_epochs: int) -> float:
-    """Return the rate that the logs give for an epoch: the one set after it, as in the original toolkit."""
+    """Return the learning rate in the logs of an epoch: the rate set after the epoch, as in the original toolkit."""
     return base * 0.5 * (1.0 + math.cos(math.pi * epoch / n_epochs))
 
 
@@ -150,7 +150,7 @@ def sgd_step(
         parameters: contiguous float32 tensors.
         gradients: tensors of the same shapes.
         velocities: tensors of the same shapes; not changed without momentum.
-        lr: learning rate, float32 ``()`` on the same device, so that a captured step reads its present value.
+        lr: learning rate, float32 ``()`` on the same device, so that a captured step reads its current value.
         wd: weight decay.
         momentum: momentum of SGD.
     """

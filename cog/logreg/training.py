@@ -1,4 +1,4 @@
-"""From feature files to published classifiers: the work of ``logreg.py`` on the runs that it has claimed."""
+"""From feature files to published classifiers: the work of ``logreg.py`` on its claimed runs."""
 
 from __future__ import annotations
 
@@ -33,10 +33,9 @@ def train_all(
     device_name: str | None,
     print_freq: int,
 ) -> None:
-    """Load the features once and do all runs on them; each is published, and its accuracies printed, when it is done.
+    """Load the features once and do all runs on them; publish each finished run and print its accuracies.
 
-    When one fails or the process is interrupted, the finished ones stay, and the others can be continued by the same
-    call.
+    When a run fails or the process is interrupted, the finished runs stay, and the same call continues the others.
 
     Args:
         claims: the runs; they differ in seed and number of shots only.
