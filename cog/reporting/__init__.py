@@ -1,5 +1,5 @@
-"""Views of records and nothing else: tables, figures and the report page."""
+"""Presentation of results: tables, figures, the report page and results in notebooks."""
 
 from __future__ import annotations
 
-import cog.analysis.registry  # noqa: F401 - analyses declare their metrics where they compute them
+import cog.analysis.registry  # noqa: F401 - the modules of the analyses declare their metrics

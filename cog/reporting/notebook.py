@@ -1,4 +1,4 @@
-"""Results in a notebook: scores that can be selected, put into a table or handed to pandas.
+"""Results in a notebook: scores that can be selected, put into a table or converted to pandas.
 
 >>> import cog
 >>> results = cog.read_results(published="v2")
@@ -53,11 +53,11 @@ def read_results(
         root: folder of all models; None: nothing is read from folders.
         models: names, labels such as ``DINO``, or patterns such as ``deit_*``; None: all.
         datasets: names, or labels such as ``L5``; None: all.
-        imports: files of ``print_results.py --export``.
-        published: ``"v2"`` or ``"v1"``: the numbers of that version of the paper as well.
+        imports: files that ``print_results.py --export`` wrote.
+        published: version of the paper whose numbers are read too, ``"v2"`` or ``"v1"``; None: no published numbers.
 
     Returns:
-        Scores, in the order of tables; folders that hold no result are in ``problems``.
+        Scores in the order of tables; folders without a result are in ``problems``.
 
     Raises:
         CogError: a folder or file that cannot be read, a model or data set that is not known.
@@ -82,7 +82,7 @@ class Results(Sequence[Score]):
     """Scores in the order of tables.
 
     Attributes:
-        problems: folders that were not counted, and why.
+        problems: folders that were not counted, with the reasons.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class Results(Sequence[Score]):
 
     def __getitem__(self, index: Any) -> Any:
         """Return a score, or the results of a slice."""
-        found = self._scores[index]
-        return self._of(found) if isinstance(index, slice) else found
+        selected = self._scores[index]
+        return self._of(selected) if isinstance(index, slice) else selected
 
     def _of(self, members: Iterable[Score]) -> Results:
         return Results(members, self.problems, self._facts)
@@ -113,16 +113,17 @@ class Results(Sequence[Score]):
         return f"<{len(self)} scores of {len({score.model for score in self})} models>"
 
     def names(self, field: str) -> set[Any]:
-        """Return the different values of a field, such as ``model``."""
+        """Return the distinct values of a field, such as ``model``."""
         return {getattr(score, field) for score in self}
 
     def select(self, **wanted: Any) -> Results:
-        """Return the scores whose fields have the values given: one value, or a list of several.
+        """Return the scores whose fields have the given values: a single value, or a list of values per field.
 
-        Models and data sets are named as everywhere: ``model="DINO"`` or ``"deit_*"``, ``dataset="L5"``.
+        Names, labels and patterns are accepted for models and data sets: ``model="DINO"`` or ``"deit_*"``,
+        ``dataset="L5"``.
 
         Raises:
-            CogError: a model or data set that is not known; the message names the nearest.
+            CogError: a model or data set that is not known; the message names the nearest one.
             ValueError: a field that scores do not have.
         """
         for field in wanted.keys() & {"model", "dataset"}:
@@ -150,17 +151,17 @@ class Results(Sequence[Score]):
         return pandas.DataFrame([dataclasses.asdict(row) for row in rows], columns=columns)
 
     def table(self, rows: str = "model", columns: str = "dataset", *, format: str = "text") -> str:
-        """Return a table of means over seeds; in brackets 95 % intervals over concepts and seeds.
+        """Return a table of means over seeds, with 95 % intervals over concepts and seeds in brackets.
 
-        Models that may have seen concepts of levels are marked, and numbers that do not compare are named below.
+        Models that may have seen concepts of levels are marked. Notes below name numbers that are not comparable.
 
         Args:
             rows: one of ``FIELDS``.
-            columns: another one. The scores must agree on all others (select before).
+            columns: another one of ``FIELDS``. The scores must agree on the remaining fields; select them before.
             format: ``text``, ``markdown``, ``latex`` or ``csv`` (means only, with all digits).
 
         Raises:
-            CogError: another field or format, no score, or several numbers for one place.
+            CogError: an unknown field or format, no score, or several averages for one entry of the table.
         """
         if format not in (*DRAWN, "csv"):
             raise CogError(f"format {format} is not known, expected one of {', '.join(DRAWN)}, csv")

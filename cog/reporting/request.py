@@ -1,4 +1,4 @@
-"""Requests: which results are read, which tables show them, which files are written."""
+"""Requests for results: the selection to read, the tables to show, the files to write."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ _FOLDERS = ("figures", "diagnostics")
 
 @dataclass(frozen=True)
 class ResultsRequest:
-    """Results to read, tables to show and their form; fields are called as the flags of ``print_results.py``.
+    """Results to read, tables to show and their form; the fields have the names of the flags of ``print_results.py``.
 
     At most one of ``relative_to``, ``drop``, ``rank``, ``baseline``, ``claims``, ``power``, ``analysis``, ``variants``
     and ``overview`` is set.
 
     Attributes:
-        selection: which results are read.
+        selection: results to read.
         allow_mixed_epochs: whether seeds that were trained for different numbers of epochs are averaged.
         view: layout of tables of averages; None: ``datasets``.
         relative_to: model whose averages are subtracted.
-        drop: change since the model's own accuracy on in1k.
-        rank: ranks among the models shown.
-        baseline: model that every other one is compared with.
-        claims: statements of the paper.
-        power: the smallest differences that could be told.
+        drop: whether the change from the model's own accuracy on in1k is shown.
+        rank: whether the ranks among the selected models are shown.
+        baseline: model with which every other model is compared.
+        claims: whether the statements of the paper are judged.
+        power: whether the smallest detectable differences are shown.
         analysis: names of analyses.
-        variants: other classifiers beside the protocol's.
-        overview: the main numbers of all experiments.
+        variants: names of other classifiers than that of the protocol.
+        overview: whether the main numbers of all experiments are shown.
         metric: ``top1``, ``top5`` or ``both``; None: depends on the view.
-        with_published: whether the paper's numbers stand beside.
+        with_published: whether the numbers of the paper are shown beside the others.
         paper: version of the paper.
         format: one of ``writers.FORMATS``.
         decimals: digits after the point; None: depends on the view.
         labels: ``name`` or ``paper``.
         width: columns of the terminal; 0: any.
         per_seed: whether a single evaluation is shown seed by seed (as text).
-        interval_over: what varies in intervals of accuracies and differences, one of
+        interval_over: population over which intervals of accuracies and differences are taken, one of
             :data:`cog.results.uncertainty.OVER`.
-        limit: ``--limit`` that the results were made with, which are none; 0: they are results.
+        limit: ``--limit`` of the test run that made the numbers, which are no results then; 0: no test run.
     """
 
     selection: ResultQuery
@@ -74,25 +74,25 @@ class ResultsRequest:
 
     @property
     def shows_experiments(self) -> bool:
-        """Whether other experiments than those of one evaluation are shown."""
+        """Return whether other experiments than those of one evaluation are shown."""
         return bool(self.analysis or self.variants or self.overview)
 
 
 @dataclass(frozen=True)
 class OutputRequest:
-    """Where results are written; fields are called as the flags of ``print_results.py``.
+    """Files and folders to write; the fields have the names of the flags of ``print_results.py``.
 
     Attributes:
         output: file of the tables; None: standard output.
-        export: file to share.
-        label: names the runs in an exported file.
+        export: file of results for other people.
+        label: name of the runs in the exported file.
         report: HTML page.
         figures: folder of the paper's figures.
         diagnostics: folder of search and training curves.
-        figure_names: figures that are wanted; None: all.
+        figure_names: figures to draw; None: all.
         figure_formats: formats of figures and curves; None: all.
         overwrite: whether files may be replaced.
-        reads_runs: whether there are runs whose curves can be drawn.
+        reads_runs: whether folders of runs are read, so that their curves can be drawn.
     """
 
     output: str | None = None
@@ -108,18 +108,18 @@ class OutputRequest:
 
     @property
     def without_tables(self) -> bool:
-        """Whether something is written instead of tables."""
+        """Return whether other files are written instead of tables."""
         return any(getattr(self, flag) for flag in (*_FILES[1:], *_FOLDERS))
 
 
 def check_outputs(request: OutputRequest) -> dict[str, Path]:
-    """Check every place that would be written to, before anything is read.
+    """Check the paths of all requested outputs, before any result is read.
 
     Returns:
-        The places by flag: ``output``, ``export``, ``report``, ``figures``, ``diagnostics``; only those asked for.
+        The paths of the requested outputs by flag: ``output``, ``export``, ``report``, ``figures``, ``diagnostics``.
 
     Raises:
-        CogError: when something is there already, or cannot be written.
+        CogError: when a file exists or cannot be written, or when flags contradict each other.
     """
     if request.label is not None and request.export is None:
         raise CogError("--label names the runs in an exported file; add --export FILE")
@@ -158,15 +158,15 @@ def _check_drawings(request: OutputRequest) -> None:
 
 
 def check_file(name: str | os.PathLike[str], *, flag: str, overwrite: bool) -> Path:
-    """Return where a file is written.
+    """Return the path to which a file is written: the path of the user, with symbolic links resolved.
 
     Args:
-        name: the path that the user gave.
-        flag: how the user gave it, for messages.
+        name: path from the user.
+        flag: flag of the path, for messages.
         overwrite: whether an existing file may be replaced.
 
     Raises:
-        CogError: when it cannot be written there.
+        CogError: when the file cannot be written there.
     """
     path = Path(os.path.realpath(name))  # atomic replacement would turn a link into a file
     if path.is_dir():

@@ -1,4 +1,4 @@
-"""Results as they are asked for: tables as text, and files."""
+"""Execution of requests for results: tables as text, and files."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from cog.runtime.output_folder import INTERRUPTED, RUNNING
 
 logger = logging.getLogger(__name__)
 
-#: Digits after the point, unless a number is given: in tables; for one evaluation and differences; in CSV.
+#: Digits after the point by default: in tables; for one evaluation and for differences; in CSV.
 TABLE_DECIMALS = 1
 FINE_DECIMALS = 2
 DECIMALS = {"csv": 4}
 
-#: Mark of tables of ``--limit``.
+#: Remark on tables of results that were made with ``--limit``.
 LIMITED = "--limit {0}: a test of the commands on a few images, and no results."
 
 
 def read(request: ResultsRequest, *, for_page: bool = False) -> QueryResult:
-    """Read everything that is selected, and log what a reader of the numbers should know.
+    """Read the selected results, and log warnings about them.
 
     Args:
-        request: what is asked for.
-        for_page: whether it is for the report, where every published model can be the baseline.
+        request: the request.
+        for_page: whether the results are for the report, where every published model can be the baseline.
 
     Raises:
-        CogError: nothing found, or averages over seeds that were trained for different numbers of epochs, unless these
-            are allowed.
+        CogError: no results, no result of the baseline, or averages over seeds that were trained for different numbers
+            of epochs, unless these are allowed.
     """
     selected = request.selection
     results = query.gather(selected, on_problems=_warn_of_problems, needs_in1k=request.drop)
@@ -56,11 +56,11 @@ def read(request: ResultsRequest, *, for_page: bool = False) -> QueryResult:
 
 
 def check(make_request: Callable[[], ResultsRequest], output: OutputRequest) -> int:
-    """Look at results and outputs, print a summary, and return the exit code.
+    """Check results and outputs, print a summary, and return the exit code.
 
     Args:
-        make_request: returns what is asked for; raises a ``CogError`` where flags contradict each other.
-        output: where results would be written.
+        make_request: returns the request, or raises a ``CogError`` when flags contradict each other.
+        output: files and folders that would be written.
     """
     report = Report()
     with report.step("output"):
@@ -77,7 +77,7 @@ def check(make_request: Callable[[], ResultsRequest], output: OutputRequest) -> 
 
 
 def as_text(results: QueryResult, request: ResultsRequest) -> str:
-    """Return the tables that are asked for as text of the format that is asked for."""
+    """Return the requested tables as text in the requested format."""
     selected = request.selection
     runs = [average for average in results.cells if average.source == RUNS]
     is_one = selected.logreg_root_dir is not None or all(
@@ -92,7 +92,7 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
     metrics = tuple(labels.METRIC_LABELS) if metric == "both" else (metric,)
     decimals = request.decimals
     if seed_by_seed:
-        both = runs[:2]  # averages of one place stand together
+        both = runs[:2]  # the averages of one evaluation follow each other
         averages = {average.metric: average for average in both if average.metric in metrics}
         digits = FINE_DECIMALS if decimals is None else decimals
         text = per_seed.draw(results.runs, averages, decimals=digits, paper=selected.paper)
@@ -139,21 +139,21 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
 
 
 def _with_column(view: View, name: str, value: Callable[[Mapping[str, Any]], object]) -> View:
-    """Return a view whose records have a further column, with a value for each record."""
+    """Return ``view`` with a further column ``name``; ``value`` computes its entry from a record."""
     records = tuple({**record, name: value(record)} for record in view.records)
     return dataclasses.replace(view, records=records, columns=(*view.columns, name))
 
 
 def _without_predictions(averages: Sequence[SeedAverage]) -> list[str]:
-    """Say which accuracies have no interval over images; nothing of published ones, and when all others have one."""
-    own = [a for a in of_metric(averages, "top1") if a.source not in published.SOURCES.values()]
-    lacking = [a for a in own if not a.concepts or any(run.right is None for run in a.concepts)]
+    """Return a remark on the unpublished accuracies without an interval over images; none when all have one."""
+    unpublished = [a for a in of_metric(averages, "top1") if a.source not in published.SOURCES.values()]
+    lacking = [a for a in unpublished if not a.concepts or any(run.right is None for run in a.concepts)]
     if not lacking:
         return []
     place = writers.printable(_place("", lacking[0].model, lacking[0].dataset, lacking[0].n_shot))
     return [
         f"No interval over images where saved predictions ({PREDICTIONS_FILE}) of some seed are missing or do not make "
-        f"its accuracy: {len(lacking)} of {len(own)} averages, such as {place}."
+        f"its accuracy: {len(lacking)} of {len(unpublished)} averages, such as {place}."
     ]
 
 
@@ -202,9 +202,10 @@ def _accuracies(
 def write_files(
     results: QueryResult, request: ResultsRequest, output: OutputRequest, paths: Mapping[str, Path]
 ) -> None:
-    """Write the files beside tables (:func:`check_outputs`). Nothing heavy is imported unless it is needed.
+    """Write the requested files other than tables to the paths of :func:`check_outputs`.
 
-    What can still fail for another reason than a full disk (files in a folder, a missing library) comes first.
+    Outputs that can still fail for another reason than a full disk (files in a folder, a missing library) are written
+    first. Large libraries are imported only when they are needed.
     """
     selected = request.selection
     published_there = [average for average in results.cells if average.source in published.SOURCES.values()]
@@ -256,7 +257,7 @@ def write_files(
 def _to_share(results: QueryResult, selected: ResultQuery) -> list[SeedAverage]:
     runs = [average for average in results.cells if average.source == RUNS]
     if selected.eval_name != LOGREG and is_classifier(selected.eval_name):
-        # Among the accuracies of logistic regression they would be taken for the protocol's.
+        # Declared as logistic regression, these accuracies would be taken for results of the protocol.
         runs = average_variants({selected.eval_name: results.runs}, expected_seeds=selected.seeds or ())
     else:
         runs = as_logreg(runs)
@@ -268,7 +269,7 @@ def _to_share(results: QueryResult, selected: ResultQuery) -> list[SeedAverage]:
 
 
 def _warn_of_problems(problems: Sequence[Problem]) -> None:
-    """Name what is not counted: damaged folders and failed runs each, those that are merely unfinished in one line."""
+    """Log the folders that are not counted: damaged and failed runs one by one, unfinished runs in one line."""
     unfinished = {RUNNING: "in progress", INTERRUPTED: "interrupted (the same command continues)"}
     for problem in problems:
         if problem.state not in unfinished:
@@ -283,7 +284,7 @@ def _warn_of_problems(problems: Sequence[Problem]) -> None:
 
 
 def _warn(results: QueryResult, selected: ResultQuery) -> None:
-    """Say what a reader of the numbers should know."""
+    """Log filters without results, diverged runs, and averages over runs with different settings."""
     shown = [*results.cells, *results.all_measures]
     kind = "finished run" if selected.paper is None and not selected.imports else "result"
     for flag, there, wanted in (
@@ -307,7 +308,7 @@ def _warn(results: QueryResult, selected: ResultQuery) -> None:
 
 
 def _place(variant: str, model: str, dataset: str, n_shot: int) -> str:
-    """Return the words for an average: of which runs it is."""
+    """Return variant, model, data set and shots of an average as text."""
     return ", ".join(filter(None, (variant, model, dataset, labels.shots_label(n_shot))))
 
 

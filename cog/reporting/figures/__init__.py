@@ -1,8 +1,8 @@
-"""The figures of results: drawn, as files, or as pieces of a web page.
+"""Figures of results, as files or as elements of a web page.
 
-Which there are and what they show is declared in :data:`cog.reporting.figures.declarations.FIGURES`. Error bars are the
-standard deviation of a point's own score over seeds. Every figure comes with its data as a CSV file (columns:
-:data:`cog.reporting.figures.chart.CSV_COLUMNS`). Matplotlib is imported when something is drawn.
+All figures are declared in :data:`cog.reporting.figures.declarations.FIGURES`. Error bars are the standard deviation of
+a point's own score over seeds. Files of a figure come with its data as a CSV file (columns:
+:data:`cog.reporting.figures.chart.CSV_COLUMNS`). Matplotlib is imported only for drawing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["FORMATS", "charts", "names", "svg", "write"]
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the figures, those of the papers first."""
+    """Return the names of the figures in the order of their declarations."""
     return tuple(FIGURES)
 
 
@@ -55,26 +55,28 @@ def charts(
     model_facts: ModelFacts | None = None,
     on_missing: Callable[[str, CogError], object] | None = None,
 ) -> list[Chart]:
-    """Return what the figures show, before anything is drawn.
+    """Return the contents of the figures, before drawing.
 
     Own results on other data than the published ones are not drawn beside these (:func:`cog.results.official.split`).
 
     Args:
-        cells: of one's own (also imported ones): highlighted. Without published cells, models of the paper
-            look as in the paper.
-        published: of the paper, see :func:`cog.results.published.accuracies`.
-        others: not shown, but there to compare with: of the baseline, and on IN-1K for the drop.
-        measures: numbers of all experiments, with what is derived among them (:func:`cog.results.relative.derive`).
-        analyses: results of analyses, for what is not in their numbers.
-        which: some of :func:`names`; None: all for which there are data.
+        cells: the user's accuracies, imported ones included, which are highlighted. Without published cells, models of
+            the paper look as in the paper.
+        published: accuracies of the paper, see :func:`cog.results.published.accuracies`.
+        others: accuracies for comparisons, which are not shown: of the baseline, and on IN-1K for the drop.
+        measures: numbers of all experiments with the derived ones (:func:`cog.results.relative.derive`).
+        analyses: results of analyses, for values beside their numbers.
+        which: some of :func:`names`; None: all with data.
         shots: training images per class to show, 0 = all; None: those of each figure.
         datasets: data sets to show; None: those of each figure.
-        baseline: model that differences are taken to; None: sup_resnet50 if there are results of it,
-            otherwise no differences.
+        baseline: model to which differences are taken; None: sup_resnet50 if there are results of it, otherwise no
+            differences.
         metric: ``top1`` or ``top5`` (the paper has no top-5).
-        singles: whether panels of Figs. 3, 4 and the drop come as charts of their own, too.
-        model_facts: what models have seen: those that may have seen the levels are marked; None: as their names tell.
-        on_missing: called with the name of a figure asked for that cannot be drawn, and why; None: that is an error.
+        singles: whether panels of Figs. 3, 4 and the drop are returned as separate charts, too.
+        model_facts: labels and pretraining of models; those that may have seen the levels are marked. None: the
+            facts that follow from their names.
+        on_missing: called with the name of a requested figure that cannot be drawn and the error; None: the error is
+            raised.
 
     Returns:
         Each figure followed by its single panels.
@@ -129,7 +131,7 @@ def charts(
                 continue
             if which is not None:
                 raise
-            # Most studies have none of the other experiments: not worth a line each.
+            # Most studies lack the other experiments, so their absence is no information at the usual level.
             LOG.log(logging.INFO if spec.of_protocol else logging.DEBUG, "%s left out: %s", name, error)
             continue
         chart = dataclasses.replace(
@@ -159,15 +161,15 @@ def write(
     Stems are declared; those of single panels have ``_<panel>`` at the end.
 
     Args:
-        cells: see :func:`charts`, as for the next and for ``shown``.
-        published: of the paper.
-        folder: created unless it exists.
+        cells: the user's accuracies, see :func:`charts`.
+        published: accuracies of the paper.
+        folder: output folder, created unless it exists.
         formats: some of ``FORMATS``.
         overwrite: whether existing files may be replaced.
         **shown: other arguments of :func:`charts`.
 
     Returns:
-        The files. The same cells give the same bytes (for one version of matplotlib).
+        The files. The same cells give the same bytes (with the same version of matplotlib).
 
     Raises:
         CogError: see :func:`charts`; unknown format, files that exist. Nothing is written then.
@@ -183,13 +185,12 @@ def _page(chart: Chart) -> tuple[Figure, dict[str, str]]:
 def svg(chart: Chart, *, prefix: str | None = None) -> str:
     """Return a chart as an ``<svg>`` element for an HTML page.
 
-    No style sheet, script, outside reference or fixed size; text is text in the page's sans-serif font;
-    each curve has a tooltip with its name. See :func:`cog.reporting.figures.inline.from_figure`.
+    The element has no style sheet, script, outside reference or fixed size. Its text stays text in the sans-serif font
+    of the page, and each curve has a tooltip with its name. See :func:`cog.reporting.figures.inline.from_figure`.
 
     Args:
-        chart: what to draw.
-        prefix: start of all ids in the element; default: the chart's stem. Two elements of one page need
-            different ones.
+        chart: contents of the figure.
+        prefix: start of all ids in the element, different for every element of a page; None: the stem of the chart.
     """
     tooltips = {
         drawing.curve_id(panel, order): series.curve.label

@@ -1,4 +1,4 @@
-"""The x axes of figures: which numbers stand where, and how these places are called."""
+"""The x axes of figures: positions of the ticks, with their labels, data sets and keys."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class XAxis:
     """The x axis of a panel.
 
     Attributes:
-        places: x, label, data set and key of each tick; of the last two, None is filled in by the panel.
-        datasets: that have a number on this axis; none: there is nothing to draw.
-        label: of the axis.
-        x_break: position of a line, if any: what is right of it is of another kind.
-        n_shot: training images per class that all numbers have, 0 = all.
-        variant: what the numbers are, for titles.
+        places: x, label, data set and key of each tick; a data set or key of None is filled in by the panel.
+        datasets: data sets with a number on this axis; empty: there is nothing to draw.
+        label: label of the axis.
+        x_break: position of a line between ticks of different kinds, or None.
+        n_shot: training images per class of all numbers, 0 = all.
+        variant: variant of the numbers, such as the vote of neighbors, for titles.
     """
 
     places: tuple[tuple[float, str, str | None, Key | None], ...]
@@ -36,22 +36,22 @@ class XAxis:
     variant: str = ""
 
     def only(self, datasets: Collection[str]) -> XAxis:
-        """Return an axis over data sets with some of them."""
+        """Return an axis over data sets restricted to ``datasets``."""
         kept = [place[1:] for place in self.places if place[2] in datasets]
         return dataclasses.replace(self, places=tuple((float(x), *place) for x, place in enumerate(kept)))
 
 
 def over_datasets(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
-    """Return data sets, those that have one of the numbers that the panels show."""
+    """Return the axis of the data sets that have one of the panels' numbers."""
     datasets = selection.on(keys)
     places = tuple((float(x), dataset_label(name), name, None) for x, name in enumerate(datasets))
     return XAxis(places, tuple(datasets))
 
 
 def over_levels(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
-    """Return data sets for accuracies of the protocol with one number of shots.
+    """Return the axis of the data sets for accuracies of the protocol with one number of shots.
 
-    That is all images, unless the user's results (or, without any, the others) have only few-shot: the most then.
+    The number of shots is that of all images if the user's results (without any, the others) have it, else the largest.
     """
     highlighted = {key[2] for curve in selection.curves if curve.own for _, key in curve.scores}
     there = highlighted or {key[2] for key in selection.numbers()}
@@ -63,7 +63,7 @@ def over_levels(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
 
 
 def over_shots(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
-    """Return training images per class; "All" is not a number on that axis, so it is set apart behind the largest."""
+    """Return the axis of training images per class; "All" is not a number, so it is set apart behind the largest."""
     keys = sorted(selection.numbers())
     few = sorted({key[2] for key in keys} - {0})
     positions = [math.log2(n) for n in few]
@@ -78,7 +78,7 @@ def over_shots(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
 
 
 def over_components(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
-    """Return numbers of principal components; all features are set apart behind the largest."""
+    """Return the axis of numbers of principal components; all features are set apart behind the largest."""
     dims: dict[int, Key] = {}
     for key in selection.numbers():
         name = metric_info.classifier(key[0])
@@ -95,7 +95,7 @@ def over_components(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
 
 
 def over_neighbors(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
-    """Return numbers of neighbors, of the weighted vote where there is one."""
+    """Return the axis of numbers of neighbors, for the weighted vote if there are results of it."""
     votes: dict[str, dict[int, Key]] = {}
     for key in selection.numbers():
         name = neighbor_metric(key[1]) if key[0] == "knn" else None
@@ -106,7 +106,7 @@ def over_neighbors(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
 
 
 def over_columns(selection: CurveSelection, keys: Sequence[Key], *, evaluation: str) -> XAxis:
-    """Return the numbers of an evaluation that stand in one table, in its order."""
+    """Return the axis of the numbers of an evaluation that are columns of its table, in their order."""
     metrics = {key: metric_info.describe(*key) for key in selection.numbers() if key[0] == evaluation}
     columns = sorted((metric.order, metric.column, key) for key, metric in metrics.items() if metric.column)
     places = tuple((float(x), column, None, key) for x, (_, column, key) in enumerate(columns))

@@ -1,4 +1,4 @@
-"""Declared figures filled with scores: charts, before anything is drawn."""
+"""Construction of charts: declared figures filled with scores, before drawing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _UNITS = {ABSOLUTE: "percent", RELATIVE: "points", DROP: "percent of the IN-1K s
 
 @dataclass(frozen=True)
 class _Share:
-    """What a panel shows of a figure: the curves of a group of models or all, on one data set or all."""
+    """The part of a figure that a panel shows: curves of all models or of a group, on all data sets or on one."""
 
     curves: Sequence[Curve]
     dataset: str | None = None
@@ -38,11 +38,11 @@ class _Share:
 
 
 def build(name: str, selection: CurveSelection) -> Chart:
-    """Return a declared figure with the points of curves.
+    """Return the chart of a declared figure with the points of its curves.
 
     Args:
-        name: of the declaration.
-        selection: accuracies of the protocol or numbers of experiments, as it asks for.
+        name: name of the declaration.
+        selection: accuracies of the protocol or numbers of experiments, as the declaration requires.
 
     Raises:
         CogError: when there is nothing to draw.
@@ -82,7 +82,7 @@ def build(name: str, selection: CurveSelection) -> Chart:
     rows: list[list[Panel | None]] = []
     for row in wanted:
         panels = [_panel(panel, selection, axis, share, words) for panel, share in row]
-        if spec.per_row or not any(panel.by for panel, _ in row):  # others stand below each other
+        if spec.per_row or not any(panel.by for panel, _ in row):  # else gaps keep columns aligned
             panels = [panel for panel in panels if panel is not None]
         if any(panels):
             rows += _in_rows(panels, spec.per_row)
@@ -98,7 +98,7 @@ def build(name: str, selection: CurveSelection) -> Chart:
     if spec.panels[0].by == "datasets":
         labels = list(dict.fromkeys(panel.title for panel in drawn))
     elif len(drawn) == 1 and keys:
-        rows = [[dataclasses.replace(drawn[0], title="")]]  # the figure's title says it
+        rows = [[dataclasses.replace(drawn[0], title="")]]  # the title of the figure is enough
     words["datasets"] = ", ".join(labels)
     compared = any(panel.quantity == RELATIVE for panel in drawn)
     title = spec.title.format_map(words)
@@ -123,13 +123,13 @@ def build(name: str, selection: CurveSelection) -> Chart:
 def _panel(
     spec: PanelSpec, selection: CurveSelection, axis: XAxis, share: _Share, words: Mapping[str, str]
 ) -> Panel | None:
-    """Return a panel; None where nothing would be in it but the line that all are compared with."""
+    """Return a panel; None when it would have no points beside those of the zero line."""
     quantity = spec.quantity if spec.key is None else ABSOLUTE
     curves = share.curves
     if quantity == RELATIVE:
         if selection.baseline is None:
             return None
-        # One zero line: the first baseline's that is there.
+        # There is one zero line: that of the first curve of the baseline.
         zero = next((curve for curve in curves if curve.model == selection.baseline), None)
         curves = [curve for curve in curves if curve.model != selection.baseline or curve is zero]
         axis = _with_reference(selection, axis)
@@ -186,7 +186,7 @@ def _panel(
 
 
 def _with_reference(selection: CurveSelection, axis: XAxis) -> XAxis:
-    """Leave the data sets on which nothing can be compared out of an axis over data sets."""
+    """Return an axis over data sets without those on which nothing can be compared; other axes as they are."""
     compared = {
         dataset
         for _, _, dataset, key in axis.places
@@ -198,10 +198,10 @@ def _with_reference(selection: CurveSelection, axis: XAxis) -> XAxis:
 
 
 def _groups(selection: CurveSelection) -> list[_Share]:
-    """Sort curves into groups of models, the reference and the baseline in each.
+    """Return the curves by group of models, with the reference and the baseline in each group.
 
-    Models of one's own are in all of them, unless the paper has the model (then in its group's) or there are too many
-    (then in a group of their own).
+    The user's models are in all groups, except models of the paper, which are in their group of the paper. If they are
+    more than ``style.MANY``, or if there is no other group, they have a separate group.
     """
     curves = selection.curves
     categories = [
@@ -229,14 +229,17 @@ def _groups(selection: CurveSelection) -> list[_Share]:
 
 
 def _in_rows(panels: Sequence[Panel | None], most: int) -> list[list[Panel | None]]:
-    """Arrange panels in rows of at most ``most`` (0: one row); the last row is filled up with None."""
+    """Return panels in rows of at most ``most`` (0: one row); the last row is filled up with None."""
     n = min(most or len(panels), len(panels))
     padded = [*panels, *([None] * (-len(panels) % n))]
     return [padded[start : start + n] for start in range(0, len(padded), n)]
 
 
 def _with_column_titles(rows: Sequence[Sequence[Panel | None]]) -> list[list[Panel | None]]:
-    """Let the first panel of a column name it; a single column is arranged in rows of three named by the data sets."""
+    """Return rows with a title on the first panel of each column only.
+
+    The panels of a single column are arranged in rows of three instead, with their data sets as titles.
+    """
     made: list[list[Panel | None]] = []
     titled: set[str] = set()
     for row in rows:
@@ -253,7 +256,7 @@ def _with_column_titles(rows: Sequence[Sequence[Panel | None]]) -> list[list[Pan
 
 
 def singles(chart: Chart) -> list[Chart]:
-    """Return each panel of ``chart`` as a chart of its own, at the width of a text column."""
+    """Return each of several panels of ``chart`` as a separate chart, at the width of a text column."""
     panels = list(chart.panels())
     made = []
     for panel in panels if len(panels) > 1 else ():

@@ -1,4 +1,4 @@
-"""What a figure shows, before it is drawn: charts of panels of series of points. No matplotlib here."""
+"""Contents of a figure before drawing, without matplotlib: charts of panels of series of points."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Point:
 
     Attributes:
         x: position on the panel's axis.
-        value: what is drawn, in the panel's unit.
-        std: length of the error bar to each side in the panel's unit: the spread of this score over seeds
-            (that of the reference is not in it); NaN where unknown.
-        cell: the score behind it.
-        reference: the score it is compared with, if any.
-        low: lower end of the 95 % interval over concepts and seeds, in the panel's unit; NaN where unknown.
-        high: its upper end.
+        value: drawn number, in the panel's unit.
+        std: length of the error bar to each side in the panel's unit: the deviation of this score over seeds, without
+            that of the reference; NaN if unknown.
+        cell: score of the point.
+        reference: score with which ``cell`` is compared (in a plane: the score on the x axis), or None.
+        low: lower end of the 95 % interval over concepts and seeds, in the panel's unit; NaN if unknown.
+        high: upper end of this interval.
     """
 
     x: float
@@ -44,7 +44,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """The points of one curve in a panel, in the order of x; ``baseline``: the others are drawn relative to it."""
+    """The points of one curve in a panel, sorted by x; ``baseline``: whether the curve is that of the baseline."""
 
     curve: Curve
     points: tuple[Point, ...]
@@ -62,18 +62,18 @@ class Panel:
     """One pair of axes.
 
     Attributes:
-        key: unique in the chart, usable in a file name.
-        title: above it.
+        key: unique name in the chart, usable in a file name.
+        title: text above the axes.
         quantity: ``absolute``, ``relative`` or ``drop``.
-        unit: of the values, for the CSV file.
-        y_label: of the axis.
-        x_label: of the axis.
+        unit: unit of the values, for the CSV file.
+        y_label: label of the y axis.
+        x_label: label of the x axis.
         ticks: positions on the x axis.
-        tick_labels: one per tick.
-        series: curves, first at the bottom.
-        y_group: panels with the same one share their y limits.
-        x_break: position of a thin vertical line, if any: what is right of it is of another kind.
-        plane: whether x is a measured number as well: points stand anywhere, not at the ticks.
+        tick_labels: one label per tick.
+        series: curves, the first at the bottom.
+        y_group: name that panels with common y limits share.
+        x_break: position of a thin vertical line between ticks of different kinds, or None.
+        plane: whether x is a measured number as well, so that points are not bound to the ticks.
     """
 
     key: str
@@ -95,16 +95,17 @@ class Chart:
     """One figure.
 
     Attributes:
-        figure: its name, one of :func:`cog.reporting.figures.names`.
-        stem: of its files.
+        figure: name, one of :func:`cog.reporting.figures.names`.
+        stem: stem of the names of its files.
         title: one line, for a heading or as a short description.
-        caption: what is to be seen, in words.
-        of_protocol: whether all numbers are of one metric of the protocol's classifier; else the data say which.
+        caption: title and description of the contents.
+        of_protocol: whether all numbers are of one metric of the protocol's classifier; if not, the rows of the data
+            name evaluation and metric.
         grid: rows of panels; None leaves a place empty.
-        lead: a panel left of the grid, as high as all its rows.
-        notes: lines below the figure: what is incomplete.
-        single: whether it is one panel at the width of a text column (3.3 inches), else a page's (7).
-        letters: whether panels are called (a), (b) and so on.
+        lead: panel left of the grid, as high as all its rows, or None.
+        notes: lines below the figure, such as those on missing seeds.
+        single: whether the chart is one panel at the width of a text column (3.3 inches), else of a page (7 inches).
+        letters: whether panels are lettered (a), (b) and so on.
     """
 
     figure: str
@@ -119,7 +120,7 @@ class Chart:
     letters: bool = True
 
     def panels(self) -> Iterator[Panel]:
-        """Yield the panels, the lead first, then row by row."""
+        """Yield the panels: the lead, then the grid row by row."""
         if self.lead is not None:
             yield self.lead
         for row in self.grid:
@@ -158,10 +159,10 @@ class Chart:
 
 
 def std_of(average: SeedAverage) -> float:
-    """Return the deviation of an average; NaN where it is unknown."""
+    """Return the deviation of an average; NaN if it is unknown."""
     return math.nan if average.std is None else average.std
 
 
 def _number(value: float | None) -> str:
-    """Ten digits: far below any rounding of the scores, far above that of binary fractions."""
+    """Return a number with ten digits: far finer than the rounding of scores, far coarser than that of floats."""
     return "" if value is None or not math.isfinite(value) else f"{value + 0.0:.10g}"

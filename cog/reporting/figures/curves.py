@@ -1,4 +1,4 @@
-"""Scores sorted into curves: one model from one source, with its label, group and style."""
+"""Curves of figures: the scores of one model from one source, with label, group and style."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ _Groups = dict[tuple[str, str], dict[tuple[str, Key], SeedAverage]]
 
 @dataclass(frozen=True)
 class Curve:
-    """All scores of one model from one source, and how they are shown.
+    """All scores of one model from one source, with their presentation.
 
     Attributes:
         model: name.
-        source: of its scores.
-        scores: by data set and key.
-        label: in the legend; short enough for it.
+        source: source of its scores.
+        scores: averages by data set and key.
+        label: label in the legend, short enough for it.
         group: heading in the legend.
-        style: how the curve is drawn.
-        category: key of ``CATEGORY_LABELS``; "" for models of one's own.
-        own: whether the model is one of the user's, to be highlighted.
-        named: whether it has a name of its own in the legend; the others of its group are counted there.
+        style: color, marker and line.
+        category: key of ``CATEGORY_LABELS`` for models of the paper; "" for other models.
+        own: whether the curve is highlighted as one of the user's.
+        named: whether the legend has its label; curves of a group that are not named are counted there.
     """
 
     model: str
@@ -62,16 +62,16 @@ class Curve:
 
 @dataclass(frozen=True)
 class CurveSelection:
-    """What can be drawn: the curves, and the settings that all figures share.
+    """The curves that can be drawn, and the settings that all figures share.
 
     Attributes:
-        curves: those of the paper first, in its order.
-        references: scores by (source, model) that curves may be compared with, shown or not, in order of preference.
+        curves: curves of the paper first, in its order.
+        references: scores for comparisons, shown or not, by (source, model) in order of preference.
         metric: ``top1`` or ``top5``.
-        baseline: model that differences are taken to; None: there is none.
-        datasets: wanted by the user; None: each figure's own.
-        shots: wanted by the user; None: each figure's own.
-        mixed: whether one curve may be compared with baselines of several sources.
+        baseline: model to which differences are taken, or None.
+        datasets: data sets selected by the user; None: those of each figure.
+        shots: numbers of shots selected by the user; None: those of each figure.
+        mixed: whether the scores of one curve may be compared with baselines of several sources.
         bins: accuracies per concept in bins of similarity, as recorded, by model and data set.
     """
 
@@ -85,19 +85,19 @@ class CurveSelection:
     bins: Mapping[tuple[str, str], Any] = dataclasses.field(default_factory=dict)
 
     def numbers(self) -> set[Key]:
-        """Return which numbers there are."""
+        """Return the keys of all scores."""
         return {key for curve in self.curves for _, key in curve.scores}
 
     def on(self, keys: Iterable[Key]) -> list[str]:
-        """Return the data sets that have one of these numbers, in order."""
+        """Return the data sets that have a score of one of ``keys``, in order."""
         wanted = set(keys)
         there = {dataset for curve in self.curves for dataset, key in curve.scores if key in wanted}
         return sorted(there if self.datasets is None else there & {*self.datasets}, key=dataset_key)
 
     def reference(self, curve: Curve, dataset: str, key: Key) -> SeedAverage | None:
-        """Return the baseline's score that ``curve`` is compared with: the rule of the tables.
+        """Return the score of the baseline with which ``curve`` is compared, by the rule of the tables; None without.
 
-        That is the one of its own source, else of the first that has the baseline.
+        The score is from the source of the curve, else from the first source that has the baseline.
         """
         sources = [source for source, model in self.references if model == self.baseline]
         sources.sort(key=lambda source: source != curve.source)
@@ -116,17 +116,17 @@ def select(
     shots: Sequence[int] | None,
     model_facts: ModelFacts | None = None,
 ) -> CurveSelection:
-    """Sort accuracies of the protocol into curves and give each its style.
+    """Return the curves of accuracies of the protocol, with their styles.
 
     Args:
-        cells: of one's own.
-        published_cells: of the paper.
-        others: not shown, but there to compare with: of the baseline, and on IN-1K.
+        cells: the user's accuracies.
+        published_cells: accuracies of the paper.
+        others: accuracies for comparisons, which are not shown: of the baseline, and on IN-1K.
         metric: ``top1`` or ``top5``; cells without it are left out.
-        baseline: model; None: the paper's, if it is there.
-        datasets: data sets to show.
-        shots: training images per class to show, 0 = all.
-        model_facts: what models have seen; None: none is marked.
+        baseline: model; None: the paper's reference, if there are results of it.
+        datasets: data sets to show; None: all.
+        shots: training images per class to show, 0 = all; None: all numbers of shots.
+        model_facts: labels and pretraining of models; None: none is marked.
 
     Raises:
         CogError: two cells for one point, nothing to draw, or a baseline without cells.
@@ -181,14 +181,14 @@ def of_experiments(
     analyses: Iterable[AnalysisRecord] = (),
     model_facts: ModelFacts | None = None,
 ) -> CurveSelection:
-    """Sort numbers of all experiments into curves, those of the paper first, and give each its style.
+    """Return the curves of numbers of all experiments with their styles, those of the paper first.
 
     Args:
-        measures: with what is derived among them; of several for one place the first counts.
-        baseline: model; None: the paper's, if it is there.
-        datasets: to draw.
-        analyses: results of analyses, for what is not in their numbers.
-        model_facts: what models have seen; None: none is marked.
+        measures: numbers of all experiments with the derived ones; the first of several for one place counts.
+        baseline: model; None: the paper's reference, if there are results of it.
+        datasets: data sets to show; None: all.
+        analyses: results of analyses, for their bins of similarity.
+        model_facts: labels and pretraining of models; None: none is marked.
     """
     groups = _group(measures)
     papers = published.SOURCES.values()
@@ -216,7 +216,11 @@ def of_experiments(
 
 
 def _group(scores: Iterable[SeedAverage], metric: str | None = None) -> _Groups:
-    """Return scores by (source, model); with a metric, those that have it, all as the protocol's evaluation."""
+    """Return scores by (source, model) and place; with a metric, only its scores, as of logistic regression.
+
+    Raises:
+        CogError: with a metric, two scores for one place.
+    """
     groups: _Groups = {}
     for score in scores:
         place = (score.dataset, score.key if metric is None else (LOGREG, metric, score.n_shot))
@@ -233,10 +237,11 @@ def _group(scores: Iterable[SeedAverage], metric: str | None = None) -> _Groups:
 
 
 def _curves(own_groups: _Groups, of_paper: _Groups, model_facts: ModelFacts | None) -> tuple[Curve, ...]:
-    """Give every curve its label, group and style.
+    """Return the curves with their labels, groups and styles.
 
-    A model of the paper looks as in the paper, also when the cells are the user's and the paper's are not
-    shown; every other model of the user's is highlighted, of many those with the highest means over the levels.
+    A model of the paper looks as in the paper, also when its scores are the user's and those of the paper are not
+    shown. All other models are highlighted; if they are many, only those with the highest means over the levels have
+    a name and a color.
     """
     on_levels = shows_levels(
         place[0] for groups in (own_groups, of_paper) for scores in groups.values() for place in scores
@@ -244,14 +249,14 @@ def _curves(own_groups: _Groups, of_paper: _Groups, model_facts: ModelFacts | No
     mark = model_facts.mark if model_facts is not None and on_levels else lambda model, source: ""
     order = {model: row.order for model, row in published.MODELS.items()}
     paper_keys = [key for key in of_paper if key[1] in order]
-    if not of_paper:  # of each model, those of the first source
+    if not of_paper:  # the scores of each model of the paper from their first source
         first = {model: source for source, model in reversed(own_groups) if model in order}
         paper_keys = [(source, model) for model, source in first.items()]
     curves: list[Curve] = []
     sources = {source for source, _ in of_paper}
     for source, model in sorted(paper_keys, key=lambda key: order[key[1]]):  # stable: sources stay in order
         look = style.published_style(model)
-        if any(curve.model == model for curve in curves):  # another version's numbers of the same model
+        if any(curve.model == model for curve in curves):  # the same model in another version of the paper
             look = dataclasses.replace(look, hollow=True)
         label = style.legend_label(model) + (f" ({printable(source)})" if len(sources) > 1 else "")
         label += mark(model, source)
@@ -283,7 +288,7 @@ def _curves(own_groups: _Groups, of_paper: _Groups, model_facts: ModelFacts | No
 
 
 def _level_key(scores: Scores) -> tuple[int, float]:
-    """Sort key: the most levels with all images first, then the highest mean over them, else over everything."""
+    """Return a sort key: most levels with all images first, then the highest mean (of all scores without levels)."""
     values = [
         score.value for (dataset, key), score in scores.items() if constants.cog_level(dataset) and not key[2]
     ]
@@ -291,13 +296,13 @@ def _level_key(scores: Scores) -> tuple[int, float]:
 
 
 def model_label(model: str) -> str:
-    """Return the paper's name of a model; others as they are, short enough for a figure."""
+    """Return the paper's name of a model; other names as they are, shortened for figures."""
     row = published.MODELS.get(model)
     return row.label if row is not None else shorten(printable(model))
 
 
 def shorten(text: str, length: int = _LABEL_LENGTH) -> str:
-    """Cut the middle out of a text that is too long for a legend."""
+    """Return a text without its middle if it is too long for a legend."""
     return writers.shorten(text, length)
 
 

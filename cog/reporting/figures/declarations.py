@@ -1,6 +1,7 @@
-"""The figures, declared: which scores, along which axis, in which panels.
+"""Declarations of the figures: their scores, axes and panels.
 
-Those of the paper are of its final version (ICCV 2021), ``drop`` and those with ``v1`` of its first version.
+Figures of the paper have the numbers of its final version (ICCV 2021); ``drop`` and the figures with ``v1`` in their
+name are from its first version.
 """
 
 from __future__ import annotations
@@ -26,34 +27,36 @@ _OVER_SEEDS = (
     ". Error bars: standard deviation over seeds; paler, where known: 95 % interval over concepts and seeds."
 )
 
-# Above this many models of the paper Fig. 4 shows only its eight.
+# With more models of the paper than this, Fig. 4 shows only its eight.
 _MAX_IN_FIG4 = 12
 
 _FIG4_DATASETS = ("cog_l1", "cog_l3", "cog_l5")
 
-# Fig. 4 of the first version, which begins with one image.
+# Data sets of Fig. 4 of the first version, which begins with one image.
 _V1_FIG4_DATASETS = ("in1k", "cog_l1", "cog_l5")
 
 
 @dataclass(frozen=True)
 class PanelSpec:
-    """A panel, or one for each data set or group of models.
+    """Declaration of a panel, or of one panel for each data set or group of models.
 
-    Texts may name ``{metric}``, ``{baseline}``, ``{quantity}``, ``{dataset}`` and its label ``{place}``, ``{group}``,
-    ``{title}`` (of the data set or group) and ``{name}`` (of the panel).
+    Texts may contain ``{metric}``, ``{baseline}``, ``{quantity}``, ``{dataset}`` and its label ``{place}``,
+    ``{group}``, ``{title}`` (of the data set or group) and ``{name}`` (of the panel).
 
     Attributes:
-        key: the number that is shown; None: the x axis says which.
-        title: above the panel.
-        y_label: of the axis; None: by the quantity.
-        quantity: what is drawn of the scores of the x axis (those of a key are drawn as they are): ``absolute``,
-            ``relative`` to the baseline, or the ``drop`` from the model's own IN-1K score.
+        key: key of the displayed numbers; None: the keys of the x axis.
+        title: text above the panel.
+        y_label: label of the y axis; None: that of the quantity.
+        quantity: quantity of the scores of the x axis: ``absolute``, ``relative`` to the baseline, or the ``drop`` from
+            the model's own IN-1K score. Numbers of a key are drawn without change.
         by: ``datasets`` or ``groups`` of models; "" for one panel.
-        name: unique in the figure, usable in a file name.
-        unit: of values, for the CSV file; None: that of the key or the quantity.
-        y_group: panels with the same share their y limits; "": those of a quantity of the x axis, none of keys.
-        points: returns the points of a curve on a data set where x is a number, too; None: points stand at the ticks.
-        x_label: of the axis; None: the axis has one.
+        name: unique name in the figure, usable in a file name.
+        unit: unit of values, for the CSV file; None: that of the key or the quantity.
+        y_group: name that panels with common y limits share; "": the quantity of the x axis, or the panel's own name
+            with a key.
+        points: function that returns the points of a curve on a data set in a plane, where x is a number, too; None:
+            points stand at the ticks.
+        x_label: label of the x axis; None: that of :class:`~cog.reporting.figures.axes.XAxis`.
     """
 
     key: Key | None = None
@@ -70,30 +73,32 @@ class PanelSpec:
 
 @dataclass(frozen=True)
 class FigureSpec:
-    """A figure.
+    """Declaration of a figure.
 
-    Texts may name ``{metric}``, ``{Metric}``, ``{baseline}``, ``{datasets}``, ``{levels}`` (these without IN-1K),
-    ``{shots}``, ``{variant}`` (of the x axis), ``{groups}``, ``{version}`` (of the paper, if all are of its first) and
-    ``{relative}``.
+    Texts may contain ``{metric}``, ``{Metric}``, ``{baseline}``, ``{datasets}``, ``{levels}`` (data sets without
+    IN-1K), ``{shots}``, ``{variant}`` (of the x axis), ``{groups}``, ``{version}`` (``_v1`` if all numbers are of the
+    paper's first version, else "") and ``{relative}``.
 
     Attributes:
-        stem: of its files.
+        stem: stem of the names of its files.
         title: one line.
-        panels: a row of panels.
-        x: returns the x axis that the panels share, given the numbers that they show.
-        caption: what follows the title below the figure.
-        relative: of the caption, if there are relative panels.
-        missing: the error without results.
-        below: further rows of panels.
-        lead: left of the others, as high as all of them; alone when there are none.
+        panels: first row of panels.
+        x: function from selection and keys to the common x axis of the panels.
+        caption: text after the title below the figure.
+        relative: part of the caption for relative panels, if there are any.
+        missing: message of the error when there are no results.
+        below: second row of panels.
+        lead: panel left of the others, as high as all of them; alone when there are no others.
         crowd: number of curves in the lead above which the other panels are drawn.
-        per_row: panels in a row at most; 0: all.
-        per_dataset: whether there is a row for each data set, and columns of panels keep their places.
-        narrow: returns declaration and selection with what is to be shown of them.
-        notes: returns lines for below the figure.
-        of_protocol: whether it shows accuracies of the protocol, of one metric, instead of numbers of experiments.
-        singles: whether panels are written alone, too: readable at the width of a text column.
-        on_page: whether the report shows it; the others repeat what is there.
+        per_row: greatest number of panels in a row; 0: no limit.
+        per_dataset: whether there is a row for each data set, and panels keep their columns.
+        narrow: function that returns declaration and selection restricted to the contents of the figure.
+        notes: function that returns the lines below the figure.
+        of_protocol: whether the figure shows accuracies of the protocol, of one metric, instead of numbers of
+            experiments.
+        singles: whether each panel is also written alone, readable at the width of a text column.
+        on_page: whether the report may show the figure without naming it; other figures repeat numbers of these, or are
+            named by :mod:`cog.reporting.html.pictures`.
     """
 
     stem: str
@@ -116,9 +121,10 @@ class FigureSpec:
 
 
 def _of_fig4(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
-    """Keep one's own models and eight of the paper, three levels, and, as in Sec. 4.2.2, two images and more.
+    """Return the selection of Fig. 4: the user's models and eight of the paper on three levels, from two images on.
 
-    With numbers of the first version: its three data sets, from one image on.
+    Sec. 4.2.2 of the paper begins with two images. With numbers of the first version, the selection has its three data
+    sets, from one image on.
     """
     curves = selection.curves
     is_v1 = published.SOURCES["v1"] in {curve.source for curve in curves}
@@ -146,16 +152,20 @@ def _of_fig4(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, C
 
 
 def _of_other_levels(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
-    """Make a curve of every kind of levels of each model; the mean over random draws stands at every level."""
+    """Return a curve of every kind of levels of each model; the mean over random draws stands at every level.
+
+    Raises:
+        CogError: when no model has two kinds of levels.
+    """
     made: list[Curve] = []
     several = ", {}" if len(selection.curves) > 1 else ""
     for curve in selection.curves:
         key = (LOGREG, selection.metric, 0)
-        scores = [score for (_, where), score in curve.scores.items() if where == key]
-        found = other_levels.kinds(scores)
-        numbers = sorted({k for kind in found for k in kind.by_level})
+        scores = [score for (_, score_key), score in curve.scores.items() if score_key == key]
+        kinds = other_levels.kinds(scores)
+        numbers = sorted({k for kind in kinds for k in kind.by_level})
         seen = curve.scores.get((constants.IN1K, key))
-        for kind in found if len(found) > 1 else ():
+        for kind in kinds if len(kinds) > 1 else ():
             levels = dict.fromkeys(numbers, kind.by_level[1]) if kind.draws else kind.by_level
             places = {
                 (f"cog_l{k}", key): dataclasses.replace(s, dataset=f"cog_l{k}") for k, s in levels.items()
@@ -175,7 +185,7 @@ def _of_other_levels(spec: FigureSpec, selection: CurveSelection) -> tuple[Figur
 
 
 def _of_uniformity(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
-    """Show uniformity as the paper does, where a higher number is a more uniform distribution, if that is there."""
+    """Return the declaration with uniformity in the paper's sign (higher is more uniform) if there are such numbers."""
     alignment, uniformity, plane = spec.panels
     if uniformity.key not in selection.numbers():
         uniformity = dataclasses.replace(uniformity, key=("alignment", "uniformity", 0))
@@ -194,7 +204,7 @@ _protocol = functools.partial(FigureSpec, of_protocol=True, notes=notes.of_proto
 
 
 def _all_models(stem: str, title: str, quantity: str, y_label: str, missing: str = "") -> FigureSpec:
-    """Declare few-shot curves of all models; rows are data sets, columns groups of models."""
+    """Return the declaration of few-shot curves of all models; rows are data sets, columns are groups of models."""
     panel = PanelSpec(None, "{title}", y_label, quantity, "groups", "{dataset}_{group}", y_group="{dataset}")
     caption = " by training images per class; rows: {datasets}; columns: {groups}" + _OVER_SEEDS
     return _protocol(

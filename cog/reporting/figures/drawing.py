@@ -1,6 +1,6 @@
-"""A chart drawn with matplotlib: constrained layout places the panels; the legend and notes stand below them.
+"""Drawing of charts with matplotlib: constrained layout places the panels; legend and notes stand below them.
 
-Lengths are inches, sizes of text points.
+Lengths are in inches, text sizes in points.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _SMALLEST_TICK = 5.2
 INK = "#222222"
 _EDGE = 0.05
 
-# A letter is about as wide as half its size.
+# Mean width of a letter in a text of size LABEL: about half the size.
 _LETTER = 0.054
 
-# Direct labels beyond this number would be a second legend; a longer one would be wider than the room beside a panel.
+# More direct labels would be a second legend; longer ones would be wider than the space beside a panel.
 _MAX_DIRECT = 8
 _DIRECT_LENGTH = 18
 _DIRECT_STEP = 0.1
@@ -51,8 +51,8 @@ _MANY_ROWS_HEIGHT, _ALONE_HEIGHT, _X_LABELS = 1.27, 2.55, 0.3
 def draw(chart: Chart) -> Figure:
     """Return the drawn figure; call inside :func:`cog.reporting.figures.saving.drawing`.
 
-    Every curve is a line whose ``gid`` is that of :func:`curve_id`; its error bars are one line more, with
-    ``.bar`` at the end.
+    Every curve is a line with the ``gid`` of :func:`curve_id`. Its error bars are another line, with ``.bar`` at the
+    end of the ``gid``, and its intervals are a third one, with ``.interval``.
     """
     width = COLUMN if chart.single else PAGE
     rows, columns = len(chart.grid), len(chart.grid[0])
@@ -98,7 +98,7 @@ def draw(chart: Chart) -> Figure:
 
 
 def new_figure(width: float) -> Figure:
-    """Return an empty figure with constrained layout, made without pyplot, so that no window system is involved."""
+    """Return an empty figure with constrained layout, made without pyplot, which may need a window system."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, width), layout="constrained")
@@ -109,13 +109,13 @@ def new_figure(width: float) -> Figure:
 def finish(
     figure: Figure, height: float, legend: Mapping[str, Sequence[Line2D]], notes: Sequence[str]
 ) -> None:
-    """Add legend and notes below the panels and fix the layout, so that all formats show the same.
+    """Add legend and notes below the panels and fix the layout, so that it is the same in all formats.
 
     Args:
-        figure: with constrained layout.
-        height: of the panels with their titles and labels.
-        legend: heading of each group, or "", and its lines.
-        notes: a line each.
+        figure: figure with constrained layout.
+        height: height of the panels with their titles and labels.
+        legend: lines by the heading of their group, which may be "".
+        notes: lines of text.
     """
     foot = _EDGE
     if notes:
@@ -136,14 +136,14 @@ def finish(
         if not any(map(_is_crowded, figure.axes)):
             break
     figure.set_layout_engine("none")
-    # The last digits of a solution depend on the order in which its equations lie in memory.
+    # The last digits of the layout depend on the order of the solver's equations in memory.
     for axes in figure.axes:
         left, bottom, width, height = (round(part, 4) for part in axes.get_position(original=True).bounds)
         axes.set_position((left, bottom, width, height))
 
 
 def _is_crowded(axes: Axes) -> bool:
-    """Whether labels of the x axis touch, or stand out of a narrow panel."""
+    """Return whether labels of the x axis touch each other, or one is wider than its panel."""
     boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_visible()]
     boxes = [box for box in boxes if box.width > 1]
     touching = any(a.x1 + 2 > b.x0 for a, b in itertools.pairwise(boxes))
@@ -156,7 +156,7 @@ def curve_id(panel: Panel, order: int) -> str:
 
 
 def line_arguments(style: CurveStyle, *, scale: float = 1.0) -> dict[str, Any]:
-    """Return what ``Line2D`` needs to draw a curve in ``style``, lines and markers scaled."""
+    """Return the arguments of ``Line2D`` for a curve in ``style``, with lines and markers scaled."""
     return {
         "color": style.color,
         "linewidth": style.line_width * scale,
@@ -173,7 +173,7 @@ def line_arguments(style: CurveStyle, *, scale: float = 1.0) -> dict[str, Any]:
 
 # ---- legend ------------------------------------------------------------------------------------------------
 def _legend(curves: Sequence[Curve]) -> dict[str, list[Line2D]]:
-    """Return the lines of each group, the user's own first, then in the paper's order."""
+    """Return the lines of each group, those of the user's models first, then the others in the paper's order."""
     from matplotlib.lines import Line2D
 
     highlighted = {curve.group for curve in curves if curve.own}
@@ -190,13 +190,13 @@ def _legend(curves: Sequence[Curve]) -> dict[str, list[Line2D]]:
 
 
 def _add_legend(figure: Figure, groups: Mapping[str, Sequence[Line2D]], bottom: float) -> float:
-    """Add a legend whose columns hold whole groups, as low as the width allows; returns its height."""
+    """Add a legend whose columns hold whole groups, as low as the width allows, and return its height."""
     from matplotlib.lines import Line2D
 
     def text(label: str) -> Line2D:
         return Line2D([], [], linestyle="none", label=label)
 
-    # A group that is too long goes on in the next column; without a heading it may be divided anywhere.
+    # A long group continues in the next column; a group without a heading may be divided anywhere.
     blocks = []
     for heading, lines in groups.items():
         most = _LEGEND_LINES - 1 if heading else 1
@@ -251,7 +251,7 @@ def _draw_panel(axes: Axes, panel: Panel, width: float, height: float) -> None:
         axes.axvline(panel.x_break, color="#bbbbbb", linewidth=0.6, dashes=(2, 2), zorder=1)
     if signed:
         axes.axhline(0, color="#888888", linewidth=0.6, zorder=1)
-    # Rows of points that stand close get smaller markers and thinner lines.
+    # Points at narrow distances get smaller markers and thinner lines.
     scale = min(1.0, max(0.74, width / max(len(panel.ticks), 1) / 0.3))
     for order, series in enumerate(panel.series):
         look, gid = series.curve.style, curve_id(panel, order)
@@ -277,7 +277,7 @@ def _draw_panel(axes: Axes, panel: Panel, width: float, height: float) -> None:
 
 
 def _letter(chart: Chart, panel: Panel) -> str:
-    """Return ``(a)`` and so on; nothing for a panel without a title or alone."""
+    """Return ``(a)`` and so on; "" for a panel without a title, and for a single panel."""
     order = [other.key for other in chart.panels()]
     if len(order) < 2 or not chart.letters or not panel.title:
         return ""
@@ -285,18 +285,21 @@ def _letter(chart: Chart, panel: Panel) -> str:
 
 
 def fill(text: str, room: float) -> str:
-    """Break text at spaces into lines of about ``room`` inches."""
+    """Return text broken at spaces into lines of about ``room`` inches."""
     return textwrap.fill(text, max(8, int(room / _LETTER)), break_long_words=False)
 
 
 def _name_curves(axes: Axes, panel: Panel, height: float) -> None:
-    """Name the user's curves, and another that alone has a name, at their right end, moved apart where they touch."""
+    """Write names at the right ends of the user's curves, and of another curve if it is the only other named one.
+
+    Names that would touch are moved apart; too many names are left to the legend.
+    """
     named = [series for series in panel.series if series.curve.named]
     others = [series for series in named if not series.curve.own]
     own_series = [series for series in named if series.curve.own or len(others) == 1 < len(panel.series)]
     if panel.plane or len(own_series) > _MAX_DIRECT:
         return
-    # A name far from the end of its curve would be taken for another's.
+    # At the right edge, the name of a curve that ends far from it would be taken for that of another curve.
     low, high = axes.get_xlim()
     ends = [
         (series.points[-1].value, series.curve, _wrap_name(series.curve.label))
@@ -326,7 +329,7 @@ def _name_curves(axes: Axes, panel: Panel, height: float) -> None:
 
 
 def _wrap_name(name: str) -> list[str]:
-    """Break a name after underscores, hyphens and points into lines that fit beside a panel."""
+    """Return the lines of a name that is broken after underscores, hyphens and points to fit beside a panel."""
     lines = [""]
     for part in re.findall(rf"[^_. -]* {MARK}|[^_. -]*[_. -]?", name):
         if lines[-1] and len(lines[-1]) + len(part) > _DIRECT_LENGTH:
@@ -336,7 +339,7 @@ def _wrap_name(name: str) -> list[str]:
 
 
 def _darker(color: str) -> str:
-    """Return a color that can be read as text on white."""
+    """Return a darker color, for readable text on white."""
     from matplotlib.colors import to_hex, to_rgb
 
     red, green, blue = to_rgb(color)

@@ -1,8 +1,8 @@
-"""A figure as one ``<svg>`` element that can stand in an HTML page beside others.
+"""Conversion of a figure to one ``<svg>`` element that can stand in an HTML page beside others.
 
-Matplotlib writes SVG as a document of its own: with a style sheet that would apply to the whole page, ids that
-repeat in every figure, a font by name and sizes in points. Here these become attributes, prefixed ids, the
-generic sans-serif and a view box, in half of the bytes.
+Matplotlib writes SVG as a separate document: with a style sheet that would apply to the whole page, ids that repeat in
+every figure, a font by name and sizes in points. This module replaces them by attributes, prefixed ids, the generic
+sans-serif and a view box, which takes half of the bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cog.reporting.figures.style import FONT
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# On paper the text has 6 to 7 points; screens are read from further away.
+# The text has 6 to 7 points on paper; on screens, which are read from further away, it is enlarged.
 _PIXELS_PER_POINT = 96 / 72 * 1.35
 
 _PREFIX = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
@@ -35,8 +35,8 @@ def from_figure(figure: Figure, *, prefix: str, description: str, tooltips: Mapp
     Args:
         figure: any figure of this package.
         prefix: start of every id in the element.
-        description: what screen readers say.
-        tooltips: ``gid`` of an artist -> text of its tooltip.
+        description: text for screen readers.
+        tooltips: texts of tooltips by the ``gid`` of their artist.
 
     Raises:
         CogError: when ``prefix`` cannot start an id.
@@ -51,8 +51,8 @@ def from_figure(figure: Figure, *, prefix: str, description: str, tooltips: Mapp
     used = dict.fromkeys(name for _, name in _REFERENCE.findall(text))
     ids = {name: f"{prefix}-{number}" for number, name in enumerate(used)}
     parts: list[str] = []
-    groups: list[bool] = []  # whether each group that is open is kept: those without attributes say nothing
-    # Names of models are text between tags, in which matplotlib has escaped what could be taken for one.
+    groups: list[bool] = []  # whether each open group is kept: groups without attributes have no effect
+    # Names of models are text between tags; matplotlib has escaped their markup characters.
     for tag, content in re.findall(r"(<[^>]*>)([^<]*)", text):
         name = _ID.search(tag)
         title = tooltips.get(name[1]) if name else None
@@ -74,7 +74,7 @@ def from_figure(figure: Figure, *, prefix: str, description: str, tooltips: Mapp
 
 
 def _shorten(tag: str, ids: Mapping[str, str]) -> str:
-    """Return a tag with short numbers and styles, and with those ids that something refers to."""
+    """Return a tag with short numbers and styles, and without its id unless another tag refers to it."""
     tag = re.sub(r"-?\d+\.\d{3,}(?:e-?\d+)?", lambda match: _short(float(match[0])), tag)
     tag = _STYLE.sub(lambda match: match[0].replace(": ", ":").replace("; ", ";"), tag)
     tag = tag.replace(f"'{FONT}'", "sans-serif").replace("xlink:href", "href")
@@ -88,7 +88,7 @@ def _short(value: float) -> str:
 
 
 def _say_styles_once(match: re.Match[str]) -> str:
-    """Group points that follow each other in one style."""
+    """Return consecutive points grouped by their style, which the groups have instead of the points."""
     uses = re.findall(r"<use [^>]*/>", match[0])
     text = ""
     for style, members in itertools.groupby(uses, key=lambda use: "".join(_STYLE.findall(use))):

@@ -1,4 +1,4 @@
-"""Lines below figures: what a reader cannot see in them."""
+"""Notes below figures on facts that the drawings do not show."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cog.reporting.tables.layout import source_key
 from cog.reporting.tables.writers import printable
 from cog.results.scores import Key, SeedAverage, interval_of
 
-# More lines below a figure would be a table.
+# Number of correlations below a figure; more lines would be a table.
 _MOST = 4
 
 
 def of_protocol(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]:
-    """Name the scores that lack seeds, and a second baseline."""
+    """Return notes on scores that lack seeds, and on a baseline of another source than the published one."""
     lacking: dict[str, dict[SeedAverage, str]] = {}
     references: set[str] = set()
     for panel, curve, point in _points(panels):
@@ -44,7 +44,7 @@ def of_protocol(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]
 
 
 def of_experiments(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]:
-    """Name the models that lack seeds."""
+    """Return a note on the models that lack seeds."""
     lacking: dict[str, set[str]] = {}
     for _, curve, point in _points(panels):
         if point.cell.missing_seeds:
@@ -54,7 +54,7 @@ def of_experiments(selection: CurveSelection, panels: Sequence[Panel]) -> list[s
 
 
 def of_alignment(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]:
-    """Add what the paper says of uniformity."""
+    """Return the notes of experiments, and the ranges of uniformity in the paper."""
     return [
         *of_experiments(selection, panels),
         "The paper's first version gives ranges of uniformity over the six data sets, as positive numbers: "
@@ -63,13 +63,13 @@ def of_alignment(selection: CurveSelection, panels: Sequence[Panel]) -> list[str
 
 
 def of_subtrees(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]:
-    """Tell correlations of accuracy and similarity within subtrees, where there are some."""
+    """Return the notes of experiments, and the recorded correlations of accuracy and similarity within subtrees."""
     within = _correlations(panels, ("subtrees", "spearman_within_subtrees", 0), "Spearman within subtrees")
     return [*of_experiments(selection, panels), *within]
 
 
 def of_correlations(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]:
-    """Tell correlations of accuracy and similarity with their intervals; of many, those of one's own models."""
+    """Return notes on correlations of accuracy and similarity with their intervals, the user's models first."""
     return _correlations(panels, SPEARMAN, "Spearman")
 
 

@@ -17,14 +17,14 @@ from cog.results.scores import RUNS, Key, SeedAverage, interval_of
 from cog.results.uncertainty import Estimate
 from cog.runtime.json_fields import number
 
-#: What is drawn of scores: themselves, differences to the baseline, or changes from the model's own IN-1K score.
+#: Quantities: scores, differences to the baseline, or changes from the model's own IN-1K score.
 ABSOLUTE, RELATIVE, DROP = "absolute", "relative", "drop"
 
 SPEARMAN: Key = ("distance", "spearman", 0)
 
 
 def dataset_label(dataset: str) -> str:
-    """Return the paper's name of a data set, short enough for an axis."""
+    """Return the paper's name of a data set; other names shortened for an axis."""
     known = labels.dataset_label(dataset)
     if known != dataset:
         return known[:1].upper() + known[1:]
@@ -34,9 +34,10 @@ def dataset_label(dataset: str) -> str:
 def at_places(
     selection: CurveSelection, curve: Curve, places: Sequence[tuple[float, str, Key | None]], quantity: str
 ) -> list[Point]:
-    """Return the points of a curve at places: x, data set and key.
+    """Return the points of a curve at ``places``: x, data set and key.
 
-    Error bars are the curve's own deviation: the baseline's is on the zero line, and an IN-1K score is taken as given.
+    Error bars show the deviation of the curve alone: that of the baseline is on the zero line, and IN-1K scores are
+    taken as exact.
     """
     points = []
     for x, dataset, key in places:
@@ -61,9 +62,9 @@ def at_places(
 def _interval(
     curve: Curve, score: SeedAverage, other: SeedAverage | None, quantity: str
 ) -> tuple[float, float]:
-    """Return the ends of the interval over concepts and seeds of a score or difference; NaN where it is not known.
+    """Return the ends of the interval over concepts and seeds of a score or difference; NaN if they are unknown.
 
-    Those of an analysis are numbers of their own, beside the score.
+    Analyses record the ends as separate numbers beside the score.
     """
     ends = (
         curve.scores.get((score.dataset, (score.evaluation, name, score.n_shot)))
@@ -72,26 +73,26 @@ def _interval(
     stated = [end.value for end in ends if end is not None]
     if quantity == ABSOLUTE and len(stated) == 2:
         return stated[0], stated[1]
-    found: Estimate | Difference | None = None
+    estimate: Estimate | Difference | None = None
     if quantity == ABSOLUTE:
-        found = uncertainty.accuracy(score.concepts)
+        estimate = uncertainty.accuracy(score.concepts)
     elif quantity == RELATIVE and other is not None and other.model != score.model:
-        found = comparison.difference(score, other)
+        estimate = comparison.difference(score, other)
     elif quantity == DROP and other is not None and other is not score:
-        found = change_from(score, other)
-    return (found and found.interval) or (math.nan, math.nan)
+        estimate = change_from(score, other)
+    return (estimate and estimate.interval) or (math.nan, math.nan)
 
 
 def pairs(selection: CurveSelection, curve: Curve, _: str | None, *, x_key: Key, y_key: Key) -> list[Point]:
-    """Return two numbers against each other, a point for each data set, in their order."""
+    """Return a point for each data set, in order: the number of ``y_key`` over that of ``x_key``."""
     scores = ((curve.scores.get((d, x_key)), curve.scores.get((d, y_key))) for d in selection.on([x_key]))
     return [Point(x.value, y.value, math.nan, y, x) for x, y in scores if x is not None and y is not None]
 
 
 def bins(selection: CurveSelection, curve: Curve, dataset: str | None) -> list[Point]:
-    """Return the mean accuracy of concepts by their similarity to IN-1K, and its standard error.
+    """Return the mean accuracies of bins of concepts over their similarity to IN-1K, with standard errors.
 
-    Bins are as an analysis records them; those that are not as expected are left out.
+    The bins are those in the record of the analysis; invalid ones are left out.
     """
     dataset = dataset or ""
     correlation = curve.scores.get((dataset, SPEARMAN))
@@ -106,7 +107,7 @@ def bins(selection: CurveSelection, curve: Curve, dataset: str | None) -> list[P
         score = dataclasses.replace(
             correlation, metric="accuracy_in_bin", value=y, std=std, by_seed=(), missing_seeds=()
         )
-        # The other coordinate, which would not be in the CSV file otherwise.
+        # As reference of the point, the x coordinate gets into the CSV file.
         similarity = dataclasses.replace(score, metric="similarity", value=x, std=None)
         points.append(Point(x, y, std_of(score), score, similarity))
     return sorted(points, key=lambda point: point.x)

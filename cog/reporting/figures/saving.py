@@ -1,4 +1,4 @@
-"""Matplotlib behind one door: its import, its settings, and figures as bytes that depend on the input alone."""
+"""Interface to matplotlib: its import, its settings, and files of figures whose bytes depend on the input alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMATS = ("pdf", "png", "svg")
 
 _PNG_DPI = 300
 
-# Neither dates nor versions: the same input gives the same bytes.
+# Metadata without dates and versions, so that the same input gives the same bytes.
 _METADATA: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
     "png": {"Software": None},
@@ -32,7 +32,7 @@ _METADATA: dict[str, dict[str, Any]] = {
 
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
-    """Set matplotlib up for the block: its defaults and :data:`cog.reporting.figures.style.RC`."""
+    """Apply the settings of matplotlib in the block: its defaults and :data:`cog.reporting.figures.style.RC`."""
     import matplotlib
     import matplotlib.style
 
@@ -47,7 +47,7 @@ def render(figure: Figure, fmt: str) -> bytes:
     """Return ``figure`` as the bytes of a file; call inside :func:`drawing`.
 
     Args:
-        figure: made without pyplot, so no window system is involved.
+        figure: figure that was made without pyplot, so that no window system is needed.
         fmt: one of ``FORMATS``.
     """
     stream = io.BytesIO()
@@ -66,8 +66,8 @@ def save_all(
     """Draw and write figures one at a time, so that memory does not grow with their number.
 
     Args:
-        folder: where to; created unless it exists.
-        figures: by the stem of its files, a function that draws each, and returns its data as CSV by suffix.
+        folder: output folder, created unless it exists.
+        figures: functions by the stem of their files; each draws a figure and returns it with its CSV data by suffix.
         data: suffixes of the stems of CSV files.
         formats: some of ``FORMATS``.
         overwrite: whether existing files may be replaced.

@@ -1,9 +1,9 @@
-"""How runs found their learning rate and weight decay, and how the final training went.
+"""Diagnostics of runs: the search for learning rate and weight decay, and the final training.
 
-One page per model, data set and number of shots, with its seeds together: the trials over both
-hyper-parameters colored by validation accuracy, the best accuracy so far, and the curves of the final
-training. Read from ``results.json`` (trials, intervals) and ``logs.pkl``; ``study.pkl`` is a pickled Optuna
-object, which cannot be read safely, so of runs of the original toolkit there are only curves.
+A page shows all seeds of one model, data set and number of shots: the trials over both hyper-parameters, colored by
+validation accuracy, the best accuracy so far, and the curves of the final training. The sources are ``results.json``
+(trials, intervals) and ``logs.pkl`` (curves). Runs of the original toolkit have only curves, because their trials are
+in ``study.pkl``, a pickled Optuna object, which cannot be read safely.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class SearchPage:
     """The runs of one model, data set and number of shots.
 
     Attributes:
-        stem: of the files.
+        stem: stem of the names of its files.
         title: one line.
         dataset: name.
         n_shot: training images per class, 0 = all.
-        runs: sorted by seed.
+        runs: runs sorted by seed.
     """
 
     stem: str
@@ -59,7 +59,7 @@ class SearchPage:
 
 
 def pages(runs: Iterable[Run]) -> list[SearchPage]:
-    """Sort runs into pages, in the order of the runs.
+    """Return the pages of runs, in the order of the runs.
 
     Raises:
         CogError: when there is no run.
@@ -72,7 +72,7 @@ def pages(runs: Iterable[Run]) -> list[SearchPage]:
         name = "_".join(part for part in ("search", model, dataset, f"N{n_shot}" if n_shot else "") if part)
         plain = stem = re.sub(r"[^A-Za-z0-9._+-]", "-", name)
         number = 1
-        while stem.casefold() in made:  # two names that differ in odd characters or case only
+        while stem.casefold() in made:  # names that differ only in case or in replaced characters
             number += 1
             stem = f"{plain}_{number}"
         model_name = shorten(printable(model), 60) or "unnamed model"
@@ -92,8 +92,8 @@ def write(
     """Draw one page per model, data set and shots into ``folder``, with ``<stem>.csv`` and ``<stem>_curves.csv``.
 
     Args:
-        runs: as :func:`cog.results.find.find_runs` returns them.
-        folder: created unless it exists.
+        runs: runs as :func:`cog.results.find.find_runs` returns them.
+        folder: output folder, created unless it exists.
         formats: some of :data:`cog.reporting.figures.FORMATS`.
         overwrite: whether existing files may be replaced.
 
@@ -116,8 +116,8 @@ def _draw(page: SearchPage) -> tuple[Figure, dict[str, str]]:
 def strips(pages: Iterable[SearchPage], most: int) -> list[str]:
     """Return trials and test accuracy of each page as an ``<svg>`` element, see :func:`cog.reporting.figures.svg`.
 
-    Files that cannot be read are left out; "" stands for a page without any trial or curve. After ``most``
-    elements the list ends.
+    Files that cannot be read are left out. A page without any trial or curve has "". The list ends after ``most``
+    elements that are not "".
     """
     drawn: list[str] = []
     with saving.drawing():
@@ -137,16 +137,16 @@ def strips(pages: Iterable[SearchPage], most: int) -> list[str]:
 
 
 def describe(page: SearchPage, searches: Sequence[search_history.SearchRecord]) -> str:
-    """Return in words what a page shows."""
+    """Return a description of a page in words, with the chosen pairs."""
     chosen = ", ".join(f"seed {s.seed}: lr {s.lr:.3g}, wd {s.wd:.3g}" for s in searches)
     return f"Hyper-parameter search and final training of {page.title}. Chosen: {chosen}."
 
 
 def read(page: SearchPage) -> list[search_history.SearchRecord]:
-    """Read the runs of a page.
+    """Return the searches and trainings of the runs of a page.
 
     Raises:
-        CogError: when a run's files cannot be read any more.
+        CogError: when files of a run cannot be read any more.
     """
     return [search_history.read_search(run) for run in page.runs]
 

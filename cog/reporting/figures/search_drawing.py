@@ -1,4 +1,4 @@
-"""Search diagnostics drawn with matplotlib: a page as a file, and a strip of three panels for the report."""
+"""Drawing of search diagnostics with matplotlib: a page of five panels, and a strip of three for the report."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _GRAY, _RED = "#888888", "#c0392b"
 
 _UPPER, _LOWER, _STRIP = 2.6, 1.9, 1.5
 
-# Most good trials lie within a few points of the best; lower ones share one color.
+# Range of the colors in points below the best: most good trials lie within a few points; lower ones share one color.
 _COLOR_RANGE = 10.0
 
-# The least that an axis of the plane shows: close pairs look close.
+# Least range of an axis of the plane in decades, so that close pairs look close.
 _DECADES = 2.0
 
 _EPOCH = "epoch of the final training"
@@ -33,7 +33,7 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def draw(title: str, searches: Sequence[SearchRecord]) -> Figure:
-    """Return the page of a file; call inside :func:`cog.reporting.figures.saving.drawing`."""
+    """Return the figure of a page; call inside :func:`cog.reporting.figures.saving.drawing`."""
     figure = new_figure(PAGE)
     places = figure.add_gridspec(2, 6, height_ratios=[_UPPER, _LOWER])
     figure.suptitle(title, x=0.012, ha="left", fontsize=LABEL + 1, fontweight="bold", color=INK)
@@ -52,10 +52,10 @@ def draw(title: str, searches: Sequence[SearchRecord]) -> Figure:
 
 
 def draw_strip(searches: Sequence[SearchRecord]) -> Figure:
-    """Return trials, best so far and test accuracy side by side, small and without a legend, for the report."""
+    """Return a small figure for the report: trials, best so far and test accuracy side by side, without a legend."""
     from matplotlib.figure import Figure
 
-    # A report has dozens of these: their labels are alike, so the layout is fixed, and there are few ticks.
+    # A report has dozens of these figures: the layout is fixed, because their labels are alike, and ticks are few.
     figure = Figure(figsize=(PAGE, _STRIP))
     figure.subplots_adjust(left=0.075, right=0.995, top=0.9, bottom=0.2, wspace=0.16)
     panels = figure.subplots(1, 3)
@@ -65,7 +65,7 @@ def draw_strip(searches: Sequence[SearchRecord]) -> Figure:
     _draw_curves(panels[2], searches, ("test/top1",), most=40)
     for axes in panels:
         axes.tick_params(length=0)
-        # Fixed, so that they are not measured.
+        # Fixed positions spare matplotlib the measurement of the tick labels.
         axes.xaxis.set_label_coords(0.5, -0.13)
         axes.yaxis.set_label_coords(-0.2, 0.5)
     for axes in panels[1:]:
@@ -82,7 +82,7 @@ def _name(axes: Axes, title: str, x_label: str, y_label: str = "") -> None:
 
 
 def _draw_plane(axes: Axes, searches: Sequence[SearchRecord], *, small: bool = False) -> None:
-    """Draw trials over log10 of both hyper-parameters; in a small panel those of all seeds alike."""
+    """Draw trials over log10 of both hyper-parameters; in a small panel all seeds have the same style."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
@@ -92,7 +92,7 @@ def _draw_plane(axes: Axes, searches: Sequence[SearchRecord], *, small: bool = F
     low, top = (end((t.val_top1 for t in scored), default=0.0) for end in (min, max))
     floor = max(low, top - _COLOR_RANGE)
     norm = Normalize(floor, top if top > floor else floor + 1)
-    # The better a trial, the darker, so that it reads in gray; in few steps, because more would be drawn as a bitmap.
+    # Better trials are darker, which is readable in gray. The steps are few, because more would be drawn as a bitmap.
     cmap = colormaps["viridis_r"].resampled(6 if small else 24)
     cross: dict[str, Any] = {"marker": "x", "s": 14, "linewidths": 0.9, "color": _RED, "zorder": 2.5}
     dash: dict[str, Any] = {"marker": "_", "s": 16, "linewidths": 0.9, "color": _GRAY, "zorder": 2.5}
@@ -104,7 +104,7 @@ def _draw_plane(axes: Axes, searches: Sequence[SearchRecord], *, small: bool = F
         seed = "" if small else f".{group[0].seed}"
         look = style.own_style(position)
         trials = [t for search in group for t in search.trials]
-        # The best are on top.
+        # The best trials are drawn last, on top of the others.
         good = sorted((t for t in trials if t in scored), key=lambda t: t.val_top1)
         fills: dict[str, Any] = {"cmap": cmap, "norm": norm, "zorder": 3}
         if small:
@@ -124,7 +124,7 @@ def _draw_plane(axes: Axes, searches: Sequence[SearchRecord], *, small: bool = F
             ScalarMappable(norm, cmap), ax=axes, extend="min" if low < floor else "neither", pad=0.02
         )
         if bar.solids is not None:
-            bar.solids.set_edgecolor("face")  # else white seams show between the steps
+            bar.solids.set_edgecolor("face")  # else there are white seams between the steps
         bar.set_label("validation top-1 (%)", fontsize=TICK, labelpad=2, color=INK)
         bar.ax.tick_params(labelsize=TICK - 0.4)
         bar.outline.set_linewidth(0.4)  # type: ignore[operator]
@@ -135,18 +135,18 @@ def _draw_plane(axes: Axes, searches: Sequence[SearchRecord], *, small: bool = F
 def _scatter(
     axes: Axes, pairs: Sequence[SearchTrial | SearchRecord], gid: str, *, colors: bool = False, **look: Any
 ) -> None:
-    """Draw the pairs that have a place on logarithmic axes, if there are any."""
+    """Draw the pairs of positive values; others have no place on logarithmic axes."""
     placed = [pair for pair in pairs if pair.lr > 0 and pair.wd > 0]
     if placed:
         x, y = ([math.log10(getattr(pair, name)) for pair in placed] for name in ("lr", "wd"))
         if colors:
             look["c"] = [pair.val_top1 for pair in placed if isinstance(pair, SearchTrial)]
-        # All points are inside: a clipped one takes three times as much text.
+        # All points are inside the axes, and clipping would make each three times as long in SVG.
         axes.scatter(x, y, gid=gid, clip_on=False, **look)
 
 
 def _log_axis(axis: Any, searches: Sequence[SearchRecord], name: str) -> None:
-    """Let an axis of log10 show all values and the interval, with powers of ten as labels."""
+    """Set the range of a log10 axis to all values and the interval, with powers of ten as labels."""
     used = [end for s in searches if s.trials for end in getattr(s, f"{name}_interval") or ()]
     used += [getattr(pair, name) for s in searches for pair in (s, *s.trials)]
     logs = [math.log10(value) for value in used if value > 0]
@@ -160,12 +160,12 @@ def _log_axis(axis: Any, searches: Sequence[SearchRecord], name: str) -> None:
 
 
 def _power(exponent: int) -> str:
-    """Return ``0.1`` to ``100`` plainly, others as a power of ten."""
+    """Return ten to ``exponent`` as text: ``0.01`` to ``1000`` as a number, others as a power of ten."""
     return f"{10.0**exponent:g}" if -2 <= exponent <= 3 else "10" + str(exponent).translate(_SUPERSCRIPTS)
 
 
 def _short(value: float) -> str:
-    """Return three digits: ``12.3``, ``4.56·10⁻⁸``; ``unknown`` for NaN."""
+    """Return a number with three digits: ``12.3``, ``4.56·10⁻⁸``; ``unknown`` for NaN."""
     if math.isnan(value):
         return "unknown"
     mantissa, _, exponent = f"{value:.3g}".partition("e")
@@ -173,7 +173,7 @@ def _short(value: float) -> str:
 
 
 def _draw_best(axes: Axes, searches: Sequence[SearchRecord], *, small: bool = False) -> None:
-    """Draw the best score after each trial; unless small, also the trials' own."""
+    """Draw the best score after each trial; unless small, also the scores of the trials."""
     title = "Best validation top-1 so far (%)" if small else "Validation top-1 of trials, best so far (%)"
     _name(axes, f"(b) {title}", "trial")
     reached = []
@@ -190,7 +190,7 @@ def _draw_best(axes: Axes, searches: Sequence[SearchRecord], *, small: bool = Fa
                 markerfacecolor="white", markeredgecolor=look.color, markeredgewidth=0.6,
                 gid=f"scores.{search.seed}",
             )  # fmt: skip
-        else:  # the steps alone say the same in a third of the text
+        else:  # without the points between steps, the same line takes a third of the SVG text
             ends = (0, len(best) - 1)
             steps = [step for i, step in enumerate(steps) if i in ends or best[i] != best[i - 1]]
         axes.plot(
@@ -199,7 +199,7 @@ def _draw_best(axes: Axes, searches: Sequence[SearchRecord], *, small: bool = Fa
         )  # fmt: skip
     _finish_lines(axes, "" if reached else _why_no_trials(searches))
     if reached:
-        # The first trials are often far below; what is decided is decided at the top.
+        # The first trials are often far below the best, and only differences near the best matter.
         low, high = max(min(reached), max(reached) - 2 * _COLOR_RANGE), max(reached)
         air = max(0.06 * (high - low), 0.2)
         axes.set_ylim(low - air, high + air)
@@ -212,7 +212,7 @@ def _draw_curves(
     for position, search in enumerate(searches):
         for key in keys:
             values = search.curves.get(key, ())
-            # The first point and the last are among them.
+            # The first and the last point are always among the selected ones.
             steps = min(len(values), most) - 1
             epochs = [round(index * (len(values) - 1) / max(1, steps)) for index in range(steps + 1)]
             if not epochs:
@@ -228,7 +228,7 @@ def _draw_curves(
 
 
 def _finish_lines(axes: Axes, problem: str) -> None:
-    """Count trials or epochs by whole numbers; or say why there are none."""
+    """Set whole numbers as ticks of trials or epochs; write ``problem`` instead if there are no lines."""
     from matplotlib.ticker import MaxNLocator
 
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.5)
@@ -280,7 +280,7 @@ def _legend(searches: Sequence[SearchRecord]) -> list[Line2D]:
 
 
 def _notes(searches: Sequence[SearchRecord]) -> list[str]:
-    """Say what is missing, and which seeds it is missing for."""
+    """Return notes on missing parts and values without a place on the axes, with the seeds concerned."""
     seeds: dict[str, list[int]] = {}
     for search in searches:
         for text in search.missing:

@@ -1,8 +1,8 @@
 """Color, marker and line style of every curve.
 
 The paper gives each group of models a color and each model of a group a marker (captions and legends of its
-Figs. 3 and 4); :mod:`cog.results.published` has both as facts. Line styles per group are added here: without them the
-groups cannot be told apart in print without color. Models of one's own are thick, with hollow markers.
+Figs. 3 and 4); :mod:`cog.results.published` has both as facts. This module adds line styles per group, without which
+groups look alike in print without color. Curves of the user's models are thick, with hollow markers.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from cog.results import published
 #: The paper's color names, darkened where the pure color is hard to see on white.
 _SHADES = {"red": "#d62728", "orange": "#e8820c", "blue": "#1a4fa8", "purple": "#8e3fb0", "green": "#2a8a3a"}
 
-# Table 1 sets the reference on gray, and black is kept for the models of one's own.
+# Table 1 sets the reference on gray, and black is reserved for the user's models.
 _REFERENCE = "#6e6e6e"
 
-#: Dashes in line widths (on, off, ...), by the paper's color: both kinds of architectures differ.
+#: Dashes in line widths (on, off, ...), by the paper's color; the two colors of architectures, red and orange, differ.
 _DASHES: dict[str, tuple[float, ...] | None] = {
     "red": (8, 1.2),
     "orange": (3.2, 1.2),
@@ -27,20 +27,20 @@ _DASHES: dict[str, tuple[float, ...] | None] = {
     "green": (4, 1, 1, 1),
 }
 
-# Okabe and Ito's, which color-blind readers tell apart, without yellow, which is hard to see on white.
+# Okabe and Ito's palette for color-blind readers, without yellow, which is hard to see on white.
 _OWN_COLORS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _OWN_MARKERS = ("o", "s", "^", "D", "v", "P", "<", "X", ">", "p", "h", "d")
 
-#: Of more models of one's own than there are colors, the best are named and the others are gray.
+#: Greatest number of the user's models with a color and a name; of more models, the others are gray.
 MANY = len(_OWN_COLORS)
 
-#: Heading of the paper's models where all of them are gray.
+#: Heading of the paper's models in the legend when they are gray.
 PUBLISHED = "Published models"
 
-#: Heading of the models of one's own, in legends and as a panel's title.
+#: Heading of the user's models in legends, and title of their panels.
 OWN = "Own models"
 
-#: Groups of the paper's legend; architectures are in three of them, named here.
+#: Prefixes of the names of transformers, and the groups of the paper's legend, three of which are architectures.
 _TRANSFORMERS = ("t2tvit_", "deit_")
 _LEGEND_ORDER = (
     "ResNet",
@@ -54,7 +54,7 @@ _LEGEND_ORDER = (
 
 @dataclass(frozen=True)
 class CurveStyle:
-    """How one curve is drawn; lengths in points."""
+    """Style of one curve; lengths in points, dashes in line widths."""
 
     color: str
     marker: str
@@ -65,7 +65,7 @@ class CurveStyle:
     zorder: float
 
 
-# Markers of one size in points differ in how large they look.
+# Factors of sizes in points, because markers of the same size look differently large.
 _MARKER_SCALE = {"*": 1.35, "P": 1.1, "X": 1.1, "D": 0.82, "s": 0.9, "d": 1.05}
 
 
@@ -85,7 +85,7 @@ def published_style(model: str) -> CurveStyle:
 
 
 def own_style(position: int) -> CurveStyle:
-    """Return the style of the ``position``-th (from 0) model of one's own; 84 of them are all different."""
+    """Return the style of the ``position``-th (from 0) of the user's models; the first 84 styles are all different."""
     marker = _OWN_MARKERS[position % len(_OWN_MARKERS)]
     return CurveStyle(
         color=_OWN_COLORS[position % len(_OWN_COLORS)],
@@ -98,13 +98,13 @@ def own_style(position: int) -> CurveStyle:
     )
 
 
-#: Models that are there to be compared with, all alike: of one's own, and of the paper.
+#: Styles of the user's models without a name, and of the paper's models as a background.
 GRAY_OWN = CurveStyle("#8a8a8a", "", None, 0.8, 0.0, hollow=False, zorder=2.6)
 GRAY_PUBLISHED = CurveStyle("#cccccc", "", None, 0.8, 0.0, hollow=False, zorder=2.5)
 
 
 def legend_group(model: str) -> str:
-    """Return the group of a model of the paper in its legend."""
+    """Return the group of a model of the paper in the paper's legend; KeyError for others."""
     category = published.MODELS[model].category
     if category != "architecture":
         return published.CATEGORY_LABELS[category]
@@ -114,19 +114,19 @@ def legend_group(model: str) -> str:
 
 
 def legend_key(group: str) -> tuple[int, str]:
-    """Sort key: the paper's order of groups, then others."""
+    """Return the sort key of a group in the legend: the paper's groups in their order, then others by name."""
     order = _LEGEND_ORDER.index(group) if group in _LEGEND_ORDER else len(_LEGEND_ORDER)
     return order, group
 
 
 def legend_label(model: str) -> str:
-    """Return the paper's name; architectures with their number of parameters, as in its legend."""
+    """Return the paper's name of a model, with the number of parameters of architectures, as in the paper's legend."""
     row = published.MODELS[model]
     with_size = row.params_m is not None and row.category in ("architecture", "reference")
     return f"{row.label} ({row.params_m:g}M)" if with_size else row.label
 
 
-#: Comes with matplotlib: the same everywhere.
+#: Font that comes with matplotlib, so that it is the same on all machines.
 FONT = "DejaVu Sans"
 
 #: Settings of matplotlib on top of its own defaults, so that a user's matplotlibrc changes nothing.

@@ -1,7 +1,8 @@
-"""A report on results: one self-contained HTML page that answers first where models stand.
+"""The report on results: one self-contained HTML page that begins with the ranks of models.
 
-The page loads nothing: style, script and figures are inside, and its Content-Security-Policy admits exactly
-those. What comes from folders and files is escaped. ``facts`` holds everything the page states as plain values.
+The page loads no other file: style, script and figures are inside, and its Content-Security-Policy admits exactly
+those. Texts from folders and files are escaped. :mod:`~cog.reporting.html.facts` derives the statements of the page as
+plain values.
 """
 
 from __future__ import annotations
@@ -30,19 +31,20 @@ def write(
     """Write the report.
 
     Args:
-        path: the HTML file.
-        results: as they were read; accuracies of runs and of imported files in ``cells``. None: there are none.
+        path: path of the HTML file.
+        results: results with accuracies of runs and of imported files in ``cells``; None: no results.
         published: accuracies of the paper (:func:`cog.results.published.accuracies`).
-        root: the folder that was read, to name it.
-        baseline: model that several own ones are compared with; None: the best published one (see ``facts``).
-        overwrite: replace an existing file.
-        created: date and time to show; default: now.
+        root: folder of the results, which the page names; None: no folder.
+        baseline: model with which several own models are compared; None: see :func:`cog.reporting.html.facts.collect`.
+        overwrite: whether an existing file may be replaced.
+        created: date and time to show; None: now.
 
     Returns:
-        The file.
+        The path of the file, with symbolic links resolved.
 
     Raises:
-        CogError: when it exists and ``overwrite`` is not given, or cannot be written.
+        CogError: when the file exists and ``overwrite`` is False, when it cannot be written, or when the page has no
+            result of ``baseline``.
     """
     from cog.reporting.html import facts, page, pictures
 

@@ -1,4 +1,4 @@
-"""Values of the page's section on other experiments than the protocol's: tables, and how analyses were made."""
+"""Values of the page's section on other experiments than the protocol's: tables, and provenance of analyses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CONCEPT_COLUMNS = ("Difference (points)", "Top-1 (%)", "of the other (%)", "Fal
 
 _MADE_COLUMNS = ("Data sets", "Settings", "Device", "Time", "Finished")
 
-# Of the concepts that differ most, at either end.
+# Number of concepts with the largest differences in either direction.
 _MOST_CONCEPTS = 8
 
 
@@ -35,10 +35,10 @@ class ExperimentSection:
     """Values of the section.
 
     Attributes:
-        overviews: a table for each data set.
+        overviews: tables of all experiments, one for each data set.
         groups: title and tables of analyses, and of variants of the classifier.
-        winners: of each comparison, the concepts with their numbers.
-        made: how analyses were made; None without any.
+        winners: tables of concepts that one model classifies better or worse than another, one for each comparison.
+        made: table of the provenance of analyses; None without any.
     """
 
     overviews: Sequence[Table] = ()
@@ -59,7 +59,7 @@ def collect(facts: Facts) -> ExperimentSection:
         ("Analyses of features", partial(experiments.of_analyses, metrics=("top1",))),
         ("Variants of the classifier", experiments.of_variants),
     ):
-        with contextlib.suppress(CogError):  # none of these there
+        with contextlib.suppress(CogError):  # no result of this group
             groups.append((title, view(averages, [experiments.ALL], style=TableStyle()).tables))
     return ExperimentSection(
         [table for table in overviews if table.columns],
@@ -87,7 +87,7 @@ def _overview(averages: Averages, dataset: str) -> Table:
 
 
 def _winners(analyses: Sequence[AnalysisRecord]) -> list[Table]:
-    """Concepts that one model classifies better than another, and those it classifies worse."""
+    """Return tables of the concepts that one model classifies better than another, or worse."""
     comparisons = []
     for record in analyses:
         name, _, against = record.analysis.partition("_")
@@ -124,7 +124,7 @@ def _first_entries(given: Any) -> list[dict[str, Any]]:
 
 
 def _made(analyses: Sequence[AnalysisRecord]) -> Table | None:
-    """Return how analyses were made: data sets, settings, device, time, when; None without any."""
+    """Return the table of data sets, settings, device, time and date of analyses; None without any."""
     groups = grouped(analyses, lambda record: (record.model or "", record.analysis))
     rows = []
     for (model, analysis), members in groups.items():

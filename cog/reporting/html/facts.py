@@ -1,4 +1,4 @@
-"""Everything the page states, as plain values, which can be tested, or used, without any HTML."""
+"""The statements of the page as plain values, which can be tested and used without HTML."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from cog.results.search_history import FeatureDescription
 
 @dataclass(frozen=True, kw_only=True)
 class PageModel(ModelResults):
-    """A model on the page: one of the user's, or the paper's.
+    """A model on the page: an own model, which is one of the user's, or a model of the paper.
 
     Attributes:
-        key: identifies it on the page.
-        source: ``"runs"``, the label of the file the results were imported from, or the version of the paper.
-        label: how the page calls it.
-        kind: ``own``, or its category in the paper.
-        mark: follows the name of a model that may have seen the levels it is tested on; or "".
-        top5: top-5 accuracies of one of the user's.
-        places: of one of the user's among the published results, by data set and number of shots; only where the data
-            allow it.
+        key: id of the model on the page.
+        source: ``"runs"``, the label of the file of imported results, or the version of the paper.
+        label: name of the model on the page.
+        kind: ``own``, or the category of the model in the paper.
+        mark: text after the label of a model that may have seen the levels on which it is tested, or "".
+        top5: top-5 accuracies of an own model.
+        places: ranks of an own model among the published results by data set and number of shots; only on comparable
+            data.
     """
 
     key: str
@@ -46,36 +46,36 @@ class PageModel(ModelResults):
 
     @property
     def title(self) -> str:
-        """Label and mark."""
+        """Return the label with the mark."""
         return self.label + self.mark
 
     @property
     def own(self) -> bool:
-        """Whether it is one of the user's."""
+        """Return whether the model is one of the user's."""
         return self.kind == "own"
 
     @property
     def group(self) -> str:
-        """Words beside its name in tables."""
+        """Return the words beside the name of the model in tables."""
         return "own result" if self.own else CATEGORY_LABELS.get(self.kind, self.kind)
 
     def cell(self, dataset: str, n_shot: int) -> SeedAverage | None:
-        """Return its top-1 accuracy on a data set."""
+        """Return the top-1 accuracy of the model on a data set, or None."""
         return next((c for c in self.cells if (c.dataset, c.n_shot) == (dataset, n_shot)), None)
 
     @property
     def has_all_images(self) -> bool:
-        """Whether there is a result with all images."""
+        """Return whether the model has a result with all images."""
         return any(cell.n_shot == 0 for cell in self.cells)
 
     @property
     def shown_shots(self) -> int:
-        """The number of shots that its places are shown for: all images, else the most."""
+        """Return the number of shots of the displayed ranks: 0 (all images) if there are such, else the largest."""
         shots = {n_shot for _, n_shot in self.places}
         return 0 if 0 in shots else max(shots)
 
     def n_classes(self, dataset: str) -> str:
-        """Return the numbers of classes that its runs on a data set recorded."""
+        """Return the numbers of classes in the records of its runs on a data set as text; ``?`` without records."""
         numbers = {
             run.details.n_classes for run in self.runs if run.dataset == dataset and run.details.n_classes
         }
@@ -84,16 +84,16 @@ class PageModel(ModelResults):
 
 @dataclass(frozen=True)
 class Standing:
-    """A compared model among all on the page, and among the published ones.
+    """Ranks of a compared model among all models on the page, and among the published ones.
 
     Attributes:
-        index: in ``own``.
+        index: index of the model in ``own``.
         model: the model.
-        mean: over the levels, in percent; None when it lacks one.
-        rank: by that mean, among the models on the page with as many images; 1 is best.
-        of: how many these are.
-        published: the same among the published models and this one.
-        among_all: its places among all models on the page, by data set.
+        mean: mean over the levels in percent; None when a level is missing.
+        rank: rank by the mean among the models on the page with the same number of images, 1 = best, or None.
+        of: number of these models.
+        published: rank by the mean among the published models and this one, or None.
+        among_all: ranks among all models on the page, by data set.
     """
 
     index: int
@@ -107,20 +107,21 @@ class Standing:
 
 @dataclass(frozen=True)
 class Facts:
-    """The whole report.
+    """All statements of the report.
 
     Attributes:
-        own: models in natural order.
-        papers: the published ones beside them, in the paper's order; none where the data forbid a comparison.
-        published: the paper's results; none beside results of other experiments alone.
+        own: the user's models in natural order.
+        papers: published models in the paper's order; none if own results are on data that forbid a comparison.
+        published: results of the paper; none beside results of other experiments alone.
         compared: whether any own result may be compared with published ones.
-        standings: of compared models, the highest mean over the levels first; empty with fewer than two own models.
-        differences: of own models to ``baseline`` with all images, by model (index in ``own``) and data set.
-        to_highest: where nothing published is beside them, of the highest own model to each other one.
-        baseline: what own models are compared with; None with fewer than two.
-        footnote: says what the mark of models means; "" where none has one.
-        notices: what to know, the most severe first.
-        results: as they were read; numbers of other experiments are those that the page shows.
+        standings: ranks of compared models, the highest mean over the levels first; empty with fewer than two own
+            models.
+        differences: differences of own models to ``baseline`` with all images, by index in ``own`` and data set.
+        to_highest: differences of the highest own model on a data set to the others; empty if ``compared``.
+        baseline: model with which own models are compared; None with fewer than two own models.
+        footnote: explanation of the mark of models; "" if no model has one.
+        notices: problems, warnings and notes, the most severe first.
+        results: results as they were read, with those numbers of other experiments that the page shows.
     """
 
     own: tuple[PageModel, ...]
@@ -142,37 +143,38 @@ class Facts:
 
     @property
     def baseline_label(self) -> str:
-        """How the page calls the model that own ones are compared with; "" without any."""
+        """Return the label of the baseline on the page; "" without a baseline."""
         if self.baseline is None or self.baseline.own:
             return self.baseline.title if self.baseline else ""
         return f"{self.baseline.label} (published){self.baseline.mark}"
 
     @property
     def incomplete(self) -> bool:
-        """Whether an own result has fewer seeds than expected."""
+        """Return whether an own result has fewer seeds than expected."""
         return any(cell.missing_seeds for model in self.own for cell in model.cells)
 
     @property
     def has_intervals(self) -> bool:
-        """Whether right answers per concept are known of an own result."""
+        """Return whether an own result has recorded right answers per concept."""
         return any(cell.concepts for model in self.own for cell in model.cells)
 
     @property
     def counts_unknown(self) -> bool:
-        """Whether the official data are assumed for an own result."""
+        """Return whether the official data are assumed for an own result without records of its data."""
         verdicts = (verdict for model in self.own for verdict in model.counts.values())
         return any(verdict.match is Match.UNKNOWN for verdict in verdicts)
 
     @property
     def alerts(self) -> list[tuple[str, list[tuple[int, str, str]]]]:
-        """Kinds of problems and warnings, which belong at the top, where nobody misses them.
+        """Return the kinds of problems and warnings for the callout at the top of the page.
 
-        At most one pair: the worst severity, and index of the first notice, kind and models of each kind.
+        The list has at most one pair: the worst severity, and a tuple for each kind of problem or warning with the
+        index of its first notice, its name and its models.
         """
         kinds: dict[tuple[str, str], list[tuple[int, str]]] = {}
         labels = {model.name: model.label for model in self.own if model.source == RUNS}
         for i, notice in enumerate(self.notices):
-            # That the data are others is said already, where it rules out any comparison.
+            # The headline names other data already if they rule out any comparison.
             if notice.severity != "note" and (self.compared or notice.kind != Match.DIFFERENT.value):
                 kinds.setdefault((notice.severity, notice.kind), []).append((i, notice.model))
         items = []
@@ -191,41 +193,44 @@ def collect(
     root: str | None = None,
     baseline: str | None = None,
 ) -> Facts:
-    """Derive everything that the page states.
+    """Return the statements of the page.
 
     Args:
-        results: as they were read; none of them published accuracies.
+        results: results without published accuracies.
         published: accuracies of the paper.
-        root: the folder of all models, for commands.
-        baseline: model that own ones are compared with; None: the best published one that saw nothing beyond IN-1K.
+        root: folder of all models, for commands in notices.
+        baseline: model with which own models are compared; None: the best published model that has seen nothing beyond
+            IN-1K, or without published models, the paper's reference or the own model with the most results.
 
     Raises:
-        CogError: no result of the baseline on the page.
+        CogError: when the page has no result of the baseline.
     """
     root = root or "<models_root_dir>"
     if not results.cells and _has_experiments(results):
         # The published classifiers are not what the page is about.
         published = ()
     features = search_history.features_of(results.runs)
-    own = _own_models(results, features, published)
-    compared = any(model.places for model in own)
-    if not compared and own:  # published numbers are on other data
+    own_models = _own_models(results, features, published)
+    compared = any(model.places for model in own_models)
+    if not compared and own_models:  # published numbers are on other data
         kept = [average for average in results.all_measures if average.source not in SOURCES.values()]
         results = dataclasses.replace(results, all_measures=kept)
-    notices = diagnostics.collect(results, [model for model in own if model.runs], root=root)
-    papers = _papers(published, results.model_facts) if compared or not own else []
-    base = _choose_baseline(own, papers, baseline)
-    marked = {(model.name, model.source): model.label for model in (*own, *papers) if model.mark}
-    by_place = _differences(own, base)
-    to_highest = [] if compared else ranking.to_highest([cell for model in own for cell in model.cells])
-    # All comparisons of the page are corrected for their number together.
+    notices = diagnostics.collect(results, [model for model in own_models if model.runs], root=root)
+    papers = _papers(published, results.model_facts) if compared or not own_models else []
+    base = _choose_baseline(own_models, papers, baseline)
+    marked = {(model.name, model.source): model.label for model in (*own_models, *papers) if model.mark}
+    by_place = _differences(own_models, base)
+    to_highest = (
+        [] if compared else ranking.to_highest([cell for model in own_models for cell in model.cells])
+    )
+    # All comparisons of the page are corrected together for their number.
     judged = comparison.judge([*by_place.values(), *to_highest])
     return Facts(
-        own=tuple(own),
+        own=tuple(own_models),
         papers=tuple(papers),
         published=tuple(published),
         compared=compared,
-        standings=_standings(own, papers) if compared and len(own) > 1 else (),
+        standings=_standings(own_models, papers) if compared and len(own_models) > 1 else (),
         differences=dict(zip(by_place, judged, strict=False)),
         to_highest=tuple(judged[len(by_place) :]),
         baseline=base,
@@ -297,9 +302,9 @@ def _papers(published: Sequence[SeedAverage], model_facts: ModelFacts) -> list[P
     return papers
 
 
-def _standings(own: Sequence[PageModel], papers: Sequence[PageModel]) -> tuple[Standing, ...]:
-    """Rank compared models among all on the page: on each data set, and by their means over the levels."""
-    compared = [(i, model) for i, model in enumerate(own) if model.places]
+def _standings(own_models: Sequence[PageModel], papers: Sequence[PageModel]) -> tuple[Standing, ...]:
+    """Return the ranks of compared models among all on the page: on each data set, and by means over the levels."""
+    compared = [(i, model) for i, model in enumerate(own_models) if model.places]
     allowed = {
         i: [cell for cell in model.cells if (cell.dataset, cell.n_shot) in model.places]
         for i, model in compared
@@ -340,7 +345,7 @@ def _on_same_classes(model: PageModel, other: PageModel) -> bool:
 
 
 def _choose_baseline(
-    own: Sequence[PageModel], papers: Sequence[PageModel], wanted: str | None
+    own_models: Sequence[PageModel], papers: Sequence[PageModel], wanted: str | None
 ) -> PageModel | None:
     """Return the wanted model, or the best published one that has seen nothing beyond IN-1K, as it was run if it was.
 
@@ -349,17 +354,17 @@ def _choose_baseline(
     Raises:
         CogError: no result of the wanted model.
     """
-    if len(own) < 2:
+    if len(own_models) < 2:
         return None
     if wanted is None and not papers:
         return max(
-            own,
+            own_models,
             key=lambda m: (m.name == REFERENCE, len(m.cells), sum(cell.value for cell in m.cells)),
         )
     if wanted is None:
         clean = [paper for paper in papers if not paper.mark] or papers
         wanted = max(clean, key=lambda paper: ranking.level_mean(paper.cells) or 0.0).name
-    chosen = next((model for model in (*own, *papers) if model.name == wanted), None)
+    chosen = next((model for model in (*own_models, *papers) if model.name == wanted), None)
     if chosen is None:
         raise CogError(
             f"--baseline {wanted}: no result of it on the page; expected a model of yours or a published one"
@@ -367,10 +372,12 @@ def _choose_baseline(
     return chosen
 
 
-def _differences(own: Sequence[PageModel], baseline: PageModel | None) -> dict[tuple[int, str], Difference]:
+def _differences(
+    own_models: Sequence[PageModel], baseline: PageModel | None
+) -> dict[tuple[int, str], Difference]:
     return {
         (index, cell.dataset): comparison.difference(cell, base)
-        for index, model in enumerate(own)
+        for index, model in enumerate(own_models)
         for cell in model.cells
         if baseline is not None and model is not baseline and not cell.n_shot
         if (base := baseline.cell(cell.dataset, 0)) is not None

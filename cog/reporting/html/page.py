@@ -1,4 +1,4 @@
-"""The facts as one HTML page that needs nothing beside itself: templates filled with plain values."""
+"""Rendering of the facts as one self-contained HTML page: templates filled with plain values."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def render(
     created: str,
     root: str | None,
 ) -> str:
-    """Return the page.
+    """Return the text of the page.
 
     Args:
-        facts: what to state.
+        facts: statements of the page.
         pictures: figures to show.
-        pictures_hint: shown when there are none: why.
+        pictures_hint: reason for the lack of figures, shown without any.
         created: date and time.
-        root: the folder that was read, if it was one.
+        root: folder of the results, or None.
     """
     lead = next((picture for picture in pictures if picture.name == ANSWER), None)
     pictures = [picture for picture in pictures if picture is not lead]
@@ -58,7 +58,8 @@ def render(
     }
     style, script = _resource("style.css"), _resource("script.js")
     policy = (
-        # Figures carry style attributes; the second line narrows the first in browsers that know it.
+        # Figures have style attributes, so style-src admits all inline styles. Browsers that know the directives of the
+        # second line admit only attributes and this style sheet.
         f"default-src 'none'; script-src {_hash(script)}; style-src 'unsafe-inline'; "
         f"style-src-attr 'unsafe-inline'; style-src-elem {_hash(style)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
@@ -106,7 +107,7 @@ def _resource(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """Allow exactly this text: a name that smuggled markup in could still not run or style anything."""
+    """Return the policy source that admits exactly this text, and thereby no script or style from names."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
@@ -124,7 +125,7 @@ def _title(facts: Facts) -> str:
 
 
 def _counted(facts: Facts) -> str:
-    """Say what the page was made from; "" for published results alone."""
+    """Return the numbers of runs and models, or of analyses, behind the page; "" for published results alone."""
     if facts.own:
         n_runs, models = sum(len(model.runs) for model in facts.own), counted(len(facts.own), "model")
         return f"{counted(n_runs, 'run')} of {models}" if n_runs else f"{models}, imported"

@@ -1,4 +1,4 @@
-"""The figures of the paper with the own models in them, as pieces of the page."""
+"""The figures of the page: figures of the paper with own models in them, and figures of other experiments."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from cog.results.scores import LOGREG
 #: The figure of the first screen.
 ANSWER = "levels"
 
-# The others repeat these for every model or data set, and are large; --figures writes all.
+# Figures of the protocol on the page. The others repeat these for every model or data set, and are large.
 _WHICH = ("fig3", "fig4", "drop")
 
-# Of other experiments, before any more that are declared; those left out repeat these.
+# First figures of other experiments on the page; those with ``on_page`` follow, and the others repeat these.
 _EXPERIMENTS = ("v1_fig5", "v1_fig9", "v1_fig10", "v1_fig8", "mlp", "fig6", "knn", "distance")
 
-# With more own models than this every figure is crowded and large: the first must do.
+# With more own models than this, all figures are crowded and large, and the page has only the first ones.
 _MANY_MODELS = 8
 
 
@@ -30,10 +30,10 @@ class Picture:
     """One figure.
 
     Attributes:
-        caption: what it shows.
-        svg: an ``<svg>`` element whose ids are its own.
-        wide: whether it has panels side by side, which a phone must not shrink.
-        name: of the figure.
+        caption: title and description of the contents.
+        svg: an ``<svg>`` element whose ids are unique on the page.
+        wide: whether the figure has panels side by side, which must not shrink on a phone.
+        name: name of the figure.
     """
 
     caption: str
@@ -43,10 +43,10 @@ class Picture:
 
 
 def draw(facts: Facts) -> tuple[list[Picture], str]:
-    """Draw the figures for which there are results; published ones are left out where they may not be compared.
+    """Draw the figures that have results, without published results if these cannot be compared with the others.
 
     Returns:
-        The figures, first that of the answer; and a hint for the reader: why there are none, or "".
+        The figures, that of the answer first; and a sentence on the reason if there are none, else "".
     """
     from cog.reporting import figures
     from cog.reporting.figures.declarations import FIGURES
@@ -64,7 +64,7 @@ def draw(facts: Facts) -> tuple[list[Picture], str]:
     )  # fmt: skip
     pictures = []
     for chart in charts:
-        # The page says once what the mark means.
+        # The page explains the mark once, outside of the figures.
         chart = dataclasses.replace(chart, notes=tuple(n for n in chart.notes if not n.startswith(MARK)))
         svg = figures.svg(chart, prefix=f"figure-{chart.stem}")
         pictures.append(Picture(chart.caption, Markup(svg), wide=not chart.single, name=chart.figure))

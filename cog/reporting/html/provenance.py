@@ -1,4 +1,4 @@
-"""Values of the page's last sections: how the results were made, and how the searches went."""
+"""Values of the last sections of the page: the provenance of the results, and the hyper-parameter searches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cog.results.notices import OTHER_SETTINGS, PROTOCOL
 from cog.results.scores import dataset_key, grouped
 from cog.results.search_history import FeatureDescription, plain
 
-# Each takes about 17 kB; with many models the page has enough to carry.
+# Greatest numbers of drawings of searches, about 17 kB each; with many models, the page is large without them.
 _MAX_SEARCHES, _MAX_SEARCHES_OF_MANY, _MANY_MODELS = 72, 24, 8
 
 _CHECKPOINT = Markup('<code title="SHA-256 {}">{}</code>{}')
@@ -25,13 +25,13 @@ _CHECKPOINT = Markup('<code title="SHA-256 {}">{}</code>{}')
 
 @dataclass(frozen=True)
 class Provenance:
-    """How the results of a model were made.
+    """Provenance of the results of a model.
 
     Attributes:
-        terms: settings of its runs, and their values.
+        terms: names and values of the settings of its runs.
         common: properties that all its features share.
-        features: those that differ, by data set and split; None where nothing is recorded.
-        runs: a row for each result, and a line for each seed in every column.
+        features: table of the other properties by data set and split; None without records of features.
+        runs: table with a row for each result, and a line for each seed in every entry.
     """
 
     terms: Sequence[tuple[str, str]]
@@ -45,10 +45,10 @@ class Searches:
     """Drawings of searches.
 
     Attributes:
-        by_model: captions and drawings, by the label of the model.
-        drawn: how many there are.
-        total: results that could have one.
-        cut: whether there are more than the page shows.
+        by_model: captions and drawings by the label of the model.
+        drawn: number of drawings.
+        total: number of results that could have a drawing.
+        cut: whether drawings are left out because the page has its greatest number of them.
     """
 
     by_model: dict[str, list[tuple[str, Markup]]]
@@ -62,7 +62,7 @@ def describe(model: PageModel) -> Provenance:
     keys = sorted(model.features, key=lambda key: (dataset_key(key[0]), key[1] != "train"))
     columns = [_feature_columns(model.features[key]) for key in keys]
     titles = list(columns[0]) if columns else []
-    # The properties that are the same for all are said once.
+    # Properties that are the same for all features are listed once.
     common = {
         title: columns[0][title] for title in titles[3:] if len({column[title] for column in columns}) == 1
     }
@@ -100,7 +100,7 @@ def _terms(model: PageModel) -> list[tuple[str, str]]:
 
 
 def _feature_columns(made: FeatureDescription) -> dict[str, str]:
-    """Return the columns of the table of features; "?" stands where a property is not recorded."""
+    """Return the properties of features by the titles of their columns; "?" for a property that is not recorded."""
     sha = printable(made.checkpoint_sha256 or "")
     state = {True: ", the published file", False: ", not the published file", None: ""}[
         made.checkpoint_is_published
@@ -130,7 +130,7 @@ def _runs(model: PageModel) -> Table:
     def each(values: Iterable[float | None], form: str) -> list[str]:
         return ["?" if value is None else format(value, form) for value in values]
 
-    # What is the same for all runs is said above the table.
+    # The table has no column of epochs if all runs have the same number, which is listed above the table.
     same_epochs = len({n for run in model.runs for n in (run.n_epochs, run.planned_epochs)}) == 1
     none_diverged = not any(run.diverged for run in model.runs)
     rows = []
@@ -157,12 +157,12 @@ def _runs(model: PageModel) -> Table:
 
 
 def searches(facts: Facts) -> Searches | None:
-    """Draw trials and training curves per result; None without any."""
+    """Return drawings of trials and training curves for each result; None when there are none."""
     chosen = [
         (model, page)
         for model in facts.own
         if model.runs
-        # All images first: those are what most readers look at.
+        # Results with all images come first, because most readers look at them.
         for page in sorted(
             search.pages(model.runs),
             key=lambda page: (page.n_shot != 0, dataset_key(page.dataset), page.n_shot),

@@ -21,7 +21,7 @@ _BY_SHOTS = "Top-1, numbers of images side by side (as Tables 5–10 of the pape
 
 
 class ScoreLine(NamedTuple):
-    """A row of a table: its model, averages, and their mean over the levels (None: not all are there)."""
+    """A row of a table: its model, averages, and their mean over the levels (None if a level is missing)."""
 
     row: PageModel
     cells: list[SeedAverage | None]
@@ -33,12 +33,12 @@ class ScoreView:
     """One table.
 
     Attributes:
-        key: identifies it.
-        group: its group in the choice.
-        title: of the table.
-        titles: of all columns.
-        lines: the highest last column first, models without it at the end.
-        has_mean: whether there is a last column with the mean over the levels.
+        key: id of the table.
+        group: group of the table in the list for selection.
+        title: title of the table.
+        titles: titles of all columns.
+        lines: rows, the highest number in the last column first, rows without one at the end.
+        has_mean: whether the last column is the mean over the levels.
     """
 
     key: str
@@ -51,9 +51,9 @@ class ScoreView:
 
 def views_of(facts: Facts, rows: Sequence[PageModel]) -> list[ScoreView]:
     """Return the tables: data sets side by side for each number of shots, and shots side by side for each data set."""
-    own = [average for model in facts.own for average in (*model.cells, *model.top5)]
-    averages = Averages(as_logreg([*own, *facts.published]))
-    # Only official data are called as in the paper.
+    own_averages = [average for model in facts.own for average in (*model.cells, *model.top5)]
+    averages = Averages(as_logreg([*own_averages, *facts.published]))
+    # Only the official data sets have the names of the paper.
     label = dataset_label if facts.compared or not facts.own else lambda name: name or "(unnamed)"
     there = {(row.name, row.source) for row in rows}
     cells = [average for average in averages.shown if (average.model, average.source) in there]

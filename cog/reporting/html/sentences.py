@@ -1,4 +1,4 @@
-"""The first answers of the page in plain sentences: where models stand, and how sure that is."""
+"""The first answers of the page in plain sentences: ranks of models, and the certainty of these ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cog.results.published import MODELS, REFERENCE, SOURCES
 from cog.results.ranking import Place
 from cog.results.scores import SeedAverage, dataset_key
 
-# Fewer places between seen and unseen concepts are not worth a statement: neighbors are often a tenth apart.
+# Least difference of ranks on seen and unseen concepts for a statement: neighbors often differ by a tenth of a point.
 _NOTABLE_RANKS = 5
 
 _FIRST_VERSION = (
@@ -50,21 +50,21 @@ def headline(facts: Facts) -> list[str]:
 
 
 def _best_on_levels(standings: Sequence[Standing]) -> list[str]:
-    """Say which of several compared models is highest on the levels, and which of those to which they are unseen."""
+    """Return sentences on the model with the highest mean on the levels, and on the best one that has not seen them."""
     ranked = [s for s in standings if s.mean is not None and s.model.shown_shots == 0]
     if len(ranked) < 2:
         return []
     first = ranked[0]
     unseen = [s for s in ranked if not s.model.mark]
     over = "over L1 to L5 with all training images"
-    where = f"rank {first.rank} of the {first.of} models here"
+    rank = f"rank {first.rank} of the {first.of} models here"
     if unseen and unseen[0] is first:
         return [
             f"Of {len(ranked)} models, {first.model.title} is best on unseen concepts: mean {first.mean:.1f} % {over}, "
-            f"{where}."
+            f"{rank}."
         ]
     text = (
-        f"Of {len(ranked)} models, {first.model.title} has the highest mean {over}, {first.mean:.1f} %, {where}; "
+        f"Of {len(ranked)} models, {first.model.title} has the highest mean {over}, {first.mean:.1f} %, {rank}; "
         "its pretraining may have held these concepts."
     )
     if not unseen:
@@ -81,7 +81,7 @@ def _best_on_levels(standings: Sequence[Standing]) -> list[str]:
 
 
 def of_model(model: PageModel) -> list[str]:
-    """Say where a model stands, and how sure that is."""
+    """Return sentences on the ranks of a model, or on its scores without ranks, and on their certainty."""
     if not model.places:
         return [*describe_own(model.cells), *_certainty(model.cells)]
     labels = {name: published.label for name, published in MODELS.items()}
@@ -94,7 +94,7 @@ def of_model(model: PageModel) -> list[str]:
 
 
 def _certainty(cells: Sequence[SeedAverage]) -> list[str]:
-    """Say on how many seeds the numbers rest."""
+    """Return a sentence on the number of seeds behind the means."""
     sizes = sorted({len(cell.seeds) for cell in cells if cell.seeds})
     if not sizes:
         return []
@@ -130,7 +130,7 @@ def _rank(place: Place) -> str:
 def describe_places(
     places: Mapping[tuple[str, int], Place], label: Mapping[str, str], *, n_shot: int = 0, unseen: bool = True
 ) -> list[str]:
-    """Say in plain sentences where a model stands with ``n_shot`` images per class.
+    """Return plain sentences on the ranks of a model with ``n_shot`` images per class.
 
     Args:
         places: of :func:`places`.
@@ -139,7 +139,7 @@ def describe_places(
         unseen: whether the concepts of the levels are known to be unseen by the model.
 
     Returns:
-        Up to three sentences; none when nothing can be ranked.
+        Up to three texts, on ranks, reference and trend; none when nothing can be ranked.
     """
     here = [places[key] for key in sorted(places, key=lambda key: dataset_key(key[0])) if key[1] == n_shot]
     if not here:
@@ -207,7 +207,7 @@ def _describe_reference(here: Sequence[Place]) -> list[str]:
 
 
 def _points(points: Mapping[str, float]) -> str:
-    """Name data sets with their differences; all five levels in short, by their smallest and largest."""
+    """Return the names of data sets with their differences; all five levels together with their range."""
     named = {dataset: f"{dataset_label(dataset)} ({signed(value)})" for dataset, value in points.items()}
     if not named.keys() >= set(constants.COG_LEVELS):
         return _several([*named.values()])
@@ -220,7 +220,11 @@ def _points(points: Mapping[str, float]) -> str:
 
 
 def _describe_trend(here: Sequence[Place], unseen: bool) -> list[str]:
-    """Compare the rank on seen concepts with those on unseen ones; a verdict only when no spans overlap."""
+    """Return a sentence on the ranks on seen and unseen concepts.
+
+    It has a verdict only if the mean rank differs by ``_NOTABLE_RANKS`` or more, and the span of ranks of no level
+    overlaps that of IN-1K.
+    """
     seen = next((p for p in here if p.cell.dataset == constants.IN1K), None)
     levels = [p for p in here if constants.cog_level(p.cell.dataset) is not None]
     if seen is None or len(levels) < constants.N_LEVELS:
@@ -239,7 +243,7 @@ def _describe_trend(here: Sequence[Place], unseen: bool) -> list[str]:
 
 
 def describe_published(places: Mapping[tuple[str, int], Place]) -> list[str]:
-    """Say how results of a published model agree with its published ones (all images); none for other models."""
+    """Return a sentence on the agreement with published results of the same model (all images); none without them."""
     gaps = [
         (dataset_label(key[0]), places[key].to_published)
         for key in sorted(places, key=lambda key: dataset_key(key[0]))
@@ -259,7 +263,7 @@ def describe_published(places: Mapping[tuple[str, int], Place]) -> list[str]:
 
 
 def describe_few_shot(places: Mapping[tuple[str, int], Place]) -> list[str]:
-    """Say how the ranks move from the fewest images to the most; none without few-shot results."""
+    """Return a sentence on the ranks with the fewest and the most images; none without two numbers of shots."""
     shots = sorted({n_shot for _, n_shot in places}, key=lambda n: (n == 0, n))
     if len(shots) < 2:
         return []
@@ -278,7 +282,7 @@ def _images(n_shot: int) -> str:
 
 
 def describe_own(cells: Sequence[SeedAverage]) -> list[str]:
-    """Say how one model does on data of its own: the score on each data set and the fall from seen to unseen."""
+    """Return sentences on the scores of a model on its data sets, and on the drop from seen to unseen concepts."""
     if not cells:
         return []
     shown = 0 if any(cell.n_shot == 0 for cell in cells) else max(cell.n_shot for cell in cells)
@@ -299,11 +303,12 @@ def describe_own(cells: Sequence[SeedAverage]) -> list[str]:
 
 
 def describe_highest(differences: Iterable[Difference], label: Mapping[tuple[str, str], str]) -> list[str]:
-    """Say which of several models is highest on which data set, or that it cannot be told; none for a single model.
+    """Return a sentence on the highest of several models on each data set, as far as it is established.
 
     Args:
-        differences: of :func:`to_highest`, judged beside all others that are shown.
-        label: how to call the models, by model and source.
+        differences: differences of :func:`cog.results.ranking.to_highest`, corrected for all comparisons of the page;
+            empty for a single model, which gives no sentence.
+        label: labels of the models by model and source.
     """
     told: dict[str, list[str]] = {}
     untold: dict[tuple[str, str], list[str]] = {}

@@ -1,4 +1,4 @@
-"""Templates of the page: everything printed is escaped, on one line, and without control characters."""
+"""Templates of the page: all inserted values are escaped, on one line, and without control characters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cog.results import uncertainty
 from cog.results.labels import counted, dataset_label, shots_label, shots_title, signed
 from cog.results.scores import dataset_key
 
-# About what fits into a third of a phone.
+# Number of letters that fit into about a third of the width of a phone.
 _LONG_NAME = 18
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")
@@ -60,18 +60,18 @@ def environment() -> jinja2.Environment:
 
 
 def _finalize(value: Any) -> Any:
-    if type(value) is str:  # nearly always
+    if type(value) is str:  # the most frequent type, therefore first
         return printable(value)
     return value if isinstance(value, (Markup, int, float)) else printable(str(value))
 
 
 def prose(text: str) -> Markup:
-    """Return a sentence whose numbers stay on one line with what belongs to them."""
-    found = str(escape(printable(text)))
+    """Return a sentence without line breaks between numbers and their units and signs, nor in ``IN-1K``."""
+    escaped = str(escape(printable(text)))
     for parts in (" %", " = ", " ± "):
-        found = found.replace(parts, parts.replace(" ", "&nbsp;"))
-    found = re.sub(r"(\d) (points)", r"\1&nbsp;\2", found)
-    return Markup(found.replace("IN-1K", "IN&#8209;1K"))
+        escaped = escaped.replace(parts, parts.replace(" ", "&nbsp;"))
+    escaped = re.sub(r"(\d) (points)", r"\1&nbsp;\2", escaped)
+    return Markup(escaped.replace("IN-1K", "IN&#8209;1K"))
 
 
 def breakable(name: str) -> Markup:
@@ -80,13 +80,13 @@ def breakable(name: str) -> Markup:
 
 
 def date(text: str) -> str:
-    """Return ``2026-11-18 10:00 UTC`` for the ISO 8601 form with seconds and offset 0; others as they are."""
+    """Return ``2026-11-18 10:00 UTC`` for the ISO 8601 form with seconds and offset 0; other texts as they are."""
     match = _ISO_UTC.fullmatch(text)
     return f"{match[1]} {match[2]} UTC" if match else text
 
 
 def duration(seconds: float) -> str:
-    """Return ``12.3 s``, ``4 min 5 s`` or ``3 h 20 min``."""
+    """Return a duration as ``12.3 s``, ``4 min 5 s`` or ``3 h 20 min``."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -96,7 +96,7 @@ def duration(seconds: float) -> str:
 
 
 def _groups(items: Iterable[Any], attribute: str) -> list[tuple[Any, list[Any]]]:
-    """Group neighbors; jinja's own filter sorts."""
+    """Return consecutive items in groups by an attribute, in their order; the filter of jinja would sort them."""
     return [
         (key, list(group))
         for key, group in itertools.groupby(items, key=lambda item: getattr(item, attribute))
@@ -104,5 +104,5 @@ def _groups(items: Iterable[Any], attribute: str) -> list[tuple[Any, list[Any]]]
 
 
 def _note_text(note: Note) -> Markup:
-    items = "; ".join(f"{where}: {what}" for where, what in note.items)
+    items = "; ".join(f"{place}: {remark}" for place, remark in note.items)
     return prose(note.text) + (f": {printable(items)}" if items else "")

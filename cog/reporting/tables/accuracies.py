@@ -31,27 +31,27 @@ LAYOUTS = ("datasets", "shots", "table")
 
 _TABLE_NUMBERS = {dataset: 5 + index for index, dataset in enumerate(constants.DATASETS)}
 
-#: What intervals are over, in words.
+#: Words for the population over which intervals are taken.
 WHAT_VARIES = {
     uncertainty.CONCEPTS: "concepts (with their images)",
     uncertainty.IMAGES: "images of these very concepts",
 }
 
-#: Returns the quantity of a metric, given averages, the name of the metric, and digits after the point.
+#: Function from averages, the name of a metric and the digits after the point to the quantity of this metric.
 QuantityOf = Callable[[Averages, str, int], Quantity]
 
 
 def of_accuracies(
     averages: Averages, quantity: QuantityOf, *, metrics: Sequence[str], layout: str, style: TableStyle
 ) -> View:
-    """Show a number of every accuracy.
+    """Return tables with a number of every accuracy.
 
     Args:
-        averages: of logistic regression, or of another evaluation under its name.
-        quantity: the number that is shown, by metric.
+        averages: accuracies of logistic regression, or of another evaluation that is declared as logistic regression.
+        quantity: function that returns the displayed quantity of a metric.
         metrics: ``"top1"``, ``"top5"`` or both.
-        layout: one of ``LAYOUTS``; of its tables, those without any number are left out.
-        style: how numbers and labels are written.
+        layout: one of ``LAYOUTS``; tables without any number are left out, except in ``datasets``.
+        style: style of numbers and labels.
 
     Raises:
         CogError: when no average has a number.
@@ -59,7 +59,7 @@ def of_accuracies(
     tables: list[Table] = []
     records: list[dict[str, Any]] = []
     of = {metric: quantity(averages, metric, style.points) for metric in metrics}
-    # One record for each average: in the order of the first layout, whose tables also decide on the mean rank.
+    # One record for each average, in the order of the first layout; its tables also define the mean rank.
     for kind in ("shots", "datasets") if layout == "table" else (layout,):
         further = []
         for title, columns in _panels(averages, kind, only_all=layout == "table"):
@@ -114,13 +114,13 @@ def _panels(averages: Averages, layout: str, *, only_all: bool) -> Iterator[tupl
 
 
 def average_record(average: SeedAverage) -> dict[str, Any]:
-    """Return the columns of flat records that every view of accuracies has."""
+    """Return the values of an average in the columns that the flat records of all views of accuracies share."""
     names = ("model", "dataset", "n_shot", "metric", "missing_seeds", "source")
     return {**{name: getattr(average, name) for name in names}, "n_seeds": len(average.seeds) or None}
 
 
 def accuracy(averages: Averages, metric: str, decimals: int) -> Quantity:
-    """Show the mean accuracy and its population standard deviation over seeds, in percent."""
+    """Return the quantity of mean accuracies and their population standard deviations over seeds, in percent."""
 
     over = averages.interval_over
 
@@ -139,19 +139,19 @@ def accuracy(averages: Averages, metric: str, decimals: int) -> Quantity:
 
 
 def _ends(interval: tuple[float, float] | None) -> dict[str, float | None]:
-    """Return the columns of flat records for an interval."""
+    """Return the ends of an interval by their columns in flat records."""
     low, high = interval or (None, None)
     return {"low": low, "high": high}
 
 
 class Baseline:
-    """The averages of a model that others are compared with.
+    """The averages of the model with which others are compared.
 
-    A row is compared with the baseline of its own source where there is one, otherwise with that of the first source
-    that has one (runs, the paper, files); not at all where these are on other data (:mod:`cog.results.official`).
+    A row is compared with the baseline of its own source if there is one, otherwise with that of the first source
+    that has one (runs, the paper, files). Averages on other data are not compared (:mod:`cog.results.official`).
 
     Raises:
-        CogError: when nothing is known of the model.
+        CogError: when there is no result of the model.
     """
 
     def __init__(self, averages: Averages, model: str) -> None:
@@ -166,17 +166,19 @@ class Baseline:
             raise CogError(f"there is nothing to compare with: no result of {model} among those read")
 
     def of(self, average: SeedAverage) -> SeedAverage | None:
-        """Return what an average is compared with; None where that is not known or on other data."""
+        """Return the baseline's average that ``average`` is compared with; None if it is missing or on other data."""
         source = average.source if average.source in self.sources else self.sources[0]
         base = self._at.get((source, average.dataset, average.metric, average.n_shot))
         return base if base is not None and self._averages.comparable.allows(average, base) else None
 
 
 def relative_to(model: str) -> QuantityOf:
-    """Show the difference to a model in points: combined deviation ``sqrt(s1 ** 2 + s2 ** 2)`` and interval.
+    """Return the function for differences to a model in points, with deviations ``sqrt(s1 ** 2 + s2 ** 2)``.
+
+    The differences have intervals where right answers per concept are recorded for the same seeds.
 
     Raises:
-        CogError: when nothing is known of the model.
+        CogError: in the returned function, when there is no result of the model.
     """
 
     def quantity(averages: Averages, metric: str, decimals: int) -> Quantity:
@@ -189,8 +191,8 @@ def relative_to(model: str) -> QuantityOf:
             value, deviation, interval = 0.0, None, None
             if base is not average:
                 value, deviation = points(average, base)
-                found = comparison.difference(average, base, over=over)
-                interval = found.interval if found.seeds == average.seeds == base.seeds else None
+                paired = comparison.difference(average, base, over=over)
+                interval = paired.interval if paired.seeds == average.seeds == base.seeds else None
             record = {
                 "baseline": model, "baseline_source": base.source, "difference": value,
                 "combined_deviation": deviation, **_ends(interval),
@@ -218,9 +220,10 @@ def relative_to(model: str) -> QuantityOf:
 
 
 def drop(averages: Averages, metric: str, decimals: int) -> Quantity:
-    """Show the change since the model's own IN-1K accuracy with as many shots, in percent: ``100 * (L / IN-1K - 1)``.
+    """Return the quantity of changes from the model's own IN-1K accuracy, in percent: ``100 * (L / IN-1K - 1)``.
 
-    As the first version's Fig. 3c. The deviation is that of a ratio of two independent means, to first order.
+    Both accuracies have the same number of shots. Fig. 3c of the paper's first version shows this quantity. The
+    deviation is that of a ratio of two independent means, to first order.
 
     Raises:
         CogError: when no model has an IN-1K accuracy.
@@ -242,8 +245,8 @@ def drop(averages: Averages, metric: str, decimals: int) -> Quantity:
         value, deviation, interval = 100 * (average.value / base.value - 1), None, None
         if average.dataset != constants.IN1K:
             deviation = relative(average, base)[1]
-            found = change_from(average, base, over=over)
-            interval = None if found is None else found.interval
+            change = change_from(average, base, over=over)
+            interval = None if change is None else change.interval
         record = {
             "in1k_mean": base.value, "drop": value, "drop_deviation": deviation, **_ends(interval)
         }  # fmt: skip
@@ -262,12 +265,11 @@ def drop(averages: Averages, metric: str, decimals: int) -> Quantity:
 
 
 def rank(averages: Averages, metric: str, decimals: int) -> Quantity:
-    """Show the rank among the rows, on each data set and number of shots; equal accuracies share the better rank.
+    """Return the quantity of ranks among the rows by data set and shots; equal accuracies share the better rank.
 
-    Results on other data have no rank beside results on the official data, and those on different classes are ranked
-    apart (:mod:`cog.results.official`).
-    The means are compared as they are: two published ones, rounded to 0.1, are often equal. The mean rank of a row is
-    over the columns of its table; rows that lack some are marked.
+    Results on other data have no rank beside results on the official data, and results on different classes are ranked
+    separately (:mod:`cog.results.official`). Means are compared without rounding; published means, which are rounded
+    to 0.1, are often equal. The mean rank of a row is taken over the columns of its table; incomplete rows are marked.
     """
     known = averages.comparable
     placed: dict[tuple[str, int], list[SeedAverage]] = {}
@@ -284,8 +286,8 @@ def rank(averages: Averages, metric: str, decimals: int) -> Quantity:
     def of(average: SeedAverage) -> Number | None:
         if known.is_foreign(average):
             return None
-        found = ranks(average.dataset, average.n_shot, known.verdict(average))[average.value]
-        return Number(found.rank, decimals=0, record=vars(found))
+        shared = ranks(average.dataset, average.n_shot, known.verdict(average))[average.value]
+        return Number(shared.rank, decimals=0, record=vars(shared))
 
     return Quantity(
         of,

@@ -1,4 +1,4 @@
-"""The table of the paper's statements: what published numbers, and own runs, say of each."""
+"""Tables of the paper's statements, with their verdicts by published numbers and by own runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = (
     "unit", "exceptions",
 )  # fmt: skip
 
-# Exceptions that are named in tables; records have all.
+# Number of exceptions that tables name; flat records have all.
 _MOST_EXCEPTIONS = 6
 
 _BY_MEANS = "Verdicts compare means; their uncertainty takes no part."
@@ -34,10 +34,10 @@ _NOTE = (
 
 
 def of_claims(averages: Sequence[SeedAverage]) -> View:
-    """Show the statements by the published numbers, and by each other source.
+    """Return a table of the statements for the published numbers, and one for each other source.
 
     Args:
-        averages: of any sources; published ones are left out.
+        averages: averages of any sources; published ones are left out, because all published numbers are judged anyway.
     """
     papers = set(published.SOURCES.values())
     others = {

@@ -1,4 +1,4 @@
-"""Tables of comparisons: differences to a baseline, where the order changes, and results beside the published ones."""
+"""Tables of comparisons: differences to a baseline, changes of order, and results beside the published ones."""
 
 from __future__ import annotations
 
@@ -79,16 +79,16 @@ def _accuracies(averages: Averages, metric: str, n_shot: int) -> list[SeedAverag
 
 
 def differences(averages: Averages, model: str, *, metrics: Sequence[str], style: TableStyle) -> View:
-    """State the difference of every row to a baseline on the same data, and where they change places.
+    """Return the differences of all rows to a baseline on the same data, and the data sets between which order changes.
 
     Args:
         averages: accuracies, see :func:`cog.reporting.tables.accuracies.of_accuracies`.
         model: the baseline.
         metrics: ``"top1"``, ``"top5"`` or both.
-        style: how rows and numbers are written.
+        style: style of rows and numbers.
 
     Raises:
-        CogError: when nothing is known of the baseline, or of anything to compare it with
+        CogError: when there is no result of the baseline, or no other result that is comparable with it
             (:mod:`cog.results.official`).
     """
     baseline = Baseline(averages, model)
@@ -139,7 +139,7 @@ def _differences_table(items: Sequence[Difference], style: TableStyle, over: str
             str(len(item.seeds)) if item.paired else "unpaired",
             "not told"
             if item.unknown and item.p is None
-            else item.reading,  # a note says why; there is little room
+            else item.reading,  # a note below the table has the reasons, which are too long for a column
         )
         label = "" if row == previous else style.label(row, sources=sources)
         rows.append((label, tuple(map(TableEntry, texts))))
@@ -204,10 +204,10 @@ def _difference_record(item: Difference) -> dict[str, Any]:
 
 
 def beside_published(averages: Averages, *, version: str, style: TableStyle) -> View:
-    """Set results beside the published ones of the same model, data set and number of shots (top-1).
+    """Return results beside the published ones of the same model, data set and number of shots (top-1).
 
     Returns:
-        One table for each number of shots; none when no model shown is in the paper, or none on the official data.
+        One table for each number of shots; no table when no result is of a published model on the official data.
     """
     of_paper = {
         (average.model, average.dataset, average.n_shot): average for average in published.accuracies(version)
@@ -242,7 +242,7 @@ def beside_published(averages: Averages, *, version: str, style: TableStyle) -> 
 
 
 def compare_with_published(average: SeedAverage, other: SeedAverage) -> dict[str, Any]:
-    """Return the flat record of an accuracy beside the published one; of a single seed there is no deviation."""
+    """Return the flat record of an accuracy beside the published one, without a deviation for a single seed."""
     known = average.std is not None and other.std is not None and len(average.seeds) != 1
     deviation = math.hypot(average.std or 0.0, other.std or 0.0) if known else None
     return {
@@ -258,7 +258,7 @@ def compare_with_published(average: SeedAverage, other: SeedAverage) -> dict[str
 
 
 def with_columns(view: View, beside: View) -> View:
-    """Return the records of ``view`` with the columns of ``beside`` that it lacks; its tables, then those beside."""
+    """Return ``view`` with the tables of ``beside`` after its own, and with the further columns of its records."""
     key = ("model", "source", "dataset", "n_shot", "metric")
     known = {tuple(record[name] for name in key): record for record in beside.records}
     more = tuple(column for column in beside.columns if column not in view.columns)

@@ -1,7 +1,7 @@
 """Tables of experiments beyond the protocol: analyses of features, variants of the classifier, and all side by side.
 
-A view is a choice of numbers (:class:`ExperimentTable`); :func:`tabulate` does the rest. An analysis that
-declares its metrics (:func:`cog.results.metric_info.declare`) is shown without anything here.
+A view is a choice of numbers (:class:`ExperimentTable`), which :func:`tabulate` arranges. An analysis that declares its
+metrics (:func:`cog.results.metric_info.declare`) is shown without changes to this module.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cog.results.labels import METRIC_LABELS, shots_label
 from cog.results.metric_info import OVER_CONCEPTS_AND_SEEDS, ClassifierName, Metric
 from cog.results.scores import LOGREG, Key, SeedAverage, dataset_key, natural_key
 
-#: Stands for everything there is.
+#: Name that selects all analyses or variants; also the header of the column with all features.
 ALL = "all"
 
 #: Columns of flat records.
@@ -45,7 +45,7 @@ COLUMNS = (
 # Tables of the first version of the paper, by group of experiments.
 _PAPER_TABLES = {"mlp": 3, "pca": 5, "kmeans": 6}
 
-# In an overview, of many numbers of shots or components, those that span them.
+# Numbers of shots and of components that represent all others in an overview.
 _SHOTS = (1, 8, 128)
 _DIMENSIONS = (32, 256)
 
@@ -63,18 +63,19 @@ class ExperimentTable:
 def of_analyses(
     averages: Averages, wanted: Sequence[str], *, style: TableStyle, metrics: Sequence[str] = ("top1", "top5")
 ) -> View:
-    """Show results of analyses: models by data sets, a table for each number.
+    """Return tables of results of analyses: a table for each number, models by data sets.
 
-    Those of nearest neighbors are shown by their k instead, a table for each data set and kind of vote.
+    Numbers of nearest neighbors are shown by k instead, with a table for each data set and kind of vote. Numbers that
+    are declared for a common table are its columns, with a table for each data set.
 
     Args:
-        averages: of all experiments.
-        wanted: names, or beginnings of names (``cross``: all ``cross_<dataset>``); ``all``.
-        style: how rows and numbers are written.
-        metrics: which accuracies of classifiers without training are shown.
+        averages: averages of all experiments.
+        wanted: names, or beginnings of names (``cross``: all ``cross_<dataset>``), or ``all``.
+        style: style of rows and numbers.
+        metrics: accuracies of classifiers without training to show.
 
     Raises:
-        CogError: when there is none of them.
+        CogError: when there is no result of these analyses.
     """
     there = [key for key in averages.keys if not scores.is_classifier(key[0])]
     keys = [
@@ -105,15 +106,15 @@ def of_analyses(
 
 
 def of_variants(averages: Averages, wanted: Sequence[str], *, style: TableStyle) -> View:
-    """Show classifiers other than logistic regression on all features and images, beside it.
+    """Return tables of the other classifiers beside logistic regression on all features and images.
 
     Args:
         averages: see :func:`of_analyses`.
-        wanted: some of ``VARIANTS``; ``all``.
-        style: how rows and numbers are written.
+        wanted: some of ``VARIANTS``, or ``all``.
+        style: style of rows and numbers.
 
     Raises:
-        CogError: when there is none of them.
+        CogError: when there is no result of these variants.
     """
     names = [name for name in VARIANTS if name in wanted or ALL in wanted]
     panels = [panel for name in names for panel in VARIANTS[name](averages)]
@@ -124,7 +125,7 @@ def of_variants(averages: Averages, wanted: Sequence[str], *, style: TableStyle)
 
 
 def _view(averages: Averages, panels: Iterable[ExperimentTable], style: TableStyle) -> View:
-    """Return the tables, and the numbers that are in them, each once, with the ends of their intervals."""
+    """Return the tables, with a flat record for each distinct number in them and for the ends of its interval."""
     of = functools.partial(number_of, averages, decimals=style.decimals)
     tables: list[Table] = []
     numbers: dict[SeedAverage, None] = {}
@@ -159,11 +160,11 @@ def _ends(averages: Averages, average: SeedAverage) -> list[SeedAverage | None]:
 
 
 def number_of(averages: Averages, average: SeedAverage, *, decimals: int | None) -> Number:
-    """Return the number of an average with its interval, where one is known, else with its deviation over seeds.
+    """Return the number of an average with its interval if one is known, else with its deviation over seeds.
 
-    An accuracy of a classifier has both. Another number over concepts is uncertain by its concepts; a deviation over
-    seeds beside it would look like its error. Of a number of one chosen repetition (k-means), the interval is the range
-    of all.
+    An accuracy with right answers per concept has both. The uncertainty of another number over concepts comes from the
+    concepts; a deviation over seeds beside it would look like its error. For a number of one chosen repetition
+    (k-means), the interval is the range over all repetitions.
     """
     number = own_number(average, decimals=decimals)
     if number.interval is not None:
@@ -178,7 +179,7 @@ def number_of(averages: Averages, average: SeedAverage, *, decimals: int | None)
 
 
 def interval_notes(averages: Averages, shown: Iterable[SeedAverage]) -> tuple[Note, ...]:
-    """Return what the intervals of numbers are, each kind once."""
+    """Return the notes on the intervals of the shown averages, without duplicates."""
     texts = (
         _interval_note(average.key)
         for average in shown
@@ -198,7 +199,7 @@ def _interval_note(key: Key) -> str:
 
 
 def record(average: SeedAverage) -> dict[str, Any]:
-    """Return a number as a flat record."""
+    """Return the flat record of an average."""
     given = {name: getattr(average, name) for name in COLUMNS if hasattr(average, name)}
     unit = metric_info.describe(*average.key).unit
     named = {"experiment": average.evaluation, "quantity": average.metric, "unit": unit}
@@ -222,7 +223,7 @@ def _by_dataset(averages: Averages, keys: Iterable[Key]) -> Iterator[ExperimentT
 def _by_k(
     averages: Averages, families: Mapping[tuple[str, str, str], Sequence[tuple[int, Key]]]
 ) -> Iterator[ExperimentTable]:
-    """Yield a table for each vote and data set: models by numbers of nearest neighbors."""
+    """Yield a table for each kind of vote and data set: models by numbers of nearest neighbors."""
     for (_, vote, metric), members in families.items():
         for dataset in dict.fromkeys(dataset for _, key in members for dataset in averages.on(key)):
             yield ExperimentTable(
@@ -233,7 +234,7 @@ def _by_k(
 
 
 def _by_column(averages: Averages, families: Mapping[str, Sequence[Key]]) -> Iterator[ExperimentTable]:
-    """Yield a table for each data set: models by the numbers that belong into one table."""
+    """Yield a table for each family and data set: models by the numbers that are declared for the table."""
     for title, keys in families.items():
         for dataset in sorted({dataset for key in keys for dataset in averages.on(key)}, key=dataset_key):
             metrics = {key: metric_info.describe(*key) for key in keys if dataset in averages.on(key)}
@@ -253,7 +254,7 @@ def _classifiers(averages: Averages, fits: Callable[[ClassifierName], bool], *me
 
 
 def _mlp(averages: Averages) -> Iterator[ExperimentTable]:
-    """Yield logistic regression in percent, then each MLP: its own score where known, and relative to it (Table 3)."""
+    """Yield tables of logistic regression and of each MLP: scores in percent, and relative to it (Table 3)."""
     keys = _classifiers(
         averages,
         lambda name: name.type in ("mlp", "mlp_noact") and not name.pca_dim,
@@ -266,7 +267,7 @@ def _mlp(averages: Averages) -> Iterator[ExperimentTable]:
 
 
 def _pca(averages: Averages) -> Iterator[ExperimentTable]:
-    """Yield tables by number of components, one for each data set (Table 5); the last column has all features."""
+    """Yield a table by number of components for each data set (Table 5); its last column has all features."""
     families: dict[tuple[ClassifierName, int], dict[int, Key]] = {}
     for key in _classifiers(averages, lambda name: bool(name.pca_dim), "top1"):
         name = metric_info.classifier(key[0])
@@ -288,7 +289,7 @@ def _pca(averages: Averages) -> Iterator[ExperimentTable]:
 
 
 def _balanced(averages: Averages) -> Iterator[ExperimentTable]:
-    """Yield logistic regression on as many images of every class, and its difference to that on all images."""
+    """Yield tables of logistic regression on as many images of every class, and of its difference to all images."""
     keys = _classifiers(
         averages,
         lambda name: name.type == LOGREG and bool(name.max_per_class) and not name.pca_dim,
@@ -298,7 +299,7 @@ def _balanced(averages: Averages) -> Iterator[ExperimentTable]:
 
 
 def _blurred(averages: Averages) -> Iterator[ExperimentTable]:
-    """Yield IN-1K, IN-1K with blurred faces, and the difference, a table for each number of shots."""
+    """Yield a table for each number of shots: IN-1K, IN-1K with blurred faces, and the difference."""
     blurred = constants.IN1K_BLURRED
     for key in averages.keys:
         if key[:2] != (LOGREG, relative.POINTS_TO_IN1K) or blurred not in averages.on(key):
@@ -321,12 +322,12 @@ def _blurred(averages: Averages) -> Iterator[ExperimentTable]:
 
 
 def _fine_tuned(averages: Averages) -> Iterator[ExperimentTable]:
-    """Yield the fine-tuned network, and logistic regression on frozen features relative to it (Fig. 6)."""
+    """Yield tables of the fine-tuned network, and of logistic regression on frozen features relative to it (Fig. 6)."""
     metrics = ("top1", relative.LOGREG_RELATIVE, relative.LOGREG_POINTS)
     return _by_dataset(averages, _classifiers(averages, lambda name: name.type == "finetune", *metrics))
 
 
-#: Kinds of variants of the classifier, as ``--variants`` takes them, and their tables.
+#: Functions that yield the tables of each kind of classifier variant, by its name in ``--variants``.
 VARIANTS: dict[str, Callable[[Averages], Iterator[ExperimentTable]]] = {
     "mlp": _mlp, "pca": _pca, "balanced": _balanced, "blurred": _blurred, "finetune": _fine_tuned,
 }  # fmt: skip
@@ -336,14 +337,14 @@ VARIANTS: dict[str, Callable[[Averages], Iterator[ExperimentTable]]] = {
 
 
 def overview(averages: Averages, *, style: TableStyle) -> View:
-    """Set the main numbers of all experiments below each other, models side by side: one table for each data set.
+    """Return a table for each data set: the main numbers of all experiments by models.
 
     Args:
         averages: see :func:`of_analyses`.
-        style: how models and numbers are written.
+        style: style of models and numbers.
 
     Raises:
-        CogError: when there is none.
+        CogError: when there is no such number.
     """
     tables = []
     records = []
@@ -382,11 +383,11 @@ def overview(averages: Averages, *, style: TableStyle) -> View:
 def entry_of(
     averages: Averages, average: SeedAverage | None, *, decimals: int | None = None
 ) -> TableEntry | None:
-    """Return the entry of an average, with its interval or, for want of one, its deviation; None for none."""
+    """Return the entry of an average, with its interval if it has one, else with its deviation; None for None."""
     if average is None:
         return None
     number = number_of(averages, average, decimals=decimals)
-    if number.interval is not None:  # there is no room for both where models stand side by side
+    if number.interval is not None:  # there is no room for interval and deviation in a column of a model
         number = dataclasses.replace(number, deviation=None)
     return number.entry(seeds_there(average))
 
@@ -411,6 +412,6 @@ def headlines(averages: Averages, dataset: str) -> list[Key]:
 
 
 def _spanning(usual: Iterable[int], there: set[int]) -> set[int]:
-    """Return 0 and the usual numbers that are there; where none is, the least and the greatest."""
+    """Return 0 and the usual numbers among ``there``; if none is, 0 and the least and the greatest of ``there``."""
     there = there - {0}
     return {0, *(set(usual) & there or {min(there, default=0), max(there, default=0)})}

@@ -21,7 +21,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """The tables of a view for readers, and the same as flat records for programs."""
+    """The tables of a view for readers, and the same numbers as flat records for programs."""
 
     tables: tuple[Table, ...]
     columns: tuple[str, ...]
@@ -30,13 +30,13 @@ class View:
 
 @dataclass(frozen=True)
 class TableStyle:
-    """How rows and numbers are written.
+    """Style of rows and numbers.
 
     Attributes:
         decimals: digits after the point; None: those of each metric.
-        paper_labels: whether the paper's models get the paper's names (``a-DeiT-S``), and own ones their labels.
+        paper_labels: whether the paper's models get the paper's names (``a-DeiT-S``), and own models their labels.
         with_source: whether records of accuracies have the column ``source``.
-        model_facts: what is known of models; None: nothing.
+        model_facts: labels and pretraining of models; None: neither labels nor marks.
         marks: whether models that may have seen the levels are marked.
     """
 
@@ -48,17 +48,17 @@ class TableStyle:
 
     @property
     def points(self) -> int:
-        """Digits after the point of accuracies and their differences."""
+        """Return the number of digits after the point of accuracies and their differences."""
         return 1 if self.decimals is None else self.decimals
 
     def name(self, model: str, source: str) -> str:
-        """Return what tables call a model, without its mark and source."""
+        """Return the name of a model in tables, without its mark and source."""
         if self.paper_labels and model in published.MODELS:
             return published.MODELS[model].table_label
         return self.model_facts.label(model, source) if self.paper_labels and self.model_facts else model
 
     def label(self, row: Row, *, sources: Iterable[str]) -> str:
-        """Return the label of a row in a table that shows ``sources``: not of runs, and of several, the source too."""
+        """Return the label of a row in a table of ``sources``, with its source unless it is runs or the only one."""
         model = self.name(*row)
         mark = self.model_facts.mark(*row) if self.model_facts and self.marks else ""
         return (
@@ -69,11 +69,11 @@ class TableStyle:
 
 
 def only_source(sources: Collection[str], more: Mapping[str, str] | None = None) -> str:
-    """Return the words of a title for the source of all numbers: nothing for runs and for several.
+    """Return the words of a title for the common source of all numbers; "" for runs and for several sources.
 
     Args:
-        sources: of the numbers.
-        more: words to add, by source.
+        sources: sources of the numbers.
+        more: further words by source.
     """
     if len(sources) != 1 or RUNS in sources:
         return ""
@@ -82,12 +82,12 @@ def only_source(sources: Collection[str], more: Mapping[str, str] | None = None)
 
 
 def order_rows(rows: Iterable[Row], *, models: Sequence[str] | None = None) -> list[Row]:
-    """Return each row once, in the order in which rows are shown.
+    """Return the distinct rows in the order of display.
 
     Args:
-        rows: of any numbers.
-        models: in this order, also when there is no row of them; None: in natural order, or, when any row is not of
-            runs, the paper's models in the paper's order, then the others.
+        rows: rows of any numbers.
+        models: models in the order of display; those without a row get one. None: natural order, or, when any row is
+            not of runs, the paper's models in the paper's order, then the others.
     """
     rows = set(rows)
     sources = {row.source for row in rows}
@@ -104,7 +104,7 @@ def order_rows(rows: Iterable[Row], *, models: Sequence[str] | None = None) -> l
 
 
 def source_key(source: str) -> tuple[int, tuple[Any, ...]]:
-    """Order of sources: runs, the paper, files by their labels."""
+    """Return the sort key of a source: runs, then the paper, then files by their labels."""
     if source == RUNS:
         return 0, ()
     return (1, natural_key(source)) if source in published.SOURCES.values() else (2, natural_key(source))
@@ -117,11 +117,11 @@ def format_number(value: float, decimals: int, *, signed: bool = False) -> str:
 
 
 def format_p(p: float) -> str:
-    """Return a p-value with three digits after the point, small ones as a bound."""
+    """Return a p-value with three digits after the point, or ``<0.001``."""
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def seeds_there(average: SeedAverage) -> str:
-    """Return ``2/5`` when only two of five seeds are there, else nothing."""
+    """Return ``2/5`` when only two of five expected seeds exist; "" when none is missing."""
     n_seeds, n_missing = len(average.seeds), len(average.missing_seeds)
     return f"{n_seeds}/{n_seeds + n_missing}" if n_missing else ""

@@ -1,4 +1,4 @@
-"""Tables of one model on data that is not the published: repeated splits, levels by other similarities."""
+"""Tables of models on other data than the published: repeated splits, levels by other similarities."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def of_splits(spreads: Sequence[SplitSpread]) -> Table:
 
 
 def of_other_levels(model: str, kinds: Sequence[LevelKind], in1k: float | None) -> Table:
-    """Return the means over seeds of a model, kinds of levels by levels.
+    """Return a table of the means over seeds of a model: a row for each kind of levels, a column for each level.
 
     Args:
         model: name.
-        kinds: published levels, others, random draws (one mean, which stands for every level).
-        in1k: the model's mean on IN-1K, or None.
+        kinds: published levels, other levels, random draws (a single mean, which stands for every level).
+        in1k: mean of the model on IN-1K in percent, or None.
     """
     n_levels = max(max(kind.by_level) for kind in kinds)
     rows, notes = [], []

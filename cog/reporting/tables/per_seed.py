@@ -1,4 +1,4 @@
-"""One evaluation, seed by seed."""
+"""Text of one evaluation, seed by seed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from cog.results.scores import SeedAverage
 def draw(
     runs: Sequence[Run], averages: Mapping[str, SeedAverage], *, decimals: int, paper: str | None = None
 ) -> str:
-    """Return a line for each seed, and one for each metric's mean and deviation.
+    """Return a line for each seed, and a line for each metric with its mean and deviation.
 
     Args:
-        runs: of one model, data set and number of shots.
-        averages: over them: of ``"top1"``, ``"top5"`` or both.
+        runs: runs of one model, data set and number of shots.
+        averages: averages over the runs by metric: ``"top1"``, ``"top5"`` or both.
         decimals: digits after the point.
-        paper: version of the published results to compare with; or None.
+        paper: version of the published results to compare with, or None.
     """
     lines = []
     for run in runs:
@@ -41,10 +41,11 @@ def draw(
 
 
 def _beside(average: SeedAverage, paper: str, decimals: int) -> str:
-    """Compare an accuracy with the published one, in words."""
+    """Return a comparison of an accuracy with the published one in words."""
     place = (average.model, average.dataset, average.n_shot)
     other = next(
-        (one for one in published.accuracies(paper) if (one.model, one.dataset, one.n_shot) == place), None
+        (cell for cell in published.accuracies(paper) if (cell.model, cell.dataset, cell.n_shot) == place),
+        None,
     )
     if other is None:
         return "no number of this model, data set and number of shots"

@@ -1,4 +1,4 @@
-"""The one pivot: averages over seeds by rows and columns, whatever they are averages of.
+"""The pivot of all tables: averages over seeds of any metric, arranged by rows and columns.
 
 A row or a column fixes some fields of an average (:class:`Slice`), the subject of a table fixes the others, and the
 average with all these fields stands where row and column meet. Which number of it is shown is a :class:`Quantity`.
@@ -52,15 +52,15 @@ def key_place(key: Key) -> dict[str, Any]:
 
 
 class Averages:
-    """Averages that may be shown, by place; of several for one place the first counts.
+    """Averages for the tables, by place; the first of several averages for one place counts.
 
     Args:
-        averages: of any numbers.
+        averages: averages of any metrics.
         models: rows, in this order, also of those of which nothing is known; None: see :func:`order_rows`.
         datasets: those shown; None: all there are. In the order of :func:`cog.results.scores.dataset_key`.
         n_shots: those shown; None: all there are. All images first, then rising.
         others: further averages that a view may refer to (of a baseline), not shown.
-        interval_over: what varies in intervals of accuracies and differences, one of
+        interval_over: population over which intervals of accuracies and differences are taken, one of
             :data:`cog.results.uncertainty.OVER`.
     """
 
@@ -101,7 +101,7 @@ class Averages:
         return self._at.get((*_place_of(average)[:4], metric, average.n_shot))
 
     def on(self, key: Key) -> list[str]:
-        """Return the data sets with a number, in order."""
+        """Return the data sets with an average of ``key``, in order."""
         return sorted(self._datasets.get(key, ()), key=dataset_key)
 
     @property
@@ -111,27 +111,27 @@ class Averages:
 
     @functools.cached_property
     def sources(self) -> list[str]:
-        """Sources of the rows, in order."""
+        """Return the sources of the rows, in order."""
         return list(dict.fromkeys(row.source for row in self.rows))
 
     @functools.cached_property
     def comparable(self) -> official.Comparable:
-        """Which of all these averages may be set beside each other."""
+        """Return the comparability of all these averages with each other, ``others`` included."""
         return official.compare((*self.shown, *self.others))
 
 
 @dataclass(frozen=True)
 class Number:
-    """The number that a table shows of an average, and how.
+    """The displayed number of an average, with its format.
 
     Attributes:
         value: the number.
         deviation: its standard deviation, or None.
         decimals: digits after the point.
         signed: whether a positive number gets a plus sign.
-        significant: whether ``decimals`` are significant digits instead.
-        interval: ends of its interval, or None.
-        record: columns of flat records.
+        significant: whether ``decimals`` counts significant digits instead.
+        interval: lower and upper end of its interval, or None.
+        record: values for the columns of flat records.
     """
 
     value: float
@@ -143,7 +143,7 @@ class Number:
     record: Mapping[str, Any] = field(default_factory=dict)
 
     def entry(self, seeds: str = "") -> TableEntry:
-        """Return the entry of a table; ``seeds``: such as ``2/5`` where some are missing."""
+        """Return the entry of a table; ``seeds``: share of existing seeds such as ``2/5``, or ""."""
         if self.significant:
             text = f"{self.value:.{self.decimals}g}"
         else:
@@ -158,17 +158,17 @@ class Number:
 
 @dataclass(frozen=True)
 class Quantity:
-    """The number that a view shows of every average.
+    """Declaration of the number that a view shows of every average.
 
     Attributes:
-        of: number of an average; None when it cannot be said.
-        title: title of tables; ``{metric}`` stands for the metric's name.
+        of: function from an average to its number; None when the number cannot be computed.
+        title: title of tables; ``{metric}`` stands for the name of the metric.
         spread: words of the title for deviations.
-        columns: of flat records, beside those of every record.
-        notes: lines below every table.
-        spread_note: line below tables with deviations, or "".
-        interval_note: line below tables with intervals.
-        mean_title: header of a further column with the mean of a row, by which rows are sorted; "": there is none.
+        columns: columns of flat records, beside those of every record.
+        notes: notes below every table.
+        spread_note: note below tables with deviations, or "".
+        interval_note: note below tables with intervals.
+        mean_title: header of a further column with the mean of a row, by which rows are sorted; "": no such column.
         mean_decimals: digits of the mean after the point.
     """
 
@@ -186,26 +186,26 @@ class Quantity:
 def own_number(
     average: SeedAverage, *, decimals: int | None = None, over: str = uncertainty.CONCEPTS
 ) -> Number:
-    """Return the number of an average as its metric is declared, with its interval where right answers are known.
+    """Return the number of an average in the format of its metric, with an interval if right answers are recorded.
 
     Args:
-        average: of any metric.
+        average: average of any metric.
         decimals: digits after the point; None: those of the metric.
-        over: what varies in the interval, one of :data:`cog.results.uncertainty.OVER`.
+        over: population over which the interval is taken, one of :data:`cog.results.uncertainty.OVER`.
     """
-    metric, found = metric_info.describe(*average.key), uncertainty.accuracy(average.concepts, over=over)
+    metric, estimate = metric_info.describe(*average.key), uncertainty.accuracy(average.concepts, over=over)
     return Number(
         average.value,
         average.std,
         metric.decimals if decimals is None else decimals,
         metric.signed,
         metric.significant and decimals is None,
-        None if found is None else found.interval,
+        None if estimate is None else estimate.interval,
     )
 
 
 class Shown(NamedTuple):
-    """A number in a table, the average it is of, and the mean of its row."""
+    """A number in a table, with its average and the mean of its row."""
 
     average: SeedAverage
     number: Number
@@ -284,8 +284,8 @@ def tabulate(
         notes.append(Note(quantity.interval_note))
     title += only_source(sources, paper_tables)
     if quantity.mean_title:
-        # A ranking is read from the top. Rows without all columns have a mean that is not comparable; of equal mean
-        # ranks the higher mean score is first.
+        # The best rank comes first. Incomplete rows have means that are not comparable, so they come last; rows with
+        # equal mean ranks are sorted by their mean score.
         grid.sort(key=lambda line: (None in line[1], line[2], -sum(p.average.value for p in line[1] if p)))
         headers.append(quantity.mean_title)
     rows = []
@@ -303,7 +303,7 @@ def tabulate(
 def _missing_seeds(
     label: str, headers: Sequence[str], line: Sequence[Shown | None], *, together: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield columns and their missing seeds; if ``together``, columns that lack the same ones once."""
+    """Yield columns and their missing seeds; if ``together``, columns that lack the same seeds as one item."""
     lacking: dict[tuple[tuple[int, ...], int], list[str]] = {}
     for index, (header, place) in enumerate(zip(headers, line, strict=True)):
         if place is not None and place.average.missing_seeds:

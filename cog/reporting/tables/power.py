@@ -1,4 +1,4 @@
-"""The smallest differences that studies like these would show: by data set, number of shots and number of seeds."""
+"""Tables of the smallest detectable differences by data set, number of shots and number of seeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cog.results import comparison, uncertainty
 from cog.results.labels import shots_label
 from cog.results.scores import SeedAverage
 
-#: Numbers of seeds that are looked at beside those there are.
+#: Numbers of seeds for which differences are computed beside the number of seeds of the runs.
 SEEDS = (5, 10, 20)
 
 _POINT = 1.0
@@ -37,10 +37,10 @@ _NOTES = (
 
 
 def smallest_differences(averages: Averages, style: TableStyle) -> View:
-    """Return a table for each number of shots: what could be told with these models and data.
+    """Return a table for each number of shots: the smallest differences that these models and data would establish.
 
     Raises:
-        CogError: no two models with two common seeds and counts per concept on any data set.
+        CogError: when no two models have two common seeds and counts per concept on any data set.
     """
     d = style.points
     tables, records = [], []
@@ -80,7 +80,7 @@ def smallest_differences(averages: Averages, style: TableStyle) -> View:
 
 
 def _on_the_same_images(group: Iterable[SeedAverage]) -> list[list[SeedAverage]]:
-    """Divide averages on one data set by the images that they are on."""
+    """Return averages on one data set in groups that share their images."""
     groups: list[list[SeedAverage]] = []
     for average in group:
         for known in groups:
@@ -93,13 +93,13 @@ def _on_the_same_images(group: Iterable[SeedAverage]) -> list[list[SeedAverage]]
 
 
 def _record(group: Sequence[SeedAverage]) -> dict[str, Any] | None:
-    """Return the record of averages on the same images; None without two that share two seeds."""
+    """Return the record of averages on the same images; None when no two of them share two seeds."""
     pairs, models, n_seeds = [], set(), 0
-    for one, other in itertools.combinations(group, 2):
-        runs, baseline = comparison.with_common_seeds(one, other)
+    for first, second in itertools.combinations(group, 2):
+        runs, baseline = comparison.with_common_seeds(first, second)
         if len(runs) > 1:
             pairs.append((runs, baseline))
-            models |= {(one.model, one.source), (other.model, other.source)}
+            models |= {(first.model, first.source), (second.model, second.source)}
             n_seeds = max(n_seeds, len(runs))
     if not pairs:
         return None

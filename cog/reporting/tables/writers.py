@@ -1,4 +1,4 @@
-"""One writer for each format: tables as text, Markdown or LaTeX, flat records as CSV or JSON."""
+"""Writers of all formats: tables as text, Markdown or LaTeX, flat records as CSV or JSON."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cog.runtime.csv_text import csv_text
 
 FORMATS = ("text", "markdown", "csv", "latex", "json")
 
-#: Formats that :func:`draw` knows; the others are flat.
+#: Formats of :func:`draw`; the others are those of :func:`flat`.
 DRAWN = ("text", "markdown", "latex")
 
-#: Columns of a terminal that text tables fit into, if one column of numbers does.
+#: Width of text tables in columns of a terminal, unless a single column of numbers is wider.
 WIDTH = 100
 
 _LATEX_ESCAPES = {
@@ -29,18 +29,18 @@ _LATEX_ESCAPES = {
 }
 _GAP = "  "
 
-# Labels are cut where not even one column fits beside them, but not to less than this.
+# Least length in characters of labels that are cut because no column fits beside them.
 _SHORTEST = 16
 
 
 @dataclass(frozen=True)
 class TableEntry:
-    """One place in a table: a formatted number with what belongs to it, or a word.
+    """One entry of a table: a formatted number with its deviation, seeds and interval, or a word.
 
     Attributes:
         number: ``71.0``, ``+0.4``, or any text.
         deviation: number after the plus-minus sign, or "".
-        seeds: such as ``2/5`` where two of five numbers are there, or "".
+        seeds: share of existing seeds such as ``2/5``; "" when none is missing.
         interval: such as ``[0.1, 0.3]``, or "".
     """
 
@@ -51,7 +51,7 @@ class TableEntry:
 
     @property
     def mark(self) -> str:
-        """Return the remarks on the number."""
+        """Return the text behind the number: seeds in parentheses, and interval."""
         return " ".join(filter(None, (f"({self.seeds})" if self.seeds else "", self.interval)))
 
 
@@ -65,15 +65,15 @@ class Note:
 
 @dataclass(frozen=True)
 class Table:
-    """A table as readers see it; without columns it is a statement.
+    """A table for readers; without columns it is a statement.
 
     Attributes:
         title: one line; may contain the plus-minus sign.
         columns: headers, without that of the labels.
-        rows: label and entries (None: nothing known) of each row.
-        notes: drawn below.
-        corner: header of the labels, where the format needs one.
-        words: columns of words, which are aligned at the left, and not of numbers.
+        rows: label and entries (None: no number) of each row.
+        notes: notes below the table.
+        corner: header of the labels, for the formats that need one.
+        words: indices of the columns that hold words instead of numbers, which are aligned at the left.
     """
 
     title: str
@@ -98,14 +98,14 @@ def words_table(
         corner: header of the labels.
         columns: headers.
         rows: label and words of each row.
-        notes: drawn below.
+        notes: notes below the table.
     """
     entries = tuple((label, tuple(map(TableEntry, words))) for label, words in rows)
     return Table(title, tuple(columns), entries, tuple(notes), corner, frozenset(range(len(columns))))
 
 
 def printable(text: str) -> str:
-    """Return ``text`` on one line and encodable: odd characters of folder names become escapes."""
+    """Return ``text`` on one line and encodable: unprintable characters of folder names become escapes."""
     if text.isprintable():
         return text
     return "".join(
@@ -114,13 +114,13 @@ def printable(text: str) -> str:
 
 
 def draw(tables: Iterable[Table], fmt: str, *, width: int = WIDTH) -> str:
-    """Draw tables one below the other; a sentence below several of them stands below the last one only.
+    """Return the text of tables, one below the other; a sentence of several tables stands below the last of them only.
 
     Args:
-        tables: in this order.
+        tables: tables in their order in the text.
         fmt: one of ``DRAWN``.
-        width: columns of the terminal, for text: wider tables are drawn in blocks of columns, one below the other;
-            0: any width.
+        width: columns of the terminal, for text: wider tables are split into blocks of columns, one below the other;
+            0: no limit.
 
     Returns:
         The text, ending with one newline.
@@ -130,7 +130,7 @@ def draw(tables: Iterable[Table], fmt: str, *, width: int = WIDTH) -> str:
 
 
 def say_once(tables: Iterable[Table]) -> list[Table]:
-    """Leave a note that is a sentence below the last of the tables that have it."""
+    """Return the tables with each note that is a sentence kept only in the last table that has it."""
     said: set[Note] = set()
     kept = []
     for table in reversed(list(tables)):
@@ -144,11 +144,11 @@ def say_once(tables: Iterable[Table]) -> list[Table]:
 def flat(
     records: Iterable[Mapping[str, Any]], columns: Sequence[str], fmt: str, *, decimals: int | None
 ) -> str:
-    """Write records as CSV, or as JSON with all digits.
+    """Return records as CSV, or as JSON with all digits.
 
     Args:
-        records: values by column; None where there is none; lists of numbers are joined by spaces in CSV.
-        columns: in this order.
+        records: values by column; None for a missing value; lists of numbers are joined by spaces in CSV.
+        columns: names in the order of the file.
         fmt: ``"csv"`` or ``"json"``.
         decimals: digits after the point of floats in CSV; None: all.
     """
@@ -171,7 +171,7 @@ def flat(
 def _cells(
     table: Table, escape: Callable[[str], str], entry: Callable[[int, TableEntry], str], none: str
 ) -> Iterator[list[str]]:
-    """Yield the cells of every line of a table, its header first."""
+    """Yield the cells of every line of a table as text, the header first; ``none`` stands for missing entries."""
     yield [escape(table.corner), *map(escape, table.columns)]
     for label, row in table.rows:
         yield [escape(label), *(none if cell is None else entry(i, cell) for i, cell in enumerate(row))]
@@ -217,17 +217,17 @@ def _text_notes(table: Table, width: int) -> list[str]:
 
 
 def shorten(text: str, length: int) -> str:
-    """Cut the middle out of a text that is too long."""
+    """Return a text of at most ``length`` characters: a longer one loses its middle."""
     first = (length - 1) * 3 // 5
     return text if len(text) <= length else f"{text[:first]}…{text[len(text) - (length - 1 - first) :]}"
 
 
 def _text_column(table: Table, index: int) -> list[str]:
-    """Return the header and the entries of a column, decimal points below each other."""
+    """Return the header and the entries of a column, aligned at their decimal points."""
     entries = [row[index] for _, row in table.rows]
     numbers = ["-" if entry is None else printable(entry.number) for entry in entries]
     if index not in table.words:
-        # Of equal decimals, so that aligning the right ends aligns the points.
+        # All numbers of a column have as many decimals, so right alignment puts the points below each other.
         size = max(map(len, numbers), default=0)
         numbers = [
             number
@@ -244,7 +244,7 @@ def _text_column(table: Table, index: int) -> list[str]:
 
 
 def _blocks(columns: list[list[str]], label_width: int, width: int) -> list[list[list[str]]]:
-    """Distribute columns over as few blocks as fit, evenly, so that the last one is not a lonely column."""
+    """Return columns in as few blocks as the width allows, of even sizes, so that the last is not much smaller."""
     for n_blocks in range(1, len(columns) + 1):
         size = -(-len(columns) // n_blocks)
         blocks = [columns[start : start + size] for start in range(0, len(columns), size)]
@@ -255,7 +255,7 @@ def _blocks(columns: list[list[str]], label_width: int, width: int) -> list[list
 
 
 def _wrap(text: str, width: int, *, indent: int = 0) -> list[str]:
-    """Break a sentence at spaces; leading spaces are kept."""
+    """Return the lines of a sentence that is broken at spaces; leading spaces are kept."""
     if width <= 0 or len(text) <= width:
         return [text]
     return textwrap.wrap(
@@ -294,12 +294,12 @@ def _markdown_notes(table: Table) -> list[str]:
 
 
 def _markdown_text(text: str) -> str:
-    """Return text that Markdown shows as it is: without a table's bars, HTML, links and images."""
+    """Return text with the characters escaped that Markdown takes for table bars, HTML, links or images."""
     text = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace("\\", "\\\\")
     text = text.replace("|", "\\|")
     for link in ("(", "[", ":"):  # [text](address), [text][name], [name]: address
         text = text.replace(f"]{link}", f"]\\{link}")
-    # GitHub makes links of bare addresses as well.
+    # GitHub turns bare addresses into links, too.
     return text.replace("://", ":\\/\\/").replace("www.", "www\\.")
 
 
