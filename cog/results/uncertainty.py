@@ -67,6 +67,7 @@ import numpy as np
 
 from cog.results.concept_counts import ConceptCounts
 
+#: Of all intervals.
 CONFIDENCE = 0.95
 
 #: What varies beside seeds: concepts with their images, or images within concepts.
@@ -104,15 +105,12 @@ class Estimate:
         return self.low, self.high
 
 
-def accuracy(
-    runs: Sequence[ConceptCounts], *, over: str = CONCEPTS, confidence: float = CONFIDENCE
-) -> Estimate | None:
+def accuracy(runs: Sequence[ConceptCounts], *, over: str = CONCEPTS) -> Estimate | None:
     """Return the mean accuracy of runs on the same data with its interval.
 
     Args:
         runs: one for each seed.
         over: what varies, one of ``OVER``.
-        confidence: of the interval, in (0, 1).
 
     Returns:
         In percent; None when the runs are not of the same images, or of a single concept; over images also when their
@@ -134,9 +132,9 @@ def accuracy(
         strata = None if answers is None else _strata(answers, _labels(images), images / total)
         if strata is None:
             return None
-        found = _share(share, strata.parts, strata.shape, total, confidence, least=strata.least)
+        found = _share(share, strata.parts, strata.shape, total, least=strata.least)
         return replace(found, n_concepts=len(images))
-    return _share(share, _parts(_scaled(correct, images)), correct.shape, total, confidence)
+    return _share(share, _parts(_scaled(correct, images)), correct.shape, total)
 
 
 def mean_accuracy(accuracies: np.ndarray, n_images: int) -> Estimate | None:
@@ -160,7 +158,6 @@ def _share(
     parts: tuple[float, float],
     shape: tuple[int, int],
     total: float,
-    confidence: float = CONFIDENCE,
     *,
     least: float | None = None,
 ) -> Estimate:
@@ -169,12 +166,12 @@ def _share(
     ``least``: smallest variance of the mean; None: that of independent images.
     """
     n_seeds, n_concepts = shape
-    t_squared = _t_squared(n_concepts - 1, 1 - confidence)
+    t_squared = _t_squared(n_concepts - 1, 1 - CONFIDENCE)
     k = t_squared / total
     if 0 < share < 1:
         of_one = share * (1 - share)
         k = k if least is None else t_squared * least / 1e4 / of_one
-        k = max(k, _half_squared(parts, _degrees(shape), 1 - confidence) / 1e4 / of_one)
+        k = max(k, _half_squared(parts, _degrees(shape), 1 - CONFIDENCE) / 1e4 / of_one)
     center = (share + k / 2) / (1 + k)
     half = math.sqrt(k * share * (1 - share) + k * k / 4) / (1 + k)
     low, high = max(0.0, center - half), min(1.0, center + half)
@@ -188,7 +185,6 @@ def difference(
     baseline: Sequence[ConceptCounts],
     *,
     over: str = CONCEPTS,
-    confidence: float = CONFIDENCE,
 ) -> Estimate | None:
     """Return the mean difference of two models on the same images, paired over concepts or images, and seeds.
 
@@ -196,7 +192,6 @@ def difference(
         runs: of the model, one for each seed.
         baseline: of the other one, with the same seeds in the same order.
         over: what varies, one of ``OVER``.
-        confidence: of the interval, in (0, 1).
 
     Returns:
         In points; None where :func:`accuracy` has none.
@@ -215,13 +210,11 @@ def difference(
         if answers is None or others is None:
             return None
         weights = images / images.sum()
-        return mean_difference_over_images(
-            answers - others, _labels(images), weights=weights, confidence=confidence
-        )
+        return mean_difference_over_images(answers - others, _labels(images), weights=weights)
     wins = _correct(runs) - _correct(baseline)
     total = float(images.sum())
     mean = 100 * float(wins.sum()) / len(runs) / total
-    return _around(mean, _parts(_scaled(wins, images)), wins.shape, _two_images(total), confidence)
+    return _around(mean, _parts(_scaled(wins, images)), wins.shape, _two_images(total))
 
 
 def mean_difference(differences: np.ndarray, n_images: int) -> Estimate | None:
@@ -245,7 +238,6 @@ def mean_difference_over_images(
     labels: np.ndarray,
     *,
     weights: np.ndarray | None = None,
-    confidence: float = CONFIDENCE,
 ) -> Estimate | None:
     """Return the mean of differences of two models for these very concepts: images and seeds vary.
 
@@ -253,7 +245,6 @@ def mean_difference_over_images(
         differences: by seed and image: -100, 0 or 100, float64 ``(S, N)``.
         labels: concept of each image, int64 ``(N,)``.
         weights: of the concepts 0 to C - 1 in the mean, float64 ``(C,)``; None: the same for all that have images.
-        confidence: of the interval, in (0, 1).
 
     Returns:
         In points; None when a concept has a single image.
@@ -261,7 +252,7 @@ def mean_difference_over_images(
     found = _strata(differences, labels, weights)
     if found is None:
         return None
-    estimate = _around(found.mean, found.parts, found.shape, _two_images(len(labels)), confidence)
+    estimate = _around(found.mean, found.parts, found.shape, _two_images(len(labels)))
     return replace(estimate, n_concepts=len(np.unique(labels)))
 
 
@@ -457,7 +448,6 @@ def _around(
     parts: tuple[float, float],
     shape: tuple[int, int],
     few_images: float,
-    confidence: float = CONFIDENCE,
     *,
     most: float = 100.0,
 ) -> Estimate:
@@ -467,7 +457,7 @@ def _around(
     """
     parts = parts[0] + few_images, parts[1]
     degrees = _degrees(shape)
-    half = math.sqrt(_half_squared(parts, degrees, 1 - confidence))
+    half = math.sqrt(_half_squared(parts, degrees, 1 - CONFIDENCE))
     n_seeds, n_concepts = shape
     low, high = min(mean, max(-most, mean - half)), max(mean, min(most, mean + half))
     return Estimate(mean, low, high, _p_value(mean, parts, degrees), n_concepts, n_seeds)

@@ -74,16 +74,17 @@ def test_the_parts_are_those_of_a_table_of_variances():
 
 
 @pytest.mark.parametrize("shift", [0.002, 0.02, 0.1])
-def test_p_value_and_interval_say_the_same(shift):
+def test_p_value_and_interval_say_the_same(shift, monkeypatch):
     generator = np.random.default_rng(3)
     rates = accuracies(generator, 60)
     low, high = (generator.binomial(50, np.clip(rates + s, 0, 1), (5, 60)) for s in (0, shift))
     low = np.clip(low + generator.integers(-3, 4, (5, 1)), 0, 50)
     found = uncertainty.difference(runs(high), runs(low))
     assert found.p < 1
-    at_p = uncertainty.difference(runs(high), runs(low), confidence=1 - found.p)
-    assert min(abs(at_p.low), abs(at_p.high)) < 1e-6
     assert (found.p < 0.05) == (found.low > 0 or found.high < 0)
+    monkeypatch.setattr(uncertainty, "CONFIDENCE", 1 - found.p)
+    at_p = uncertainty.difference(runs(high), runs(low))
+    assert min(abs(at_p.low), abs(at_p.high)) < 1e-6
 
 
 def test_wilsons_interval_where_concepts_do_not_differ():
@@ -96,12 +97,13 @@ def test_wilsons_interval_where_concepts_do_not_differ():
     assert (found.low, found.high) == pytest.approx([100 * end for end in ends])
 
 
-def test_concepts_of_different_sizes_are_a_ratio():
+def test_concepts_of_different_sizes_are_a_ratio(monkeypatch):
     """Against the delete-one jackknife over concepts."""
     generator = np.random.default_rng(4)
     images = generator.integers(5, 300, 200)
     correct = generator.binomial(images, accuracies(generator, 200))
-    found = uncertainty.accuracy(runs([correct], images), confidence=0.6827)
+    monkeypatch.setattr(uncertainty, "CONFIDENCE", 0.6827)
+    found = uncertainty.accuracy(runs([correct], images))
     without = [100 * np.delete(correct, k).sum() / np.delete(images, k).sum() for k in range(200)]
     error = np.sqrt(199 / 200 * ((without - np.mean(without)) ** 2).sum())
     assert (found.high - found.low) / 2 == pytest.approx(error, rel=0.02)
