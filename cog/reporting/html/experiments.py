@@ -13,7 +13,7 @@ from cog.reporting.html.facts import Facts
 from cog.reporting.html.templating import breakable, date, duration
 from cog.reporting.tables import experiments
 from cog.reporting.tables.layout import TableStyle
-from cog.reporting.tables.pivot import Averages, Column, pivot
+from cog.reporting.tables.pivot import Averages, pivot
 from cog.reporting.tables.writers import Table, printable, words_table
 from cog.results import metric_info
 from cog.results.analysis_records import AnalysisRecord
@@ -71,10 +71,11 @@ def collect(facts: Facts) -> ExperimentSection:
 
 def _overview(averages: Averages, dataset: str) -> Table:
     """Return models by experiments, which can then be sorted by each; where there is only one, no columns."""
-    keys = experiments.headlines(averages, dataset)
-    metrics = [metric_info.describe(*key) for key in keys if len(keys) > 1]
-    head = [f"{metric.arrow} {metric.short_title}".strip() for metric in metrics]
-    columns = [Column(title, dataset, key) for title, key in zip(head, keys, strict=False)]
+    columns = experiments.headlines(averages, dataset)
+    if len(columns) < 2:
+        columns = []
+    arrows = (metric_info.describe(*column.key).arrow for column in columns)
+    head = [f"{arrow} {column.label}".strip() for arrow, column in zip(arrows, columns, strict=True)]
     rows = []
     shown: list[SeedAverage] = []
     for row, line in zip(averages.rows, pivot(averages, averages.rows, columns), strict=True):

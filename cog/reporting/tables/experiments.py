@@ -342,8 +342,7 @@ def overview(averages: Averages, *, style: TableStyle) -> View:
     tables = []
     records = []
     for dataset in averages.datasets:
-        keys = headlines(averages, dataset)
-        numbers = [Column(metric_info.describe(*key).short_title, dataset, key) for key in keys]
+        numbers = headlines(averages, dataset)
         lines_of = zip(averages.rows, pivot(averages, averages.rows, numbers), strict=True)
         by_row = {row: line for row, line in lines_of if any(line)}
         if not by_row:
@@ -385,8 +384,8 @@ def entry_of(
     return number.entry(seeds_there(average))
 
 
-def headlines(averages: Averages, dataset: str) -> list[Key]:
-    """Return which numbers on a data set stand for all in an overview, in their order."""
+def headlines(averages: Averages, dataset: str) -> list[Column]:
+    """Return the numbers on a data set that stand for all in an overview, in their order."""
     names = {key: metric_info.classifier(key[0]) for key in averages.keys}
     n_shots = _spanning(_SHOTS, {key[2] for key in averages.keys})
     dims = _spanning(_DIMENSIONS, {name.pca_dim for name in names.values() if name is not None})
@@ -397,7 +396,7 @@ def headlines(averages: Averages, dataset: str) -> list[Key]:
         return metric_info.describe(*key).headline or only
 
     return [
-        key
+        Column(metric_info.describe(*key).short_title, dataset, key)
         for key, name in names.items()
         if is_headline(key) and key[2] in n_shots and (name is None or name.pca_dim in dims)
         if dataset in averages.on(key)
