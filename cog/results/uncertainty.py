@@ -60,7 +60,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -88,16 +88,12 @@ class Estimate:
         low: lower end of the interval.
         high: upper end.
         p: of a difference, two-sided p-value of its being 0: the interval of confidence 1 - p ends at 0; else None.
-        n_concepts: concepts that it rests on.
-        n_seeds: seeds that it rests on.
     """
 
     mean: float
     low: float
     high: float
-    p: float | None
-    n_concepts: int
-    n_seeds: int
+    p: float | None = None
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -132,8 +128,7 @@ def accuracy(runs: Sequence[ConceptCounts], *, over: str = CONCEPTS) -> Estimate
         strata = None if answers is None else _strata(answers, _labels(images), images / total)
         if strata is None:
             return None
-        found = _share(share, strata.parts, strata.shape, total, least=strata.least)
-        return replace(found, n_concepts=len(images))
+        return _share(share, strata.parts, strata.shape, total, least=strata.least)
     return _share(share, _parts(_scaled(correct, images)), correct.shape, total)
 
 
@@ -165,19 +160,19 @@ def _share(
 
     ``least``: smallest variance of the mean; None: that of independent images.
     """
-    n_seeds, n_concepts = shape
-    t_squared = _t_squared(n_concepts - 1, 1 - CONFIDENCE)
+    degrees = _degrees(shape)
+    t_squared = _t_squared(degrees[0], 1 - CONFIDENCE)
     k = t_squared / total
     if 0 < share < 1:
         of_one = share * (1 - share)
         k = k if least is None else t_squared * least / 1e4 / of_one
-        k = max(k, _half_squared(parts, _degrees(shape), 1 - CONFIDENCE) / 1e4 / of_one)
+        k = max(k, _half_squared(parts, degrees, 1 - CONFIDENCE) / 1e4 / of_one)
     center = (share + k / 2) / (1 + k)
     half = math.sqrt(k * share * (1 - share) + k * k / 4) / (1 + k)
     low, high = max(0.0, center - half), min(1.0, center + half)
     # Where nothing is wrong, or all is, the end is that number but for rounding.
     low, high = min(low, share), max(high, share)
-    return Estimate(100 * share, 100 * low, 100 * high, None, n_concepts, n_seeds)
+    return Estimate(100 * share, 100 * low, 100 * high)
 
 
 def difference(
@@ -252,8 +247,7 @@ def mean_difference_over_images(
     found = _strata(differences, labels, weights)
     if found is None:
         return None
-    estimate = _around(found.mean, found.parts, found.shape, _two_images(len(labels)))
-    return replace(estimate, n_concepts=len(np.unique(labels)))
+    return _around(found.mean, found.parts, found.shape, _two_images(len(labels)))
 
 
 class _Strata(NamedTuple):
@@ -344,7 +338,7 @@ def change(accuracy: Estimate, base: Estimate) -> Estimate | None:
     Returns:
         None where the base may be 0.
 
-    >>> found = change(Estimate(40.0, 36.0, 44.0, None, 1000, 5), Estimate(80.0, 78.0, 82.0, None, 1000, 5))
+    >>> found = change(Estimate(40.0, 36.0, 44.0), Estimate(80.0, 78.0, 82.0))
     >>> found.mean, round(found.low, 1), round(found.high, 1)
     (-50.0, -55.1, -44.8)
     """
@@ -356,8 +350,7 @@ def change(accuracy: Estimate, base: Estimate) -> Estimate | None:
     low = to_low and to_low / (product + math.sqrt(max(0.0, product**2 - to_low * from_high)))
     high = (product + math.sqrt(max(0.0, product**2 - to_high * from_low))) / from_low
     mean, low, high = (100 * (ratio - 1) for ratio in (accuracy.mean / base.mean, low, high))
-    n_concepts, n_seeds = min(accuracy.n_concepts, base.n_concepts), min(accuracy.n_seeds, base.n_seeds)
-    return Estimate(mean, low, high, None, n_concepts, n_seeds)
+    return Estimate(mean, low, high)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -458,9 +451,8 @@ def _around(
     parts = parts[0] + few_images, parts[1]
     degrees = _degrees(shape)
     half = math.sqrt(_half_squared(parts, degrees, 1 - CONFIDENCE))
-    n_seeds, n_concepts = shape
     low, high = min(mean, max(-most, mean - half)), max(mean, min(most, mean + half))
-    return Estimate(mean, low, high, _p_value(mean, parts, degrees), n_concepts, n_seeds)
+    return Estimate(mean, low, high, _p_value(mean, parts, degrees))
 
 
 def _two_images(total: float) -> float:
