@@ -154,6 +154,11 @@ class QueryResult:
     variants: dict[str, list[Run]] = field(default_factory=dict)
     model_facts: ModelFacts = field(default_factory=ModelFacts)
 
+    @property
+    def has_experiments(self) -> bool:
+        """Whether there is more than logistic regression on all features."""
+        return any(average.evaluation != LOGREG for average in self.all_measures)
+
 
 def category(model: str) -> str:
     """Return the group of a model: the paper's, or ``custom``."""

@@ -273,7 +273,7 @@ def test_missing_points_interrupt_the_line():
     cells = [cell for cell in own_cells("my_net", shots=[0]) if cell.dataset not in ("cog_l2", "cog_l4")]
     (chart,) = figures.charts(cells, published.accuracies(), which=["fig3"], singles=False)
     series = next(s for s in chart.lead.series if s.curve.own)
-    _, values, _ = series.columns(chart.lead.ticks)
+    values = series.values(chart.lead.ticks)
     assert [math.isnan(value) for value in values] == [False, False, True, False, True, False]
     assert {r["dataset"] for r in rows_of(chart) if r["model"] == "my_net"} == {
         "in1k", "cog_l1", "cog_l3", "cog_l5"

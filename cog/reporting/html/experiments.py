@@ -49,7 +49,7 @@ class ExperimentSection:
 
 def collect(facts: Facts) -> ExperimentSection:
     """Return the values of the section."""
-    if not facts.has_experiments:
+    if not facts.results.has_experiments:
         return ExperimentSection()
     analyses = facts.results.analyses
     averages = Averages(facts.results.all_measures)

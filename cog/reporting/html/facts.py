@@ -17,7 +17,7 @@ from cog.results.official import Match
 from cog.results.published import CATEGORY_LABELS, MODELS, REFERENCE, SOURCES
 from cog.results.query import QueryResult
 from cog.results.ranking import Place
-from cog.results.scores import LOGREG, RUNS, SeedAverage, dataset_key, grouped, natural_key, of_metric
+from cog.results.scores import RUNS, SeedAverage, dataset_key, grouped, natural_key, of_metric
 from cog.results.search_history import FeatureDescription
 
 
@@ -136,11 +136,6 @@ class Facts:
     results: QueryResult
 
     @property
-    def has_experiments(self) -> bool:
-        """Whether there is more than logistic regression on all features."""
-        return _has_experiments(self.results)
-
-    @property
     def baseline_label(self) -> str:
         """How the page calls the model that own ones are compared with; "" without any."""
         if self.baseline is None or self.baseline.own:
@@ -203,7 +198,7 @@ def collect(
         CogError: no result of the baseline on the page.
     """
     root = root or "<models_root_dir>"
-    if not results.cells and _has_experiments(results):
+    if not results.cells and results.has_experiments:
         # The published classifiers are not what the page is about.
         published = ()
     features = search_history.features_of(results.runs)
@@ -233,10 +228,6 @@ def collect(
         notices=tuple(notices),
         results=results,
     )
-
-
-def _has_experiments(results: QueryResult) -> bool:
-    return any(average.evaluation != LOGREG for average in results.all_measures)
 
 
 def _own_models(

@@ -28,7 +28,7 @@ def headline(facts: Facts) -> list[str]:
     """Say what the page is about, and which of several models is the best."""
     own = facts.own
     if not own:
-        if facts.has_experiments and not facts.published:
+        if facts.results.has_experiments and not facts.published:
             return [
                 "There are no linear classifiers here; what follows are the results of other experiments."
             ]
