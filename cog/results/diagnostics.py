@@ -110,13 +110,7 @@ def run_settings(run: Run) -> dict[str, Any]:
 def _differing(
     label: str, values: Iterable[tuple[Any, _Item]], describe: Callable[[_Item], str]
 ) -> list[str]:
-    """Return a line for each value of a property when there are several; unknown values do not count.
-
-    Args:
-        label: of the property.
-        values: with the items that have them.
-        describe: returns an item in words; called for those that are named.
-    """
+    """Return a line for each value of a property when there are several; unknown values do not count."""
     shown: dict[str, list[_Item]] = {}
     for group in grouped(values, lambda pair: repr(pair[0])).values():  # of thousands of values, few differ
         text = plain(group[0][0])

@@ -446,7 +446,6 @@ def _short(value: Any) -> str:
 
 
 def _name(is_name: Callable[[str], bool], expected: str) -> Callable[[Any, str], str]:
-    """Return a check of names."""
 
     def check(value: Any, name: str) -> str:
         _require(isinstance(value, str) and len(value) <= 255 and is_name(value), name, value, expected)

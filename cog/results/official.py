@@ -313,7 +313,6 @@ def _lines(places: Mapping[tuple[str, str], Sequence[str]]) -> list[str]:
 
 
 def _first(texts: Sequence[str], noun: str) -> str:
-    """Return the first texts, and how many more there are."""
     n_more = len(texts) - _NAMED
     return "; ".join([*texts[:_NAMED], *([f"and {n_more} more {noun}"] if n_more > 0 else [])])
 

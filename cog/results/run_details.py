@@ -127,12 +127,7 @@ def _interned(value: Any) -> str | None:
 
 
 def _shared(value: Any, convert: Callable[[Any], Any]) -> Any:
-    """Return what an entry of a record is kept as: what hundreds of thousands of runs say is converted and kept once.
-
-    Args:
-        value: of JSON.
-        convert: what becomes of it.
-    """
+    """Return a converted entry of a record; what hundreds of thousands of runs say is converted and kept once."""
     key = convert, marshal.dumps(value, 2)  # of version 2: equal bytes for equal values
     kept = _KEPT.get(key)
     if kept is None:

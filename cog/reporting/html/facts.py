@@ -336,9 +336,6 @@ def _choose_baseline(
     """Return the wanted model, or the best published one that has seen nothing beyond IN-1K, as it was run if it was.
 
     Without published ones: the paper's reference if it was run, else the model with the most results and the highest.
-
-    Raises:
-        CogError: no result of the wanted model.
     """
     if len(own) < 2:
         return None

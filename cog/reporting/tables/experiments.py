@@ -184,7 +184,6 @@ def interval_notes(averages: Averages, shown: Iterable[SeedAverage]) -> tuple[No
 
 
 def _interval_note(key: Key) -> str:
-    """Return what the interval of a number is."""
     metric = metric_info.describe(*key)
     if metric.shows_range:
         return metric.note
@@ -238,7 +237,6 @@ def _by_column(averages: Averages, families: Mapping[str, Sequence[Key]]) -> Ite
 
 
 def _classifiers(averages: Averages, fits: Callable[[ClassifierName], bool], *metrics: str) -> list[Key]:
-    """Return the numbers of the classifiers that fit."""
     return [
         key
         for key in averages.keys

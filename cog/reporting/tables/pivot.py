@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,8 +36,9 @@ class Averages:
     Args:
         averages: of any numbers.
         models: rows, in this order, also of those of which nothing is known; None: see :func:`order_rows`.
-        datasets: those shown; None: all there are. In the order of :func:`cog.results.scores.dataset_key`.
-        n_shots: those shown; None: all there are. All images first, then rising.
+        datasets: columns, also of which nothing is known; None: all there are. In the order of
+            :func:`cog.results.scores.dataset_key`.
+        n_shots: the same of numbers of shots. All images first, then rising.
         others: further averages that a view may refer to (of a baseline), not shown.
         interval_over: what varies in intervals of accuracies and differences, one of
             :data:`cog.results.uncertainty.OVER`.
@@ -55,12 +55,7 @@ class Averages:
         interval_over: str = uncertainty.CONCEPTS,
     ) -> None:
         self.interval_over = interval_over
-        wanted = [
-            (operator.attrgetter(name), frozenset(values))
-            for name, values in (("model", models), ("dataset", datasets), ("n_shot", n_shots))
-            if values is not None
-        ]
-        self.shown = [average for average in averages if all(of(average) in values for of, values in wanted)]
+        self.shown = list(averages)
         self.others = list(others)
         self._at: dict[tuple[Row, str, Key], SeedAverage] = {}
         self._datasets: dict[Key, set[str]] = {}
