@@ -92,17 +92,16 @@ def _print_spread(args: argparse.Namespace) -> int:
     from cog import config
     from cog.reporting.show import LIMITED
     from cog.reporting.tables import other_data, writers
-    from cog.results import find, split_spread
+    from cog.results import find
 
     cfg = config.get_cfg(model_name=args.model, opts=args.opts)
     averages = find.top1_of_model(args.models_root_dir, args.model, cfg, seeds=args.seeds)
-    spreads = [spread for spread in split_spread.spreads(averages) if spread.dataset in args.dataset]
-    if not spreads:
+    table = other_data.of_splits(averages, args.dataset)
+    if not table.rows:
         raise CogError(
             f"no data set among {' '.join(args.dataset)} has runs on two splits; make them with --split_seed 1 2, and "
             "run logreg.py on NAME_split1 and NAME_split2"
         )
-    table = other_data.of_splits(spreads)
     if limit := getattr(args, "limit", 0):
         table = dataclasses.replace(table, notes=(writers.Note(LIMITED.format(limit)), *table.notes))
     sys.stdout.write(writers.draw([table], "text"))

@@ -313,11 +313,7 @@ def _place(variant: str, model: str, dataset: str, n_shot: int) -> str:
 
 
 def _check_epochs(results: QueryResult, *, allow: bool) -> None:
-    """Refuse to average seeds that were trained for different numbers of epochs, unless told to.
-
-    Raises:
-        CogError: when some were, of averages that are shown or that others are relative to, and ``allow`` is False.
-    """
+    """Refuse to average seeds that were trained for different numbers of epochs, unless told to."""
     averaged = [("", average) for average in (*results.cells, *results.others)]
     averaged += [
         (name, average)

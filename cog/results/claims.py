@@ -37,6 +37,10 @@ FARTHEST = LEVELS[-1]
 _TRANSFORMERS = ("t2tvit_t14", "deit_small", "deit_small_distilled", "deit_base_distilled_384")
 _SEARCHED = ("nat_m4", "efficientnet_b1", "efficientnet_b4")
 _DISTILLED = (("deit_small_distilled", "deit_small"), ("mealv2_resnet50", BASE))
+_SELF_SUPERVISED, _WITH_WEB_DATA = (
+    [model.name for model in published.MODELS.values() if model.category == category]
+    for category in ("self-supervision", "web-data")
+)
 _LABEL_MIXING = ("relabel_resnet50", "cutmix_resnet50", "mixup_resnet50", "manifold-mixup_resnet50")
 _TOP = "deit_base_distilled_384"
 
@@ -79,11 +83,6 @@ class Numbers:
         if first is None or second is None or not self._comparable.allows(first, second):
             return None
         return first, second
-
-    def category(self, name: str) -> list[str]:
-        """Return the models of a category of the paper, in its order."""
-        known = set(self.models)
-        return [m.name for m in published.MODELS.values() if m.category == name and m.name in known]
 
 
 @dataclass(frozen=True)
@@ -184,13 +183,13 @@ def _verdict(n_against: int, n_cases: int) -> str:
 
 def judge_all(numbers: Numbers) -> list[Finding]:
     """Decide all statements by the numbers of one source."""
-    cases = [(claim, case) for claim in CLAIMS for case in claim.cases(numbers)]
-    adjusted = iter(uncertainty.holm([case.p for _, case in cases if case.p is not None]))
-    by_claim: dict[str, list[Case]] = {}
-    for claim, case in cases:
-        p = None if case.p is None else next(adjusted)
-        by_claim.setdefault(claim.name, []).append(dataclasses.replace(case, p=p))
-    return [_judge(claim, by_claim.get(claim.name, [])) for claim in CLAIMS]
+    cases = [list(claim.cases(numbers)) for claim in CLAIMS]
+    adjusted = iter(uncertainty.holm([case.p for group in cases for case in group if case.p is not None]))
+    corrected = [
+        [case if case.p is None else dataclasses.replace(case, p=next(adjusted)) for case in group]
+        for group in cases
+    ]
+    return list(map(_judge, CLAIMS, corrected))
 
 
 def judge_published() -> list[Finding]:
@@ -244,7 +243,7 @@ def _extreme(cases: Sequence[Case], place: str, *, of: Callable[..., Case]) -> C
 
 
 def _above(
-    pairs: Callable[[Numbers], Iterable[tuple[str, str]]],
+    pairs: Sequence[tuple[str, str]],
     datasets: Sequence[str],
     shots: Sequence[int] = (0,),
     **bounds: float,
@@ -252,26 +251,22 @@ def _above(
     """Return cases: the first model of each pair is above the second, or the gap between them is within ``bounds``."""
 
     def cases(numbers: Numbers) -> Iterator[Case]:
-        for (model, other), dataset, n_shot in itertools.product(pairs(numbers), datasets, shots):
+        for (model, other), dataset, n_shot in itertools.product(pairs, datasets, shots):
             if pair := numbers.pair(model, other, dataset, n_shot):
                 yield _case(_place(model, dataset, n_shot), [(1, *pair)], **(bounds or {"low": 0.0}))
 
     return cases
 
 
-def _to_base(*models: str) -> Callable[[Numbers], Iterable[tuple[str, str]]]:
-    return lambda numbers: [(model, BASE) for model in models]
+def _to_base(models: Iterable[str]) -> list[tuple[str, str]]:
+    return [(model, BASE) for model in models]
 
 
-def _category_to_base(name: str) -> Callable[[Numbers], Iterable[tuple[str, str]]]:
-    return lambda numbers: [(model, BASE) for model in numbers.category(name)]
-
-
-def _gain(models: Callable[[Numbers], Iterable[str]], **bounds: float) -> Callable[[Numbers], Iterator[Case]]:
+def _gain(models: Iterable[str], **bounds: float) -> Callable[[Numbers], Iterator[Case]]:
     """Return cases: from IN-1K to the farthest level, models gain against the base (or as the bounds say)."""
 
     def cases(numbers: Numbers) -> Iterator[Case]:
-        for model in models(numbers):
+        for model in models:
             near, far = (numbers.pair(model, BASE, dataset) for dataset in (IN1K, FARTHEST))
             if near and far:
                 yield _case(model, [(1, *far), (-1, *near)], **(bounds or {"low": 0.0}))
@@ -332,7 +327,7 @@ def _loses_25_to_35(numbers: Numbers) -> Iterator[Case]:
 
 def _best_without_labels(numbers: Numbers) -> Iterator[Case]:
     for n_shot in (*SHOTS, 0):
-        pairs = {m: numbers.pair(m, BASE, FARTHEST, n_shot) for m in numbers.category("self-supervision")}
+        pairs = {m: numbers.pair(m, BASE, FARTHEST, n_shot) for m in _SELF_SUPERVISED}
         # As good is no worse.
         if gaps := [_case(m, [(1, *pair)], low=-2 * _BINARY) for m, pair in pairs.items() if pair]:
             yield _extreme(gaps, _place("", FARTHEST, n_shot), of=max)
@@ -367,35 +362,35 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("distance", "4.2.1", "accuracy falls from IN-1K to L5, level by level, for every model", _falls),
     Claim(
         "self-supervised above", "4.2.1", "self-supervised models are above ResNet-50 on L5",
-        _above(_category_to_base("self-supervision"), [FARTHEST]),
+        _above(_to_base(_SELF_SUPERVISED), [FARTHEST]),
     ),
     Claim(
         "self-supervised gain", "4.2.1", "self-supervised models gain on ResNet-50 from IN-1K to L5",
-        _gain(lambda numbers: numbers.category("self-supervision")),
+        _gain(_SELF_SUPERVISED),
     ),
     Claim(
         "transformers lose", "4.2.1", "visual transformers lose to ResNet-50 from IN-1K to L5",
-        _gain(lambda numbers: _TRANSFORMERS, high=0.0),
+        _gain(_TRANSFORMERS, high=0.0),
     ),
     Claim(
         "web data", "4.2.1", "models with web data are above ResNet-50 on every level",
-        _above(_category_to_base("web-data"), LEVELS),
+        _above(_to_base(_WITH_WEB_DATA), LEVELS),
     ),
     Claim(
         "distillation", "4.2.1", "distilled models are above what they were distilled without, on every level",
-        _above(lambda numbers: _DISTILLED, LEVELS),
+        _above(_DISTILLED, LEVELS),
     ),
     Claim(
         "searched", "4.2.1", "searched architectures (NAT, EfficientNets) are above ResNet-50 on every level",
-        _above(_to_base(*_SEARCHED), LEVELS),
+        _above(_to_base(_SEARCHED), LEVELS),
     ),
     Claim(
         "label mixing helps near", "4.2.1", "ReLabel, CutMix and MixUps are above ResNet-50 on IN-1K",
-        _above(_to_base(*_LABEL_MIXING), [IN1K]),
+        _above(_to_base(_LABEL_MIXING), [IN1K]),
     ),
     Claim(
         "label mixing hurts far", "4.2.1", "ReLabel, CutMix and MixUps are below ResNet-50 on every level",
-        _above(_to_base(*_LABEL_MIXING), LEVELS, high=0.0),
+        _above(_to_base(_LABEL_MIXING), LEVELS, high=0.0),
     ),
     Claim(
         "top overall", "4.2.1", "DeiT-B-distilled is above every other model there, in the mean over the six data sets",
@@ -403,19 +398,19 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "few-shot transformers", "4.2.2", "with few images, visual transformers are above ResNet-50 on L5",
-        _above(_to_base(*_TRANSFORMERS), [FARTHEST], SHOTS),
+        _above(_to_base(_TRANSFORMERS), [FARTHEST], SHOTS),
     ),
     Claim(
         "few-shot transformers by", "4.2.2", "... by 3 to 4 points",
-        _above(_to_base(*_TRANSFORMERS), [FARTHEST], SHOTS, low=3 - _ROUNDING, high=4 + _ROUNDING),
+        _above(_to_base(_TRANSFORMERS), [FARTHEST], SHOTS, low=3 - _ROUNDING, high=4 + _ROUNDING),
     ),
     Claim(
         "few-shot distillation", "4.2.2", "with few images, distilled models are above undistilled on every level",
-        _above(lambda numbers: _DISTILLED, LEVELS, SHOTS),
+        _above(_DISTILLED, LEVELS, SHOTS),
     ),
     Claim(
         "few-shot EfficientNet", "4.2.2", "EfficientNet-B4 is above ResNet-50 on every level, for any number of images",
-        _above(_to_base("efficientnet_b4"), LEVELS, (*SHOTS, 0)),
+        _above(_to_base(["efficientnet_b4"]), LEVELS, (*SHOTS, 0)),
     ),
     Claim(
         "few-shot NAT", "4.2.2", "with few images far from IN-1K (L3 to L5), NAT-M4 is above every other model there",
@@ -423,10 +418,10 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "few-shot bigger", "4.2.2", "with few images, ResNet-152 is above ResNet-50 on every level",
-        _above(_to_base("sup_resnet152"), LEVELS, SHOTS),
+        _above(_to_base(["sup_resnet152"]), LEVELS, SHOTS),
     ),
     Claim(
-        "few-shot VGG-19", "4.2.2", "... and so is VGG-19", _above(_to_base("sup_vgg19"), LEVELS, SHOTS),
+        "few-shot VGG-19", "4.2.2", "... and so is VGG-19", _above(_to_base(["sup_vgg19"]), LEVELS, SHOTS),
     ),
     Claim("deviation", "B.3", "deviations over seeds are mostly below 0.2", _deviations),
     Claim(

@@ -207,16 +207,15 @@ def _comparison(item: Difference) -> tuple[Hashable, ...]:
     return models, item.average.dataset, item.average.n_shot, item.average.metric
 
 
-def within(mean: float, other_mean: float, deviation: float, *, rounding: float = PUBLISHED_ROUNDING) -> bool:
-    """Whether two means agree within the combined deviation.
+def within(mean: float, other_mean: float, deviation: float) -> bool:
+    """Whether two means agree within the combined deviation and the rounding of the published one.
 
     Args:
         mean: one mean, in percent.
         other_mean: a published mean.
-        deviation: combined deviation.
-        rounding: how far the published mean may be off by rounding; the deviation's own rounding is left aside.
+        deviation: combined deviation, whose own rounding is left aside.
     """
-    return abs(mean - other_mean) <= deviation + rounding + _BINARY
+    return abs(mean - other_mean) <= deviation + PUBLISHED_ROUNDING + _BINARY
 
 
 @dataclass(frozen=True)

@@ -118,11 +118,6 @@ def _encode(values: Sequence[int]) -> str:
 
 
 def _decode(text: Any, n: int) -> array[int]:
-    """Return the ``n`` numbers in a text.
-
-    Raises:
-        ValueError: when the text does not contain exactly ``n`` numbers.
-    """
     if not isinstance(text, str) or not 0 < n <= len(text):
         raise ValueError(f"no text with {n} numbers")
     content = base64.b64decode(text, validate=True)  # its error is a ValueError

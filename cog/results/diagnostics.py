@@ -110,17 +110,10 @@ def run_settings(run: Run) -> dict[str, Any]:
 def _differing(
     label: str, values: Iterable[tuple[Any, _Item]], describe: Callable[[_Item], str]
 ) -> list[str]:
-    """Return a line for each value of a property if there are several values; unknown values do not count.
-
-    Args:
-        label: label of the property.
-        values: pairs of a value and an item with this value.
-        describe: function that returns an item in words; called for the named items only.
-    """
+    """Return a line for each value of a property when there are several; unknown values do not count."""
     shown: dict[str, list[_Item]] = {}
-    for group in grouped(
-        values, lambda pair: repr(pair[0])
-    ).values():  # thousands of values, few distinct ones
+    # There are thousands of values, but few distinct ones.
+    for group in grouped(values, lambda pair: repr(pair[0])).values():
         text = plain(group[0][0])
         if text is not None:
             shown.setdefault(text, []).extend(item for _, item in group)

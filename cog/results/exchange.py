@@ -429,11 +429,7 @@ def _check_keys(
 
 def _require(fine: bool, name: str, value: Any, expected: str) -> None:
     if not fine:
-        raise _wrong(name, value, expected)
-
-
-def _wrong(name: str, value: Any, expected: str) -> _Invalid:
-    return _Invalid(f"{name} is {_short(value)}, expected {expected}")
+        raise _Invalid(f"{name} is {_short(value)}, expected {expected}")
 
 
 def _short(value: Any) -> str:
@@ -450,12 +446,10 @@ def _short(value: Any) -> str:
 
 
 def _name(is_name: Callable[[str], bool], expected: str) -> Callable[[Any, str], str]:
-    """Return a check of names; ``expected`` describes a valid name in messages."""
 
     def check(value: Any, name: str) -> str:
-        if isinstance(value, str) and len(value) <= 255 and is_name(value):
-            return value
-        raise _wrong(name, value, expected)
+        _require(isinstance(value, str) and len(value) <= 255 and is_name(value), name, value, expected)
+        return value
 
     return check
 
@@ -470,23 +464,22 @@ def _label(value: Any, name: str) -> str:
 
 
 def _number(value: Any, name: str) -> float:
-    if type(value) in (int, float) and -_TOO_LARGE < value < _TOO_LARGE:  # which NaN is not
-        return float(value)
-    raise _wrong(name, value, "a number")
+    fine = type(value) in (int, float) and -_TOO_LARGE < value < _TOO_LARGE  # which NaN is not
+    _require(fine, name, value, "a number")
+    return float(value)
 
 
 def _whole(value: Any, name: str) -> int:
-    if type(value) is int and 0 <= value < 1 << 63:
-        return value
-    raise _wrong(name, value, "a whole number")
+    _require(type(value) is int and 0 <= value < 1 << 63, name, value, "a whole number")
+    return value
 
 
 def _list_of(check: Callable[[Any, str], _T]) -> Callable[[Any, str], tuple[_T, ...]]:
     """Return a check of lists; for speed, the names of items are formatted only after an error."""
 
     def check_all(value: Any, name: str) -> tuple[_T, ...]:
-        if not isinstance(value, list) or len(value) > _MOST_SEEDS:
-            raise _wrong(name, value, f"a list of at most {_MOST_SEEDS} numbers")
+        fine = isinstance(value, list) and len(value) <= _MOST_SEEDS
+        _require(fine, name, value, f"a list of at most {_MOST_SEEDS} numbers")
         try:
             return tuple([check(item, name) for item in value])
         except _Invalid:

@@ -368,7 +368,6 @@ def _runs_in(
 def _seed_folders(
     folder: Path, wanted: Collection[int] | None, problems: list[Problem], *, missing_ok: bool = False
 ) -> Iterator[tuple[int, str]]:
-    """Yield seed and name of each run folder of an evaluation; add problems for folders with other names."""
     for entry in _scan(folder, problems, missing_ok=missing_ok):
         hidden = entry.name.startswith(".")
         if not (hidden or entry.name.startswith("seed")) or not _is_dir(entry):
@@ -433,12 +432,6 @@ def _read(folder: _Folder) -> tuple[Run | AnalysisRecord | None, list[Problem]]:
 
 
 def _read_analysis(folder: _Folder) -> AnalysisRecord:
-    """Return the result of an analysis.
-
-    Raises:
-        UnfinishedError: when there is no result yet.
-        CogError: when the file is not the record of this analysis.
-    """
     path, place = Path(folder.path), folder.place
     try:
         entries = sorted(os.listdir(path))

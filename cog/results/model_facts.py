@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from cog import constants
 from cog.errors import CogError, some
@@ -17,7 +18,8 @@ from cog.models import models_file as own_models
 from cog.models.pretraining import IN1K, UNKNOWN, pretraining
 from cog.models.spec import PRETRAINING
 from cog.results import published
-from cog.results.scores import RUNS
+from cog.results.scores import RUNS, SeedAverage
+from cog.results.search_history import FeatureDescription
 
 logger = logging.getLogger(__name__)
 
@@ -109,22 +111,23 @@ class ModelFacts:
 
 
 def read_model_facts(
-    recorded: Mapping[str, Mapping[str, str | None]],
+    features: Mapping[tuple[str, str, str], FeatureDescription],
+    stated: Iterable[SeedAverage] = (),
     path: str | os.PathLike[str] | None = None,
-    imported: Mapping[tuple[str, str], str] | None = None,
 ) -> ModelFacts:
     """Return what is known of models.
 
     Args:
-        recorded: ``pretraining``, ``label`` and ``group`` of each model; None and unknown words of the first count as
-            absent.
+        features: how features of runs were made, by model, data set and split; an unknown word for their pretraining
+            counts as absent.
+        stated: averages in imported files, which may say what their models have seen.
         path: the user's models, which come first; None: there is no such file. An entry that cannot be used is left
             out with a warning.
-        imported: pretraining of models in imported files, by name and source.
 
     Raises:
         CogError: an unusable file.
     """
+    recorded = {model: made for (model, *_), made in features.items()}
     own = {}
     for name, entry in (own_models.read(path) if path is not None else {}).items():
         try:
@@ -132,16 +135,18 @@ def read_model_facts(
         except CogError as error:
             logger.warning("%s; this entry is left out", error)
 
-    def texts(key: str) -> dict[str, str]:
-        found = {model: text for model, facts in recorded.items() if (text := facts.get(key))}
-        return found | {name: text for name, entry in own.items() if (text := getattr(entry, key))}
+    def texts(key: str, *groups: Mapping[str, Any]) -> dict[str, str]:
+        return {model: text for of in groups for model, facts in of.items() if (text := getattr(facts, key))}
 
-    known = {
-        model: text for model, facts in recorded.items() if (text := facts.get("pretraining")) in PRETRAINING
-    }
-    stated = {name: pretraining(name, path) for name in own}
-    stated_labels = {name: entry.label for name, entry in own.items() if entry.label}
-    return ModelFacts(known, stated, texts("label"), texts("group"), imported or {}, stated_labels)
+    known = texts("pretraining", recorded)
+    return ModelFacts(
+        recorded={model: text for model, text in known.items() if text in PRETRAINING},
+        stated={name: pretraining(name, path) for name in own},
+        labels=texts("label", recorded, own),
+        groups=texts("group", recorded, own),
+        imported={(a.model, a.source): a.pretraining for a in stated if a.pretraining is not None},
+        stated_labels=texts("label", own),
+    )
 
 
 def shows_levels(datasets: Iterable[str]) -> bool:

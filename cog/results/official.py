@@ -210,9 +210,8 @@ class Comparable:
             return ""
         paper = any(source in published.SOURCES.values() for _, source, _ in self.verdicts)
         reasons = [f"{reason} ({_listing(group)})" for reason, group in places.items()]
-        more = f"; and {len(reasons) - _NAMED} more such differences" if len(reasons) > _NAMED else ""
         other = "published numbers" if paper else "results on the benchmark's data"
-        return f"not compared with {other}: {'; '.join(reasons[:_NAMED])}{more}"
+        return f"not compared with {other}: {_first(reasons, 'such differences')}"
 
     @property
     def unverified_places(self) -> list[str]:
@@ -226,7 +225,7 @@ class Comparable:
         if not (lines := self.unverified_places):
             return ""
         return (
-            f"unverified: {_some(lines)}; the file does not say how many classes and images these are on, so "
+            f"unverified: {_first_models(lines)}; the file does not say how many classes and images these are on, so "
             "the benchmark's are assumed"
         )
 
@@ -254,13 +253,9 @@ class Comparable:
     @property
     def mixed(self) -> str:
         """Say in one line what is on different classes; "" when nothing is."""
-        apart = self.mixed_places
-        more = f"; and {len(apart) - _NAMED} more such sets of models" if len(apart) > _NAMED else ""
-        return (
-            f"on different classes, not compared with each other: {'; '.join(apart[:_NAMED])}{more}"
-            if apart
-            else ""
-        )
+        if not (apart := self.mixed_places):
+            return ""
+        return f"on different classes, not compared with each other: {_first(apart, 'such sets of models')}"
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -323,11 +318,14 @@ def _lines(places: Mapping[tuple[str, str], Sequence[str]]) -> list[str]:
     ]
 
 
-def _some(lines: Sequence[str]) -> str:
-    n_more = len(lines) - _NAMED
-    more = f"; and {n_more} more model{'s' * (n_more > 1)}" if n_more > 0 else ""
-    return "; ".join(lines[:_NAMED]) + more
+def _first(texts: Sequence[str], noun: str) -> str:
+    n_more = len(texts) - _NAMED
+    return "; ".join([*texts[:_NAMED], *([f"and {n_more} more {noun}"] if n_more > 0 else [])])
+
+
+def _first_models(lines: Sequence[str]) -> str:
+    return _first(lines, "model" if len(lines) == _NAMED + 1 else "models")
 
 
 def _listing(places: Mapping[tuple[str, str], Sequence[str]]) -> str:
-    return _some(_lines(places))
+    return _first_models(_lines(places))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,6 @@ from cog.results.scores import (
     single,
     without_single_std,
 )
-from cog.results.search_history import FeatureDescription
 
 #: Categories of models: those of the paper, and ``custom`` for other models.
 CATEGORIES = (*published.CATEGORY_LABELS, "custom")
@@ -155,6 +154,11 @@ class QueryResult:
     variants: dict[str, list[Run]] = field(default_factory=dict)
     model_facts: ModelFacts = field(default_factory=ModelFacts)
 
+    @property
+    def has_experiments(self) -> bool:
+        """Whether there is more than logistic regression on all features."""
+        return any(average.evaluation != LOGREG for average in self.all_measures)
+
 
 def category(model: str) -> str:
     """Return the category of a model: that of the paper, or ``custom``."""
@@ -237,23 +241,7 @@ def gather(
         variants={
             name: kept for name, group in variants.items() if (kept := list(filter(selection.wants, group)))
         },
-        model_facts=_facts(features, stated, selection.models_file),
-    )
-
-
-def _facts(
-    features: Mapping[tuple[str, str, str], FeatureDescription],
-    stated: Iterable[SeedAverage],
-    models_file: str | None = None,
-) -> ModelFacts:
-    """Return what descriptions of features, imported numbers and the user's file say of models."""
-    return read_model_facts(
-        {
-            key[0]: {"pretraining": made.pretraining, "label": made.label, "group": made.group}
-            for key, made in features.items()
-        },
-        models_file,
-        {(a.model, a.source): a.pretraining for a in stated if a.pretraining is not None},
+        model_facts=read_model_facts(features, stated, selection.models_file),
     )
 
 
@@ -320,7 +308,7 @@ def read_scores(
     stated += published.averages(paper) if paper is not None else []
     # A shared file may contain published numbers as well.
     scores += single(a for a in dict.fromkeys(stated) if wanted.wants_dataset(a.model, a.dataset))
-    return sorted(scores, key=_sort_key), everything.problems, _facts(features, stated)
+    return sorted(scores, key=_sort_key), everything.problems, read_model_facts(features, stated)
 
 
 def _sort_key(score: Score) -> tuple[Any, ...]:

@@ -39,13 +39,11 @@ class Details:
         train_features_file: path of the training features during the run.
         test_features_file: path of the test features during the run.
         n_classes: number of classes.
-        feature_dim: dimensions of the features.
         rows: numbers of samples: ``search_train``, ``search_val``, ``final_train``, ``test``.
         n_trials: trials of the search that were recorded.
         n_trials_diverged: how many of them diverged.
         n_trials_tied: how many are about as good as the best one (:mod:`cog.results.ties`).
-        best_trial: number of the trial whose pair was used; None without a search.
-        best_val_top1: its accuracy on the held-out part, in percent.
+        best_val_top1: accuracy of the trial whose pair was used on the held-out part, in percent.
         seconds: duration of search and final training together.
         versions: versions of Python packages.
         device: ``cpu``, ``cuda:0``, ...
@@ -60,12 +58,10 @@ class Details:
     train_features_file: str | None = None
     test_features_file: str | None = None
     n_classes: int | None = None
-    feature_dim: int | None = None
     rows: Mapping[str, int] = field(default_factory=dict)
     n_trials: int = 0
     n_trials_diverged: int = 0
     n_trials_tied: int = 0
-    best_trial: int | None = None
     best_val_top1: float | None = None
     seconds: float = 0.0
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -85,8 +81,6 @@ def read_details(record: Mapping[str, Any]) -> Details:
     """
     identity = _mapping(record.get("identity"))
     trials = [trial for trial in _sequence(record.get("trials")) if isinstance(trial, dict)]
-    best_trial = record.get("best_trial")
-    best_trial = best_trial if type(best_trial) is int else None
     return Details(
         settings=_shared(
             {key: value for key, value in identity.items() if type(value) is not dict}, _settings
@@ -96,16 +90,16 @@ def read_details(record: Mapping[str, Any]) -> Details:
         train_features_file=_interned(record.get("train_features")),
         test_features_file=_interned(record.get("test_features")),
         n_classes=whole(record.get("n_classes")),
-        feature_dim=whole(record.get("feature_dim")),
         rows=_shared(record.get("rows"), _whole_numbers),
         n_trials=len(trials) or whole(record.get("n_trials")) or 0,
         n_trials_tied=len(ties.tied(list(map(_val_top1, trials)))) or whole(record.get("n_trials_tied")) or 0,
         n_trials_diverged=sum([trial.get("diverged") is True for trial in trials])
         or whole(record.get("n_trials_diverged"))
         or 0,
-        best_trial=best_trial,
         best_val_top1=number(
-            _numbered(trials, best_trial).get("val_top1") if trials else record.get("best_val_top1")
+            _numbered(trials, record.get("best_trial")).get("val_top1")
+            if trials
+            else record.get("best_val_top1")
         ),
         seconds=sum(max(number(value) or 0.0, 0.0) for value in _mapping(record.get("seconds")).values()),
         versions=_shared(record.get("versions"), texts),
@@ -120,13 +114,10 @@ def image_list_of_test(details: Details) -> str | None:
     return text(details.test_features.get("image_list_sha256"))
 
 
-def _numbered(trials: Sequence[Mapping[str, Any]], wanted: int | None) -> Mapping[str, Any]:
+def _numbered(trials: Sequence[Mapping[str, Any]], wanted: Any) -> Mapping[str, Any]:
     """Return the last trial of a number."""
-    for trial in reversed(trials):
-        n = trial.get("number")
-        if type(n) is int and n == wanted:
-            return trial
-    return {}
+    known = (trial for trial in reversed(trials) if type(wanted) is int and trial.get("number") == wanted)
+    return next(known, {})
 
 
 def _interned(value: Any) -> str | None:
@@ -136,12 +127,7 @@ def _interned(value: Any) -> str | None:
 
 
 def _shared(value: Any, convert: Callable[[Any], Any]) -> Any:
-    """Return a converted entry of a record; equal entries of hundreds of thousands of runs share one object.
-
-    Args:
-        value: value from JSON.
-        convert: conversion of the value.
-    """
+    """Return a converted entry of a record; equal entries of hundreds of thousands of runs share one object."""
     key = convert, marshal.dumps(value, 2)  # format 2 has equal bytes for equal values
     kept = _KEPT.get(key)
     if kept is None:

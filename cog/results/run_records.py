@@ -56,8 +56,8 @@ _TOLERANCE_PERCENT = 1e-3
 
 #: Entries of results.json that :func:`read_details` and tables need; trials are summarized as :data:`COUNTED`.
 _SUMMARIZED = (
-    "status", "seed", "n_shot", "final", "identity", "train_features", "test_features", "n_classes", "feature_dim",
-    "rows", "best_trial", "seconds", "versions", "device", "precision", "finished",
+    "status", "seed", "n_shot", "final", "identity", "train_features", "test_features", "n_classes", "rows",
+    "seconds", "versions", "device", "precision", "finished",
 )  # fmt: skip
 
 # In bytes; a record of 30 trials takes 8 kB.

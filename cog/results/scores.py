@@ -180,9 +180,7 @@ def average(scores: Iterable[Score], *, expected_seeds: Iterable[int] = ()) -> l
         CogError: when a combination has two scores of the same seed, or both an average and single seeds.
     """
     expected = sorted(set(expected_seeds))
-    groups = grouped(
-        scores, operator.attrgetter("model", "dataset", "evaluation", "metric", "n_shots", "source")
-    )
+    groups = grouped(scores, operator.attrgetter(*PLACE))
     return [_average(group, expected) for group in groups.values()]
 
 

@@ -11,7 +11,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -157,17 +157,8 @@ def _digest(value: Any) -> str | None:
     return value if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) else None
 
 
-#: How entries of ``features.json`` are read.
-_ENTRIES: dict[Callable[[Any], Any], tuple[str, ...]] = {
-    whole: ("n_images", "n_classes", "n_failed"),
-    number: ("seconds", "images_per_second"),
-    text: (
-        "checkpoint_sha256", "loader", "profile", "variant", "precision", "pretraining", "label", "group",
-        "image_list_sha256",
-        "images_root", "device", "finished",
-    ),
-    _digest: ("class_list_sha256",),  # which goes into exported files
-}  # fmt: skip
+# How entries of features.json are read, by the type of the field.
+_ENTRIES: dict[str, Callable[[Any], Any]] = {"int | None": whole, "float | None": number, "str | None": text}
 
 
 def _read_features(folder: Path, dataset: str, split: str) -> FeatureDescription | None:
@@ -175,15 +166,17 @@ def _read_features(folder: Path, dataset: str, split: str) -> FeatureDescription
     if data is None:
         return None
     is_published = data.get("checkpoint_is_published")
-    return FeatureDescription(
-        dataset=dataset,
-        split=split,
-        folder=folder,
-        checkpoint_is_published=is_published if isinstance(is_published, bool) else None,
-        preprocessing=_preprocessing(data.get("preprocessing")),
-        versions=texts(data.get("versions")),
-        **{name: check(data.get(name)) for check, names in _ENTRIES.items() for name in names},
-    )
+    others: dict[str, Any] = {
+        "dataset": dataset,
+        "split": split,
+        "folder": folder,
+        "checkpoint_is_published": is_published if isinstance(is_published, bool) else None,
+        "preprocessing": _preprocessing(data.get("preprocessing")),
+        "class_list_sha256": _digest(data.get("class_list_sha256")),  # which goes into exported files
+        "versions": texts(data.get("versions")),
+    }
+    entries = ((f.name, str(f.type)) for f in fields(FeatureDescription) if f.name not in others)
+    return FeatureDescription(**others, **{name: _ENTRIES[kind](data.get(name)) for name, kind in entries})
 
 
 def _preprocessing(data: Any) -> str | None:

@@ -60,13 +60,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from cog.results.concept_counts import ConceptCounts
 
+#: Of all intervals.
 CONFIDENCE = 0.95
 
 #: Sources of variation beside seeds: concepts with their images, or images within concepts.
@@ -87,16 +88,12 @@ class Estimate:
         low: lower end of the interval.
         high: upper end.
         p: of a difference, two-sided p-value of its being 0: the interval of confidence 1 - p ends at 0; else None.
-        n_concepts: concepts that it rests on.
-        n_seeds: seeds that it rests on.
     """
 
     mean: float
     low: float
     high: float
-    p: float | None
-    n_concepts: int
-    n_seeds: int
+    p: float | None = None
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -104,15 +101,12 @@ class Estimate:
         return self.low, self.high
 
 
-def accuracy(
-    runs: Sequence[ConceptCounts], *, over: str = CONCEPTS, confidence: float = CONFIDENCE
-) -> Estimate | None:
+def accuracy(runs: Sequence[ConceptCounts], *, over: str = CONCEPTS) -> Estimate | None:
     """Return the mean accuracy of runs on the same data with its interval.
 
     Args:
         runs: one for each seed.
         over: what varies, one of ``OVER``.
-        confidence: of the interval, in (0, 1).
 
     Returns:
         Estimate in percent; None when the runs are on different images, or on a single concept; over images also when
@@ -134,9 +128,8 @@ def accuracy(
         strata = None if answers is None else _strata(answers, _labels(images), images / total)
         if strata is None:
             return None
-        found = _share(share, strata.parts, strata.shape, total, confidence, least=strata.least)
-        return replace(found, n_concepts=len(images))
-    return _share(share, _parts(_scaled(correct, images)), correct.shape, total, confidence)
+        return _share(share, strata.parts, strata.shape, total, least=strata.least)
+    return _share(share, _parts(_scaled(correct, images)), correct.shape, total)
 
 
 def mean_accuracy(accuracies: np.ndarray, n_images: int) -> Estimate | None:
@@ -161,7 +154,6 @@ def _share(
     parts: tuple[float, float],
     shape: tuple[int, int],
     total: float,
-    confidence: float = CONFIDENCE,
     *,
     least: float | None = None,
 ) -> Estimate:
@@ -169,19 +161,19 @@ def _share(
 
     ``least`` is the lower bound of the variance of the mean; None: the variance for independent images.
     """
-    n_seeds, n_concepts = shape
-    t_squared = _t_squared(n_concepts - 1, 1 - confidence)
+    degrees = _degrees(shape)
+    t_squared = _t_squared(degrees[0], 1 - CONFIDENCE)
     k = t_squared / total
     if 0 < share < 1:
         of_one = share * (1 - share)
         k = k if least is None else t_squared * least / 1e4 / of_one
-        k = max(k, _half_squared(parts, _degrees(shape), 1 - confidence) / 1e4 / of_one)
+        k = max(k, _half_squared(parts, degrees, 1 - CONFIDENCE) / 1e4 / of_one)
     center = (share + k / 2) / (1 + k)
     half = math.sqrt(k * share * (1 - share) + k * k / 4) / (1 + k)
     low, high = max(0.0, center - half), min(1.0, center + half)
     # If all answers are wrong, or all are right, an end equals the share up to rounding errors.
     low, high = min(low, share), max(high, share)
-    return Estimate(100 * share, 100 * low, 100 * high, None, n_concepts, n_seeds)
+    return Estimate(100 * share, 100 * low, 100 * high)
 
 
 def difference(
@@ -189,7 +181,6 @@ def difference(
     baseline: Sequence[ConceptCounts],
     *,
     over: str = CONCEPTS,
-    confidence: float = CONFIDENCE,
 ) -> Estimate | None:
     """Return the mean difference of two models on the same images, paired over concepts or images, and seeds.
 
@@ -197,7 +188,6 @@ def difference(
         runs: of the model, one for each seed.
         baseline: of the other one, with the same seeds in the same order.
         over: what varies, one of ``OVER``.
-        confidence: of the interval, in (0, 1).
 
     Returns:
         Estimate in points; None in the same cases as for :func:`accuracy`.
@@ -216,13 +206,11 @@ def difference(
         if answers is None or others is None:
             return None
         weights = images / images.sum()
-        return mean_difference_over_images(
-            answers - others, _labels(images), weights=weights, confidence=confidence
-        )
+        return mean_difference_over_images(answers - others, _labels(images), weights=weights)
     wins = _correct(runs) - _correct(baseline)
     total = float(images.sum())
     mean = 100 * float(wins.sum()) / len(runs) / total
-    return _around(mean, _parts(_scaled(wins, images)), wins.shape, _two_images(total), confidence)
+    return _around(mean, _parts(_scaled(wins, images)), wins.shape, _two_images(total))
 
 
 def mean_difference(differences: np.ndarray, n_images: int) -> Estimate | None:
@@ -247,7 +235,6 @@ def mean_difference_over_images(
     labels: np.ndarray,
     *,
     weights: np.ndarray | None = None,
-    confidence: float = CONFIDENCE,
 ) -> Estimate | None:
     """Return the mean difference of two models with its interval over images of the same concepts, and seeds.
 
@@ -255,7 +242,6 @@ def mean_difference_over_images(
         differences: -100, 0 or 100 by seed and image, float64 ``(S, N)``.
         labels: concept of each image, int64 ``(N,)``.
         weights: of the concepts 0 to C - 1 in the mean, float64 ``(C,)``; None: the same for all that have images.
-        confidence: of the interval, in (0, 1).
 
     Returns:
         Estimate in points; None when a concept has a single image.
@@ -263,8 +249,7 @@ def mean_difference_over_images(
     found = _strata(differences, labels, weights)
     if found is None:
         return None
-    estimate = _around(found.mean, found.parts, found.shape, _two_images(len(labels)), confidence)
-    return replace(estimate, n_concepts=len(np.unique(labels)))
+    return _around(found.mean, found.parts, found.shape, _two_images(len(labels)))
 
 
 class _Strata(NamedTuple):
@@ -357,7 +342,7 @@ def change(accuracy: Estimate, base: Estimate) -> Estimate | None:
     Returns:
         Estimate in percent; None when the base may be 0.
 
-    >>> found = change(Estimate(40.0, 36.0, 44.0, None, 1000, 5), Estimate(80.0, 78.0, 82.0, None, 1000, 5))
+    >>> found = change(Estimate(40.0, 36.0, 44.0), Estimate(80.0, 78.0, 82.0))
     >>> found.mean, round(found.low, 1), round(found.high, 1)
     (-50.0, -55.1, -44.8)
     """
@@ -369,8 +354,7 @@ def change(accuracy: Estimate, base: Estimate) -> Estimate | None:
     low = to_low and to_low / (product + math.sqrt(max(0.0, product**2 - to_low * from_high)))
     high = (product + math.sqrt(max(0.0, product**2 - to_high * from_low))) / from_low
     mean, low, high = (100 * (ratio - 1) for ratio in (accuracy.mean / base.mean, low, high))
-    n_concepts, n_seeds = min(accuracy.n_concepts, base.n_concepts), min(accuracy.n_seeds, base.n_seeds)
-    return Estimate(mean, low, high, None, n_concepts, n_seeds)
+    return Estimate(mean, low, high)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -461,7 +445,6 @@ def _around(
     parts: tuple[float, float],
     shape: tuple[int, int],
     few_images: float,
-    confidence: float = CONFIDENCE,
     *,
     most: float = 100.0,
 ) -> Estimate:
@@ -471,10 +454,9 @@ def _around(
     """
     parts = parts[0] + few_images, parts[1]
     degrees = _degrees(shape)
-    half = math.sqrt(_half_squared(parts, degrees, 1 - confidence))
-    n_seeds, n_concepts = shape
+    half = math.sqrt(_half_squared(parts, degrees, 1 - CONFIDENCE))
     low, high = min(mean, max(-most, mean - half)), max(mean, min(most, mean + half))
-    return Estimate(mean, low, high, _p_value(mean, parts, degrees), n_concepts, n_seeds)
+    return Estimate(mean, low, high, _p_value(mean, parts, degrees))
 
 
 def _two_images(total: float) -> float:

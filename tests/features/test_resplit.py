@@ -15,7 +15,6 @@ from cog.data import split_files
 from cog.errors import CogError
 from cog.features import feature_files, rearranged
 from cog.reporting.tables import other_data
-from cog.results import split_spread
 from cog.results.scores import SeedAverage
 
 N_TRAIN, N_TEST, N_CLASSES = 7, 3, 4
@@ -126,17 +125,17 @@ def test_spreads_by_definition():
 
     averages = [average(f"cog_l1_split{seed}", row) for seed, row in values.items()]
     averages += [average("cog_l1", (70.0, 71.0, 72.0)), average("cog_l2_split1", (1.0, 2.0, 3.0))]
-    (found,) = split_spread.spreads(averages)
+    ((label, entries),) = other_data.of_splits(averages, ["cog_l1", "cog_l2"]).rows
     table = np.array(list(values.values()))
-    assert (found.dataset, found.published, list(found.by_split)) == ("cog_l1", 71.0, [1, 2, 10])
-    assert found.over_splits == pytest.approx(table.mean(axis=1).std(ddof=1))
-    assert found.over_seeds == pytest.approx(math.sqrt(table.var(axis=1, ddof=1).mean()))
-    ((label, entries),) = other_data.of_splits([found]).rows
-    assert label == "m_x, cog_l1" and [entry.number for entry in entries[:2]] == ["71.00", "3"]
-    alone = split_spread.spreads(
-        [average(f"cog_l1_split{seed}", row[:1]) for seed, row in values.items()][:2]
-    )
-    assert math.isnan(alone[0].over_seeds) and math.isnan(alone[0].published)
+    over_splits = table.mean(axis=1).std(ddof=1)
+    over_seeds = math.sqrt(table.var(axis=1, ddof=1).mean())
+    assert label == "m_x, cog_l1"
+    numbers = (f"{number:.2f}" for number in (table.mean(), over_splits, over_seeds))
+    assert [entry.number for entry in entries] == ["71.00", "3", *numbers]
+    of_one_seed = [average(f"cog_l1_split{seed}", row[:1]) for seed, row in values.items()][:2]
+    ((_, (published, *_, spread)),) = other_data.of_splits(of_one_seed, ["cog_l1"]).rows
+    assert published is None and spread is None
+    assert other_data.of_splits(averages, ["cog_l2"]).rows == ()
 
 
 def test_labels_of_models_and_data_sets(root):

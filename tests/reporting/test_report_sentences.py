@@ -12,12 +12,11 @@ from cog.results import published, ranking
 from cog.results.comparison import judge
 
 PAPER = published.accuracies()
-LABELS = {name: model.label for name, model in published.MODELS.items()}
 
 
 def test_sentences_about_a_model_that_is_better_on_the_levels():
     cells = shifted_study({"in1k": -2.0, **{level: 4.0 + i for i, level in enumerate(constants.COG_LEVELS)}})
-    text = " ".join(sentences.describe_places(ranking.places(cells, PAPER), LABELS))
+    text = " ".join(sentences.describe_places(ranking.places(cells, PAPER)))
     better = sum(c.value > 73.8 for c in PAPER if (c.dataset, c.n_shot) == ("in1k", 0))
     assert f"73.8 ± 0.0 % on IN-1K, rank {better + 1} of 32" in text
     assert "deviation over seeds on IN-1K (−2.0) and all levels (+4.0 on L1 to +8.0 on L5)." in text
@@ -27,7 +26,7 @@ def test_sentences_about_a_model_that_is_better_on_the_levels():
 
 
 def test_sentences_do_not_claim_what_the_deviations_do_not_carry():
-    text = " ".join(sentences.describe_places(ranking.places(shifted_study({}), PAPER), LABELS))
+    text = " ".join(sentences.describe_places(ranking.places(shifted_study({}), PAPER)))
     words = (
         "within the combined deviation over seeds on IN-1K (0.0) and all levels (0.0). Whether other concepts"
     )
@@ -48,7 +47,7 @@ def test_a_published_model_is_compared_with_its_publication():
     places = ranking.places(cells, PAPER)
     [text] = sentences.describe_published(places)
     assert "further apart on L2 (+3.0)" in text
-    assert not any("Against ResNet50" in s for s in sentences.describe_places(places, LABELS))
+    assert not any("Against ResNet50" in s for s in sentences.describe_places(places))
     assert sentences.describe_published(ranking.places(shifted_study({}), PAPER)) == []
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from cog.commands import print_results
 from cog.reporting.tables import accuracies, layout, writers
-from cog.reporting.tables.layout import TableStyle
-from cog.reporting.tables.pivot import Averages, Slice, pivot
+from cog.reporting.tables.layout import Row, TableStyle
+from cog.reporting.tables.pivot import Averages, Column, pivot
 from cog.results import published
 from cog.results.scores import SeedAverage
 from cog.runtime.csv_text import csv_text
@@ -301,13 +301,12 @@ def tabulate(cells, quantity=accuracies.accuracy, metrics=("top1",), where="data
 def test_averages_are_told_apart_by_their_place():
     first, again, fewer = make(mean=50.0), make(mean=60.0), make(n_shot=8)
     averages = Averages([first, again, fewer])
-    place = {"model": "a_b", "source": "runs", "dataset": "in1k", "evaluation": "logreg", "metric": "top1"}
-    assert averages.get({**place, "n_shot": 0}) is first, "of several the first counts"
-    assert averages.get({**place, "n_shot": 1}) is None
-    rows, columns = averages.by_model, [Slice({"n_shot": n, "metric": "top1"}, str(n)) for n in (8, 0, 1)]
-    assert pivot(averages, rows, columns, {"dataset": "in1k", "evaluation": "logreg"}) == [
-        [fewer, first, None]
-    ]
+    row, top1 = Row("a_b", "runs"), {n: ("logreg", "top1", n) for n in (8, 0, 1)}
+    assert averages.rows == [row]
+    assert averages.at(row, "in1k", top1[0]) is first, "of several the first counts"
+    assert averages.at(row, "in1k", top1[1]) is None
+    columns = [Column(str(n), "in1k", key) for n, key in top1.items()]
+    assert pivot(averages, [row], columns) == [[fewer, first, None]]
 
 
 def test_ranks_with_ties_and_gaps():

@@ -130,7 +130,7 @@ def test_unpaired_differences_have_the_combined_deviation():
 def test_within():
     assert within(75.9, 75.8, 0.05) and within(75.85, 75.8, 0.0)
     assert not within(75.86, 75.8, 0.0) and not within(75.8, 75.9, 0.04)
-    assert within(75.8, 75.9, 0.1, rounding=0.0), "whatever 75.9 - 75.8 is in binary"
+    assert within(75.8, 75.95, 0.1), "whatever 75.95 - 75.8 is in binary"
 
 
 def test_cells_that_do_not_belong_together():

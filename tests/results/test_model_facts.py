@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from cog.errors import CogError
 from cog.results import published
 from cog.results.model_facts import ModelFacts, read_model_facts
+from cog.results.scores import SeedAverage
 
 
 def test_the_papers_own_web_models_are_marked():
@@ -14,12 +17,25 @@ def test_the_papers_own_web_models_are_marked():
     assert marked == ["ssup_resnet50", "swsup_resnet50", "mopro_resnet50", "clip_resnet50"]
 
 
+def features(**seen_by):
+    return {
+        (name, "in1k", "train"): SimpleNamespace(pretraining=text, label="L", group=None)
+        for name, text in seen_by.items()
+    }
+
+
+def averages(seen_by):
+    return [
+        SeedAverage(model, "in1k", "logreg", "top1", 0, 70.0, source=source, pretraining=text)
+        for (model, source), text in seen_by.items()
+    ]
+
+
 def test_the_users_file_comes_before_features_json_and_that_before_the_name(tmp_path):
     file = tmp_path / "models.yaml"
     file.write_text("my_net: {pretraining: IN-1K, label: Mine}\nclip_resnet50: {pretraining: IN-1K}\n")
-    seen_by = {"my_net": "web", "other_net": "IN-21K", "odd_net": "<b>", "none_net": None}
-    recorded = {name: {"pretraining": text, "label": "L", "group": None} for name, text in seen_by.items()}
-    known = read_model_facts(recorded, file)
+    recorded = features(my_net="web", other_net="IN-21K", odd_net="<b>", none_net=None)
+    known = read_model_facts(recorded, path=file)
     assert (known.label("my_net"), known.label("other_net")) == ("Mine", "L")
     assert (known.label("my_net", "friend.json"), known.label("other_net", "friend.json")) == (
         "Mine",
@@ -32,17 +48,17 @@ def test_the_users_file_comes_before_features_json_and_that_before_the_name(tmp_
     assert known.of("clip_resnet50", "paper v2") == "web", "the paper's numbers are of the paper's weights"
     assert known.of("other_net", "friend.json") == "unknown", "recorded beside the runs, not in the file"
     words = {("other_net", "friend.json"): "web", ("my_net", "friend.json"): "web"}
-    known = read_model_facts(recorded, file, words | {("clip_resnet50", "paper v2"): "IN-1K"})
+    known = read_model_facts(recorded, averages(words | {("clip_resnet50", "paper v2"): "IN-1K"}), file)
     assert known.of("other_net", "friend.json") == "web" and known.of("my_net", "friend.json") == "IN-1K"
     assert known.of("clip_resnet50", "paper v2") == "web" and known.of("other_net") == "IN-21K"
     with pytest.raises(CogError, match="does not exist"):
-        read_model_facts({}, tmp_path / "none.yaml")
+        read_model_facts({}, path=tmp_path / "none.yaml")
 
 
 def test_an_unusable_entry_is_left_out_with_a_warning(tmp_path, caplog):
     file = tmp_path / "models.yaml"
     file.write_text("bad_net: {pretraining: IN-2K}\nbare: {}\nmy_net: {pretraining: web, label: Mine}\n")
-    known = read_model_facts({"bad_net": {"pretraining": "IN-21K"}}, file)
+    known = read_model_facts(features(bad_net="IN-21K"), path=file)
     assert (known.of("my_net"), known.label("my_net")) == ("web", "Mine")
     assert known.of("bad_net") == "IN-21K", "as without the entry"
     first, second = caplog.messages

@@ -130,7 +130,7 @@ def test_figures_do_not_draw_other_data_beside_published_numbers(root, caplog):
 
     def drawn(own):
         (chart,) = figures.charts(own, paper, which=["fig3"], singles=False)
-        return chart, {(row["model"], row["source"]) for row in chart.rows()}
+        return chart, {(row["model"], row["source"]) for row in csv.DictReader(chart.csv().splitlines())}
 
     chart, found = drawn(cells)
     assert ("real_net", "runs") in found and ("dino_resnet50", "paper v2") in found

@@ -52,8 +52,7 @@ def test_every_cell_of_the_final_version(shared_dir):
         for row in rows
     ]
     for row in rows:
-        model = published.MODELS[row["model"]]
-        assert (model.paper_label, model.category) == (row["paper_label"], row["category"])
+        assert published.MODELS[row["model"]].category == row["category"]
 
 
 def test_models_table(shared_dir):
@@ -62,14 +61,12 @@ def test_models_table(shared_dir):
     for order, row in enumerate(rows):
         model = published.MODELS[row["model"]]
         assert model.order == order and model.name == row["model"]
-        assert model.paper_label == row["paper_label"] and model.table_label == row["table5_10_label"]
+        assert model.table_label == row["table5_10_label"]
         assert model.label == (row["paper_label"][2:] if order else "ResNet50")
         assert (model.category, model.marker) == (row["category"], row["matplotlib_marker"])
         assert model.color == (row["figure_color"] if order else "black")
         assert model.in_fig4 is (row["in_fig4"] == "yes")
         assert model.params_m == (float(row["params_M"]) if row["params_M"] else None)
-        assert (model.feature_dim, model.image_size) == (int(row["feature_dim"]), int(row["image_size"]))
-        assert model.extra_data == row["extra_data"]
     assert sum(model.in_fig4 for model in published.MODELS.values()) == 8
 
 

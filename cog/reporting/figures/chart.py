@@ -50,11 +50,10 @@ class Series:
     points: tuple[Point, ...]
     baseline: bool = False
 
-    def columns(self, ticks: Sequence[float]) -> tuple[list[float], list[float], list[float]]:
-        """Return x, value and std at ``ticks``; NaN where there is no point, which interrupts the line."""
-        at = {point.x: point for point in self.points}
-        values = [at[x].value if x in at else math.nan for x in ticks]
-        return list(ticks), values, [at[x].std if x in at else math.nan for x in ticks]
+    def values(self, ticks: Sequence[float]) -> list[float]:
+        """Return the values at ``ticks``; NaN where there is no point, which interrupts the line."""
+        at = {point.x: point.value for point in self.points}
+        return [at.get(x, math.nan) for x in ticks]
 
 
 @dataclass(frozen=True)
@@ -134,16 +133,15 @@ class Chart:
                 curves.setdefault((series.curve.source, series.curve.model, series.curve.label), series.curve)
         return list(curves.values())
 
-    def rows(self) -> Iterator[dict[str, str]]:
-        """Yield the data, one row per point of every panel, with the keys of ``CSV_COLUMNS``."""
-        for panel in self.panels():
-            for series in panel.series:
-                for point in series.points:
-                    yield dict(zip(CSV_COLUMNS, self._row(panel, series.curve, point), strict=True))
-
     def csv(self) -> str:
-        """Return the data as a CSV file with a header."""
-        return csv_text(CSV_COLUMNS, (row.values() for row in self.rows()))
+        """Return the data as a CSV file with a header, one row per point of every panel."""
+        rows = (
+            self._row(panel, series.curve, point)
+            for panel in self.panels()
+            for series in panel.series
+            for point in series.points
+        )
+        return csv_text(CSV_COLUMNS, rows)
 
     def _row(self, panel: Panel, curve: Curve, point: Point) -> tuple[str, ...]:
         cell, other = point.cell, point.reference

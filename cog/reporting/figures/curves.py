@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from cog.reporting.tables.layout import source_key
 from cog.reporting.tables.writers import printable
 from cog.results import published
 from cog.results.analysis_records import AnalysisRecord
-from cog.results.labels import METRIC_LABELS, shots_label
+from cog.results.labels import METRIC_LABELS
 from cog.results.model_facts import ModelFacts, shows_levels
 from cog.results.published import REFERENCE
 from cog.results.scores import LOGREG, RUNS, Key, SeedAverage, dataset_key
@@ -129,10 +128,8 @@ def select(
         model_facts: labels and pretraining of models; None: none is marked.
 
     Raises:
-        CogError: two cells for one point, nothing to draw, or a baseline without cells.
+        CogError: nothing to draw, or a baseline without cells.
     """
-    if metric not in METRIC_LABELS:
-        raise CogError(f"metric {metric!r} is not known, expected one of {', '.join(METRIC_LABELS)}")
     own_groups, of_paper, references = (_group(part, metric) for part in (cells, published_cells, others))
     everything = {place for group in (*of_paper.values(), *own_groups.values()) for place in group}
     if not everything:
@@ -223,16 +220,9 @@ def _group(scores: Iterable[SeedAverage], metric: str | None = None) -> _Groups:
     """
     groups: _Groups = {}
     for score in scores:
-        place = (score.dataset, score.key if metric is None else (LOGREG, metric, score.n_shot))
-        if metric is not None and (score.metric != metric or not math.isfinite(score.value)):
-            continue
-        group = groups.setdefault((score.source, score.model), {})
-        if metric is not None and place in group:
-            raise CogError(
-                f"two results for {printable(score.model)} on {printable(score.dataset)} with "
-                f"{shots_label(score.n_shot)} from {printable(score.source)}; keep one of them"
-            )
-        group.setdefault(place, score)
+        if metric in (None, score.metric):
+            key = score.key if metric is None else (LOGREG, metric, score.n_shot)
+            groups.setdefault((score.source, score.model), {}).setdefault((score.dataset, key), score)
     return groups
 
 

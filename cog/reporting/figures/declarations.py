@@ -196,7 +196,6 @@ def _of_uniformity(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureS
 
 
 def _numbers(evaluation: str, y_label: str, **titles: str) -> tuple[PanelSpec, ...]:
-    """Return a panel for each number of an evaluation."""
     return tuple(PanelSpec((evaluation, metric, 0), title, y_label) for metric, title in titles.items())
 
 
@@ -213,11 +212,7 @@ def _all_models(stem: str, title: str, quantity: str, y_label: str, missing: str
 
 
 def _among_published(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
-    """Let the paper's models be gray but for the baseline, so that one's own stand out.
-
-    Raises:
-        CogError: when there is no model of one's own.
-    """
+    """Let the paper's models be gray but for the baseline, so that one's own stand out."""
     if not any(curve.own for curve in selection.curves):
         raise CogError("there is no model of your own to show among the published ones")
     curves = [

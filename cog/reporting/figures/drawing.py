@@ -258,22 +258,18 @@ def _draw_panel(axes: Axes, panel: Panel, width: float, height: float) -> None:
         # A model equal to the baseline stays visible on the zero line.
         zorder = 2.0 if panel.quantity == RELATIVE and series.baseline else look.zorder
         zorder += order * 1e-3
-        x, value, std = series.columns([p.x for p in series.points] if panel.plane else panel.ticks)
-        bars = [(at, y, half) for at, y, half in zip(x, value, std, strict=True) if half > 0]
-        if bars:
-            axes.plot(
-                [part for at, _, _ in bars for part in (at, at, math.nan)],
-                [part for _, y, half in bars for part in (y - half, y + half, math.nan)],
-                color=look.color, linewidth=0.7, zorder=zorder - 1e-4, gid=f"{gid}.bar",
-            )  # fmt: skip
-        ends = [(p.x, p.low, p.high) for p in series.points if p.low < p.high]
-        if ends:
-            axes.plot(
-                [part for at, _, _ in ends for part in (at, at, math.nan)],
-                [part for _, low, high in ends for part in (low, high, math.nan)],
-                color=look.color, linewidth=0.5, alpha=0.45, zorder=zorder - 2e-4, gid=f"{gid}.interval",
-            )  # fmt: skip
-        axes.plot(x, value, zorder=zorder, gid=gid, **line_arguments(look, scale=scale))
+        bars = [(p.x, p.value - p.std, p.value + p.std) for p in series.points if p.std > 0]
+        intervals = [(p.x, p.low, p.high) for p in series.points if p.low < p.high]
+        for name, spans, below in (
+            ("bar", bars, {"linewidth": 0.7, "zorder": zorder - 1e-4}),
+            ("interval", intervals, {"linewidth": 0.5, "zorder": zorder - 2e-4, "alpha": 0.45}),
+        ):
+            if spans:
+                x = [part for at, _, _ in spans for part in (at, at, math.nan)]
+                y = [part for _, low, high in spans for part in (low, high, math.nan)]
+                axes.plot(x, y, color=look.color, gid=f"{gid}.{name}", **below)
+        x = [p.x for p in series.points] if panel.plane else list(panel.ticks)
+        axes.plot(x, series.values(x), zorder=zorder, gid=gid, **line_arguments(look, scale=scale))
 
 
 def _letter(chart: Chart, panel: Panel) -> str:

@@ -76,14 +76,9 @@ def save_all(
         The files, figure by figure, pictures before data.
 
     Raises:
-        CogError: before anything is written, if formats or folder are not usable.
+        CogError: before anything is written, if the folder is not usable.
     """
     formats = tuple(dict.fromkeys(formats))
-    unknown = [fmt for fmt in formats if fmt not in FORMATS]
-    if unknown or not formats:
-        raise CogError(
-            f"figure format {', '.join(unknown) or '(none)'} is not known, expected some of {', '.join(FORMATS)}"
-        )
     ends = [*(f".{fmt}" for fmt in formats), *(f"{suffix}.csv" for suffix in data)]
     path = Path(folder)
     existing = [stem + end for stem in figures for end in ends if os.path.lexists(path / (stem + end))]

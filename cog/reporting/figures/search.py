@@ -101,7 +101,7 @@ def write(
         The files; ``search_<model>_<dataset>[_N<shots>]`` is their stem.
 
     Raises:
-        CogError: no runs, unknown format, files that exist, a run that is gone.
+        CogError: no runs, files that exist, a run that is gone.
     """
     made = {page.stem: functools.partial(_draw, page) for page in pages(runs)}
     return saving.save_all(folder, made, data=("", CURVES_SUFFIX), formats=formats, overwrite=overwrite)

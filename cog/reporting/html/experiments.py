@@ -13,7 +13,7 @@ from cog.reporting.html.facts import Facts
 from cog.reporting.html.templating import breakable, date, duration
 from cog.reporting.tables import experiments
 from cog.reporting.tables.layout import TableStyle
-from cog.reporting.tables.pivot import Averages, Slice, pivot
+from cog.reporting.tables.pivot import Averages, pivot
 from cog.reporting.tables.writers import Table, printable, words_table
 from cog.results import metric_info
 from cog.results.analysis_records import AnalysisRecord
@@ -49,7 +49,7 @@ class ExperimentSection:
 
 def collect(facts: Facts) -> ExperimentSection:
     """Return the values of the section."""
-    if not facts.has_experiments:
+    if not facts.results.has_experiments:
         return ExperimentSection()
     analyses = facts.results.analyses
     averages = Averages(facts.results.all_measures)
@@ -71,13 +71,14 @@ def collect(facts: Facts) -> ExperimentSection:
 
 def _overview(averages: Averages, dataset: str) -> Table:
     """Return models by experiments, which can then be sorted by each; where there is only one, no columns."""
-    keys = experiments.headlines(averages, dataset)
-    metrics = [metric_info.describe(*key) for key in keys if len(keys) > 1]
-    head = [f"{metric.arrow} {metric.short_title}".strip() for metric in metrics]
-    columns = [Slice.of_key(title, dataset, key) for title, key in zip(head, keys, strict=False)]
+    columns = experiments.headlines(averages, dataset)
+    if len(columns) < 2:
+        columns = []
+    arrows = (metric_info.describe(*column.key).arrow for column in columns)
+    head = [f"{arrow} {column.label}".strip() for arrow, column in zip(arrows, columns, strict=True)]
     rows = []
     shown: list[SeedAverage] = []
-    for row, line in zip(averages.rows, pivot(averages, averages.by_model, columns), strict=True):
+    for row, line in zip(averages.rows, pivot(averages, averages.rows, columns), strict=True):
         if any(line):
             label = TableStyle().label(row, sources=averages.sources)
             rows.append((label, tuple(experiments.entry_of(averages, average) for average in line)))

@@ -17,7 +17,7 @@ from cog.results.official import Match
 from cog.results.published import CATEGORY_LABELS, MODELS, REFERENCE, SOURCES
 from cog.results.query import QueryResult
 from cog.results.ranking import Place
-from cog.results.scores import LOGREG, RUNS, SeedAverage, dataset_key, grouped, natural_key, of_metric
+from cog.results.scores import RUNS, SeedAverage, dataset_key, grouped, natural_key, of_metric
 from cog.results.search_history import FeatureDescription
 
 
@@ -137,11 +137,6 @@ class Facts:
     results: QueryResult
 
     @property
-    def has_experiments(self) -> bool:
-        """Whether there is more than logistic regression on all features."""
-        return _has_experiments(self.results)
-
-    @property
     def baseline_label(self) -> str:
         """Return the label of the baseline on the page; "" without a baseline."""
         if self.baseline is None or self.baseline.own:
@@ -206,7 +201,7 @@ def collect(
         CogError: when the page has no result of the baseline.
     """
     root = root or "<models_root_dir>"
-    if not results.cells and _has_experiments(results):
+    if not results.cells and results.has_experiments:
         # The published classifiers are not what the page is about.
         published = ()
     features = search_history.features_of(results.runs)
@@ -238,10 +233,6 @@ def collect(
         notices=tuple(notices),
         results=results,
     )
-
-
-def _has_experiments(results: QueryResult) -> bool:
-    return any(average.evaluation != LOGREG for average in results.all_measures)
 
 
 def _own_models(
@@ -350,9 +341,6 @@ def _choose_baseline(
     """Return the wanted model, or the best published one that has seen nothing beyond IN-1K, as it was run if it was.
 
     Without published ones: the paper's reference if it was run, else the model with the most results and the highest.
-
-    Raises:
-        CogError: no result of the wanted model.
     """
     if len(own_models) < 2:
         return None

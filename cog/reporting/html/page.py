@@ -49,7 +49,7 @@ def render(
     sections = {
         "answer": ("The answer" if facts.own else "About this page", True),
         "tables": ("Tables", bool(rows)),
-        "experiments": ("Other experiments", facts.has_experiments),
+        "experiments": ("Other experiments", facts.results.has_experiments),
         "figures": ("Figures", bool(pictures or pictures_hint)),
         "warnings": ("Warnings", bool(facts.own or facts.notices)),
         "runs": ("Runs and provenance", bool(imported) or any(model.runs for model in facts.own)),

@@ -10,7 +10,6 @@ from markupsafe import Markup
 from cog.errors import CogError
 from cog.reporting.html.facts import Facts
 from cog.results.model_facts import MARK
-from cog.results.scores import LOGREG
 
 #: The figure of the first screen.
 ANSWER = "levels"
@@ -55,7 +54,7 @@ def draw(facts: Facts) -> tuple[list[Picture], str]:
     cells, measures = results.cells, results.all_measures
     many = len({(cell.source, cell.model) for cell in cells}) > _MANY_MODELS
     wanted = [ANSWER, *(_WHICH[:1] if many else _WHICH)]
-    if any(measure.evaluation != LOGREG for measure in measures) and not many:
+    if results.has_experiments and not many:
         wanted += [*_EXPERIMENTS, *(name for name, one in FIGURES.items() if one.on_page)]
     reasons: dict[str, CogError] = {}
     charts = figures.charts(

@@ -124,7 +124,6 @@ def _feature_columns(made: FeatureDescription) -> dict[str, str]:
 
 
 def _runs(model: PageModel) -> Table:
-    """Return the table of runs."""
     groups = grouped(model.runs, lambda run: (run.dataset, run.n_shot))
 
     def each(values: Iterable[float | None], form: str) -> list[str]:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from cog import constants
 from cog.reporting.html.facts import Facts, PageModel
-from cog.reporting.tables.pivot import Averages, Slice, pivot
+from cog.reporting.tables.layout import Row
+from cog.reporting.tables.pivot import Averages, Column, pivot
 from cog.results.labels import METRIC_LABELS, dataset_label, shots_title
 from cog.results.scores import LOGREG, SeedAverage, as_logreg, dataset_key
 
@@ -62,15 +63,13 @@ def views_of(facts: Facts, rows: Sequence[PageModel]) -> list[ScoreView]:
     views = []
     for metric, group in _GROUPS.items():
         for n_shot in sorted(few_first):
-            columns = [Slice({"dataset": name, "n_shot": n_shot}, label(name)) for name in datasets]
+            columns = [Column(label(name), name, (LOGREG, metric, n_shot)) for name in datasets]
             title = f"{METRIC_LABELS[metric].capitalize()} accuracy (%), {shots_title(n_shot)}"
-            views.append(_view(f"{metric}-n{n_shot}", group, title, averages, rows, columns, metric))
+            views.append(_view(f"{metric}-n{n_shot}", group, title, averages, rows, columns))
     for i, dataset in enumerate(datasets if len(few_first) > 1 else ()):
-        columns = [
-            Slice({"dataset": dataset, "n_shot": n}, shots_title(n) if n else "all") for n in few_first
-        ]
+        columns = [Column(shots_title(n) if n else "all", dataset, (LOGREG, "top1", n)) for n in few_first]
         title = f"Top-1 accuracy (%) on {label(dataset)}"
-        views.append(_view(f"top1-d{i}", _BY_SHOTS, title, averages, rows, columns, "top1"))
+        views.append(_view(f"top1-d{i}", _BY_SHOTS, title, averages, rows, columns))
     return [view for view in views if view.lines]
 
 
@@ -80,16 +79,12 @@ def _view(
     title: str,
     averages: Averages,
     rows: Sequence[PageModel],
-    columns: Sequence[Slice],
-    metric: str,
+    columns: Sequence[Column],
 ) -> ScoreView:
     """Return a table of the rows and columns that have a number; a last column averages those of several levels."""
-    by_model = [Slice({"model": row.name, "source": row.source}) for row in rows]
-    grid = pivot(averages, by_model, columns, {"evaluation": LOGREG, "metric": metric})
+    grid = pivot(averages, [Row(row.name, row.source) for row in rows], columns)
     used = [i for i in range(len(columns)) if any(line[i] for line in grid)]
-    levels = [
-        i for i in used if group != _BY_SHOTS and constants.cog_level(columns[i].place["dataset"]) is not None
-    ]
+    levels = [i for i in used if group != _BY_SHOTS and constants.cog_level(columns[i].dataset) is not None]
     has_mean = len(levels) > 1
     lines = []
     for row, line in zip(rows, grid, strict=True):
@@ -103,5 +98,5 @@ def _view(
         value = line.mean if has_mean else None if last is None else last.value
         return value is None, -(value or 0.0), not line.row.own
 
-    titles = ["Model", *(str(columns[i].label) for i in used), *["mean of levels"] * has_mean]
+    titles = ["Model", *(columns[i].label for i in used), *["mean of levels"] * has_mean]
     return ScoreView(key, group, title, titles, sorted(lines, key=order), has_mean)

@@ -11,7 +11,7 @@ from cog.reporting.html.facts import Facts, PageModel, Standing
 from cog.results import relative
 from cog.results.comparison import Difference
 from cog.results.labels import dataset_label, shots_label, signed
-from cog.results.published import MODELS, REFERENCE, SOURCES
+from cog.results.published import REFERENCE, SOURCES
 from cog.results.ranking import Place
 from cog.results.scores import SeedAverage, dataset_key
 
@@ -28,7 +28,7 @@ def headline(facts: Facts) -> list[str]:
     """Say what the page is about, and which of several models is the best."""
     own = facts.own
     if not own:
-        if facts.has_experiments and not facts.published:
+        if facts.results.has_experiments and not facts.published:
             return [
                 "There are no linear classifiers here; what follows are the results of other experiments."
             ]
@@ -84,8 +84,7 @@ def of_model(model: PageModel) -> list[str]:
     """Return sentences on the ranks of a model, or on its scores without ranks, and on their certainty."""
     if not model.places:
         return [*describe_own(model.cells), *_certainty(model.cells)]
-    labels = {name: published.label for name, published in MODELS.items()}
-    texts = describe_places(model.places, labels, n_shot=model.shown_shots, unseen=not model.mark)
+    texts = describe_places(model.places, n_shot=model.shown_shots, unseen=not model.mark)
     texts += [*describe_published(model.places), *describe_few_shot(model.places)]
     left_out = [dataset for dataset, verdict in model.counts.items() if not verdict.match.comparable]
     if left_out:
@@ -128,13 +127,12 @@ def _rank(place: Place) -> str:
 
 
 def describe_places(
-    places: Mapping[tuple[str, int], Place], label: Mapping[str, str], *, n_shot: int = 0, unseen: bool = True
+    places: Mapping[tuple[str, int], Place], *, n_shot: int = 0, unseen: bool = True
 ) -> list[str]:
     """Return plain sentences on the ranks of a model with ``n_shot`` images per class.
 
     Args:
         places: of :func:`places`.
-        label: how to call the published models.
         n_shot: training images per class, 0 = all.
         unseen: whether the concepts of the levels are known to be unseen by the model.
 
@@ -145,13 +143,13 @@ def describe_places(
     if not here:
         return []
     return [
-        _describe_ranks(here, label, n_shot=n_shot),
+        _describe_ranks(here, n_shot),
         *_describe_reference(here),
         *_describe_trend(here, unseen),
     ]
 
 
-def _describe_ranks(here: Sequence[Place], label: Mapping[str, str], *, n_shot: int) -> str:
+def _describe_ranks(here: Sequence[Place], n_shot: int) -> str:
     seen = next((p for p in here if p.cell.dataset == constants.IN1K), None)
     levels = [p for p in here if p.cell.dataset != constants.IN1K]
     parts = []

@@ -12,9 +12,9 @@ from cog.errors import CogError
 from cog.reporting.tables.layout import Row, TableStyle, View, source_key
 from cog.reporting.tables.pivot import (
     Averages,
+    Column,
     Number,
     Quantity,
-    Slice,
     own_number,
     tabulate,
 )
@@ -62,15 +62,14 @@ def of_accuracies(
     # One record for each average, in the order of the first layout; its tables also define the mean rank.
     for kind in ("shots", "datasets") if layout == "table" else (layout,):
         further = []
-        for title, columns in _panels(averages, kind, only_all=layout == "table"):
+        for title, places in _panels(averages, kind, only_all=layout == "table"):
             for metric in metrics:
                 table, shown = tabulate(
                     averages,
-                    columns,
+                    [Column(label, dataset, (LOGREG, metric, n_shot)) for label, dataset, n_shot in places],
                     of[metric],
                     title=f"{of[metric].title.format(metric=METRIC_LABELS[metric])}, {title}",
                     style=style,
-                    shared={"evaluation": LOGREG, "metric": metric},
                     all_rows=True,
                 )
                 if shown or layout == "datasets":
@@ -98,19 +97,20 @@ def of_accuracies(
     return View(tuple(tables), (*names, *["source"] * style.with_source), tuple(records))
 
 
-def _panels(averages: Averages, layout: str, *, only_all: bool) -> Iterator[tuple[str, list[Slice]]]:
-    """Yield the title and the columns of each table of a layout."""
+def _panels(
+    averages: Averages, layout: str, *, only_all: bool
+) -> Iterator[tuple[str, list[tuple[str, str, int]]]]:
+    """Yield the title of each table of a layout, and the header, data set and number of shots of its columns."""
     if layout == "datasets":
         for n_shot in [0] if only_all and 0 in averages.n_shots else averages.n_shots:
-            columns = [Slice({"dataset": name, "n_shot": n_shot}, name) for name in averages.datasets]
-            yield shots_label(n_shot), columns
+            yield shots_label(n_shot), [(name, name, n_shot) for name in averages.datasets]
         return
     rising = sorted(averages.n_shots, key=lambda n_shot: (n_shot == 0, n_shot))
     only_paper = averages.sources == [published.SOURCES["v2"]]
     for dataset in averages.datasets:
         number = _TABLE_NUMBERS.get(dataset) if only_paper else None
         title = dataset if number is None else f"{dataset} (Table {number} of the paper)"
-        yield title, [Slice({"dataset": dataset, "n_shot": n}, f"N={n}" if n else "all") for n in rising]
+        yield title, [(f"N={n}" if n else "all", dataset, n) for n in rising]
 
 
 def average_record(average: SeedAverage) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from cog.reporting.tables.layout import (
     only_source,
     seeds_there,
 )
-from cog.reporting.tables.pivot import Averages, Number, Slice, pivot
+from cog.reporting.tables.pivot import Averages, Column, Number, pivot
 from cog.reporting.tables.writers import Note, Table, TableEntry, printable, words_table
 from cog.results import comparison, published, uncertainty
 from cog.results.comparison import Crossing, Difference
@@ -72,9 +72,8 @@ _WITHIN = Note(
 
 def _accuracies(averages: Averages, metric: str, n_shot: int) -> list[SeedAverage]:
     """Return what there is with a number of shots, by rows, then by data sets."""
-    columns = [Slice({"dataset": dataset}) for dataset in averages.datasets]
-    shared = {"evaluation": LOGREG, "metric": metric, "n_shot": n_shot}
-    grid = pivot(averages, averages.by_model, columns, shared)
+    columns = [Column(dataset, dataset, (LOGREG, metric, n_shot)) for dataset in averages.datasets]
+    grid = pivot(averages, averages.rows, columns)
     return [average for line in grid for average in line if average is not None]
 
 

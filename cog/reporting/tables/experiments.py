@@ -20,9 +20,9 @@ from cog.reporting.tables.layout import TableStyle, View, format_number, only_so
 from cog.reporting.tables.pivot import (
     OVER_CONCEPTS,
     Averages,
+    Column,
     Number,
     Quantity,
-    Slice,
     own_number,
     pivot,
     tabulate,
@@ -55,7 +55,7 @@ class ExperimentTable:
     """Title and columns of a table of models; a column fixes data set, evaluation, metric and shots."""
 
     title: str
-    columns: Sequence[Slice]
+    columns: Sequence[Column]
     metric: Metric
     notes: tuple[Note, ...] = ()
 
@@ -138,7 +138,7 @@ def _view(averages: Averages, panels: Iterable[ExperimentTable], style: TableSty
                 of,
                 notes=panel.notes,
                 spread_note=panel.metric.note,
-                interval_note=_interval_note(_key_of(panel.columns[0])),
+                interval_note=_interval_note(panel.columns[0].key),
             ),
             title=panel.title,
             style=style,
@@ -149,10 +149,6 @@ def _view(averages: Averages, panels: Iterable[ExperimentTable], style: TableSty
         ends = [end for average in present for end in _ends(averages, average) if end is not None]
         numbers |= dict.fromkeys([*present, *ends])
     return View(tuple(tables), COLUMNS, tuple(map(record, numbers)))
-
-
-def _key_of(column: Slice) -> Key:
-    return column.place["evaluation"], column.place["metric"], column.place["n_shot"]
 
 
 def _ends(averages: Averages, average: SeedAverage) -> list[SeedAverage | None]:
@@ -189,7 +185,6 @@ def interval_notes(averages: Averages, shown: Iterable[SeedAverage]) -> tuple[No
 
 
 def _interval_note(key: Key) -> str:
-    """Return what the interval of a number is."""
     metric = metric_info.describe(*key)
     if metric.shows_range:
         return metric.note
@@ -215,9 +210,7 @@ def _by_dataset(averages: Averages, keys: Iterable[Key]) -> Iterator[ExperimentT
         metric = metric_info.describe(*key)
         if datasets := averages.on(key):
             title = f"{metric.title}, lower is better" if metric.better < 0 else metric.title
-            yield ExperimentTable(
-                title, [Slice.of_key(dataset, dataset, key) for dataset in datasets], metric
-            )
+            yield ExperimentTable(title, [Column(dataset, dataset, key) for dataset in datasets], metric)
 
 
 def _by_k(
@@ -228,7 +221,7 @@ def _by_k(
         for dataset in dict.fromkeys(dataset for _, key in members for dataset in averages.on(key)):
             yield ExperimentTable(
                 f"kNN, {vote} vote, {METRIC_LABELS[metric]} (%), {dataset}",
-                [Slice.of_key(f"k={k}", dataset, key) for k, key in sorted(members)],
+                [Column(f"k={k}", dataset, key) for k, key in sorted(members)],
                 metric_info.describe(*members[0][1]),
             )
 
@@ -240,12 +233,11 @@ def _by_column(averages: Averages, families: Mapping[str, Sequence[Key]]) -> Ite
             metrics = {key: metric_info.describe(*key) for key in keys if dataset in averages.on(key)}
             first = next(iter(metrics.values()))
             unit = f" ({first.unit})" if first.unit else ""
-            columns = [Slice.of_key(metric.column, dataset, key) for key, metric in metrics.items()]
+            columns = [Column(metric.column, dataset, key) for key, metric in metrics.items()]
             yield ExperimentTable(f"{title}{unit}, {dataset}", columns, first)
 
 
 def _classifiers(averages: Averages, fits: Callable[[ClassifierName], bool], *metrics: str) -> list[Key]:
-    """Return the numbers of the classifiers that fit."""
     return [
         key
         for key in averages.keys
@@ -281,9 +273,9 @@ def _pca(averages: Averages) -> Iterator[ExperimentTable]:
         )
         datasets = {dataset for key in by_dim.values() for dataset in averages.on(key)}
         for dataset in sorted(datasets, key=dataset_key):
-            columns = [Slice.of_key(str(dim), dataset, by_dim[dim]) for dim in sorted(by_dim)]
+            columns = [Column(str(dim), dataset, by_dim[dim]) for dim in sorted(by_dim)]
             if dataset in averages.on(all_features):
-                columns.append(Slice.of_key(ALL, dataset, all_features))
+                columns.append(Column(ALL, dataset, all_features))
             title = f"{whole.label} on principal components, top-1 (%), {dataset}, {shots_label(n_shot)}"
             yield ExperimentTable(title, columns, metric_info.describe(*next(iter(by_dim.values()))))
 
@@ -305,17 +297,17 @@ def _blurred(averages: Averages) -> Iterator[ExperimentTable]:
         if key[:2] != (LOGREG, relative.POINTS_TO_IN1K) or blurred not in averages.on(key):
             continue
         top1, few = (LOGREG, "top1", key[2]), key[2] > 0
-        difference = Slice.of_key("difference", blurred, key)
+        difference = Column("difference", blurred, key)
         changes = [
             average.value
-            for (average,) in pivot(averages, averages.by_model, [difference])
+            for (average,) in pivot(averages, averages.rows, [difference])
             if average is not None
         ]
         mean = format_number(statistics.fmean(changes), 2, signed=True)
         note = f"Mean difference: {mean} points."
         yield ExperimentTable(
             f"LogReg, top-1 (%), IN-1K with faces blurred, {shots_label(key[2])}",
-            [*(Slice.of_key(name, name, top1) for name in (constants.IN1K, blurred)), difference],
+            [*(Column(name, name, top1) for name in (constants.IN1K, blurred)), difference],
             metric_info.describe(*top1),
             (Note(note if few else f"{note} The paper's mean drop, over 31 models, is 0.91 %."),),
         )
@@ -349,28 +341,27 @@ def overview(averages: Averages, *, style: TableStyle) -> View:
     tables = []
     records = []
     for dataset in averages.datasets:
-        keys = headlines(averages, dataset)
-        rows = [Slice.of_key(metric_info.describe(*key).short_title, dataset, key) for key in keys]
-        grid = pivot(averages, rows, averages.by_model)
-        used = [i for i in range(len(averages.rows)) if any(line[i] is not None for line in grid)]
-        if not used:
+        numbers = headlines(averages, dataset)
+        lines_of = zip(averages.rows, pivot(averages, averages.rows, numbers), strict=True)
+        by_row = {row: line for row, line in lines_of if any(line)}
+        if not by_row:
             continue
-        sources = {averages.rows[i].source for i in used}
+        sources = {row.source for row in by_row}
         lines = []
         shown: list[SeedAverage] = []
-        for key, row, line in zip(keys, rows, grid, strict=True):
-            better = {1: "higher", -1: "lower", 0: ""}[metric_info.describe(*key).better]
-            entries = [entry_of(averages, line[i], decimals=style.decimals) for i in used]
-            lines.append((str(row.label), (TableEntry(better) if better else None, *entries)))
+        for number, line in zip(numbers, zip(*by_row.values(), strict=True), strict=True):
+            better = {1: "higher", -1: "lower", 0: ""}[metric_info.describe(*number.key).better]
+            entries = [entry_of(averages, average, decimals=style.decimals) for average in line]
+            lines.append((number.label, (TableEntry(better) if better else None, *entries)))
             shown += [average for average in line if average is not None]
         records += shown
         note = Note("better: the direction in which a number speaks for the features; -: it has none.")
         tables.append(
             Table(
                 title=f"all experiments on {dataset}{only_source(sources)}",
-                columns=("better", *(style.label(averages.rows[i], sources=sources) for i in used)),
+                columns=("better", *(style.label(row, sources=sources) for row in by_row)),
                 rows=tuple(lines),
-                notes=(*([note] if len(used) > 1 else []), *interval_notes(averages, shown)),
+                notes=(*([note] if len(by_row) > 1 else []), *interval_notes(averages, shown)),
                 corner="experiment",
                 words=frozenset({0}),
             )
@@ -392,8 +383,8 @@ def entry_of(
     return number.entry(seeds_there(average))
 
 
-def headlines(averages: Averages, dataset: str) -> list[Key]:
-    """Return which numbers on a data set stand for all in an overview, in their order."""
+def headlines(averages: Averages, dataset: str) -> list[Column]:
+    """Return the numbers on a data set that stand for all in an overview, in their order."""
     names = {key: metric_info.classifier(key[0]) for key in averages.keys}
     n_shots = _spanning(_SHOTS, {key[2] for key in averages.keys})
     dims = _spanning(_DIMENSIONS, {name.pca_dim for name in names.values() if name is not None})
@@ -404,7 +395,7 @@ def headlines(averages: Averages, dataset: str) -> list[Key]:
         return metric_info.describe(*key).headline or only
 
     return [
-        key
+        Column(metric_info.describe(*key).short_title, dataset, key)
         for key, name in names.items()
         if is_headline(key) and key[2] in n_shots and (name is None or name.pca_dim in dims)
         if dataset in averages.on(key)

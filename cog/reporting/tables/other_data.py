@@ -3,33 +3,50 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from cog.reporting.tables.writers import Note, Table, TableEntry
 from cog.results.other_levels import LevelKind, mean_interval
-from cog.results.split_spread import SplitSpread
+from cog.results.scores import SeedAverage, dataset_key
+
+_SPLIT = re.compile(r"(?P<dataset>.+)_split[0-9]{1,9}")
 
 
-def of_splits(spreads: Sequence[SplitSpread]) -> Table:
-    """Return the means over splits with the deviations over splits and over seeds, by data set."""
+def of_splits(averages: Iterable[SeedAverage], datasets: Collection[str]) -> Table:
+    """Return the accuracies of repeated splits beside that of the published one, by model and data set.
 
-    def entry(value: float) -> TableEntry | None:
-        return None if math.isnan(value) else TableEntry(f"{value:.2f}")
-
-    rows = [
-        (
-            f"{spread.model}, {spread.dataset}",
-            (
-                entry(spread.published),
-                TableEntry(str(len(spread.by_split))),
-                entry(statistics.fmean(spread.by_split.values())),
-                entry(spread.over_splits),
-                entry(spread.over_seeds),
-            ),
+    Args:
+        averages: accuracies on data sets and their splits.
+        datasets: those to show; without two splits or more beside the published one, a data set has no row.
+    """
+    published: dict[tuple[str, str], float] = {}
+    drawn: dict[tuple[str, str], list[SeedAverage]] = {}
+    for average in averages:
+        match = _SPLIT.fullmatch(average.dataset)
+        if match is None:
+            published[average.model, average.dataset] = average.value
+        elif match["dataset"] in datasets:
+            drawn.setdefault((average.model, match["dataset"]), []).append(average)
+    rows = []
+    for (model, dataset), splits in sorted(
+        drawn.items(), key=lambda item: (item[0][0], dataset_key(item[0][1]))
+    ):
+        if len(splits) < 2:
+            continue
+        means = [split.value for split in splits]
+        variances = [statistics.variance(split.by_seed) for split in splits if len(split.by_seed) > 1]
+        spread = (
+            statistics.fmean(means),
+            statistics.stdev(means),
+            math.sqrt(statistics.fmean(variances)) if variances else None,
         )
-        for spread in spreads
-    ]
+        before, *after = (
+            None if value is None else TableEntry(f"{value:.2f}")
+            for value in (published.get((model, dataset)), *spread)
+        )
+        rows.append((f"{model}, {dataset}", (before, TableEntry(str(len(splits))), *after)))
     return Table(
         "top-1 (%) on repeated splits",
         ("published", "splits", "mean", "std over splits", "std over seeds"),

@@ -1,14 +1,13 @@
 """The pivot of all tables: averages over seeds of any metric, arranged by rows and columns.
 
-A row or a column fixes some fields of an average (:class:`Slice`), the subject of a table fixes the others, and the
-average with all these fields stands where row and column meet. Which number of it is shown is a :class:`Quantity`.
+A row is a model and a source, a column one number on one data set (:class:`Column`). Which number of an average is
+shown where they meet is a :class:`Quantity`.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import operator
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,36 +18,16 @@ from cog.reporting.tables.writers import Note, Table, TableEntry, printable
 from cog.results import metric_info, official, uncertainty
 from cog.results.scores import Key, SeedAverage, dataset_key
 
-#: Fields that identify an average.
-PLACE = ("model", "source", "dataset", "evaluation", "metric", "n_shot")
-
-_place_of = operator.attrgetter(*PLACE)
-
 #: What intervals of numbers of analyses are, unless the metric says otherwise.
 OVER_CONCEPTS = "[ ]: 95 % bootstrap interval over concepts; seeds are averaged before."
 
 
-@dataclass(frozen=True)
-class Slice:
-    """A row or a column of a table.
+class Column(NamedTuple):
+    """One number on one data set, with its header."""
 
-    Attributes:
-        place: values of the fields (of ``PLACE``) that all its averages share.
-        label: header; None: the model, with its source where a table has several.
-    """
-
-    place: Mapping[str, Any]
-    label: str | None = None
-
-    @classmethod
-    def of_key(cls, label: str, dataset: str, key: Key) -> Slice:
-        """Return the slice of one number on one data set."""
-        return cls({"dataset": dataset, **key_place(key)}, label)
-
-
-def key_place(key: Key) -> dict[str, Any]:
-    """Return the fields of a place that a key fixes."""
-    return dict(zip(PLACE[3:], key, strict=True))
+    label: str
+    dataset: str
+    key: Key
 
 
 class Averages:
@@ -57,8 +36,9 @@ class Averages:
     Args:
         averages: averages of any metrics.
         models: rows, in this order, also of those of which nothing is known; None: see :func:`order_rows`.
-        datasets: those shown; None: all there are. In the order of :func:`cog.results.scores.dataset_key`.
-        n_shots: those shown; None: all there are. All images first, then rising.
+        datasets: columns, also of which nothing is known; None: all there are. In the order of
+            :func:`cog.results.scores.dataset_key`.
+        n_shots: the same of numbers of shots. All images first, then rising.
         others: further averages that a view may refer to (of a baseline), not shown.
         interval_over: population over which intervals of accuracies and differences are taken, one of
             :data:`cog.results.uncertainty.OVER`.
@@ -75,39 +55,30 @@ class Averages:
         interval_over: str = uncertainty.CONCEPTS,
     ) -> None:
         self.interval_over = interval_over
-        wanted = [
-            (operator.attrgetter(name), frozenset(values))
-            for name, values in (("model", models), ("dataset", datasets), ("n_shot", n_shots))
-            if values is not None
-        ]
-        self.shown = [average for average in averages if all(of(average) in values for of, values in wanted)]
+        self.shown = list(averages)
         self.others = list(others)
-        self._at: dict[tuple[Any, ...], SeedAverage] = {}
+        self._at: dict[tuple[Row, str, Key], SeedAverage] = {}
         self._datasets: dict[Key, set[str]] = {}
         for average in self.shown:
-            self._at.setdefault(_place_of(average), average)
+            self._at.setdefault((Row(average.model, average.source), average.dataset, average.key), average)
             self._datasets.setdefault(average.key, set()).add(average.dataset)
-        self.rows = order_rows((Row(average.model, average.source) for average in self.shown), models=models)
+        self.rows = order_rows((row for row, *_ in self._at), models=models)
         self.datasets = sorted(datasets or {average.dataset for average in self.shown}, key=dataset_key)
         self.n_shots = sorted(n_shots or {average.n_shot for average in self.shown})
         self.keys = sorted(self._datasets, key=lambda key: (metric_info.describe(*key).order, str(key)))
 
-    def get(self, place: Mapping[str, Any]) -> SeedAverage | None:
-        """Return the average with these values of all fields of ``PLACE``, or None."""
-        return self._at.get(tuple(place[name] for name in PLACE))
+    def at(self, row: Row, dataset: str, key: Key) -> SeedAverage | None:
+        """Return the average of a number of a row on a data set, or None."""
+        return self._at.get((row, dataset, key))
 
     def beside(self, average: SeedAverage, metric: str) -> SeedAverage | None:
         """Return another metric of what an average is of, or None."""
-        return self._at.get((*_place_of(average)[:4], metric, average.n_shot))
+        row, key = Row(average.model, average.source), (average.evaluation, metric, average.n_shot)
+        return self.at(row, average.dataset, key)
 
     def on(self, key: Key) -> list[str]:
         """Return the data sets with an average of ``key``, in order."""
         return sorted(self._datasets.get(key, ()), key=dataset_key)
-
-    @property
-    def by_model(self) -> list[Slice]:
-        """A slice for each row."""
-        return [Slice(row._asdict()) for row in self.rows]
 
     @functools.cached_property
     def sources(self) -> list[str]:
@@ -213,32 +184,19 @@ class Shown(NamedTuple):
 
 
 def pivot(
-    averages: Averages,
-    rows: Sequence[Slice],
-    columns: Sequence[Slice],
-    shared: Mapping[str, Any] | None = None,
+    averages: Averages, rows: Sequence[Row], columns: Sequence[Column]
 ) -> list[list[SeedAverage | None]]:
-    """Return the averages where rows and columns meet.
-
-    Args:
-        averages: all there are.
-        rows: in this order.
-        columns: in this order.
-        shared: values of the fields that neither rows nor columns fix.
-    """
-    return [
-        [averages.get({**(shared or {}), **row.place, **column.place}) for column in columns] for row in rows
-    ]
+    """Return the averages where rows and columns meet."""
+    return [[averages.at(row, column.dataset, column.key) for column in columns] for row in rows]
 
 
 def tabulate(
     averages: Averages,
-    columns: Sequence[Slice],
+    columns: Sequence[Column],
     quantity: Quantity,
     *,
     title: str,
     style: TableStyle,
-    shared: Mapping[str, Any] | None = None,
     all_rows: bool = False,
     paper_tables: Mapping[str, str] | None = None,
 ) -> tuple[Table, list[Shown]]:
@@ -250,13 +208,12 @@ def tabulate(
         quantity: the number that is shown.
         title: without the words on deviations and source.
         style: how rows are written.
-        shared: values of the fields that neither rows nor columns fix.
         all_rows: whether rows without a number stand in the table, and columns that lack the same seeds are named
             together.
         paper_tables: number of the table in a publication, by source; named where all rows are of that source.
     """
     grid: list[tuple[Row, list[Shown | None], float]] = []
-    for row, line in zip(averages.rows, pivot(averages, averages.by_model, columns, shared), strict=True):
+    for row, line in zip(averages.rows, pivot(averages, averages.rows, columns), strict=True):
         numbers = [None if average is None else quantity.of(average) for average in line]
         values = [number.value for number in numbers if number is not None]
         mean = statistics.fmean(values) if values else math.inf
@@ -269,7 +226,7 @@ def tabulate(
     shown = [place for _, places, _ in grid for place in places if place is not None]
     sources = {place.average.source for place in shown} or set(averages.sources)
     labels = {row: style.label(row, sources=sources) for row, _, _ in grid}
-    headers = [str(column.label) for column in columns]
+    headers = [column.label for column in columns]
     notes = list(quantity.notes)
     missing: list[tuple[str, str]] = []
     for row, places, _ in grid:

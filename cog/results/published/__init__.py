@@ -3,9 +3,8 @@
 Sources of the files in ``data/``:
 
 * ``models.csv``: the 31 models of "Concept Generalization in Visual Representation Learning" (Sariyildiz,
-  Kalantidis, Larlus, Alahari; ICCV 2021): Table 1 (names, groups, parameters, extra data), Tables 5-10 (their
-  spelling of the names), Table 3 (feature dimensions), supplement B.1 (image sizes), the legend of Figs. 3
-  and 4 (colors, markers) and Fig. 4 (which eight are in it).
+  Kalantidis, Larlus, Alahari; ICCV 2021): Table 1 (names, groups, parameters), Tables 5-10 (their spelling of the
+  names), the legend of Figs. 3 and 4 (colors, markers) and Fig. 4 (which eight are in it).
 * ``v2_top1.csv``: Tables 5-10 of its supplement: top-1 accuracy, mean and standard deviation over five seeds, of
   31 models on six data sets with 1, 2, ..., 128 and all training images per class (1674 cells).
 * ``v1_top1.csv``: Tables 2 and 4 of the first version (January 2021): seven models, no deviations. Its levels
@@ -48,7 +47,6 @@ class PublishedModel:
     Attributes:
         name: as everywhere in the toolkit.
         label: the paper's name without the letter of its group: ``DeiT-S-distilled``.
-        paper_label: the name in Table 1: ``a-DeiT-S-distilled``.
         table_label: the name in Tables 5-10: ``a-DeiT-S distilled``.
         category: key of ``CATEGORY_LABELS`` (the spelling of :data:`cog.models.spec.CATEGORIES`).
         color: of its group in the paper's figures, a matplotlib name; the reference's is not stated
@@ -56,24 +54,17 @@ class PublishedModel:
         marker: of matplotlib.
         in_fig4: whether Fig. 4 shows it.
         params_m: millions of parameters; None where the paper does not say (all ResNet-50 but the first).
-        feature_dim: dimensions of its features.
-        image_size: side of the centre crop in pixels.
-        extra_data: data set that it was trained on beside or instead of IN-1K, or "".
         order: position in the paper's tables, from 0.
     """
 
     name: str
     label: str
-    paper_label: str
     table_label: str
     category: str
     color: str
     marker: str
     in_fig4: bool
     params_m: float | None
-    feature_dim: int
-    image_size: int
-    extra_data: str
     order: int
 
 
@@ -90,16 +81,12 @@ def _models() -> dict[str, PublishedModel]:
         models[row["model"]] = PublishedModel(
             name=row["model"],
             label=rest if len(letter) == 1 else row["paper_label"],
-            paper_label=row["paper_label"],
             table_label=row["table_label"],
             category=row["category"],
             color=row["figure_color"] or "black",
             marker=row["marker"],
             in_fig4=row["in_fig4"] == "yes",
             params_m=float(row["params_m"]) if row["params_m"] else None,
-            feature_dim=int(row["feature_dim"]),
-            image_size=int(row["image_size"]),
-            extra_data=row["extra_data"],
             order=order,
         )
     return models
