@@ -178,13 +178,14 @@ class Engine:
                 else contextlib.nullcontext
             )
             stepper = Stepper(learner, self.graphs, issuing)
+            rates = torch.tensor(
+                [[learning_rate(lr, epoch, n_epochs) for lr, _ in spec.pairs] for epoch in range(n_epochs)]
+            )
             logs, predictions = saved.logs or (metrics.new_logs() if record else None), None
             orders = _draw_orders(spec, data.features.index_device, saved.epochs, n_epochs)
             order = next(orders)
             for epoch in range(saved.epochs, n_epochs):
-                learner.begin_epoch(
-                    torch.tensor([learning_rate(lr, epoch, n_epochs) for lr, _ in spec.pairs])
-                )
+                learner.begin_epoch(rates[epoch])
                 for rows in order.split(settings.batch_size):
                     learner.load(rows)
                     stepper.step(len(rows))

@@ -8,6 +8,8 @@ be captured in a CUDA graph (:mod:`cog.logreg.graphs`).
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from cog.logreg import metrics
@@ -92,11 +94,9 @@ class Learner:
 
     def is_finite(self) -> list[bool]:
         """Return whether the weights of each classifier are finite; waits for the device."""
-        totals = [
-            torch.stack([tensor.sum() for layer in self.layers(k) for tensor in layer]).sum()
-            for k in range(len(self._spec.pairs))
-        ]
-        return torch.isfinite(torch.stack(totals)).tolist()
+        n_classifiers = len(self._spec.pairs)
+        sums = [tensor.sum() for k in range(n_classifiers) for layer in self.layers(k) for tensor in layer]
+        return list(map(math.isfinite, torch.stack(sums).view(n_classifiers, -1).sum(1).tolist()))
 
     def _record(self, logits: torch.Tensor, y: torch.Tensor) -> None:
         if self.sums is not None:
