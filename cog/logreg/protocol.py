@@ -22,7 +22,7 @@ from cog.features import feature_files
 from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine, OnEpoch
 from cog.logreg.matrix import Data
-from cog.logreg.metrics import Logs
+from cog.logreg.metrics import Logs, describe_last_epoch
 from cog.logreg.search import Result, Search
 from cog.logreg.settings import RowCounts, Settings
 from cog.logreg.sgd import TrainedClassifier, TrainSpec
@@ -161,12 +161,6 @@ def _make_epoch_logger(settings: Settings, progress: Progress, print_freq: int) 
         progress.skip(epoch - progress.done)  # the first ones may be of an earlier session
         progress.update()
         if print_freq and ((epoch + 1) % print_freq == 0 or epoch + 1 == settings.n_epochs):
-            names = ("train/loss", "train/top1", "test/loss", "test/top1", "test/top5")
-            logger.info(
-                "%sepoch %d of %d (%d %%): train loss %.4f, train top-1 %.2f, test loss %.4f, "
-                "test top-1 %.2f, top-5 %.2f",
-                settings.label, epoch + 1, settings.n_epochs, 100 * (epoch + 1) // settings.n_epochs,
-                *(logs[name][-1] for name in names),
-            )  # fmt: skip
+            logger.info("%s%s", settings.label, describe_last_epoch(logs, settings.n_epochs))
 
     return on_epoch
