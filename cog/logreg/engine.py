@@ -166,18 +166,13 @@ class Engine:
         saved = work.restore(key, settings.label)
         n, n_epochs, start = len(spec.rows), settings.n_epochs, time.monotonic() - saved.seconds
         arithmetic: dict[str, Any] = {**self.arithmetic(n, settings, data.features.dim)}
-        precision = arithmetic["precision"]
         with self._computing():
             learner = self.make_learner(data, spec, settings, record=record)
             if saved.epochs:
                 learner.resume(saved.values)
-            # Elsewhere than on CUDA nothing has to be set for a step: float32 is exact in the whole block.
-            issuing = (
-                functools.partial(products, self.device, precision)
-                if self.device.type == "cuda"
-                else contextlib.nullcontext
+            stepper = Stepper(
+                learner, self.graphs, functools.partial(products, self.device, arithmetic["precision"])
             )
-            stepper = Stepper(learner, self.graphs, issuing)
             rates = torch.tensor(
                 [[learning_rate(lr, epoch, n_epochs) for lr, _ in spec.pairs] for epoch in range(n_epochs)]
             )
