@@ -114,13 +114,7 @@ def _check_network(report: Report, plan: ExtractionPlan, images: ImageList | Non
 
 
 def _check_output(report: Report, folder: FeatureFolder, job: ExtractJob | None, label: str) -> bool:
-    """Report what would happen with an output folder; returns whether it would be written.
-
-    Args:
-        report: gets a line.
-        folder: the output folder.
-        job: what would be extracted into it; None: not known.
-        label: of the data set and split.
+    """Report what would happen with an output folder; returns whether it would be written. ``job`` None: not known.
 
     Raises:
         CogError: when another result, or unfinished work of another one, is in the way.

@@ -259,13 +259,7 @@ class _Trainer:
     def step(
         self, parts: list[tuple[Batch, torch.Tensor]], lr: float, epoch: int, step: int
     ) -> tuple[torch.Tensor, bool]:
-        """Do one SGD step.
-
-        Args:
-            parts: images and labels of the passes of this process.
-            lr: learning rate.
-            epoch: counted from 0.
-            step: in the epoch, counted from 0.
+        """Do one SGD step with ``parts``, images and labels of the passes of this process.
 
         Returns:
             float64 ``(4,)``: loss, top-1 hits, top-5 hits and images, summed over all processes; and whether any of

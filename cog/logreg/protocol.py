@@ -100,7 +100,7 @@ def run_protocol(data: Data, settings: Settings, engine: Engine, work: Work | No
     spec = _train_spec(settings, rows, [(lr, wd)], stage="final")
     with _progress(settings, work, settings.n_epochs, "final training", "epochs") as progress:
         on_epoch = _make_epoch_logger(settings, progress, work.print_freq)
-        (final,) = engine.fit(data, spec, settings, record=True, on_epoch=on_epoch, work=work)
+        (final,) = engine.fit(data, spec, settings, on_epoch=on_epoch, work=work)
     if final.diverged:
         logger.warning("the final training diverged (lr %.4g, wd %.4g); lower CLF.LR_INTV", lr, wd)
     counts = RowCounts(len(train_rows), len(val_rows), len(rows), len(data.test_y))
@@ -130,7 +130,7 @@ def _train_spec(
 ) -> TrainSpec:
     init_seed = random_streams.torch_seed(settings.seed, "init", stage=stage)
     order_seed = random_streams.torch_seed(settings.seed, "order", stage=stage, n_shot=settings.n_shot)
-    return TrainSpec(rows, pairs, init_seed, order_seed, stage)
+    return TrainSpec(rows, pairs, init_seed, order_seed, record=stage == "final")
 
 
 def _validate(
