@@ -292,7 +292,8 @@ class Shards(ResumeFolder):
             with open(path, "rb") as handle:
                 header = handle.seek(0, os.SEEK_END) - data.nbytes
                 handle.seek(max(0, header))
-                handle.readinto(memoryview(data).cast("B"))
+                if handle.readinto(memoryview(data).cast("B")) < data.nbytes:
+                    return f"{path.name} is not {data.nbytes} bytes of data"
         except FileNotFoundError:
             return f"{path.name} is missing"
         except OSError as error:
