@@ -202,10 +202,7 @@ def check_space(
     if not todo:
         return
     if dim is None:
-        report.warn(
-            "disk",
-            "not estimated: the number of features is not known before the model is loaded",
-        )
+        report.warn("disk", "not estimated: the number of features is not known before the model is loaded")
         return
     with report.step("disk"):
         finals = [(path, n * (value_bytes * dim + _ROW_BYTES)) for path, n in todo]

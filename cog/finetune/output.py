@@ -33,11 +33,7 @@ BACKBONE_FILE = "backbone.pth"
 
 
 def write(
-    stage: Path,
-    position: Position,
-    network: FineTuned,
-    plan: FineTunePlan,
-    group: Group,
+    stage: Path, position: Position, network: FineTuned, plan: FineTunePlan, group: Group
 ) -> dict[str, Any]:
     """Write a finished run, and return the entry ``final`` of its ``results.json``.
 

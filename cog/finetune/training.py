@@ -99,10 +99,7 @@ def train(
         )
 
     n_left = ((recipe.n_epochs - position.epoch) * n_steps - position.step) * recipe.batch_size
-    with (
-        torch.random.fork_rng(devices=[]),
-        Progress(n_left, "fine-tuning", bar=group.rank == 0) as progress,
-    ):
+    with torch.random.fork_rng(devices=[]), Progress(n_left, "fine-tuning", bar=group.rank == 0) as progress:
         while position.epoch < recipe.n_epochs:
             begun = time.monotonic()
             steps = _steps(train_images, recipe, group, position, failed, n_workers=n_workers)

@@ -134,11 +134,7 @@ def _train_spec(
 
 
 def _validate(
-    data: Data,
-    engine: Engine,
-    rows: torch.Tensor,
-    classifiers: list[TrainedClassifier],
-    settings: Settings,
+    data: Data, engine: Engine, rows: torch.Tensor, classifiers: list[TrainedClassifier], settings: Settings
 ) -> list[Result]:
     start = time.monotonic()
     with_losses = settings.tie_break == "loss"

@@ -28,12 +28,7 @@ _LESS_MEMORY = "train fewer seeds and shots at a time, or with a smaller CLF.BAT
 
 
 def train_all(
-    runs: Sequence[ClaimedRun],
-    train: Path,
-    test: Path,
-    *,
-    device_name: str | None,
-    print_freq: int,
+    runs: Sequence[ClaimedRun], train: Path, test: Path, *, device_name: str | None, print_freq: int
 ) -> None:
     """Load the features once and do all runs on them; each is published, and its accuracies printed, when it is done.
 
