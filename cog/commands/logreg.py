@@ -96,11 +96,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             plans = jobs.pending(plans)
             if not plans:
                 continue
-            with jobs.claimed(plans) as claims:
-                if claims:
+            with jobs.claimed(plans) as runs:
+                if runs:
                     from cog.logreg.training import train_all  # imported here because it imports torch
 
-                    train_all(claims, train, test, device_name=args.device, print_freq=args.print_freq)
+                    train_all(runs, train, test, device_name=args.device, print_freq=args.print_freq)
     return 0
 
 

@@ -114,13 +114,7 @@ def _check_network(report: Report, plan: ExtractionPlan, images: ImageList | Non
 
 
 def _check_output(report: Report, folder: FeatureFolder, job: ExtractJob | None, label: str) -> bool:
-    """Report what would happen with an output folder; returns whether it would be written.
-
-    Args:
-        report: gets a line.
-        folder: the output folder.
-        job: what would be extracted into it; None: not known.
-        label: of the data set and split.
+    """Report what would happen with an output folder; returns whether it would be written. ``job`` None: not known.
 
     Raises:
         CogError: when the folder holds another result, or unfinished work on another one.
@@ -208,10 +202,7 @@ def check_space(
     if not todo:
         return
     if dim is None:
-        report.warn(
-            "disk",
-            "not estimated: the number of features is not known before the model is loaded",
-        )
+        report.warn("disk", "not estimated: the number of features is not known before the model is loaded")
         return
     with report.step("disk"):
         finals = [(path, n * (value_bytes * dim + _ROW_BYTES)) for path, n in todo]

@@ -85,10 +85,7 @@ class Extractor:
     Args:
         backbone: network with a ``name``, in eval mode, already on ``device``; its weights may change their memory
             layout.
-        resize: length of the shortest image side after bicubic resizing, in pixels.
         crop: side of the center crop, in pixels.
-        interpolation: name of Pillow's resampling filter.
-        squash: resize both sides to ``resize``.
         mean: per-channel mean of pixels in [0, 1].
         std: per-channel standard deviation.
         device: device of the network.
@@ -98,10 +95,10 @@ class Extractor:
         precision: ``fp32`` (exact: TF32 off), ``tf32``, ``fp16`` or ``bf16`` (automatic mixed precision).
         save_dtype: type of the features: float32, or rounded to float16 or bfloat16.
         compiled: run the network through ``torch.compile``.
-        load_truncated: see :func:`cog.data.pixels.load_rgb`.
         start_method: see :func:`cog.data.loader.batches`.
         memory_format: layout of the network's input and weights (default: the one that is fast on the device, or the
             usual one for networks that cannot work on that).
+        decoding: the other arguments of :class:`cog.data.loader.Decoder`, ``resize`` among them.
 
     Attributes:
         device: device of the network.
@@ -112,7 +109,6 @@ class Extractor:
         self,
         backbone: nn.Module,
         *,
-        resize: int,
         crop: int,
         mean: Sequence[float],
         std: Sequence[float],
@@ -123,22 +119,14 @@ class Extractor:
         precision: str = "fp32",
         save_dtype: torch.dtype = torch.float32,
         compiled: bool = False,
-        load_truncated: bool = False,
         start_method: str | None = None,
         memory_format: torch.memory_format | None = None,
-        interpolation: str = "bicubic",
-        squash: bool = False,
+        **decoding: Any,
     ) -> None:
         self.device = torch.device(device)
         self._batch_size, self.rows_per_pass = pass_sizes(self.device, crop=crop, batch_size=batch_size)
         self._batch_key = batch_key
-        self._decoding: dict[str, Any] = {
-            "resize": resize,
-            "crop": crop,
-            "load_truncated": load_truncated,
-            "interpolation": interpolation,
-            "squash": squash,
-        }
+        self._decoding = {"crop": crop, **decoding}
         self._n_workers = n_workers
         self._start_method = start_method
         self._overlaps = self.device.type == "cuda"  # whether decoding overlaps with the work of the device

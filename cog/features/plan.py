@@ -28,11 +28,13 @@ class ExtractJob:
     """One data set and split to extract.
 
     Attributes:
+        plan: the plan that it is a part of.
         images: the images.
         folder: output folder, with the identity of the features.
         label: name in messages.
     """
 
+    plan: ExtractionPlan
     images: ImageList
     folder: FeatureFolder
     label: str
@@ -117,7 +119,7 @@ class ExtractionPlan:
         }
         if self.sources.limit:
             identity["limit"] = self.sources.limit
-        return ExtractJob(images, self._folder(self.folders[pair].path, identity), " ".join(pair))
+        return ExtractJob(self, images, self._folder(self.folders[pair].path, identity), " ".join(pair))
 
     def _folder(self, path: str | Path, identity: dict[str, Any] | None = None) -> FeatureFolder:
         return FeatureFolder(

@@ -60,7 +60,7 @@ def resplit(model_dir: ModelDir, dataset: str, split_seed: int, *, overwrite: bo
     todo = [folder for folder in folders if not folder.is_done()]
     if not todo:
         return target
-    features = _load(sources)
+    features = [feature_files.load(source.features_file, mapped=True) for source in sources]
     names = _image_names(sources, features)
     labels = torch.cat([part.y for part in features])
     is_test = np.arange(len(labels)) >= len(features[0])
@@ -150,7 +150,7 @@ def regroup(
         if folder.is_done():
             continue
         name = f"{target.model}_{dataset}_{split}"
-        features = _load(sources)
+        features = [feature_files.load(source.features_file, mapped=True) for source in sources]
         names, rows_of = _rows_of_concepts(sources, features)
         absent = [wnid for wnid in wnids if wnid not in rows_of]
         if absent:
@@ -201,16 +201,7 @@ def _target(
     like: FeatureFolder,
     overwrite: bool = False,
 ) -> FeatureFolder:
-    """Return the folder of rearranged features.
-
-    Args:
-        model_dir: folder of the model that gets them.
-        dataset: name of the new data set.
-        split: split of it.
-        sources: folders whose rows are taken.
-        arrangement: what decides which rows, and in which order.
-        like: one of the sources, which says how all were made.
-        overwrite: whether to replace features that were made differently.
+    """Return the folder of features rearranged from ``sources``, of which ``like`` says how all were made.
 
     Raises:
         CogError: a source without complete features.
@@ -231,11 +222,6 @@ def _target(
     return FeatureFolder(model_dir.features(dataset, split), identity, overwrite=overwrite)
 
 
-def _load(sources: Sequence[FeatureFolder]) -> list[FeatureSet]:
-    """Open the features, which stay in their files as far as they can."""
-    return [feature_files.load(source.features_file, mapped=True) for source in sources]
-
-
 def _publish(
     folder: FeatureFolder,
     name: str,
@@ -245,17 +231,7 @@ def _publish(
     y: torch.Tensor,
     facts: dict[str, Any],
 ) -> None:
-    """Write rearranged features, unless another process was faster.
-
-    Args:
-        folder: of :func:`_target`.
-        name: of the features.
-        features: the sources.
-        names: name of the image of each row of the sources, counted through.
-        rows: the rows to take, counted in the same way, int64.
-        y: their labels, int64.
-        facts: further entries of features.json.
-    """
+    """Write rearranged features, unless another process was faster; ``rows`` count through the sources."""
     with folder.claim() as claim:
         if claim.is_done():
             return

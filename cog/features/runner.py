@@ -24,7 +24,7 @@ from cog.features.extract import Extractor, pass_sizes
 from cog.features.feature_files import FeatureSet
 from cog.features.folder import IDENTITY
 from cog.features.plan import ExtractionPlan, ExtractJob
-from cog.features.shards import Manifest, Shard, Shards, ShardWriter
+from cog.features.shards import Manifest, Shard, ShardWriter
 from cog.models.backbone import probe
 from cog.runtime import provenance, signals
 from cog.runtime.device import device_name, require_precision, resolve_device
@@ -67,7 +67,7 @@ def run(plan: ExtractionPlan, jobs: Sequence[ExtractJob]) -> None:
             plan.cfg.FT_EXTRACT.PRECISION, workers,
         )  # fmt: skip
         try:
-            extract(job, extractor, plan, label=f"{number}{job.label}")
+            extract(job, extractor, label=f"{number}{job.label}")
         except signals.Interrupted:
             raise
         except CogError as error:
@@ -94,7 +94,7 @@ def _load_extractor(plan: ExtractionPlan, jobs: Sequence[ExtractJob], *, n_worke
     require_precision(device, "FT_EXTRACT.PRECISION", fx.PRECISION)
     _, rows_per_pass = pass_sizes(device, crop=fx.IMAGE_CROP_SIZE, batch_size=fx.BATCH_SIZE)
     for job in jobs if plan.rank.leads else ():
-        job.folder.check_unfinished(job.folder.identity, _work_versions(plan, device, rows_per_pass))
+        job.folder.check_unfinished(job.folder.identity, _work_versions(job, device, rows_per_pass))
     extractor, summary = _extractor(plan, device, n_workers=n_workers)
     logger.info("%s", summary)
     return extractor
@@ -132,13 +132,12 @@ def try_network(plan: ExtractionPlan, images: ImageList) -> tuple[int, str]:
 # --- one data set and split
 
 
-def extract(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label: str) -> None:
+def extract(job: ExtractJob, extractor: Extractor, *, label: str) -> None:
     """Extract a data set and split, in one go or in many, and publish its features if this process leads.
 
     Args:
         job: data set and split.
         extractor: the network.
-        plan: settings.
         label: of the progress, which in rank 0 counts the images of all processes.
 
     Raises:
@@ -147,38 +146,37 @@ def extract(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, labe
         LockedError: when a process of another start works in the folder.
         CogError: when the extraction fails; finished rows are kept.
     """
-    if plan.rank.leads:
-        _lead(job, extractor, plan, label=label)
+    if job.plan.rank.leads:
+        _lead(job, extractor, label)
     else:
-        _help(job, extractor, plan, label=label)
+        _help(job, extractor, label)
 
 
-def _lead(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label: str) -> None:
+def _lead(job: ExtractJob, extractor: Extractor, label: str) -> None:
     with job.folder.claim() as claim, claim.failures_noted():
         if claim.is_done():
             return
-        claim.begin(versions=_work_versions(plan, extractor.device, extractor.rows_per_pass))
+        claim.begin(versions=_work_versions(job, extractor.device, extractor.rows_per_pass))
         work = job.folder.resume
-        manifest = _manifest(job, extractor, plan, leader=claim.lock.holder.token)
-        work.begin(manifest, stale_reason=lambda shard: _readable_by_now(shard, job, plan))
+        manifest = _manifest(job, extractor, leader=claim.lock.holder.token)
+        work.begin(manifest, stale_reason=lambda shard: _readable_by_now(shard, job))
         try:
-            x = _compute_all(job, extractor, plan, work, label=label)
+            x = _compute_all(job, extractor, label)
         except BaseException as error:
             work.scan()
             # Of several processes the others may be about to save their first rows.
-            if not work.n_done() and (plan.rank.size == 1 or not isinstance(error, signals.Interrupted)):
+            if not work.n_done() and (job.plan.rank.size == 1 or not isinstance(error, signals.Interrupted)):
                 work.remove()
             raise
-        _publish(x, work.used(), job, plan, claim)
+        _publish(x, job, claim)
         job.folder.require_complete()
 
 
-def _help(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label: str) -> None:
-    manifest = sharing.wait_for_manifest(job, plan, _manifest(job, extractor, plan, leader="").identity)
+def _help(job: ExtractJob, extractor: Extractor, label: str) -> None:
+    manifest = sharing.wait_for_manifest(job, _manifest(job, extractor, leader="").identity)
     if manifest is None:
         return
-    work = job.folder.resume
-    work.manifest = manifest
+    job.folder.resume.manifest = manifest
 
     def is_led() -> bool:
         return sharing.is_led(job.folder.path, manifest)
@@ -186,18 +184,18 @@ def _help(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, label:
     try:
         with Progress(None, label, bar=False) as progress, _threads(manifest.n_threads):
             while is_led():
-                _compute(job, extractor, plan, work, progress, may_go_on=is_led)
-                _wait(job, work, progress)
+                _compute(job, extractor, progress, may_go_on=is_led)
+                _wait(job, progress)
     except signals.Interrupted:
         raise
     except CogError:  # rank 0 may have ended and removed the shards
         signals.check(f"{job.label} is not complete")
         if is_led():
             raise
-    sharing.require_published(job, plan)
+    sharing.require_published(job)
 
 
-def _work_versions(plan: ExtractionPlan, device: torch.device, rows_per_pass: int) -> dict[str, Any]:
+def _work_versions(job: ExtractJob, device: torch.device, rows_per_pass: int) -> dict[str, Any]:
     """Return what has to agree, beside the identity of the features, for rows of several sessions to be put together.
 
     Beyond the requirements for finished features, these entries cover all that changes their last bits, except for the
@@ -208,16 +206,17 @@ def _work_versions(plan: ExtractionPlan, device: torch.device, rows_per_pass: in
     return {
         "device": device.type,
         "images per forward pass": rows_per_pass,
-        "compiled": plan.cfg.FT_EXTRACT.COMPILE,
+        "compiled": job.plan.cfg.FT_EXTRACT.COMPILE,
     } | {package: versions[package] for package in packages}
 
 
-def _manifest(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, leader: str) -> Manifest:
-    per_pass, shard_rows = extractor.rows_per_pass, plan.cfg.FT_EXTRACT.SHARD_ROWS
+def _manifest(job: ExtractJob, extractor: Extractor, *, leader: str) -> Manifest:
+    plan, per_pass = job.plan, extractor.rows_per_pass
+    shard_rows = plan.cfg.FT_EXTRACT.SHARD_ROWS
     return Manifest(
         work=secrets.token_hex(8),
         identity={key: value for key, value in job.folder.identity.items() if key in IDENTITY}
-        | _work_versions(plan, extractor.device, per_pass),
+        | _work_versions(job, extractor.device, per_pass),
         n_rows=len(job.images),
         unit_rows=sharing.rows_per_unit(len(job.images), shard_rows=shard_rows, rows_per_pass=per_pass),
         n_threads=torch.get_num_threads() if extractor.device.type == "cpu" else 0,
@@ -227,19 +226,19 @@ def _manifest(job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, *, le
     )
 
 
-def _readable_by_now(shard: Shard, job: ExtractJob, plan: ExtractionPlan) -> str | None:
+def _readable_by_now(shard: Shard, job: ExtractJob) -> str | None:
     """Return a message that names a failed image of a shard that can be decoded by now; None: there is none."""
+    load_truncated = job.plan.cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES
     for row, _ in shard.failures:
         file = job.images.file(int(row))
-        if can_decode(job.images.store, file, load_truncated=plan.cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES):
+        if can_decode(job.images.store, file, load_truncated=load_truncated):
             return f"{file} can be decoded now"
     return None
 
 
-def _compute_all(
-    job: ExtractJob, extractor: Extractor, plan: ExtractionPlan, work: Shards, *, label: str
-) -> np.ndarray:
+def _compute_all(job: ExtractJob, extractor: Extractor, label: str) -> np.ndarray:
     """Compute all rows, or wait for those that others compute, and return the features, see :meth:`Shards.merge`."""
+    work = job.folder.resume
     n_before, n_rows, device = work.n_done(), work.manifest.n_rows, device_name(extractor.device)
     if n_before:
         logger.info("%s: continues, %d of %d images are done", job.label, n_before, n_rows)
@@ -251,10 +250,10 @@ def _compute_all(
         )  # fmt: skip
     with Progress(n_rows - n_before, label) as progress, _threads(work.manifest.n_threads):
         for _ in range(_MOST_REPAIRS + 1):
-            _compute(job, extractor, plan, work, progress)
+            _compute(job, extractor, progress)
             while work.gaps():  # units that others have claimed
-                _wait(job, work, progress)
-                _compute(job, extractor, plan, work, progress)
+                _wait(job, progress)
+                _compute(job, extractor, progress)
             x = work.merge()
             if x is not None:
                 return x
@@ -262,13 +261,7 @@ def _compute_all(
 
 
 def _compute(
-    job: ExtractJob,
-    extractor: Extractor,
-    plan: ExtractionPlan,
-    work: Shards,
-    progress: Progress,
-    *,
-    may_go_on: Callable[[], bool] = lambda: True,
+    job: ExtractJob, extractor: Extractor, progress: Progress, *, may_go_on: Callable[[], bool] = lambda: True
 ) -> None:
     """Compute the rows that no other process has claimed, and save them; ``may_go_on`` is asked before each claim.
 
@@ -276,45 +269,46 @@ def _compute(
         Interrupted: when a signal asked to end; the rows that were computed are saved.
         CogError: when the network or the storage fails; rows are saved as far as possible.
     """
-    fx, device = plan.cfg.FT_EXTRACT, device_name(extractor.device)
+    work, rank, fx = job.folder.resume, job.plan.rank, job.plan.cfg.FT_EXTRACT
+    device = device_name(extractor.device)
     with (
-        sharing.Units(work, plan.rank) as units,
+        sharing.Units(work, rank) as units,
         ShardWriter(work, device=device, max_rows=fx.SHARD_ROWS, max_seconds=fx.SHARD_SECONDS) as writer,
     ):
         work.scan()
-        ranges = work.gaps() if plan.rank.size == 1 else units.claim(may_go_on)
+        ranges = work.gaps() if rank.size == 1 else units.claim(may_go_on)
         try:
             with contextlib.closing(extractor.stream(job.images, ranges, stop=signals.requested)) as stream:
                 for batch in stream:
                     writer.add(batch)
                     progress.update(batch.n)
-                    if plan.rank.size > 1:
-                        _count_others(work, progress)
+                    if rank.size > 1:
+                        _count_others(job, progress)
         except CogError:
             if not signals.requested():  # the signal has ended the decoding processes, too
                 raise
     work.scan()
-    _check_signals(job, work)
+    _check_signals(job)
 
 
-def _wait(job: ExtractJob, work: Shards, progress: Progress) -> None:
+def _wait(job: ExtractJob, progress: Progress) -> None:
     """Let a moment pass, and look at the work of the others."""
     time.sleep(sharing.POLL_SECONDS)
-    work.scan()
-    _count_others(work, progress)
-    _check_signals(job, work)
+    job.folder.resume.scan()
+    _count_others(job, progress)
+    _check_signals(job)
 
 
-def _count_others(work: Shards, progress: Progress) -> None:
+def _count_others(job: ExtractJob, progress: Progress) -> None:
     """Count the rows of other processes, as far as they are known to be saved: in rank 0, which knows the total."""
     if progress.total is not None:
-        n_left = work.manifest.n_rows - work.n_done()
+        n_left = len(job.images) - job.folder.resume.n_done()
         progress.update(max(0, progress.total - n_left - progress.done))
 
 
-def _check_signals(job: ExtractJob, work: Shards) -> None:
+def _check_signals(job: ExtractJob) -> None:
     if signals.requested():
-        signals.check(f"{work.n_done()} of {work.manifest.n_rows} images of {job.label} are saved")
+        signals.check(f"{job.folder.resume.n_done()} of {len(job.images)} images of {job.label} are saved")
 
 
 @contextlib.contextmanager
@@ -332,11 +326,9 @@ def _threads(n_threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _publish(
-    merged: np.ndarray, shards: Sequence[Shard], job: ExtractJob, plan: ExtractionPlan, claim: FolderClaim
-) -> None:
+def _publish(merged: np.ndarray, job: ExtractJob, claim: FolderClaim) -> None:
     """Put the features of all shards, and how they were made, in place."""
-    images = job.images
+    plan, images, shards = job.plan, job.images, job.folder.resume.used()
     x = torch.from_numpy(merged)
     if x.dtype is torch.int16:
         x = x.view(torch.bfloat16)

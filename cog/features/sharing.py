@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cog.errors import CogError
-from cog.features.plan import ExtractionPlan, ExtractJob
+from cog.features.plan import ExtractJob
 from cog.features.shards import Manifest, Shards, read_manifest
 from cog.runtime import locks, signals
 from cog.runtime.fingerprint import differences
@@ -94,12 +94,11 @@ class Units(contextlib.AbstractContextManager["Units"]):
             yield from work.gaps(*rows)
 
 
-def wait_for_manifest(job: ExtractJob, plan: ExtractionPlan, identity: dict[str, Any]) -> Manifest | None:
+def wait_for_manifest(job: ExtractJob, identity: dict[str, Any]) -> Manifest | None:
     """Wait for rank 0 to begin, and return the manifest of its work; None when the features are published already.
 
     Args:
         job: data set and split.
-        plan: of this process.
         identity: what the manifest has to agree with.
 
     Raises:
@@ -107,15 +106,15 @@ def wait_for_manifest(job: ExtractJob, plan: ExtractionPlan, identity: dict[str,
         LockedError: when a process of another start works in the folder.
         CogError: when rank 0 failed, does not start, or has other input.
     """
-    folder, rank = job.folder.path, plan.rank
+    folder, rank = job.folder.path, job.plan.rank
     begin = time.monotonic()
     foreign_since = gone_since = None
     while True:
         signals.check(f"{job.label} is not begun")
         now = time.monotonic()
-        if _is_published(job, plan):
+        if _is_published(job):
             return None
-        _require_no_failure(job, plan)
+        _require_no_failure(job)
         manifest, holder = read_manifest(folder), _holder(folder)
         ours = manifest is not None and manifest.group == rank.group
         leads = manifest is not None and holder is not None and holder.token == manifest.leader
@@ -145,15 +144,15 @@ def is_led(folder: Path, joined: Manifest) -> bool:
     return (manifest.work, manifest.leader, holder.token) == (joined.work, joined.leader, joined.leader)
 
 
-def require_published(job: ExtractJob, plan: ExtractionPlan) -> None:
+def require_published(job: ExtractJob) -> None:
     """Say how rank 0 ended.
 
     Raises:
         CogError: when it failed.
         Interrupted: when it was interrupted or killed.
     """
-    if not _is_published(job, plan):
-        _require_no_failure(job, plan)
+    if not _is_published(job):
+        _require_no_failure(job)
         raise _gone(job)
 
 
@@ -161,7 +160,7 @@ def _holder(folder: Path) -> locks.Holder | None:
     return read_state(folder, complete=False).holder
 
 
-def _is_published(job: ExtractJob, plan: ExtractionPlan) -> bool:
+def _is_published(job: ExtractJob) -> bool:
     """Whether there are features as wanted: of this start, or of an earlier one that are kept."""
     folder = job.folder
     try:
@@ -174,22 +173,22 @@ def _is_published(job: ExtractJob, plan: ExtractionPlan) -> bool:
         return True
     # give or take a minute between the clocks of two machines
     has_ended = folder.is_complete() or stored.get("status") == "incomplete"
-    return has_ended and _is_recent(stored.get("finished"), plan, tolerance=60)
+    return has_ended and _is_recent(stored.get("finished"), job, tolerance=60)
 
 
-def _require_no_failure(job: ExtractJob, plan: ExtractionPlan) -> None:
+def _require_no_failure(job: ExtractJob) -> None:
     failure = read_state(job.folder.path, complete=False).failure
-    if failure is not None and _is_recent(failure.when, plan):
+    if failure is not None and _is_recent(failure.when, job):
         raise CogError(f"rank 0 failed: {failure.message}")
 
 
-def _is_recent(when: object, plan: ExtractionPlan, *, tolerance: float = 0) -> bool:
+def _is_recent(when: object, job: ExtractJob, *, tolerance: float = 0) -> bool:
     """Whether something happened after the start of this process."""
     try:
         happened = datetime.datetime.fromisoformat(str(when)).timestamp()
     except ValueError:
         return False
-    return happened >= int(plan.since) - tolerance
+    return happened >= int(job.plan.since) - tolerance
 
 
 def _gone(job: ExtractJob) -> signals.Interrupted:

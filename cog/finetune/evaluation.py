@@ -35,12 +35,7 @@ class TestScore(metrics.Evaluation):
 
 
 def evaluate(
-    network: FineTuned,
-    images: ImageList,
-    recipe: FineTuneRecipe,
-    group: Group,
-    *,
-    n_workers: int,
+    network: FineTuned, images: ImageList, recipe: FineTuneRecipe, group: Group, *, n_workers: int
 ) -> TestScore | None:
     """Score a network in float32; each process takes its share of the images.
 

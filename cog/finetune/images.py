@@ -77,12 +77,7 @@ def training_pixels(
 
 
 def random_box(
-    width: int,
-    height: int,
-    *,
-    scale: Sequence[float],
-    ratio: Sequence[float],
-    rng: np.random.Generator,
+    width: int, height: int, *, scale: Sequence[float], ratio: Sequence[float], rng: np.random.Generator
 ) -> tuple[int, int, int, int]:
     """Draw the box of an image that becomes a training image.
 

@@ -25,6 +25,7 @@ from cog.finetune.parallel import Group
 from cog.finetune.plan import FineTunePlan
 from cog.finetune.state import Position
 from cog.logreg.run_folder import RESULTS_FILE, write_final
+from cog.logreg.sgd import TrainedClassifier
 from cog.runtime import files, provenance
 from cog.runtime.device import device_name
 
@@ -32,11 +33,7 @@ BACKBONE_FILE = "backbone.pth"
 
 
 def write(
-    stage: Path,
-    position: Position,
-    network: FineTuned,
-    plan: FineTunePlan,
-    group: Group,
+    stage: Path, position: Position, network: FineTuned, plan: FineTunePlan, group: Group
 ) -> dict[str, Any]:
     """Write a finished run, and return the entry ``final`` of its ``results.json``.
 
@@ -50,20 +47,11 @@ def write(
     recipe, request, score = plan.recipe, plan.request, position.score
     assert score is not None
     weight, bias = (tensor.detach().cpu() for tensor in (network.head.weight, network.head.bias))
-    n_classes, dim = weight.shape
+    classifier = TrainedClassifier([(weight, bias)], logs=position.logs, predictions=score.predictions)
     final = write_final(
-        stage,
-        lr=recipe.lr,
-        wd=recipe.weight_decay,
-        logs=position.logs,
-        predictions=score.predictions,
-        labels=torch.from_numpy(plan.test.labels),
-        weights={"weight": weight, "bias": bias},
-        description=f"Linear(in_features={dim}, out_features={n_classes}, bias=True)",
-        n_classes=n_classes,
-        arguments=dict(request.arguments),
-        config_text=request.cfg.dump(),
-    )
+        stage, classifier, torch.from_numpy(plan.test.labels),
+        lr=recipe.lr, wd=recipe.weight_decay, arguments=dict(request.arguments), config_text=request.cfg.dump(),
+    )  # fmt: skip
     backbone = collections.OrderedDict(
         (name, tensor.detach().cpu().contiguous())
         for name, tensor in network.backbone.network.state_dict().items()
@@ -87,8 +75,8 @@ def write(
             "seed": recipe.seed,
             "n_shot": 0,
             "identity": plan.folder.identity,
-            "n_classes": n_classes,
-            "feature_dim": dim,
+            "n_classes": len(bias),
+            "feature_dim": weight.shape[1],
             "labels": None,
             "rows": {
                 "search_train": 0,

@@ -28,7 +28,7 @@ from cog.finetune.images import NO_LABEL, TrainingDecoder
 from cog.finetune.network import FineTuned
 from cog.finetune.parallel import Group, SharedError
 from cog.finetune.recipe import FineTuneRecipe
-from cog.logreg.metrics import true_class_rank
+from cog.logreg.metrics import describe_last_epoch, true_class_rank
 from cog.runtime import memory, signals
 from cog.runtime.progress import Progress
 from cog.runtime.resume_dir import ResumeFolder
@@ -99,10 +99,7 @@ def train(
         )
 
     n_left = ((recipe.n_epochs - position.epoch) * n_steps - position.step) * recipe.batch_size
-    with (
-        torch.random.fork_rng(devices=[]),
-        Progress(n_left, "fine-tuning", bar=group.rank == 0) as progress,
-    ):
+    with torch.random.fork_rng(devices=[]), Progress(n_left, "fine-tuning", bar=group.rank == 0) as progress:
         while position.epoch < recipe.n_epochs:
             begun = time.monotonic()
             steps = _steps(train_images, recipe, group, position, failed, n_workers=n_workers)
@@ -131,13 +128,7 @@ def train(
                 raise interrupted()
             failed.check(score)
             position.end_epoch(score, lr=recipe.lr_at((position.epoch + 1) * n_steps - 1, n_steps))
-            last = {key: values[-1] for key, values in position.logs.items()}
-            logger.info(
-                "epoch %d of %d (%d %%): train loss %.4f, train top-1 %.2f, test loss %.4f, "
-                "test top-1 %.2f, top-5 %.2f",
-                position.epoch, recipe.n_epochs, 100 * position.epoch // recipe.n_epochs, last["train/loss"],
-                last["train/top1"], last["test/loss"], last["test/top1"], last["test/top5"],
-            )  # fmt: skip
+            logger.info("%s", describe_last_epoch(position.logs, recipe.n_epochs))
     position.seconds = seconds_before + time.monotonic() - start
     position.images_per_second = n_trained / training_seconds if n_trained else 0.0
     return position
@@ -265,13 +256,7 @@ class _Trainer:
     def step(
         self, parts: list[tuple[Batch, torch.Tensor]], lr: float, epoch: int, step: int
     ) -> tuple[torch.Tensor, bool]:
-        """Do one SGD step.
-
-        Args:
-            parts: images and labels of the passes of this process.
-            lr: learning rate.
-            epoch: counted from 0.
-            step: in the epoch, counted from 0.
+        """Do one SGD step with ``parts``, images and labels of the passes of this process.
 
         Returns:
             Sums over all processes, float64 ``(4,)``: loss, top-1 hits, top-5 hits and images; and whether any process

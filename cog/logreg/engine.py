@@ -141,7 +141,6 @@ class Engine:
         spec: TrainSpec,
         settings: Settings,
         *,
-        record: bool = False,
         on_epoch: OnEpoch | None = None,
         work: Work | None = None,
     ) -> list[TrainedClassifier]:
@@ -151,7 +150,6 @@ class Engine:
             data: the data set.
             spec: the classifiers to train.
             settings: settings of the run.
-            record: whether to score the test set after every epoch, which makes the logs; for one classifier.
             on_epoch: called after every epoch that is recorded, but not again for epochs of an earlier session.
             work: work in progress of the run, which saves the training; None: nothing is saved.
 
@@ -162,30 +160,26 @@ class Engine:
             Interrupted: by ``work``, when the process was asked to end; the training is saved then.
         """
         work = work or Work()
-        key = {"stage": spec.stage, "pairs": [list(pair) for pair in spec.pairs]}
+        key = {"stage": "final" if spec.record else "search", "pairs": [list(pair) for pair in spec.pairs]}
         key |= {"device": self.device.type, "precision": self.precision}
         saved = work.restore(key, settings.label)
         n, n_epochs, start = len(spec.rows), settings.n_epochs, time.monotonic() - saved.seconds
         arithmetic: dict[str, Any] = {**self.arithmetic(n, settings, data.features.dim)}
-        precision = arithmetic["precision"]
         with self._computing():
-            learner = self.make_learner(data, spec, settings, record=record)
+            learner = self.make_learner(data, spec, settings)
             if saved.epochs:
                 learner.resume(saved.values)
-            # Elsewhere than on CUDA nothing has to be set for a step: float32 is exact in the whole block.
-            issuing = (
-                functools.partial(products, self.device, precision)
-                if self.device.type == "cuda"
-                else contextlib.nullcontext
+            stepper = Stepper(
+                learner, self.graphs, functools.partial(products, self.device, arithmetic["precision"])
             )
-            stepper = Stepper(learner, self.graphs, issuing)
-            logs, predictions = saved.logs or (metrics.new_logs() if record else None), None
+            rates = torch.tensor(
+                [[learning_rate(lr, epoch, n_epochs) for lr, _ in spec.pairs] for epoch in range(n_epochs)]
+            )
+            logs, predictions = saved.logs or (metrics.new_logs() if spec.record else None), None
             orders = _draw_orders(spec, data.features.index_device, saved.epochs, n_epochs)
             order = next(orders)
             for epoch in range(saved.epochs, n_epochs):
-                learner.begin_epoch(
-                    torch.tensor([learning_rate(lr, epoch, n_epochs) for lr, _ in spec.pairs])
-                )
+                learner.begin_epoch(rates[epoch])
                 for rows in order.split(settings.batch_size):
                     learner.load(rows)
                     stepper.step(len(rows))
@@ -230,11 +224,11 @@ class Engine:
             logits = [classifier.logits for classifier in classifiers]
             return metrics.validate(data.features, data.targets, rows, logits, with_losses=with_losses)
 
-    def make_learner(self, data: Data, spec: TrainSpec, settings: Settings, *, record: bool) -> Learner:
+    def make_learner(self, data: Data, spec: TrainSpec, settings: Settings) -> Learner:
         """Return the classifiers at the beginning of their training."""
         kind = _learner(len(spec.rows), settings, data.features.dim)
         with products(self.device, "fp32"):
-            return kind(data, spec, settings, record=record)
+            return kind(data, spec, settings)
 
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:

@@ -19,17 +19,8 @@ from cog.runtime.resume_dir import sample_sha256
 _FORMAT = 1
 
 
-class RunClaim(FolderClaim):
-    """A run that this process has to do, and nobody else does.
-
-    Attributes:
-        plan: plan of the run.
-        published: whether the result is in place, and the folder given back.
-    """
-
-    def __init__(self, plan: RunPlan) -> None:
-        super().__init__(plan.folder)
-        self.plan, self.published = plan, False
+#: A run that this process has to do, and the hold on its folder, which nobody else has.
+ClaimedRun = tuple[RunPlan, FolderClaim]
 
 
 def pending(plans: Sequence[RunPlan]) -> list[RunPlan]:
@@ -54,7 +45,7 @@ def _share_replacement(plans: Sequence[RunPlan]) -> None:
 
 
 @contextlib.contextmanager
-def claimed(plans: Sequence[RunPlan]) -> Iterator[list[RunClaim]]:
+def claimed(plans: Sequence[RunPlan]) -> Iterator[list[ClaimedRun]]:
     """Hold the locks of the folders of some runs; yields those that still have to be done.
 
     Each folder is checked again, as by :func:`pending`: another process may have finished a run in the meantime. The
@@ -65,17 +56,14 @@ def claimed(plans: Sequence[RunPlan]) -> Iterator[list[RunClaim]]:
         CogError: see :func:`pending`; a folder that cannot be written to.
     """
     with contextlib.ExitStack() as stack:
-        claims = []
-        for plan in plans:
-            claims.append(RunClaim(plan))
-            stack.callback(claims[-1].release)
+        runs = [(plan, stack.enter_context(plan.folder.claim())) for plan in plans]
         _share_replacement(plans)
-        claims = [claim for claim in claims if not claim.is_done()]
+        runs = [(plan, claim) for plan, claim in runs if not claim.is_done()]
         try:
-            yield claims
+            yield runs
         finally:
-            any_begun = any(claim.published or claim.resume.has_progress() for claim in claims)
-            for claim in claims:
+            any_begun = any(claim.published or claim.resume.has_progress() for _, claim in runs)
+            for _, claim in runs:
                 resume = claim.resume
                 stored = None if claim.published else resume.read()
                 # A run that an interrupted call with --overwrite has still to replace stays marked, if any run of the
@@ -85,11 +73,11 @@ def claimed(plans: Sequence[RunPlan]) -> Iterator[list[RunClaim]]:
                     resume.remove()
 
 
-def begin(claims: Sequence[RunClaim], *, device: str, precision: str) -> None:
+def begin(runs: Sequence[ClaimedRun], *, device: str, precision: str) -> None:
     """Compare unfinished work with the runs to be done now, before anything is computed.
 
     Args:
-        claims: from :func:`claimed`.
+        runs: from :func:`claimed`.
         device: type of the device, ``cpu`` or ``cuda``: others give other last bits.
         precision: precision of the products in training.
 
@@ -97,8 +85,8 @@ def begin(claims: Sequence[RunClaim], *, device: str, precision: str) -> None:
         CogError: unfinished work of a different run, or of other versions, unless it is to be overwritten.
     """
     sample = functools.cache(sample_sha256)
-    for claim in claims:
-        metadata, folder, resume = claim.plan.metadata, claim.plan.folder, claim.resume
+    for plan, claim in runs:
+        metadata, folder, resume = plan.metadata, plan.folder, claim.resume
         more = {"device": device, "training_precision": precision}
         more |= {
             f"{split}_features_sample": sample(metadata[f"{split}_features"]) for split in ("train", "test")

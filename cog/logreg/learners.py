@@ -8,6 +8,8 @@ can be captured in a CUDA graph (:mod:`cog.logreg.graphs`).
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from cog.logreg import metrics
@@ -26,25 +28,24 @@ class Learner:
         data: the data set.
         spec: the classifiers to train.
         settings: settings of the run.
-        record: whether to sum up loss and hits of the batches, for K = 1.
 
     Attributes:
         state: all that the next step depends on, by name.
         lr: float32 ``(K,)``, learning rates of the present epoch.
-        sums: loss, top-1 and top-5 hits of the epoch so far; None unless ``record``.
+        sums: loss, top-1 and top-5 hits of the epoch so far; None unless they are recorded.
         form: how results.json names the arithmetic.
     """
 
     form: str
     _x: torch.Tensor  # rows of the batch
 
-    def __init__(self, data: Data, spec: TrainSpec, settings: Settings, *, record: bool) -> None:
-        assert not record or len(spec.pairs) == 1
+    def __init__(self, data: Data, spec: TrainSpec, settings: Settings) -> None:
+        assert not spec.record or len(spec.pairs) == 1
         self._data, self._spec, self._settings = data, spec, settings
         self.device, self._size = data.features.device, min(settings.batch_size, len(spec.rows))
         self.state: dict[str, torch.Tensor] = {}
         self.lr = torch.zeros(len(spec.pairs), device=self.device)
-        self.sums = metrics.new_sums(self.device) if record else None
+        self.sums = metrics.new_sums(self.device) if spec.record else None
         self._y = torch.zeros(self._size, dtype=torch.int64, device=self.device)
 
     def _new_batch(self) -> torch.Tensor:
@@ -92,11 +93,9 @@ class Learner:
 
     def is_finite(self) -> list[bool]:
         """Return whether the weights of each classifier are finite; waits for the device."""
-        totals = [
-            torch.stack([tensor.sum() for layer in self.layers(k) for tensor in layer]).sum()
-            for k in range(len(self._spec.pairs))
-        ]
-        return torch.isfinite(torch.stack(totals)).tolist()
+        n_classifiers = len(self._spec.pairs)
+        sums = [tensor.sum() for k in range(n_classifiers) for layer in self.layers(k) for tensor in layer]
+        return list(map(math.isfinite, torch.stack(sums).view(n_classifiers, -1).sum(1).tolist()))
 
     def _record(self, logits: torch.Tensor, y: torch.Tensor) -> None:
         if self.sums is not None:
@@ -121,8 +120,8 @@ class SoftmaxLearner(Learner):
 
     batch_first = True
 
-    def __init__(self, data: Data, spec: TrainSpec, settings: Settings, *, record: bool) -> None:
-        super().__init__(data, spec, settings, record=record)
+    def __init__(self, data: Data, spec: TrainSpec, settings: Settings) -> None:
+        super().__init__(data, spec, settings)
         self._k, self._c = len(spec.pairs), len(data.labels)
         self._logits = torch.empty(self._size * self._k * self._c, device=self.device)
         self._minus_one = torch.full((1, 1, 1), -1.0, device=self.device)
@@ -231,8 +230,8 @@ class MlpLearner(Learner):
 
     form = "mlp"
 
-    def __init__(self, data: Data, spec: TrainSpec, settings: Settings, *, record: bool) -> None:
-        super().__init__(data, spec, settings, record=record)
+    def __init__(self, data: Data, spec: TrainSpec, settings: Settings) -> None:
+        super().__init__(data, spec, settings)
         assert len(spec.pairs) == 1
         sizes = settings.layer_sizes(data.features.dim, len(data.labels))
         self._module = build_module(sizes, relu=settings.has_relu).to_empty(device=self.device)

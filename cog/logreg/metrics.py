@@ -51,6 +51,16 @@ def append_epoch(logs: Logs, train: Evaluation, test: Evaluation, lr: float) -> 
     logs["lr"].append(lr)
 
 
+def describe_last_epoch(logs: Logs, n_epochs: int) -> str:
+    """Return the last epoch that the logs hold in words; a training has ``n_epochs``."""
+    done, last = len(logs["lr"]), {name: values[-1] for name, values in logs.items()}
+    return (
+        f"epoch {done} of {n_epochs} ({100 * done // n_epochs} %): train loss {last['train/loss']:.4f}, train top-1 "
+        f"{last['train/top1']:.2f}, test loss {last['test/loss']:.4f}, test top-1 {last['test/top1']:.2f}, top-5 "
+        f"{last['test/top5']:.2f}"
+    )
+
+
 def _may_wait(device: torch.device) -> bool:
     """Return whether the host may read a result during a step: a captured step forbids it, and it slows a GPU down."""
     return device.type == "cpu"

@@ -157,7 +157,7 @@ def _try_products(
     """Return the state after steps on a full batch and on the last batch, and logits of chunks of every size."""
     full = min(settings.batch_size, n_rows)
     spec = TrainSpec(torch.arange(n_rows), [(1.0, 1e-4)] * width, init_seed=0, order_seed=0)
-    learner = engine.make_learner(data, spec, settings, record=False)
+    learner = engine.make_learner(data, spec, settings)
     learner.begin_epoch(torch.ones(width))
     for b in {full, n_rows % full or full}:
         learner.load(spec.rows[:b])

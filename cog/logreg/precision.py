@@ -58,16 +58,17 @@ def resolve_precision(name: str, device: torch.device) -> str:
 _PRODUCTS = threading.RLock()
 
 
-@contextlib.contextmanager
-def products(device: torch.device, precision: str) -> Iterator[None]:
-    """Multiply float32 matrices in ``fp32`` or ``tf32``, and sum up bfloat16 products in float32, inside the block.
+def products(device: torch.device, precision: str) -> contextlib.AbstractContextManager[None]:
+    """Multiply float32 matrices in ``fp32`` or ``tf32``, and sum up bfloat16 products in float32, inside a block.
 
-    By default cuBLAS may add parts of bfloat16 products up in bfloat16.
+    By default cuBLAS may add parts of bfloat16 products up in bfloat16. Elsewhere than on CUDA nothing has to be set
+    for single products: float32 is exact as long as the engine computes.
     """
-    if device.type != "cuda":
-        with exact_float32():
-            yield
-        return
+    return _cuda_products(precision) if device.type == "cuda" else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _cuda_products(precision: str) -> Iterator[None]:
     matmul = torch.backends.cuda.matmul
     with _PRODUCTS, exact_float32():
         saved = matmul.allow_bf16_reduced_precision_reduction

@@ -22,7 +22,7 @@ from cog.features import feature_files
 from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine, OnEpoch
 from cog.logreg.matrix import Data
-from cog.logreg.metrics import Logs
+from cog.logreg.metrics import Logs, describe_last_epoch
 from cog.logreg.search import Result, Search
 from cog.logreg.settings import RowCounts, Settings
 from cog.logreg.sgd import TrainedClassifier, TrainSpec
@@ -100,7 +100,7 @@ def run_protocol(data: Data, settings: Settings, engine: Engine, work: Work | No
     spec = _train_spec(settings, rows, [(lr, wd)], stage="final")
     with _progress(settings, work, settings.n_epochs, "final training", "epochs") as progress:
         on_epoch = _make_epoch_logger(settings, progress, work.print_freq)
-        (final,) = engine.fit(data, spec, settings, record=True, on_epoch=on_epoch, work=work)
+        (final,) = engine.fit(data, spec, settings, on_epoch=on_epoch, work=work)
     if final.diverged:
         logger.warning("the final training diverged (lr %.4g, wd %.4g); lower CLF.LR_INTV", lr, wd)
     counts = RowCounts(len(train_rows), len(val_rows), len(rows), len(data.test_y))
@@ -130,15 +130,11 @@ def _train_spec(
 ) -> TrainSpec:
     init_seed = random_streams.torch_seed(settings.seed, "init", stage=stage)
     order_seed = random_streams.torch_seed(settings.seed, "order", stage=stage, n_shot=settings.n_shot)
-    return TrainSpec(rows, pairs, init_seed, order_seed, stage)
+    return TrainSpec(rows, pairs, init_seed, order_seed, record=stage == "final")
 
 
 def _validate(
-    data: Data,
-    engine: Engine,
-    rows: torch.Tensor,
-    classifiers: list[TrainedClassifier],
-    settings: Settings,
+    data: Data, engine: Engine, rows: torch.Tensor, classifiers: list[TrainedClassifier], settings: Settings
 ) -> list[Result]:
     start = time.monotonic()
     with_losses = settings.tie_break == "loss"
@@ -161,12 +157,6 @@ def _make_epoch_logger(settings: Settings, progress: Progress, print_freq: int) 
         progress.skip(epoch - progress.done)  # the first epochs may be of an earlier session
         progress.update()
         if print_freq and ((epoch + 1) % print_freq == 0 or epoch + 1 == settings.n_epochs):
-            names = ("train/loss", "train/top1", "test/loss", "test/top1", "test/top5")
-            logger.info(
-                "%sepoch %d of %d (%d %%): train loss %.4f, train top-1 %.2f, test loss %.4f, "
-                "test top-1 %.2f, top-5 %.2f",
-                settings.label, epoch + 1, settings.n_epochs, 100 * (epoch + 1) // settings.n_epochs,
-                *(logs[name][-1] for name in names),
-            )  # fmt: skip
+            logger.info("%s%s", settings.label, describe_last_epoch(logs, settings.n_epochs))
 
     return on_epoch

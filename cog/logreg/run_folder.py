@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from cog.logreg.matrix import Data
     from cog.logreg.protocol import RunResult
     from cog.logreg.search import Search
+    from cog.logreg.sgd import TrainedClassifier
 
 RESULTS_FILE = "results.json"
 
@@ -177,59 +178,47 @@ def print_accuracies(final: Mapping[str, Any], path: Path) -> None:
 
 def write_final(
     stage: Path,
+    classifier: TrainedClassifier,
+    labels: torch.Tensor,
     *,
     lr: float,
     wd: float,
-    logs: Mapping[str, list[float]],
-    predictions: torch.Tensor,
-    labels: torch.Tensor,
-    weights: Mapping[str, torch.Tensor],
-    description: str,
-    n_classes: int,
     arguments: dict[str, Any],
     config_text: str,
-    diverged: bool = False,
 ) -> dict[str, Any]:
     """Write everything but ``results.json``, and return its entry ``final``.
 
     Args:
         stage: folder to write into, see :meth:`cog.runtime.output_folder.FolderClaim.publish`.
+        classifier: the classifier, with logs and predictions (-1: an image that was not decoded).
+        labels: true classes of the test images, int64 ``(n,)``.
         lr: learning rate of the final training.
         wd: weight decay of the final training.
-        logs: one value per epoch.
-        predictions: predicted classes of the test images, int64 ``(n,)``; -1: not decoded.
-        labels: their true classes, int64 ``(n,)``.
-        weights: state dict of the classifier.
-        description: the classifier as text.
-        n_classes: number of classes.
         arguments: the command line's flags.
         config_text: the configuration as YAML.
-        diverged: whether training diverged.
     """
     import torch
 
+    assert classifier.logs is not None and classifier.predictions is not None
+    # interned, as names in the source are: pickles of continued runs are then the same to the byte
+    logs = {sys.intern(name): values for name, values in classifier.logs.items()}
+    top1, top5, n_classes = logs["test/top1"][-1], logs["test/top5"][-1], classifier.sizes[-1]
     folder = f"final-lr-{lr}_wd-{wd}"
     final = stage / folder
     final.mkdir()
     files.write_pickle(final / "logs.pkl", logs)
     # One entry per epoch in the original toolkit (5 GB per full-scale run); here the last epoch's alone.
-    files.write_pickle(final / "preds.pkl", [predictions.numpy()])
+    files.write_pickle(final / "preds.pkl", [classifier.predictions.numpy()])
     training = {"lr": lr, "wd": wd, "n_classes": n_classes, "val": False, "logs": logs}
     files.write_pickle(final / "args.pkl", arguments | training)
-    files.write_text(final / "model.txt", f"{description}\n")
+    files.write_text(final / "model.txt", f"{classifier.module()}\n")
     with files.atomic_write(final / "model.pth") as handle:
-        torch.save({"model": collections.OrderedDict(weights)}, handle)
+        torch.save({"model": collections.OrderedDict(classifier.state_dict())}, handle)
     files.write_json(stage / "arguments.json", arguments)
     files.write_text(stage / "config.txt", config_text)
-    return {
-        "folder": folder,
-        "lr": lr,
-        "wd": wd,
-        "test_top1": logs["test/top1"][-1],
-        "test_top5": logs["test/top5"][-1],
-        "diverged": diverged,
-        **counts_per_class(predictions, labels, n_classes, top1=logs["test/top1"][-1]),
-    }
+    accuracies = {"test_top1": top1, "test_top5": top5, "diverged": classifier.diverged}
+    counts = counts_per_class(classifier.predictions, labels, n_classes, top1=top1)
+    return {"folder": folder, "lr": lr, "wd": wd} | accuracies | counts
 
 
 def counts_per_class(
@@ -273,23 +262,11 @@ def write(
     import torch
 
     classifier, search = result.classifier, result.search
-    assert classifier.logs is not None and classifier.predictions is not None
     dim, n_classes = classifier.sizes[0], classifier.sizes[-1]
     final = write_final(
-        stage,
-        lr=result.lr,
-        wd=result.wd,
-        # interned, as names in the source are: pickles of continued runs are then the same to the byte
-        logs={sys.intern(name): values for name, values in classifier.logs.items()},
-        predictions=classifier.predictions,
-        labels=data.test_y,
-        weights=classifier.state_dict(),
-        description=str(classifier.module()),
-        n_classes=n_classes,
-        arguments=plan.arguments,
-        config_text=plan.config_text,
-        diverged=classifier.diverged,
-    )
+        stage, classifier, data.test_y,
+        lr=result.lr, wd=result.wd, arguments=plan.arguments, config_text=plan.config_text,
+    )  # fmt: skip
     if data.projection is not None:
         with files.atomic_write(stage / final["folder"] / "pca.pth") as handle:
             torch.save(data.projection, handle)

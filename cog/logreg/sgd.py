@@ -25,14 +25,14 @@ class TrainSpec:
             of the K classifiers.
         init_seed: seed of the initial weights.
         order_seed: seed of the order of the samples.
-        stage: part of the protocol, ``search`` or ``final``, under which the training is saved.
+        record: whether the test set is scored after every epoch, which makes the logs: in the final training, K = 1.
     """
 
     rows: torch.Tensor
     pairs: list[tuple[float, float]]
     init_seed: int
     order_seed: int
-    stage: str = "search"
+    record: bool = False
 
 
 @dataclass(eq=False)

@@ -12,13 +12,15 @@ from cog.logreg import jobs, protocol, run_folder
 from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine
 from cog.logreg.estimate import describe, require_room
-from cog.logreg.jobs import RunClaim
+from cog.logreg.jobs import ClaimedRun
 from cog.logreg.matrix import Data
 from cog.logreg.parallel import SideBySide, runs_at_once
 from cog.logreg.preprocess import prepare
+from cog.logreg.run_folder import RunPlan
 from cog.runtime import provenance, signals
 from cog.runtime.device import exact_float32, resolve_device
 from cog.runtime.memory import exhaustion_explained
+from cog.runtime.output_folder import FolderClaim
 
 logger = logging.getLogger(__name__)
 
@@ -26,19 +28,14 @@ _LESS_MEMORY = "train fewer seeds and shots at a time, or with a smaller CLF.BAT
 
 
 def train_all(
-    claims: Sequence[RunClaim],
-    train: Path,
-    test: Path,
-    *,
-    device_name: str | None,
-    print_freq: int,
+    runs: Sequence[ClaimedRun], train: Path, test: Path, *, device_name: str | None, print_freq: int
 ) -> None:
     """Load the features once and do all runs on them; publish each finished run and print its accuracies.
 
     When a run fails or the process is interrupted, the finished runs stay, and the same call continues the others.
 
     Args:
-        claims: the runs; they differ in seed and number of shots only.
+        runs: the runs; they differ in seed and number of shots only.
         train: feature file of the training images.
         test: feature file of the test images.
         device_name: value of ``--device``.
@@ -49,9 +46,9 @@ def train_all(
             :func:`cog.logreg.protocol.run_protocol`.
         Interrupted: when the process was asked to end.
     """
-    settings = [claim.plan.settings for claim in claims]
+    settings = [plan.settings for plan, _ in runs]
     engine = Engine(resolve_device(device_name), settings[0].precision)
-    jobs.begin(claims, device=engine.device.type, precision=engine.precision)
+    jobs.begin(runs, device=engine.device.type, precision=engine.precision)
     with exhaustion_explained("preparing the training", _LESS_MEMORY):
         normalize = settings[0].normalizes_features
         mapped = stays_in_file(train, test)
@@ -70,20 +67,20 @@ def train_all(
     def do(number: int, before_epoch: Callable[[], None]) -> None:
         if number:
             signals.check("what is finished is saved")
-        resume = claims[number].resume
+        resume = runs[number][1].resume
         work = Work(
             resume.path, print_freq=print_freq, bar=at_once == 1, before_epoch=before_epoch, before_save=resume.create,
         )  # fmt: skip
-        place = f"run {number + 1} of {len(claims)}" if len(claims) > 1 else ""
-        _do_run(claims[number], data, engine, work, place)
+        place = f"run {number + 1} of {len(runs)}" if len(runs) > 1 else ""
+        _do_run(*runs[number], data, engine, work, place)
 
     with exact_float32():  # once for all threads: it is a setting of the process
-        SideBySide(do, len(claims), at_once, engine.device, alone).run()
+        SideBySide(do, len(runs), at_once, engine.device, alone).run()
 
 
-def _do_run(claim: RunClaim, data: Data, engine: Engine, work: Work, place: str) -> None:
+def _do_run(plan: RunPlan, claim: FolderClaim, data: Data, engine: Engine, work: Work, place: str) -> None:
     """Train, write and publish one run."""
-    plan, resume, label = claim.plan, claim.resume, claim.plan.settings.label
+    resume, label = claim.resume, plan.settings.label
     action = f"training classifiers of {len(data.labels)} classes"
     with claim.failures_noted(), exhaustion_explained(action, _LESS_MEMORY):
         resume.create()
@@ -98,6 +95,5 @@ def _do_run(claim: RunClaim, data: Data, engine: Engine, work: Work, place: str)
             times = {key: session[key] for key in ("started", "sessions")} | {"finished": provenance.now()}
             metadata = data.preparation | {"device": str(engine.device)} | times
             final = run_folder.write(stage, result, data, plan, metadata)
-    claim.published = True
     claim.release()
     run_folder.print_accuracies(final, plan.folder.path)

@@ -284,10 +284,11 @@ class FolderClaim(contextlib.AbstractContextManager["FolderClaim"]):
         folder: the folder.
         lock: lock of the folder.
         resume: folder of its unfinished work.
+        published: whether a result has been put in place.
     """
 
     def __init__(self, folder: OutputFolder) -> None:
-        self.folder = folder
+        self.folder, self.published = folder, False
         with contextlib.ExitStack() as stack:
             self.lock = stack.enter_context(locked(folder.path, flag=folder.flag))
             atomic_dir.recover(folder.path)
@@ -396,3 +397,4 @@ class FolderClaim(contextlib.AbstractContextManager["FolderClaim"]):
                     shutil.copyfile(self.resume.log_file, stage / self.resume.log_file.name)
             self.lock.require_held()
         self.resume.remove()
+        self.published = True

@@ -140,7 +140,7 @@ class Parts:
         engine, data = self.engines[precision]
         settings = self.scaled_settings(epochs)
         if what == "final":
-            engine.fit(data, TrainSpec(self.everything, [(10.0, 1e-6)], 1, 2), settings, record=True)
+            engine.fit(data, TrainSpec(self.everything, [(10.0, 1e-6)], 1, 2, record=True), settings)
             return
         count = {"together": 10, "round": 5, "alone": 1}[what.split()[1]]
         pairs = [(lr, 1e-6) for lr in torch.logspace(-1, 2, 10).tolist()[-count:]]

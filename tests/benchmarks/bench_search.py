@@ -95,9 +95,9 @@ class Remembering:
     def __getattr__(self, name: str):
         return getattr(self._engine, name)
 
-    def fit(self, data, spec, settings, *, record=False, **options):
-        if record:
-            return self._engine.fit(data, spec, settings, record=True, **options)
+    def fit(self, data, spec, settings, **options):
+        if spec.record:
+            return self._engine.fit(data, spec, settings, **options)
         keys = [(spec.order_seed, *pair) for pair in spec.pairs]
         new = [pair for key, pair in zip(keys, spec.pairs, strict=True) if key not in self._known]
         fits = (

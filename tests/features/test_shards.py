@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import subprocess
-import time
 
 import extraction
 import numpy as np
@@ -524,25 +523,6 @@ def test_what_is_stored_comes_back(tmp_path, dtype):
     assert x[:, 0].tolist() == [4, 5, 6, 7, 8, *range(10, 20)]
     failures = [failure for shard in store.used() for failure in shard.failures]
     assert failures == [[row, "bad"] for row in (0, 1, 2, 3, 9)]
-
-
-def test_headers_of_ranges_are_parsed_one_at_a_time(tmp_path, monkeypatch):
-    """Ranges are read by several threads, and CPython 3.11's parser is not safe with several."""
-    store = begin(tmp_path, 60)
-    record_all(store, [features(first, 5) for first in range(0, 60, 5)], max_rows=5)
-    store.scan()
-    parse, inside, most = np.lib.format.read_array_header_1_0, [], []
-
-    def parse_slowly(handle):
-        inside.append(handle)
-        most.append(len(inside))
-        time.sleep(0.01)
-        inside.remove(handle)
-        return parse(handle)
-
-    monkeypatch.setattr(np.lib.format, "read_array_header_1_0", parse_slowly)
-    assert store.merge().shape == (60, 3)
-    assert len(most) > 1 and max(most) == 1
 
 
 def test_when_ranges_are_cut(tmp_path):

@@ -118,12 +118,12 @@ class Spy(Engine):
         super().__init__(torch.device("cpu"), precision)
         self.specs, self.fits, self.tested = [], [], []
 
-    def fit(self, data, spec, settings, *, record=False, **options):
-        fits = super().fit(data, spec, settings, record=record, **options)
+    def fit(self, data, spec, settings, **options):
+        fits = super().fit(data, spec, settings, **options)
         self.specs += [dataclasses.replace(spec, pairs=[pair]) for pair in spec.pairs]
         self.fits += fits
         self.labels = data.labels
-        self.tested += [record] * len(fits)
+        self.tested += [spec.record] * len(fits)
         return fits
 
 

@@ -60,8 +60,9 @@ def load(sets, engine, factor=1.0):
     return prepare(FeatureSet(factor * x, y, "train"), FeatureSet(factor * x[val], y[val], "test"), engine)
 
 
-def spec_of(rows, *rates, wd=1e-5, seed=1):
-    return TrainSpec(rows, [(lr, wd) for lr in rates], init_seed=seed, order_seed=seed + 1)
+def spec_of(rows, *rates, wd=1e-5, seed=1, record=False):
+    pairs = [(lr, wd) for lr in rates]
+    return TrainSpec(rows, pairs, init_seed=seed, order_seed=seed + 1, record=record)
 
 
 def draw(sets, n_shot):
@@ -122,9 +123,9 @@ def test_trials_of_a_search_equal_the_plain_loop(sets, k):
 )
 def test_the_recorded_run_has_the_plain_loops_curves(sets, n_shot, precision):
     engine = Engine(CPU, precision)
-    spec = spec_of(draw(sets, n_shot) if n_shot else sets[2], 10.0)
+    spec = spec_of(draw(sets, n_shot) if n_shot else sets[2], 10.0, record=True)
     data = load(sets, engine)
-    (trained,) = engine.fit(data, spec, SETTINGS, record=True)
+    (trained,) = engine.fit(data, spec, SETTINGS)
     _, logs = plain(sets, spec)
     # of 592 test rows, some may change sides when rows and curves are rounded
     loss, points = (1e-4, 0.005) if precision == "fp32" else (1e-2, 0.9)
@@ -200,7 +201,7 @@ def mlp_settings(kind, layers=2):
 def test_a_network_equals_the_plain_loop(sets, kind, lr, wd, layers):
     """Loss to 1e-5 and the same accuracy after every epoch."""
     x, y, rows, val = sets
-    x, spec, settings = 7 * x, spec_of(rows, lr, wd=wd), mlp_settings(kind, layers)
+    x, spec, settings = 7 * x, spec_of(rows, lr, wd=wd, record=True), mlp_settings(kind, layers)
     oracle = plain_mlp.network([DIM, *[40] * layers, CLASSES], MODULES[kind], seed=spec.init_seed)
     generator = random_streams.cpu_generator(spec.order_seed)
     theirs = plain_mlp.fit(
@@ -209,7 +210,7 @@ def test_a_network_equals_the_plain_loop(sets, kind, lr, wd, layers):
     )  # fmt: skip
     engine = Engine(CPU)
     data = load(sets, engine, 7.0)
-    (trained,) = engine.fit(data, spec, settings, record=True)
+    (trained,) = engine.fit(data, spec, settings)
     for key in ("train/loss", "test/loss"):
         np.testing.assert_allclose(trained.logs[key], theirs[key], rtol=1e-5, atol=1e-5)
     assert trained.logs["test/top1"] == pytest.approx(theirs["test/top1"], abs=1e-4)
@@ -280,12 +281,13 @@ class TestEveryForm:
 
     @pytest.fixture
     def training(self, sets, form, precision):
-        """Engine, data, what to train, configuration, whether it can be recorded."""
+        """Engine, data, what to train (recorded, where it can be), configuration, whether it can be recorded."""
         n_shot, rates, changes = FORMS[form]
         engine = Engine(CPU, precision)
-        spec = spec_of(draw(sets, n_shot) if n_shot else sets[2], *rates)
+        single = len(rates) == 1
+        spec = spec_of(draw(sets, n_shot) if n_shot else sets[2], *rates, record=single)
         settings = dataclasses.replace(SETTINGS, n_epochs=4, **changes)
-        return engine, load(sets, engine), spec, settings, len(rates) == 1
+        return engine, load(sets, engine), spec, settings, single
 
     def test_same_bits_again(self, training):
         engine, data, spec, settings, _ = training
@@ -297,7 +299,8 @@ class TestEveryForm:
         engine, data, spec, settings, single = training
         if single:
             (silent,), (recorded,) = (
-                engine.fit(data, spec, settings, record=record) for record in (False, True)
+                engine.fit(data, dataclasses.replace(spec, record=record), settings)
+                for record in (False, True)
             )
             assert equal(silent, recorded)
             assert (silent.logs, silent.predictions) == (None, None)
@@ -305,25 +308,26 @@ class TestEveryForm:
 
     def test_killed_after_every_epoch(self, training, tmp_path):
         engine, data, spec, settings, single = training
-        options = {"record": single}
-        whole = engine.fit(data, spec, settings, **options)
+        whole = engine.fit(data, spec, settings)
         for kill_after in (1, 2, 3):
             path = tmp_path / f"{kill_after}"
             path.mkdir()
             KillingFile.reset(kill_after)
             with pytest.raises(Killed):
-                engine.fit(data, spec, settings, work=killing_work(path), **options)
+                engine.fit(data, spec, settings, work=killing_work(path))
             KillingFile.reset()
-            resumed = engine.fit(data, spec, settings, work=killing_work(path), **options)
+            resumed = engine.fit(data, spec, settings, work=killing_work(path))
             assert KillingFile.n_saves == 3 - kill_after
             assert all(map(equal, whole, resumed))
             if single:
                 assert resumed[0].logs == whole[0].logs
                 assert torch.equal(resumed[0].predictions, whole[0].predictions)
-            other = dataclasses.replace(spec, stage="final")  # another training: nothing is taken from it
-            trained = engine.fit(data, other, settings, work=killing_work(path), **options)
+            other = dataclasses.replace(
+                spec, pairs=[(lr, 0.1) for lr, _ in spec.pairs]
+            )  # another training: nothing is taken from it
+            trained = engine.fit(data, other, settings, work=killing_work(path))
             assert KillingFile.n_saves == 3 - kill_after + 3
-            assert all(map(equal, whole, trained))
+            assert all(map(equal, engine.fit(data, other, settings), trained))
 
     def test_from_the_host(self, training, sets):
         """Features that do not fit on the device give the bits of those that do."""
@@ -331,7 +335,7 @@ class TestEveryForm:
         host = dataclasses.replace(
             data, features=HostMatrix(data.features, CPU), test=HostMatrix(data.test, CPU)
         )
-        expected, found = (engine.fit(one, spec, settings, record=single) for one in (data, host))
+        expected, found = (engine.fit(one, spec, settings) for one in (data, host))
         assert all(map(equal, expected, found))
         assert engine.validate(host, sets[3], found)[0] == engine.validate(data, sets[3], expected)[0]
         if single:
@@ -343,7 +347,7 @@ class TestEveryForm:
         data = load(sets, engine, 50.0)
         rates = [1e37] + [0.01] * (len(spec.pairs) - 1)
         mixed = dataclasses.replace(spec, pairs=[(lr, 0.0) for lr in rates])
-        trained = engine.fit(data, mixed, settings, record=single)
+        trained = engine.fit(data, mixed, settings)
         assert [one.diverged for one in trained] == [True] + [False] * (len(rates) - 1)
         if single:
             assert len(trained[0].logs["test/top1"]) < 4
@@ -353,10 +357,10 @@ class TestEveryForm:
 
     def test_graphs_give_the_bits_of_issued_steps(self, training, monkeypatch, caplog):
         engine, data, spec, settings, single = training
-        expected = engine.fit(data, spec, settings, record=single)
+        expected = engine.fit(data, spec, settings)
         engine.graphs = graphs.Graphs(wanted=True)
         with ImitationCuda(monkeypatch) as cuda:
-            found = engine.fit(data, spec, settings, record=single)
+            found = engine.fit(data, spec, settings)
         assert all(map(equal, expected, found))
         n = len(spec.rows)
         sizes = {min(n, settings.batch_size), n % settings.batch_size or min(n, settings.batch_size)}
@@ -371,11 +375,11 @@ class TestEveryForm:
     @pytest.mark.parametrize("failure", first_quick(1, ["bits", *sorted({*FAILURES} - {"bits"})]))
     def test_graphs_that_fail_change_nothing(self, training, monkeypatch, caplog, failure):
         """One warning, for two trainings; weights and momentum are those of issued steps."""
-        engine, data, spec, settings, single = training
-        expected = engine.fit(data, spec, settings, record=single)
+        engine, data, spec, settings, _ = training
+        expected = engine.fit(data, spec, settings)
         engine.graphs = graphs.Graphs(wanted=True)
         with ImitationCuda(monkeypatch, failure) as cuda:
-            found = [engine.fit(data, spec, settings, record=single) for _ in range(2)]
+            found = [engine.fit(data, spec, settings) for _ in range(2)]
         assert cuda.failure is None
         assert all(map(equal, expected, found[0]))
         assert all(map(equal, expected, found[1]))
@@ -400,7 +404,7 @@ def test_a_captured_step_that_waits_is_found_out(sets, monkeypatch):
     engine.graphs = graphs.Graphs(wanted=True)
     with ImitationCuda(monkeypatch), pytest.raises(AssertionError, match="nonzero while a graph is captured"):
         monkeypatch.setattr(metrics, "_may_wait", lambda device: True)
-        engine.fit(load(sets, engine), spec_of(sets[2], 1.0), SETTINGS, record=True)
+        engine.fit(load(sets, engine), spec_of(sets[2], 1.0, record=True), SETTINGS)
 
 
 def test_without_memory_for_the_comparison(sets, monkeypatch, caplog):

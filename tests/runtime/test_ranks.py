@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import signal
 import subprocess
@@ -145,21 +144,6 @@ def alone(inputs, spoiled, tmp_path_factory):
     return found
 
 
-@pytest.fixture(autouse=True)
-def _one_literal_at_a_time(monkeypatch):
-    """Threads stand for processes here, and NumPy parses .npy headers by ast, which in CPython 3.11 is not for threads.
-
-    See CPython issue 106905: "AST constructor recursion depth mismatch".
-    """
-    lock, parse = threading.Lock(), ast.literal_eval
-
-    def literal_eval(text):
-        with lock:
-            return parse(text)
-
-    monkeypatch.setattr(ast, "literal_eval", literal_eval)
-
-
 class Member:
     """One process of a group, as a thread."""
 
@@ -189,7 +173,7 @@ class Member:
 
     def _run(self):
         try:
-            runner.extract(self.job, self.extractor, self.plan, label="")
+            runner.extract(self.job, self.extractor, label="")
         except BaseException as error:
             self.error = error
 
@@ -276,12 +260,8 @@ def test_a_leader_that_dies_interrupts_the_others(inputs, alone, tmp_path):
     out = tmp_path / "out"
     helper = Member(inputs, out, Rank(1, 2, 1, "g"), sleep=0.1)
     with locks.locked(out, flag="--output_dir") as lock:
-        manifest = runner._manifest(
-            helper.job,
-            helper.extractor,
-            Member(inputs, out, Rank(0, 2, 0, "g")).plan,
-            leader=lock.holder.token,
-        )
+        leader = Member(inputs, out, Rank(0, 2, 0, "g"))
+        manifest = runner._manifest(leader.job, leader.extractor, leader=lock.holder.token)
         shards.Shards(out).begin(manifest)
         helper.thread.start()
         while not list((out / ".resume").glob("rows-*.json")):

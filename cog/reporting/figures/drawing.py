@@ -268,7 +268,8 @@ def _draw_panel(axes: Axes, panel: Panel, width: float, height: float) -> None:
                 x = [part for at, _, _ in spans for part in (at, at, math.nan)]
                 y = [part for _, low, high in spans for part in (low, high, math.nan)]
                 axes.plot(
-                    x, y, color=look.color, linewidth=line_width, alpha=alpha, zorder=zorder - depth, gid=f"{gid}.{name}",
+                    x, y, color=look.color, linewidth=line_width, alpha=alpha, zorder=zorder - depth,
+                    gid=f"{gid}.{name}",
                 )  # fmt: skip
         x = [p.x for p in series.points] if panel.plane else list(panel.ticks)
         axes.plot(x, series.values(x), zorder=zorder, gid=gid, **line_arguments(look, scale=scale))
