@@ -114,7 +114,7 @@ def _check_network(report: Report, plan: ExtractionPlan, images: ImageList | Non
 
 
 def _check_output(report: Report, folder: FeatureFolder, job: ExtractJob | None, label: str) -> bool:
-    """Report what would happen with an output folder; returns whether it would be written. ``job`` None: not known.
+    """Report the state of an output folder, and return whether ``job`` (None: not known) would write into it.
 
     Raises:
         CogError: when the folder holds another result, or unfinished work on another one.

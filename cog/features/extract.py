@@ -94,11 +94,11 @@ class Extractor:
         n_workers: decoding threads (or processes).
         precision: ``fp32`` (exact: TF32 off), ``tf32``, ``fp16`` or ``bf16`` (automatic mixed precision).
         save_dtype: type of the features: float32, or rounded to float16 or bfloat16.
-        compiled: run the network through ``torch.compile``.
+        compiled: whether to run the network through ``torch.compile``.
         start_method: see :func:`cog.data.loader.batches`.
-        memory_format: layout of the network's input and weights (default: the one that is fast on the device, or the
-            usual one for networks that cannot work on that).
-        decoding: the other arguments of :class:`cog.data.loader.Decoder`, ``resize`` among them.
+        memory_format: layout of the network's input and weights (default: the fast layout of the device, or the usual
+            layout for networks that cannot work on that).
+        decoding: other arguments of :class:`cog.data.loader.Decoder`, such as ``resize``.
 
     Attributes:
         device: device of the network.

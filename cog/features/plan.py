@@ -28,10 +28,10 @@ class ExtractJob:
     """One data set and split to extract.
 
     Attributes:
-        plan: the plan that it is a part of.
+        plan: plan of the extraction.
         images: the images.
         folder: output folder, with the identity of the features.
-        label: name in messages.
+        label: name of the job in messages.
     """
 
     plan: ExtractionPlan

@@ -201,7 +201,7 @@ def _target(
     like: FeatureFolder,
     overwrite: bool = False,
 ) -> FeatureFolder:
-    """Return the folder of features rearranged from ``sources``, of which ``like`` says how all were made.
+    """Return the folder of features rearranged from ``sources``, with the settings of ``like``, one of the sources.
 
     Raises:
         CogError: a source without complete features.
@@ -231,7 +231,7 @@ def _publish(
     y: torch.Tensor,
     facts: dict[str, Any],
 ) -> None:
-    """Write rearranged features, unless another process was faster; ``rows`` count through the sources."""
+    """Write rearranged features unless another process has; ``rows`` number the rows of all sources together."""
     with folder.claim() as claim:
         if claim.is_done():
             return

@@ -133,12 +133,12 @@ def try_network(plan: ExtractionPlan, images: ImageList) -> tuple[int, str]:
 
 
 def extract(job: ExtractJob, extractor: Extractor, *, label: str) -> None:
-    """Extract a data set and split, in one go or in many, and publish its features if this process leads.
+    """Extract a data set and split, in one session or in several; rank 0 publishes the features.
 
     Args:
         job: data set and split.
         extractor: the network.
-        label: of the progress, which in rank 0 counts the images of all processes.
+        label: label of the progress, which in rank 0 counts the images of all processes.
 
     Raises:
         Interrupted: when a signal has asked the process to end, or rank 0 has ended.
@@ -196,7 +196,7 @@ def _help(job: ExtractJob, extractor: Extractor, label: str) -> None:
 
 
 def _work_versions(job: ExtractJob, device: torch.device, rows_per_pass: int) -> dict[str, Any]:
-    """Return what has to agree, beside the identity of the features, for rows of several sessions to be put together.
+    """Return the entries, beside the identity of the features, that must agree for rows of several sessions.
 
     Beyond the requirements for finished features, these entries cover all that changes their last bits, except for the
     model of the GPU.
@@ -227,7 +227,7 @@ def _manifest(job: ExtractJob, extractor: Extractor, *, leader: str) -> Manifest
 
 
 def _readable_by_now(shard: Shard, job: ExtractJob) -> str | None:
-    """Return a message that names a failed image of a shard that can be decoded by now; None: there is none."""
+    """Return a message with a failed image of a shard that can be decoded by now; None without such an image."""
     load_truncated = job.plan.cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES
     for row, _ in shard.failures:
         file = job.images.file(int(row))
@@ -237,7 +237,7 @@ def _readable_by_now(shard: Shard, job: ExtractJob) -> str | None:
 
 
 def _compute_all(job: ExtractJob, extractor: Extractor, label: str) -> np.ndarray:
-    """Compute all rows, or wait for those that others compute, and return the features, see :meth:`Shards.merge`."""
+    """Compute the rows, wait for the rows of other processes, and return all features, see :meth:`Shards.merge`."""
     work = job.folder.resume
     n_before, n_rows, device = work.n_done(), work.manifest.n_rows, device_name(extractor.device)
     if n_before:
@@ -251,7 +251,7 @@ def _compute_all(job: ExtractJob, extractor: Extractor, label: str) -> np.ndarra
     with Progress(n_rows - n_before, label) as progress, _threads(work.manifest.n_threads):
         for _ in range(_MOST_REPAIRS + 1):
             _compute(job, extractor, progress)
-            while work.gaps():  # units that others have claimed
+            while work.gaps():  # units of other processes
                 _wait(job, progress)
                 _compute(job, extractor, progress)
             x = work.merge()
@@ -263,10 +263,10 @@ def _compute_all(job: ExtractJob, extractor: Extractor, label: str) -> np.ndarra
 def _compute(
     job: ExtractJob, extractor: Extractor, progress: Progress, *, may_go_on: Callable[[], bool] = lambda: True
 ) -> None:
-    """Compute the rows that no other process has claimed, and save them; ``may_go_on`` is asked before each claim.
+    """Compute the rows that no other process has claimed, and save them; ``may_go_on`` is called before each claim.
 
     Raises:
-        Interrupted: when a signal asked to end; the rows that were computed are saved.
+        Interrupted: when a signal has asked the process to end; the computed rows are saved.
         CogError: when the network or the storage fails; rows are saved as far as possible.
     """
     work, rank, fx = job.folder.resume, job.plan.rank, job.plan.cfg.FT_EXTRACT
@@ -292,7 +292,7 @@ def _compute(
 
 
 def _wait(job: ExtractJob, progress: Progress) -> None:
-    """Let a moment pass, and look at the work of the others."""
+    """Wait a moment, and read the progress of the other processes."""
     time.sleep(sharing.POLL_SECONDS)
     job.folder.resume.scan()
     _count_others(job, progress)
@@ -300,7 +300,7 @@ def _wait(job: ExtractJob, progress: Progress) -> None:
 
 
 def _count_others(job: ExtractJob, progress: Progress) -> None:
-    """Count the rows of other processes, as far as they are known to be saved: in rank 0, which knows the total."""
+    """Add the saved rows of other processes to the progress, in rank 0, whose progress has a total."""
     if progress.total is not None:
         n_left = len(job.images) - job.folder.resume.n_done()
         progress.update(max(0, progress.total - n_left - progress.done))
@@ -327,7 +327,7 @@ def _threads(n_threads: int) -> Iterator[None]:
 
 
 def _publish(merged: np.ndarray, job: ExtractJob, claim: FolderClaim) -> None:
-    """Put the features of all shards, and how they were made, in place."""
+    """Publish the features of all shards and their description."""
     plan, images, shards = job.plan, job.images, job.folder.resume.used()
     x = torch.from_numpy(merged)
     if x.dtype is torch.int16:

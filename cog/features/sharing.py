@@ -99,7 +99,7 @@ def wait_for_manifest(job: ExtractJob, identity: dict[str, Any]) -> Manifest | N
 
     Args:
         job: data set and split.
-        identity: what the manifest has to agree with.
+        identity: identity of the work of this process, to which that of the manifest must be equal.
 
     Raises:
         Interrupted: when a signal has asked the process to end, or rank 0 has begun and ended.
@@ -145,11 +145,11 @@ def is_led(folder: Path, joined: Manifest) -> bool:
 
 
 def require_published(job: ExtractJob) -> None:
-    """Say how rank 0 ended.
+    """Raise an error unless rank 0 has published the features.
 
     Raises:
-        CogError: when it failed.
-        Interrupted: when it was interrupted or killed.
+        CogError: when rank 0 failed.
+        Interrupted: when rank 0 was interrupted or killed.
     """
     if not _is_published(job):
         _require_no_failure(job)
@@ -161,7 +161,7 @@ def _holder(folder: Path) -> locks.Holder | None:
 
 
 def _is_published(job: ExtractJob) -> bool:
-    """Whether there are features as wanted: of this start, or of an earlier one that are kept."""
+    """Return whether the folder has the requested features: of this start, or of an earlier start and to be kept."""
     folder = job.folder
     try:
         stored = folder.metadata()
@@ -183,7 +183,7 @@ def _require_no_failure(job: ExtractJob) -> None:
 
 
 def _is_recent(when: object, job: ExtractJob, *, tolerance: float = 0) -> bool:
-    """Whether something happened after the start of this process."""
+    """Return whether the time ``when`` (ISO 8601) lies after the start of this process, or ``tolerance`` s before."""
     try:
         happened = datetime.datetime.fromisoformat(str(when)).timestamp()
     except ValueError:

@@ -256,7 +256,7 @@ class _Trainer:
     def step(
         self, parts: list[tuple[Batch, torch.Tensor]], lr: float, epoch: int, step: int
     ) -> tuple[torch.Tensor, bool]:
-        """Do one SGD step with ``parts``, images and labels of the passes of this process.
+        """Do one SGD step with ``parts``, the images and labels of the passes of this process.
 
         Returns:
             Sums over all processes, float64 ``(4,)``: loss, top-1 hits, top-5 hits and images; and whether any process

@@ -150,7 +150,7 @@ class Engine:
             data: the data set.
             spec: the classifiers to train.
             settings: settings of the run.
-            on_epoch: called after every epoch that is recorded, but not again for epochs of an earlier session.
+            on_epoch: function called after every recorded epoch, except for epochs of an earlier session.
             work: work in progress of the run, which saves the training; None: nothing is saved.
 
         Returns:
@@ -225,7 +225,7 @@ class Engine:
             return metrics.validate(data.features, data.targets, rows, logits, with_losses=with_losses)
 
     def make_learner(self, data: Data, spec: TrainSpec, settings: Settings) -> Learner:
-        """Return the classifiers at the beginning of their training."""
+        """Return a learner with the classifiers at the beginning of their training."""
         kind = _learner(len(spec.rows), settings, data.features.dim)
         with products(self.device, "fp32"):
             return kind(data, spec, settings)

@@ -19,7 +19,7 @@ from cog.runtime.resume_dir import sample_sha256
 _FORMAT = 1
 
 
-#: A run that this process has to do, and the hold on its folder, which nobody else has.
+#: The plan of a run that this process has to do, and the claim of its folder.
 ClaimedRun = tuple[RunPlan, FolderClaim]
 
 
@@ -46,7 +46,7 @@ def _share_replacement(plans: Sequence[RunPlan]) -> None:
 
 @contextlib.contextmanager
 def claimed(plans: Sequence[RunPlan]) -> Iterator[list[ClaimedRun]]:
-    """Hold the locks of the folders of some runs; yields those that still have to be done.
+    """Hold the locks of the folders of runs in the block, and yield the runs that are still to be done.
 
     Each folder is checked again, as by :func:`pending`: another process may have finished a run in the meantime. The
     folders of unfinished work without progress are removed at the end.
@@ -74,11 +74,11 @@ def claimed(plans: Sequence[RunPlan]) -> Iterator[list[ClaimedRun]]:
 
 
 def begin(runs: Sequence[ClaimedRun], *, device: str, precision: str) -> None:
-    """Compare unfinished work with the runs to be done now, before anything is computed.
+    """Compare unfinished work with the claimed runs, before any computation.
 
     Args:
         runs: from :func:`claimed`.
-        device: type of the device, ``cpu`` or ``cuda``: others give other last bits.
+        device: type of the device, ``cpu`` or ``cuda``, on which the last bits depend.
         precision: precision of the products in training.
 
     Raises:

@@ -30,10 +30,10 @@ class Learner:
         settings: settings of the run.
 
     Attributes:
-        state: all that the next step depends on, by name.
-        lr: float32 ``(K,)``, learning rates of the present epoch.
+        state: tensors that the next step depends on, by name.
+        lr: learning rates of the current epoch, float32 ``(K,)``.
         sums: loss, top-1 and top-5 hits of the epoch so far; None unless they are recorded.
-        form: how results.json names the arithmetic.
+        form: name of the arithmetic in results.json.
     """
 
     form: str

@@ -52,7 +52,7 @@ def append_epoch(logs: Logs, train: Evaluation, test: Evaluation, lr: float) -> 
 
 
 def describe_last_epoch(logs: Logs, n_epochs: int) -> str:
-    """Return the last epoch that the logs hold in words; a training has ``n_epochs``."""
+    """Return a line about the last epoch in the logs of a training with ``n_epochs`` epochs."""
     done, last = len(logs["lr"]), {name: values[-1] for name, values in logs.items()}
     return (
         f"epoch {done} of {n_epochs} ({100 * done // n_epochs} %): train loss {last['train/loss']:.4f}, train top-1 "

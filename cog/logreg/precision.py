@@ -61,8 +61,8 @@ _PRODUCTS = threading.RLock()
 def products(device: torch.device, precision: str) -> contextlib.AbstractContextManager[None]:
     """Multiply float32 matrices in ``fp32`` or ``tf32``, and sum up bfloat16 products in float32, inside a block.
 
-    By default cuBLAS may add parts of bfloat16 products up in bfloat16. Elsewhere than on CUDA nothing has to be set
-    for single products: float32 is exact as long as the engine computes.
+    By default, cuBLAS may sum up parts of bfloat16 products in bfloat16. Other devices need no setting for single
+    products: float32 is exact during all computations of the engine.
     """
     return _cuda_products(precision) if device.type == "cuda" else contextlib.nullcontext()
 

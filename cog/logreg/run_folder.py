@@ -186,7 +186,7 @@ def write_final(
     arguments: dict[str, Any],
     config_text: str,
 ) -> dict[str, Any]:
-    """Write everything but ``results.json``, and return its entry ``final``.
+    """Write the files of a run except ``results.json``, and return the entry ``final`` of that file.
 
     Args:
         stage: folder to write into, see :meth:`cog.runtime.output_folder.FolderClaim.publish`.
@@ -194,13 +194,13 @@ def write_final(
         labels: true classes of the test images, int64 ``(n,)``.
         lr: learning rate of the final training.
         wd: weight decay of the final training.
-        arguments: the command line's flags.
+        arguments: flags of the command line.
         config_text: the configuration as YAML.
     """
     import torch
 
     assert classifier.logs is not None and classifier.predictions is not None
-    # interned, as names in the source are: pickles of continued runs are then the same to the byte
+    # interned like names in the source, so that pickles of continued runs are equal to the byte
     logs = {sys.intern(name): values for name, values in classifier.logs.items()}
     top1, top5, n_classes = logs["test/top1"][-1], logs["test/top5"][-1], classifier.sizes[-1]
     folder = f"final-lr-{lr}_wd-{wd}"

@@ -25,7 +25,7 @@ class TrainSpec:
             of the K classifiers.
         init_seed: seed of the initial weights.
         order_seed: seed of the order of the samples.
-        record: whether the test set is scored after every epoch, which makes the logs: in the final training, K = 1.
+        record: whether the test set is scored after every epoch for the logs; only in the final training, with K = 1.
     """
 
     rows: torch.Tensor
