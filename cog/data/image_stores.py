@@ -115,7 +115,7 @@ class ImageStore(ABC):
 
         Raises:
             OSError: when an archive is missing.
-            CogError: when an archive cannot be read.
+            UnusableArchivesError: when archives cannot be read (:mod:`cog.data.archive_images`).
         """
 
     def read(self, name: str) -> bytes:
