@@ -27,6 +27,9 @@ _CHUNK_ROWS = 512
 #: Types of features that can stay in their file.
 MAPPABLE = (torch.float32, torch.float16, torch.bfloat16)
 
+#: Of these, the types of ``FT_EXTRACT.SAVE_DTYPE`` that take half the space.
+ROUNDED = (torch.float16, torch.bfloat16)
+
 #: Norms below this one may have lost digits in float32, where squares below 1e-38 do.
 _SMALLEST_NORM = 1e-12
 
@@ -36,12 +39,13 @@ class FeatureSet:
     """Features and labels of one split.
 
     Attributes:
-        x: float32 ``(n, d)``; another floating type when it is written, memory-mapped or only opened as such.
+        x: float32 ``(n, d)``; another floating type when it is written, kept as stored or only opened as such.
         y: int64 ``(n,)``; any integer type when it is only opened.
         name: ``<model>_<dataset>_<split>``.
-        norms: ``(n, 1)`` when ``x`` is memory-mapped: divisors of its rows; float32, or float64 where some norms are
-            beyond float32's range (see :func:`row_norms`).
+        norms: ``(n, 1)`` when ``x`` is kept as stored (memory-mapped or rounded): divisors of its rows; float32, or
+            float64 where some norms are beyond float32's range (see :func:`row_norms`).
         class_list: digest of the classes' names (:func:`cog.data.wnids.class_list_digest`), where they are known.
+        in_file: whether ``x`` is memory-mapped.
     """
 
     x: torch.Tensor
@@ -49,6 +53,7 @@ class FeatureSet:
     name: str
     norms: torch.Tensor | None = None
     class_list: str | None = None
+    in_file: bool = False
 
     def __len__(self) -> int:
         return len(self.y)
@@ -91,7 +96,9 @@ def save(features: FeatureSet, path: str | os.PathLike[str]) -> None:
         )
 
 
-def load(path: str | os.PathLike[str], *, normalize: bool = False, mapped: bool = False) -> FeatureSet:
+def load(
+    path: str | os.PathLike[str], *, normalize: bool = False, mapped: bool = False, rounded: bool = False
+) -> FeatureSet:
     """Read ``X_Y.pth``, written by this toolkit or by the original one.
 
     Args:
@@ -99,22 +106,24 @@ def load(path: str | os.PathLike[str], *, normalize: bool = False, mapped: bool 
         normalize: l2-normalize the rows.
         mapped: leave the features in the file and map it, for features larger than memory; needs a type of
             :data:`MAPPABLE` in a file of torch >= 1.6 (others are read).
+        rounded: keep float16 and bfloat16 features as they are in the file, in half the memory.
 
     Returns:
-        Features as float32 (float16, bfloat16 and float64 files are converted; mapped ones are as in the file), labels
-        as int64.
+        Features as float32 (float16, bfloat16 and float64 files are converted; mapped and rounded ones are as in the
+        file), labels as int64.
 
     Raises:
         CogError: missing, unsafe or truncated file, wrong keys or shapes, no rows, labels that are not
             whole numbers, NaN or infinite values (the first rows are named).
     """
     path = _file(path)
-    stored = open_file(path, mapped=mapped)
-    mapped = mapped and stored.x.dtype in MAPPABLE and stored.x.is_contiguous()
+    stored = open_file(path, mapped=mapped, rounded=rounded)
+    as_stored = (mapped and stored.x.dtype in MAPPABLE) or (rounded and stored.x.dtype in ROUNDED)
+    as_stored = as_stored and stored.x.is_contiguous()
     # detached and contiguous: they are normalized in place below
-    x = stored.x.detach() if mapped else stored.x.detach().float().contiguous()
-    norms = check_and_normalize_(x, str(path), normalize=normalize, in_place=not mapped)
-    return FeatureSet(x, stored.y.long(), stored.name, norms)
+    x = stored.x.detach() if as_stored else stored.x.detach().float().contiguous()
+    norms = check_and_normalize_(x, str(path), normalize=normalize, in_place=not as_stored)
+    return FeatureSet(x, stored.y.long(), stored.name, norms, in_file=as_stored and mapped)
 
 
 def _file(path: str | os.PathLike[str]) -> Path:
@@ -123,12 +132,13 @@ def _file(path: str | os.PathLike[str]) -> Path:
     return path / constants.FEATURES_FILE if path.is_dir() else path
 
 
-def open_file(path: str | os.PathLike[str], *, mapped: bool) -> FeatureSet:
+def open_file(path: str | os.PathLike[str], *, mapped: bool, rounded: bool = False) -> FeatureSet:
     """Open ``X_Y.pth`` and check its form; types are those of the file, and values are not checked.
 
     Args:
         path: the file, or the folder that holds it.
         mapped: see :func:`load`.
+        rounded: likewise.
 
     Raises:
         CogError: missing, unsafe or truncated file, wrong keys, types or shapes, no rows.
@@ -136,7 +146,7 @@ def open_file(path: str | os.PathLike[str], *, mapped: bool) -> FeatureSet:
     path = _file(path)
     if not path.is_file():
         raise CogError(f"features {path} do not exist; run extract_features.py first, or check the path")
-    data = _open(path, mapped=mapped)
+    data = _open(path, mapped=mapped, rounded=rounded)
     if not isinstance(data, dict) or not {"X", "Y"} <= set(data):
         content = ", ".join(map(str, list(data)[:5])) if isinstance(data, dict) else type(data).__name__
         raise CogError(f"{path} holds {content}, expected a dict with X and Y")
@@ -159,12 +169,12 @@ def open_file(path: str | os.PathLike[str], *, mapped: bool) -> FeatureSet:
     return FeatureSet(x, y, name if isinstance(name, str) else path.parent.name)
 
 
-def _open(path: Path, *, mapped: bool) -> Any:
+def _open(path: Path, *, mapped: bool, rounded: bool) -> Any:
     with contextlib.suppress(CogError):  # older containers cannot be mapped
         data = load_torch(path, mmap=True)
         x = data.get("X") if isinstance(data, dict) else None
         # Rounded features become float32 right away: there is one copy of them in memory, not two.
-        if mapped or (isinstance(x, torch.Tensor) and x.dtype in MAPPABLE and x.dtype != torch.float32):
+        if mapped or (isinstance(x, torch.Tensor) and x.dtype in ROUNDED and not rounded):
             return data
     return load_torch(path)
 

@@ -4,8 +4,8 @@
 ``FloatMatrix``   float32 in memory, batches are float32
 ``SplitMatrix``   float32 taken apart in place into bfloat16 and the bits it lacks: batches are bfloat16 at half the
                   memory traffic, and the exact float32 rows can still be put together for scoring
-``MappedMatrix``  float32 in the file, for features larger than memory: rows are read, normalized and rounded when
-                  they are asked for
+``StoredMatrix``  as in the file: of half precision, at half the memory, or left in the file when larger than memory;
+                  rows are made float32, normalized and rounded when they are asked for
 ``HostMatrix``    one of these, for features larger than the memory of a GPU: each batch is sent there
 ================  ===========================================================================================
 """
@@ -131,19 +131,26 @@ class SplitMatrix(FeatureMatrix):
         return bits.add_(self._planes.index_select(0, rows * 2 + 1)).view(torch.float32)
 
 
-class MappedMatrix(FeatureMatrix):
-    """Features that stay in their file; the same values as in memory, bit for bit.
+class StoredMatrix(FeatureMatrix):
+    """Features that stay as they are in their file; the same values as in the other forms, bit for bit.
 
     Args:
-        x: ``(n, d)`` as stored (float32, float16 or bfloat16), from a memory-mapped file.
+        x: ``(n, d)`` as stored (float32, float16 or bfloat16), in memory or in a memory-mapped file.
         norms: ``(n, 1)`` to divide the rows by, see :class:`cog.features.feature_files.FeatureSet`.
         dtype: of the batches, float32 or bfloat16.
+        in_file: whether it is a memory-mapped file.
+
+    Attributes:
+        stored: the features as they are stored; not to be changed.
+        in_file: as given.
     """
 
     device = index_device = torch.device("cpu")
 
-    def __init__(self, x: torch.Tensor, norms: torch.Tensor, dtype: torch.dtype) -> None:
-        self._x, self._norms, self.dtype = x, norms, dtype
+    def __init__(
+        self, x: torch.Tensor, norms: torch.Tensor, dtype: torch.dtype, *, in_file: bool = False
+    ) -> None:
+        self.stored, self._norms, self.dtype, self.in_file = x, norms, dtype, in_file
         self.n, self.dim = x.shape
 
     def batch(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -155,7 +162,7 @@ class MappedMatrix(FeatureMatrix):
 
     def exact(self, rows: torch.Tensor) -> torch.Tensor:
         """See :class:`FeatureMatrix`."""
-        return torch.index_select(self._x, 0, rows).float().div_(self._norms[rows])
+        return torch.index_select(self.stored, 0, rows).float().div_(self._norms[rows])
 
 
 class HostMatrix(FeatureMatrix):
