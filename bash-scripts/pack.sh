@@ -17,10 +17,13 @@ models_root_dir="${models_root_dir:-None}"
 model_names="${model_names:-None}"
 # None: all data sets of each model.
 datasets="${datasets:-None}"
+# YAML file of your own models, whose labels are names, too, or None.
+models_file="${models_file:-None}"
 # -------------------------------------------------------------------------------------------
 
-read_command_line models_root_dir model_names datasets -- "$@"
+read_command_line models_root_dir model_names datasets models_file -- "$@"
 require models_root_dir
 set -f # patterns in model_names refer to folders under the root, not to files in the current folder
 PYTHONPATH="${repository}${PYTHONPATH:+:${PYTHONPATH}}" exec "${python}" -m cog.commands.pack \
-    --models_root_dir="${models_root_dir}" --models ${model_names} --datasets ${datasets} ${extra[@]+"${extra[@]}"}
+    --models_root_dir="${models_root_dir}" --models ${model_names} --datasets ${datasets} \
+    --models_file="${models_file}" ${extra[@]+"${extra[@]}"}

@@ -17,7 +17,7 @@ from cog.analysis import (
     subtrees,
 )
 from cog.analysis.task import Analysis, AnalysisRequest, AnalysisTask
-from cog.errors import CogError
+from cog.errors import CogError, did_you_mean
 
 ANALYSES: tuple[Analysis, ...] = (
     kmeans.ANALYSIS,
@@ -44,6 +44,7 @@ def get(names: Sequence[str]) -> list[Analysis]:
     if unknown:
         raise CogError(
             f"--analysis {unknown[0]!r} is not an analysis, expected {', '.join(a.name for a in ANALYSES)} or {ALL}"
+            f"{did_you_mean(unknown[0], sorted(known))}"
         )
     return [a for a in ANALYSES if a.name in names or (ALL in names and a.in_all)]
 

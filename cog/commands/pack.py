@@ -31,6 +31,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
     parser = cli_tools.Parser(__doc__ or "", no_opts="have no meaning here")
     study_flags.add_places(parser.add_argument_group("runs"), datasets="all of them")
+    names.add_models_file(parser.add_argument_group("names"))
     parser.add_argument("--unpack", action="store_true", help="put packed runs back, bit for bit")
     parser.add_argument(
         "--check", action="store_true", help="only read everything, also archives, and say what would be done"

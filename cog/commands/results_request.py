@@ -111,6 +111,7 @@ def _select(args: argparse.Namespace, request: ResultsRequest) -> ResultQuery:
         eval_name=evaluation,
         models_file=args.models_file,
         baseline=args.relative_to or args.baseline,
+        compared=args.compare is not None,
         reads_predictions=any(getattr(args, flag) for flag in _WITH_INTERVALS),
         by_image=request.interval_over == uncertainty.IMAGES,
         # An evaluation other than the protocol's is exported, drawn and reported alone.

@@ -67,6 +67,18 @@ class _Source:
         return self.archive or ArchiveFile.of(self.path)
 
 
+class UnusableArchivesError(CogError):
+    """Archives that cannot be used; all others of the same request are indexed.
+
+    Attributes:
+        classes: the classes whose archives they are; "" stands for an archive that is not of one class.
+    """
+
+    def __init__(self, message: str, classes: Iterable[str]) -> None:
+        super().__init__(message)
+        self.classes = frozenset(classes)
+
+
 class ArchiveImages(ImageStore):
     """Images in tar and zip files, and in tar files inside tar files.
 
@@ -270,7 +282,9 @@ class ArchiveImages(ImageStore):
             if faults:
                 others = [source.name for source, _ in faults[1:]]
                 more = f" (and {len(others)} more cannot be used: {some(others, 3)})" if others else ""
-                raise CogError(f"{faults[0][1]}{more}")
+                unusable = {source for source, _ in faults}
+                classes = [name for name, of in self._groups.items() if not unusable.isdisjoint(of)]
+                raise UnusableArchivesError(f"{faults[0][1]}{more}", classes)
             logger.info(
                 "%s: %s members of %s archive%s indexed, %.0f a second; kept in %s",
                 self.root, f"{n_images:,}", f"{len(todo):,}", "s" * (len(todo) != 1), rate, self._index.path,

@@ -30,8 +30,7 @@ def missing(images: ImageList, *, without: Collection[str] = ()) -> list[str]:
         except OSError:
             return []
 
-    known = [name in without for name in images.classes]
-    wanted = [images.file(row) for row in range(len(images)) if not known[images.labels[row]]]
+    wanted = _files(images, without)
     with ThreadPoolExecutor(_THREADS) as pool:
         present = set().union(*pool.map(listed, {name.rpartition("/")[0] for name in wanted}))
     absent = (name for name in wanted if name not in present)
@@ -39,10 +38,15 @@ def missing(images: ImageList, *, without: Collection[str] = ()) -> list[str]:
     return [name for name in absent if is_image(name.rpartition("/")[2]) or not store.has(name)]
 
 
-def empty(images: ImageList) -> list[str]:
-    """Return the images of a list that have no bytes, in the list's order."""
-    wanted = [images.file(row) for row in range(len(images))]
+def empty(images: ImageList, *, without: Collection[str] = ()) -> list[str]:
+    """Return the images of a list that have no bytes, in the list's order; see :func:`missing`."""
+    wanted = _files(images, without)
     with ThreadPoolExecutor(_THREADS) as pool:
         folders = {name.rpartition("/")[0] for name in wanted}
         empty_names = set().union(*pool.map(images.store.empty_names, folders))
     return [name for name in wanted if name in empty_names] if empty_names else []
+
+
+def _files(images: ImageList, without: Collection[str]) -> list[str]:
+    known = [name in without for name in images.classes]
+    return [images.file(row) for row in range(len(images)) if not known[images.labels[row]]]

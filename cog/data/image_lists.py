@@ -80,15 +80,17 @@ class ImageList:
 
 
 class MissingClassesError(CogError):
-    """Class folders are missing.
+    """Class folders are missing, or archives of classes cannot be used.
 
     Attributes:
+        faults: a line for each kind of fault.
         images: the list with the missing classes, so that the other classes can be checked.
         classes: names of the missing classes.
     """
 
-    def __init__(self, message: str, images: ImageList, classes: Sequence[str]) -> None:
-        super().__init__(message)
+    def __init__(self, faults: Sequence[str], images: ImageList, classes: Sequence[str]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = tuple(faults)
         self.images = images
         self.classes = tuple(classes)
 
@@ -168,9 +170,10 @@ def cog_level(
         split_file: ``cog_concepts_split_file.pkl``.
 
     Raises:
-        MissingClassesError: concepts without a folder.
+        MissingClassesError: concepts without a folder, or with an archive that cannot be used.
         CogError: unreadable files, no such level, a concept without files.
     """
+    from cog.data.archive_images import UnusableArchivesError
     from cog.data.level_files import read_levels
     from cog.data.split_files import read_split
 
@@ -191,18 +194,27 @@ def cog_level(
         )
     store = root_layout.open_store(root)
     folders = [images[0].rpartition("/")[0] for images in files]
+    faults: list[str] = []
+    unusable: frozenset[str] = frozenset()
     try:
-        store.prepare(folders)
+        try:
+            store.prepare(folders)
+        except UnusableArchivesError as error:
+            if "" in error.classes:  # any class may be in it
+                raise
+            faults, unusable = [str(error)], error.classes
         with ThreadPoolExecutor(_SCAN_THREADS) as pool:
             present = list(pool.map(store.has_class, folders))
     except OSError as error:
         raise CogError(f"--imagenet_images_root: cannot read {error.filename}: {error.strerror}") from error
     lost = [wnid for wnid, exists in zip(concepts, present, strict=True) if not exists]
     if lost:
-        raise MissingClassesError(
+        faults.append(
             f"--imagenet_images_root {root} lacks the folders of {len(lost)} of the {len(concepts)} concepts of "
-            f"{dataset} ({', '.join(lost[:3])}); {root_layout.explain(root) or f'expected {root}/<wnid>/*.JPEG'}",
-            _image_list(dataset, split, store, concepts, files),
-            lost,
+            f"{dataset} ({', '.join(lost[:3])}); {root_layout.explain(root) or f'expected {root}/<wnid>/*.JPEG'}"
         )
-    return _image_list(dataset, split, store, concepts, files)
+    images = _image_list(dataset, split, store, concepts, files)
+    if faults:
+        lost += [wnid for wnid, folder in zip(concepts, folders, strict=True) if folder in unusable]
+        raise MissingClassesError(faults, images, lost)
+    return images

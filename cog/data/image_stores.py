@@ -115,7 +115,7 @@ class ImageStore(ABC):
 
         Raises:
             OSError: an archive is missing.
-            CogError: an archive cannot be read.
+            UnusableArchivesError: archives cannot be read (:mod:`cog.data.archive_images`).
         """
 
     def read(self, name: str) -> bytes:

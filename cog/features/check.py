@@ -50,7 +50,8 @@ def check(plan: ExtractionPlan) -> int:
             try:
                 images = lists[pair] = plan.images(pair)
             except MissingClassesError as error:
-                report.problem(label, str(error))
+                for fault in error.faults:
+                    report.fault(label, fault)
                 images, lost = error.images, error.classes
             check_images(report, images, label, allowed=plan.allow_failures, may_be_missing=listed, lost=lost)
     dim = None
@@ -170,7 +171,7 @@ def check_images(
         lost: missing classes that the report already has.
     """
     absent = image_checks.missing(images, without=lost) if may_be_missing else []
-    empty = image_checks.empty(images)
+    empty = image_checks.empty(images, without=lost)
     total = f"{len(images):,} images of {len(images.classes):,} classes"
     n_bad = len(absent) + len(empty)
     for names, fault in ((absent, "missing"), (empty, "empty (0 bytes)")):

@@ -29,6 +29,9 @@ _CHUNK_ROWS = 512
 #: Types of features that can stay in their file.
 MAPPABLE = (torch.float32, torch.float16, torch.bfloat16)
 
+#: The types among them that take half the space (``FT_EXTRACT.SAVE_DTYPE``).
+ROUNDED = (torch.float16, torch.bfloat16)
+
 #: Norms below this value may have lost digits in float32, in which squares below 1e-38 lose digits.
 _SMALLEST_NORM = 1e-12
 
@@ -38,13 +41,14 @@ class FeatureSet:
     """Features and labels of one split.
 
     Attributes:
-        x: features ``(n, d)``, float32; features to be written, memory-mapped or only opened may have another floating
-            type.
+        x: features ``(n, d)``, float32; features to be written, kept as stored, or only opened may have another
+            floating type.
         y: labels ``(n,)``, int64; any integer type when the file is only opened.
         name: ``<model>_<dataset>_<split>``.
-        norms: divisors of the rows of a memory-mapped ``x``, ``(n, 1)``; float32, or float64 where :func:`row_norms`
-            needs it. None for features in memory.
+        norms: divisors of the rows of an ``x`` that is kept as stored (memory-mapped or rounded), ``(n, 1)``; float32, or
+            float64 where :func:`row_norms` needs it. None for other features.
         class_list: digest of the names of the classes (:func:`cog.data.wnids.class_list_digest`); None: not known.
+        in_file: whether ``x`` is memory-mapped.
     """
 
     x: torch.Tensor
@@ -52,6 +56,7 @@ class FeatureSet:
     name: str
     norms: torch.Tensor | None = None
     class_list: str | None = None
+    in_file: bool = False
 
     def __len__(self) -> int:
         return len(self.y)
@@ -94,7 +99,9 @@ def save(features: FeatureSet, path: str | os.PathLike[str]) -> None:
         )
 
 
-def load(path: str | os.PathLike[str], *, normalize: bool = False, mapped: bool = False) -> FeatureSet:
+def load(
+    path: str | os.PathLike[str], *, normalize: bool = False, mapped: bool = False, rounded: bool = False
+) -> FeatureSet:
     """Read ``X_Y.pth``, written by this toolkit or by the original one.
 
     Args:
@@ -102,22 +109,24 @@ def load(path: str | os.PathLike[str], *, normalize: bool = False, mapped: bool 
         normalize: l2-normalize the rows.
         mapped: whether to memory-map the features, for features larger than memory. Features of other types than
             :data:`MAPPABLE`, in a file of torch < 1.6, or not stored row by row, are read nevertheless.
+        rounded: whether to keep float16 and bfloat16 features in their type, in half the memory.
 
     Returns:
-        Features as float32 (float16, bfloat16 and float64 files are converted; mapped features keep their type), labels
-        as int64.
+        Features as float32 (float16, bfloat16 and float64 files are converted; mapped and rounded features keep their
+        type), labels as int64.
 
     Raises:
         CogError: missing, unsafe or truncated file, wrong keys or shapes, no rows, labels that are not
             whole numbers, NaN or infinite values (the first rows are named).
     """
     path = _file(path)
-    stored = open_file(path, mapped=mapped)
-    mapped = mapped and stored.x.dtype in MAPPABLE and stored.x.is_contiguous()
+    stored = open_file(path, mapped=mapped, rounded=rounded)
+    as_stored = (mapped and stored.x.dtype in MAPPABLE) or (rounded and stored.x.dtype in ROUNDED)
+    as_stored = as_stored and stored.x.is_contiguous()
     # detached and contiguous: they are normalized in place below
-    x = stored.x.detach() if mapped else stored.x.detach().float().contiguous()
-    norms = check_and_normalize_(x, str(path), normalize=normalize, in_place=not mapped)
-    return FeatureSet(x, stored.y.long(), stored.name, norms)
+    x = stored.x.detach() if as_stored else stored.x.detach().float().contiguous()
+    norms = check_and_normalize_(x, str(path), normalize=normalize, in_place=not as_stored)
+    return FeatureSet(x, stored.y.long(), stored.name, norms, in_file=as_stored and mapped)
 
 
 def _file(path: str | os.PathLike[str]) -> Path:
@@ -126,12 +135,13 @@ def _file(path: str | os.PathLike[str]) -> Path:
     return path / constants.FEATURES_FILE if path.is_dir() else path
 
 
-def open_file(path: str | os.PathLike[str], *, mapped: bool) -> FeatureSet:
+def open_file(path: str | os.PathLike[str], *, mapped: bool, rounded: bool = False) -> FeatureSet:
     """Open ``X_Y.pth`` and check its form; types are those of the file, and values are not checked.
 
     Args:
         path: the file, or the folder that holds it.
         mapped: see :func:`load`.
+        rounded: likewise.
 
     Raises:
         CogError: missing, unsafe or truncated file, wrong keys, types or shapes, no rows.
@@ -139,7 +149,7 @@ def open_file(path: str | os.PathLike[str], *, mapped: bool) -> FeatureSet:
     path = _file(path)
     if not path.is_file():
         raise CogError(f"features {path} do not exist; run extract_features.py first, or check the path")
-    data = _open(path, mapped=mapped)
+    data = _open(path, mapped=mapped, rounded=rounded)
     if not isinstance(data, dict) or not {"X", "Y"} <= set(data):
         content = ", ".join(map(str, list(data)[:5])) if isinstance(data, dict) else type(data).__name__
         raise CogError(f"{path} holds {content}, expected a dict with X and Y")
@@ -162,12 +172,12 @@ def open_file(path: str | os.PathLike[str], *, mapped: bool) -> FeatureSet:
     return FeatureSet(x, y, name if isinstance(name, str) else path.parent.name)
 
 
-def _open(path: Path, *, mapped: bool) -> Any:
+def _open(path: Path, *, mapped: bool, rounded: bool) -> Any:
     with contextlib.suppress(CogError):  # older containers cannot be mapped
         data = load_torch(path, mmap=True)
         x = data.get("X") if isinstance(data, dict) else None
         # Rounded features are mapped, too: their conversion to float32 then makes the only copy in memory.
-        if mapped or (isinstance(x, torch.Tensor) and x.dtype in MAPPABLE and x.dtype != torch.float32):
+        if mapped or (isinstance(x, torch.Tensor) and x.dtype in ROUNDED and not rounded):
             return data
     return load_torch(path)
 

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 _USABLE = 0.9
 
 
-def stays_in_file(train: Path, test: Path) -> bool:
+def stays_in_file(train: Path, test: Path, *, rounded: bool = False) -> bool:
     """Return whether the training features are memory-mapped instead of read.
 
     They are read when both sets fit into the available memory, also into that of the control group of this process.
@@ -25,6 +25,7 @@ def stays_in_file(train: Path, test: Path) -> bool:
     Args:
         train: file of the training features.
         test: file of the test features.
+        rounded: whether rounded training features are kept so (:func:`cog.features.feature_files.load`).
 
     Raises:
         CogError: when the training features neither fit nor can be mapped, or the test features do not fit.
@@ -33,7 +34,7 @@ def stays_in_file(train: Path, test: Path) -> bool:
     if available is None:
         return False
     room = _USABLE * available
-    (train_bytes, objection), (test_bytes, _) = _size_in_memory(train), _size_in_memory(test)
+    (train_bytes, objection), (test_bytes, _) = _size_in_memory(train, rounded), _size_in_memory(test, False)
     if train_bytes + test_bytes <= room:
         return False
     have = f"{size(available)} of memory are available"
@@ -51,7 +52,7 @@ def stays_in_file(train: Path, test: Path) -> bool:
     return True
 
 
-def _size_in_memory(path: Path) -> tuple[int, str | None]:
+def _size_in_memory(path: Path, rounded: bool) -> tuple[int, str | None]:
     """Return the peak memory of reading ``path``, in bytes, and the reason why it cannot be mapped (None: it can)."""
     try:
         x = load_torch(path, mmap=True)["X"]
@@ -61,4 +62,6 @@ def _size_in_memory(path: Path) -> tuple[int, str | None]:
         return path.stat().st_size, "its format is older than torch 1.6"
     if dtype not in MAPPABLE:
         return n_bytes + x.element_size() * x.numel(), f"X is {dtype}"
+    if rounded and contiguous:
+        n_bytes = x.element_size() * x.numel()
     return n_bytes, None if contiguous else "X is not stored row by row"

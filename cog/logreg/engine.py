@@ -31,7 +31,7 @@ from cog.logreg.checkpoint import TrainState, Work
 from cog.logreg.gram import GramLearner
 from cog.logreg.graphs import Graphs, Stepper
 from cog.logreg.learners import Learner, LinearLearner, MlpLearner
-from cog.logreg.matrix import Data, FeatureMatrix, FloatMatrix, HostMatrix, MappedMatrix, SplitMatrix
+from cog.logreg.matrix import Data, FeatureMatrix, FloatMatrix, HostMatrix, SplitMatrix, StoredMatrix
 from cog.logreg.metrics import Logs
 from cog.logreg.precision import products, resolve_precision
 from cog.logreg.settings import RowCounts, Settings
@@ -118,20 +118,23 @@ class Engine:
         )
         return final if search == final else f"{search} (search), {final} (final training)"
 
-    def load(self, x: torch.Tensor, norms: torch.Tensor | None = None) -> FeatureMatrix:
+    def load(
+        self, x: torch.Tensor, norms: torch.Tensor | None = None, *, in_file: bool = False
+    ) -> FeatureMatrix:
         """Store features on the device if they fit there, else on the host.
 
         Args:
             x: float32 ``(n, d)``, on the CPU; taken over, its memory may be rewritten.
-            norms: divisors of the rows of memory-mapped features, ``(n, 1)``; these features are not rewritten, and may
-                be float16 or bfloat16. None for features in memory.
+            norms: divisors of the rows of features that are kept as stored, in memory or memory-mapped, ``(n, 1)``; these
+                features are not rewritten, and may be float16 or bfloat16. None for other features.
+            in_file: whether ``x`` is memory-mapped.
         """
         kind = SplitMatrix if self.precision == "bf16" else FloatMatrix
         if self.device.type != "cpu" and 4 * x.numel() <= _USABLE * device_room(self.device):
             with contextlib.suppress(torch.OutOfMemoryError):
                 resident = x.to(self.device).float()
                 return kind(resident if norms is None else resident.div_(norms.to(self.device)))
-        host = kind(x) if norms is None else MappedMatrix(x, norms, kind.dtype)
+        host = kind(x) if norms is None else StoredMatrix(x, norms, kind.dtype, in_file=in_file)
         return host if self.device.type == "cpu" else HostMatrix(host, self.device)
 
     @torch.no_grad()

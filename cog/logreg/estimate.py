@@ -16,7 +16,7 @@ import torch
 from cog.errors import CogError
 from cog.logreg import gram
 from cog.logreg.engine import Engine, device_room
-from cog.logreg.matrix import Data, FeatureMatrix, HostMatrix, MappedMatrix
+from cog.logreg.matrix import Data, FeatureMatrix, HostMatrix, StoredMatrix
 from cog.logreg.metrics import CPU_CHUNK, evaluate
 from cog.logreg.settings import RowCounts, Settings
 from cog.logreg.sgd import TrainedClassifier, TrainSpec, initial_layers
@@ -275,8 +275,11 @@ def _storage_of(features: FeatureMatrix) -> str:
             f"do not fit on {features.device} and are sent there batch by batch: {_storage_of(features.host)}"
         )
     n_bytes = size(4.0 * features.n * features.dim)
-    if isinstance(features, MappedMatrix):
-        return f"stay in their file (memory-mapped, {n_bytes})"
+    if isinstance(features, StoredMatrix):
+        n_bytes = size(float(features.stored.nbytes))
+        if features.in_file:
+            return f"stay in their file (memory-mapped, {n_bytes})"
+        return f"in memory as {str(features.stored.dtype).removeprefix('torch.')} ({n_bytes})"
     place = "in memory" if features.device.type == "cpu" else f"on {features.device}"
     form = "float32" if features.dtype == torch.float32 else "bfloat16 and the rest"
     return f"{place} as {form} ({n_bytes})"

@@ -4,8 +4,8 @@
 ``FloatMatrix``   float32 in memory, batches are float32
 ``SplitMatrix``   float32 split in place into bfloat16 and the remaining bits: batches are bfloat16 at half the memory
                   traffic, and the exact float32 rows can be restored for scoring
-``MappedMatrix``  in a memory-mapped file, for features larger than memory: requested rows are read, normalized and
-                  rounded
+``StoredMatrix``  as in the file: of half precision in memory, at half the size, or memory-mapped, for features larger
+                  than memory; requested rows are converted, normalized and rounded
 ``HostMatrix``    one of these on the host, for features larger than the memory of a GPU: batches are sent to the GPU
 ================  ===========================================================================================
 """
@@ -132,19 +132,26 @@ class SplitMatrix(FeatureMatrix):
         return bits.add_(self._planes.index_select(0, rows * 2 + 1)).view(torch.float32)
 
 
-class MappedMatrix(FeatureMatrix):
-    """Features in a memory-mapped file, with the same values as in memory, bit for bit.
+class StoredMatrix(FeatureMatrix):
+    """Features in the type of their file, in memory or memory-mapped, with the values of the other forms, bit for bit.
 
     Args:
         x: features ``(n, d)`` in the type of the file: float32, float16 or bfloat16.
         norms: divisors of the rows, ``(n, 1)``, see :class:`cog.features.feature_files.FeatureSet`.
         dtype: type of the batches, float32 or bfloat16.
+        in_file: whether ``x`` is memory-mapped.
+
+    Attributes:
+        stored: ``x``; not to be changed.
+        in_file: the argument.
     """
 
     device = index_device = torch.device("cpu")
 
-    def __init__(self, x: torch.Tensor, norms: torch.Tensor, dtype: torch.dtype) -> None:
-        self._x, self._norms, self.dtype = x, norms, dtype
+    def __init__(
+        self, x: torch.Tensor, norms: torch.Tensor, dtype: torch.dtype, *, in_file: bool = False
+    ) -> None:
+        self.stored, self._norms, self.dtype, self.in_file = x, norms, dtype, in_file
         self.n, self.dim = x.shape
 
     def batch(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -156,7 +163,7 @@ class MappedMatrix(FeatureMatrix):
 
     def exact(self, rows: torch.Tensor) -> torch.Tensor:
         """See :class:`FeatureMatrix`."""
-        return torch.index_select(self._x, 0, rows).float().div_(self._norms[rows])
+        return torch.index_select(self.stored, 0, rows).float().div_(self._norms[rows])
 
 
 class HostMatrix(FeatureMatrix):

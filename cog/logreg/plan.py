@@ -216,7 +216,7 @@ def check(args: argparse.Namespace) -> int:
             _check_together(report, train_set, test_set, plans)
         todo = _check_outputs(report, plans)
         with report.step("memory"):
-            if not stays_in_file(train, test):
+            if not stays_in_file(train, test, rounded=True):
                 report.ok("memory", "the features of both splits fit into what is available")
             if train_set is not None and todo and args.device == "cpu":
                 settings = todo[0].settings

@@ -77,7 +77,7 @@ def prepare(train: FeatureSet, test: FeatureSet, engine: Engine, settings: Setti
     elif rows is not None:
         train = _keep(train, rows)
     y, test_y, labels = feature_files.to_consecutive_labels(train.y, test.y)
-    features, test_features = engine.load(train.x, train.norms), engine.load(test.x)
+    features, test_features = engine.load(train.x, train.norms, in_file=train.in_file), engine.load(test.x)
     targets, test_y = y.to(engine.device), test_y.to(engine.device)
     return Data(features, y, targets, test_features, test_y, labels, projection, preparation)
 

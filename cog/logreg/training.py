@@ -51,9 +51,9 @@ def train_all(
     jobs.begin(runs, device=engine.device.type, precision=engine.precision)
     with exhaustion_explained("preparing the training", _LESS_MEMORY):
         normalize = settings[0].normalizes_features
-        mapped = stays_in_file(train, test)
+        mapped = stays_in_file(train, test, rounded=True)
         data = prepare(
-            feature_files.load(train, normalize=normalize, mapped=mapped),
+            feature_files.load(train, normalize=normalize, mapped=mapped, rounded=True),
             feature_files.load(test, normalize=normalize),
             engine,
             settings[0],

@@ -48,8 +48,10 @@ def read(request: ResultsRequest, *, for_page: bool = False) -> QueryResult:
     selected = request.selection
     results = query.gather(selected, on_problems=_warn_of_problems, needs_in1k=request.drop)
     if selected.baseline is not None and not (for_page and selected.baseline in published.MODELS):
-        flag = "--relative_to" if request.relative_to else "--baseline"
-        query.check_baseline(selected.baseline, (*results.cells, *results.others), flag=flag)
+        flag = "--compare" if selected.compared else "--relative_to" if request.relative_to else "--baseline"
+        query.check_baseline(
+            selected.baseline, (*results.cells, *results.others), flag=flag, root=selected.models_root_dir
+        )
     _warn(results, selected)
     _check_epochs(results, allow=request.allow_mixed_epochs)
     return results

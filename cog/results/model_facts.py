@@ -17,6 +17,7 @@ from cog.errors import CogError, some
 from cog.models import models_file as own_models
 from cog.models.pretraining import IN1K, UNKNOWN, pretraining
 from cog.models.spec import PRETRAINING
+from cog.models.zoo import MODELS
 from cog.results import published
 from cog.results.scores import RUNS, SeedAverage
 from cog.results.search_history import FeatureDescription
@@ -25,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 #: Mark after the name of a model that may have seen concepts of the levels.
 MARK = "†"
+
+#: Labels of the zoo's models that the paper has no numbers of.
+_LABELS = {name: spec.paper.label for name, spec in MODELS.items() if name not in published.MODELS}
 
 _STATE = "State it as pretraining in --models_file."
 _LEVELS = "For a known set of concepts, build_levels.py --seen_wnids makes levels without them."
@@ -75,10 +79,11 @@ class ModelFacts:
         return "" if self.of(model, source) == IN1K else f" {MARK}"
 
     def label(self, model: str, source: str = RUNS) -> str:
-        """Return how the user calls a model of theirs; others keep their name."""
+        """Return how the user calls a model of theirs, or how others are known; all other models keep their name."""
+        name = _LABELS.get(model, model)
         if source == RUNS:
-            return self.labels.get(model, model)
-        return model if source in published.SOURCES.values() else self.stated_labels.get(model, model)
+            return self.labels.get(model, name)
+        return model if source in published.SOURCES.values() else self.stated_labels.get(model, name)
 
     def footnote(
         self,

@@ -68,6 +68,7 @@ class ResultQuery:
         seeds: seeds of runs found on disk, which are then also the expected seeds.
         eval_name: ``EVAL.NAME`` of runs found on disk.
         baseline: model that is read as well, whatever the filters by model say.
+        compared: whether ``--compare`` named models and baseline, for messages.
         experiments: whether results of other evaluations and of analyses are wanted as well.
         models_file: the user's models, which says what they have seen and how they are called; or None.
         reads_predictions: whether right answers per concept are taken from saved predictions
@@ -86,6 +87,7 @@ class ResultQuery:
     seeds: list[int] | None = None
     eval_name: str = "logreg"
     baseline: str | None = None
+    compared: bool = False
     experiments: bool = False
     models_file: str | None = None
     reads_predictions: bool = False
@@ -352,15 +354,22 @@ def mixed_settings(runs: Sequence[Run]) -> dict[str, list[tuple[str, str, int]]]
     return mixed
 
 
-def check_baseline(model: str, cells: Sequence[SeedAverage], *, flag: str) -> None:
+def check_baseline(model: str, cells: Sequence[SeedAverage], *, flag: str, root: Path | None = None) -> None:
     """Refuse a baseline of which nothing is known, naming the nearest that is.
+
+    Args:
+        model: the baseline.
+        cells: everything that was read.
+        flag: how the user named it, for messages.
+        root: folder of all models, whose names may be meant as well.
 
     Raises:
         CogError: when no cell belongs to ``model``; the message suggests the nearest name.
     """
     models = {cell.model for cell in cells}
     if model not in models:
-        hint = did_you_mean(model, sorted(models))
+        there = find.list_models(root) if root is not None else []
+        hint = did_you_mean(model, sorted({*models, *there} - {model}))
         if model in published.MODELS and not {cell.source for cell in cells} & {*published.SOURCES.values()}:
             hint = "; add --with_published to read the paper's"
         raise CogError(f"{flag} {model}: no result of it among those read{hint}")
@@ -372,7 +381,8 @@ def _nothing_left(selection: ResultQuery, cells: Sequence[SeedAverage]) -> str:
     for model in selection.models or ():
         if not any(matches(known, model) for known in models):
             hint = did_you_mean(model, sorted(models))
-            return f"--model {model} is none of the {len(models)} models with results{hint}"
+            flag = "--compare" if selection.compared else "--model"
+            return f"{flag} {model} is none of the {len(models)} models with results{hint}"
     datasets = {cell.dataset for cell in cells}
     for dataset in selection.datasets or ():
         if dataset not in datasets:

@@ -56,6 +56,13 @@ class Report:
         """Add a finding that has to be fixed before the command can start."""
         self._add(PROBLEM, subject, text)
 
+    def fault(self, subject: str, text: str) -> None:
+        """Note a problem, unless the same one was met before with another subject."""
+        if not any(
+            known.level == PROBLEM and known.text == " ".join(text.split()) for known in self.findings
+        ):
+            self.problem(subject, text)
+
     def _add(self, level: str, subject: str, text: str) -> None:
         finding = CheckFinding(level, subject, " ".join(text.split()))
         if finding not in self.findings:
@@ -75,8 +82,7 @@ class Report:
             yield step
             step.ok = self.n_problems == before
         except CogError as error:
-            if not any(known.level == PROBLEM and known.text == str(error) for known in self.findings):
-                self.problem(subject, str(error))
+            self.fault(subject, str(error))
         except OSError as error:
             prefix = f"cannot access {error.filename}: " if error.filename else ""
             self.problem(subject, f"{prefix}{error.strerror or error}")

@@ -11,6 +11,7 @@ import pytest
 import tiny
 
 from cog.commands import analyze_features, build_levels, extract_features, logreg, print_results
+from cog.errors import CogError
 from cog.runtime import machine_checks
 from cog.runtime.locks import locked
 
@@ -323,6 +324,35 @@ def test_tar_files_are_read_and_missing_images_named(check, workshop, tmp_path):
     problems = check(extract_features.main, *argv).problems
     expected = check(extract_features.main, *with_root(level(workshop), in_folders)).problems
     assert problems == [line.replace(str(in_folders), str(root)) for line in expected] and problems
+
+
+def test_an_unusable_archive_hides_nothing(check, workshop, tmp_path):
+    """Neither missing concepts nor missing and empty images of others; what stops an extraction names both, too."""
+    concepts = broken, absent, short, hollow = sorted(folder.name for folder in workshop.in21k.iterdir())
+    tiny.write_levels_file(workshop.levels_file, [concepts])
+    root = tmp_path / "tars"
+    root.mkdir()
+    for folder in workshop.in21k.iterdir():
+        with tarfile.open(root / f"{folder.name}.tar", "w") as tar:
+            for path in sorted(folder.iterdir())[2 * (folder.name == short) :]:
+                tar.add(path, path.name)
+    (root / f"{broken}.tar").write_bytes(b"<html>login</html>" * 100)
+    (root / f"{absent}.tar").unlink()
+    with tarfile.open(root / f"{hollow}.tar", "w") as tar:
+        for path in (workshop.in21k / hollow).iterdir():
+            tar.addfile(tarfile.TarInfo(path.name))
+    argv = with_root(level(workshop), root)
+    problems = check(extract_features.main, *argv).problems
+    for words, n_lines in (
+        (f"{broken}.tar cannot be read as a tar file", 1),
+        (f"lacks the folders of 1 of the 4 concepts of cog_l1 ({absent})", 1),
+        (f"are missing under {root}: {short}/", 2),  # one for each split
+        (f"are empty (0 bytes) under {root}: {hollow}/", 2),
+    ):
+        assert len([line for line in problems if words in line]) == n_lines, words
+    assert not any(f" {wnid}/" in line for line in problems for wnid in (broken, absent))
+    with pytest.raises(CogError, match=rf"{broken}\.tar cannot be read .*; .*lacks the folders .*{absent}"):
+        extract_features.main([*map(str, argv), "--device", "cpu"])
 
 
 def test_compressed_tar_files_are_explained(check, workshop, tmp_path):

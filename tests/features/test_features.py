@@ -15,7 +15,7 @@ from cog.errors import CogError
 from cog.features import feature_files, pca
 from cog.logreg import preprocess
 from cog.logreg.engine import Engine
-from cog.logreg.matrix import MappedMatrix
+from cog.logreg.matrix import StoredMatrix
 from cog.logreg.plan import identify
 from cog.logreg.settings import Settings
 from cog.runtime import random_streams
@@ -120,7 +120,7 @@ def test_mapped_rows_of_any_length_are_those_in_memory(tmp_path, scale, normaliz
     for found, part in (
         (rows.slice(0, 1500), expected),
         (rows.take(some), expected[some]),
-        (MappedMatrix(mapped.x, mapped.norms, torch.float32).batch(some), expected[some]),
+        (StoredMatrix(mapped.x, mapped.norms, torch.float32).batch(some), expected[some]),
         (Engine(torch.device("cpu")).load(mapped.x, mapped.norms).exact(some), expected[some]),
         (preprocess._keep(mapped, some).x, expected[some]),
     ):
@@ -253,14 +253,18 @@ def test_rounded_features_are_read_as_their_float32_values(tmp_path, dtype, norm
     in_memory = feature_files.load(tmp_path / "rounded", normalize=normalize)
     assert in_memory.norms is None and in_memory.x.dtype == torch.float32
     assert torch.equal(in_memory.x, expected)
+    kept = feature_files.load(tmp_path / "rounded", normalize=normalize, rounded=True)
     mapped = feature_files.load(tmp_path / "rounded", normalize=normalize, mapped=True)
-    assert mapped.x.dtype == dtype and mapped.norms is not None
+    assert mapped.x.dtype == kept.x.dtype == dtype
+    assert torch.equal(kept.x, x) and torch.equal(kept.norms, mapped.norms)
+    assert mapped.in_file and not kept.in_file
+    assert torch.equal(feature_files.load(tmp_path / "plain", normalize=normalize, rounded=True).x, expected)
     some = torch.arange(0, 1500, 7)
     rows = FeatureRows(mapped, torch.device("cpu"))
     for part, wanted in (
         (rows.slice(0, 1500), expected),
         (rows.take(some), expected[some]),
-        (MappedMatrix(mapped.x, mapped.norms, torch.float32).batch(some), expected[some]),
+        (StoredMatrix(mapped.x, mapped.norms, torch.float32).batch(some), expected[some]),
         (Engine(torch.device("cpu")).load(mapped.x, mapped.norms).exact(some), expected[some]),
         (preprocess._keep(mapped, some).x, expected[some]),
     ):

@@ -50,12 +50,14 @@ def test_what_cannot_be_mapped_must_fit(files, monkeypatch, convert, reason):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_rounded_features_can_be_mapped(files, monkeypatch, dtype):
-    """They take as much memory as float32 ones when they are read."""
+    """They take as much memory as float32 ones when they are read, and half of it when they are kept as they are."""
     data = torch.load(files[0], weights_only=True)
     torch.save(data | {"X": data["X"].to(dtype)}, files[0])
-    for available, mapped in ((2134, False), (2132, True)):
+    for rounded, available, mapped in (
+        (False, 2134, False), (False, 2132, True), (True, 1601, False), (True, 1599, True),
+    ):  # fmt: skip
         limit(monkeypatch, available)
-        assert storage.stays_in_file(*files) is mapped
+        assert storage.stays_in_file(*files, rounded=rounded) is mapped
 
 
 def test_old_format_cannot_be_mapped(files, monkeypatch):

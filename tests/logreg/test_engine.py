@@ -21,10 +21,10 @@ from marks import first_quick
 from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
-from cog.logreg import gram, graphs, matrix, metrics, precision, sgd
+from cog.logreg import estimate, gram, graphs, matrix, metrics, precision, sgd
 from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine
-from cog.logreg.matrix import FloatMatrix, HostMatrix, MappedMatrix, SplitMatrix
+from cog.logreg.matrix import FloatMatrix, HostMatrix, SplitMatrix, StoredMatrix
 from cog.logreg.precision import cpu_has_bfloat16, resolve_precision
 from cog.logreg.preprocess import prepare
 from cog.logreg.settings import RowCounts, Settings
@@ -523,12 +523,28 @@ def test_mapped_features_are_those_in_memory(tmp_path, sets, precision, normaliz
         assert (loaded.norms is not None) == mapped
         data = prepare(loaded, FeatureSet(x[val].clone(), y[val], "test"), engine)
         in_memory = {"fp32": FloatMatrix, "bf16": SplitMatrix}[precision]
-        assert type(data.features) is (MappedMatrix if mapped else in_memory)
+        assert type(data.features) is (StoredMatrix if mapped else in_memory)
         trained += engine.fit(data, spec_of(rows, 2.0), SETTINGS)
         scores.append(engine.validate(data, val, trained[-1:])[0])
     assert equal(*trained)
     assert scores[0] == scores[1]
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rounded_features_take_half_the_memory_and_give_the_same_bits(tmp_path, sets, dtype):
+    x, y, rows, val = sets
+    feature_files.save(FeatureSet((7 * x).to(dtype), y, "scaled"), tmp_path / "X_Y.pth")
+    for kind in ("fp32", "bf16"):
+        engine, trained = Engine(CPU, kind), []
+        for rounded in (False, True):
+            loaded = feature_files.load(tmp_path, normalize=True, rounded=rounded)
+            assert loaded.x.nbytes == x.numel() * (2 if rounded else 4)
+            data = prepare(loaded, FeatureSet(x[val].clone(), y[val], "test"), engine)
+            trained += engine.fit(data, spec_of(rows, 2.0), SETTINGS)
+        form = f"in memory as {str(dtype).rpartition('.')[2]} ({x.numel() * 2 / 1000:.3g} kB)"
+        assert form in " ".join(estimate.describe(data, [SETTINGS], engine))
+        assert equal(*trained)
 
 
 class FullDevice:

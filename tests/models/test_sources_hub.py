@@ -438,6 +438,26 @@ def test_a_local_checkout_of_torch_hub(checkout, tmp_path, monkeypatch):
         assert torch.equal(request.load(torch.device("cpu"), cfg)(x), network(x))
 
 
+def test_a_file_for_an_entry_point_may_have_the_classifier(checkout, tmp_path, monkeypatch):
+    hubconf = checkout / "hubconf.py"
+    hubconf.write_text(
+        hubconf.read_text()
+        + "\n\ndef bare():\n    made = net()\n    made[2] = torch.nn.Identity()\n    return made\n"
+    )
+    monkeypatch.setenv(TRUST, str(checkout))
+    request = ModelRequest("hub_my-net.bare", models_root_dir=str(tmp_path / "models"))
+    path = write(
+        tmp_path / "models",
+        "hub_my-net.bare",
+        torch.nn.Sequential(*map(torch.nn.Linear, [2] * 3, [2] * 3)).state_dict(),
+    )
+    with pytest.raises(CogError, match=r"parameters unexpected 4 \(0.weight, "):
+        request.load(torch.device("cpu"), request.config(None, ()))
+    torch.save({"2.weight": torch.ones(5, 12), "2.bias": torch.ones(5)}, path)
+    request = ModelRequest("hub_my-net.bare", models_root_dir=str(tmp_path / "models"))
+    assert request.load(torch.device("cpu"), request.config(None, ()))(images(16)).shape[1] == 12
+
+
 def test_check_does_not_claim_to_know_what_an_entry_point_loads(checkout, tmp_path, monkeypatch, capsys):
     hubconf = checkout / "hubconf.py"
     hubconf.write_text(hubconf.read_text() + "\n\ndef bare():\n    return net()\n")

@@ -536,6 +536,7 @@ def test_files_that_disagree():
         (("--view", "shots", "--overview"), "--view and --overview are different views"),
         (("--variants", "rnn"), "'rnn' is none of mlp, pca, balanced, blurred, finetune, all"),
         (("--analysis", "nothing"), "no result of the analysis nothing"),
+        (("--analysis", "ncmm"), "did you mean ncm?"),
         (("--analysis", "kmeans", "--model", "no_model"), "no_model"),
         (("--analysis", "kmeans", "--dataset", "elsewhere"), "elsewhere"),
     ],

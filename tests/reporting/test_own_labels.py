@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from result_folders import make_seed_folder
 
@@ -41,6 +42,27 @@ def test_tables_show_labels_on_request(tmp_path, capsys):
         print_results.main([*argv, *more])
         out = capsys.readouterr().out
         assert name in out and ("My big one" in out) == bool(more)
+
+
+def test_later_models_of_the_papers_authors_have_their_labels(tmp_path, capsys):
+    for model in ("trex", "trexstar", "net"):
+        make_seed_folder(tmp_path / f"{model}/resnet50/in1k/eval_logreg/seed-22", 50.0, 80.0)
+    argv = ["--models_root_dir", str(tmp_path), "--view", "shots"]
+    for more, names in (([], ["net_resnet50", "trex_resnet50", "trexstar_resnet50"]),
+                        (["--labels", "paper"], ["net_resnet50", "t-ReX", "t-ReX*"])):  # fmt: skip
+        print_results.main([*argv, *more])
+        out = capsys.readouterr().out
+        assert [line.split()[0] for line in out.splitlines() if "50.0" in line] == names
+
+
+def test_notices_of_the_page_call_models_as_its_tables_do(tmp_path):
+    make_seed_folder(tmp_path / "models/net/big/in1k/eval_logreg/seed-22", 50.0, 80.0)
+    file, page = tmp_path / "models.yaml", tmp_path / "report.html"
+    file.write_text("net_big: {label: My big one, pretraining: IN-1K}\n")
+    argv = ["--models_root_dir", str(tmp_path / "models"), "--models_file", str(file), "--report", str(page)]
+    assert print_results.main(argv) == 0
+    named = re.findall(r'<h3 id="notice.*?<span class="of">(.*?)</span>', page.read_text(), re.DOTALL)
+    assert named and set(named) == {"My big one"}
 
 
 def test_labels_of_imported_models_are_the_readers(tmp_path, capsys):

@@ -417,7 +417,8 @@ def test_paper_holds_everything(browser, request, name):
     assert styles("h2, h3, summary", "breakAfter") == {"avoid"}
     # A list that must stay with what follows would leave its last line to the next page.
     assert styles(".sentences.more", "breakAfter") == {"auto"}
-    assert styles("tr, figure, li, details.model, .standing", "breakInside") == {"avoid"}
+    assert styles("tr, figure, li, details.model, .standing, #tables > p", "breakInside") == {"avoid"}
+    assert styles("#tables > p", "breakAfter") == {"avoid"}  # which would leave its heading with it
     # Chromium repeats titles of columns on every page unless they hold a box of a control.
     assert styles(".scores thead button", "display") == {"contents"}
 

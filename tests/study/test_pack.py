@@ -443,10 +443,14 @@ def test_names_that_are_not_there(two_models, flags, message):
     assert tiny.snapshot(two_models) == before
 
 
-def test_labels_and_data_sets_of_some_models(two_models, capsys):
+def test_labels_and_data_sets_of_some_models(two_models, tmp_path, capsys):
+    file = tmp_path / "models.yaml"
+    file.write_text("a_net: {label: Mine}\n")
+
     def check(*flags):
         assert pack_command.main(["--models_root_dir", str(two_models), "--check", *flags]) == 0
         return int(capsys.readouterr().out.split()[0])
 
     assert check("--models", "DINO", "--datasets", "L5") == 1
+    assert check("--models", "mine", "--models_file", str(file)) == 1
     assert check("--datasets", "L5", "birds") == 2

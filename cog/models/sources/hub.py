@@ -114,8 +114,9 @@ class HubModel(LibraryModel):
         raise CogError(f"model {self.name} has no file of weights that is known")
 
     def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
-        """Return the entry point's network."""
-        return self._made, ()
+        """Return the entry point's network; where a classifier was, its code leaves an identity."""
+        heads = [name for name, module in self._made.named_children() if type(module) is nn.Identity]
+        return self._made, tuple(heads)
 
     def n_features(self, size: int, pooling: str) -> int | None:
         """Return None: the number of features is not known before the entry point is called."""

@@ -159,6 +159,11 @@ class Facts:
         verdicts = (verdict for model in self.own for verdict in model.counts.values())
         return any(verdict.match is Match.UNKNOWN for verdict in verdicts)
 
+    def label_of(self, model: str) -> str:
+        """Return how the page calls a model that a notice is about."""
+        labels = {model.name: model.label for model in self.own if model.source == RUNS}
+        return labels.get(model, model)
+
     @property
     def alerts(self) -> list[tuple[str, list[tuple[int, str, str]]]]:
         """Return the kinds of problems and warnings for the callout at the top of the page.
@@ -167,14 +172,13 @@ class Facts:
         index of its first notice, its name and its models.
         """
         kinds: dict[tuple[str, str], list[tuple[int, str]]] = {}
-        labels = {model.name: model.label for model in self.own if model.source == RUNS}
         for i, notice in enumerate(self.notices):
             # The headline names other data already if they rule out any comparison.
             if notice.severity != "note" and (self.compared or notice.kind != Match.DIFFERENT.value):
                 kinds.setdefault((notice.severity, notice.kind), []).append((i, notice.model))
         items = []
         for (_, kind), places in kinds.items():
-            models = [labels.get(model, model) for _, model in places if model]
+            models = [self.label_of(model) for _, model in places if model]
             items.append(
                 (places[0][0], kind[0].upper() + kind[1:], some(models) if len(self.own) > 1 else "")
             )

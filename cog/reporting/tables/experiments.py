@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from cog import constants
+from cog.analysis import registry
 from cog.analysis.knn import neighbor_metric
-from cog.errors import CogError
+from cog.errors import CogError, did_you_mean
 from cog.reporting.tables.layout import TableStyle, View, format_number, only_source, seeds_there
 from cog.reporting.tables.pivot import (
     OVER_CONCEPTS,
@@ -85,6 +86,9 @@ def of_analyses(
         names = ", ".join(sorted({key[0] for key in there}, key=natural_key))
         which = "any analysis" if ALL in wanted else f"the analysis {' or '.join(wanted)}"
         hint = f"there is {names}" if names else "analyze_features.py makes them"
+        known = {key[0] for key in there} | {analysis.name for analysis in registry.ANALYSES}
+        unknown = [name for name in wanted if name not in known | {ALL}]
+        hint += did_you_mean(unknown[0], sorted(known)) if unknown else ""
         raise CogError(f"nothing to show: no result of {which} among those read; {hint}")
     hidden = {"top1", "top5"} - set(metrics)
     by_dataset: list[Key] = []
