@@ -45,7 +45,7 @@ class FeatureSet:
             floating type.
         y: labels ``(n,)``, int64; any integer type when the file is only opened.
         name: ``<model>_<dataset>_<split>``.
-        norms: divisors of the rows of an ``x`` that is kept as stored (memory-mapped or rounded), ``(n, 1)``; float32, or
+        norms: divisors of the rows, ``(n, 1)``, if ``x`` is kept as stored (memory-mapped or rounded); float32, or
             float64 where :func:`row_norms` needs it. None for other features.
         class_list: digest of the names of the classes (:func:`cog.data.wnids.class_list_digest`); None: not known.
         in_file: whether ``x`` is memory-mapped.

@@ -263,7 +263,7 @@ def _to_base(models: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _gain(models: Iterable[str], **bounds: float) -> Callable[[Numbers], Iterator[Case]]:
-    """Return cases: from IN-1K to the farthest level, models gain against the base (or as the bounds say)."""
+    """Return cases: from IN-1K to the farthest level, models gain on the base, or the gain is within ``bounds``."""
 
     def cases(numbers: Numbers) -> Iterator[Case]:
         for model in models:
@@ -328,7 +328,7 @@ def _loses_25_to_35(numbers: Numbers) -> Iterator[Case]:
 def _best_without_labels(numbers: Numbers) -> Iterator[Case]:
     for n_shot in (*SHOTS, 0):
         pairs = {m: numbers.pair(m, BASE, FARTHEST, n_shot) for m in _SELF_SUPERVISED}
-        # As good is no worse.
+        # Equal accuracy counts as no worse.
         if gaps := [_case(m, [(1, *pair)], low=-2 * _BINARY) for m, pair in pairs.items() if pair]:
             yield _extreme(gaps, _place("", FARTHEST, n_shot), of=max)
 

@@ -208,12 +208,12 @@ def _comparison(item: Difference) -> tuple[Hashable, ...]:
 
 
 def within(mean: float, other_mean: float, deviation: float) -> bool:
-    """Whether two means agree within the combined deviation and the rounding of the published one.
+    """Return whether two means agree within the combined deviation and the rounding of the published mean.
 
     Args:
-        mean: one mean, in percent.
-        other_mean: a published mean.
-        deviation: combined deviation, whose own rounding is left aside.
+        mean: mean, in percent.
+        other_mean: published mean, in percent.
+        deviation: combined deviation, whose rounding is ignored.
     """
     return abs(mean - other_mean) <= deviation + PUBLISHED_ROUNDING + _BINARY
 

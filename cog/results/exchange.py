@@ -464,7 +464,7 @@ def _label(value: Any, name: str) -> str:
 
 
 def _number(value: Any, name: str) -> float:
-    fine = type(value) in (int, float) and -_TOO_LARGE < value < _TOO_LARGE  # which NaN is not
+    fine = type(value) in (int, float) and -_TOO_LARGE < value < _TOO_LARGE  # false for NaN
     _require(fine, name, value, "a number")
     return float(value)
 

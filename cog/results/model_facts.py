@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 #: Mark after the name of a model that may have seen concepts of the levels.
 MARK = "†"
 
-#: Labels of the zoo's models that the paper has no numbers of.
+#: Labels of the models of the zoo without published numbers.
 _LABELS = {name: spec.paper.label for name, spec in MODELS.items() if name not in published.MODELS}
 
 _STATE = "State it as pretraining in --models_file."
@@ -79,7 +79,7 @@ class ModelFacts:
         return "" if self.of(model, source) == IN1K else f" {MARK}"
 
     def label(self, model: str, source: str = RUNS) -> str:
-        """Return how the user calls a model of theirs, or how others are known; all other models keep their name."""
+        """Return the display name of a model: the user's label, else the label in the zoo, else its name."""
         name = _LABELS.get(model, model)
         if source == RUNS:
             return self.labels.get(model, name)
@@ -120,23 +120,23 @@ def read_model_facts(
     stated: Iterable[SeedAverage] = (),
     path: str | os.PathLike[str] | None = None,
 ) -> ModelFacts:
-    """Return what is known of models.
+    """Return the facts about models.
 
     Args:
-        features: how features of runs were made, by model, data set and split; an unknown word for their pretraining
+        features: descriptions of the features of runs by model, data set and split; an unknown word for pretraining
             counts as absent.
-        stated: averages in imported files, which may say what their models have seen.
-        path: the user's models, which come first; None: there is no such file. An entry that cannot be used is left
-            out with a warning.
+        stated: averages in imported files, with the stated pretraining of their models.
+        path: file with the user's models, which has the highest priority; None: no file. An unusable entry is left out
+            with a warning.
 
     Raises:
-        CogError: an unusable file.
+        CogError: when the file is unusable.
     """
     recorded = {model: made for (model, *_), made in features.items()}
-    own = {}
+    of_user = {}
     for name, entry in (own_models.read(path) if path is not None else {}).items():
         try:
-            own[name] = own_models.parse(path or "", name, entry)
+            of_user[name] = own_models.parse(path or "", name, entry)
         except CogError as error:
             logger.warning("%s; this entry is left out", error)
 
@@ -146,11 +146,11 @@ def read_model_facts(
     known = texts("pretraining", recorded)
     return ModelFacts(
         recorded={model: text for model, text in known.items() if text in PRETRAINING},
-        stated={name: pretraining(name, path) for name in own},
-        labels=texts("label", recorded, own),
-        groups=texts("group", recorded, own),
+        stated={name: pretraining(name, path) for name in of_user},
+        labels=texts("label", recorded, of_user),
+        groups=texts("group", recorded, of_user),
         imported={(a.model, a.source): a.pretraining for a in stated if a.pretraining is not None},
-        stated_labels=texts("label", own),
+        stated_labels=texts("label", of_user),
     )
 
 

@@ -252,7 +252,7 @@ class Comparable:
 
     @property
     def mixed(self) -> str:
-        """Say in one line what is on different classes; "" when nothing is."""
+        """One line on the results on different classes; "" if there are none."""
         if not (apart := self.mixed_places):
             return ""
         return f"on different classes, not compared with each other: {_first(apart, 'such sets of models')}"

@@ -67,13 +67,13 @@ class ResultQuery:
         n_shots: numbers of training images per class, 0 = all.
         seeds: seeds of runs found on disk, which are then also the expected seeds.
         eval_name: ``EVAL.NAME`` of runs found on disk.
-        baseline: model that is read as well, whatever the filters by model say.
-        compared: whether ``--compare`` named models and baseline, for messages.
-        experiments: whether results of other evaluations and of analyses are wanted as well.
-        models_file: the user's models, which says what they have seen and how they are called; or None.
-        reads_predictions: whether right answers per concept are taken from saved predictions
-            (:mod:`cog.results.saved_predictions`) of runs that do not record them; that is a file more for each.
-        by_image: whether the answers image by image are read from there as well, of all runs.
+        baseline: name of a model that is read regardless of the filters by model; or None.
+        compared: whether models and baseline are those of ``--compare``, for messages.
+        experiments: whether results of other evaluations and of analyses are selected as well.
+        models_file: file with the user's models, their pretraining and labels; or None.
+        reads_predictions: whether right answers per concept are computed from saved predictions
+            (:mod:`cog.results.saved_predictions`) for runs without recorded ones; this reads one more file per run.
+        by_image: whether answers image by image are read from the saved predictions of all runs.
     """
 
     logreg_root_dir: Path | None = None
@@ -355,13 +355,13 @@ def mixed_settings(runs: Sequence[Run]) -> dict[str, list[tuple[str, str, int]]]
 
 
 def check_baseline(model: str, cells: Sequence[SeedAverage], *, flag: str, root: Path | None = None) -> None:
-    """Refuse a baseline of which nothing is known, naming the nearest that is.
+    """Check that there are results of the baseline.
 
     Args:
-        model: the baseline.
-        cells: everything that was read.
-        flag: how the user named it, for messages.
-        root: folder of all models, whose names may be meant as well.
+        model: name of the baseline.
+        cells: all results that were read.
+        flag: flag with which the user gave the baseline, for messages.
+        root: folder of all models, whose names are suggested as well; or None.
 
     Raises:
         CogError: when no cell belongs to ``model``; the message suggests the nearest name.

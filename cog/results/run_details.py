@@ -40,10 +40,10 @@ class Details:
         test_features_file: path of the test features during the run.
         n_classes: number of classes.
         rows: numbers of samples: ``search_train``, ``search_val``, ``final_train``, ``test``.
-        n_trials: trials of the search that were recorded.
-        n_trials_diverged: how many of them diverged.
-        n_trials_tied: how many are about as good as the best one (:mod:`cog.results.ties`).
-        best_val_top1: accuracy of the trial whose pair was used on the held-out part, in percent.
+        n_trials: number of recorded trials of the search.
+        n_trials_diverged: number of trials that diverged.
+        n_trials_tied: number of trials that are about as good as the best one (:mod:`cog.results.ties`).
+        best_val_top1: accuracy on the held-out part, in percent, of the trial whose pair was used.
         seconds: duration of search and final training together.
         versions: versions of Python packages.
         device: ``cpu``, ``cuda:0``, ...
@@ -115,7 +115,7 @@ def image_list_of_test(details: Details) -> str | None:
 
 
 def _numbered(trials: Sequence[Mapping[str, Any]], wanted: Any) -> Mapping[str, Any]:
-    """Return the last trial of a number."""
+    """Return the last trial with the number ``wanted``; an empty mapping if there is none."""
     known = (trial for trial in reversed(trials) if type(wanted) is int and trial.get("number") == wanted)
     return next(known, {})
 

@@ -157,7 +157,7 @@ def _digest(value: Any) -> str | None:
     return value if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) else None
 
 
-# How entries of features.json are read, by the type of the field.
+# Functions that check entries of features.json, by the type of the field.
 _ENTRIES: dict[str, Callable[[Any], Any]] = {"int | None": whole, "float | None": number, "str | None": text}
 
 
@@ -172,7 +172,7 @@ def _read_features(folder: Path, dataset: str, split: str) -> FeatureDescription
         "folder": folder,
         "checkpoint_is_published": is_published if isinstance(is_published, bool) else None,
         "preprocessing": _preprocessing(data.get("preprocessing")),
-        "class_list_sha256": _digest(data.get("class_list_sha256")),  # which goes into exported files
+        "class_list_sha256": _digest(data.get("class_list_sha256")),  # written to exported files
         "versions": texts(data.get("versions")),
     }
     entries = ((f.name, str(f.type)) for f in fields(FeatureDescription) if f.name not in others)

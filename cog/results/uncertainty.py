@@ -67,7 +67,7 @@ import numpy as np
 
 from cog.results.concept_counts import ConceptCounts
 
-#: Of all intervals.
+#: Confidence of all intervals.
 CONFIDENCE = 0.95
 
 #: Sources of variation beside seeds: concepts with their images, or images within concepts.
@@ -86,8 +86,8 @@ class Estimate:
     Attributes:
         mean: mean in percent, or in points for a difference.
         low: lower end of the interval.
-        high: upper end.
-        p: of a difference, two-sided p-value of its being 0: the interval of confidence 1 - p ends at 0; else None.
+        high: upper end of the interval.
+        p: for a difference, two-sided p-value of the value 0: the interval of confidence 1 - p ends at 0; else None.
     """
 
     mean: float
@@ -105,8 +105,8 @@ def accuracy(runs: Sequence[ConceptCounts], *, over: str = CONCEPTS) -> Estimate
     """Return the mean accuracy of runs on the same data with its interval.
 
     Args:
-        runs: one for each seed.
-        over: what varies, one of ``OVER``.
+        runs: counts of one run for each seed.
+        over: source of variation, one of ``OVER``.
 
     Returns:
         Estimate in percent; None when the runs are on different images, or on a single concept; over images also when
@@ -185,9 +185,9 @@ def difference(
     """Return the mean difference of two models on the same images, paired over concepts or images, and seeds.
 
     Args:
-        runs: of the model, one for each seed.
-        baseline: of the other one, with the same seeds in the same order.
-        over: what varies, one of ``OVER``.
+        runs: counts of one run of the model for each seed.
+        baseline: counts of the other model, with the same seeds in the same order.
+        over: source of variation, one of ``OVER``.
 
     Returns:
         Estimate in points; None in the same cases as for :func:`accuracy`.
@@ -241,15 +241,16 @@ def mean_difference_over_images(
     Args:
         differences: -100, 0 or 100 by seed and image, float64 ``(S, N)``.
         labels: concept of each image, int64 ``(N,)``.
-        weights: of the concepts 0 to C - 1 in the mean, float64 ``(C,)``; None: the same for all that have images.
+        weights: weights of the concepts 0 to C - 1 in the mean, float64 ``(C,)``; None: equal weights for all concepts
+            with images.
 
     Returns:
         Estimate in points; None when a concept has a single image.
     """
-    found = _strata(differences, labels, weights)
-    if found is None:
+    strata = _strata(differences, labels, weights)
+    if strata is None:
         return None
-    return _around(found.mean, found.parts, found.shape, _two_images(len(labels)))
+    return _around(strata.mean, strata.parts, strata.shape, _two_images(len(labels)))
 
 
 class _Strata(NamedTuple):
@@ -342,8 +343,8 @@ def change(accuracy: Estimate, base: Estimate) -> Estimate | None:
     Returns:
         Estimate in percent; None when the base may be 0.
 
-    >>> found = change(Estimate(40.0, 36.0, 44.0), Estimate(80.0, 78.0, 82.0))
-    >>> found.mean, round(found.low, 1), round(found.high, 1)
+    >>> estimate = change(Estimate(40.0, 36.0, 44.0), Estimate(80.0, 78.0, 82.0))
+    >>> estimate.mean, round(estimate.low, 1), round(estimate.high, 1)
     (-50.0, -55.1, -44.8)
     """
     if base.low <= 0:

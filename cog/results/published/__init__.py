@@ -3,8 +3,8 @@
 Sources of the files in ``data/``:
 
 * ``models.csv``: the 31 models of "Concept Generalization in Visual Representation Learning" (Sariyildiz,
-  Kalantidis, Larlus, Alahari; ICCV 2021): Table 1 (names, groups, parameters), Tables 5-10 (their spelling of the
-  names), the legend of Figs. 3 and 4 (colors, markers) and Fig. 4 (which eight are in it).
+  Kalantidis, Larlus, Alahari; ICCV 2021): Table 1 (names, groups, parameters), Tables 5-10 (another spelling of the
+  names), the legend of Figs. 3 and 4 (colors, markers) and Fig. 4 (its eight models).
 * ``v2_top1.csv``: Tables 5-10 of its supplement: top-1 accuracy, mean and standard deviation over five seeds, of
   31 models on six data sets with 1, 2, ..., 128 and all training images per class (1674 cells).
 * ``v1_top1.csv``: Tables 2 and 4 of the first version (January 2021): seven models, no deviations. Its levels
@@ -45,16 +45,16 @@ class PublishedModel:
     """One of the 31 models of the paper.
 
     Attributes:
-        name: as everywhere in the toolkit.
-        label: the paper's name without the letter of its group: ``DeiT-S-distilled``.
-        table_label: the name in Tables 5-10: ``a-DeiT-S distilled``.
+        name: name of the model, as everywhere in the toolkit.
+        label: name in the paper without the letter of its group: ``DeiT-S-distilled``.
+        table_label: name in Tables 5-10: ``a-DeiT-S distilled``.
         category: key of ``CATEGORY_LABELS`` (the spelling of :data:`cog.models.spec.CATEGORIES`).
-        color: of its group in the paper's figures, a matplotlib name; the reference's is not stated
-            there: black.
-        marker: of matplotlib.
-        in_fig4: whether Fig. 4 shows it.
-        params_m: millions of parameters; None where the paper does not say (all ResNet-50 but the first).
-        order: position in the paper's tables, from 0.
+        color: matplotlib color of its group in the figures of the paper; black for the reference, whose color is not
+            stated there.
+        marker: matplotlib marker.
+        in_fig4: whether Fig. 4 shows the model.
+        params_m: millions of parameters; None if the paper does not state them (every ResNet-50 but the reference).
+        order: position in the tables of the paper, from 0.
     """
 
     name: str
