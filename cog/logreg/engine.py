@@ -125,8 +125,8 @@ class Engine:
 
         Args:
             x: float32 ``(n, d)``, on the CPU; taken over, its memory may be rewritten.
-            norms: divisors of the rows, ``(n, 1)``, if the features are kept as stored, in memory or memory-mapped; these
-                features are not rewritten, and may be float16 or bfloat16. None for other features.
+            norms: divisors of the rows, ``(n, 1)``, if the features are kept as stored, in memory or memory-mapped;
+                these features are not rewritten, and may be float16 or bfloat16. None for other features.
             in_file: whether ``x`` is memory-mapped.
         """
         kind = SplitMatrix if self.precision == "bf16" else FloatMatrix

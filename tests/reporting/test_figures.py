@@ -251,12 +251,12 @@ def test_others_are_compared_with_and_not_shown():
 def test_which_panels_hold_own_models():
     cells = own_cells("my_net") + own_cells("dino_resnet50")
     (chart,) = figures.charts(cells, published.accuracies(), which=["fig3"], singles=False)
-    where = {panel.key: {s.curve.model for s in panel.series if s.curve.own} for panel in chart.panels()}
+    where = {panel.key: {s.curve.model for s in panel.series if s.curve.is_own} for panel in chart.panels()}
     assert where["absolute"] == where["self-supervision"] == {"my_net", "dino_resnet50"}
     assert where["architecture"] == where["web-data"] == where["regularization"] == {"my_net"}
     many = [cell for index in range(20) for cell in own_cells(f"sweep_run{index}", mean=40 + index)]
     (chart,) = figures.charts(many, published.accuracies(), which=["fig3"], singles=False)
-    where = {panel.key: sum(s.curve.own for s in panel.series) for panel in chart.panels()}
+    where = {panel.key: sum(s.curve.is_own for s in panel.series) for panel in chart.panels()}
     assert where == dict.fromkeys(CATEGORIES, 0) | {"absolute": 20, "own": 20}
 
 
@@ -265,14 +265,14 @@ def test_own_runs_of_the_papers_models_look_as_in_the_paper_when_alone():
         own_cells("dino_resnet50") + own_cells("sup_resnet50"), which=["fig3"], singles=False
     )
     dino = next(c for c in chart.curves() if c.model == "dino_resnet50")
-    assert not dino.own and dino.style == style.published_style("dino_resnet50") and dino.label == "DINO"
+    assert not dino.is_own and dino.style == style.published_style("dino_resnet50") and dino.label == "DINO"
     assert [panel.key for panel in chart.panels()] == ["absolute", "self-supervision"]
 
 
 def test_missing_points_interrupt_the_line():
     cells = [cell for cell in own_cells("my_net", shots=[0]) if cell.dataset not in ("cog_l2", "cog_l4")]
     (chart,) = figures.charts(cells, published.accuracies(), which=["fig3"], singles=False)
-    series = next(s for s in chart.lead.series if s.curve.own)
+    series = next(s for s in chart.lead.series if s.curve.is_own)
     values = series.values(chart.lead.ticks)
     assert [math.isnan(value) for value in values] == [False, False, True, False, True, False]
     assert {r["dataset"] for r in rows_of(chart) if r["model"] == "my_net"} == {
@@ -348,7 +348,7 @@ def test_curves_can_be_told_apart_without_color():
 def test_of_many_models_the_highest_on_the_levels_are_named():
     cells = average_runs([run for run in forty_models(seeds=(22, 37)) if run.n_shot == 0])
     (chart,) = figures.charts(cells, published.accuracies(), which=["levels"])
-    own = {curve.model: curve for curve in chart.curves() if curve.own}
+    own = {curve.model: curve for curve in chart.curves() if curve.is_own}
     assert len(own) == 40
     means = {
         m: sum(c.value for c in cells if c.model == m and c.metric == "top1" and c.dataset != "in1k")
@@ -357,7 +357,7 @@ def test_of_many_models_the_highest_on_the_levels_are_named():
     best = sorted(means, key=means.__getitem__)[-style.MANY :]
     assert {model for model, curve in own.items() if curve.named} == set(best)
     assert {curve.style for curve in own.values() if not curve.named} == {style.GRAY_OWN}
-    assert [curve.model for curve in chart.curves() if not curve.own and curve.named] == ["sup_resnet50"]
+    assert [curve.model for curve in chart.curves() if not curve.is_own and curve.named] == ["sup_resnet50"]
     assert all(curve.label == model for model, curve in own.items())  # in full
 
 

@@ -122,7 +122,7 @@ def test_own_curves_are_on_top(drawn):
     for panel in chart.panels():
         heights = {True: [], False: []}
         for index, series in enumerate(panel.series):
-            heights[series.curve.own].append(lines[drawing.curve_id(panel, index)].get_zorder())
+            heights[series.curve.is_own].append(lines[drawing.curve_id(panel, index)].get_zorder())
         assert min(heights[True]) > max(heights[False], default=0)
 
 

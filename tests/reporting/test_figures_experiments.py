@@ -191,7 +191,7 @@ def test_ones_own_beside_the_published(paper):
         ]
     )
     chart = next(iter(figures.charts([mine], cells, measures=found, which=["v1_fig5"])))
-    models = {series.curve.model: series.curve.own for series in chart.grid[0][0].series}
+    models = {series.curve.model: series.curve.is_own for series in chart.grid[0][0].series}
     assert len(models) == 8 and models["mini_net"] and not models["swav_resnet50"]
     chart = next(iter(figures.charts([mine], cells, measures=found, which=["v1_fig8"])))
     below = [row for row in rows_of(chart) if row["quantity"] == "relative" and row["model"] == "mini_net"]

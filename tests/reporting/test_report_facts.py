@@ -33,7 +33,7 @@ def test_results_on_other_data_are_compared_with_each_other_only():
     ]
     found = report_facts(runs, seeds=(22, 37))
     assert not found.compared
-    assert all(not model.places for model in found.own)
+    assert all(not model.places for model in found.own_models)
     assert (
         "not on the official data (24 classes where the benchmark has 1,000, for example)"
         in headline(found)[0]
@@ -41,8 +41,8 @@ def test_results_on_other_data_are_compared_with_each_other_only():
     assert headline(found)[1] == (
         "With all training images: highest by the mean alone: a_net on in1k and cog_l5 (not told apart from b_net)."
     )
-    assert "rank" not in " ".join(of_model(found.own[0]))
-    assert found.baseline is found.own[0]
+    assert "rank" not in " ".join(of_model(found.own_models[0]))
+    assert found.baseline is found.own_models[0]
     assert {key: round(d.mean, 3) for key, d in found.differences.items()} == {
         (1, "in1k"): -40.0,
         (1, "cog_l5"): -40.0,
@@ -53,25 +53,26 @@ def test_only_the_data_sets_that_allow_it_are_compared():
     runs = [make_run(dataset="in1k"), make_run(dataset="cog_l1", n_classes=24), make_run(dataset="birds")]
     found = report_facts(runs)
     assert found.compared
-    assert set(found.own[0].places) == {("in1k", 0)}
+    assert set(found.own_models[0].places) == {("in1k", 0)}
     assert any(
-        "Not compared, because the data are others: cog_l1, birds." in s for s in of_model(found.own[0])
+        "Not compared, because the data are others: cog_l1, birds." in s
+        for s in of_model(found.own_models[0])
     )
 
 
 def test_single_seeds_are_said():
-    assert any("single seed" in s for s in of_model(report_facts([make_run()]).own[0]))
-    full = of_model(report_facts([make_run(seed=s) for s in constants.SEEDS]).own[0])
+    assert any("single seed" in s for s in of_model(report_facts([make_run()]).own_models[0]))
+    full = of_model(report_facts([make_run(seed=s) for s in constants.SEEDS]).own_models[0])
     assert full[-1] == "Means over 5 seeds."
 
 
 def test_few_shot_results_alone():
     official = report_facts(
         [make_run(dataset="cog_l5", n_shot=8, seed=s, top1=33.6) for s in constants.SEEDS]
-    ).own[0]
+    ).own_models[0]
     assert of_model(official)[0].startswith("With 8 training images per class: 33.6 ± 0.0 % on L5, rank ")
     other = report_facts([make_run(dataset="birds", n_shot=n, seed=22, top1=n) for n in (1, 4)])
-    assert of_model(other.own[0])[0] == "With 4 training images per class: 4.0 ± 0.0 % on birds."
+    assert of_model(other.own_models[0])[0] == "With 4 training images per class: 4.0 ± 0.0 % on birds."
     assert headline(other)[0].endswith("What follows is about them alone.")
 
 
@@ -85,13 +86,13 @@ def test_first_version_of_the_paper_comes_with_a_caution():
 
 def test_no_own_results():
     found = report_facts([])
-    assert found.own == () and not found.notices
+    assert found.own_models == () and not found.notices
     assert "no results of your own" in headline(found)[0]
 
 
 def test_own_runs_of_a_published_model_and_imports_are_told_apart():
     cells = [make_cell("sup_resnet50"), make_cell("my_net"), make_cell("my_net", source="friend.json")]
-    labels = [model.label for model in report_facts([], cells=cells).own]
+    labels = [model.label for model in report_facts([], cells=cells).own_models]
     assert labels == ["my_net (own runs)", "my_net (friend.json)", "sup_resnet50 (own runs)"]
 
 
@@ -148,7 +149,7 @@ def test_forty_models_are_ranked_among_all_and_compared_with_the_best_published(
 # ---- sortable tables --------------------------------------------------------------------------------
 def tables_of(cells, published_cells):
     stated = report_facts([], cells=cells, published_cells=published_cells)
-    return {view.key: view for view in score_tables.views_of(stated, [*stated.own, *stated.papers])}
+    return {view.key: view for view in score_tables.views_of(stated, [*stated.own_models, *stated.papers])}
 
 
 def numbers_of(view):

@@ -53,7 +53,7 @@ def over_levels(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
 
     The number of shots is that of all images if the user's results (without any, the others) have it, else the largest.
     """
-    highlighted = {key[2] for curve in selection.curves if curve.own for _, key in curve.scores}
+    highlighted = {key[2] for curve in selection.curves if curve.is_own for _, key in curve.scores}
     there = highlighted or {key[2] for key in selection.numbers()}
     n_shot = 0 if 0 in there else max(there)
     key = (LOGREG, selection.metric, n_shot)

@@ -207,11 +207,13 @@ def _groups(selection: CurveSelection) -> list[_Share]:
     categories = [
         category
         for category in published.CATEGORY_LABELS
-        if category != "reference" and any(c.category == category and not c.own for c in curves)
+        if category != "reference" and any(c.category == category and not c.is_own for c in curves)
     ]
-    free = [c for c in curves if c.own and c.category not in categories]
+    free = [c for c in curves if c.is_own and c.category not in categories]
     shared = [
-        c for c in curves if not c.own and (c.category in ("", "reference") or c.model == selection.baseline)
+        c
+        for c in curves
+        if not c.is_own and (c.category in ("", "reference") or c.model == selection.baseline)
     ]
     everywhere = free if categories and len(free) <= style.MANY else []
     members = {

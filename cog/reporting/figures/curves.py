@@ -44,7 +44,7 @@ class Curve:
         group: heading in the legend.
         style: color, marker and line.
         category: key of ``CATEGORY_LABELS`` for models of the paper; "" for other models.
-        own: whether the curve is highlighted as one of the user's.
+        is_own: whether the curve is highlighted as one of the user's.
         named: whether the legend has its label; curves of a group that are not named are counted there.
     """
 
@@ -55,7 +55,7 @@ class Curve:
     group: str
     style: style.CurveStyle
     category: str
-    own: bool
+    is_own: bool
     named: bool = True
 
 
@@ -252,7 +252,7 @@ def _curves(own_groups: _Groups, of_paper: _Groups, model_facts: ModelFacts | No
         label += mark(model, source)
         scores, category = (of_paper or own_groups)[source, model], published.MODELS[model].category
         group = style.legend_group(model)
-        curves.append(Curve(model, source, scores, label, group, look, category, own=False))
+        curves.append(Curve(model, source, scores, label, group, look, category, is_own=False))
     taken = {(curve.source, curve.model) for curve in curves}
     rest = {key: scores for key, scores in [*own_groups.items(), *of_paper.items()] if key not in taken}
     labels = {curve.label for curve in curves}
@@ -273,7 +273,7 @@ def _curves(own_groups: _Groups, of_paper: _Groups, model_facts: ModelFacts | No
             look = dataclasses.replace(look, color=colors.setdefault(facts.groups[model], look.color))
         position += named
         category = published.MODELS[model].category if model in published.MODELS else ""
-        curves.append(Curve(model, source, scores, label, group, look, category, own=True, named=named))
+        curves.append(Curve(model, source, scores, label, group, look, category, is_own=True, named=named))
     return tuple(curves)
 
 

@@ -129,9 +129,9 @@ def _of_fig4(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, C
     curves = selection.curves
     is_v1 = published.SOURCES["v1"] in {curve.source for curve in curves}
     usual = _V1_FIG4_DATASETS if is_v1 else _FIG4_DATASETS
-    if sum(not curve.own for curve in curves) > _MAX_IN_FIG4:
+    if sum(not curve.is_own for curve in curves) > _MAX_IN_FIG4:
         keep = {model for model, row in published.MODELS.items() if row.in_fig4} | {selection.baseline}
-        curves = tuple(curve for curve in curves if curve.own or curve.model in keep)
+        curves = tuple(curve for curve in curves if curve.is_own or curve.model in keep)
     there = {dataset for curve in curves for dataset, _ in curve.scores}
     datasets = there & {*(selection.datasets or usual)} or there
     shots = {key[2] for curve in curves for dataset, key in curve.scores if dataset in datasets}
@@ -174,7 +174,7 @@ def _of_other_levels(spec: FigureSpec, selection: CurveSelection) -> tuple[Figur
                 places[constants.IN1K, key] = seen
             made.append(
                 dataclasses.replace(
-                    curve, scores=places, label=kind.label + several.format(curve.label), own=True
+                    curve, scores=places, label=kind.label + several.format(curve.label), is_own=True
                 )
             )
     if not made:
@@ -213,11 +213,11 @@ def _all_models(stem: str, title: str, quantity: str, y_label: str, missing: str
 
 def _among_published(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
     """Let the paper's models be gray but for the baseline, so that one's own stand out."""
-    if not any(curve.own for curve in selection.curves):
+    if not any(curve.is_own for curve in selection.curves):
         raise CogError("there is no model of your own to show among the published ones")
     curves = [
         curve
-        if curve.own
+        if curve.is_own
         else dataclasses.replace(curve, group=style.PUBLISHED)
         if curve.model == selection.baseline
         else dataclasses.replace(curve, group=style.PUBLISHED, style=style.GRAY_PUBLISHED, named=False)

@@ -176,7 +176,7 @@ def _legend(curves: Sequence[Curve]) -> dict[str, list[Line2D]]:
     """Return the lines of each group, those of the user's models first, then the others in the paper's order."""
     from matplotlib.lines import Line2D
 
-    highlighted = {curve.group for curve in curves if curve.own}
+    highlighted = {curve.group for curve in curves if curve.is_own}
     groups: dict[str, list[Line2D]] = {}
     unnamed = collections.Counter(curve.group for curve in curves if not curve.named)
     for curve in sorted(curves, key=lambda c: (c.group not in highlighted, legend_key(c.group), not c.named)):
@@ -294,8 +294,8 @@ def _name_curves(axes: Axes, panel: Panel, height: float) -> None:
     Names that would touch are moved apart; too many names are left to the legend.
     """
     named = [series for series in panel.series if series.curve.named]
-    others = [series for series in named if not series.curve.own]
-    own_series = [series for series in named if series.curve.own or len(others) == 1 < len(panel.series)]
+    others = [series for series in named if not series.curve.is_own]
+    own_series = [series for series in named if series.curve.is_own or len(others) == 1 < len(panel.series)]
     if panel.plane or len(own_series) > _MAX_DIRECT:
         return
     # At the right edge, the name of a curve that ends far from it would be taken for that of another curve.

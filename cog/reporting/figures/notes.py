@@ -22,7 +22,7 @@ def of_protocol(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]
     references: set[str] = set()
     for panel, curve, point in _points(panels):
         score = point.cell
-        if point.reference is not None and panel.quantity == RELATIVE and curve.own:
+        if point.reference is not None and panel.quantity == RELATIVE and curve.is_own:
             references.add(point.reference.source)
         if score.missing_seeds:
             shots = f" N={score.n_shot}" if score.n_shot else ""
@@ -35,7 +35,7 @@ def of_protocol(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]
         notes.append(f"Incomplete: {label} ({shown}).")
     if len(notes) > 3:
         notes = [*notes[:2], f"Incomplete as well: {len(notes) - 2} more models; see the CSV file."]
-    of_paper = {c.source for c in selection.curves if not c.own and c.model == selection.baseline}
+    of_paper = {c.source for c in selection.curves if not c.is_own and c.model == selection.baseline}
     if of_paper and references - of_paper:
         named = ", ".join(shorten(printable(source)) for source in sorted(references, key=source_key))
         label = model_label(str(selection.baseline))
@@ -76,7 +76,7 @@ def of_correlations(selection: CurveSelection, panels: Sequence[Panel]) -> list[
 def _correlations(panels: Sequence[Panel], key: Key, words: str) -> list[str]:
     drawn = [(panel.key, series.curve) for panel in panels for series in panel.series]
     lines: dict[str, list[str]] = {}
-    for dataset, curve in sorted(drawn, key=lambda place: not place[1].own):
+    for dataset, curve in sorted(drawn, key=lambda place: not place[1].is_own):
         names = (key[1], *interval_of(key[1]))
         value, *ends = (curve.scores.get((dataset, (key[0], name, key[2]))) for name in names)
         if value is None:

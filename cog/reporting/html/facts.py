@@ -50,14 +50,14 @@ class PageModel(ModelResults):
         return self.label + self.mark
 
     @property
-    def own(self) -> bool:
+    def is_own(self) -> bool:
         """Return whether the model is one of the user's."""
         return self.kind == "own"
 
     @property
     def group(self) -> str:
         """Return the words beside the name of the model in tables."""
-        return "own result" if self.own else CATEGORY_LABELS.get(self.kind, self.kind)
+        return "own result" if self.is_own else CATEGORY_LABELS.get(self.kind, self.kind)
 
     def cell(self, dataset: str, n_shot: int) -> SeedAverage | None:
         """Return the top-1 accuracy of the model on a data set, or None."""
@@ -87,7 +87,7 @@ class Standing:
     """Ranks of a compared model among all models on the page, and among the published ones.
 
     Attributes:
-        index: index of the model in ``own``.
+        index: index of the model in ``own_models``.
         model: the model.
         mean: mean over the levels in percent; None when a level is missing.
         rank: rank by the mean among the models on the page with the same number of images, 1 = best, or None.
@@ -110,13 +110,13 @@ class Facts:
     """All statements of the report.
 
     Attributes:
-        own: the user's models in natural order.
+        own_models: the user's models in natural order.
         papers: published models in the paper's order; none if own results are on data that forbid a comparison.
         published: results of the paper; none beside results of other experiments alone.
         compared: whether any own result may be compared with published ones.
         standings: ranks of compared models, the highest mean over the levels first; empty with fewer than two own
             models.
-        differences: differences of own models to ``baseline`` with all images, by index in ``own`` and data set.
+        differences: differences of own models to ``baseline`` with all images, by index in ``own_models`` and data set.
         to_highest: differences of the highest own model on a data set to the others; empty if ``compared``.
         baseline: model with which own models are compared; None with fewer than two own models.
         footnote: explanation of the mark of models; "" if no model has one.
@@ -124,7 +124,7 @@ class Facts:
         results: results as they were read, with those numbers of other experiments that the page shows.
     """
 
-    own: tuple[PageModel, ...]
+    own_models: tuple[PageModel, ...]
     papers: tuple[PageModel, ...]
     published: tuple[SeedAverage, ...]
     compared: bool
@@ -139,29 +139,29 @@ class Facts:
     @property
     def baseline_label(self) -> str:
         """Return the label of the baseline on the page; "" without a baseline."""
-        if self.baseline is None or self.baseline.own:
+        if self.baseline is None or self.baseline.is_own:
             return self.baseline.title if self.baseline else ""
         return f"{self.baseline.label} (published){self.baseline.mark}"
 
     @property
     def incomplete(self) -> bool:
         """Return whether an own result has fewer seeds than expected."""
-        return any(cell.missing_seeds for model in self.own for cell in model.cells)
+        return any(cell.missing_seeds for model in self.own_models for cell in model.cells)
 
     @property
     def has_intervals(self) -> bool:
         """Return whether an own result has recorded right answers per concept."""
-        return any(cell.concepts for model in self.own for cell in model.cells)
+        return any(cell.concepts for model in self.own_models for cell in model.cells)
 
     @property
     def counts_unknown(self) -> bool:
         """Return whether the official data are assumed for an own result without records of its data."""
-        verdicts = (verdict for model in self.own for verdict in model.counts.values())
+        verdicts = (verdict for model in self.own_models for verdict in model.counts.values())
         return any(verdict.match is Match.UNKNOWN for verdict in verdicts)
 
     def label_of(self, model: str) -> str:
         """Return how the page calls a model that a notice is about."""
-        labels = {model.name: model.label for model in self.own if model.source == RUNS}
+        labels = {model.name: model.label for model in self.own_models if model.source == RUNS}
         return labels.get(model, model)
 
     @property
@@ -180,7 +180,7 @@ class Facts:
         for (_, kind), places in kinds.items():
             models = [self.label_of(model) for _, model in places if model]
             items.append(
-                (places[0][0], kind[0].upper() + kind[1:], some(models) if len(self.own) > 1 else "")
+                (places[0][0], kind[0].upper() + kind[1:], some(models) if len(self.own_models) > 1 else "")
             )
         return [(next(iter(kinds))[0], items)] if kinds else []
 
@@ -225,7 +225,7 @@ def collect(
     # All comparisons of the page are corrected together for their number.
     judged = comparison.judge([*by_place.values(), *to_highest])
     return Facts(
-        own=tuple(own_models),
+        own_models=tuple(own_models),
         papers=tuple(papers),
         published=tuple(published),
         compared=compared,

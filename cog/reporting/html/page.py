@@ -42,17 +42,19 @@ def render(
     """
     lead = next((picture for picture in pictures if picture.name == ANSWER), None)
     pictures = [picture for picture in pictures if picture is not lead]
-    rows = [*facts.own, *facts.papers]
+    rows = [*facts.own_models, *facts.papers]
     views = score_tables.views_of(facts, rows)
     searches = provenance.searches(facts)
-    imported = ", ".join(f"{model.name} from {model.source}" for model in facts.own if model.source != RUNS)
+    imported = ", ".join(
+        f"{model.name} from {model.source}" for model in facts.own_models if model.source != RUNS
+    )
     sections = {
-        "answer": ("The answer" if facts.own else "About this page", True),
+        "answer": ("The answer" if facts.own_models else "About this page", True),
         "tables": ("Tables", bool(rows)),
         "experiments": ("Other experiments", facts.results.has_experiments),
         "figures": ("Figures", bool(pictures or pictures_hint)),
-        "warnings": ("Warnings", bool(facts.own or facts.notices)),
-        "runs": ("Runs and provenance", bool(imported) or any(model.runs for model in facts.own)),
+        "warnings": ("Warnings", bool(facts.own_models or facts.notices)),
+        "runs": ("Runs and provenance", bool(imported) or any(model.runs for model in facts.own_models)),
         "search": ("Hyper-parameter search", searches is not None),
         "method": ("How to read this", True),
     }
@@ -84,12 +86,12 @@ def render(
             reference=published.REFERENCE,
             standard_datasets=list(constants.DATASETS),
             own_datasets=sorted(
-                {dataset for model in facts.own for dataset in model.counts}, key=dataset_key
+                {dataset for model in facts.own_models for dataset in model.counts}, key=dataset_key
             ),
             published_from=_published_from(facts),
             rows=sorted(rows, key=lambda row: row.key != f"paper-{published.REFERENCE}"),
             views=views,
-            first_view=next((view.key for view in views if any(line.row.own for line in view.lines)), "")
+            first_view=next((view.key for view in views if any(line.row.is_own for line in view.lines)), "")
             or next((view.key for view in views), ""),
             experiments=experiments.collect(facts),
             lead=lead,
@@ -112,22 +114,25 @@ def _hash(text: str) -> str:
 
 
 def _title(facts: Facts) -> str:
-    if not facts.own:
+    if not facts.own_models:
         return "The published results" if facts.published else "Results of other experiments"
-    if len(facts.own) == 1:
-        only = facts.own[0].label
+    if len(facts.own_models) == 1:
+        only = facts.own_models[0].label
         return f"How well does {only} generalize?" if facts.compared else f"Results of {only}"
     return (
-        f"How well do {len(facts.own)} models generalize?"
+        f"How well do {len(facts.own_models)} models generalize?"
         if facts.compared
-        else f"Results of {len(facts.own)} models"
+        else f"Results of {len(facts.own_models)} models"
     )
 
 
 def _counted(facts: Facts) -> str:
     """Return the numbers of runs and models, or of analyses, behind the page; "" for published results alone."""
-    if facts.own:
-        n_runs, models = sum(len(model.runs) for model in facts.own), counted(len(facts.own), "model")
+    if facts.own_models:
+        n_runs, models = (
+            sum(len(model.runs) for model in facts.own_models),
+            counted(len(facts.own_models), "model"),
+        )
         return f"{counted(n_runs, 'run')} of {models}" if n_runs else f"{models}, imported"
     return f"{len(facts.results.analyses):,} analyses" if facts.results.analyses else ""
 

@@ -159,7 +159,7 @@ def searches(facts: Facts) -> Searches | None:
     """Return drawings of trials and training curves for each result; None when there are none."""
     chosen = [
         (model, page)
-        for model in facts.own
+        for model in facts.own_models
         if model.runs
         # Results with all images come first, because most readers look at them.
         for page in sorted(
@@ -167,7 +167,7 @@ def searches(facts: Facts) -> Searches | None:
             key=lambda page: (page.n_shot != 0, dataset_key(page.dataset), page.n_shot),
         )
     ]
-    most = _MAX_SEARCHES if len(facts.own) <= _MANY_MODELS else _MAX_SEARCHES_OF_MANY
+    most = _MAX_SEARCHES if len(facts.own_models) <= _MANY_MODELS else _MAX_SEARCHES_OF_MANY
     drawings = search.strips((page for _, page in chosen), most)
     by_model: dict[str, list[tuple[str, Markup]]] = {}
     for (model, page), drawing in zip(chosen, drawings, strict=False):

@@ -52,10 +52,10 @@ class ScoreView:
 
 def views_of(facts: Facts, rows: Sequence[PageModel]) -> list[ScoreView]:
     """Return the tables: data sets side by side for each number of shots, and shots side by side for each data set."""
-    own_averages = [average for model in facts.own for average in (*model.cells, *model.top5)]
+    own_averages = [average for model in facts.own_models for average in (*model.cells, *model.top5)]
     averages = Averages(as_logreg([*own_averages, *facts.published]))
     # Only the official data sets have the names of the paper.
-    label = dataset_label if facts.compared or not facts.own else lambda name: name or "(unnamed)"
+    label = dataset_label if facts.compared or not facts.own_models else lambda name: name or "(unnamed)"
     there = {(row.name, row.source) for row in rows}
     cells = [average for average in averages.shown if (average.model, average.source) in there]
     datasets = sorted({average.dataset for average in cells}, key=dataset_key)
@@ -96,7 +96,7 @@ def _view(
     def order(line: ScoreLine) -> tuple[bool, float, bool]:
         last = line.cells[-1]
         value = line.mean if has_mean else None if last is None else last.value
-        return value is None, -(value or 0.0), not line.row.own
+        return value is None, -(value or 0.0), not line.row.is_own
 
     titles = ["Model", *(columns[i].label for i in used), *["mean of levels"] * has_mean]
     return ScoreView(key, group, title, titles, sorted(lines, key=order), has_mean)

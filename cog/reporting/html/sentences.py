@@ -26,8 +26,8 @@ _FIRST_VERSION = (
 
 def headline(facts: Facts) -> list[str]:
     """Say what the page is about, and which of several models is the best."""
-    own = facts.own
-    if not own:
+    models = facts.own_models
+    if not models:
         if facts.results.has_experiments and not facts.published:
             return [
                 "There are no linear classifiers here; what follows are the results of other experiments."
@@ -36,8 +36,10 @@ def headline(facts: Facts) -> list[str]:
     if facts.compared:
         first_version = any(cell.source == SOURCES["v1"] for cell in facts.published)
         return [*[_FIRST_VERSION] * first_version, *_best_on_levels(facts.standings)]
-    each_other = "compares your models with each other" if len(own) > 1 else "is about them alone"
-    verdicts = [v for m in own if any(d in constants.DATASETS for d in m.counts) for v in m.counts.values()]
+    each_other = "compares your models with each other" if len(models) > 1 else "is about them alone"
+    verdicts = [
+        v for m in models if any(d in constants.DATASETS for d in m.counts) for v in m.counts.values()
+    ]
     text = "There are no published results on these data sets."
     if verdicts and facts.published:
         example = next((f" ({v.differences[0]}, for example)" for v in verdicts if v.differences), "")
@@ -45,7 +47,7 @@ def headline(facts: Facts) -> list[str]:
             f"These results are not on the official data{example}, so comparing them with published numbers is not "
             "meaningful."
         )
-    labels = {(model.name, model.source): model.label for model in own}
+    labels = {(model.name, model.source): model.label for model in models}
     return [f"{text} What follows {each_other}.", *describe_highest(facts.to_highest, labels)]
 
 
