@@ -200,10 +200,23 @@ def test_no_public_class_name_twice():
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
-if __name__ == "__main__":  # lines of each room
-    for name in ROOMS:
-        lines = sum(len(f.read_text().splitlines()) for m, f in MODULES.items() if room_of(m) == name)
-        sys.stdout.write(f"{lines:7,}  {name}\n")
+#: Names that say nothing about the value that they hold.
+EMPTY_NAMES = {"found", "one", "own", "what", "where", "thing", "things"}
+
+
+def bound_names(tree: ast.AST) -> set[str]:
+    """Return the names of variables, arguments and fields that a tree binds."""
+    stored = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return stored | {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+
+
+def test_names_say_what_they_hold():
+    assert {m: bad for m in MODULES if (bad := bound_names(tree_of(m)) & EMPTY_NAMES)} == {}
+
+
+def test_an_empty_name_would_be_seen():
+    tree = ast.parse("def rows(where):\n    for one in where:\n        own: int = one\n")
+    assert bound_names(tree) & EMPTY_NAMES == {"where", "one", "own"}
 
 
 #: What only :mod:`cog.runtime.output_folder` uses: claims, recovery, publication and notes of output folders.
@@ -251,3 +264,9 @@ def names_from_runtime(tree: ast.AST) -> set[str]:
 def test_another_life_would_be_seen():
     text = "from cog.runtime.locks import locked\nfrom cog.runtime import atomic_dir\natomic_dir.recover(x)\n"
     assert {"locked", "recover"} <= names_from_runtime(ast.parse(text))
+
+
+if __name__ == "__main__":  # lines of each room
+    for name in ROOMS:
+        lines = sum(len(f.read_text().splitlines()) for m, f in MODULES.items() if room_of(m) == name)
+        sys.stdout.write(f"{lines:7,}  {name}\n")

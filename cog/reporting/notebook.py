@@ -207,7 +207,7 @@ class Results(Sequence[Score]):
 
 
 def _understood(field: str, text: str, known: Collection[str]) -> Collection[str]:
-    """Return the models or data sets that are meant by a name, label or pattern."""
+    """Return the names of the models or data sets that match a name, label or pattern."""
     if text in known:
         return {text}
     if field == "model" and find.is_pattern(text):
@@ -218,7 +218,7 @@ def _understood(field: str, text: str, known: Collection[str]) -> Collection[str
 
 
 def _require_known(field: str, name: str, known: Collection[str]) -> None:
-    """Refuse a model or data set that is neither among those read nor declared."""
+    """Check that a model or data set is among those read or declared; patterns pass."""
     declared = MODELS if field == "model" else data_sets.names()
     if name not in known and name not in declared and not find.is_pattern(name):
         hint = did_you_mean(name, [*known, *declared])
@@ -234,7 +234,7 @@ def _shots(value: int) -> str:
 
 
 def _by_place(averages: Sequence[SeedAverage], rows: str, columns: str) -> dict[tuple[Any, Any], SeedAverage]:
-    """Return averages by the values of two fields."""
+    """Return the averages by their values of the two fields."""
     for field in (rows, columns):
         if field not in FIELDS:
             raise CogError(f"a score has no {field}, expected one of {', '.join(FIELDS)}")

@@ -315,7 +315,7 @@ def _place(variant: str, model: str, dataset: str, n_shot: int) -> str:
 
 
 def _check_epochs(results: QueryResult, *, allow: bool) -> None:
-    """Refuse to average seeds that were trained for different numbers of epochs, unless told to."""
+    """Check that the seeds of each average were trained for the same number of epochs, unless ``allow``."""
     averaged = [("", average) for average in (*results.cells, *results.others)]
     averaged += [
         (name, average)

@@ -42,7 +42,7 @@ class Gap(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Place:
+class RankSummary:
     """The rank of one result among the published ones of the same data set and number of shots.
 
     Attributes:
@@ -94,7 +94,7 @@ def gap(average: SeedAverage, other: SeedAverage) -> Gap:
     return Gap(other, average.value - other.value, clear)
 
 
-def place(average: SeedAverage, published: Sequence[SeedAverage]) -> Place | None:
+def place(average: SeedAverage, published: Sequence[SeedAverage]) -> RankSummary | None:
     """Return the rank of a result among published ones of its data set and number of shots; None without any.
 
     Args:
@@ -112,7 +112,7 @@ def place(average: SeedAverage, published: Sequence[SeedAverage]) -> Place | Non
     rank = comparison.rank([mean, *others])[0]
     gaps = [gap(average, rival) for rival in rivals]
     higher, below = gaps[: rank.rank - 1], gaps[rank.rank + rank.n_tied - 2 :]
-    return Place(
+    return RankSummary(
         cell=average,
         rank=rank.rank,
         of=rank.n_ranked,
@@ -129,7 +129,9 @@ def place(average: SeedAverage, published: Sequence[SeedAverage]) -> Place | Non
     )
 
 
-def places(averages: Iterable[SeedAverage], published: Sequence[SeedAverage]) -> dict[tuple[str, int], Place]:
+def places(
+    averages: Iterable[SeedAverage], published: Sequence[SeedAverage]
+) -> dict[tuple[str, int], RankSummary]:
     """Return the ranks of the results of one model by data set and number of shots."""
     rivals = grouped(published, lambda cell: (cell.dataset, cell.n_shot))
     ranked = ((cell, place(cell, rivals.get((cell.dataset, cell.n_shot), ()))) for cell in averages)

@@ -212,7 +212,7 @@ def _all_models(stem: str, title: str, quantity: str, y_label: str, missing: str
 
 
 def _among_published(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
-    """Let the paper's models be gray but for the baseline, so that one's own stand out."""
+    """Return the selection with the paper's models in gray, except the baseline."""
     if not any(curve.is_own for curve in selection.curves):
         raise CogError("there is no model of your own to show among the published ones")
     curves = [

@@ -70,7 +70,7 @@ def collect(facts: Facts) -> ExperimentSection:
 
 
 def _overview(averages: Averages, dataset: str) -> Table:
-    """Return models by experiments, which can then be sorted by each; where there is only one, no columns."""
+    """Return a table of models by experiments, to be sorted by any of them; one experiment gives no columns."""
     columns = experiments.headlines(averages, dataset)
     if len(columns) < 2:
         columns = []

@@ -16,7 +16,7 @@ from cog.results.notices import Notice
 from cog.results.official import Match
 from cog.results.published import CATEGORY_LABELS, MODELS, REFERENCE, SOURCES
 from cog.results.query import QueryResult
-from cog.results.ranking import Place
+from cog.results.ranking import RankSummary
 from cog.results.scores import RUNS, SeedAverage, dataset_key, grouped, natural_key, of_metric
 from cog.results.search_history import FeatureDescription
 
@@ -42,7 +42,7 @@ class PageModel(ModelResults):
     kind: str
     mark: str
     top5: Sequence[SeedAverage] = ()
-    places: Mapping[tuple[str, int], Place] = dataclasses.field(default_factory=dict)
+    places: Mapping[tuple[str, int], RankSummary] = dataclasses.field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -102,7 +102,7 @@ class Standing:
     rank: int | None
     of: int
     published: SharedRank | None
-    among_all: Mapping[str, Place]
+    among_all: Mapping[str, RankSummary]
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Facts:
         return any(verdict.match is Match.UNKNOWN for verdict in verdicts)
 
     def label_of(self, model: str) -> str:
-        """Return how the page calls a model that a notice is about."""
+        """Return the label of a model that a notice names."""
         labels = {model.name: model.label for model in self.own_models if model.source == RUNS}
         return labels.get(model, model)
 
@@ -206,7 +206,7 @@ def collect(
     """
     root = root or "<models_root_dir>"
     if not results.cells and results.has_experiments:
-        # The published classifiers are not what the page is about.
+        # A page on other experiments leaves out the published classifiers.
         published = ()
     features = search_history.features_of(results.runs)
     own_models = _own_models(results, features, published)
@@ -342,7 +342,7 @@ def _on_same_classes(model: PageModel, other: PageModel) -> bool:
 def _choose_baseline(
     own_models: Sequence[PageModel], papers: Sequence[PageModel], wanted: str | None
 ) -> PageModel | None:
-    """Return the wanted model, or the best published one that has seen nothing beyond IN-1K, as it was run if it was.
+    """Return the wanted model, or the best published one that has seen nothing beyond IN-1K; an own run of it first.
 
     Without published ones: the paper's reference if it was run, else the model with the most results and the highest.
     """

@@ -55,7 +55,7 @@ def draw(facts: Facts) -> tuple[list[Picture], str]:
     many = len({(cell.source, cell.model) for cell in cells}) > _MANY_MODELS
     wanted = [ANSWER, *(_WHICH[:1] if many else _WHICH)]
     if results.has_experiments and not many:
-        wanted += [*_EXPERIMENTS, *(name for name, one in FIGURES.items() if one.on_page)]
+        wanted += [*_EXPERIMENTS, *(name for name, spec in FIGURES.items() if spec.on_page)]
     reasons: dict[str, CogError] = {}
     charts = figures.charts(
         cells, facts.published if facts.compared or not cells else (), measures=measures, analyses=results.analyses,

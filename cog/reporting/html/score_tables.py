@@ -81,7 +81,7 @@ def _view(
     rows: Sequence[PageModel],
     columns: Sequence[Column],
 ) -> ScoreView:
-    """Return a table of the rows and columns that have a number; a last column averages those of several levels."""
+    """Return a table of the rows and columns with a number; with several levels, the last column is their mean."""
     grid = pivot(averages, [Row(row.name, row.source) for row in rows], columns)
     used = [i for i in range(len(columns)) if any(line[i] for line in grid)]
     levels = [i for i in used if group != _BY_SHOTS and constants.cog_level(columns[i].dataset) is not None]

@@ -12,7 +12,7 @@ from cog.results import relative
 from cog.results.comparison import Difference
 from cog.results.labels import dataset_label, shots_label, signed
 from cog.results.published import REFERENCE, SOURCES
-from cog.results.ranking import Place
+from cog.results.ranking import RankSummary
 from cog.results.scores import SeedAverage, dataset_key
 
 # Least difference of ranks on seen and unseen concepts for a statement: neighbors often differ by a tenth of a point.
@@ -25,7 +25,7 @@ _FIRST_VERSION = (
 
 
 def headline(facts: Facts) -> list[str]:
-    """Say what the page is about, and which of several models is the best."""
+    """Return sentences on the subject of the page, and on the best of several models."""
     models = facts.own_models
     if not models:
         if facts.results.has_experiments and not facts.published:
@@ -123,18 +123,18 @@ def _score(score: SeedAverage) -> str:
     return f"{score.value:.1f} ± {score.std:.1f} %" if score.std is not None else f"{score.value:.1f} %"
 
 
-def _rank(place: Place) -> str:
+def _rank(place: RankSummary) -> str:
     shared = " (shared)" if place.shared else ""
     return f"rank {place.rank} of {place.of}{shared}"
 
 
 def describe_places(
-    places: Mapping[tuple[str, int], Place], *, n_shot: int = 0, unseen: bool = True
+    places: Mapping[tuple[str, int], RankSummary], *, n_shot: int = 0, unseen: bool = True
 ) -> list[str]:
     """Return plain sentences on the ranks of a model with ``n_shot`` images per class.
 
     Args:
-        places: of :func:`places`.
+        places: ranks as returned by :func:`cog.results.ranking.places`.
         n_shot: training images per class, 0 = all.
         unseen: whether the concepts of the levels are known to be unseen by the model.
 
@@ -151,7 +151,7 @@ def describe_places(
     ]
 
 
-def _describe_ranks(here: Sequence[Place], n_shot: int) -> str:
+def _describe_ranks(here: Sequence[RankSummary], n_shot: int) -> str:
     seen = next((p for p in here if p.cell.dataset == constants.IN1K), None)
     levels = [p for p in here if p.cell.dataset != constants.IN1K]
     parts = []
@@ -185,11 +185,11 @@ def _levels(datasets: Sequence[str]) -> str:
     return f"the levels {_several([dataset_label(name) for name in datasets])}"
 
 
-def _where(levels: Sequence[Place], rank: int) -> str:
+def _where(levels: Sequence[RankSummary], rank: int) -> str:
     return ", ".join(dataset_label(p.cell.dataset) for p in levels if p.rank == rank)
 
 
-def _describe_reference(here: Sequence[Place]) -> list[str]:
+def _describe_reference(here: Sequence[RankSummary]) -> list[str]:
     if here[0].cell.model == REFERENCE:
         return []
     gaps = {p.cell.dataset: p.to_reference for p in here if p.to_reference is not None}
@@ -219,7 +219,7 @@ def _points(points: Mapping[str, float]) -> str:
     return _several([*rest, f"all levels ({span})"])
 
 
-def _describe_trend(here: Sequence[Place], unseen: bool) -> list[str]:
+def _describe_trend(here: Sequence[RankSummary], unseen: bool) -> list[str]:
     """Return a sentence on the ranks on seen and unseen concepts.
 
     It has a verdict only if the mean rank differs by ``_NOTABLE_RANKS`` or more, and the span of ranks of no level
@@ -242,7 +242,7 @@ def _describe_trend(here: Sequence[Place], unseen: bool) -> list[str]:
     return [f"Mean rank {mean:.1f} on the levels, rank {seen.rank} on IN-1K{among}."]
 
 
-def describe_published(places: Mapping[tuple[str, int], Place]) -> list[str]:
+def describe_published(places: Mapping[tuple[str, int], RankSummary]) -> list[str]:
     """Return a sentence on the agreement with published results of the same model (all images); none without them."""
     gaps = [
         (dataset_label(key[0]), places[key].to_published)
@@ -262,7 +262,7 @@ def describe_published(places: Mapping[tuple[str, int], Place]) -> list[str]:
     return [f"Against the published results of this same model (percentage points): {'; '.join(parts)}."]
 
 
-def describe_few_shot(places: Mapping[tuple[str, int], Place]) -> list[str]:
+def describe_few_shot(places: Mapping[tuple[str, int], RankSummary]) -> list[str]:
     """Return a sentence on the ranks with the fewest and the most images; none without two numbers of shots."""
     shots = sorted({n_shot for _, n_shot in places}, key=lambda n: (n == 0, n))
     if len(shots) < 2:

@@ -71,7 +71,7 @@ _WITHIN = Note(
 
 
 def _accuracies(averages: Averages, metric: str, n_shot: int) -> list[SeedAverage]:
-    """Return what there is with a number of shots, by rows, then by data sets."""
+    """Return the accuracies with a number of shots, by rows, then by data sets."""
     columns = [Column(dataset, dataset, (LOGREG, metric, n_shot)) for dataset in averages.datasets]
     grid = pivot(averages, averages.rows, columns)
     return [average for line in grid for average in line if average is not None]

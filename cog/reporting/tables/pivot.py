@@ -18,7 +18,7 @@ from cog.reporting.tables.writers import Note, Table, TableEntry, printable
 from cog.results import metric_info, official, uncertainty
 from cog.results.scores import Key, SeedAverage, dataset_key
 
-#: What intervals of numbers of analyses are, unless the metric says otherwise.
+#: Note on the intervals of numbers of analyses, unless the metric is declared with another one.
 OVER_CONCEPTS = "[ ]: 95 % bootstrap interval over concepts; seeds are averaged before."
 
 
@@ -35,7 +35,7 @@ class Averages:
 
     Args:
         averages: averages of any metrics.
-        models: rows, in this order, also of those of which nothing is known; None: see :func:`order_rows`.
+        models: rows in the order of display, with or without averages; None: see :func:`order_rows`.
         datasets: columns, also of which nothing is known; None: all there are. In the order of
             :func:`cog.results.scores.dataset_key`.
         n_shots: the same of numbers of shots. All images first, then rising.
@@ -72,7 +72,7 @@ class Averages:
         return self._at.get((row, dataset, key))
 
     def beside(self, average: SeedAverage, metric: str) -> SeedAverage | None:
-        """Return another metric of what an average is of, or None."""
+        """Return another metric of the same evaluation, or None."""
         row, key = Row(average.model, average.source), (average.evaluation, metric, average.n_shot)
         return self.at(row, average.dataset, key)
 
