@@ -41,7 +41,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Show the state of every unit, and return the exit code."""
     args = names.understood(parse_args(argv))
-    study = study_flags.select(args, args.opts)
+    study = study_flags.select(args, args.opts, shows=True)
     known = [*find.list_models(study.root), *(labels_of(args.models_file).keys() - MODELS)]
     for model in study.models:
         if hint := did_you_mean_model(model, known):

@@ -12,6 +12,7 @@ from cog import config, constants, paths
 from cog.commands import limits
 from cog.errors import CogError
 from cog.models import models_file
+from cog.results import find
 from cog.runtime import cli as cli_tools
 from cog.runtime import files
 from cog.study import units
@@ -74,8 +75,16 @@ def add_delete_features(group: cli_tools.Parser | argparse._ArgumentGroup) -> No
     )
 
 
-def select(args: argparse.Namespace, opts: Sequence[str], *, config_file: str | None = None) -> Study:
+def select(
+    args: argparse.Namespace, opts: Sequence[str], *, config_file: str | None = None, shows: bool = False
+) -> Study:
     """Return the study that the flags describe.
+
+    Args:
+        args: the flags.
+        opts: ``KEY VALUE`` pairs.
+        config_file: value of ``--config``.
+        shows: whether the study is only shown; with ``--limit``, all models are then the models with outputs of it.
 
     Raises:
         CogError: a name is malformed, or matches no model.
@@ -87,7 +96,8 @@ def select(args: argparse.Namespace, opts: Sequence[str], *, config_file: str | 
     root = Path(os.path.abspath(args.models_root_dir))
     # The job that makes the tables has no flag --models_file.
     user_models = _user_models(getattr(args, "models_file", None))
-    models = units.find_models(paths.without_limit(root), args.models, user_models)
+    selected_root = root if shows and root.is_dir() and find.list_models(root) else paths.without_limit(root)
+    models = units.find_models(selected_root, args.models, user_models)
     cfg = config.get_cfg(config_file=config_file, opts=opts)
     return Study(
         root=root,

@@ -194,6 +194,10 @@ def test_a_study_and_its_state(limited, tmp_path, capsys):
     capsys.readouterr()
     assert run(status, limited, *which) == 0
     assert "features: 2 done of 2" in capsys.readouterr().out
+    (limited.models / "other/net/birds/features_test").mkdir(parents=True)
+    assert run(status, limited, "--limit", "2") == 0  # those with outputs of it
+    assert "tiny_net  2/2" in (text := capsys.readouterr().out) and "other_net" not in text
+    shutil.rmtree(limited.models / "other")
     assert run(status, limited, "--datasets", "birds") == 0  # all models: limit-2 is none
     assert "limit" not in (text := capsys.readouterr().out) and "tiny_net  0/2" in text
 
