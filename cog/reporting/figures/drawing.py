@@ -260,14 +260,17 @@ def _draw_panel(axes: Axes, panel: Panel, width: float, height: float) -> None:
         zorder += order * 1e-3
         bars = [(p.x, p.value - p.std, p.value + p.std) for p in series.points if p.std > 0]
         intervals = [(p.x, p.low, p.high) for p in series.points if p.low < p.high]
-        for name, spans, below in (
-            ("bar", bars, {"linewidth": 0.7, "zorder": zorder - 1e-4}),
-            ("interval", intervals, {"linewidth": 0.5, "zorder": zorder - 2e-4, "alpha": 0.45}),
+        for name, spans, line_width, alpha, below in (
+            ("bar", bars, 0.7, None, 1e-4),
+            ("interval", intervals, 0.5, 0.45, 2e-4),
         ):
             if spans:
                 x = [part for at, _, _ in spans for part in (at, at, math.nan)]
                 y = [part for _, low, high in spans for part in (low, high, math.nan)]
-                axes.plot(x, y, color=look.color, gid=f"{gid}.{name}", **below)
+                axes.plot(
+                    x, y, color=look.color, linewidth=line_width, alpha=alpha, zorder=zorder - below,
+                    gid=f"{gid}.{name}",
+                )  # fmt: skip
         x = [p.x for p in series.points] if panel.plane else list(panel.ticks)
         axes.plot(x, series.values(x), zorder=zorder, gid=gid, **line_arguments(look, scale=scale))
 
