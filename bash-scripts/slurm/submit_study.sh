@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Submit a study to SLURM: features of every model on every data set, then classifiers, then the table of results.
-# Only what is missing is submitted, and nothing twice: run it again after failures, for more seeds or more models.
-# --dry_run shows task lists and commands; --check verifies all inputs. Nothing is done then. Example:
+# Only missing tasks are submitted, and none twice: run it again after failures, for more seeds or more models.
+# --dry_run only shows task lists and commands, --check only verifies all inputs. Example:
 #   bash bash-scripts/slurm/submit_study.sh models_root_dir=/models log_dir=/models-logs partition=gpu throttle=32 \
 #       in1k_images_root=/data/in1k imagenet_images_root=/data/in21k cpus=8 extract_time=12:00:00 \
 #       cog_levels_mapping_file=levels.pkl cog_concepts_split_file=split.pkl model_names="sup_resnet50 dino_resnet50"
@@ -57,7 +57,7 @@ logreg_time="${logreg_time:-None}"
 ranks_per_task="${ranks_per_task:-1}"
 # Tasks of a kind that run at the same time (%N of an array).
 throttle="${throttle:-None}"
-# Whether a task that is interrupted queues itself again, how often, and how long before the time limit it is told.
+# Whether an interrupted task is queued again, how often at most, and how long before the time limit it gets a signal.
 requeue="${requeue:-yes}"
 max_requeues="${max_requeues:-100}"
 signal_seconds="${signal_seconds:-120}"
