@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Analyse the features of IN-1K and the five CoG levels without training classifiers: k-means, alignment and
-# uniformity, nearest neighbors, nearest class means. What is complete is skipped. Examples:
+# uniformity, nearest neighbors, nearest class means. Complete outputs are skipped. Examples:
 #   bash bash-scripts/analyze_features.sh models_root_dir=/models model_name=sup_resnet50
 #   bash bash-scripts/analyze_features.sh models_root_dir=/models model_name="sup_resnet50 dino_resnet50" analyses=knn
 

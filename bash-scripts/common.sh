@@ -34,8 +34,8 @@ fi
 # scripts.
 image_variables="$(PYTHONPATH="${repository}" "${python}" -c \
     "import yacs; from cog.data import datasets; print(*datasets.flags())" 2> /dev/null)" ||
-    die "${python} lacks this toolkit's requirements; activate the environment it is installed in, or name its Python" \
-        "by COG_PYTHON"
+    die "${python} lacks this toolkit's requirements; activate the environment it is installed in, or set" \
+        "COG_PYTHON to its Python"
 for variable in ${image_variables}; do
     printf -v "${variable}" '%s' "${!variable:-None}"
 done
@@ -170,7 +170,7 @@ trap 'signals=$((signals + 1))' INT # ^C reaches the Python process, too; the sh
 
 stop_if_interrupted() {
     if [[ -n "${interrupted}" ]]; then
-        echo "interrupted by SIG${interrupted}; what is finished is saved: run the same command again to continue" >&2
+        echo "interrupted by SIG${interrupted}; finished work is saved: run the same command again to continue" >&2
         exit 75
     fi
 }
@@ -208,7 +208,7 @@ run_step() {
     done
     child=""
     if [[ ${status} -eq 75 || (-n "${interrupted}" && (${status} -eq 143 || ${status} -eq 138)) ]]; then
-        echo "interrupted at step ${step_number} of ${n_steps} (${description}); what is finished is saved: run the" \
+        echo "interrupted at step ${step_number} of ${n_steps} (${description}); finished work is saved: run the" \
             "same command again to continue" >&2
         exit 75
     fi
@@ -218,8 +218,8 @@ run_step() {
         local todo="run the same command again to continue"
         [[ ${status} -ne 2 ]] || todo="fix it, then run the same command again"
         [[ ${status} -ne 3 ]] || todo="fix these images or accept the loss (--allow_failures N), then run the same command again"
-        echo "error: stopped at step ${step_number} of ${n_steps} (${description}), exit code ${status}; what is" \
-            "complete is kept, ${todo}" >&2
+        echo "error: stopped at step ${step_number} of ${n_steps} (${description}), exit code ${status};" \
+            "complete outputs are kept, ${todo}" >&2
         exit "${status}"
     fi
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Run every experiment and print them side by side: logistic regression with all images and with few, neighbors,
 # clusters, alignment, components, MLPs, balanced classes, confident errors on other data sets, accuracy by semantic
-# distance and by WordNet subtree, concepts won and lost against another model, and, when named, fine-tuning. What is
-# complete is skipped; after more seeds, add --overwrite to cross, distance, subtrees and winners
+# distance and by WordNet subtree, concepts won and lost against another model, and, when named, fine-tuning.
+# Complete outputs are skipped; after more seeds, add --overwrite to cross, distance, subtrees and winners
 # (experiments="cross distance subtrees winners" --overwrite).
 #   bash bash-scripts/experiments.sh models_root_dir=/models model_name="sup_resnet50 dino_resnet50" max_per_class=732
 #   bash bash-scripts/experiments.sh models_root_dir=/models experiments="label_free pca" datasets="in1k cog_l5"
@@ -91,21 +91,21 @@ for experiment in ${experiments}; do
         logreg | fewshot | label_free | pca | balanced | mlp | mlp_noact | finetune) kept+=("${experiment}") ;;
         cross)
             if [[ ${#others[@]} -eq 0 || " ${datasets} " != *" ${trained_on} "* ]]; then
-                echo "left out: cross (needs ${trained_on}, see trained_on, and another one among the datasets)" >&2
+                echo "left out: cross (needs ${trained_on}, the data set trained_on, and another one in datasets)" >&2
             else
                 kept+=(cross)
             fi
             ;;
         distance)
             if [[ "${levels_csv}" == "None" || ${#levels[@]} -eq 0 ]]; then
-                echo "left out: distance (needs levels_csv, and a level among the datasets)" >&2
+                echo "left out: distance (needs levels_csv=FILE, and a level in datasets)" >&2
             else
                 kept+=(distance)
             fi
             ;;
         subtrees)
             if [[ "${levels_csv}" == "None" || ${#levels[@]} -eq 0 ]]; then
-                echo "left out: subtrees (needs levels_csv, and a level among the datasets)" >&2
+                echo "left out: subtrees (needs levels_csv=FILE, and a level in datasets)" >&2
             elif ! in_wordnet "${levels_csv}"; then
                 echo "left out: subtrees (needs WordNet 3.0 with the concepts of levels_csv, see docs/levels.md)" >&2
             else
@@ -114,7 +114,7 @@ for experiment in ${experiments}; do
             ;;
         winners)
             if [[ "${against}" == "None" || "${model_name}" == "${against}" ]]; then
-                echo "left out: winners (needs against, and another model)" >&2
+                echo "left out: winners (needs against=MODEL, and another model in model_name)" >&2
             else
                 kept+=(winners)
             fi
@@ -206,7 +206,7 @@ for model in ${model_name}; do
     for experiment in ${kept[@]+"${kept[@]}"}; do
         days="$(takes_days "${times}" "${experiment}")"
         if [[ -n "${days}" && -z "${named}" ]]; then
-            echo "left out: ${experiment} of ${model} (about ${days} on this machine; to do it, name it:" \
+            echo "left out: ${experiment} of ${model} (takes about ${days} on this machine; to run it, give" \
                 "experiments=${experiment})" >&2
             [[ "${experiment}" != "logreg" ]] || untrained+=" ${model}"
             continue

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Extract the features of IN-1K and the five CoG levels with one model.
-# The network is loaded once; what is complete is skipped. Example:
+# The network is loaded once; complete outputs are skipped. Example:
 #   bash bash-scripts/extract_features.sh model_name=sup_resnet50 models_root_dir=/models \
 #       in1k_images_root=/data/in1k imagenet_images_root=/data/in21k \
 #       cog_levels_mapping_file=levels.pkl cog_concepts_split_file=split.pkl FT_EXTRACT.N_WORKERS 16

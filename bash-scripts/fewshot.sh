@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Train classifiers on N images per class, for several N with five seeds each, and print the averages.
-# What is complete is skipped. Examples:
+# Complete outputs are skipped. Examples:
 #   bash bash-scripts/fewshot.sh models_root_dir=/models model_name=sup_resnet50 dataset=cog_l5
 #   bash bash-scripts/fewshot.sh models_root_dir=/models dataset="cog_l1 cog_l5" shots="1 8" seeds="22 37"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fine-tune a model on every data set, with one seed or several, and print the averages (the paper's Fig. 6 takes the
-# differences to the classifiers on frozen features). What is complete is skipped; what was interrupted goes on. Example:
+# differences to the classifiers on frozen features). Complete outputs are skipped; interrupted runs continue. Example:
 #   bash bash-scripts/finetune.sh model_name=sup_resnet50 models_root_dir=/models n_processes=8 \
 #       in1k_images_root=/data/in1k imagenet_images_root=/data/in21k \
 #       cog_levels_mapping_file=levels.pkl cog_concepts_split_file=split.pkl FT_EXTRACT.N_WORKERS 12

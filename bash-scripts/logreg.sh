@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Train classifiers on all training images with five seeds, and print the averages.
-# What is complete is skipped. Examples:
+# Complete outputs are skipped. Examples:
 #   bash bash-scripts/logreg.sh models_root_dir=/models model_name=sup_resnet50 dataset=cog_l5
 #   bash bash-scripts/logreg.sh train_features_dir=A test_features_dir=B output_dir=C CLF.N_TRIALS 30
 

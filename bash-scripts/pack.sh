@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Put the finished classifier runs of each model and data set into one file, runs.zip: a study of 45 runs per data set
-# has some 3,400 files and folders per model, and 130 then. All commands read packed runs like others, and any zip
-# program can open the file. --unpack puts the runs back, bit for bit; --check only reads, and says what would be done.
-# At any time, also beside commands that run: only finished runs are packed. Examples:
+# has some 3,400 files and folders per model before, and 130 after. All commands read packed runs like others, and any
+# zip program can open the file. --unpack puts the runs back, bit for bit; --check only reads, and prints what would be
+# done. Packing is possible at any time, also while commands run: only finished runs are packed. Examples:
 #   bash bash-scripts/pack.sh models_root_dir=/models
 #   bash bash-scripts/pack.sh models_root_dir=/models model_names="sup_resnet50 deit_*" datasets=cog_l5 --unpack
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Train classifiers on the first principal components of the features, for several numbers of components with five
-# seeds each, and print the averages. What is complete is skipped. Examples:
+# seeds each, and print the averages. Complete outputs are skipped. Examples:
 #   bash bash-scripts/pca.sh models_root_dir=/models model_name=sup_resnet50 dataset=cog_l5
 #   bash bash-scripts/pca.sh models_root_dir=/models dataset="in1k cog_l5" dims="64 256" seeds="22 37"
 

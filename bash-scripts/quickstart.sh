@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Install everything and run the whole benchmark on a generated miniature: a control experiment with a known
-# answer that needs no download of images or networks. What exists is reused. Examples:
+# answer that needs no download of images or networks. Existing outputs are reused. Examples:
 #   bash bash-scripts/quickstart.sh
 #   bash bash-scripts/quickstart.sh output_dir=another-world world_seed=1
 
@@ -118,7 +118,7 @@ in_parallel() {
         stop_jobs
         tail -n 15 "${logs[failed]}" >&2
         fail "stopped in step ${step_number} (${prefix}, ${names[failed]}); the whole log: ${logs[failed]}." \
-            "What is complete is kept: run the same command again to continue"
+            "Complete outputs are kept: run the same command again to continue"
     fi
 }
 

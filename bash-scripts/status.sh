@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Show how far a study is: what is done, running, failed, interrupted and missing, of features and classifier runs.
+# Show the progress of a study: features and classifier runs done, running, failed, interrupted and missing.
 # Works with and without SLURM; with the log_dir of submit_study.sh, tasks in SLURM's queue are shown too. Examples:
 #   bash bash-scripts/status.sh /models
 #   bash bash-scripts/status.sh /models --models sup_resnet50 'deit_*' --seeds 22 37 --shots 0 1 --format csv
@@ -8,7 +8,7 @@
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
 if [[ $# -eq 0 ]]; then
-    die "no folder: bash bash-scripts/status.sh MODELS_ROOT"
+    die "no root of models: run bash bash-scripts/status.sh MODELS_ROOT"
 fi
 if [[ "$1" == "-h" || "$1" == "--help" ]]; then
     sed -n '2,/^$/s/^# \{0,1\}//p' "$0"

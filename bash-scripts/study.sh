@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Run a study on this machine: what submit_study.sh submits to a cluster, several tasks at a time, each with a GPU of
-# its own or a part of the processors. ^C lets the tasks save; the same command continues, and repeats what failed.
-# --dry_run shows the tasks; --check verifies all inputs. Nothing is done then. Example:
+# Run a study on this machine: the tasks that submit_study.sh submits to a cluster, several at a time, each with a GPU
+# of its own or a part of the processors. ^C lets the tasks save; the same command continues, and repeats failed tasks.
+# --dry_run only shows the tasks, --check only verifies all inputs. Example:
 #   bash bash-scripts/study.sh models_root_dir=/models log_dir=/models-logs n_processes=2 \
 #       in1k_images_root=/data/in1k imagenet_images_root=/data/in21k \
 #       cog_levels_mapping_file=levels.pkl cog_concepts_split_file=split.pkl model_names="sup_resnet50 dino_resnet50"

@@ -171,8 +171,8 @@ def check_new_name(cfg: CfgNode, kind: str) -> None:
     if match:
         key = {"pca": "CLF.PCA_DIM", "max": "CLF.MAX_PER_CLASS"}[match[1]]
         raise CogError(
-            f"EVAL.NAME {name} ends like the folders of {key} {match[2]}: "
-            + ("take another name" if kind == FINETUNE else "set that instead")
+            f"EVAL.NAME {name} ends like the evaluation folders of {key} {match[2]}: "
+            + ("take another name" if kind == FINETUNE else f"set {key} instead")
         )
 
 
@@ -367,7 +367,7 @@ def check_values(cfg: CfgNode) -> None:
     expect(
         "FT_EXTRACT.DECODE",
         lambda v: v == "exact",
-        "exact, the only one that is left (fast and cuda changed the features): leave it out",
+        "exact, the only decoder (fast and cuda changed the features and were removed); leave the key out",
     )
     expect(
         "FT_EXTRACT.PRECISION", lambda v: v in ("fp32", "tf32", "fp16", "bf16"), "fp32, tf32, fp16 or bf16"

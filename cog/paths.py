@@ -54,7 +54,7 @@ def with_limit(folder: str | os.PathLike[str], limit: int) -> Path:
     """
     there = limit_of(folder)
     if there not in (0, limit):
-        raise CogError(f"{folder} is the place of outputs of --limit {there}, not of --limit {limit}")
+        raise CogError(f"{folder} is for outputs of --limit {there}, not of --limit {limit}")
     return Path(folder) if there else Path(folder) / f"limit-{limit}"
 
 
@@ -77,8 +77,12 @@ def require_limit(path: str | os.PathLike[str], made_with: object) -> None:
     there = limit_of(path)
     if (made_with or 0) != there:
         if made_with:
-            raise CogError(f"{path} was made with --limit {made_with}: a test of the commands, and no result")
-        raise CogError(f"{path} was made without --limit, and lies among outputs of --limit {there}")
+            raise CogError(
+                f"{path} was made with --limit {made_with}: it is a test of the commands, not a result"
+            )
+        raise CogError(
+            f"{path} was made without --limit, but lies among outputs of --limit {there}; move it back"
+        )
 
 
 def split_model_name(model: str) -> tuple[str, str]:

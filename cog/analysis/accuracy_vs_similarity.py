@@ -104,15 +104,15 @@ def read_tested(
         file = Path(recorded)
     if file is None or not file.is_file():
         raise CogError(
-            f"there are no test features {file} that say what the test images of {dataset} show; give their folder"
+            f"there are no test features {file} with the labels of the test images of {dataset}; give their folder"
         )
     labels = read_labels(file)
     predicted = [saved_runs.predictions(run) for run in runs]
     for run, classes in zip(runs, predicted, strict=True):
         if len(classes) != len(labels):
             raise CogError(
-                f"the run {run.folder.parent} predicted {len(classes)} test images, and {file} has {len(labels)}: it "
-                "was trained on other features"
+                f"the run {run.folder.parent} predicted {len(classes)} test images, and {file} has {len(labels)}: the "
+                "run was tested on other features; run logreg.py again (--overwrite)"
             )
     image_paths = read_image_paths(file, n_rows=len(labels))
     wnids = concepts.class_names(
@@ -134,7 +134,8 @@ def read_tested(
         if abs(100 * row.mean() - run.top1) > 0.01:
             raise CogError(
                 f"the predictions in {run.folder} give {100 * row.mean():.2f} % top-1 with the labels of {file}, and "
-                f"the run reports {run.top1:.2f} %: they are of other features"
+                f"the run reports {run.top1:.2f} %: the run was tested on other features; run logreg.py again "
+                "(--overwrite)"
             )
     return tested
 
@@ -152,8 +153,8 @@ def runs_of(request: AnalysisRequest) -> dict[str, list[SavedRun]]:
     levels = _levels_with_runs(request)
     if len(levels) < 2:
         raise CogError(
-            f"--dataset {ALL_LEVELS} takes the levels together, and {folder.path} has classifiers of "
-            f"{len(levels)} of them; run logreg.py on cog_l1, cog_l2, ... first"
+            f"--dataset {ALL_LEVELS} needs classifiers of two levels or more, and {folder.path} has those of "
+            f"{len(levels)}; run logreg.py on cog_l1, cog_l2, ... first"
         )
     return {level: saved_runs.find_runs(folder, level, request.cfg, seeds=seeds) for level in levels}
 

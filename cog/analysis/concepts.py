@@ -54,8 +54,8 @@ def class_names(
             folder = path.split("/")[0]
             if by_label.setdefault(label, folder) != folder:
                 raise CogError(
-                    f"label {label} of {dataset} stands for images of {by_label[label]} and of {folder}; extract the "
-                    "features again"
+                    f"label {label} of {dataset} belongs to images of two classes, {by_label[label]} and {folder}; "
+                    "extract the features again"
                 )
         return [
             by_label.get(label, f"{_UNNAMED}{label}")
@@ -68,7 +68,10 @@ def class_names(
         levels = read_levels(levels_file)
         if level > len(levels) or len(levels[level - 1]) != n_classes:
             size = f"{len(levels[level - 1])} concepts" if level <= len(levels) else "no such level"
-            raise CogError(f"{levels_file}: {dataset} has {size}, the features have {n_classes} classes")
+            raise CogError(
+                f"{levels_file}: {dataset} has {size}, and the features have {n_classes} classes; give "
+                "the levels file of the features"
+            )
         return sorted(levels[level - 1])
     if dataset == constants.IN1K:
         from cog.data.wnids import IN1K_LIST
@@ -104,7 +107,7 @@ class Words:
         except CogError as error:
             if required or wordnet_dir is not None:
                 raise
-            logger.info("concepts are named by their ids: %s", error)
+            logger.info("concepts are shown by their ids alone: %s", error)
 
     def __call__(self, wnid: str, *, short: bool = False) -> str:
         """Return the words of a synset (``short``: the first word); the id itself if WordNet does not have it."""
@@ -143,7 +146,8 @@ def read_levels_csv(path: str | os.PathLike[str]) -> dict[str, Concept]:
     file = files.require_file(path, "--levels_csv")
     if limit := paths.limit_of(file):
         raise CogError(
-            f"--levels_csv {file} was made with --limit {limit}: a test of build_levels.py, and no levels"
+            f"--levels_csv {file} was made with --limit {limit}: it is a test of build_levels.py, not levels; give a "
+            "levels.csv made without --limit"
         )
     concepts: dict[str, Concept] = {}
     try:

@@ -80,7 +80,7 @@ def plan(request: AnalysisRequest) -> list[AnalysisTask]:
 
 ANALYSIS = Analysis(
     "cross",
-    "classifiers of one data set (--trained_on) on the test images of another: confident ones, label noise",
+    "classifiers of one data set (--trained_on) on the test images of another: confident predictions, label noise",
     plan,
     uses=(
         *PROBE_FLAGS,
@@ -156,7 +156,8 @@ def _find_runs(request: AnalysisRequest) -> tuple[list[SavedRun], str | None]:
         return runs, trained_on
     if args.trained_on is None:
         raise CogError(
-            "--analysis cross needs --trained_on DATASET: whose classifiers are applied (or --classifier_dir)"
+            "--analysis cross needs --trained_on DATASET, the data set of the classifiers to apply (or "
+            "--classifier_dir)"
         )
     paths.check_dataset_name(args.trained_on)
     if request.model_dir is None:
@@ -263,7 +264,7 @@ def _apply_to_own_test(
 
     if own_test is None:
         whose = trained_on or "the classifiers' data set"
-        logger.info("%sno test features of %s beside these: no AUROC", job.label, whose)
+        logger.info("%sAUROC is left out: there are no test features of %s beside these", job.label, whose)
         return None
     return apply(load(own_test).x, classifiers, device=job.device, source=f"the test features {own_test}")
 

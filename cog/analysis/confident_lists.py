@@ -125,7 +125,7 @@ def write_sheet(
 ) -> int | None:
     """Write a contact sheet of the first ``rows``, and return the number of unreadable images; None without a sheet."""
     if images.image_paths is None:
-        logger.warning("%sno contact sheet: the test features do not say which images they are of", job.label)
+        logger.warning("%sno contact sheet: the test features have no list of their images", job.label)
         return None
 
     def first_word(words: object) -> str:

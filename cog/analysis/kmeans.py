@@ -155,7 +155,7 @@ def _repetition(
     )  # fmt: skip
     if clustering.n_empty:
         logger.warning(
-            "%s: %d of %d clusters are empty: there are not more different features",
+            "%s: %d of %d clusters are empty: there are fewer distinct features than clusters",
             label, clustering.n_empty, k,
         )  # fmt: skip
     return clustering

@@ -179,8 +179,8 @@ def _not_comparable(tested: Tested, other: Tested) -> str:
             ", or give --cog_levels_mapping_file" if constants.cog_level(tested.dataset) is not None else ""
         )
         return (
-            f"the classes of {tested.dataset} are not named for {which}: its test features have no {PATHS_FILE} beside "
-            f"them, the other model's have; extract them again{flag}"
+            f"the class names of {tested.dataset} are not known for {which}: its test features have no {PATHS_FILE} "
+            f"beside them, unlike those of the other model; extract them again{flag}"
         )
     differences = (
         len(tested.labels) != len(other.labels) and "numbers of test images",

@@ -14,14 +14,14 @@ PROBE_FLAGS = ("run_seeds", "cog_levels_mapping_file")
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of cross, distance, subtrees and winners to the parser of the command."""
     runs = parser.add_argument_group(
-        "classifiers (cross, distance, subtrees, winners): those that EVAL.NAME and the CLF keys name"
+        "classifiers (cross, distance, subtrees, winners): selected by EVAL.NAME and the CLF keys"
     )
     runs.add_argument(
         "--run_seeds",
         nargs="+",
         type=cli.whole_number(0),
         metavar="SEED",
-        help="seeds of the runs (default: all that are there)",
+        help="seeds of the runs (default: all complete runs)",
     )
     runs.add_argument(
         "--levels_csv", metavar="FILE", help="distance, subtrees: levels.csv of build_levels.py"
@@ -37,7 +37,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--subtrees",
         nargs="+",
         metavar="WNID",
-        help="subtrees: their roots, a synset each (default: 13 domains, see docs/other-experiments.md)",
+        help="subtrees: root synset of each subtree (default: 13 domains, see docs/other-experiments.md)",
     )
     runs.add_argument("--against", metavar="MODEL", help="winners: the model to compare --model with")
     runs.add_argument(
@@ -45,14 +45,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=cli.whole_number(1),
         default=20,
         metavar="N",
-        help="winners: concepts listed at either end (default: 20)",
+        help="winners: concepts listed at each end of the ranking by difference (default: 20)",
     )
     cross = parser.add_argument_group("classifiers of one data set on the test features of another (cross)")
     cross.add_argument("--trained_on", metavar="DATASET", help="data set whose saved classifiers are applied")
     cross.add_argument(
         "--classifier_dir",
         metavar="DIR",
-        help="their folder, instead of --models_root_dir: holds seed-<seed>/, or is one such folder",
+        help="folder of the classifiers, instead of --models_root_dir: holds seed-<seed>/, or is itself one such "
+        "folder",
     )
     cross.add_argument(
         "--trained_features_dir",
@@ -72,7 +73,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=cli.whole_number(0),
         default=60,
         metavar="N",
-        help="most images on the contact sheet; needs the root of the images (default: 60; 0: no sheet)",
+        help="largest number of images on the contact sheet, which needs the root of the images (default: 60; 0: no "
+        "sheet)",
     )
     for flag, text in datasets.root_flags().items():
         cross.add_argument(
@@ -81,7 +83,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     cross.add_argument(
         "--cog_levels_mapping_file",
         metavar="FILE",
-        help="names the classes of cog_l* where features do not say them (those of the original toolkit)",
+        help="levels file with the classes of cog_l*, for features without class names (those of the original toolkit)",
     )
     cross.add_argument(
         "--wordnet_dir", metavar="DIR", help="folder of WordNet 3.0, for the names of concepts"

@@ -298,7 +298,7 @@ def load_classifier(run: SavedRun, *, normalize: bool) -> SavedClassifier:
         raise CogError(f"{path} holds no linear layers, expected {{'model': {{'weight', 'bias'}}}}")
     layers = [(weight.float(), bias.float()) for weight, bias in layers]
     if not all(bool(torch.isfinite(tensor).all()) for layer in layers for tensor in layer):
-        raise CogError(f"{path} holds NaN or infinite weights: that training diverged; leave its seed out")
+        raise CogError(f"{path} holds NaN or infinite weights: the training diverged; leave its seed out")
     settings = run.record.get("configuration")
     settings = settings if isinstance(settings, dict) else {}
     recorded = settings.get("CLF.NORM_FTS")

@@ -205,7 +205,9 @@ def training_images(request: AnalysisRequest, tested: Sequence[Tested]) -> dict[
         assert request.model_dir is not None
         file = request.model_dir.features(data.dataset, "train") / constants.FEATURES_FILE
         if not file.is_file():
-            logger.warning("%s does not exist: the number of training images is not held", file)
+            logger.warning(
+                "%s does not exist: the correlation is not corrected for the number of training images", file
+            )
             return None
         counts = np.bincount(read_labels(file), minlength=len(data.wnids))
         for limit in filter(None, (clf.MAX_PER_CLASS, clf.N_SHOT)):

@@ -60,7 +60,7 @@ class Command:
 
 
 COMMANDS = (
-    Command("doctor", "cog.commands.doctor", "see whether this machine, and its GPU, do what a study needs"),
+    Command("doctor", "cog.commands.doctor", "check whether this machine, and its GPU, can run a study"),
     Command(
         "extract_features",
         "cog.commands.extract_features",
@@ -71,7 +71,7 @@ COMMANDS = (
     Command(
         "study", "cog.commands.study", "run a whole study: submit it to SLURM, or run it on this machine"
     ),
-    Command("status", "cog.commands.status", "show how far a study is"),
+    Command("status", "cog.commands.status", "show the progress of a study"),
     Command("pack", "cog.commands.pack", "put finished runs into one file per model and data set, and back"),
     Command("analyze_features", "cog.commands.analyze_features", "clusters, neighbors, alignment and more"),
     Command("finetune", "cog.commands.finetune", "fine-tune a model on a data set, as a control"),
@@ -92,6 +92,6 @@ COMMANDS = (
     Command(
         "miniature",
         "cog.miniature.__main__",
-        "make the quickstart's world: images, network, expected results",
+        "make the miniature of the quickstart: images, network, expected results",
     ),
 )

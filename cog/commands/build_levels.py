@@ -3,8 +3,8 @@
 Eligible concepts of ImageNet-21K are ranked by similarity to the seen concepts; the images of every concept of a level
 become training and test images. With the image counts of the Fall-2011 release the result is the published benchmark.
 Thresholds are configuration keys: LEVELS.MIN_IMAGES 782, LEVELS.N_TEST 50, LEVELS.MAX_TRAIN 1300,
-LEVELS.EXCLUDED_ROOTS, LEVELS.N_WORKERS 8. `build_levels.py --compare A.pkl B.pkl` tells how far two levels files agree,
-`--overlap A.pkl B.pkl C.pkl ...` how many concepts of each level of A the others have in it.
+LEVELS.EXCLUDED_ROOTS, LEVELS.N_WORKERS 8. `build_levels.py --compare A.pkl B.pkl` compares two levels
+files; `--overlap A.pkl B.pkl C.pkl ...` counts the concepts of each level of A that are in the same level of B, C.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""See whether this machine does what a study needs: software, device, decoders, classifiers, extraction, memory."""
+"""Check whether this machine can run a study: software, device, decoders, classifiers, extraction, memory."""
 
 from __future__ import annotations
 

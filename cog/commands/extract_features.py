@@ -29,21 +29,21 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     image_flags.add_model(
         parser,
-        ckpt_help="checkpoint to load instead (of a TensorFlow checkpoint: what its .index and .data files have in "
-        "common)",
+        ckpt_help="checkpoint to load instead (a TensorFlow checkpoint: the common part of the paths of its .index "
+        "and .data files)",
         output_help="folder to write to instead (for one data set and one split)",
         writes="<dataset>/features_<split>/",
     )
     image_flags.add(
         parser,
-        failures_help="accept up to N images per data set and split that cannot be decoded (default: 0; more "
-        "end with exit code 3)",
+        failures_help="accept up to N images per data set and split that cannot be decoded (default: 0; with "
+        "more, the exit code is 3)",
     )
     run = parser.add_argument_group("run")
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
     cli_tools.add_common(run)
     limits.add(run)
-    cli_tools.add_check(run, "inputs, images that are missing, output, disk, memory, GPU")
+    cli_tools.add_check(run, "inputs, missing images, output, disk, memory, GPU")
     return parser.parse_args(argv)
 
 

@@ -1,4 +1,4 @@
-"""Fine-tune a model on one data set: a control of what frozen features hold back (paper, supplement C.2, Fig. 6).
+"""Fine-tune a model on one data set, as a control for classifiers on frozen features (paper, supplement C.2, Fig. 6).
 
 The network and a new linear classifier are trained together on all training images and tested after every epoch. The
 paper gives no hyper-parameters; the recipe is FINETUNE in configs/default.py. Several GPUs: --n_processes, or torchrun.
@@ -23,12 +23,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     image_flags.add_model(
         parser,
         ckpt_help="checkpoint to load instead",
-        output_help="folder of the run to write to instead",
+        output_help="folder of the run, instead of the one under --models_root_dir",
         writes="<dataset>/eval_finetune/seed-<seed>/",
     )
     image_flags.add(
         parser,
-        failures_help="go on without up to N images that cannot be decoded (default: 0; more end with exit code 3)",
+        failures_help="accept up to N images that cannot be decoded (default: 0; with more, the exit code is 3)",
     )
     run = parser.add_argument_group("run")
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
@@ -41,7 +41,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     cli_tools.add_common(run)
     limits.add(run)
-    cli_tools.add_check(run, "inputs, images that are missing, output, disk, memory, GPU")
+    cli_tools.add_check(run, "inputs, missing images, output, disk, memory, GPU")
     return parser.parse_args(argv)
 
 

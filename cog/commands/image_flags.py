@@ -83,7 +83,7 @@ def add_model(parser: argparse.ArgumentParser, *, ckpt_help: str, output_help: s
     group.add_argument(
         "--strict_hash",
         action="store_true",
-        help="stop when the checkpoint is not the published file, told by its SHA-256 (default: warn)",
+        help="stop when the SHA-256 of the checkpoint is not that of the published file (default: warn)",
     )
     group.add_argument("--output_dir", help=output_help)
     group.add_argument(

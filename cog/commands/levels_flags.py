@@ -10,27 +10,37 @@ SIMILARITIES = ("lin", "lin_max_ic", "resnik", "jcn", "wup", "path", "lch", "emb
 
 def add(parser: cli_tools.Parser) -> None:
     """Add all flags: input, levels, split, output."""
-    inputs = parser.add_argument_group("input (images or counts; with both, counts select and images split)")
+    inputs = parser.add_argument_group(
+        "input: images, image counts or both (then the counts select the concepts)"
+    )
     add = inputs.add_argument
     add(
         "--imagenet_images_root",
         metavar="DIR",
-        help="ImageNet-21K, a folder or tar file per synset: counted, split",
+        help="ImageNet-21K, a folder or tar file per synset; its images are counted and split",
     )
-    add("--image_counts", metavar="FILE", help="CSV with rows wnid,count instead of counting (any header)")
+    add("--image_counts", metavar="FILE", help="CSV file with rows wnid,count, instead of counting images")
     add(
         "--in1k_images_root",
         metavar="DIR",
         help="IN-1K with train and val: its images per concept are drawn beside those of the levels (Fig. 9)",
     )
     add("--concepts", metavar="FILE", help="ids of all concepts, one per line (default: all counted ones)")
-    add("--seen_wnids", metavar="FILE", help="ids the networks were trained on (default: the 1000 of IN-1K)")
+    add(
+        "--seen_wnids",
+        metavar="FILE",
+        help="ids of the concepts the networks were trained on (default: the 1000 of IN-1K)",
+    )
     add(
         "--discarded_wnids",
         metavar="FILE",
         help="ids discarded by hand, protocol v2 (default: the 70 of the paper; an empty file: none)",
     )
-    add("--rerank", metavar="LEVELS.pkl", help="rank the concepts of these levels, without selection")
+    add(
+        "--rerank",
+        metavar="LEVELS.pkl",
+        help="rank the concepts of these levels anew, without selecting concepts",
+    )
     add(
         "--wordnet_dir",
         metavar="DIR",
@@ -58,7 +68,7 @@ def add(parser: cli_tools.Parser) -> None:
         metavar="FILE",
         help="word vectors for --similarity embedding: word2vec text or binary, GloVe or Wikipedia2Vec text, .npz",
     )
-    add("--n_levels", type=whole(1), metavar="N", help="default: 5, or as in --rerank")
+    add("--n_levels", type=whole(1), metavar="N", help="number of levels; default: 5, or as in --rerank")
     add(
         "--level_size",
         type=whole(1),
@@ -85,7 +95,7 @@ def add(parser: cli_tools.Parser) -> None:
         type=whole(0),
         default=22,
         metavar="N",
-        help="of the split, and of --similarity random (default: 22)",
+        help="seed of the split and of --similarity random (default: 22)",
     )
     add(
         "--verify_images",
@@ -95,7 +105,7 @@ def add(parser: cli_tools.Parser) -> None:
 
     output = parser.add_argument_group("output")
     add = output.add_argument
-    add("--output_dir", metavar="DIR", help="where everything is written")
+    add("--output_dir", metavar="DIR", help="folder of all outputs")
     add("--overwrite", action="store_true", help="replace existing output")
     add("--dry_run", action="store_true", help="print the levels' numbers, write nothing")
     add(
@@ -103,20 +113,21 @@ def add(parser: cli_tools.Parser) -> None:
         type=whole(2),
         metavar="N",
         help="try the command in seconds: levels of N concepts, N images of each per split; without --image_counts few "
-        "concepts are counted. Outputs lie in <output_dir>/limit-N/ and are no levels for a command without --limit",
+        "concepts are counted. Outputs lie in <output_dir>/limit-N/; commands without --limit refuse them",
     )
     add("--config", metavar="FILE", help="YAML file with keys, such as LEVELS: {MIN_IMAGES: 500}")
     add(
         "--compare",
         nargs=2,
         metavar=("A.pkl", "B.pkl"),
-        help="compare two levels files, and do nothing else; with --output_dir the list of all moves is written there",
+        help="compare two levels files and do nothing else; with --output_dir, write the list of all moved concepts "
+        "there",
     )
     add(
         "--overlap",
         nargs="+",
         metavar="LEVELS",
-        help="print how many concepts of each level of the first levels file (or folder with one) the others have in "
-        "it, and do nothing else",
+        help="print how many concepts of each level of the first levels file (or its folder) are in the same level of "
+        "each other one, and do nothing else",
     )
     cli_tools.add_check(output, "inputs, output, disk")

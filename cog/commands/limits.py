@@ -36,10 +36,10 @@ def add(group: argparse._ActionsContainer, *, shows: bool = False) -> None:
         "--limit",
         type=cli_tools.whole_number(_LEAST),
         metavar="N",
-        help="take what other commands have made with --limit N; it lies in <models_root_dir>/limit-N/"
+        help="use the outputs that other commands made with --limit N, in <models_root_dir>/limit-N/"
         if shows
         else "try the command in seconds: the first N classes, N images of each per split, N trials, N epochs. Outputs "
-        "lie in <models_root_dir>/limit-N/ and are no results",
+        "lie in <models_root_dir>/limit-N/ and do not count as results",
     )
 
 

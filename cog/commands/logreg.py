@@ -1,9 +1,10 @@
 """Tune and train a classifier on pre-extracted features, and test it.
 
-A logistic regression (the protocol), or with CLF.TYPE an MLP; CLF.PCA_DIM and CLF.MAX_PER_CLASS change what it sees.
+A logistic regression (the protocol), or with CLF.TYPE an MLP; CLF.PCA_DIM reduces its features, CLF.MAX_PER_CLASS
+its training images.
 
-With --seeds and --n_shots one process does several runs: the features are loaded once, and every run is written to
-the folder that a call of its own would write, with the same result.
+With --seeds and --n_shots one process does several runs: the features are loaded once, and every run has the same
+folder and the same result as in a process of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         nargs="+",
         type=cli_tools.whole_number(0),
         metavar="SEED",
-        help="instead of EVAL.SEED; the protocol's are 22 37 45 77 93",
+        help="seeds, instead of EVAL.SEED; the protocol's are 22 37 45 77 93",
     )
     many.add_argument(
         "--n_shots",

@@ -1,7 +1,8 @@
 """Group extracted features into other levels, or compare a model's accuracies on them (paper, Fig. 7).
 
---levels_dir holds one output folder of build_levels.py --rerank for each kind of levels, named by it (wup, jcn, random1
-...). bash-scripts/other_levels.sh does everything: levels, overlap, features, classifiers, table and figure.
+--levels_dir holds one output folder of build_levels.py --rerank for each kind of levels, with the name of the kind
+(wup, jcn, random1 ...). bash-scripts/other_levels.sh does everything: levels, overlap, features, classifiers, table and
+figure.
 """
 
 from __future__ import annotations
@@ -43,9 +44,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--levels_dir",
         metavar="DIR",
-        help="a folder for each kind of levels; the names of the data sets are printed",
+        help="group the features into the levels of its folders, and print the names of the data sets",
     )
-    add("--output_dir", metavar="DIR", required=True, help="models root of the results on other levels")
+    add(
+        "--output_dir",
+        metavar="DIR",
+        required=True,
+        help="root of the features and results on other levels, laid out like --models_root_dir",
+    )
     return parser.parse_args(argv)
 
 
@@ -70,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     levels = [name for name in there if constants.cog_level(name) is not None]
     if not levels:
         raise CogError(
-            f"{source.path} has features of no level; run extract_features.py on cog_l1, cog_l2, ... first"
+            f"{source.path} has no features of any level; run extract_features.py on cog_l1, cog_l2, ... first"
         )
     linked = [*([constants.IN1K] if constants.IN1K in there else []), *levels]
     for name in linked:  # the table shows the results of these data sets, too
@@ -94,7 +100,9 @@ def _print_table(args: argparse.Namespace, cfg: CfgNode) -> int:
     averages = find.top1_of_model(files.require_dir(args.output_dir, "--output_dir"), args.model, cfg)
     kinds = other_levels.kinds(averages)
     if not kinds:
-        raise CogError(f"{args.output_dir} has no runs of {args.model} on any levels")
+        raise CogError(
+            f"{args.output_dir} has no runs of {args.model} on any levels; run logreg.py on them first"
+        )
     in1k = next((average.value for average in averages if average.dataset == constants.IN1K), None)
     sys.stdout.write(writers.draw([other_data.of_other_levels(args.model, kinds, in1k)], "text"))
     return 0

@@ -34,7 +34,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     names.add_models_file(parser.add_argument_group("names"))
     parser.add_argument("--unpack", action="store_true", help="put packed runs back, bit for bit")
     parser.add_argument(
-        "--check", action="store_true", help="only read everything, also archives, and say what would be done"
+        "--check", action="store_true", help="only read all runs and archives, and print what would be done"
     )
     return parser.parse_args(argv)
 

@@ -22,9 +22,9 @@ Print mean +- population standard deviation of top-1 and top-5 over seeds. One e
 --logreg_root_dir, or --models_root_dir with one --model and one --dataset (CLF.N_SHOT 8 or --n_shot 8 for
 few-shot). Otherwise one table of everything found under --models_root_dir: models x data sets, one table per
 number of shots. Folders of the original toolkit are read as well (eval_logreg-N8/seed_22). Folders that
-cannot be counted are listed as warnings. EVAL.NAME selects the evaluation; EVAL.SEED has no effect. The
-published results of the paper's 31 models can be shown beside (--with_published) or alone, and files of other people
-merged in (--import); all views treat them alike."""
+cannot be included are listed as warnings. EVAL.NAME selects the evaluation; EVAL.SEED has no effect. The
+published results of the paper's 31 models can be shown beside (--with_published) or alone, and results that
+others exported can be added (--import); all views treat them alike."""
 
 
 def parser() -> command_line.Parser:

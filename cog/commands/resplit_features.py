@@ -1,8 +1,8 @@
 """Divide extracted features anew into training and test images: repeated splits, without another extraction.
 
-Each seed of --split_seed makes a data set of its own beside the published one (cog_l1_split3), with as many test images
-per class out of the same images; logreg.py and everything else take it as any other. --spread compares the runs on
-them: the standard deviation over splits beside that over seeds.
+Each seed of --split_seed makes another data set beside the published one (cog_l1_split3), from the same images and with
+as many test images per class; logreg.py and the other commands accept it like any data set. --spread compares the runs
+on them: the standard deviation over splits beside that over seeds.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         default=[],
         help="seeds of the splits to make",
     )
-    add("--spread", action="store_true", help="print the spread of the runs on all splits that are there")
+    add("--spread", action="store_true", help="print the spread of the runs on all existing splits")
     add(
         "--seeds",
         metavar="SEED",
         nargs="+",
         type=cli_tools.whole_number(0),
-        help="--spread: of the runs (default: all)",
+        help="--spread: seeds of the runs (default: all)",
     )
-    add("--overwrite", action="store_true", help="replace features that were made differently")
+    add("--overwrite", action="store_true", help="replace features that were made with other settings")
     limits.add(parser, shows=True)
     args = parser.parse_args(argv)
     if bool(args.split_seed) == args.spread:

@@ -18,27 +18,35 @@ _PAPER = "v2"
 
 def add(parser: command_line.Parser) -> None:
     """Add the flags to the parser."""
-    group = parser.add_argument_group("where results come from")
+    group = parser.add_argument_group("source of the results")
     add = group.add_argument
     add("--logreg_root_dir", metavar="DIR", help="one evaluation folder, with a subfolder per seed")
     add("--models_root_dir", metavar="DIR", help="folder of all models")
     limits.add(group, shows=True)
-    add("--import", nargs="+", dest="imports", type=many(str), metavar="FILE", help="files of --export")
+    add(
+        "--import",
+        nargs="+",
+        dest="imports",
+        type=many(str),
+        metavar="FILE",
+        help="files written by --export",
+    )
     add("--with_published", action="store_true", help="add the paper's results of its 31 models")
-    add("--published_only", action="store_true", help="the paper's results, and no runs")
+    add("--published_only", action="store_true", help="show the paper's results alone; no runs are read")
     add(
         "--paper",
         choices=tuple(published.SOURCES),
-        help="which version's results: v2, the final one (default), or v1, of January 2021 (7 models, other levels)",
+        help="version of the paper: v2, the final one (default), or v1, of January 2021 (7 models, other levels)",
     )
 
     add(
         "--models_file",
         metavar="FILE",
-        help="your models, as for extract_features.py, and what they have seen; default: what features.json says",
+        help="models of your own, as for extract_features.py, with their labels and pretraining; default: those in "
+        "features.json",
     )
 
-    add = parser.add_argument_group("which of them").add_argument
+    add = parser.add_argument_group("selection").add_argument
     add(
         "--model",
         nargs="+",
@@ -68,8 +76,8 @@ def add(parser: command_line.Parser) -> None:
         nargs="+",
         type=many(command_line.whole_number(0)),
         metavar="SEED",
-        help="average these runs only and name those missing; default: all found, and the protocol's "
-        f"{' '.join(map(str, constants.SEEDS))} are expected unless others are found",
+        help="average the runs of these seeds, and list missing ones; default: all seeds found; missing ones of the "
+        f"protocol's {' '.join(map(str, constants.SEEDS))} are listed unless other seeds are found",
     )
     add(
         "--allow_mixed_epochs",
@@ -93,7 +101,7 @@ def _shots(text: str) -> int:
 
 def _category(text: str) -> str:
     if text not in query.CATEGORIES:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(query.CATEGORIES)}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(query.CATEGORIES)}")
     return text
 
 

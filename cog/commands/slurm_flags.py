@@ -17,10 +17,10 @@ _OF_ALL_JOBS = ("partition", "account", "qos", "constraint")
 
 #: Flags that are passed on to sbatch without change.
 _PASSED_ON = {
-    "partition": "of all jobs",
-    "account": "of all jobs",
-    "qos": "of all jobs: quality of service",
-    "constraint": "of all jobs: features of the machines, such as h100",
+    "partition": "partition of all jobs",
+    "account": "account of all jobs",
+    "qos": "quality of service of all jobs",
+    "constraint": "features of the nodes of all jobs, such as h100",
     "mem": "memory per task, such as 64G; MB without a unit",
     "extract_time": "time limit of an extraction task, such as 12:00:00; minutes without a colon",
     "logreg_time": "time limit of a classifier task, likewise",
@@ -51,13 +51,27 @@ def add(parser: cli_tools.Parser) -> None:
         default=1,
         help="processes that share an extraction task (default: 1)",
     )
-    add("--throttle", type=from_1, help="tasks of a kind at the same time (default: any number)")
+    add(
+        "--throttle",
+        type=from_1,
+        help="largest number of tasks of a kind that run at the same time (default: any)",
+    )
     add("--requeue", choices=("yes", "no"), default="yes",
-        help="whether a task that is interrupted queues itself again (default: yes)")  # fmt: skip
-    add("--max_requeues", type=from_1, default=100, metavar="N", help="at most N times a task (default: 100)")
+        help="whether an interrupted task is queued again (default: yes)")  # fmt: skip
+    add(
+        "--max_requeues",
+        type=from_1,
+        default=100,
+        metavar="N",
+        help="how often a task is queued again at most (default: 100)",
+    )
     add("--signal_seconds", type=from_0, default=120,
-        help="seconds before the time limit at which tasks are told to save (default: 120)")  # fmt: skip
-    add("--max_array_size", type=from_1, help="default: SLURM's MaxArraySize")
+        help="seconds before the time limit at which tasks get the signal to save (default: 120)")  # fmt: skip
+    add(
+        "--max_array_size",
+        type=from_1,
+        help="limit of the number of tasks in a job array (default: SLURM's MaxArraySize)",
+    )
     for flag in ("sbatch_args", "extract_sbatch_args", "logreg_sbatch_args", "results_sbatch_args"):
         add(f"--{flag}", type=words, default=[], help="further arguments of sbatch")
 
@@ -70,7 +84,9 @@ def options(args: argparse.Namespace, log_dir: Path) -> SlurmOptions:
     """
     task_script = REPOSITORY / "bash-scripts" / "slurm" / "task.sh"
     if not task_script.is_file():
-        raise CogError(f"{task_script} is not there; a study is run from a checkout, see README.md")
+        raise CogError(
+            f"{task_script} does not exist; run studies from a checkout of the repository, see README.md"
+        )
     if args.ranks_per_task > 1 and not args.slurm:
         raise CogError(
             "--ranks_per_task is for SLURM; on one machine several tasks run at a time (--n_processes)"

@@ -1,4 +1,4 @@
-"""Show how far a study is: models by data sets, with what is done, running, failed, interrupted and missing."""
+"""Show the progress of a study: outputs done, running, failed, interrupted and missing, by model and data set."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Run a whole study, models by data sets: submit what is missing to SLURM, or run it on this machine.
+"""Run a whole study, models by data sets: submit its missing tasks to SLURM, or run them on this machine.
 
-What follows ``--`` goes to the scripts: FT_EXTRACT.* keys to extract_features.py, other keys to logreg.py, flags to
+Arguments after ``--`` go to the scripts: FT_EXTRACT.* keys to extract_features.py, other keys to logreg.py, flags to
 both.
 """
 

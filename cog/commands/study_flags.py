@@ -42,7 +42,7 @@ def add(parser: cli_tools.Parser, *, shows: bool = True) -> None:
     """
     group = parser.add_argument_group("study")
     usual = " ".join(constants.DATASETS)
-    add_places(group, datasets=f"those that are there; {usual}, if none else is" if shows else usual)
+    add_places(group, datasets=f"those under the root; {usual} if there are none" if shows else usual)
     group.add_argument(
         "--splits", nargs="+", choices=constants.SPLITS, default=list(constants.SPLITS), help="default: both"
     )
@@ -70,8 +70,8 @@ def add_delete_features(group: cli_tools.Parser | argparse._ArgumentGroup) -> No
     group.add_argument(
         "--delete_features",
         action="store_true",
-        help="at the very end, delete the features whose runs are all done, but for those that something unfinished "
-        "needs; what is deleted is listed",
+        help="at the end, delete the features of each model and data set whose classifier runs are all done, unless "
+        "another unfinished output may need them; the deleted files are listed",
     )
 
 
@@ -91,7 +91,7 @@ def select(
     """
     for key, flag in (("EVAL.SEED", "--seeds"), ("CLF.N_SHOT", "--shots")):
         if key in opts[::2]:
-            raise CogError(f"{key} is one run's; give the study's with {flag}")
+            raise CogError(f"{key} is for a single run; give {flag} for a study")
     files.require_dir(paths.without_limit(args.models_root_dir), "--models_root_dir")
     root = Path(os.path.abspath(args.models_root_dir))
     # The job that makes the tables has no flag --models_file.

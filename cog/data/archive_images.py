@@ -239,7 +239,8 @@ class ArchiveImages(ImageStore):
                 return images.rows
             self._make_index([source])
         raise CogError(
-            f"the index {self._index.path} of {source.place} cannot be read, or the archive changes; run again"
+            f"the index {self._index.path} of {source.place} cannot be read, or the archive is being changed; run the "
+            "same command again"
         )
 
     def _make_index(self, sources: Sequence[_Source]) -> None:

@@ -126,7 +126,7 @@ class ArchiveIndex:
             assert self._file is not None
             return _decode(note, read_member(self._file, member))
         except (OSError, ValueError, TypeError, EOFError, zlib.error) as error:
-            logger.warning("the index %s is damaged and is made anew (%s)", self.path, error)
+            logger.warning("the index %s is damaged and is rebuilt (%s)", self.path, error)
             self._damaged.add(quoted)
             return None
 
@@ -163,7 +163,7 @@ class ArchiveIndex:
                     told = True
                     time.sleep(_WAIT_SECONDS)
                 except CogError as error:
-                    logger.warning("%s; the index of the images is kept in memory alone", error)
+                    logger.warning("%s; the index of the images is kept in memory only", error)
                     self._can_write = False
                     break
             self._file = None
@@ -193,7 +193,7 @@ class ArchiveIndex:
                     info.comment = note
                     archive.writestr(info, data)
         except CogError as error:
-            logger.warning("%s; the index of the images is kept in memory alone", error)
+            logger.warning("%s; the index of the images is kept in memory only", error)
             return
         self._damaged -= self._new.keys()
         self._new.clear()
@@ -214,7 +214,7 @@ class ArchiveIndex:
         except FileNotFoundError:
             pass
         except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError) as error:
-            logger.warning("the index %s is damaged and is made anew (%s)", self.path, error)
+            logger.warning("the index %s is damaged and is rebuilt (%s)", self.path, error)
             entries = {}
         self._entries, self._file = entries, file
 

@@ -304,7 +304,7 @@ def _tar_members(window: _Window, label: str, notes: list[str]) -> Iterator[Memb
         raise CogError(f"{label} cannot be read as a tar file: {fault}; fetch it again")
     if fault:
         notes.append(
-            f"{label} is damaged after its first {n_members:,} members ({fault}); what comes after is missing"
+            f"{label} is damaged after its first {n_members:,} members ({fault}); the members after them are missing"
         )
 
 

@@ -90,7 +90,9 @@ def name_images(
             labels = validation_labels.read_labels(archive) if labels is None else labels
             label = labels.get(file.partition(".")[0])
             if label is None:
-                raise CogError(f"{archive} has an image {file} that the labels beside it do not name")
+                raise CogError(
+                    f"{archive} has an image {file} that the labels beside it lack; fetch both again"
+                )
         if label is None and folders:
             label = folders[-1]
         if label is not None:
@@ -196,7 +198,8 @@ class _Shard:
         name = self._classes[number].strip() if number < len(self._classes) else ""
         if not name or "/" in name or name.startswith("."):
             raise CogError(
-                f"{self._archive}: sample {key} has class {number}, and {path} has no name in that line"
+                f"{self._archive}: sample {key} has class {number}, and {path} has no name for it; write one name "
+                "per line, that of class 0 first"
             )
         return name
 

@@ -76,7 +76,7 @@ class ImageSources:
             limit = paths.limit_of(value) if flag.endswith("_file") else 0
             if limit not in (0, self.limit):
                 raise CogError(
-                    f"--{flag} {value} was made with --limit {limit}: it is for --limit {limit} alone"
+                    f"--{flag} {value} was made with --limit {limit}: use it with --limit {limit} only"
                 )
         return given
 

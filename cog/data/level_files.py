@@ -32,8 +32,8 @@ def read_levels(path: str | os.PathLike[str], *, limited: bool = False) -> Level
         limit, data = data["limit"], data["levels"]
         if not limited or not isinstance(limit, int) or paths.limit_of(path) != limit:
             raise CogError(
-                f"{path} was made with --limit {reprlib.repr(limit)}: a test of build_levels.py, and no levels; "
-                "extract_features.py and finetune.py read it where it was written, with the same --limit"
+                f"{path} was made with --limit {reprlib.repr(limit)}: it is a test of build_levels.py, not levels; "
+                "only extract_features.py and finetune.py read it, in its folder and with the same --limit"
             )
     if not isinstance(data, list | tuple) or not data:
         raise CogError(

@@ -287,5 +287,6 @@ def _from_processes(
         if "DataLoader worker" not in str(error):
             raise
         raise CogError(
-            f"a decoding process died ({str(error).splitlines()[0]}); if memory ran out, lower FT_EXTRACT.N_WORKERS"
+            f"a decoding process ended unexpectedly ({str(error).splitlines()[0]}); if memory ran out, lower "
+            "FT_EXTRACT.N_WORKERS"
         ) from error

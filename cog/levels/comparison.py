@@ -170,7 +170,7 @@ def run(args: argparse.Namespace) -> int:
         CogError: both flags are given; see also :func:`compare_files` and :func:`show_overlap`.
     """
     if args.compare is not None and args.overlap is not None:
-        raise CogError("--compare and --overlap are two questions; give one of them")
+        raise CogError("--compare and --overlap cannot be combined; give one of them")
     if args.check:
         return check_files(args.compare or levels_files(args.overlap))
     if args.overlap is not None:

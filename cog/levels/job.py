@@ -57,15 +57,19 @@ def _build(plan: LevelsPlan) -> tuple[BuiltLevels, list[dict[str, Any]]]:
         pool=inputs.pool,
     )
     if built.seen_outside:
-        logger.info("seen but not among the concepts, left out: %s", some(built.seen_outside))
+        logger.info(
+            "seen concepts that are not among the concepts are left out: %s", some(built.seen_outside)
+        )
     rows = outputs.level_facts(built, inputs.counts, n_test=limits.N_TEST, max_train=limits.MAX_TRAIN)
     outputs.show(f"WordNet 3.0: {len(plan.graph):,} noun synsets, {plan.graph.source}")
     outputs.show(outputs.describe(built, plan.graph, rows, plan.protocol))
     if plan.limit:
-        outputs.show(f"--limit {plan.limit}: a test of the command on a few concepts, and no levels")
+        outputs.show(f"--limit {plan.limit}: a test of the command on a few concepts, not levels")
     for row in rows:
         if row.get("warning"):
-            logger.warning("L%d is hardly a ranking: %s", row["level"], row["warning"])
+            logger.warning(
+                "the order of concepts in L%d is largely arbitrary: %s", row["level"], row["warning"]
+            )
     return built, rows
 
 

@@ -102,7 +102,7 @@ class LevelsPlan:
         limits = [word for key in _LIMITED_KEYS if self.limit for word in (key, str(self.limit))]
         if self.max_train is not None:
             if "LEVELS.MAX_TRAIN" in opts[::2]:
-                raise CogError("--max_train and LEVELS.MAX_TRAIN say the same; give one of them")
+                raise CogError("--max_train and LEVELS.MAX_TRAIN set the same value; give one of them")
             opts += ["LEVELS.MAX_TRAIN", str(self.max_train)]
         return config.get_cfg(config_file=self.config, opts=[*limits, *opts])
 
@@ -115,7 +115,7 @@ class LevelsPlan:
             raise CogError("no --output_dir was given; add it, or --dry_run to only see the numbers")
         if paths.limit_of(self.output_dir) and not self.limit:
             raise CogError(
-                f"--output_dir {self.output_dir} is the place of outputs of --limit; choose another folder or add "
+                f"--output_dir {self.output_dir} is a folder of outputs of --limit; choose another folder or add "
                 "--limit"
             )
         path = paths.with_limit(self.output_dir, self.limit) if self.limit else self.output_dir
@@ -306,10 +306,12 @@ class LevelsPlan:
         counts, others = image_folders.count_images(store, n_workers=self.cfg.LEVELS.N_WORKERS, choose=choose)
         self.graph.indices(counts, f"--imagenet_images_root {root}")
         if others:
-            logger.warning("not folders of a noun id, ignored in %s: %s", root, some(others))
+            logger.warning("ignored in %s, since their names are no noun ids: %s", root, some(others))
         absent = [wnid for wnid in concepts if wnid not in counts]
         if absent and not self.limit:
-            logger.warning("%d concepts have no folder in %s and count as without images", len(absent), root)
+            logger.warning(
+                "%d concepts have no folder in %s and are taken to have no images", len(absent), root
+            )
         return counts | dict.fromkeys(absent, 0)
 
     def check(self) -> int:
@@ -391,7 +393,7 @@ class LevelsFolder(OutputFolder):
             changed = self.compare(_essence(report), _essence(plain(self._plan.made_from)))
             digests = {str(name): entry["sha256"] for name, entry in report["outputs"].items()}
         except (KeyError, TypeError, AttributeError):
-            changed, digests = [f"{outputs.REPORT} is not one of this script"], {}
+            changed, digests = [f"{outputs.REPORT} was not written by build_levels.py"], {}
         changed += [
             f"{name} is missing or was changed"
             for name, digest in digests.items()

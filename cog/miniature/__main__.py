@@ -20,15 +20,15 @@ def parser() -> cli_tools.Parser:
     """Return the parser of the command line."""
     p = cli_tools.Parser(
         "Make the generated miniature: draw its images (make), train its network on the seen concepts (train), "
-        "put examples of all data sets into one picture (overview), or tell whether the results found are what "
-        "they must be (check). What exists is reused.",
+        "put examples of all data sets into one picture (overview), or check the results "
+        "against the known answer (check). Existing outputs are reused.",
         prog=cli_tools.started_as("cog.miniature"),
         no_opts="have no effect here",
     )
     p.add_argument("step", choices=_STEPS, help="what to do, see above")
-    p.add_argument("--output_dir", type=Path, required=True, metavar="DIR", help="folder of the world")
+    p.add_argument("--output_dir", type=Path, required=True, metavar="DIR", help="folder of the miniature")
     p.add_argument(
-        "--seed", type=cli_tools.whole_number(0), default=0, metavar="N", help="of the step (default: 0)"
+        "--seed", type=cli_tools.whole_number(0), default=0, metavar="N", help="seed of the step (default: 0)"
     )
     p.add_argument("--n_workers", type=cli_tools.whole_number(1), metavar="N",
                    help="make: drawing processes (default: one per available processor)")  # fmt: skip
@@ -49,7 +49,9 @@ def parser() -> cli_tools.Parser:
         help="train: passes over the images (default: 20)",
     )
     p.add_argument("--overwrite", action="store_true", help="train: replace a checkpoint of other settings")
-    p.add_argument("--cog_levels_mapping_file", metavar="FILE", help="overview: the levels to show")
+    p.add_argument(
+        "--cog_levels_mapping_file", metavar="FILE", help="overview: levels file, with the levels to show"
+    )
     return p
 
 

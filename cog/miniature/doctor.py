@@ -139,9 +139,9 @@ def _look_at_software(report: Report, measured: Measured) -> None:
     measured["versions"] = versions
     report.ok("software", ", ".join(f"{name} {version}" for name, version in versions.items()))
     if shutil.which("sbatch"):
-        report.ok("SLURM", "sbatch is here: submit_study.sh submits a study")
+        report.ok("SLURM", "sbatch was found: submit_study.sh submits a study")
     else:
-        report.ok("SLURM", "no sbatch here: study.sh runs a study on this machine alone")
+        report.ok("SLURM", "sbatch was not found: study.sh runs a study on this machine")
 
 
 def _look_at_device(report: Report, name: str | None, measured: Measured) -> torch.device | None:

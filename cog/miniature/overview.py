@@ -67,7 +67,7 @@ def write_overview(world_dir: Path, graph: NounGraph, levels: Levels, path: Path
                     with open_image(source) as image:
                         picture = image.convert("RGB")
                 except OSError as error:
-                    raise CogError(f"cannot read {source} ({error}); make the world again") from error
+                    raise CogError(f"cannot read {source} ({error}); make the miniature again") from error
                 sheet.paste(picture, (column * SIZE, r * row_height + _TITLE + _CAPTION + example * SIZE))
     buffer = io.BytesIO()
     sheet.save(buffer, format="PNG")

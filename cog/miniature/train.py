@@ -81,11 +81,11 @@ def train_network(
     classes = sorted(folder.name for folder in train_dir.iterdir() if folder.is_dir())
     if len(classes) < 2:
         raise CogError(
-            f"{train_dir} holds {len(classes)} class folders, expected 2 or more; make the world first"
+            f"{train_dir} holds {len(classes)} class folders, expected 2 or more; make the miniature first"
         )
     if ckpt_file.exists() and not overwrite:
         if not _same(safe_load.load_torch(ckpt_file), classes, settings):
-            raise CogError(f"{ckpt_file} was trained otherwise; give --overwrite to train again")
+            raise CogError(f"{ckpt_file} was trained with other settings; give --overwrite to train again")
         logger.info("%s exists, trained with the same settings", ckpt_file)
         return
     x, y = _read_images(train_dir, classes)
@@ -119,14 +119,14 @@ def _read_images(train_dir: Path, classes: list[str]) -> tuple[torch.Tensor, tor
                     picture = np.asarray(image.convert("RGB"))
             except OSError as error:
                 raise CogError(
-                    f"cannot read {path} ({error}); delete its folder and make the world again"
+                    f"cannot read {path} ({error}); delete its folder and make the miniature again"
                 ) from error
             if picture.shape != (SIZE, SIZE, 3):
                 raise CogError(f"{path} is not {SIZE} x {SIZE} pixels; it is no image of this miniature")
             pictures.append(picture)
             labels.append(label)
     if not pictures:
-        raise CogError(f"{train_dir} holds no *.JPEG images; make the world first")
+        raise CogError(f"{train_dir} holds no *.JPEG images; make the miniature first")
     return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous(), torch.tensor(labels)
 
 

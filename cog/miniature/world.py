@@ -119,7 +119,7 @@ def _claim(output_dir: Path, settings: WorldSettings) -> None:
         return
     if output_dir.is_dir() and ((output_dir / IN1K_DIR).exists() or (output_dir / IN21K_DIR).exists()):
         raise CogError(
-            f"{output_dir} holds {IN1K_DIR} or {IN21K_DIR} that no miniature made; give another --output_dir"
+            f"{output_dir} holds {IN1K_DIR} or {IN21K_DIR} that is not part of a miniature; give another --output_dir"
         )
     files.ensure_writable_dir(output_dir, "--output_dir")
     files.write_json(path, wanted)

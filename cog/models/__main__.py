@@ -30,10 +30,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     listing.add_argument("--format", choices=sorted(table.FORMATS), default="text", help="default: text")
     listing.add_argument("--category", choices=CATEGORIES, help="only these models")
 
-    checking = command("check", "verify the checkpoints that are there: hash, parameter names, shapes")
+    checking = command("check", "verify the existing checkpoints: hash, parameter names, shapes")
     checking.add_argument("--models_root_dir", required=True, help="folder of all models")
-    checking.add_argument("--model", action="append", help="only this one; may be repeated")
-    checking.add_argument("--deep", action="store_true", help="run each network once as well")
+    checking.add_argument("--model", action="append", help="check only this model; may be repeated")
+    checking.add_argument("--deep", action="store_true", help="also run each network once")
 
     top1 = command("top1", "measure the ImageNet-1K accuracy of a released classifier")
     top1.add_argument("--model", required=True, help="name, such as sup_resnet50")
@@ -64,7 +64,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     which.add_argument("--model", action="append", help="a model; may be repeated")
     which.add_argument("--all", action="store_true", help="all models")
     download.add_argument("models_root_dir", help="folder of all models")
-    download.add_argument("--dry_run", action="store_true", help="only say what would be done")
+    download.add_argument("--dry_run", action="store_true", help="only print what would be done")
 
     docs = command("docs", "compare prepare_models/, docs/models.md and docs/data.md with the declarations")
     docs.add_argument("--write", action="store_true", help="rewrite it")

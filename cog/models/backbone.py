@@ -139,7 +139,7 @@ def load_backbone(
             backbone = Backbone(network, forward, name=spec.name)
             probe(backbone, image_size or spec.own_preprocess.crop)
         elif ckpt_file is None:
-            raise CogError(f"model {model_name} needs a checkpoint file")
+            raise CogError(f"model {model_name} needs a checkpoint file; give it with --ckpt_file")
         elif pooling != "default" and not hasattr(import_target(spec.network.constructor), "tokens"):
             raise CogError(f"FT_EXTRACT.POOLING {pooling}: model {model_name} gives no tokens; leave it out")
         else:

@@ -104,7 +104,9 @@ def _prepare_model(spec: ModelSpec, root: Path, dry_run: bool, retry_wait_s: flo
             logger.warning("%s: %s", spec.name, problems[-1])
     if not links:
         reasons = "; ".join(problems)
-        raise CogError(f"no source delivers {spec.name} ({reasons}); put the file at {target} yourself")
+        raise CogError(
+            f"no download of {spec.name} succeeded ({reasons}); get the file otherwise and save it as {target}"
+        )
     print(
         f"{spec.name} has to be downloaded with a browser:\n"
         f"  1. open\n     " + "\n     ".join(links) + "\n"
@@ -128,7 +130,7 @@ def _check_existing(spec: ModelSpec, target: Path) -> str:
     downloaded = _read_strings(_record_file(target)).get("sha256")
     if downloaded is not None and digest != downloaded:
         raise CogError(
-            f"{target} is no longer what was downloaded (SHA-256 {digest}, then {downloaded}); remove it to download "
+            f"{target} has changed since its download (SHA-256 {digest}, then {downloaded}); remove it to download "
             "it again"
         )
     if published is False and downloaded is None:

@@ -93,7 +93,7 @@ class _Loader(config.YamlLoader):
             name = str(key.value)
             try:
                 if name in entries:
-                    raise yaml.YAMLError(f"{name} stands there twice")
+                    raise yaml.YAMLError(f"{name} is given twice")
                 entries[name] = self.construct_document(value)
             except (ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: an impossible date
                 entries[name] = _Unreadable(config.yaml_fault(error))
@@ -109,7 +109,7 @@ class _Loader(config.YamlLoader):
         keys = [key.value for key, _ in node.value]
         for key in keys:
             if keys.count(key) > 1:
-                raise yaml.YAMLError(f"{key} stands there twice")
+                raise yaml.YAMLError(f"{key} is given twice")
         return super().construct_mapping(node, deep)
 
 
@@ -163,7 +163,7 @@ def parse(path: str | os.PathLike[str], name: str, entry: Any) -> ModelEntry:
     values = {key: value for key, value in entry.items() if value is not None}
     for key, value in values.items():
         if key != "preprocess" and not (isinstance(value, str) and value.strip() and len(value) < 1000):
-            raise CogError(f"{place}: {key} {value!r} is not a text")
+            raise CogError(f"{place}: {key} {value!r} is not text, expected a string")
     for key, known in (("pooling", POOLINGS), ("pretraining", PRETRAINING)):
         if values.get(key, known[0]) not in known:
             raise CogError(f"{place}: {key} {values[key]!r} is not known, expected {', '.join(known)}")

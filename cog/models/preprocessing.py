@@ -121,7 +121,7 @@ def from_transforms(transforms: Any, source: str = "the weights") -> Preprocess:
             values["mean"], values["std"] = (tuple(map(float, v)) for v in (step.mean, step.std))
     if not {"image_size", "mean"} <= values.keys():
         raise CogError(
-            f"preprocessing of {source}: {type(transforms).__name__} is none that is understood; give a dict with some "
+            f"preprocessing of {source}: {type(transforms).__name__} is not supported; give a dict with some "
             f"of {', '.join(KEYS)}, or torchvision's Compose of Resize, CenterCrop, ToTensor and Normalize"
         )
     return from_mapping(values, source)

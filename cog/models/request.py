@@ -227,7 +227,7 @@ class ModelRequest:
         elif checkpoint is not None and not checkpoint_files(checkpoint):
             if not self._has_weights():
                 raise CogError(
-                    f"there is no checkpoint {checkpoint}; prepare_models/README.md says how to get it, or give "
+                    f"there is no checkpoint {checkpoint}; see prepare_models/README.md for how to get it, or give "
                     "--ckpt_file"
                 )
             checkpoint = None

@@ -237,8 +237,8 @@ def add_common(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--skip_complete",
         action="store_true",
-        help="keep a complete output of the original toolkit, whose settings are not known (what this toolkit "
-        "has made the same way is skipped anyway)",
+        help="skip complete outputs of the original toolkit, too, whose settings are not known (those of this "
+        "toolkit with the same settings are always skipped)",
     )
     group.add_argument("--overwrite", action="store_true", help="replace an existing output")
 
@@ -248,7 +248,8 @@ def add_check(group: argparse._ArgumentGroup, looks_at: str = "inputs, output, d
     group.add_argument(
         "--check",
         action="store_true",
-        help=f"only look: {looks_at}; exit code 0 when it can start, else 2. Computes and writes nothing",
+        help=f"check whether the command can start ({looks_at}), and compute and write nothing; exit code 0 if it "
+        "can, else 2",
     )
 
 

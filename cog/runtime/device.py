@@ -44,7 +44,11 @@ def resolve_device(name: str | None, rank: ranks.Rank | None = None) -> torch.de
         device = _cuda_device(device, name, rank or ranks.this_rank())
     try:
         is_right = torch.equal(_step(device).cpu(), _step(torch.device("cpu")))
-        fault = "" if is_right else "it multiplies matrices wrongly; report it to whoever runs this machine"
+        fault = (
+            ""
+            if is_right
+            else "its matrix products are wrong; report that to the administrator of this machine"
+        )
     except (RuntimeError, AssertionError, ImportError, AttributeError, TypeError) as error:
         fault = first_line(error)
     if fault:
@@ -60,13 +64,11 @@ def _cuda_device(device: torch.device, name: str | None, rank: ranks.Rank) -> to
         if index < n_devices:
             return torch.device("cuda", index)
         raise CogError(
-            f"--device {name}: torch sees {n_devices} CUDA devices here; leave the flag out to use what there is"
+            f"--device {name}: torch sees {n_devices} CUDA devices here; leave the flag out to use an available device"
         )
     if _n_gpus():
         raise CogError(_unusable())
-    raise CogError(
-        f"--device {name}: torch sees no CUDA devices here; leave the flag out to use what there is"
-    )
+    raise CogError(f"--device {name}: torch sees no CUDA devices here; leave the flag out to use the CPU")
 
 
 def device_name(device: torch.device) -> str:
@@ -94,7 +96,7 @@ def _advice(device: torch.device, fault: str) -> str:
         return text
     numbers = [int(digits) for arch in has if (digits := arch.rpartition("_")[2].rstrip("af")).isdecimal()]
     if numbers and 10 * major + minor < min(numbers):
-        build = "for an older CUDA, whose code reaches back to it"
+        build = "for an older CUDA, which supports this GPU"
     else:
         build = "of a newer version"
     return f"{text}; install a PyTorch {build} ({_WHERE}), or give --device cpu"

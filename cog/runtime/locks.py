@@ -138,12 +138,12 @@ class Lock:
                 noted = chain[-1].holder
             if noted is not None:
                 raise LockedError(
-                    f"{self.path} was taken over by {noted} while this process stood still; nothing was written; "
-                    "leave the work to the other one, or run again when it has ended"
+                    f"{self.path} was taken over by {noted} while this process was suspended; nothing was written; "
+                    "leave the work to that process, or run the same command again when it has ended"
                 )
         raise LockedError(
             f"{self.path} is gone: it was removed, or taken over by a process that has ended since, while this process "
-            "stood still; nothing was written; run the same command again"
+            "was suspended; nothing was written; run the same command again"
         )
 
     def release(self) -> None:
@@ -286,9 +286,11 @@ def _acquire(folder: Path, lock_file: str) -> Lock:
                 os.replace(record, path)  # from now on other processes find this lock at ``path``
                 _tidy(path, me)
                 if last.holder is not None:
-                    logger.info("took over the lock of a process that is gone: %s", last.holder)
+                    logger.info("took over the lock of a process that has ended: %s", last.holder)
                 return Lock(path, me)
-        raise LockedError(f"{path} changes hands all the time; too many processes want {folder}")
+        raise LockedError(
+            f"{path} is taken by other processes again and again; too many processes want {folder}"
+        )
     finally:
         with contextlib.suppress(OSError):
             record.unlink()

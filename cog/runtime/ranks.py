@@ -126,7 +126,8 @@ def _tasks_of_node(text: str, node: int) -> int:
 def _checked(rank: Rank, source: str) -> Rank:
     if rank.number >= rank.size:
         raise CogError(
-            f"{source}: process {rank.number} of {rank.size} cannot be; unset them, or {SWITCH}=0, to run one process"
+            f"{source}: process {rank.number} of {rank.size} does not exist; unset these variables, or {SWITCH}=0, to "
+            "run one process"
         )
     return rank if rank.size > 1 else Rank()
 

@@ -45,7 +45,7 @@ class StateFile:
         try:
             state = load_torch(self.path)
         except CogError as error:
-            logger.warning("%s; that part of the work is begun again", error)
+            logger.warning("%s; that part of the work starts again", error)
             return None
         return state if isinstance(state, dict) else None
 

@@ -362,7 +362,7 @@ def _is_same(archive: RunArchive, run: str, names: Mapping[str, zipfile.ZipInfo]
         (path / name).read_bytes() == archive.content(info) for name, info in names.items()
     )
     if not same:
-        raise CogError(f"{path} holds something else than {archive.path} has of it; move one of them away")
+        raise CogError(f"{path} differs from the contents of {archive.path}; move one of them away")
     return True
 
 

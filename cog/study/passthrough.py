@@ -79,7 +79,7 @@ def split_passthrough_args(
     extract = (*image_args, *flags, *extract_args, *extract_opts)
     logreg = (*flags, *logreg_args, *logreg_opts)
     if "--overwrite" in (*extract, *logreg):
-        _fail("--overwrite would repeat what is done with every submission; use it with the script itself")
+        _fail("--overwrite would repeat finished work at every submission; use it with the script itself")
     common = ["--models_root_dir=.", "--model=a_b", "--dataset=in1k"]
     extraction = _parse("extract_features.py", parse_extract, [*common, "--split", "test", *extract])
     training = _parse("logreg.py", parse_logreg, [*common, *logreg])

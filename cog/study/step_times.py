@@ -32,8 +32,8 @@ _TRAINING_FACTOR = 3.0
 _PROBE_SECONDS = 0.2
 _PROBE_SIZE = 1024
 
-_NO_SIZE = "no estimate: no features.json tells the size of the features"
-_NO_RATE = "no estimate: no features.json tells how fast the network is on such a device"
+_NO_SIZE = "no estimate: the size of the features is in no features.json"
+_NO_RATE = "no estimate: the speed of the network on such a device is in no features.json"
 _NO_PRODUCTS = "no estimate: it works on saved predictions"
 
 

@@ -279,7 +279,7 @@ def find_models(root: Path, wanted: Sequence[str] | None, others: Sequence[str] 
     if wanted is None:
         if not known:
             raise CogError(
-                f"there is no <model_title>/<architecture_name> folder under {root}; name the models"
+                f"there is no <model_title>/<architecture_name> folder under {root}; give --models"
             )
         wanted = known
     models: list[str] = []

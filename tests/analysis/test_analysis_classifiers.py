@@ -813,7 +813,7 @@ def test_classes_without_test_images_are_left_out():
         (["--against", "other_net", "IMAGES"], "the images differ (30 and 30 images of 3 and 3 concepts)"),
         (
             ["--against", "other_net", "UNNAMED"],
-            "classes of cog_l1 are not named for --against: its test features have no image_paths.txt",
+            "class names of cog_l1 are not known for --against: its test features have no image_paths.txt",
         ),
     ],
 )

@@ -197,7 +197,7 @@ def test_without_similarities_or_training_features(levels, toy_wordnet, caplog):
     )
     found = read(root, "cog_l2", "subtrees")
     assert found.values["spearman_given_subtree_and_images"] is None
-    assert "the number of training images is not held" in caplog.text
+    assert "not corrected for the number of training images" in caplog.text
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ def test_extraction_elsewhere_and_with_failing_images(bash, workshop, tmp_path):
     assert done.returncode == 3, done.stderr
     assert "robins test: 1 of 9 images could not be decoded" in done.stderr
     assert (
-        "exit code 3; what is complete is kept, fix these images or accept the loss (--allow_failures"
+        "exit code 3; complete outputs are kept, fix these images or accept the loss (--allow_failures"
         in done.stderr
     )
     assert (workshop.models / "tiny/net/robins/features_train/X_Y.pth").is_file()
@@ -162,7 +162,7 @@ def test_first_failure_stops_everything(bash, workshop):
     assert done.returncode == 2
     assert "stopped at step 1 of 2 (logreg on none_such, seeds 22 37 45 77 93)" in done.stderr
     assert done.stderr.endswith(
-        "exit code 2; what is complete is kept, fix it, then run the same command again\n"
+        "exit code 2; complete outputs are kept, fix it, then run the same command again\n"
     )
     assert "Traceback" not in done.stderr
     assert not (workshop.models / "tiny" / "net" / "birds" / "eval_logreg").exists()
@@ -309,8 +309,7 @@ def test_signals_to_the_driver_reach_the_work(repository, warm_python, workshop,
     assert driver.returncode == 75, errors
     assert f"ended by SIG{name}: " in errors
     assert (
-        "interrupted at step 1 of 1 (logreg on birds, seeds 1 2); what is finished is saved: run the"
-        in errors
+        "interrupted at step 1 of 1 (logreg on birds, seeds 1 2); finished work is saved: run the" in errors
     )
     assert "Average" not in output
     assert not list(evaluation.glob("seed-*/.lock"))

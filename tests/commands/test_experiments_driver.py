@@ -150,7 +150,8 @@ def test_experiments_that_lack_something_are_named(repository, tmp_path):
         env={**os.environ, "COG_PYTHON": str(recorder)}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert re.findall("left out: (.*) .needs (.*?),", done.stderr) == [
-        ("cross", "in1k"), ("distance", "levels_csv"), ("subtrees", "levels_csv"), ("winners", "against")
+        ("cross", "in1k"), ("distance", "levels_csv=FILE"), ("subtrees", "levels_csv=FILE"),
+        ("winners", "against=MODEL"),
     ]  # fmt: skip
     assert "[1/1]" in done.stdout
 
@@ -200,7 +201,8 @@ def test_what_takes_days_is_left_out_unless_named(repository, warm_python, tmp_p
     by_default = run()
     for name in ("logreg", "mlp", "mlp_noact"):
         assert re.search(
-            rf"left out: {name} of my_net \(about \d+ hours on this machine; .*experiments={name}", by_default
+            rf"left out: {name} of my_net \(takes about \d+ hours on this machine; .*experiments={name}",
+            by_default,
         )
     assert "left out: distance of my_net (needs its classifiers)" in by_default
     assert "left out: fewshot" not in by_default
@@ -283,7 +285,7 @@ def test_times_of_analyses_and_fine_tuning(tmp_path, capsys, monkeypatch):
     assert found["finetune", "in1k"] == found["finetune", "-"]
     assert (
         found["finetune", "in1k"][1]
-        == "no estimate: no features.json tells how fast the network is on such a device"
+        == "no estimate: the speed of the network on such a device is in no features.json"
     )
     assert found["finetune", "cog_l1"][0] != "?"
 
@@ -304,7 +306,8 @@ def test_days_of_analyses_and_fine_tuning_are_left_out_of_all(repository, warm_p
     by_default = run("experiments=all")
     for name in ("label_free", "finetune"):
         assert re.search(
-            rf"left out: {name} of my_net \(about \d+ hours on this machine; .*experiments={name}", by_default
+            rf"left out: {name} of my_net \(takes about \d+ hours on this machine; .*experiments={name}",
+            by_default,
         )
     named = run("experiments=label_free finetune")
     assert "left out" not in named

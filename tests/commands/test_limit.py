@@ -157,7 +157,7 @@ def test_what_was_moved_is_not_counted(limited, capsys, caplog):
     shutil.move(limited.models / "limit-2/tiny/net/birds", limited.models / "tiny/net/birds")
     with pytest.raises(CogError, match="no finished run"):
         run(print_results, limited)
-    assert "was made with --limit 2: a test of the commands, and no result" in caplog.text
+    assert "was made with --limit 2: it is a test of the commands, not a result" in caplog.text
     with pytest.raises(CogError, match="was made with --limit 2"):
         train(limited, "--overwrite")
     with pytest.raises(CogError, match="was made with --limit 2"):
@@ -172,7 +172,7 @@ def test_results_among_those_of_a_limit_are_not_counted(workshop, caplog):
     shutil.move(workshop.models / "tiny", workshop.models / "limit-3/tiny")
     with pytest.raises(CogError, match="no finished run"):
         run(print_results, workshop, "--limit", "3")
-    assert "was made without --limit, and lies among outputs of --limit 3" in caplog.text
+    assert "was made without --limit, but lies among outputs of --limit 3" in caplog.text
 
 
 def test_features_of_a_limit_are_not_analyzed_elsewhere(limited, tmp_path):

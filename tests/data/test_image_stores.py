@@ -260,7 +260,7 @@ def test_labels_that_cannot_be_read(folders, root, damage):
     (root / "LOC_val_solution.csv").write_text(
         "ImageId,PredictionString\nILSVRC2012_val_00000001,n01440764 1\n"
     )
-    with pytest.raises(CogError, match="that the labels beside it do not name"):
+    with pytest.raises(CogError, match="that the labels beside it lack"):
         listed(open_store(root / "val"))
     (root / "LOC_val_solution.csv").unlink()
     (root / "ILSVRC2012_devkit_t12.tar.gz").write_bytes(
@@ -380,7 +380,7 @@ def test_numbers_beyond_the_list_of_classes(root):
     (root / "classes.txt").write_text("crow\n\n")
     for number in (b"1", b"7"):
         (root / "train-0.tar").write_bytes(tar_bytes([("1.jpg", b"x"), ("1.cls", number)]))
-        with pytest.raises(CogError, match="has no name in that line"):
+        with pytest.raises(CogError, match="has no name for it; write one name per line"):
             listed(open_store(root / "train"))
 
 
@@ -660,7 +660,7 @@ def test_a_damaged_index_is_made_anew(folders, root, cache, scans, damage, caplo
     scans.clear()
     store = open_store(root)
     assert listed(store) == listed(FolderImages(folders))
-    assert "is damaged and is made anew" in caplog.text and f"{WNIDS[0]}.tar" in scans
+    assert "is damaged and is rebuilt" in caplog.text and f"{WNIDS[0]}.tar" in scans
     scans.clear()
     assert listed(open_store(root)) == listed(store) and scans == []
 

@@ -157,7 +157,9 @@ class Dying(Decoder):
 
 
 def test_a_process_that_dies_is_reported(images):
-    with pytest.raises(CogError, match=r"a decoding process died .*lower FT_EXTRACT\.N_WORKERS"):
+    with pytest.raises(
+        CogError, match=r"a decoding process ended unexpectedly .*lower FT_EXTRACT\.N_WORKERS"
+    ):
         collect(Dying(images, **SIZE), n_workers=1, start_method="fork")
 
 

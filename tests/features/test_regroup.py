@@ -94,7 +94,7 @@ def test_refusals(root):
         run(root, "--levels_dir", str(root / "levels"))
     with pytest.raises(CogError, match=r"CLF.N_TRAILS.*did you mean CLF.N_TRIALS"):
         run(root, "--levels_dir", str(root / "levels"), "CLF.N_TRAILS", "3")
-    with pytest.raises(CogError, match=r"tiny/nut has features of no level; run extract_features.py"):
+    with pytest.raises(CogError, match=r"tiny/nut has no features of any level; run extract_features.py"):
         run(root, "--levels_dir", str(root / "levels"), "--model", "tiny_nut")
     (root / "models/tiny/net/cog_l1/features_train/image_paths.txt").unlink()
     with pytest.raises(CogError, match="it is not known which concept a row shows"):

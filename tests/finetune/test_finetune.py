@@ -499,7 +499,7 @@ def test_blurred_in1k_is_a_data_set_like_the_others(birds, loader_with_norm, tmp
         (["CLF.PCA_DIM", "4"], "CLF.PCA_DIM"),
         (["CLF.TYPE", "mlp"], "CLF.TYPE"),
         (["EVAL.NAME", "mlp_noact"], "EVAL.NAME mlp_noact is the name of runs with CLF.TYPE mlp_noact"),
-        (["EVAL.NAME", "mine_pca8"], "EVAL.NAME mine_pca8 ends like the folders of CLF.PCA_DIM 8"),
+        (["EVAL.NAME", "mine_pca8"], "EVAL.NAME mine_pca8 ends like the evaluation folders of CLF.PCA_DIM 8"),
         (["FT_EXTRACT.DECODE", "fast"], "FT_EXTRACT.DECODE = 'fast'"),
         (["FINETUNE.WARMUP_EPOCHS", "7"], "FINETUNE.WARMUP_EPOCHS 7"),
         (["FINETUNE.LR", "0"], "FINETUNE.LR"),

@@ -138,8 +138,8 @@ def test_from_counts(toy, capsys, caplog):
     toy.figures = True
     assert toy.run("--image_counts", toy.counts) == 0
     assert (
-        "L4 is hardly a ranking: 5 of 5 concepts share the similarity 0.0000 (1 different values)"
-        in caplog.text
+        "the order of concepts in L4 is largely arbitrary: 5 of 5 concepts share the similarity 0.0000 (1 different "
+        "values)" in caplog.text
     )
     assert sorted(os.listdir(toy.out)) == sorted(
         [constants.LEVELS_FILE, "concepts.csv", "images.png", "levels.csv", "report.json", "similarity.png"]
@@ -205,7 +205,7 @@ def test_limit_makes_small_levels_that_nothing_takes_for_levels(toy, capsys, cap
     images, flags = toy.make_images(), ("--limit", "2", "--imagenet_images_root", toy.root / "images")
     assert toy.run(*flags, keys=KEYS[:2] + KEYS[6:], size=None) == 0
     assert os.listdir(toy.out) == ["limit-2"] and toy.run(*flags, keys=KEYS[:2] + KEYS[6:], size=None) == 0
-    assert "--limit 2: a test of the command on a few concepts, and no levels" in capsys.readouterr().out
+    assert "--limit 2: a test of the command on a few concepts, not levels" in capsys.readouterr().out
     place = toy.out / "limit-2"
     assert json.loads((place / "report.json").read_text())["options"]["limit"] == 2
     assert not (place / "image_counts.csv").exists()  # of some concepts alone
@@ -226,32 +226,34 @@ def test_limit_makes_small_levels_that_nothing_takes_for_levels(toy, capsys, cap
             ImageSources(values, limit=limit).list_images("cog_l1", "train")
     moved = {flag: shutil.copy(path, toy.root) for flag, path in values.items() if flag.endswith("_file")}
     for limit in (0, 2):
-        with pytest.raises(CogError, match=r"made with --limit 2: a test of build_levels.py, and no levels"):
+        with pytest.raises(
+            CogError, match=r"made with --limit 2: it is a test of build_levels.py, not levels"
+        ):
             ImageSources(values | moved, limit=limit).list_images("cog_l1", "train")
     for words in (
         ("--rerank", levels_file),
         ("--compare", levels_file, levels_file),
         ("--overlap", place, place),
     ):
-        with pytest.raises(CogError, match="a test of build_levels.py, and no levels"):
+        with pytest.raises(CogError, match="it is a test of build_levels.py, not levels"):
             toy.run("--image_counts", toy.counts, *words)
-    with pytest.raises(CogError, match="a test of build_levels.py, and no levels"):
+    with pytest.raises(CogError, match="it is a test of build_levels.py, not levels"):
         concepts.read_levels_csv(place / "levels.csv")
     (toy.root / "tiny/net/cog_l1/features_test").mkdir(parents=True)
     target = ("--model", "tiny_net", "--models_root_dir", toy.root, "--output_dir", toy.root / "other")
-    with pytest.raises(CogError, match="a test of build_levels.py, and no levels"):
+    with pytest.raises(CogError, match="it is a test of build_levels.py, not levels"):
         other_levels.main(list(map(str, (*target, "--levels_dir", toy.out))))
 
 
 def test_without_limit_nothing_is_written_among_outputs_of_it(toy):
     toy.out = toy.out / "limit-2"
     with pytest.raises(
-        CogError, match="is the place of outputs of --limit; choose another folder or add --limit"
+        CogError, match="is a folder of outputs of --limit; choose another folder or add --limit"
     ):
         toy.run("--image_counts", toy.counts)
     assert toy.run("--image_counts", toy.counts, "--limit", "2", size=None) == 0  # there already
     assert constants.LEVELS_FILE in os.listdir(toy.out)
-    with pytest.raises(CogError, match="place of outputs of --limit 2, not of --limit 3"):
+    with pytest.raises(CogError, match="is for outputs of --limit 2, not of --limit 3"):
         toy.run("--image_counts", toy.counts, "--limit", "3", size=None)
 
 
@@ -425,7 +427,7 @@ def test_levels_from_archives_are_those_from_folders(toy, form, caplog):
         names = (constants.LEVELS_FILE, constants.SPLIT_FILE, "image_counts.csv", "unreadable_images.csv")
         written.append([(toy.out / name).read_bytes() for name in names])
     assert written[0] == written[1] and LEAVES[1].encode() in written[0][-1]
-    assert "not folders of a noun id" not in caplog.text
+    assert "are no noun ids" not in caplog.text
     (root / "notes.txt").touch()
     assert image_folders.count_images(open_store(root), n_workers=1)[1] == ["notes.txt"]
 

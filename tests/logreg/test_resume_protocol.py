@@ -382,7 +382,7 @@ def test_a_damaged_checkpoint_costs_one_training(tmp_path, killing, caplog, cont
     (tmp_path / "a" / "checkpoint.pt").write_bytes(content)
     killing()
     assert_same(outcome("fixed", tmp_path / "a"), whole)
-    assert "checkpoint.pt" in caplog.text and "that part of the work is begun again" in caplog.text
+    assert "checkpoint.pt" in caplog.text and "that part of the work starts again" in caplog.text
 
 
 def test_a_checkpoint_runs_no_code(tmp_path, killing):

@@ -210,7 +210,7 @@ def test_variants_lie_beside_each_other(workshop):
 
 @pytest.mark.parametrize("name", ["logreg_pca256", "mine_max732"])
 def test_a_name_like_that_of_a_variant_is_refused(feature_folders, tmp_path, name):
-    with pytest.raises(CogError, match=f"EVAL.NAME {name} ends like the folders of CLF"):
+    with pytest.raises(CogError, match=f"EVAL.NAME {name} ends like the evaluation folders of CLF"):
         logreg.main(command(feature_folders, tmp_path / "out", "EVAL.NAME", name, *SMALL))
     assert not (tmp_path / "out").exists()
 

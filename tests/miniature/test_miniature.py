@@ -315,7 +315,7 @@ def test_training_learns(small_world, tmp_path):
     ("argv", "message"),
     [
         (["train", "--output_dir", "nowhere"], "does not exist"),
-        (["train", "--output_dir", "."], "make the world first|does not exist"),
+        (["train", "--output_dir", "."], "make the miniature first|does not exist"),
         (["overview", "--output_dir", "."], "--cog_levels_mapping_file"),
         (["check", "--output_dir", "nowhere"], "does not exist"),
         (["check", "--output_dir", ".", "--models_root_dir", "."], "no results"),

@@ -245,7 +245,7 @@ def test_a_file_that_changed_after_its_download_is_noticed(server, tmp_path):
     _, target = prepare(spec(CheckpointSource(server.url("/a"))), tmp_path)
     target.write_bytes(DATA[:-1])
     outcome, _ = prepare(spec(CheckpointSource(server.url("/a"))), tmp_path)
-    assert outcome.status == "failed" and "no longer what was downloaded" in outcome.detail
+    assert outcome.status == "failed" and "has changed since its download" in outcome.detail
 
 
 def test_a_mirror_with_another_hash_stays_accepted(server, tmp_path):

@@ -133,7 +133,7 @@ def test_preprocessing_of_loaders(form, way, tmp_path):
         ("{'mean': [0.5, 0.5]}", r"mean \[0.5, 0.5\] cannot be used"),
         ("{'std': [0, 1, 1]}", r"std \[0, 1, 1\] cannot be used"),
         ("{'interpolation': 'cubic'}", "interpolation 'cubic' cannot be used"),
-        ("object()", "object is none that is understood; give a dict"),
+        ("object()", "object is not supported; give a dict"),
     ],
 )
 def test_preprocessing_that_cannot_be_used(value, message, loads):
@@ -312,10 +312,10 @@ def test_entries(own_file, tmp_path):
         ("{pretraining: JFT}", "pretraining 'JFT' is not known, expected IN-1K, IN-21K"),
         ("{source: a, loader: 'b:c'}", "has a source and a loader"),
         ("{loader: net.py}", "not of the form FILE.py:load_my_model"),
-        ("{label: 3}", "label 3 is not a text"),
+        ("{label: 3}", "label 3 is not text, expected a string"),
         ("[1]", "is list, expected keys such as source"),
         ("{preprocess: mine}", "preprocess 'mine' is not known, expected protocol, model"),
-        ("{label: a, label: b}", "label stands there twice"),
+        ("{label: a, label: b}", "label is given twice"),
         ("!!python/object/apply:os.system [touch canary]", "could not determine a constructor"),
     ],
 )
@@ -344,9 +344,9 @@ def test_what_yaml_cannot_read_is_its_own_matter(tmp_path):
         entry = models_file.find(file, name)
         assert entry is not None and entry.label == name[-1].upper()
     for name, message in (
-        ("mine_a", "label stands there twice"), ("mine_b", "x stands there twice"), ("mine_d", "it has an alias"),
+        ("mine_a", "label is given twice"), ("mine_b", "x is given twice"), ("mine_d", "it has an alias"),
         ("mine_e", "line 5: could not determine a constructor"), ("mine_f", "month must be"),
-        ("mine_h", "mine_h stands there twice"),
+        ("mine_h", "mine_h is given twice"),
     ):  # fmt: skip
         with pytest.raises(CogError, match=f"models.yaml: {name} cannot be read: .*{message}"):
             models_file.find(file, name)

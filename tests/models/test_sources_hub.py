@@ -422,7 +422,7 @@ def checkout(tmp_path):
 
 
 def test_a_local_checkout_of_torch_hub(checkout, tmp_path, monkeypatch):
-    with pytest.raises(CogError, match=f"not trusted; if you do, set {TRUST}="):
+    with pytest.raises(CogError, match=f"not trusted; if you trust it, set {TRUST}="):
         find_spec("hub_my-net.net")
     monkeypatch.setenv(TRUST, f"someone/else,{checkout}")
     network = torch.hub.load(str(checkout), "net", source="local")
@@ -525,9 +525,7 @@ def test_torch_hub_without_a_network(checkout, tmp_path, monkeypatch):
     monkeypatch.setenv(TRUST, str(checkout))
     with pytest.raises(CogError) as error:
         cog.load_backbone("hub_my-net.net", None, model_dir=tmp_path / "hub")
-    assert str(error.value).endswith(
-        f"no route to host; get {link} and put it there as {tmp_path}/hub/model.ckpt"
-    )
+    assert str(error.value).endswith(f"no route to host; get {link} and save it as {tmp_path}/hub/model.ckpt")
     monkeypatch.setenv(TRUST, f"{checkout}x")
     with pytest.raises(CogError, match=f"{TRUST} names .*my-netx, which is not a folder"):
         cog.load_backbone("hub_my-netx.net", None)

@@ -138,7 +138,7 @@ def test_a_gpu_that_the_wheel_has_no_code_for(gpus, capability, advice):
 
 def test_a_gpu_that_computes_nonsense(gpus):
     gpus.fault = 1
-    assert "cuda:1 cannot be used: it multiplies matrices wrongly" in refused("cuda:1")
+    assert "cuda:1 cannot be used: its matrix products are wrong" in refused("cuda:1")
 
 
 def test_a_gpu_without_memory(gpus):

@@ -242,7 +242,7 @@ def test_variants_have_folders_of_their_own(root, capsys):
                  "--shots", "0", "--format", "json"]  # fmt: skip
     assert status.main([*arguments, "CLF.PCA_DIM", "4"]) == 0
     assert json.loads(capsys.readouterr().out)[-1]["state"] == "done"
-    with pytest.raises(CogError, match="EVAL.SEED is one run's; give the study's with --seeds"):
+    with pytest.raises(CogError, match="EVAL.SEED is for a single run; give --seeds for a study"):
         status.main([*arguments, "EVAL.SEED", "4"])
 
 

@@ -265,7 +265,9 @@ def _read_text(
                             [float(field) for field in fields[1:]], dtype=np.float32
                         )
                     except ValueError:
-                        raise CogError(f"--embeddings {path}, line {number}: not {n_dims} numbers") from None
+                        raise CogError(
+                            f"--embeddings {path}, line {number}: expected {n_dims} numbers"
+                        ) from None
                 elif len(fields) <= n_dims:
                     raise CogError(
                         f"--embeddings {path}, line {number}: {len(fields) - 1} numbers, expected "

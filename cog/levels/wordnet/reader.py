@@ -191,7 +191,9 @@ def parse(
     try:
         parents = [tuple(node_of[offset] for offset in above) for above in links]
     except KeyError as error:
-        raise _damaged(source, f"a hypernym link leads to {error.args[0]:08d}, where no synset is") from None
+        raise _damaged(
+            source, f"a hypernym link leads to {error.args[0]:08d}, where no synset begins"
+        ) from None
     names = _names(offsets, lemmas, index_text, source)
     graph = NounGraph(
         wnids=wnids, parents=parents, names=names, lemmas=lemmas, glosses=glosses, source=source, files=files

@@ -32,7 +32,7 @@ def read(path: Path) -> dict[str, torch.Tensor]:
         wanted = {tensor for tensor, place in places.items() if place == name}
         if differing := sorted(part.keys() ^ wanted):
             raise CogError(
-                f"{path.with_name(name)} does not hold the tensors that {path.name} says (as {differing[0][:80]}); "
+                f"{path.with_name(name)} does not hold the tensors that {path.name} lists (as {differing[0][:80]}); "
                 "do these files belong together?"
             )
         tensors |= part

@@ -172,7 +172,7 @@ def _check_extent(name: str, entry: _Entry, shards: list[Path]) -> None:
 
 def _read_tensor(name: str, entry: _Entry, shards: list[Path]) -> np.ndarray:
     if entry.sliced or entry.dtype not in _DTYPES:
-        raise _Damaged(f"{name} is stored in a way that weights are not")
+        raise _Damaged(f"{name} is not stored as a plain tensor of numbers")
     dtype = np.dtype(_DTYPES[entry.dtype])
     if entry.size != math.prod(entry.shape) * dtype.itemsize:
         raise _Damaged(f"the size of {name} contradicts its shape")

@@ -162,7 +162,7 @@ class LibraryModel(ABC):
             CogError: a variant is given; models of libraries have none.
         """
         if variant:
-            raise CogError(f"model {self.name} has no variant {variant!r}; it has none")
+            raise CogError(f"model {self.name} has no variants; leave FT_EXTRACT.VARIANT {variant} out")
         return self
 
     def unknown(self, names: Collection[str]) -> CogError:
@@ -218,7 +218,7 @@ class LibraryModel(ABC):
         """Instruction for a user who gets the file of weights otherwise, for messages."""
         if self.folder is None:
             return "give it as --ckpt_file"
-        return f"put it there as {self.folder / CHECKPOINT_FILE}"
+        return f"save it as {self.folder / CHECKPOINT_FILE}"
 
     def fetch(self) -> Path:
         """Return the library's file of the weights.

@@ -48,7 +48,7 @@ class HuggingFaceModel(LibraryModel):
         place = "give --models_root_dir"
         if self.folder is not None:
             place = (
-                f"put it there as {self.folder / file}, beside config.json, preprocessor_config.json and "
+                f"save it as {self.folder / file}, beside config.json, preprocessor_config.json and "
                 "model.safetensors of the same place"
             )
         return self.obtain(f"{file}", address, place, lambda: self._cached(file))
@@ -149,9 +149,7 @@ class HuggingFaceModel(LibraryModel):
         if inner is not config:
             run = getattr(network, "get_image_features" if pooling == "default" else "vision_model", None)
             if run is None:
-                raise CogError(
-                    f"model {self.name}: {type(network).__name__} has no image tower that is known"
-                )
+                raise CogError(f"model {self.name}: {type(network).__name__} has no known image tower")
         options: dict[str, Any] = {}
         other_size = size is not None and size != getattr(inner, "image_size", size)
         if (

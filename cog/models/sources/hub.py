@@ -32,7 +32,9 @@ TRUST = "COG_TRUST_HUB"
 class HubModel(LibraryModel):
     """An entry point of a trusted repository, called without ``pretrained`` if it has no such argument."""
 
-    why_untried = "its entry point loads its weights by itself, and may download them; extraction will tell"
+    why_untried = (
+        "its entry point loads its weights by itself, and may download them; only extraction tries it"
+    )
 
     #: Assumed until a call fails because of the argument.
     _takes_pretrained = True
@@ -48,7 +50,7 @@ class HubModel(LibraryModel):
             online = repository.replace("--", "/", 1)
             words = f"{TRUST}={online} or " if "/" in online else ""
             raise CogError(
-                f"model {self.name} would run code of {online}, which is not trusted; if you do, set {words}"
+                f"model {self.name} would run code of {online}, which is not trusted; if you trust it, set {words}"
                 f"{TRUST}=/path/to/{repository} (a checkout)"
             )
         self._repository, self._entry = places[repository], entry
@@ -111,7 +113,7 @@ class HubModel(LibraryModel):
 
     def download(self) -> Path:
         """Raise a CogError: the entry point loads its weights itself, so no file is known."""
-        raise CogError(f"model {self.name} has no file of weights that is known")
+        raise CogError(f"model {self.name} has no known file of weights")
 
     def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
         """Return the entry point's network; where a classifier was, its code leaves an identity."""
