@@ -425,7 +425,7 @@ def test_names_come_from_images_levels_or_ids(tmp_path):
     assert concepts.class_names("cog_l1", n_classes=2, levels_file=levels) == ["n00000001", "n00000002"]
     assert concepts.class_names("cog_l1", n_classes=2) == ["class 0", "class 1"]
     assert concepts.class_names(constants.IN1K, n_classes=1000)[:2] == ["n01440764", "n01443537"]
-    with pytest.raises(CogError, match="cog_l1 has 2 concepts, the features have 3"):
+    with pytest.raises(CogError, match="cog_l1 has 2 concepts, and the features have 3"):
         concepts.class_names("cog_l1", n_classes=3, levels_file=levels)
     with pytest.raises(CogError, match="cog_l2 has no such level"):
         concepts.class_names("cog_l2", n_classes=3, levels_file=levels)
@@ -653,11 +653,11 @@ def test_constant_similarity_and_wrong_everywhere_have_no_correlation(levels, tm
         (["--dataset", "cog_l1", "--levels_csv", "/nowhere.csv"], "/nowhere.csv"),
         (
             ["--dataset", "cog_levels", "--levels_csv", "TABLE", "EVAL.NAME", "nothing"],
-            "has classifiers of 0 of them",
+            "has those of 0",
         ),
         (["--dataset", "cog_l2", "--levels_csv", "PART"], "no row for 3 concepts of cog_l2"),
         (["--dataset", "cog_l1", "--levels_csv", "TABLE", "FEWER", ""], "predicted 30 test images"),
-        (["--dataset", "cog_l1", "--levels_csv", "TABLE", "OTHER", ""], "are of other features"),
+        (["--dataset", "cog_l1", "--levels_csv", "TABLE", "OTHER", ""], "was tested on other features"),
         (["--dataset", "cog_l1", "--levels_csv", "TABLE", "GONE", ""], "no test features"),
         (["--dataset", "cog_l1", "--levels_csv", "TABLE", "PREDS", ""], "holds no list of predicted classes"),
     ],

@@ -162,7 +162,7 @@ def test_a_store_that_cannot_save_its_index_travels_with_it(folders, root, tmp_p
     archive_forms.tar_of_tars(folders, root)
     store = open_store(root)
     store.prepare()
-    assert "kept in memory alone" in caplog.text
+    assert "kept in memory only" in caplog.text
     monkeypatch.setattr(archive_images, "scan", None)  # it would be scanned again
     copy = pickle.loads(pickle.dumps(store))
     assert listed(copy) == listed(FolderImages(folders))

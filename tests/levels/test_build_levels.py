@@ -222,7 +222,7 @@ def test_limit_makes_small_levels_that_nothing_takes_for_levels(toy, capsys, cap
     }  # fmt: skip
     assert len(ImageSources(values, limit=2).list_images("cog_l5", "train")) == 4
     for limit in (0, 3):
-        with pytest.raises(CogError, match=r"made with --limit 2: it is for --limit 2 alone"):
+        with pytest.raises(CogError, match=r"made with --limit 2: use it with --limit 2 only"):
             ImageSources(values, limit=limit).list_images("cog_l1", "train")
     moved = {flag: shutil.copy(path, toy.root) for flag, path in values.items() if flag.endswith("_file")}
     for limit in (0, 2):
@@ -376,7 +376,7 @@ def test_class_balanced_variant(toy):
     for concept, parts in capped.items():
         assert len(parts["train"]) == 3 and len(full[concept]["train"]) == 6
         assert np.array_equal(parts["test"], full[concept]["test"])
-    with pytest.raises(CogError, match="say the same"):
+    with pytest.raises(CogError, match="set the same value"):
         toy.run("--imagenet_images_root", root, "--max_train", "3", "--overwrite")
 
 

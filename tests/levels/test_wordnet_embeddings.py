@@ -77,7 +77,7 @@ def test_binary_vectors_that_look_like_text_or_line_ends(tmp_path):
     [
         ("cut.bin", binary()[:-10], "ends in row 5 of 5"),
         ("cut.txt", text_rows() + b"cat 1 2\n", "line 6: 2 numbers, expected 3"),
-        ("words.txt", text_rows() + b"cat 1 2 x\n", "line 6: not 3 numbers"),
+        ("words.txt", text_rows() + b"cat 1 2 x\n", "line 6: expected 3 numbers"),
         ("nan.txt", b"dog nan 1\n", "NaN or infinite"),
         ("page.html", b"<html><body>404 not found</body></html>", "is not a file of word vectors"),
         ("empty.txt", b"", "is not a file of word vectors"),

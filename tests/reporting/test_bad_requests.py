@@ -24,7 +24,7 @@ BAD = {
     "unknown model, file": (("--import", "{good}", "--model", "x_y"), "--model x_y is none of the 2 models"),
     "unknown data set": (("--published_only", "--dataset", "cog_l6"), "results on in1k cog_l1"),
     "unknown shots": (("--published_only", "--n_shot", "3"), "with 0 1 2 4"),
-    "unknown category": (("--published_only", "--category", "vit"), "'vit' is none of reference"),
+    "unknown category": (("--published_only", "--category", "vit"), "'vit' is not one of reference"),
     "empty category": (("--published_only", "--category", "custom"), "together"),
     "empty category of runs": ((*ROOT, "--category", "web-data"), "any model in web-data"),
     "unknown baseline": ((*ROOT, "--relative_to", "sup_resnet5"), "--relative_to sup_resnet5: no result"),

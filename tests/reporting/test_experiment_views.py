@@ -534,7 +534,7 @@ def test_files_that_disagree():
         (("--analysis", "kmeans", "--overview"), "--analysis and --overview are different views"),
         (("--variants", "mlp", "--rank"), "--rank and --variants are different views"),
         (("--view", "shots", "--overview"), "--view and --overview are different views"),
-        (("--variants", "rnn"), "'rnn' is none of mlp, pca, balanced, blurred, finetune, all"),
+        (("--variants", "rnn"), "'rnn' is not one of mlp, pca, balanced, blurred, finetune, all"),
         (("--analysis", "nothing"), "no result of the analysis nothing"),
         (("--analysis", "ncmm"), "did you mean ncm?"),
         (("--analysis", "kmeans", "--model", "no_model"), "no_model"),

@@ -352,7 +352,7 @@ def test_arguments_reach_their_scripts(workshop, tmp_path, capsys):
     (["--logreg_args=--mom 7"], "logreg.py would refuse its arguments: .*expected 0 <= momentum < 1"),
     (["--", "--overwrite"], "--overwrite would repeat"),
     (["--", "CLF.NO_SUCH", "1"], "unknown configuration key CLF.NO_SUCH"),
-    (["--", "EVAL.SEED", "1"], "EVAL.SEED is one run's"),
+    (["--", "EVAL.SEED", "1"], "EVAL.SEED is for a single run"),
     (["--", "--output_dir", "x"], "--output_dir is not for a study|refuse its arguments"),
     (["--datasets", "cog_l1"], "the features of cog_l1 are missing, and extracting them needs --imagenet_images_root"),
     (["--datasets", "in 1k"], "is not a data set name"),

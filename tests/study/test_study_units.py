@@ -272,7 +272,7 @@ def test_status_script_without_a_folder(repository):
         env=os.environ | {"COG_PYTHON": sys.executable},
     )  # fmt: skip
     assert done.returncode == 2
-    assert done.stderr.startswith("error: no folder")
+    assert done.stderr.startswith("error: no root of models")
 
 
 def test_percentages_and_time_left(root):
