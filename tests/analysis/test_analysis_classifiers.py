@@ -429,7 +429,7 @@ def test_names_come_from_images_levels_or_ids(tmp_path):
         concepts.class_names("cog_l1", n_classes=3, levels_file=levels)
     with pytest.raises(CogError, match="cog_l2 has no such level"):
         concepts.class_names("cog_l2", n_classes=3, levels_file=levels)
-    with pytest.raises(CogError, match="images of a and of b"):
+    with pytest.raises(CogError, match="two classes, a and b"):
         concepts.class_names("x", n_classes=1, image_paths=["a/1", "b/2"], labels=np.array([0, 0]))
 
 
