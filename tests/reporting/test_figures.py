@@ -7,7 +7,9 @@ import math
 import os
 import re
 
+import numpy as np
 import pytest
+from averages import counted_cell
 from report_runs import forty_models
 
 from cog.errors import CogError
@@ -267,6 +269,20 @@ def test_own_runs_of_the_papers_models_look_as_in_the_paper_when_alone():
     dino = next(c for c in chart.curves() if c.model == "dino_resnet50")
     assert not dino.is_own and dino.style == style.published_style("dino_resnet50") and dino.label == "DINO"
     assert [panel.key for panel in chart.panels()] == ["absolute", "self-supervision"]
+
+
+@pytest.mark.parametrize("seeds", [(22, 37, 45), (22, 37, 77)])
+def test_a_difference_has_an_interval_only_over_the_same_seeds(seeds):
+    correct = np.random.default_rng(0).binomial(50, 0.7, (2, 3, 100))
+    cells = [
+        counted_cell("my_net", correct[0], dataset="cog_l1", seeds=(22, 37, 45)),
+        counted_cell("sup_resnet50", correct[1], dataset="cog_l1", seeds=seeds),
+    ]
+    (chart,) = figures.charts(cells, published.accuracies(), which=["fig3"], singles=False)
+    curves = [s for panel in chart.panels() if panel.quantity == "relative" for s in panel.series]
+    point = next(p for s in curves if s.curve.model == "my_net" for p in s.points)
+    assert (point.low < point.value < point.high) == (seeds == (22, 37, 45))
+    assert math.isnan(point.low) == (seeds != (22, 37, 45))
 
 
 def test_missing_points_interrupt_the_line():

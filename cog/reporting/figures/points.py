@@ -76,8 +76,15 @@ def _interval(
     estimate: Estimate | Difference | None = None
     if quantity == ABSOLUTE:
         estimate = uncertainty.accuracy(score.concepts)
-    elif quantity == RELATIVE and other is not None and other.model != score.model:
-        estimate = comparison.difference(score, other)
+    elif (
+        quantity == RELATIVE
+        and other is not None
+        and other.model != score.model
+        and score.seeds == other.seeds
+    ):
+        estimate = comparison.difference(
+            score, other
+        )  # of other seeds, it would be over the common seeds alone
     elif quantity == DROP and other is not None and other is not score:
         estimate = change_from(score, other)
     return (estimate and estimate.interval) or (math.nan, math.nan)
