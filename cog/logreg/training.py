@@ -66,7 +66,7 @@ def train_all(
 
     def do(number: int, before_epoch: Callable[[], None]) -> None:
         if number:
-            signals.check("what is finished is saved")
+            signals.check("finished work is saved")
         resume = runs[number][1].resume
         work = Work(
             resume.path, print_freq=print_freq, bar=at_once == 1, before_epoch=before_epoch, before_save=resume.create,
