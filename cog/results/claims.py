@@ -377,7 +377,7 @@ CLAIMS: tuple[Claim, ...] = (
         _above(_to_base(_WITH_WEB_DATA), LEVELS),
     ),
     Claim(
-        "distillation", "4.2.1", "distilled models are above what they were distilled without, on every level",
+        "distillation", "4.2.1", "distilled models are above the same models without distillation, on every level",
         _above(_DISTILLED, LEVELS),
     ),
     Claim(

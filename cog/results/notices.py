@@ -91,14 +91,14 @@ _KINDS = {
     ),
     Match.UNKNOWN.value: Notice(
         "note", Match.UNKNOWN.value, "Counts are not recorded",
-        "Nothing says how many classes and images these results come from (runs or features of the original "
-        "toolkit). They are compared with the paper as if they came from the official data.",
+        "The numbers of classes and images are not recorded (runs or features of the original toolkit). These results "
+        "are compared with the paper as if they came from the official data.",
         "Make sure that they do.",
     ),
     "unverified": Notice(
-        "warning", "imported results without counts", "Imported results do not say what they are on",
-        "The file does not say on how many classes and images these are. They are compared with the paper as if they "
-        "came from the official data.",
+        "warning", "imported results without counts", "Imported results without the counts of their data",
+        "The file does not record the numbers of classes and images. These results are compared with the paper as if "
+        "they came from the official data.",
         "Ask for a file that a current version exported, or do not rely on their ranks and differences.",
     ),
     "mixed": Notice(
@@ -109,12 +109,12 @@ _KINDS = {
     "missing seeds": Notice(
         "warning", "missing seeds", "Seeds are missing in {n}",
         "Means over fewer seeds are less certain, and a deviation over two or three seeds says little.",
-        "Run the missing seeds; what is there is skipped.",
+        "Run the missing seeds; complete runs are skipped.",
     ),
     "missing results": Notice(
         "note", "missing results", "{n} not there yet",
         "{text}",
-        "Extract the features if needed, then train the classifiers; what is there is skipped.",
+        "Extract the features if needed, then train the classifiers; complete outputs are skipped.",
     ),
     "diverged runs": Notice(
         "problem", "final training that diverged", "Final training diverged in {n}",
@@ -139,8 +139,7 @@ _KINDS = {
     ),
     "chance": Notice(
         "warning", "accuracy no better than guessing", "Accuracy no better than guessing",
-        "Features without information, labels that do not belong to the features, or training that failed look "
-        "like this.",
+        "Possible causes: features without information, labels that do not belong to the features, failed training.",
         "Check the checkpoint and the preprocessing of the extraction, and the curves of the final training below.",
     ),
     "edge": Notice(
@@ -179,14 +178,14 @@ _KINDS = {
     ),
     "precision": Notice(
         "note", "results of different precision", "Results of the same data were computed in different precision",
-        "The products of these trainings were rounded differently (results.json records what was really used, whatever "
-        "CLF.PRECISION asked for). Where that was measured, it moved accuracies by less than another seed does.",
+        "The products of these trainings were rounded differently (results.json records the precision that was used, "
+        "which may differ from CLF.PRECISION). In measurements, accuracies changed by less than with another seed.",
         "Where differences of a tenth of a point matter, make these runs with the same CLF.PRECISION.",
     ),
     "failed images": Notice(
         "warning", "images that could not be decoded", "{n} could not be decoded",
         "They are missing from the features, so scores come from slightly fewer images.",
-        "Mend the files that failed_images.txt beside the features names, then extract and run again.",
+        "Fix the files listed in failed_images.txt beside the features, then extract and run again.",
     ),
     "checkpoints": Notice(
         "problem", "training and test features of different checkpoints",
@@ -240,7 +239,7 @@ _KINDS = {
     "missing analyses": Notice(
         "note", "missing analyses", "{n} analyses not there yet",
         "Other models or data sets have them.",
-        "Run them; what is there is skipped.",
+        "Run them; complete analyses are skipped.",
     ),
 }  # fmt: skip
 

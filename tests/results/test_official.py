@@ -269,7 +269,7 @@ def test_figures_and_page_say_what_is_unverified(tmp_path, run):
     exchange.write(tmp_path / "f.json", cells, label="lab")
     run("--import", tmp_path / "f.json", "--report", tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
-    assert "Imported results do not say what they are on" in page
+    assert "Imported results without the counts of their data" in page
     (chart,) = figures.charts(
         exchange.load(tmp_path / "f.json"), published.accuracies(), which=["levels"], singles=False
     )
