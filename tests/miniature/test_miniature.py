@@ -216,7 +216,7 @@ def test_another_world_and_foreign_folders_are_refused(small_world, wordnet, tmp
         world.make_world(small_world, wordnet, world.WorldSettings(seed=4, n_train=3, n_test=2))
     assert digest(small_world) == before
     (tmp_path / "in21k" / "mine").mkdir(parents=True)
-    with pytest.raises(CogError, match="no miniature made"):
+    with pytest.raises(CogError, match="not part of a miniature"):
         world.make_world(tmp_path, wordnet, SMALL)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in21k"]
 
