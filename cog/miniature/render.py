@@ -144,10 +144,8 @@ class _Scene:
         flip: np.ndarray,
     ) -> None:  # fmt: skip
         """Draw one body on each image, with outline, surface and light."""
-        squeeze, light = (
-            self.uniform(0.8, 1.0),
-            self.uniform(-1, 1),
-        )  # a view from the side; light from the left or the right
+        # A view from the side; light from the left or the right.
+        squeeze, light = self.uniform(0.8, 1.0), self.uniform(-1, 1)
         phase = self.uniform(0, 2 * np.pi)
         dx = (self.axis[None, None, :] - center_x[:, None, None]) / size[:, None, None]
         dy = (self.axis[None, :, None] - center_y[:, None, None]) / size[:, None, None]

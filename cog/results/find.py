@@ -265,9 +265,8 @@ def _model_folders(
         if not patterns:
             return
     for title in _folders(root, problems):
-        if "_" in title or paths.parse_limit_folder(
-            title
-        ):  # not the title of a model: names of models are split at the first underscore
+        # Names of models are split at the first underscore.
+        if "_" in title or paths.parse_limit_folder(title):
             continue
         for architecture in _folders(root / title, problems):
             model = f"{title}_{architecture}"

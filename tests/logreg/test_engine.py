@@ -322,9 +322,8 @@ class TestEveryForm:
             if single:
                 assert resumed[0].logs == whole[0].logs
                 assert torch.equal(resumed[0].predictions, whole[0].predictions)
-            other = dataclasses.replace(
-                spec, pairs=[(lr, 0.1) for lr, _ in spec.pairs]
-            )  # another training: nothing is taken from it
+            # Nothing is taken from another training.
+            other = dataclasses.replace(spec, pairs=[(lr, 0.1) for lr, _ in spec.pairs])
             trained = engine.fit(data, other, settings, work=killing_work(path))
             assert KillingFile.n_saves == 3 - kill_after + 3
             assert all(map(equal, engine.fit(data, other, settings), trained))

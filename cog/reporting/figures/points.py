@@ -76,16 +76,13 @@ def _interval(
     estimate: Estimate | Difference | None = None
     if quantity == ABSOLUTE:
         estimate = uncertainty.accuracy(score.concepts)
-    elif (
-        quantity == RELATIVE
-        and other is not None
-        and other.model != score.model
-        and score.seeds == other.seeds
-    ):
-        estimate = comparison.difference(
-            score, other
-        )  # of other seeds, it would be over the common seeds alone
-    elif quantity == DROP and other is not None and other is not score:
+    elif other is None:
+        estimate = None
+    elif quantity == RELATIVE:
+        # The interval of a difference is over the common seeds, the point over all seeds of both.
+        has_interval = score.seeds == other.seeds and score.model != other.model
+        estimate = comparison.difference(score, other) if has_interval else None
+    elif quantity == DROP and other is not score:
         estimate = change_from(score, other)
     return (estimate and estimate.interval) or (math.nan, math.nan)
 
