@@ -153,7 +153,10 @@ LEXNAMES = [
 
 
 def open_with_nltk(wordnet_dir: Path, work_dir: Path):
-    """Return NLTK's reader of the files in ``wordnet_dir``, copied to ``work_dir``, a new data folder of NLTK."""
+    """Return NLTK's reader of the files in ``wordnet_dir``, copied to ``work_dir``, a new data folder of NLTK.
+
+    Files that NLTK expects and ``wordnet_dir`` lacks (the folder may have nouns alone) are empty.
+    """
     import shutil
 
     import nltk.data
@@ -170,6 +173,9 @@ def open_with_nltk(wordnet_dir: Path, work_dir: Path):
             shutil.copy(path, root / path.name)
     if not (root / "lexnames").exists():
         (root / "lexnames").write_text("".join(f"{i:02d}\t{name}\t1\n" for i, name in enumerate(LEXNAMES)))
+    for part_of_speech in ("adj", "adv", "noun", "verb"):
+        for name in (f"data.{part_of_speech}", f"index.{part_of_speech}", f"{part_of_speech}.exc"):
+            (root / name).touch()
     nltk.data.path.append(str(work_dir))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
