@@ -149,7 +149,7 @@ class ArchiveIndex:
     def claimed(self) -> Iterator[None]:
         """Wait until no other process makes this index, then lock the index if its folder can be written to."""
         with ExitStack() as stack:
-            told = False
+            announced = False
             while True:
                 try:
                     stack.enter_context(
@@ -158,9 +158,9 @@ class ArchiveIndex:
                     self._can_write = True
                     break
                 except locks.LockedError as error:
-                    if not told:
+                    if not announced:
                         logger.info("the images are being indexed by another process, waiting (%s)", error)
-                    told = True
+                    announced = True
                     time.sleep(_WAIT_SECONDS)
                 except CogError as error:
                     logger.warning("%s; the index of the images is kept in memory only", error)

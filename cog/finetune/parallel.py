@@ -111,8 +111,8 @@ class Group:
         try:
             yield
         except RuntimeError as error:
-            told = always or re.search(r"gloo|NCCL|[Cc]onnection|peer", str(error))
-            if self.size == 1 or not told:
+            is_connection = always or re.search(r"gloo|NCCL|[Cc]onnection|peer", str(error))
+            if self.size == 1 or not is_connection:
                 raise
             raise LostProcessError(
                 f"lost the connection to another process ({first_line(error)[:200]})"

@@ -167,7 +167,7 @@ class Search:
     def describe_ties(self) -> str:
         """Return a text with the number and the learning rates of the trials that are about as good as the best one."""
         rates = sorted(trial.lr for trial in self.tied)
-        text = ties.say(len(rates), len(self.trials))
+        text = ties.describe(len(rates), len(self.trials))
         if len(rates) > 1:
             text += f": learning rates from {rates[0]:.3g} to {rates[-1]:.3g} are as good"
         return text

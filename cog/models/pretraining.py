@@ -68,10 +68,10 @@ def _from_tags(name: str) -> str:
     if in21k:
         return IN21K
     # The name of a torch.hub repository is left out: its models were pretrained on different data.
-    told = _words(name.rpartition(".")[2]) if title == "hub" else words
+    tags = _words(name.rpartition(".")[2]) if title == "hub" else words
     known = title not in ("hf", "hub") or _OWNERS.match(name.lower()) is not None
     # torchvision's classification weights, SWAG's included, were trained on IN-1K last.
-    in1k = title == "torchvision" or (known and any(map(_IN1K.fullmatch, told)))
+    in1k = title == "torchvision" or (known and any(map(_IN1K.fullmatch, tags)))
     if in1k and (web or _TAUGHT.search(name)):
         return IN1K_AND_OTHER
     if web:

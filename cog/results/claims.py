@@ -152,8 +152,8 @@ class Finding:
         if self.span is None:
             return "no such numbers"
         ends = " to ".join(f"{end:+.1f}" for end in dict.fromkeys(self.span))
-        untold = f", {self.n_not_told} not told" if self.n_not_told else ""
-        return f"{self.n_holds} of {self.n_cases}{untold}; {ends} {self.claim.unit}"
+        undecided = f", {self.n_not_told} not told" if self.n_not_told else ""
+        return f"{self.n_holds} of {self.n_cases}{undecided}; {ends} {self.claim.unit}"
 
 
 def _judge(claim: Claim, cases: Sequence[Case]) -> Finding:
@@ -161,17 +161,17 @@ def _judge(claim: Claim, cases: Sequence[Case]) -> Finding:
     if not cases:
         return Finding(claim, OPEN)
     values = [case.value for case in cases]
-    told = [case for case in cases if case.p is None or case.p < comparison.ERROR_RATE]
-    against = sorted((case for case in told if not case.holds), key=lambda case: case.value)
-    n_untold = len(cases) - len(told)
+    decided = [case for case in cases if case.p is None or case.p < comparison.ERROR_RATE]
+    against = sorted((case for case in decided if not case.holds), key=lambda case: case.value)
+    n_open = len(cases) - len(decided)
     # The verdicts if the statement holds in all undecided cases, and in none of them.
-    verdicts = {_verdict(n, len(cases)) for n in (len(against), len(against) + n_untold)}
+    verdicts = {_verdict(n, len(cases)) for n in (len(against), len(against) + n_open)}
     return Finding(
         claim,
         verdicts.pop() if len(verdicts) == 1 else OPEN,
-        len(told) - len(against),
+        len(decided) - len(against),
         len(cases),
-        n_untold if any(case.p is not None for case in cases) else None,
+        n_open if any(case.p is not None for case in cases) else None,
         (min(values), max(values)),
         tuple(f"{case.label} {case.value:+.1f}" for case in against),
     )

@@ -268,19 +268,19 @@ def crossings(differences: Iterable[Difference]) -> list[Crossing]:
 def _crossings(group: Sequence[Difference]) -> list[Crossing]:
     ordered = sorted(group, key=lambda item: dataset_key(item.average.dataset))
     nonzero = [index for index, item in enumerate(ordered) if item.mean]
-    told = [index for index, item in enumerate(ordered) if item.sign]
+    established = [index for index, item in enumerate(ordered) if item.sign]
     crossed = []
     # Between two data sets with a verdict, the means may change sides more than once; single changes mean nothing.
     for gap, pairs in itertools.groupby(
-        itertools.pairwise(nonzero), lambda pair: bisect.bisect(told, pair[0])
+        itertools.pairwise(nonzero), lambda pair: bisect.bisect(established, pair[0])
     ):
         changes = [
             (before, after)
             for before, after in pairs
             if (ordered[before].mean > 0) != (ordered[after].mean > 0)
         ]
-        first = ordered[told[gap - 1]] if gap else None
-        last = ordered[told[gap]] if gap < len(told) else None
+        first = ordered[established[gap - 1]] if gap else None
+        last = ordered[established[gap]] if gap < len(established) else None
         if changes and first is not None and last is not None and first.sign != last.sign:
             crossed.append(Crossing(ordered[changes[0][0]], ordered[changes[-1][1]], first, last))
         else:

@@ -256,7 +256,7 @@ def _ties(model: ModelResults) -> list[Notice]:
         "ties",
         model.name,
         tied,
-        lambda run: f"{_run(run)}: {ties.say(run.details.n_trials_tied, run.details.n_trials)}",
+        lambda run: f"{_run(run)}: {ties.describe(run.details.n_trials_tied, run.details.n_trials)}",
         n=f"{len(tied)} of {counted(len(searched), 'run')}",
     )
 

@@ -26,6 +26,6 @@ def tied(val_top1: Sequence[float]) -> list[int]:
     return [position for position, value in enumerate(val_top1) if value >= floor]
 
 
-def say(n_tied: int, n_trials: int) -> str:
+def describe(n_tied: int, n_trials: int) -> str:
     """Return the number of ties in words."""
     return f"{n_tied} of {n_trials} trials within {TIE_POINTS:g} points"

@@ -151,7 +151,7 @@ class Lock:
         self._released.set()
         self._toucher.join()
         os.close(self._file)
-        _give_back(self.path, self.holder)
+        _release(self.path, self.holder)
 
 
 @contextlib.contextmanager
@@ -266,7 +266,7 @@ def _acquire(folder: Path, lock_file: str) -> Lock:
         deadline = time.monotonic() + DAMAGED_SECONDS + 10
         while time.monotonic() < deadline:
             if _link(record, path):
-                _tidy(path, me)
+                _remove_stale(path, me)
                 return Lock(path, me)
             chain = _chain(path)
             if not chain:  # released at this moment
@@ -282,9 +282,9 @@ def _acquire(folder: Path, lock_file: str) -> Lock:
                 )
             if _decide(path, chain, record, me):
                 for entry in chain:
-                    _sign(entry, record)
+                    _append_record(entry, record)
                 os.replace(record, path)  # from now on other processes find this lock at ``path``
-                _tidy(path, me)
+                _remove_stale(path, me)
                 if last.holder is not None:
                     logger.info("took over the lock of a process that has ended: %s", last.holder)
                 return Lock(path, me)
@@ -325,7 +325,7 @@ def _decide(path: Path, chain: list[_Entry], record: Path, me: Holder) -> bool:
     return False
 
 
-def _sign(entry: _Entry, record: Path) -> None:
+def _append_record(entry: _Entry, record: Path) -> None:
     """Append the record of this process to a lock file that is taken over: its holder may still live and read it."""
     if entry.holder is not None:
         with contextlib.suppress(OSError):
@@ -336,7 +336,7 @@ def _sign(entry: _Entry, record: Path) -> None:
                 os.close(descriptor)
 
 
-def _give_back(path: Path, holder: Holder) -> None:
+def _release(path: Path, holder: Holder) -> None:
     chain = _chain(path)
     if _tokens(chain) != [holder.token]:
         return  # taken over, or gone
@@ -355,7 +355,7 @@ def _give_back(path: Path, holder: Holder) -> None:
         record.unlink()
 
 
-def _tidy(path: Path, me: Holder) -> None:
+def _remove_stale(path: Path, me: Holder) -> None:
     """Remove the files of dead processes beside the lock, which this process holds."""
     with contextlib.suppress(OSError):
         for name in os.listdir(path.parent):
@@ -365,7 +365,7 @@ def _tidy(path: Path, me: Holder) -> None:
             if entry is None:
                 continue
             decided = name.startswith(f"{path.name}.after-") and name != _successor(path, me.token).name
-            if decided or entry.is_stale() or (entry.holder is None and _is_of_the_dead(name)):
+            if decided or entry.is_stale() or (entry.holder is None and _is_of_dead_process(name)):
                 with contextlib.suppress(OSError):
                     entry.path.unlink()
 
@@ -490,7 +490,7 @@ def _mark(pid: int) -> str:
     return f"{machine}-{pid}"
 
 
-def _is_of_the_dead(name: str) -> bool:
+def _is_of_dead_process(name: str) -> bool:
     """Return whether the name of a temporary file has the mark of a dead process of this machine."""
     match = re.search(r"\.[0-9a-f]{8}-([0-9]+)\.[^.]+$", name)
     if match is None or f".{_mark(int(match[1]))}." not in name:

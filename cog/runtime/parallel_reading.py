@@ -98,7 +98,7 @@ def _in_processes(
     with ProcessPoolExecutor(
         n_processes,
         mp_context=multiprocessing.get_context("fork"),
-        initializer=_begin,  # its arguments are inherited, and need not be sent
+        initializer=_start_forked,  # its arguments are inherited, and need not be sent
         initargs=(function, parts),
     ) as pool:
         try:
@@ -115,18 +115,18 @@ def _in_processes(
 _inherited: tuple[Callable[[Any], Any], Sequence[Sequence[Any]]] | None = None
 
 
-def _begin(function: Callable[[Any], Any], parts: Sequence[Sequence[Any]]) -> None:
+def _start_forked(function: Callable[[Any], Any], parts: Sequence[Sequence[Any]]) -> None:
     global _inherited
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles ^C and ends the forked processes
-    threading.Thread(target=_end_with_the_first, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     _inherited = function, parts
 
 
-def _end_with_the_first() -> None:
+def _exit_with_parent() -> None:
     """End this process when its parent is killed; otherwise it would wait for a task forever."""
-    first = multiprocessing.parent_process()
-    assert first is not None
-    first.join()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
     os._exit(1)
 
 

@@ -63,7 +63,7 @@ def from_figure(figure: Figure, *, prefix: str, description: str, tooltips: Mapp
             groups.append(tag != "<g>" or title is not None)
             tag = tag if groups[-1] else ""
         parts += [tag, "" if title is None else f"<title>{escape(title)}</title>", content]
-    text = re.sub(r"(?:<use [^>]*/>){3,}", _say_styles_once, "".join(parts[3:]))
+    text = re.sub(r"(?:<use [^>]*/>){3,}", _group_by_style, "".join(parts[3:]))
     width, height = figure.get_size_inches() * 72
     look = f"width:100%;max-width:{width * _PIXELS_PER_POINT:.0f}px;height:auto;"
     return (
@@ -87,7 +87,7 @@ def _short(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0") if abs(value) >= 0.05 else "0"
 
 
-def _say_styles_once(match: re.Match[str]) -> str:
+def _group_by_style(match: re.Match[str]) -> str:
     """Return consecutive points grouped by their style, which the groups have instead of the points."""
     uses = re.findall(r"<use [^>]*/>", match[0])
     text = ""

@@ -129,7 +129,7 @@ def _draw_plane(axes: Axes, searches: Sequence[SearchRecord], *, small: bool = F
         bar.ax.tick_params(labelsize=TICK - 0.4)
         bar.outline.set_linewidth(0.4)  # type: ignore[operator]
     if not axes.collections and not small:
-        _say(axes, _why_no_trials(searches))
+        _write_instead(axes, _why_no_trials(searches))
 
 
 def _scatter(
@@ -234,7 +234,7 @@ def _finish_lines(axes: Axes, problem: str) -> None:
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.5)
     axes.set_axisbelow(True)
     if problem:
-        _say(axes, problem)
+        _write_instead(axes, problem)
         axes.set_xticks([])
         axes.set_yticks([])
         return
@@ -244,7 +244,7 @@ def _finish_lines(axes: Axes, problem: str) -> None:
         axes.set_xlim(0.4, 1.6)  # one epoch or trial
 
 
-def _say(axes: Axes, text: str) -> None:
+def _write_instead(axes: Axes, text: str) -> None:
     axes.text(
         0.5, 0.5, fill(text, 1.6), transform=axes.transAxes, ha="center", va="center", fontsize=TICK, color="#555555"
     )  # fmt: skip

@@ -310,21 +310,21 @@ def describe_highest(differences: Iterable[Difference], label: Mapping[tuple[str
             empty for a single model, which gives no sentence.
         label: labels of the models by model and source.
     """
-    told: dict[str, list[str]] = {}
-    untold: dict[tuple[str, str], list[str]] = {}
+    established: dict[str, list[str]] = {}
+    open_cases: dict[tuple[str, str], list[str]] = {}
     for dataset, group in itertools.groupby(differences, key=lambda item: item.average.dataset):
         items = list(group)
         first = label[items[0].average.model, items[0].average.source]
         others = [label[item.baseline.model, item.baseline.source] for item in items if item.sign <= 0]
         if others:
-            untold.setdefault((first, some(others)), []).append(dataset)
+            open_cases.setdefault((first, some(others)), []).append(dataset)
         else:
-            told.setdefault(first, []).append(dataset)
-    parts = [f"{model} is highest on {_several(names)}" for model, names in told.items()]
-    if untold:
+            established.setdefault(first, []).append(dataset)
+    parts = [f"{model} is highest on {_several(names)}" for model, names in established.items()]
+    if open_cases:
         by_mean = [
             f"{first} on {_several(names)} (not told apart from {others})"
-            for (first, others), names in untold.items()
+            for (first, others), names in open_cases.items()
         ]
         parts.append(f"highest by the mean alone: {_several(by_mean)}")
     return [f"With all training images: {'; '.join(parts)}."] if parts else []

@@ -126,18 +126,18 @@ def draw(tables: Iterable[Table], fmt: str, *, width: int = WIDTH) -> str:
         The text, ending with one newline.
     """
     lines = {"text": lambda table: _text(table, width), "markdown": _markdown, "latex": _latex}[fmt]
-    return "\n".join("\n".join(lines(table)) + "\n" for table in say_once(tables))
+    return "\n".join("\n".join(lines(table)) + "\n" for table in without_repeated_notes(tables))
 
 
-def say_once(tables: Iterable[Table]) -> list[Table]:
+def without_repeated_notes(tables: Iterable[Table]) -> list[Table]:
     """Return the tables with each note that is a sentence kept only in the last table that has it."""
-    said: set[Note] = set()
+    later: set[Note] = set()
     kept = []
     for table in reversed(list(tables)):
         kept.append(
-            replace(table, notes=tuple(note for note in table.notes if note.items or note not in said))
+            replace(table, notes=tuple(note for note in table.notes if note.items or note not in later))
         )
-        said.update(table.notes)
+        later.update(table.notes)
     return kept[::-1]
 
 
