@@ -6,6 +6,7 @@ Torch is imported only when features are opened, so that a call with only comple
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 from collections.abc import Sequence
@@ -225,7 +226,7 @@ def check(args: argparse.Namespace) -> int:
                 )
         if train_set is not None and test_set is not None and todo:
             with report.step("disk"):
-                _check_space(report, todo, train_set, len(test_set.y))
+                _check_space(report, todo, train_set, len(test_set.y), args.device)
     with report.step("device"):
         precision = "" if cfg is None else cfg.CLF.PRECISION
         machine_checks.check_device(report, args.device, "CLF.PRECISION", precision)
@@ -315,11 +316,30 @@ def _check_outputs(report: Report, plans: list[RunPlan]) -> list[RunPlan]:
     return todo
 
 
-def _check_space(report: Report, todo: list[RunPlan], train: FeatureSet, n_test: int) -> None:
+def _check_space(
+    report: Report, todo: list[RunPlan], train: FeatureSet, n_test: int, device_name: str | None
+) -> None:
+    """Compare the free disk space with the results of all runs and the saved states of those side by side."""
+    import torch
+
+    from cog.logreg.engine import Engine
+    from cog.logreg.search import N_STARTUP_TRIALS
+    from cog.runtime.device import resolve_device
+
     settings = todo[0].settings  # the runs differ only in seed and shots, which do not matter here
-    classifier = 4 * settings.n_parameters(*_classifier_shape(settings, train))
+    dim, n_classes = _classifier_shape(settings, train)
+    classifier = 4 * settings.n_parameters(dim, n_classes)
     projection = 4 * (settings.pca_dim + 1) * train.x.shape[1] if settings.pca_dim else 0
-    # Room for the saved state of trainings in progress: weights and momentum of each, with a margin.
-    n_saved = settings.trials_per_round if settings.search == "batched" else 1
-    n_bytes = classifier * (1 + 3 * n_saved) + projection + 8 * n_test + _RUN_BYTES
-    machine_checks.check_disk(report, [(plan.folder.path, n_bytes) for plan in todo])
+    result = classifier + projection + 8 * n_test + _RUN_BYTES
+    device = torch.device("cpu")
+    with contextlib.suppress(CogError):  # the check of the device reports it
+        device = resolve_device(device_name)
+    engine = Engine(device)
+    width = engine.trials_per_batch(len(train.y), settings, dim=dim, n_classes=n_classes)
+    together = max(N_STARTUP_TRIALS, settings.trials_per_round if settings.search == "batched" else 1)
+    n_saved = max(1, min(width, together, settings.n_trials))
+    # A state has weights and momentum of each classifier; the old file exists until the new one is complete.
+    state = 2 * 2 * classifier * n_saved
+    at_once = todo[: engine.max_parallel_runs]
+    needs = [(plan.folder.path, result) for plan in todo] + [(plan.folder.path, state) for plan in at_once]
+    machine_checks.check_disk(report, needs)

@@ -9,7 +9,7 @@ import time
 import pytest
 import tiny
 import torch
-from classifier_runs import QUICK, Spy, command, feature_set, run_once
+from classifier_runs import QUICK, Spy, clusters, command, feature_set, run_once
 
 from cog.commands import logreg
 from cog.errors import CogError
@@ -20,6 +20,8 @@ from cog.logreg import protocol
 from cog.logreg.engine import Engine
 from cog.logreg.preprocess import prepare
 from cog.logreg.settings import RowCounts, Settings
+from cog.runtime import machine_checks
+from cog.runtime.state_file import StateFile
 
 CPU = torch.device("cpu")
 
@@ -188,3 +190,28 @@ def test_nothing_is_written_when_features_do_not_fit(feature_folders, tmp_path, 
     with pytest.raises(CogError, match="memory"):
         logreg.main(command(feature_folders, tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_disk_estimate_covers_saved_states_of_trials_in_lockstep(tmp_path, monkeypatch):
+    x, y = clusters(6000, 256, 100)
+    folders = [tiny.write_features(tmp_path / "features" / split, x, y) for split in ("train", "test")]
+    argv = command(folders, tmp_path / "out", "CLF.N_TRIALS", "10", "CLF.N_EPOCHS", "3")
+    needed, most = [], 0
+    monkeypatch.setattr(machine_checks, "check_disk", lambda report, needs: needed.extend(needs))
+    assert logreg.main([*argv, "--check"]) == 0
+
+    save = StateFile.save
+
+    def measured(file, state):
+        nonlocal most
+        before = file.path.stat().st_size if file.path.exists() else 0
+        save(file, state)
+        most = max(most, before + file.path.stat().st_size)
+
+    monkeypatch.setattr(StateFile, "due", lambda file: True)
+    monkeypatch.setattr(StateFile, "save", measured)
+    assert logreg.main(argv) == 0
+    written = sum(path.stat().st_size for path in (tmp_path / "out").rglob("*") if path.is_file())
+    estimate = sum(n_bytes for _, n_bytes in needed)
+    assert most > 10 * 2 * 4 * 100 * 257  # weights and momentum of ten classifiers
+    assert most + written < estimate < 2 * (most + written)
