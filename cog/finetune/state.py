@@ -95,9 +95,9 @@ def load(
     Raises:
         CogError: a damaged file, or the state of another network.
     """
-    state: Any = load_torch(path)
     parameters = dict(network.named_parameters())
     try:
+        state: Any = load_torch(path)
         epoch, step = state["position"].tolist()
         position = Position(
             epoch=epoch,
@@ -114,8 +114,8 @@ def load(
         if len(state["scaler"]) and scaler.is_enabled():
             scale, growth = state["scaler"].tolist()
             scaler.load_state_dict(scaler.state_dict() | {"scale": scale, "_growth_tracker": int(growth)})
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except (CogError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise CogError(
-            f"{path} is not the state of this run ({first_line(error)[:200]}); add --overwrite to start again"
+            f"{path} is not a readable state of this run ({first_line(error)[:200]}); remove the file to start again"
         ) from error
     return position

@@ -429,8 +429,12 @@ def test_a_damaged_state_is_refused(birds, loader_with_norm, tmp_path, content):
         torch.save({"position": torch.tensor([0, 1])}, path)
     else:
         path.write_bytes(content)
-    with pytest.raises(CogError):
+    with pytest.raises(
+        CogError, match=r"state\.pth is not a readable state of this run .*; remove the file to start"
+    ):
         run(loader_with_norm, birds, resume=ResumeFolder(tmp_path))
+    path.unlink()
+    run(loader_with_norm, birds, resume=ResumeFolder(tmp_path))
 
 
 # --- what cannot be decoded, what diverges, what does not fit
