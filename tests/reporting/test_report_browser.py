@@ -242,7 +242,8 @@ def page_of_one(tmp_path_factory):
 @pytest.fixture(scope="module")
 def page_of_forty(tmp_path_factory):
     path = tmp_path_factory.mktemp("forty") / "forty.html"
-    return html.write(path, make_found(forty_models()), published=published.accuracies(), root="/models")
+    runs = forty_models(n_trials_diverged=4)
+    return html.write(path, make_found(runs), published=published.accuracies(), root="/models")
 
 
 @pytest.fixture(scope="module")
@@ -421,6 +422,19 @@ def test_paper_holds_everything(browser, request, name):
     assert styles("#tables > p", "breakAfter") == {"avoid"}  # which would leave its heading with it
     # Chromium repeats titles of columns on every page unless they hold a box of a control.
     assert styles(".scores thead button", "display") == {"contents"}
+
+
+def test_equal_notices_of_forty_models_are_one_card(browser, page_of_forty):
+    browser.open(page_of_forty.as_uri(), width=717)
+    browser.evaluate("dispatchEvent(new Event('beforeprint'))")
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    (card,) = browser.evaluate("Array.from(document.querySelectorAll('.notice'), e => e.innerText)")
+    assert card.startswith("Note Trials that diverged aim_600m, my_net, my_net-longer-trained and 37 more")
+    names = "Array.from(document.querySelectorAll('.notice h4')).filter(e => e.checkVisibility()).length"
+    assert browser.evaluate(names) == 0  # on paper
+    browser.call("Emulation.setEmulatedMedia", media="")
+    browser.click(".of-models summary")
+    assert browser.evaluate(names) == 40
 
 
 def test_page_from_a_server_asks_for_nothing_else(browser, page):
