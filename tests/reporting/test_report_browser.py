@@ -313,6 +313,15 @@ def test_the_first_screen_answers_without_scrolling(browser, request, name, n_ro
         assert chart < 400, "the chart is on the first screen where there is room beside the table"
 
 
+@pytest.mark.parametrize("name", ["three", "forty"])
+def test_the_first_screen_has_the_whole_chart_with_its_legend(browser, request, name):
+    browser.open(request.getfixturevalue(f"page_of_{name}").as_uri(), width=1280, height=800)
+    left, top, right, bottom = browser.evaluate(
+        "(b => [b.left, b.top, b.right, b.bottom])(document.querySelector('figure.lead').getBoundingClientRect())"
+    )
+    assert left >= 0 and top >= 0 and right <= 1280 and bottom <= 800
+
+
 @pytest.mark.parametrize("width", [360, 400, 1280])
 def test_the_first_table_of_other_data_is_seen_without_scrolling(browser, page_of_other_data, width):
     browser.open(page_of_other_data.as_uri(), width=width, height=800)
