@@ -360,8 +360,8 @@ def find_spec(name: str, folder: Path | None = None) -> ModelSpec | LibraryModel
     """
     if is_library_model(name):
         return SOURCES[name.partition("_")[0]].model(name, folder)
-    found = find_model(name)
-    title, _, architecture = found.partition("_")
+    full_name = find_model(name)
+    title, _, architecture = full_name.partition("_")
     libraries = [
         library for library in nearest(title, SOURCES, cutoff=0.75) if abs(len(library) - len(title)) < 2
     ]
@@ -370,4 +370,4 @@ def find_spec(name: str, folder: Path | None = None) -> ModelSpec | LibraryModel
             f"--model {name!r} is not known; did you mean {libraries[0]}_{architecture}? For one of your own, give its "
             "loader with --model_loader FILE.py:load_my_model"
         )
-    return get_spec(found)
+    return get_spec(full_name)
