@@ -175,20 +175,37 @@ takes_days() {
     [[ ${total} -le 86400 ]] || echo "$((total / 3600)) hours"
 }
 
-# expected EXPERIMENT DATASET: print the expected time of a step, from the variable times, or that there is no estimate.
+# expected EXPERIMENT DATASET: print the expected time of a step, from the variable times, or that there is no estimate, in
+# parentheses; nothing with --check.
 expected() {
     local name dataset_ seconds text
+    [[ -z "${checking}" ]] || return 0
     while read -r name dataset_ seconds text; do
         if [[ "${name} ${dataset_}" == "$1 $2" ]]; then
-            echo "${text}"
+            echo " (${text})"
             return
         fi
     done <<< "${times}"
-    echo "no estimate"
+    echo " (no estimate)"
 }
 
-# There is one classifier process per data set: its features are loaded once for all seeds and shots.
-n_datasets=$(count_words ${datasets})
+# will_train MODEL: test, with --check, whether the experiment logreg is going to train the first classifiers of a data set;
+# experiments on its classifiers cannot be checked before.
+will_train() {
+    local dataset folder="${models_root_dir}"
+    [[ -n "${checking}" && " ${kept[*]-} " == *" logreg "* && " ${model_name} " == *" $1 "* ]] || return 1
+    [[ ${#limit_flags[@]} -eq 0 ]] || folder+="/limit-${limit_flags[0]#*=}"
+    for dataset in ${datasets}; do
+        compgen -G "${folder}/${1%%_*}/${1#*_}/${dataset}/eval_*" > /dev/null ||
+            [[ -e "${folder}/${1%%_*}/${1#*_}/${dataset}/runs.zip" ]] || return 0
+    done
+    return 1
+}
+
+# There is one classifier process per data set: its features are loaded once for all seeds and shots. --check loads none:
+# one process checks all data sets, each with a verdict, since the start of a process takes seconds.
+per_process=(${datasets})
+[[ -z "${checking}" ]] || per_process=("${datasets}")
 n_steps=0
 dims_of_models=()
 kept_of_models=()
@@ -215,6 +232,10 @@ for model in ${model_name}; do
             echo "left out: ${experiment} of ${model} (needs its classifiers)" >&2
             continue
         fi
+        if [[ " cross distance subtrees " == *" ${experiment} "* ]] && will_train "${model}"; then
+            echo "not checked: ${experiment} of ${model} (needs its classifiers, which logreg trains before)" >&2
+            continue
+        fi
         mine+=" ${experiment}"
     done
     kept_of_models+=("${mine}")
@@ -222,8 +243,8 @@ for model in ${model_name}; do
         case "${experiment}" in
             label_free | cross | distance | subtrees | finetune) n_steps=$((n_steps + 1)) ;;
             winners) ;;
-            pca) n_steps=$((n_steps + n_datasets * $(count_words ${fitting}))) ;;
-            *) n_steps=$((n_steps + n_datasets)) ;;
+            pca) n_steps=$((n_steps + ${#per_process[@]} * $(count_words ${fitting}))) ;;
+            *) n_steps=$((n_steps + ${#per_process[@]})) ;;
         esac
     done
 done
@@ -231,8 +252,13 @@ done
 compared=()
 if [[ " ${kept[*]-} " == *" winners "* ]]; then
     for model in ${model_name}; do
-        [[ "${model}" == "${against}" || " ${untrained} " == *" ${model} "* || " ${untrained} " == *" ${against} "* ]] ||
+        if [[ "${model}" == "${against}" || " ${untrained} " == *" ${model} "* || " ${untrained} " == *" ${against} "* ]]; then
+            continue
+        elif will_train "${model}" || will_train "${against}"; then
+            echo "not checked: winners of ${model} (needs classifiers that logreg trains before)" >&2
+        else
             compared+=("${model}")
+        fi
     done
 fi
 n_steps=$((n_steps + ${#compared[@]}))
@@ -240,12 +266,12 @@ n_steps=$((n_steps + ${#compared[@]}))
 train() {
     local key="$1" what="$2" dataset
     shift 2
-    for dataset in ${datasets}; do
-        run_step "${what} of ${model} on ${dataset}, seeds ${seeds} ($(expected "${key}" "${dataset}"))" \
+    for dataset in ${per_process[@]+"${per_process[@]}"}; do
+        run_step "${what} of ${model} on ${dataset}, seeds ${seeds}$(expected "${key}" "${dataset}")" \
             "${python}" "${repository}/logreg.py" \
             --models_root_dir="${models_root_dir}" \
             --model="${model}" \
-            --dataset="${dataset}" \
+            --dataset ${dataset} \
             --models_file="${models_file}" \
             --seeds ${seeds} \
             --skip_complete \
@@ -258,7 +284,7 @@ train() {
 analyze() {
     local key="$1"
     shift
-    run_step "analysis of ${model}: $1 ($(expected "${key}" -))" \
+    run_step "analysis of ${model}: $1$(expected "${key}" -)" \
         "${python}" "${repository}/analyze_features.py" \
         --models_root_dir="${models_root_dir}" \
         --model="${model}" \
@@ -274,7 +300,7 @@ finetune() {
     for name in ${image_variables}; do
         image_settings+=("${name}=${!name}")
     done
-    run_step "fine-tuning of ${model} ($(expected finetune -))" \
+    run_step "fine-tuning of ${model}$(expected finetune -)" \
         bash "${repository}/bash-scripts/finetune.sh" \
         models_root_dir="${models_root_dir}" \
         model_name="${model}" \

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cog.constants import INTERPOLATIONS
-from cog.errors import CogError, did_you_mean
+from cog.errors import CogError, did_you_mean, some
 from cog.models.spec import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 
 #: Keys of a user's mapping.
@@ -72,12 +72,13 @@ def check_keys(values: Mapping[Any, Any], known: Sequence[str], source: str) -> 
     """Check that a mapping has only known keys.
 
     Raises:
-        CogError: an unknown key; the message names the nearest known key.
+        CogError: an unknown key; the message names the nearest known key, and other unknown keys.
     """
-    for key in values:
-        if key not in known:
-            hint = did_you_mean(str(key), known, cutoff=0.5) or f"; expected {', '.join(known)}"
-            raise CogError(f"{source}: unknown key {key!r}{hint}")
+    unknown = [key for key in values if key not in known]
+    if unknown:
+        hint = did_you_mean(str(unknown[0]), known, cutoff=0.5) or f"; expected {', '.join(known)}"
+        others = f" (also unknown: {some(list(map(repr, unknown[1:])))})" if unknown[1:] else ""
+        raise CogError(f"{source}: unknown key {unknown[0]!r}{hint}{others}")
 
 
 def _is_count(value: Any) -> bool:

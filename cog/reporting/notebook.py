@@ -120,7 +120,7 @@ class Results(Sequence[Score]):
         """Return the scores whose fields have the given values: a single value, or a list of values per field.
 
         Names, labels and patterns are accepted for models and data sets: ``model="DINO"`` or ``"deit_*"``,
-        ``dataset="L5"``.
+        ``dataset="L5"``; None stands for all of them. ``n_shots="all"`` is 0, as in ``--n_shot``.
 
         Raises:
             CogError: a model or data set that is not known; the message names the nearest one.
@@ -128,8 +128,15 @@ class Results(Sequence[Score]):
         """
         for field in wanted.keys() & {"model", "dataset"}:
             texts, known = wanted[field], self.names(field)
+            if texts is None:
+                del wanted[field]
+                continue
             texts = [texts] if isinstance(texts, str) else texts
             wanted[field] = {name for text in texts for name in _understood(field, text, known)}
+        if "n_shots" in wanted:
+            shots = wanted["n_shots"]
+            several = isinstance(shots, list | tuple | set | frozenset | range)
+            wanted["n_shots"] = [0 if shot == "all" else shot for shot in (shots if several else [shots])]
         return self._of(scores.select(self._scores, **wanted))
 
     def average(self) -> list[SeedAverage]:

@@ -12,6 +12,7 @@ from typing import Any
 from cog import constants, paths
 from cog.data import datasets as data_sets
 from cog.errors import CogError, did_you_mean
+from cog.models import spec, zoo
 from cog.models.sources import did_you_mean_model
 from cog.results import (
     analysis_records,
@@ -42,8 +43,8 @@ from cog.results.scores import (
     without_single_std,
 )
 
-#: Categories of models: those of the paper, and ``custom`` for other models.
-CATEGORIES = (*published.CATEGORY_LABELS, "custom")
+#: Categories of models: those of the zoo, and ``custom`` for other models.
+CATEGORIES = (*spec.CATEGORIES, "custom")
 
 # Settings (``Settings`` of cog.logreg.settings) that must be equal for all seeds of an average.
 _SAME_FOR_ALL_SEEDS = (
@@ -163,9 +164,9 @@ class QueryResult:
 
 
 def category(model: str) -> str:
-    """Return the category of a model: that of the paper, or ``custom``."""
-    known = published.MODELS.get(model)
-    return "custom" if known is None else known.category
+    """Return the category of a model: that of the zoo, or ``custom``."""
+    known = zoo.MODELS.get(model)
+    return "custom" if known is None else known.paper.category
 
 
 def matches(model: str, pattern: str) -> bool:

@@ -18,6 +18,9 @@ _WIDE, _NARROW = 80, 48
 #: double from line to line up to the former, so that a task of a minute has a percentage, too.
 _LINE_INTERVAL, _FIRST_LINE = 30.0, 5.0
 
+# Lowest rate that plain lines show, in units per second.
+_LOWEST_RATE = 0.1
+
 
 class Progress:
     """Counter of units of work that shows the count, the rate and the time left.
@@ -70,16 +73,15 @@ class Progress:
         if now - self._last_line < self._wait or (self.total is not None and self.done >= self.total):
             return
         self._last_line, self._wait = now, min(2 * self._wait, self._interval)
+        # A lower rate would be shown as 0.0.
+        rate = f", {self.rate:.1f} {self._unit}/s" if self.rate >= _LOWEST_RATE else ""
         if self.total is None:
-            logger.info(
-                "%s: %d %s, %.1f %s/s", self._label, self.done, self._unit, self.rate, self._unit
-            )  # fmt: skip
+            logger.info("%s: %d %s%s", self._label, self.done, self._unit, rate)
         else:
             left = (self.total - self.done) / max(self.rate, 1e-9)
             logger.info(
-                "%s: %d of %d %s (%d %%), %.1f %s/s, %s left",
-                self._label, self.done, self.total, self._unit, 100 * self.done // self.total, self.rate, self._unit,
-                duration(left),
+                "%s: %d of %d %s (%d %%)%s, %s left",
+                self._label, self.done, self.total, self._unit, 100 * self.done // self.total, rate, duration(left),
             )  # fmt: skip
 
     def skip(self, count: int) -> None:

@@ -177,6 +177,41 @@ def test_one_level_has_no_analysis_of_all_levels_together(repository, tmp_path):
     ]
 
 
+def test_check_starts_few_processes_and_leaves_out_what_needs_the_classifiers_to_come(repository, tmp_path):
+    commands = tmp_path / "commands"
+    recorder = tmp_path / "python"
+    recorder.write_text(f'#!/bin/bash\n[[ "$1" != *.py ]] || echo "$@" >> {commands}\n')
+    recorder.chmod(0o755)
+
+    def run(*more: str) -> tuple[str, list[str]]:
+        commands.write_text("")
+        done = subprocess.run(
+            ["bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={tmp_path}",
+             "model_name=my_net", "datasets=in1k cog_l1", "experiments=logreg mlp cross distance winners",
+             "against=their_net", "levels_csv=levels.csv", "seeds=22", *more],
+            env={**os.environ, "COG_PYTHON": str(recorder)}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        steps = re.findall(r"^\[.*", done.stdout, re.MULTILINE)
+        lines = [line for line in commands.read_text().splitlines() if "print_results" not in line]
+        assert len(steps) == len(lines) and all("--check" in line for line in lines if "--check" in more)
+        return done.stderr, steps
+
+    training = [
+        "[1/2] logistic regression of my_net on in1k cog_l1, seeds 22",
+        "[2/2] MLP of my_net on in1k cog_l1, seeds 22",
+    ]
+    missing, steps = run("--check")
+    assert steps == training and "--dataset in1k cog_l1 --models_file" in commands.read_text()
+    assert re.findall("not checked: (.*) of my_net", missing) == ["cross", "distance", "winners"]
+    (tmp_path / "my/net/in1k/eval_logreg").mkdir(parents=True)
+    assert run("--check")[1] == training  # cog_l1 has none yet
+    (tmp_path / "my/net/cog_l1").mkdir()
+    (tmp_path / "my/net/cog_l1/runs.zip").touch()
+    assert len(run("--check")[1]) == 5 and "not checked" not in run("--check")[0]
+    assert len(run("--check", "--limit", "2")[1]) == 2  # in a folder of its own
+    assert len(run()[1]) == 7  # a process per data set
+
+
 @pytest.mark.slow
 def test_what_takes_days_is_left_out_unless_named(repository, warm_python, tmp_path):
     """By the number of images that features.json tells; what needs the classifiers is left out, too."""

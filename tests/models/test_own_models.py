@@ -307,6 +307,10 @@ def test_entries(own_file, tmp_path):
     "entry, message",
     [
         ("{sorce: a}", "mine_net: unknown key 'sorce'; did you mean source?"),
+        (
+            "{sorce: a, pretrainig: web}",
+            r"unknown key 'sorce'; did you mean source\? \(also unknown: 'pretrainig'\)",
+        ),
         ("{preprocess: {size: 3}}", "unknown key 'size'; did you mean image_size|resize_size"),
         ("{pooling: max}", "pooling 'max' is not known, expected default, cls, mean"),
         ("{pretraining: JFT}", "pretraining 'JFT' is not known, expected IN-1K, IN-21K"),

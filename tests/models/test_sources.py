@@ -549,3 +549,19 @@ def test_check_says_which_weights_would_be_loaded(image_tree, tmp_path, capsys, 
     torch.save(torchvision.models.resnet18().state_dict(), cached)
     assert extract_features.main(command) == 0
     assert "512 features (pooling default)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("timn_resnet50", "did you mean timm_resnet50? For"),
+        ("torchvison_vit_b_16", "did you mean torchvision_vit_b_16? For"),
+        ("dinoo_resnet50", "did you mean dino_resnet50 or"),
+        ("open_RN50", "did you mean compress_resnet50"),  # not openclip_RN50: the rest may begin with clip
+        ("tiny_net", "`python -m cog.models list` lists"),
+    ],
+)
+def test_a_misspelt_library_is_told(name, near):
+    with pytest.raises(CogError, match="is not known; ") as error:
+        find_spec(name)
+    assert near in str(error.value)

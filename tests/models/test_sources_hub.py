@@ -502,6 +502,20 @@ def test_an_entry_point_of_torch_hub_that_does_not_take_pretrained(checkout, tmp
     assert torch.equal(backbone.network[2].weight, other["2.weight"]) and not caplog.text
 
 
+def test_a_misspelt_entry_point_of_a_checkout_is_told(checkout, monkeypatch):
+    monkeypatch.setenv(TRUST, str(checkout))
+    hubconf = checkout / "hubconf.py"
+    hubconf.write_text(f"{hubconf.read_text()}\nfrom collections import Counter as small_vit\n")
+    for entry, near in (("nett", "net"), ("smal_vit", "small_vit")):
+        words = (
+            rf"{entry}\(pretrained=True\) of .*Cannot find callable {entry} in hubconf; did you mean {near}\?"
+        )
+        with pytest.raises(CogError, match=words):
+            cog.load_backbone(f"hub_my-net.{entry}", None)
+    with pytest.raises(CogError, match="net.* failed with FileNotFoundError: [^;]*$"):
+        cog.load_backbone("hub_my-net.net", None)  # another failure
+
+
 def test_torch_hub_loads_weights_only(checkout, tmp_path, monkeypatch):
     from hostile import Payload
 

@@ -355,6 +355,11 @@ def test_filters_of_runs(study, show):
         "mine_net"
     ]
     assert models("--model", "s?p_*", "mine_n[aeiou]t") == ["mine_net", "sup_resnet50"]
+    for title in ("trex", "trexstar"):
+        (study / title).mkdir()
+        (study / title / "resnet50").symlink_to(study / "mine/net")
+    assert models("--category", "later") == ["trex_resnet50", "trexstar_resnet50"]
+    assert models("--category", "custom") == ["mine_net"]
 
 
 def test_tables_go_to_a_file_beside_other_outputs(study, tmp_path, show):

@@ -242,7 +242,8 @@ def page_of_one(tmp_path_factory):
 @pytest.fixture(scope="module")
 def page_of_forty(tmp_path_factory):
     path = tmp_path_factory.mktemp("forty") / "forty.html"
-    return html.write(path, make_found(forty_models()), published=published.accuracies(), root="/models")
+    runs = forty_models(n_trials_diverged=4)
+    return html.write(path, make_found(runs), published=published.accuracies(), root="/models")
 
 
 @pytest.fixture(scope="module")
@@ -310,6 +311,15 @@ def test_the_first_screen_answers_without_scrolling(browser, request, name, n_ro
     if width == 1280:
         chart = browser.evaluate("document.querySelector('figure.lead svg').getBoundingClientRect().top")
         assert chart < 400, "the chart is on the first screen where there is room beside the table"
+
+
+@pytest.mark.parametrize("name", ["three", "forty"])
+def test_the_first_screen_has_the_whole_chart_with_its_legend(browser, request, name):
+    browser.open(request.getfixturevalue(f"page_of_{name}").as_uri(), width=1280, height=800)
+    left, top, right, bottom = browser.evaluate(
+        "(b => [b.left, b.top, b.right, b.bottom])(document.querySelector('figure.lead').getBoundingClientRect())"
+    )
+    assert left >= 0 and top >= 0 and right <= 1280 and bottom <= 800
 
 
 @pytest.mark.parametrize("width", [360, 400, 1280])
@@ -421,6 +431,19 @@ def test_paper_holds_everything(browser, request, name):
     assert styles("#tables > p", "breakAfter") == {"avoid"}  # which would leave its heading with it
     # Chromium repeats titles of columns on every page unless they hold a box of a control.
     assert styles(".scores thead button", "display") == {"contents"}
+
+
+def test_equal_notices_of_forty_models_are_one_card(browser, page_of_forty):
+    browser.open(page_of_forty.as_uri(), width=717)
+    browser.evaluate("dispatchEvent(new Event('beforeprint'))")
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    (card,) = browser.evaluate("Array.from(document.querySelectorAll('.notice'), e => e.innerText)")
+    assert card.startswith("Note Trials that diverged aim_600m, my_net, my_net-longer-trained and 37 more")
+    names = "Array.from(document.querySelectorAll('.notice h4')).filter(e => e.checkVisibility()).length"
+    assert browser.evaluate(names) == 0  # on paper
+    browser.call("Emulation.setEmulatedMedia", media="")
+    browser.click(".of-models summary")
+    assert browser.evaluate(names) == 40
 
 
 def test_page_from_a_server_asks_for_nothing_else(browser, page):

@@ -84,6 +84,34 @@ def test_first_version_of_the_paper_comes_with_a_caution():
     assert headline(report_facts([make_run()])) == []
 
 
+def test_equal_notices_of_many_models_are_one_group():
+    def groups(n_models):
+        runs = [
+            make_run(f"net_{i}", dataset, seed=s, n_trials_diverged=3, diverged=i == 1, **changes)
+            for i in range(n_models)
+            for dataset, changes in (("in1k", {}), ("cog_l1", {"n_classes": 24} if i == 2 else {}))
+            for s in constants.SEEDS[: 3 if i == 0 else 4]
+        ]
+        found = report_facts(runs)
+        together = [group for group in found.notice_groups if len(group.notices) > 1]
+        assert sorted(n for g in found.notice_groups for n in [*map(found.notices.index, g.notices)]) == [
+            *range(len(found.notices))
+        ]
+        assert [group.number for group in found.notice_groups] == sorted(
+            g.number for g in found.notice_groups
+        )
+        return found, together
+
+    assert groups(4)[1] == []
+    found, together = groups(5)
+    assert [(group.title, group.first.severity) for group in together] == [
+        ("Missing seeds", "warning"), ("Missing results", "note"), ("Trials that diverged", "note"),
+    ]  # fmt: skip
+    assert all(group.models == tuple(f"net_{i}" for i in range(5)) for group in together)
+    numbers = {group.number for group in found.notice_groups}
+    assert all(number in numbers for _, items in found.alerts for number, _, _ in items)  # targets of links
+
+
 def test_no_own_results():
     found = report_facts([])
     assert found.own_models == () and not found.notices

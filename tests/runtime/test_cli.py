@@ -403,6 +403,17 @@ def test_time_left_leaves_out_what_an_earlier_session_finished(caplog, monkeypat
     ]
 
 
+@pytest.mark.parametrize(
+    ("total", "line"), [(40, "checking: 3 of 40 commands (7 %), 8m13s left"), (None, "checking: 3 commands")]
+)
+def test_a_rate_that_would_be_shown_as_zero_is_left_out(caplog, monkeypatch, total, line):
+    times = [0.0]  # of the start, then 40 s later
+    monkeypatch.setattr("cog.runtime.progress.time.monotonic", lambda: times.pop() if times else 40.0)
+    with caplog.at_level("INFO", logger="cog"), Progress(total, "checking", unit="commands") as progress:
+        progress.update(3)
+    assert [record.message for record in caplog.records] == [line]
+
+
 def test_lines_begin_after_seconds_and_become_rare(caplog, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("cog.runtime.progress.time.monotonic", lambda: now[0])

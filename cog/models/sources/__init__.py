@@ -360,4 +360,14 @@ def find_spec(name: str, folder: Path | None = None) -> ModelSpec | LibraryModel
     """
     if is_library_model(name):
         return SOURCES[name.partition("_")[0]].model(name, folder)
-    return get_spec(find_model(name))
+    full_name = find_model(name)
+    title, _, architecture = full_name.partition("_")
+    libraries = [
+        library for library in nearest(title, SOURCES, cutoff=0.75) if abs(len(library) - len(title)) < 2
+    ]
+    if libraries and title not in {known.partition("_")[0] for known in MODELS}:
+        raise CogError(
+            f"--model {name!r} is not known; did you mean {libraries[0]}_{architecture}? For one of your own, give its "
+            "loader with --model_loader FILE.py:load_my_model"
+        )
+    return get_spec(full_name)

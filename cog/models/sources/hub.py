@@ -7,6 +7,7 @@ which torch.hub downloads.
 
 from __future__ import annotations
 
+import ast
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from cog.errors import CogError, first_line
+from cog.errors import CogError, did_you_mean, first_line
 from cog.models.outputs import features_of
 from cog.models.preprocessing import declared
 from cog.models.sources import LibraryModel
@@ -85,9 +86,23 @@ class HubModel(LibraryModel):
             place = f"; get {links[-1]} and {self.place}" if links and isinstance(error, OSError) else ""
             raise CogError(
                 f"model {self.name}: {self._words(pretrained)} failed with {type(error).__name__}: "
-                f"{first_line(error)}{place}"
+                f"{first_line(error)}{place}{did_you_mean(self._entry, self._entries())}"
             ) from error
         return entry
+
+    def _entries(self) -> list[str]:
+        """Return the functions in the hubconf.py of a local checkout without the given one; empty for repositories."""
+        try:
+            module = ast.parse(Path(self._repository, "hubconf.py").read_bytes())
+        except (OSError, SyntaxError, ValueError):
+            return []
+        names: list[str] = []
+        for node in module.body:
+            if isinstance(node, ast.FunctionDef):
+                names.append(node.name)
+            elif isinstance(node, ast.ImportFrom):
+                names += [alias.asname or alias.name for alias in node.names]
+        return [] if self._entry in names else [name for name in names if not name.startswith("_")]
 
     def _words(self, pretrained: bool) -> str:
         """Return the call of the entry point as text, for messages."""

@@ -20,6 +20,9 @@ from cog.results.ranking import RankSummary
 from cog.results.scores import RUNS, SeedAverage, dataset_key, grouped, natural_key, of_metric
 from cog.results.search_history import FeatureDescription
 
+# Equal notices of more models than this are one card of the page.
+_MANY_MODELS = 4
+
 
 @dataclass(frozen=True, kw_only=True)
 class PageModel(ModelResults):
@@ -106,6 +109,31 @@ class Standing:
 
 
 @dataclass(frozen=True)
+class NoticeGroup:
+    """Notices on one card of the page: one notice, or the equal notices of many models.
+
+    Attributes:
+        number: index of the first notice in ``Facts.notices``.
+        notices: the notices, with the same severity, kind, text and advice.
+        models: labels of their models, each once.
+    """
+
+    number: int
+    notices: tuple[Notice, ...]
+    models: tuple[str, ...]
+
+    @property
+    def first(self) -> Notice:
+        """Return the first notice, which has the severity, text and advice of all."""
+        return self.notices[0]
+
+    @property
+    def title(self) -> str:
+        """Return the title of a single notice, or the name of the kind, since titles have the numbers of one model."""
+        return self.first.title if len(self.notices) == 1 else _capitalized(self.first.kind)
+
+
+@dataclass(frozen=True)
 class Facts:
     """All statements of the report.
 
@@ -165,6 +193,22 @@ class Facts:
         return labels.get(model, model)
 
     @property
+    def notice_groups(self) -> list[NoticeGroup]:
+        """Return the notices in display order, with the equal notices of many models in one group."""
+
+        def content(place: tuple[int, Notice]) -> tuple[str, ...]:
+            notice = place[1]
+            return notice.severity, notice.kind, notice.text, notice.action
+
+        groups = []
+        for equal in grouped(enumerate(self.notices), content).values():
+            together = len({notice.model for _, notice in equal}) > _MANY_MODELS
+            for group in [equal] if together else [[place] for place in equal]:
+                models = dict.fromkeys(self.label_of(notice.model) for _, notice in group if notice.model)
+                groups.append(NoticeGroup(group[0][0], tuple(notice for _, notice in group), tuple(models)))
+        return sorted(groups, key=lambda group: group.number)
+
+    @property
     def alerts(self) -> list[tuple[str, list[tuple[int, str, str]]]]:
         """Return the kinds of problems and warnings for the callout at the top of the page.
 
@@ -179,10 +223,12 @@ class Facts:
         items = []
         for (_, kind), places in kinds.items():
             models = [self.label_of(model) for _, model in places if model]
-            items.append(
-                (places[0][0], kind[0].upper() + kind[1:], some(models) if len(self.own_models) > 1 else "")
-            )
+            items.append((places[0][0], _capitalized(kind), some(models) if len(self.own_models) > 1 else ""))
         return [(next(iter(kinds))[0], items)] if kinds else []
+
+
+def _capitalized(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def collect(

@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
+from cog.errors import some
 from cog.reporting.tables.writers import Note, printable
 from cog.results import uncertainty
 from cog.results.labels import counted, dataset_label, shots_label, shots_title, signed
@@ -51,6 +52,7 @@ def environment() -> jinja2.Environment:
         "shots_label": shots_label,
         "shots_title": shots_title,
         "signed": signed,
+        "some": some,
         "sort_datasets": lambda names: sorted(set(names), key=dataset_key),
         "sort_value": lambda text: f"{float(text):g}" if _NUMBER.fullmatch(text) else "",
         "sort_shots": lambda shots: sorted(shots, key=lambda n: (n == 0, n)),
