@@ -120,7 +120,7 @@ class FeatureFolder(OutputFolder):
     markers = (constants.FEATURES_FILE, METADATA_FILE)
     unfinished = (
         "{resume} holds unfinished work that was made differently ({changed}); give the same settings to continue it, "
-        "or --overwrite to discard it"
+        "or remove this folder to discard it (so does --overwrite, which also replaces complete features)"
     )
     damaged = None
     resume_kind = Shards

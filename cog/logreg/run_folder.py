@@ -50,7 +50,10 @@ class RunFolder(OutputFolder):
     """The folder of one classifier run, see :class:`~cog.runtime.output_folder.OutputFolder`."""
 
     markers = (RESULTS_FILE,)
-    unfinished = "{path} holds unfinished work of a different run ({changed}); add --overwrite to discard it"
+    unfinished = (
+        "{resume} holds unfinished work of a different run ({changed}); remove this folder to discard it (so does "
+        "--overwrite, which also replaces complete runs)"
+    )
     damaged: ClassVar[str | None] = None
     unknown = (
         "{path} holds a run already ({names}); add --overwrite to replace it, or --skip_complete to keep it"

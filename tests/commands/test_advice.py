@@ -1,0 +1,134 @@
+"""The advice at the end of error messages: whoever follows it literally gets on, and loses nothing else.
+
+Each test provokes a message with a real command on the files of :mod:`tiny`, does what the message says, and runs the
+command again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import tiny
+
+from cog.commands import analyze_features, extract_features, finetune, logreg
+from cog.errors import CogError
+from cog.features.shards import Shards
+from cog.logreg.search import TrialJournal
+from cog.runtime.state_file import StateFile
+
+IMAGES = [
+    "FT_EXTRACT.N_WORKERS", "0", "FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "12",
+]  # fmt: skip
+FINETUNE = [
+    "FINETUNE.N_EPOCHS", "2", "FINETUNE.BATCH_SIZE", "4", "FINETUNE.WARMUP_EPOCHS", "0",
+]  # fmt: skip
+
+
+def model(workshop: tiny.Workshop) -> list[str]:
+    return [
+        "--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "birds", "--device", "cpu",
+    ]  # fmt: skip
+
+
+def images(workshop: tiny.Workshop) -> list[str]:
+    loader = f"{workshop.loader}:load_my_model"
+    return [*model(workshop), "--model_loader", loader, "--images_root", str(workshop.birds)]
+
+
+def extract(workshop: tiny.Workshop, *extra: str) -> int:
+    return extract_features.main([*images(workshop), "--split", "train", "test", *extra, *IMAGES])
+
+
+def train(workshop: tiny.Workshop, *extra: str) -> int:
+    short = ["CLF.N_EPOCHS", "2", "CLF.N_TRIALS", "2"]
+    return logreg.main([*model(workshop), "--seeds", "22", "37", *short, *extra])
+
+
+def fine_tune(workshop: tiny.Workshop, *extra: str) -> int:
+    return finetune.main([*images(workshop), *extra, *IMAGES, *FINETUNE])
+
+
+def cluster(workshop: tiny.Workshop, *extra: str) -> int:
+    return analyze_features.main([*model(workshop), "--analysis", "kmeans", "ncm", *extra])
+
+
+def refused(command, workshop: tiny.Workshop, *extra: str) -> str:
+    """Run a command that must be refused, and return its message."""
+    with pytest.raises(CogError) as error:
+        command(workshop, *extra)
+    assert error.value.exit_code == 2
+    return str(error.value)
+
+
+def seed_folder(workshop: tiny.Workshop, seed: int = 22) -> Path:
+    return workshop.models / f"tiny/net/birds/eval_logreg/seed-{seed}"
+
+
+def interrupt(monkeypatch, where, name: str, after: int = 1) -> None:
+    """Let the ``after``-th call of a function do its work, and then end like ^C."""
+    original, calls = getattr(where, name), iter(range(1, 1000))
+
+    def call(*args):
+        original(*args)
+        if next(calls) == after:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(where, name, call)
+
+
+# --- unfinished work of other settings: what is complete stays
+
+
+def unfinished_run(workshop, monkeypatch):
+    train(workshop, "--seeds", "37")
+    with monkeypatch.context() as patch:
+        interrupt(patch, TrialJournal, "append")
+        with pytest.raises(KeyboardInterrupt):
+            train(workshop, "--seeds", "22", "CLF.BATCH_SIZE", "7")
+    return train, seed_folder(workshop), seed_folder(workshop, 37) / "results.json"
+
+
+def unfinished_features(workshop, monkeypatch):
+    extract(workshop, "--overwrite")
+    work = workshop.features("train")
+    shutil.rmtree(work)
+    with monkeypatch.context() as patch:
+        interrupt(patch, Shards, "save")
+        with pytest.raises(KeyboardInterrupt):
+            extract(workshop, "--split", "train", "FT_EXTRACT.SAVE_DTYPE", "float16")
+    return extract, work, workshop.features("test") / "X_Y.pth"
+
+
+def unfinished_clusters(workshop, monkeypatch, *, readable: bool = True):
+    cluster(workshop)
+    work = workshop.models / "tiny/net/birds/analysis_kmeans"
+    shutil.rmtree(work)
+    with monkeypatch.context() as patch:
+        patch.setattr(StateFile, "due", lambda self: True)
+        interrupt(patch, StateFile, "save")
+        with pytest.raises(KeyboardInterrupt):
+            cluster(workshop, "ANALYSIS.KMEANS_K", "2")
+    if not readable:
+        (work / ".resume/identity.json").write_text("{")
+    return cluster, work, work.with_name("analysis_ncm") / "results.json"
+
+
+def unreadable_clusters(workshop, monkeypatch):
+    return unfinished_clusters(workshop, monkeypatch, readable=False)
+
+
+@pytest.mark.parametrize(
+    "begin", [unfinished_run, unfinished_features, unfinished_clusters, unreadable_clusters]
+)
+def test_unfinished_work_can_be_discarded_alone(workshop, monkeypatch, begin):
+    """A command makes many results. ``--overwrite`` would compute the complete ones again, for hours."""
+    command, folder, complete = begin(workshop, monkeypatch)
+    before = complete.stat()
+    message = refused(command, workshop)
+    assert str(folder / ".resume") in message and "remove" in message
+    shutil.rmtree(folder / ".resume")
+    assert command(workshop) == 0
+    assert not (folder / ".resume").exists()
+    assert (complete.stat().st_mtime_ns, complete.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
