@@ -58,6 +58,7 @@ class RunFolder(OutputFolder):
     unknown = (
         "{path} holds a run already ({names}); add --overwrite to replace it, or --skip_complete to keep it"
     )
+    parts = "{path} holds parts of a run ({names}) and no finished one; move them away, or add --overwrite"
 
     #: Whether this run or another one of the command is an interrupted replacement: it has then replaced the complete
     #: runs beside it already.
@@ -117,7 +118,8 @@ class RunFolder(OutputFolder):
             if self.skip_complete and not self.overwrite and self.is_complete():
                 return True
             if (names := self.replaced()) and not self.overwrite:
-                raise CogError(self.unknown.format(path=self.path, names=", ".join(names[:3])))
+                text = self.unknown if self.is_complete() else self.parts
+                raise CogError(text.format(path=self.path, names=", ".join(names[:3])))
             return False
         changed = self.compare(results.get("identity") or {}, self.identity)
         if changed and not self.overwrite:

@@ -132,3 +132,18 @@ def test_unfinished_work_can_be_discarded_alone(workshop, monkeypatch, begin):
     assert command(workshop) == 0
     assert not (folder / ".resume").exists()
     assert (complete.stat().st_mtime_ns, complete.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
+
+
+# --- runs
+
+
+def test_parts_of_a_run_are_not_to_be_kept(workshop, tmp_path):
+    """An interrupted run of the original toolkit; the drivers always give ``--skip_complete``."""
+    folder = seed_folder(workshop)
+    folder.mkdir(parents=True)
+    (folder / "arguments.json").write_text("{}")
+    for flags in ([], ["--skip_complete"]):
+        message = refused(train, workshop, *flags)
+        assert message.endswith("(arguments.json) and no finished one; move them away, or add --overwrite")
+    folder.rename(tmp_path / "aside")
+    assert train(workshop, "--skip_complete") == 0
