@@ -71,9 +71,7 @@ class RunFolder(OutputFolder):
             return None
         data = safe_load.read_json(path, "record of a run")
         if not isinstance(data, dict):
-            raise CogError(
-                f"{path} holds {type(data).__name__}, expected a JSON object; add --overwrite to replace it"
-            )
+            raise CogError(f"{path} holds {type(data).__name__}, expected a JSON object")
         return data
 
     def replaced(self) -> list[str]:
@@ -103,17 +101,21 @@ class RunFolder(OutputFolder):
 
     def holds_result(self) -> bool:
         """Return whether the run is complete and kept; with ``overwrite``, only if an interrupted call finished it."""
-        if self.overwrite and (packed := run_archive.locate(self.path)) is not None:
+        in_folder = (self.path / RESULTS_FILE).is_file()
+        packed = None if in_folder else run_archive.locate(self.path)
+        if packed is not None and self.overwrite:
             raise CogError(
                 f"{self.path} is in {packed.archive.path.name}, where nothing is overwritten; unpack it first "
                 "(bash-scripts/pack.sh ... --unpack)"
             )
         try:
             results = self.results()
-        except CogError:
+        except CogError as error:
             if self.overwrite:
                 return False
-            raise
+            if packed is not None:
+                raise
+            raise CogError(f"{error}; add --overwrite to replace it") from error
         if results is None:
             if self.skip_complete and not self.overwrite and self.is_complete():
                 return True
@@ -123,8 +125,13 @@ class RunFolder(OutputFolder):
             return False
         changed = self.compare(results.get("identity") or {}, self.identity)
         if changed and not self.overwrite:
+            inside = (
+                ""
+                if packed is None
+                else f"unpack {packed.archive.path} (bash-scripts/pack.sh ... --unpack) and "
+            )
             raise CogError(
-                f"{self.path} holds a different run ({'; '.join(changed)}); add --overwrite to replace it"
+                f"{self.path} holds a different run ({'; '.join(changed)}); {inside}add --overwrite to replace it"
             )
         finished = self._is_of(results) or (self.continuing and self.resume.read() is None)
         return not changed and (finished or not self.overwrite)

@@ -6,13 +6,14 @@ command again.
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 import tiny
 
-from cog.commands import analyze_features, extract_features, finetune, logreg
+from cog.commands import analyze_features, extract_features, finetune, logreg, pack
 from cog.errors import CogError
 from cog.features.shards import Shards
 from cog.logreg.search import TrialJournal
@@ -147,3 +148,25 @@ def test_parts_of_a_run_are_not_to_be_kept(workshop, tmp_path):
         assert message.endswith("(arguments.json) and no finished one; move them away, or add --overwrite")
     folder.rename(tmp_path / "aside")
     assert train(workshop, "--skip_complete") == 0
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]"])
+def test_a_damaged_record_is_replaced(workshop, content):
+    train(workshop)
+    record = seed_folder(workshop) / "results.json"
+    record.write_text(content)
+    assert refused(train, workshop).endswith("; add --overwrite to replace it")
+    assert train(workshop, "--overwrite") == 0
+    assert json.loads(record.read_text())["status"] == "complete"
+
+
+def test_a_packed_run_is_unpacked_before_it_is_replaced(workshop):
+    train(workshop)
+    of_root = ["--models_root_dir", str(workshop.models)]
+    assert pack.main(of_root) == 0
+    message = refused(train, workshop, "CLF.BATCH_SIZE", "7")
+    archive = workshop.models / "tiny/net/birds/runs.zip"
+    advice = f"; unpack {archive} (bash-scripts/pack.sh ... --unpack) and add --overwrite to replace it"
+    assert message.endswith(advice)
+    assert pack.main([*of_root, "--unpack"]) == 0
+    assert train(workshop, "CLF.BATCH_SIZE", "7", "--overwrite") == 0
