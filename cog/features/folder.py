@@ -61,6 +61,8 @@ IDENTITY = (
     "limit",
 )
 
+_REPAIR = "remove the file, or restore it from a copy"
+
 # Values of entries that earlier versions did not record.
 _BEFORE = {"decode": "exact", "save_dtype": "float32"}
 
@@ -104,7 +106,8 @@ def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] 
         lines = [os.fsdecode(line) for line in path.read_bytes().split(b"\n")[:-1]]
     if n_rows is not None and len(lines) != n_rows:
         raise CogError(
-            f"{path} names {len(lines)} images, and {features.name} has {n_rows} rows; extract the features again"
+            f"{path} names {len(lines)} images, and {features.name} has {n_rows} rows; extract the features again "
+            "(--overwrite)"
         )
     return lines
 
@@ -149,9 +152,14 @@ class FeatureFolder(OutputFolder):
             of_output: output that is made from the features; it must belong to the same ``--limit`` as the features.
         """
         path = self.path / METADATA_FILE
-        data = files.read_json(path) if path.is_file() else None
+        try:
+            data = files.read_json(path) if path.is_file() else None
+        except CogError as error:
+            if isinstance(error.__cause__, OSError):
+                raise
+            raise CogError(f"{error}; {_REPAIR}") from error
         if not isinstance(data, dict | None):
-            raise CogError(f"{path} holds {type(data).__name__}, expected a JSON object; remove the file")
+            raise CogError(f"{path} holds {type(data).__name__}, expected a JSON object; {_REPAIR}")
         if of_output is not None:
             limit = (data or {}).get("limit", 0)
             paths.require_limit(self.path, limit)

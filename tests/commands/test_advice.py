@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+import torch
 
 from cog.commands import analyze_features, extract_features, finetune, logreg, pack
 from cog.errors import CogError
@@ -170,3 +171,42 @@ def test_a_packed_run_is_unpacked_before_it_is_replaced(workshop):
     assert message.endswith(advice)
     assert pack.main([*of_root, "--unpack"]) == 0
     assert train(workshop, "CLF.BATCH_SIZE", "7", "--overwrite") == 0
+
+
+# --- features
+
+
+def test_damaged_features_are_extracted_again(workshop):
+    """Extraction skips complete features, whatever is in the file: the advice names the flag."""
+    extract(workshop, "--overwrite")
+    file = workshop.features("train") / "X_Y.pth"
+    data = torch.load(file)
+    data["X"][3, 2] = float("nan")
+    torch.save(data, file)
+    for damage in (
+        lambda: None,
+        lambda: file.write_bytes(file.read_bytes()[:-100]),
+        lambda: file.write_bytes(b""),
+    ):
+        damage()
+        assert refused(train, workshop).endswith("again (--overwrite)")
+    assert extract(workshop) == 0, "nothing to do"
+    refused(train, workshop)
+    assert extract(workshop, "--overwrite") == 0
+    assert train(workshop) == 0
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]"])
+def test_a_damaged_description_of_features_is_removed(workshop, content):
+    extract(workshop, "--overwrite")
+    description = workshop.features("train") / "features.json"
+    description.write_text(content)
+    for command in (train, extract, cluster):
+        assert refused(command, workshop).endswith("; remove the file, or restore it from a copy")
+    description.unlink()
+    assert train(workshop) == 0
+    assert cluster(workshop) == 0
+    message = refused(extract, workshop)
+    assert message.endswith("; add --overwrite to replace it, or --skip_complete to keep it")
+    assert extract(workshop, "--skip_complete") == 0
+    assert extract(workshop, "--overwrite") == 0
