@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,27 @@ def test_a_packed_run_is_unpacked_before_it_is_replaced(workshop):
     assert message.endswith(advice)
     assert pack.main([*of_root, "--unpack"]) == 0
     assert train(workshop, "CLF.BATCH_SIZE", "7", "--overwrite") == 0
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+def test_an_archive_that_is_cut_off_is_restored_or_moved_away(workshop, tmp_path, share):
+    """An incomplete copy, in whose middle a ``model.pth`` looks like a whole zip file. No run is trained again."""
+    train(workshop)
+    pack.main(["--models_root_dir", str(workshop.models)])
+    archive = workshop.models / "tiny/net/birds/runs.zip"
+    content = archive.read_bytes()
+    archive.write_bytes(content[: int(share * len(content))])
+    assert refused(train, workshop).endswith("unpack what other programs can read of it and move it away")
+    assert not seed_folder(workshop).exists()
+    archive.write_bytes(content)
+    before = archive.stat().st_mtime_ns
+    assert (
+        train(workshop) == 0 and not seed_folder(workshop).exists() and archive.stat().st_mtime_ns == before
+    )
+    with zipfile.ZipFile(archive) as opened:
+        opened.extractall(archive.parent)
+    archive.rename(tmp_path / "aside.zip")
+    assert train(workshop) == 0, "complete, skipped"
 
 
 # --- features
