@@ -195,6 +195,23 @@ def test_an_archive_that_is_cut_off_is_restored_or_moved_away(workshop, tmp_path
     assert train(workshop) == 0, "complete, skipped"
 
 
+@pytest.mark.parametrize(
+    ("normalized", "advice", "remedy"),
+    [
+        ("False", "lower CLF.LR_INTV or set CLF.NORM_FTS True", ["CLF.NORM_FTS", "True"]),
+        ("True", "lower CLF.LR_INTV", ["CLF.LR_INTV", "(0.1, 1.0)"]),
+    ],
+)
+def test_a_search_without_a_finite_trial(workshop, normalized, advice, remedy):
+    for split in ("train", "test"):
+        x, y = tiny.make_xy(seed=1)
+        tiny.write_features(workshop.features(split), x * 1e20, y)
+    rates = "(0.1, 1.0)" if normalized == "False" else "(1e37, 1e38)"
+    flags = ["CLF.NORM_FTS", normalized, "CLF.LR_INTV", rates]
+    assert refused(train, workshop, *flags).endswith(f"; {advice}")
+    assert train(workshop, *flags, *remedy) == 0
+
+
 # --- features
 
 
