@@ -17,7 +17,9 @@ import torch
 
 from cog.commands import analyze_features, extract_features, finetune, logreg, pack
 from cog.errors import CogError
+from cog.features import extract as extract_module
 from cog.features.shards import Shards
+from cog.finetune import training
 from cog.logreg.search import TrialJournal
 from cog.runtime.state_file import StateFile
 
@@ -50,7 +52,7 @@ def train(workshop: tiny.Workshop, *extra: str) -> int:
 
 
 def fine_tune(workshop: tiny.Workshop, *extra: str) -> int:
-    return finetune.main([*images(workshop), *extra, *IMAGES, *FINETUNE])
+    return finetune.main([*images(workshop), *IMAGES, *FINETUNE, *extra])
 
 
 def cluster(workshop: tiny.Workshop, *extra: str) -> int:
@@ -249,3 +251,58 @@ def test_a_damaged_description_of_features_is_removed(workshop, content):
     assert message.endswith("; add --overwrite to replace it, or --skip_complete to keep it")
     assert extract(workshop, "--skip_complete") == 0
     assert extract(workshop, "--overwrite") == 0
+
+
+# --- lack of memory, values that are not finite
+
+
+def test_memory_that_other_programs_take_during_an_extraction(workshop, monkeypatch):
+    """Other batches would discard the saved rows: the same command comes first."""
+    monkeypatch.setattr(extract_module, "pass_sizes", lambda device, crop, batch_size: (2, 2))
+    passes = iter(range(100))
+
+    def run_out(*args, original=extract_module.to_input, **options):
+        if next(passes) == 3:
+            raise MemoryError
+        return original(*args, **options)
+
+    (workshop.features("train") / "X_Y.pth").unlink()
+    monkeypatch.setattr(extract_module, "to_input", run_out)
+    message = refused(extract, workshop, "--split", "train", "FT_EXTRACT.SHARD_ROWS", "2")
+    assert "; end other programs that use it (the same command then continues), or run this where" in message
+    assert list((workshop.features("train") / ".resume").glob("rows-*.npy"))
+    assert extract(workshop, "--split", "train", "FT_EXTRACT.SHARD_ROWS", "2") == 0
+
+
+def test_lack_of_memory_on_a_cpu_from_the_start(workshop, monkeypatch):
+    """Passes on a CPU have 64 images at most: only a larger batch is to be lowered."""
+
+    def run_out(*args, **options):
+        raise MemoryError
+
+    (workshop.features("train") / "X_Y.pth").unlink()
+    monkeypatch.setattr(extract_module, "to_input", run_out)
+    for size, advice in (("64", "end other programs that use it"), ("128", "lower FT_EXTRACT.BATCH_SIZE")):
+        message = refused(extract, workshop, "--split", "train", "FT_EXTRACT.BATCH_SIZE", size)
+        assert f" at a time; {advice}, or run this where there is more" in message
+
+
+def test_fine_tuning_that_fails_after_an_epoch(workshop, monkeypatch):
+    passes, failures = iter(range(100)), {3: MemoryError(), 5: None}
+
+    def one_pass(*args, original=training._Trainer._one_pass):
+        number = next(passes)
+        if isinstance(failures.get(number), MemoryError):
+            raise MemoryError
+        return original(*args) * (float("nan") if number in failures else 1)
+
+    monkeypatch.setattr(training._Trainer, "_one_pass", one_pass)
+    message = refused(fine_tune, workshop)
+    assert "; end other programs that use it (the same command then continues), lower FINETUNE." in message
+    assert refused(fine_tune, workshop).endswith("diverged; lower FINETUNE.LR")
+    lower = ["FINETUNE.LR", "1e-5"]
+    message = refused(fine_tune, workshop, *lower)
+    folder = workshop.models / "tiny/net/birds/eval_finetune/seed-22/.resume"
+    assert str(folder) in message and "or remove this folder to discard it" in message
+    shutil.rmtree(folder)
+    assert fine_tune(workshop, *lower) == 0
