@@ -15,12 +15,13 @@ import pytest
 import tiny
 import torch
 
-from cog.commands import analyze_features, extract_features, finetune, logreg, pack
+from cog.commands import analyze_features, extract_features, finetune, logreg, pack, study
 from cog.errors import CogError
 from cog.features import extract as extract_module
 from cog.features.shards import Shards
 from cog.finetune import training
 from cog.logreg.search import TrialJournal
+from cog.runtime import cli
 from cog.runtime.state_file import StateFile
 
 IMAGES = [
@@ -212,6 +213,33 @@ def test_a_search_without_a_finite_trial(workshop, normalized, advice, remedy):
     flags = ["CLF.NORM_FTS", normalized, "CLF.LR_INTV", rates]
     assert refused(train, workshop, *flags).endswith(f"; {advice}")
     assert train(workshop, *flags, *remedy) == 0
+
+
+# --- studies
+
+
+@pytest.mark.slow
+def test_a_study_accepts_the_loss_of_images(workshop, capsys):
+    """Flags at the end of a study go to all scripts, and the classifiers have no ``--allow_failures``."""
+    shutil.rmtree(workshop.features("train").parent)
+    (workshop.birds / "train/duck/duck_1.png").write_bytes(b"damaged")
+    argv = [
+        "--models_root_dir", str(workshop.models), "--log_dir", str(workshop.root / "logs"), "--models", "tiny_net",
+        "--model_loader", f"{workshop.loader}:load_my_model", "--images_root", str(workshop.birds), "--datasets",
+        "birds", "--seeds", "1", "--shots", "0", "--stages", "extract", "logreg",
+    ]  # fmt: skip
+    short = ["--device", "cpu", *IMAGES, "CLF.N_EPOCHS", "2", "CLF.N_TRIALS", "1"]
+    with pytest.raises(SystemExit) as ended:
+        cli.run(study.main, [*argv, "--", *short])
+    assert ended.value.code == 3
+    last = capsys.readouterr().err.splitlines()
+    assert any(
+        "once these images are fixed or their loss is accepted (--allow_failures N)" in line for line in last
+    )
+    assert last[-1].endswith('or accept the loss (extract_args="--allow_failures N")')
+    with pytest.raises(SystemExit) as ended:
+        cli.run(study.main, [*argv, "--extract_args=--allow_failures 1", "--", *short])
+    assert ended.value.code == 0
 
 
 # --- features
