@@ -28,7 +28,7 @@ from cog.errors import CogError
 from cog.logreg.settings import Settings
 from cog.results import concept_counts
 from cog.results.ties import TIE_POINTS
-from cog.runtime import files, run_archive, safe_load
+from cog.runtime import atomic_dir, files, run_archive, safe_load
 from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import OutputFolder
 
@@ -119,6 +119,8 @@ class RunFolder(OutputFolder):
         if results is None:
             if self.skip_complete and not self.overwrite and self.is_complete():
                 return True
+            if atomic_dir.is_half_published(self.path):  # a claim finishes that
+                return False
             if (names := self.replaced()) and not self.overwrite:
                 text = self.unknown if self.is_complete() else self.parts
                 raise CogError(text.format(path=self.path, names=", ".join(names[:3])))

@@ -6,7 +6,9 @@ command again.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import zipfile
 from pathlib import Path
@@ -21,7 +23,7 @@ from cog.features import extract as extract_module
 from cog.features.shards import Shards
 from cog.finetune import training
 from cog.logreg.search import TrialJournal
-from cog.runtime import cli
+from cog.runtime import atomic_dir, cli
 from cog.runtime.state_file import StateFile
 
 IMAGES = [
@@ -153,6 +155,25 @@ def test_parts_of_a_run_are_not_to_be_kept(workshop, tmp_path):
         assert message.endswith("(arguments.json) and no finished one; move them away, or add --overwrite")
     folder.rename(tmp_path / "aside")
     assert train(workshop, "--skip_complete") == 0
+
+
+@pytest.mark.parametrize("command", [train, fine_tune])
+def test_a_full_disk_at_the_end(workshop, monkeypatch, capsys, command):
+    """The files of the result that are in place are no parts to be moved away: the same command adds the others."""
+
+    def fill(source, target, original=os.replace):
+        if Path(target).name == "results.json" and not Path(target).parent.name.startswith(".partial-"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic_dir.os, "replace", fill)
+        message = refused(command, workshop)
+    assert "No space left on device; the result is whole in " in message
+    assert message.endswith(", run the same command again")
+    capsys.readouterr()
+    assert command(workshop, "--check") == 0, capsys.readouterr().out
+    assert command(workshop) == 0
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]"])
