@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,9 @@ IDENTITY = (
     "limit",
 )
 
+# Names of the data sets that cog.features.rearranged makes.
+_RESPLIT = re.compile(r"(.+)_split([0-9]+)")
+
 _REPAIR = "remove the file, or restore it from a copy"
 
 # Values of entries that earlier versions did not record.
@@ -69,8 +73,11 @@ _BEFORE = {"decode": "exact", "save_dtype": "float32"}
 
 def no_features(file: Path, split: str = "") -> CogError:
     """Return the error about a missing ``X_Y.pth``, with advice."""
+    dataset = (file if file.name.startswith("features_") else file.parent).parent
     if (file.parent / DELETED_FILE).is_file():
         why = f", deleted by --delete_features of a study ({DELETED_FILE}); run extract_features.py again"
+    elif (of := _RESPLIT.fullmatch(dataset.name)) and (dataset.parent / of[1]).is_dir():
+        why = f"; run python -m cog resplit_features --dataset {of[1]} --split_seed {of[2]} first"
     else:
         why = f"; run extract_features.py first, or check the path{_did_you_mean(file)}"
     return CogError(f"there are no {split} features {file}{why}")  # CogError joins two spaces

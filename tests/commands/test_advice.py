@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from marks import first_quick
 
-from cog.commands import analyze_features, extract_features, finetune, logreg, pack, study
+from cog.commands import analyze_features, extract_features, finetune, logreg, pack, resplit_features, study
 from cog.errors import CogError
 from cog.features import extract as extract_module
 from cog.features.shards import Shards
@@ -176,7 +177,7 @@ def test_a_full_disk_at_the_end(workshop, monkeypatch, capsys, command):
     assert command(workshop) == 0
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]"])
+@pytest.mark.parametrize("content", first_quick(1, ["{", "", "[]"]))
 def test_a_damaged_record_is_replaced(workshop, content):
     train(workshop)
     record = seed_folder(workshop) / "results.json"
@@ -198,7 +199,7 @@ def test_a_packed_run_is_unpacked_before_it_is_replaced(workshop):
     assert train(workshop, "CLF.BATCH_SIZE", "7", "--overwrite") == 0
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+@pytest.mark.parametrize("share", first_quick(1, [0.5, 0.1, 0.99]))
 def test_an_archive_that_is_cut_off_is_restored_or_moved_away(workshop, tmp_path, share):
     """An incomplete copy, in whose middle a ``model.pth`` looks like a whole zip file. No run is trained again."""
     train(workshop)
@@ -286,7 +287,7 @@ def test_damaged_features_are_extracted_again(workshop):
     assert train(workshop) == 0
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]"])
+@pytest.mark.parametrize("content", first_quick(1, ["{", "", "[]"]))
 def test_a_damaged_description_of_features_is_removed(workshop, content):
     extract(workshop, "--overwrite")
     description = workshop.features("train") / "features.json"
@@ -307,7 +308,8 @@ def test_a_damaged_description_of_features_is_removed(workshop, content):
 
 def test_memory_that_other_programs_take_during_an_extraction(workshop, monkeypatch):
     """Other batches would discard the saved rows: the same command comes first."""
-    monkeypatch.setattr(extract_module, "pass_sizes", lambda device, crop, batch_size: (2, 2))
+    monkeypatch.setattr(extract_module, "_MOST_CPU_IMAGES", 2)
+    flags = ["--split", "train", "FT_EXTRACT.SHARD_ROWS", "2", "FT_EXTRACT.BATCH_SIZE", "2"]
     passes = iter(range(100))
 
     def run_out(*args, original=extract_module.to_input, **options):
@@ -317,10 +319,10 @@ def test_memory_that_other_programs_take_during_an_extraction(workshop, monkeypa
 
     (workshop.features("train") / "X_Y.pth").unlink()
     monkeypatch.setattr(extract_module, "to_input", run_out)
-    message = refused(extract, workshop, "--split", "train", "FT_EXTRACT.SHARD_ROWS", "2")
+    message = refused(extract, workshop, *flags)
     assert "; end other programs that use it (the same command then continues), or run this where" in message
     assert list((workshop.features("train") / ".resume").glob("rows-*.npy"))
-    assert extract(workshop, "--split", "train", "FT_EXTRACT.SHARD_ROWS", "2") == 0
+    assert extract(workshop, *flags) == 0
 
 
 def test_lack_of_memory_on_a_cpu_from_the_start(workshop, monkeypatch):
@@ -355,3 +357,19 @@ def test_fine_tuning_that_fails_after_an_epoch(workshop, monkeypatch):
     assert str(folder) in message and "or remove this folder to discard it" in message
     shutil.rmtree(folder)
     assert fine_tune(workshop, *lower) == 0
+
+
+# --- features that another command makes
+
+
+def test_features_of_another_split(workshop):
+    """Extraction under the name of the split would give it the images of the original split."""
+    for file in [*workshop.birds.glob("test/*/*.png")]:
+        file.rename(file.with_name(f"test_{file.name}"))
+    extract(workshop, "--overwrite")
+    split = ["--dataset", "birds_split1"]
+    message = refused(train, workshop, *split)
+    assert message.endswith("; run python -m cog resplit_features --dataset birds --split_seed 1 first")
+    of_model = ["--models_root_dir", str(workshop.models), "--model", "tiny_net"]
+    assert resplit_features.main([*of_model, "--dataset", "birds", "--split_seed", "1"]) == 0
+    assert train(workshop, *split) == 0
