@@ -55,7 +55,7 @@ def class_names(
             if by_label.setdefault(label, folder) != folder:
                 raise CogError(
                     f"label {label} of {dataset} belongs to images of two classes, {by_label[label]} and {folder}; "
-                    "extract the features again"
+                    "extract the features again (--overwrite)"
                 )
         return [
             by_label.get(label, f"{_UNNAMED}{label}")

@@ -180,7 +180,7 @@ def _not_comparable(tested: Tested, other: Tested) -> str:
         )
         return (
             f"the class names of {tested.dataset} are not known for {which}: its test features have no {PATHS_FILE} "
-            f"beside them, unlike those of the other model; extract them again{flag}"
+            f"beside them, unlike those of the other model; extract them again (--overwrite){flag}"
         )
     differences = (
         len(tested.labels) != len(other.labels) and "numbers of test images",

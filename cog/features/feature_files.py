@@ -179,7 +179,12 @@ def _open(path: Path, *, mapped: bool, rounded: bool) -> Any:
         # Rounded features are mapped, too: their conversion to float32 then makes the only copy in memory.
         if mapped or (isinstance(x, torch.Tensor) and x.dtype in ROUNDED and not rounded):
             return data
-    return load_torch(path)
+    try:
+        return load_torch(path)
+    except CogError as error:
+        if not str(error).endswith("complete?"):
+            raise
+        raise CogError(f"{error} Features that were made here: extract them again (--overwrite)") from error
 
 
 def row_norms(x: torch.Tensor) -> torch.Tensor:
@@ -244,7 +249,7 @@ def check_and_normalize_(
         rows = ", ".join(map(str, bad[:5]))
         raise CogError(
             f"{source}: {len(bad)} of {len(x)} rows of X hold NaN or infinite values (rows {rows}"
-            f"{', ...' if len(bad) > 5 else ''}); extract these features again"
+            f"{', ...' if len(bad) > 5 else ''}); extract these features again (--overwrite)"
         )
     if n_zero:
         logger.warning(

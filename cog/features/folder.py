@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,14 +62,22 @@ IDENTITY = (
     "limit",
 )
 
+# Names of the data sets that cog.features.rearranged makes.
+_RESPLIT = re.compile(r"(.+)_split([0-9]+)")
+
+_REPAIR = "remove the file, or restore it from a copy"
+
 # Values of entries that earlier versions did not record.
 _BEFORE = {"decode": "exact", "save_dtype": "float32"}
 
 
 def no_features(file: Path, split: str = "") -> CogError:
     """Return the error about a missing ``X_Y.pth``, with advice."""
+    dataset = (file if file.name.startswith("features_") else file.parent).parent
     if (file.parent / DELETED_FILE).is_file():
         why = f", deleted by --delete_features of a study ({DELETED_FILE}); run extract_features.py again"
+    elif (of := _RESPLIT.fullmatch(dataset.name)) and (dataset.parent / of[1]).is_dir():
+        why = f"; run python -m cog resplit_features --dataset {of[1]} --split_seed {of[2]} first"
     else:
         why = f"; run extract_features.py first, or check the path{_did_you_mean(file)}"
     return CogError(f"there are no {split} features {file}{why}")  # CogError joins two spaces
@@ -104,7 +113,8 @@ def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] 
         lines = [os.fsdecode(line) for line in path.read_bytes().split(b"\n")[:-1]]
     if n_rows is not None and len(lines) != n_rows:
         raise CogError(
-            f"{path} names {len(lines)} images, and {features.name} has {n_rows} rows; extract the features again"
+            f"{path} names {len(lines)} images, and {features.name} has {n_rows} rows; extract the features again "
+            "(--overwrite)"
         )
     return lines
 
@@ -120,7 +130,7 @@ class FeatureFolder(OutputFolder):
     markers = (constants.FEATURES_FILE, METADATA_FILE)
     unfinished = (
         "{resume} holds unfinished work that was made differently ({changed}); give the same settings to continue it, "
-        "or --overwrite to discard it"
+        "or remove this folder to discard it (so does --overwrite, which also replaces complete features)"
     )
     damaged = None
     resume_kind = Shards
@@ -149,9 +159,14 @@ class FeatureFolder(OutputFolder):
             of_output: output that is made from the features; it must belong to the same ``--limit`` as the features.
         """
         path = self.path / METADATA_FILE
-        data = files.read_json(path) if path.is_file() else None
+        try:
+            data = files.read_json(path) if path.is_file() else None
+        except CogError as error:
+            if isinstance(error.__cause__, OSError):
+                raise
+            raise CogError(f"{error}; {_REPAIR}") from error
         if not isinstance(data, dict | None):
-            raise CogError(f"{path} holds {type(data).__name__}, expected a JSON object; remove the file")
+            raise CogError(f"{path} holds {type(data).__name__}, expected a JSON object; {_REPAIR}")
         if of_output is not None:
             limit = (data or {}).get("limit", 0)
             paths.require_limit(self.path, limit)

@@ -178,7 +178,7 @@ def _rows_of_concepts(
         if paths is None:
             raise CogError(
                 f"{source.path / PATHS_FILE} does not exist: it is not known which concept a row shows; extract the "
-                "features again"
+                "features again (--overwrite)"
             )
         rows_here: dict[str, list[int]] = {}
         for row, path in enumerate(paths, start=len(names)):

@@ -80,6 +80,11 @@ def run(plan: ExtractionPlan, jobs: Sequence[ExtractJob]) -> None:
         raise (FailedImagesError if only_images else CogError)(
             f"{len(failed)} of {len(jobs)} extractions failed ({', '.join(job.label for job, _ in failed)}), for the "
             "reasons above; the others are complete, and the same command goes on from here"
+            + (
+                " once these images are fixed or their loss is accepted (--allow_failures N)"
+                if only_images
+                else ""
+            )
         )
 
 

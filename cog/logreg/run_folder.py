@@ -28,7 +28,7 @@ from cog.errors import CogError
 from cog.logreg.settings import Settings
 from cog.results import concept_counts
 from cog.results.ties import TIE_POINTS
-from cog.runtime import files, run_archive, safe_load
+from cog.runtime import atomic_dir, files, run_archive, safe_load
 from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import OutputFolder
 
@@ -50,11 +50,15 @@ class RunFolder(OutputFolder):
     """The folder of one classifier run, see :class:`~cog.runtime.output_folder.OutputFolder`."""
 
     markers = (RESULTS_FILE,)
-    unfinished = "{path} holds unfinished work of a different run ({changed}); add --overwrite to discard it"
+    unfinished = (
+        "{resume} holds unfinished work of a different run ({changed}); remove this folder to discard it (so does "
+        "--overwrite, which also replaces complete runs)"
+    )
     damaged: ClassVar[str | None] = None
     unknown = (
         "{path} holds a run already ({names}); add --overwrite to replace it, or --skip_complete to keep it"
     )
+    parts = "{path} holds parts of a run ({names}) and no finished one; move them away, or add --overwrite"
 
     #: Whether this run or another one of the command is an interrupted replacement: it has then replaced the complete
     #: runs beside it already.
@@ -67,9 +71,7 @@ class RunFolder(OutputFolder):
             return None
         data = safe_load.read_json(path, "record of a run")
         if not isinstance(data, dict):
-            raise CogError(
-                f"{path} holds {type(data).__name__}, expected a JSON object; add --overwrite to replace it"
-            )
+            raise CogError(f"{path} holds {type(data).__name__}, expected a JSON object")
         return data
 
     def replaced(self) -> list[str]:
@@ -99,27 +101,39 @@ class RunFolder(OutputFolder):
 
     def holds_result(self) -> bool:
         """Return whether the run is complete and kept; with ``overwrite``, only if an interrupted call finished it."""
-        if self.overwrite and (packed := run_archive.locate(self.path)) is not None:
+        in_folder = (self.path / RESULTS_FILE).is_file()
+        packed = None if in_folder else run_archive.locate(self.path)
+        if packed is not None and self.overwrite:
             raise CogError(
                 f"{self.path} is in {packed.archive.path.name}, where nothing is overwritten; unpack it first "
                 "(bash-scripts/pack.sh ... --unpack)"
             )
         try:
             results = self.results()
-        except CogError:
+        except CogError as error:
             if self.overwrite:
                 return False
-            raise
+            if packed is not None:
+                raise
+            raise CogError(f"{error}; add --overwrite to replace it") from error
         if results is None:
             if self.skip_complete and not self.overwrite and self.is_complete():
                 return True
+            if atomic_dir.is_half_published(self.path):  # a claim finishes that
+                return False
             if (names := self.replaced()) and not self.overwrite:
-                raise CogError(self.unknown.format(path=self.path, names=", ".join(names[:3])))
+                text = self.unknown if self.is_complete() else self.parts
+                raise CogError(text.format(path=self.path, names=", ".join(names[:3])))
             return False
         changed = self.compare(results.get("identity") or {}, self.identity)
         if changed and not self.overwrite:
+            inside = (
+                ""
+                if packed is None
+                else f"unpack {packed.archive.path} (bash-scripts/pack.sh ... --unpack) and "
+            )
             raise CogError(
-                f"{self.path} holds a different run ({'; '.join(changed)}); add --overwrite to replace it"
+                f"{self.path} holds a different run ({'; '.join(changed)}); {inside}add --overwrite to replace it"
             )
         finished = self._is_of(results) or (self.continuing and self.resume.read() is None)
         return not changed and (finished or not self.overwrite)

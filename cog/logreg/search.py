@@ -257,7 +257,7 @@ class Search:
             rates = [trial.lr for trial in self.trials]
             raise CogError(
                 f"training diverged in all {len(rates)} trials (learning rates {min(rates):.3g} to {max(rates):.3g}); "
-                "lower CLF.LR_INTV or set CLF.NORM_FTS True"
+                f"lower CLF.LR_INTV{'' if self._settings.normalize else ' or set CLF.NORM_FTS True'}"
             )
 
 

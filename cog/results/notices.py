@@ -70,7 +70,7 @@ _KINDS = {
         "warning", "folders that are not counted", "{n} not counted",
         "These look like runs or their parents but could not be read as finished runs, so no score here includes "
         "them.",
-        "Look at the reason of each; finish the run, or move the folder away.",
+        "Look at the reason of each; finish the run, repeat a damaged one with --overwrite, or move the folder away.",
     ),
     "unfinished": Notice(
         "note", "unfinished runs", "{n} not finished yet",

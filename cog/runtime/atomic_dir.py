@@ -87,6 +87,11 @@ def needs_recovery(folder: str | os.PathLike[str]) -> bool:
     return any(name.startswith(LOCK_FILE) for name in names) and live_holder(folder) is None
 
 
+def is_half_published(folder: Path) -> bool:
+    """Return whether :func:`recover` will finish a publication in ``folder``."""
+    return any(_read_note(stage) is not None for stage in folder.glob(f"{STAGE_PREFIX}*"))
+
+
 def recover(folder: str | os.PathLike[str]) -> None:
     """Finish the publications of dead processes in an output folder, and remove their unsealed stages and files.
 

@@ -151,10 +151,13 @@ class OutputFolder(abc.ABC):
     markers: ClassVar[tuple[str, ...]]
     flag: ClassVar[str] = "--output_dir"
     unfinished: ClassVar[str] = (
-        "{resume} holds the beginning of different work ({changed}); run that command again to finish it, or add "
-        "--overwrite to discard it"
+        "{resume} holds the beginning of different work ({changed}); run that command again to finish it, or remove "
+        "this folder to discard it (so does --overwrite, which also replaces complete results)"
     )
-    damaged: ClassVar[str | None] = "{path} holds unreadable leftovers; add --overwrite to discard them"
+    damaged: ClassVar[str | None] = (
+        "{path} holds unreadable leftovers; remove this folder (or add --overwrite, which also replaces complete "
+        "results)"
+    )
     resume_kind: ClassVar[type[ResumeFolder]] = ResumeFolder
 
     def __init__(
@@ -262,9 +265,7 @@ class OutputFolder(abc.ABC):
         changed = self.compare(stored["identity"], identity)
         changed += [f"{key}: {old.get(key)} -> {new[key]}" for key in new if old.get(key) != new[key]]
         if changed and refused:
-            raise CogError(
-                self.unfinished.format(path=self.path, resume=self.resume.path, changed="; ".join(changed))
-            )
+            raise CogError(self.unfinished.format(resume=self.resume.path, changed="; ".join(changed)))
         return changed
 
     def require_writable(self) -> None:

@@ -50,6 +50,9 @@ LARGEST_MEMBER = 1 << 31
 #: Number of archives that stay open: tables and analyses read all runs of one archive before those of the next.
 _OPEN = 16
 
+#: Advice about an archive that cannot be read.
+_REPAIR = "restore it from a copy, or unpack what other programs can read of it and move it away"
+
 #: Head of a zip record: signature, version, flags, method, time, date, CRC-32, sizes, lengths of name and extra field.
 _HEAD = struct.Struct("<4s5H3I2H")
 _STORED_PLAINLY = (b"PK\x03\x04", zipfile.ZIP_STORED)
@@ -80,9 +83,7 @@ class RunArchive:
         except OSError as error:
             raise CogError(f"cannot read {path}: {error.strerror or error}") from error
         except (ValueError, RecursionError, struct.error) as error:
-            raise CogError(
-                f"{path} is not an archive of runs ({error}); if other programs can unpack it, do so and move it away"
-            ) from error
+            raise CogError(f"{path} is not an archive of runs ({error}); {_REPAIR}") from error
 
     def _read_index(self) -> dict[str, Any]:
         """Return the index, the first record, without the directory, whose reading takes ten times as long."""
@@ -111,9 +112,15 @@ class RunArchive:
     def _zip(self) -> zipfile.ZipFile:
         try:
             require_small_directory(self._handle)
-            return zipfile.ZipFile(self._handle)
-        except (OSError, ValueError, UnsafeFileError, zipfile.BadZipFile, NotImplementedError) as error:
-            raise CogError(f"{self.path} is damaged ({error})") from error
+            opened = zipfile.ZipFile(self._handle)
+            # In a file that is cut off, zipfile finds the directory of a model.pth, which is a zip file, too.
+            if opened.infolist()[0].filename != INDEX_FILE:
+                raise ValueError("its end is missing")
+            return opened
+        except (
+            OSError, ValueError, IndexError, UnsafeFileError, zipfile.BadZipFile, NotImplementedError,
+        ) as error:  # fmt: skip
+            raise CogError(f"{self.path} is damaged ({error}); {_REPAIR}") from error
 
     @functools.cached_property
     def members(self) -> Mapping[str, zipfile.ZipInfo]:
@@ -164,9 +171,11 @@ class RunArchive:
             with self._zip.open(info) as handle:
                 content = handle.read(info.file_size + 1)
         except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-            raise CogError(f"{info.filename} in {self.path} is damaged ({error})") from error
+            raise CogError(f"{info.filename} in {self.path} is damaged ({error}); {_REPAIR}") from error
         if len(content) != info.file_size:
-            raise CogError(f"{info.filename} in {self.path} is damaged (it has another size than announced)")
+            raise CogError(
+                f"{info.filename} in {self.path} is damaged (it has another size than announced); {_REPAIR}"
+            )
         return content
 
 

@@ -163,7 +163,7 @@ def run_plan(
             "%d of %d tasks failed%s, for the reasons above; the same command repeats only these%s",
             n_failed, len(tasks), f", {len(summary.skipped)} were not begun" if summary.skipped else "",
             ": first fix the images that cannot be decoded (exit code 3), or accept the loss"
-            " (--allow_failures N)" if images else "",
+            ' (extract_args="--allow_failures N")' if images else "",
         )  # fmt: skip
     if show_results is not None:
         try:

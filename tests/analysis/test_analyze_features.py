@@ -325,7 +325,7 @@ def test_the_beginning_of_other_work_is_refused(models):
     with pytest.raises(CogError, match=r"beginning of different work \(k: 7 -> 0"):
         analyze(models, "--analysis", "kmeans")
     (resume / "identity.json").write_text("{")
-    with pytest.raises(CogError, match="unreadable leftovers; add --overwrite"):
+    with pytest.raises(CogError, match="unreadable leftovers; remove this folder"):
         analyze(models, "--analysis", "kmeans")
     assert analyze(models, "--analysis", "kmeans", "--overwrite") == 0
     assert not resume.exists()

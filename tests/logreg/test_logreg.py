@@ -185,7 +185,7 @@ def test_overwritten_study_of_a_killed_run_does_not_count(feature_folders, tmp_p
     """Files of a run without results.json are not a finished run: refused, and replaced on request."""
     out = tmp_path / "run"
     (out / "final-lr-1.0_wd-1e-06").mkdir(parents=True)
-    with pytest.raises(CogError, match="holds a run already"):
+    with pytest.raises(CogError, match="holds parts of a run"):
         logreg.main(command(feature_folders, out, "--skip_complete"))
     logreg.main(command(feature_folders, out, "--overwrite"))
     assert not (out / "final-lr-1.0_wd-1e-06").exists()

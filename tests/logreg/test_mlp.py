@@ -88,7 +88,13 @@ def test_when_every_trial_diverges(tmp_path):
     """Huge features without normalization: one line, and what to do."""
     x, y = tiny.make_xy(n_per_class=8)
     settings = Settings(
-        seed=22, n_trials=3, n_epochs=3, classifier="mlp_noact", mlp_hidden=8, lr_interval=(1e2, 1e3)
+        seed=22,
+        n_trials=3,
+        n_epochs=3,
+        classifier="mlp_noact",
+        mlp_hidden=8,
+        lr_interval=(1e2, 1e3),
+        normalize=False,
     )
     with pytest.raises(CogError, match="training diverged in all 3 trials .*CLF.NORM_FTS True"):
         sets = [FeatureSet(1e6 * x.clone(), y, "huge") for _ in range(2)]

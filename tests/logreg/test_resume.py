@@ -330,7 +330,7 @@ def test_other_features_of_the_same_size_are_refused(half_done, feature_folders)
     data = torch.load(path, weights_only=True)
     data["X"][7, 3] += 1.0
     torch.save(data, path)
-    with pytest.raises(CogError, match="train_features_sample: .* add --overwrite"):
+    with pytest.raises(CogError, match="train_features_sample: .*; remove this folder"):
         logreg.main(arguments)
 
 

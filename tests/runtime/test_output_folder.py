@@ -190,7 +190,7 @@ def test_a_description_alone_is_no_obstacle(tmp_path):
 def test_unreadable_beginnings(tmp_path):
     interrupted(folder_of(tmp_path), 1)
     (tmp_path / ".resume/identity.json").write_text("{")
-    with pytest.raises(CogError, match="unreadable leftovers; add --overwrite"):
+    with pytest.raises(CogError, match="unreadable leftovers; remove this folder"):
         add_up(folder_of(tmp_path))
     assert add_up(folder_of(tmp_path, overwrite=True)) == 3
 

@@ -1,0 +1,375 @@
+"""The advice at the end of error messages: whoever follows it literally gets on, and loses nothing else.
+
+Each test provokes a message with a real command on the files of :mod:`tiny`, does what the message says, and runs the
+command again.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from marks import first_quick
+
+from cog.commands import analyze_features, extract_features, finetune, logreg, pack, resplit_features, study
+from cog.errors import CogError
+from cog.features import extract as extract_module
+from cog.features.shards import Shards
+from cog.finetune import training
+from cog.logreg.search import TrialJournal
+from cog.runtime import atomic_dir, cli
+from cog.runtime.state_file import StateFile
+
+IMAGES = [
+    "FT_EXTRACT.N_WORKERS", "0", "FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "12",
+]  # fmt: skip
+FINETUNE = [
+    "FINETUNE.N_EPOCHS", "2", "FINETUNE.BATCH_SIZE", "4", "FINETUNE.WARMUP_EPOCHS", "0",
+]  # fmt: skip
+
+
+def model(workshop: tiny.Workshop) -> list[str]:
+    return [
+        "--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "birds", "--device", "cpu",
+    ]  # fmt: skip
+
+
+def images(workshop: tiny.Workshop) -> list[str]:
+    loader = f"{workshop.loader}:load_my_model"
+    return [*model(workshop), "--model_loader", loader, "--images_root", str(workshop.birds)]
+
+
+def extract(workshop: tiny.Workshop, *extra: str) -> int:
+    return extract_features.main([*images(workshop), "--split", "train", "test", *extra, *IMAGES])
+
+
+def train(workshop: tiny.Workshop, *extra: str) -> int:
+    short = ["CLF.N_EPOCHS", "2", "CLF.N_TRIALS", "2"]
+    return logreg.main([*model(workshop), "--seeds", "22", "37", *short, *extra])
+
+
+def fine_tune(workshop: tiny.Workshop, *extra: str) -> int:
+    return finetune.main([*images(workshop), *IMAGES, *FINETUNE, *extra])
+
+
+def cluster(workshop: tiny.Workshop, *extra: str) -> int:
+    return analyze_features.main([*model(workshop), "--analysis", "kmeans", "ncm", *extra])
+
+
+def refused(command, workshop: tiny.Workshop, *extra: str) -> str:
+    """Run a command that must be refused, and return its message."""
+    with pytest.raises(CogError) as error:
+        command(workshop, *extra)
+    assert error.value.exit_code == 2
+    return str(error.value)
+
+
+def seed_folder(workshop: tiny.Workshop, seed: int = 22) -> Path:
+    return workshop.models / f"tiny/net/birds/eval_logreg/seed-{seed}"
+
+
+def interrupt(monkeypatch, where, name: str, after: int = 1) -> None:
+    """Let the ``after``-th call of a function do its work, and then end like ^C."""
+    original, calls = getattr(where, name), iter(range(1, 1000))
+
+    def call(*args):
+        original(*args)
+        if next(calls) == after:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(where, name, call)
+
+
+# --- unfinished work of other settings: what is complete stays
+
+
+def unfinished_run(workshop, monkeypatch):
+    train(workshop, "--seeds", "37")
+    with monkeypatch.context() as patch:
+        interrupt(patch, TrialJournal, "append")
+        with pytest.raises(KeyboardInterrupt):
+            train(workshop, "--seeds", "22", "CLF.BATCH_SIZE", "7")
+    return train, seed_folder(workshop), seed_folder(workshop, 37) / "results.json"
+
+
+def unfinished_features(workshop, monkeypatch):
+    extract(workshop, "--overwrite")
+    work = workshop.features("train")
+    shutil.rmtree(work)
+    with monkeypatch.context() as patch:
+        interrupt(patch, Shards, "save")
+        with pytest.raises(KeyboardInterrupt):
+            extract(workshop, "--split", "train", "FT_EXTRACT.SAVE_DTYPE", "float16")
+    return extract, work, workshop.features("test") / "X_Y.pth"
+
+
+def unfinished_clusters(workshop, monkeypatch, *, readable: bool = True):
+    cluster(workshop)
+    work = workshop.models / "tiny/net/birds/analysis_kmeans"
+    shutil.rmtree(work)
+    with monkeypatch.context() as patch:
+        patch.setattr(StateFile, "due", lambda self: True)
+        interrupt(patch, StateFile, "save")
+        with pytest.raises(KeyboardInterrupt):
+            cluster(workshop, "ANALYSIS.KMEANS_K", "2")
+    if not readable:
+        (work / ".resume/identity.json").write_text("{")
+    return cluster, work, work.with_name("analysis_ncm") / "results.json"
+
+
+def unreadable_clusters(workshop, monkeypatch):
+    return unfinished_clusters(workshop, monkeypatch, readable=False)
+
+
+@pytest.mark.parametrize(
+    "begin", [unfinished_run, unfinished_features, unfinished_clusters, unreadable_clusters]
+)
+def test_unfinished_work_can_be_discarded_alone(workshop, monkeypatch, begin):
+    """A command makes many results. ``--overwrite`` would compute the complete ones again, for hours."""
+    command, folder, complete = begin(workshop, monkeypatch)
+    before = complete.stat()
+    message = refused(command, workshop)
+    assert str(folder / ".resume") in message and "remove" in message
+    shutil.rmtree(folder / ".resume")
+    assert command(workshop) == 0
+    assert not (folder / ".resume").exists()
+    assert (complete.stat().st_mtime_ns, complete.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
+
+
+# --- runs
+
+
+def test_parts_of_a_run_are_not_to_be_kept(workshop, tmp_path):
+    """An interrupted run of the original toolkit; the drivers always give ``--skip_complete``."""
+    folder = seed_folder(workshop)
+    folder.mkdir(parents=True)
+    (folder / "arguments.json").write_text("{}")
+    for flags in ([], ["--skip_complete"]):
+        message = refused(train, workshop, *flags)
+        assert message.endswith("(arguments.json) and no finished one; move them away, or add --overwrite")
+    folder.rename(tmp_path / "aside")
+    assert train(workshop, "--skip_complete") == 0
+
+
+@pytest.mark.parametrize("command", [train, fine_tune])
+def test_a_full_disk_at_the_end(workshop, monkeypatch, capsys, command):
+    """The files of the result that are in place are no parts to be moved away: the same command adds the others."""
+
+    def fill(source, target, original=os.replace):
+        if Path(target).name == "results.json" and not Path(target).parent.name.startswith(".partial-"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic_dir.os, "replace", fill)
+        message = refused(command, workshop)
+    assert "No space left on device; the result is whole in " in message
+    assert message.endswith(", run the same command again")
+    capsys.readouterr()
+    assert command(workshop, "--check") == 0, capsys.readouterr().out
+    assert command(workshop) == 0
+
+
+@pytest.mark.parametrize("content", first_quick(1, ["{", "", "[]"]))
+def test_a_damaged_record_is_replaced(workshop, content):
+    train(workshop)
+    record = seed_folder(workshop) / "results.json"
+    record.write_text(content)
+    assert refused(train, workshop).endswith("; add --overwrite to replace it")
+    assert train(workshop, "--overwrite") == 0
+    assert json.loads(record.read_text())["status"] == "complete"
+
+
+def test_a_packed_run_is_unpacked_before_it_is_replaced(workshop):
+    train(workshop)
+    of_root = ["--models_root_dir", str(workshop.models)]
+    assert pack.main(of_root) == 0
+    message = refused(train, workshop, "CLF.BATCH_SIZE", "7")
+    archive = workshop.models / "tiny/net/birds/runs.zip"
+    advice = f"; unpack {archive} (bash-scripts/pack.sh ... --unpack) and add --overwrite to replace it"
+    assert message.endswith(advice)
+    assert pack.main([*of_root, "--unpack"]) == 0
+    assert train(workshop, "CLF.BATCH_SIZE", "7", "--overwrite") == 0
+
+
+@pytest.mark.parametrize("share", first_quick(1, [0.5, 0.1, 0.99]))
+def test_an_archive_that_is_cut_off_is_restored_or_moved_away(workshop, tmp_path, share):
+    """An incomplete copy, in whose middle a ``model.pth`` looks like a whole zip file. No run is trained again."""
+    train(workshop)
+    pack.main(["--models_root_dir", str(workshop.models)])
+    archive = workshop.models / "tiny/net/birds/runs.zip"
+    content = archive.read_bytes()
+    archive.write_bytes(content[: int(share * len(content))])
+    assert refused(train, workshop).endswith("unpack what other programs can read of it and move it away")
+    assert not seed_folder(workshop).exists()
+    archive.write_bytes(content)
+    before = archive.stat().st_mtime_ns
+    assert (
+        train(workshop) == 0 and not seed_folder(workshop).exists() and archive.stat().st_mtime_ns == before
+    )
+    with zipfile.ZipFile(archive) as opened:
+        opened.extractall(archive.parent)
+    archive.rename(tmp_path / "aside.zip")
+    assert train(workshop) == 0, "complete, skipped"
+
+
+@pytest.mark.parametrize(
+    ("normalized", "advice", "remedy"),
+    [
+        ("False", "lower CLF.LR_INTV or set CLF.NORM_FTS True", ["CLF.NORM_FTS", "True"]),
+        ("True", "lower CLF.LR_INTV", ["CLF.LR_INTV", "(0.1, 1.0)"]),
+    ],
+)
+def test_a_search_without_a_finite_trial(workshop, normalized, advice, remedy):
+    for split in ("train", "test"):
+        x, y = tiny.make_xy(seed=1)
+        tiny.write_features(workshop.features(split), x * 1e20, y)
+    rates = "(0.1, 1.0)" if normalized == "False" else "(1e37, 1e38)"
+    flags = ["CLF.NORM_FTS", normalized, "CLF.LR_INTV", rates]
+    assert refused(train, workshop, *flags).endswith(f"; {advice}")
+    assert train(workshop, *flags, *remedy) == 0
+
+
+# --- studies
+
+
+@pytest.mark.slow
+def test_a_study_accepts_the_loss_of_images(workshop, capsys):
+    """Flags at the end of a study go to all scripts, and the classifiers have no ``--allow_failures``."""
+    shutil.rmtree(workshop.features("train").parent)
+    (workshop.birds / "train/duck/duck_1.png").write_bytes(b"damaged")
+    argv = [
+        "--models_root_dir", str(workshop.models), "--log_dir", str(workshop.root / "logs"), "--models", "tiny_net",
+        "--model_loader", f"{workshop.loader}:load_my_model", "--images_root", str(workshop.birds), "--datasets",
+        "birds", "--seeds", "1", "--shots", "0", "--stages", "extract", "logreg",
+    ]  # fmt: skip
+    short = ["--device", "cpu", *IMAGES, "CLF.N_EPOCHS", "2", "CLF.N_TRIALS", "1"]
+    with pytest.raises(SystemExit) as ended:
+        cli.run(study.main, [*argv, "--", *short])
+    assert ended.value.code == 3
+    last = capsys.readouterr().err.splitlines()
+    assert any(
+        "once these images are fixed or their loss is accepted (--allow_failures N)" in line for line in last
+    )
+    assert last[-1].endswith('or accept the loss (extract_args="--allow_failures N")')
+    with pytest.raises(SystemExit) as ended:
+        cli.run(study.main, [*argv, "--extract_args=--allow_failures 1", "--", *short])
+    assert ended.value.code == 0
+
+
+# --- features
+
+
+def test_damaged_features_are_extracted_again(workshop):
+    """Extraction skips complete features, whatever is in the file: the advice names the flag."""
+    extract(workshop, "--overwrite")
+    file = workshop.features("train") / "X_Y.pth"
+    data = torch.load(file)
+    data["X"][3, 2] = float("nan")
+    torch.save(data, file)
+    for damage in (
+        lambda: None,
+        lambda: file.write_bytes(file.read_bytes()[:-100]),
+        lambda: file.write_bytes(b""),
+    ):
+        damage()
+        assert refused(train, workshop).endswith("again (--overwrite)")
+    assert extract(workshop) == 0, "nothing to do"
+    refused(train, workshop)
+    assert extract(workshop, "--overwrite") == 0
+    assert train(workshop) == 0
+
+
+@pytest.mark.parametrize("content", first_quick(1, ["{", "", "[]"]))
+def test_a_damaged_description_of_features_is_removed(workshop, content):
+    extract(workshop, "--overwrite")
+    description = workshop.features("train") / "features.json"
+    description.write_text(content)
+    for command in (train, extract, cluster):
+        assert refused(command, workshop).endswith("; remove the file, or restore it from a copy")
+    description.unlink()
+    assert train(workshop) == 0
+    assert cluster(workshop) == 0
+    message = refused(extract, workshop)
+    assert message.endswith("; add --overwrite to replace it, or --skip_complete to keep it")
+    assert extract(workshop, "--skip_complete") == 0
+    assert extract(workshop, "--overwrite") == 0
+
+
+# --- lack of memory, values that are not finite
+
+
+def test_memory_that_other_programs_take_during_an_extraction(workshop, monkeypatch):
+    """Other batches would discard the saved rows: the same command comes first."""
+    monkeypatch.setattr(extract_module, "_MOST_CPU_IMAGES", 2)
+    flags = ["--split", "train", "FT_EXTRACT.SHARD_ROWS", "2", "FT_EXTRACT.BATCH_SIZE", "2"]
+    passes = iter(range(100))
+
+    def run_out(*args, original=extract_module.to_input, **options):
+        if next(passes) == 3:
+            raise MemoryError
+        return original(*args, **options)
+
+    (workshop.features("train") / "X_Y.pth").unlink()
+    monkeypatch.setattr(extract_module, "to_input", run_out)
+    message = refused(extract, workshop, *flags)
+    assert "; end other programs that use it (the same command then continues), or run this where" in message
+    assert list((workshop.features("train") / ".resume").glob("rows-*.npy"))
+    assert extract(workshop, *flags) == 0
+
+
+def test_lack_of_memory_on_a_cpu_from_the_start(workshop, monkeypatch):
+    """Passes on a CPU have 64 images at most: only a larger batch is to be lowered."""
+
+    def run_out(*args, **options):
+        raise MemoryError
+
+    (workshop.features("train") / "X_Y.pth").unlink()
+    monkeypatch.setattr(extract_module, "to_input", run_out)
+    for size, advice in (("64", "end other programs that use it"), ("128", "lower FT_EXTRACT.BATCH_SIZE")):
+        message = refused(extract, workshop, "--split", "train", "FT_EXTRACT.BATCH_SIZE", size)
+        assert f" at a time; {advice}, or run this where there is more" in message
+
+
+def test_fine_tuning_that_fails_after_an_epoch(workshop, monkeypatch):
+    passes, failures = iter(range(100)), {3: MemoryError(), 5: None}
+
+    def one_pass(*args, original=training._Trainer._one_pass):
+        number = next(passes)
+        if isinstance(failures.get(number), MemoryError):
+            raise MemoryError
+        return original(*args) * (float("nan") if number in failures else 1)
+
+    monkeypatch.setattr(training._Trainer, "_one_pass", one_pass)
+    message = refused(fine_tune, workshop)
+    assert "; end other programs that use it (the same command then continues), lower FINETUNE." in message
+    assert refused(fine_tune, workshop).endswith("diverged; lower FINETUNE.LR")
+    lower = ["FINETUNE.LR", "1e-5"]
+    message = refused(fine_tune, workshop, *lower)
+    folder = workshop.models / "tiny/net/birds/eval_finetune/seed-22/.resume"
+    assert str(folder) in message and "or remove this folder to discard it" in message
+    shutil.rmtree(folder)
+    assert fine_tune(workshop, *lower) == 0
+
+
+# --- features that another command makes
+
+
+def test_features_of_another_split(workshop):
+    """Extraction under the name of the split would give it the images of the original split."""
+    for file in [*workshop.birds.glob("test/*/*.png")]:
+        file.rename(file.with_name(f"test_{file.name}"))
+    extract(workshop, "--overwrite")
+    split = ["--dataset", "birds_split1"]
+    message = refused(train, workshop, *split)
+    assert message.endswith("; run python -m cog resplit_features --dataset birds --split_seed 1 first")
+    of_model = ["--models_root_dir", str(workshop.models), "--model", "tiny_net"]
+    assert resplit_features.main([*of_model, "--dataset", "birds", "--split_seed", "1"]) == 0
+    assert train(workshop, *split) == 0
