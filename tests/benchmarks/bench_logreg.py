@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
 import subprocess
 import sys
@@ -34,6 +33,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent.parent), str(HERE)]
 
 import plain_logreg
+from bench_analysis import status
 
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
@@ -106,7 +106,6 @@ class Parts:
     def __init__(self, case: str, precisions: list[str]) -> None:
         n, _, _, self.n_classes, n_shot = CASES[case]
         train, test = feature_sets(case)
-        settings = Settings(seed=SEED, n_shot=n_shot)
         rows, val = feature_files.split_train_val(
             train.y, val_frac=0.2, rng=random_streams.numpy_rng(SEED, "split")
         )
@@ -114,31 +113,26 @@ class Parts:
         if n_shot:
             rng = random_streams.numpy_rng(SEED, "draw", stage="search", n_shot=n_shot)
             rows = feature_files.draw_few_shot(train.y, rows, n_shot=n_shot, rng=rng)[0]
+            rng = random_streams.numpy_rng(SEED, "draw", stage="final", n_shot=n_shot)
             everything = feature_files.draw_few_shot(train.y, everything, n_shot=n_shot, rng=rng)[0]
         self.rows, self.val, self.everything = rows, val, everything
-        self.settings = settings
-        self.plain_train = train.x[rows], train.y[rows]
-        self.plain_val = train.x[val], train.y[val]
-        self.plain_final = train.x[everything], train.y[everything]
-        self.plain_test = test.x, test.y
+        self.plain_data = {
+            "search": ((train.x[rows], train.y[rows]), (train.x[val], train.y[val])),
+            "final": ((train.x[everything], train.y[everything]), (test.x, test.y)),
+        }
         self.engines = {}
         for precision in precisions:
             engine = Engine(torch.device("cpu"), precision)
             sets = (FeatureSet(one.x.clone(), one.y, case) for one in (train, test))
             self.engines[precision] = engine, prepare(*sets, engine)
 
-    def scaled_settings(self, epochs: int) -> Settings:
-        return Settings(seed=SEED, n_epochs=epochs, batch_size=BATCH)
-
     def plain(self, stage: str, epochs: int) -> None:
-        train, test = (
-            (self.plain_train, self.plain_val) if stage == "search" else (self.plain_final, self.plain_test)
-        )
-        plain_logreg.fit(train, test, n_classes=self.n_classes, lr=10.0, wd=1e-6, n_epochs=epochs)
+        data = self.plain_data[stage]
+        plain_logreg.fit(*data, n_classes=self.n_classes, lr=10.0, wd=1e-6, n_epochs=epochs)
 
     def ours(self, precision: str, what: str, epochs: int) -> None:
         engine, data = self.engines[precision]
-        settings = self.scaled_settings(epochs)
+        settings = Settings(seed=SEED, n_epochs=epochs, batch_size=BATCH)
         if what == "final":
             engine.fit(data, TrainSpec(self.everything, [(10.0, 1e-6)], 1, 2, record=True), settings)
             return
@@ -216,46 +210,25 @@ def scaled(case: str, precisions: list[str], repeats: int, *, batched: bool) -> 
 
 def whole(case: str, precisions: list[str]) -> None:
     """Run the whole protocol of both sides and print times and accuracies."""
-    n_shot = CASES[case][4]
-    train, test = feature_sets(case)
+    parts, n_classes = Parts(case, precisions), CASES[case][3]
     start = time.perf_counter()
     suggestions = search.Search(Settings(seed=SEED, n_trials=TRIALS))
-    rows, val = feature_files.split_train_val(
-        train.y, val_frac=0.2, rng=random_streams.numpy_rng(SEED, "split")
-    )
-    if n_shot:
-        rng = random_streams.numpy_rng(SEED, "draw", stage="search", n_shot=n_shot)
-        rows = feature_files.draw_few_shot(train.y, rows, n_shot=n_shot, rng=rng)[0]
-    part, held_out = (train.x[rows], train.y[rows]), (train.x[val], train.y[val])
     while pairs := suggestions.ask():
         results = []
         for lr, wd in pairs:
-            _, logs = plain_logreg.fit(
-                part, held_out, n_classes=CASES[case][3], lr=lr, wd=wd, n_epochs=EPOCHS
-            )
+            _, logs = plain_logreg.fit(*parts.plain_data["search"], n_classes=n_classes, lr=lr, wd=wd)
             results.append(search.Result(logs["test/top1"][-1], False, 0.0))
         suggestions.tell(results)
     best = suggestions.best
-    everything = torch.arange(len(train))
-    if n_shot:
-        rng = random_streams.numpy_rng(SEED, "draw", stage="final", n_shot=n_shot)
-        everything = feature_files.draw_few_shot(train.y, everything, n_shot=n_shot, rng=rng)[0]
-    _, logs = plain_logreg.fit(
-        (train.x[everything], train.y[everything]), (test.x, test.y), n_classes=CASES[case][3],
-        lr=best.lr, wd=best.wd, n_epochs=EPOCHS,
-    )  # fmt: skip
+    _, logs = plain_logreg.fit(*parts.plain_data["final"], n_classes=n_classes, lr=best.lr, wd=best.wd)
     plain = time.perf_counter() - start
     print(
         f"{case}: plain {plain:.1f} s, validation {best.val_top1:.2f}, test {logs['test/top1'][-1]:.2f}",
         flush=True,
     )
-    for precision in precisions:
-        engine = Engine(torch.device("cpu"), precision)
-        copy = FeatureSet(train.x.clone(), train.y, case)
+    for precision, (engine, data) in parts.engines.items():
         start = time.perf_counter()
-        test_copy = FeatureSet(test.x.clone(), test.y, case)
-        settings = Settings(seed=SEED, n_shot=n_shot)
-        result = protocol.run_protocol(prepare(copy, test_copy, engine), settings, engine)
+        result = protocol.run_protocol(data, Settings(seed=SEED, n_shot=CASES[case][4]), engine)
         seconds = time.perf_counter() - start
         print(
             f"{case}: {precision} {seconds:.1f} s, validation {result.search.best.val_top1:.2f}, test "
@@ -304,13 +277,6 @@ def study(case: str, precisions: list[str], repeats: int, epochs: int, *, batche
         print(
             f"{case} study  {precision}  ratio {statistics.median(ratios):.2f} ({epochs} epochs)", flush=True
         )
-
-
-def status(field: str) -> int:
-    """Return an entry of ``/proc/self/status`` in bytes."""
-    found = re.search(rf"^{field}:\s*(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024
 
 
 def memory(case: str, side: str) -> None:
