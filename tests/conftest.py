@@ -206,7 +206,7 @@ def bash(repository, warm_python):
         return subprocess.run(
             ["bash", str(repository / "bash-scripts" / script), *arguments],
             env={**os.environ, "COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1", **environment},
-            capture_output=True, text=True, timeout=1200, check=False,
+            capture_output=True, text=True, timeout=3600, check=False,
         )  # fmt: skip
 
     return run

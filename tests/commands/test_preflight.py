@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import tarfile
 import types
 
+import archive_forms
 import pytest
 import tiny
+import torch
 
 from cog.commands import analyze_features, build_levels, extract_features, logreg, print_results
 from cog.errors import CogError
@@ -64,8 +65,7 @@ def test_extraction_that_can_start(check, workshop):
 
 
 def test_missing_images_are_counted(check, workshop):
-    names = sorted(path for path in workshop.in21k.rglob("*.JPEG"))
-    first = names[0]
+    first = min(workshop.in21k.rglob("*.JPEG"))
     first.unlink()
     found = check(extract_features.main, *level(workshop))
     assert len(found.problems) == 1
@@ -134,13 +134,10 @@ def test_disk_and_memory(check, workshop, monkeypatch):
     monkeypatch.setattr(machine_checks, "available_memory", lambda: 10**6)
     found = check(logreg.main, *classifier(workshop, workshop.root / "out"))
     assert "make room for" in found.problems[0]
-    argv = list(level(workshop))
-    argv[1] = "sup_resnet50"
+    argv = list(level(workshop, "--model", "sup_resnet50"))
     at = argv.index("--model_loader")
     del argv[at : at + 2]
-    folder = workshop.models / "sup/resnet50"
-    folder.mkdir(parents=True)
-    shutil.copy(workshop.models / "tiny/net/model.ckpt", folder / "model.ckpt")
+    shutil.copytree(workshop.models / "tiny/net", workshop.models / "sup/resnet50")
     found = check(extract_features.main, *argv)
     assert any("make room for" in line for line in found.problems)
     assert "run it where there is more" in found.text
@@ -183,22 +180,23 @@ def test_states_of_runs(check, workshop, tmp_path):
         assert "is being written by" in check(logreg.main, *argv).problems[0]
 
 
-def test_features_that_do_not_fit_together(check, workshop, tmp_path):
-    import torch
+@pytest.mark.parametrize(
+    ("x", "y", "words"),
+    [
+        (torch.ones(30, 5), torch.arange(30) % 3, "5"),
+        (torch.ones(30, 8), torch.arange(30) % 3 + 7, "have no training features"),
+        (torch.ones(30, 8), torch.arange(30.0) % 3, "whole-number"),
+        (torch.ones(3, 8), torch.arange(30) % 3, "shape"),
+    ],
+    ids=["other dimensions", "other classes", "labels with a fraction", "fewer rows than labels"],
+)
+def test_features_that_do_not_fit_together(check, workshop, tmp_path, x, y, words):
+    tiny.write_features(workshop.models / "tiny/net/birds/features_test", x, y)
+    assert words in check(logreg.main, *classifier(workshop, tmp_path / "out")).problems[0]
 
-    folder = workshop.models / "tiny/net/birds/features_test"
-    tiny.write_features(folder, dim=5)
-    assert "5" in check(logreg.main, *classifier(workshop, tmp_path / "out")).problems[0]
-    x, y = tiny.make_xy()
-    tiny.write_features(folder, x, y + 7)
-    assert (
-        "have no training features" in check(logreg.main, *classifier(workshop, tmp_path / "out")).problems[0]
-    )
-    tiny.write_features(folder, x, y.float())
-    assert "whole-number" in check(logreg.main, *classifier(workshop, tmp_path / "out")).problems[0]
-    torch.save({"X": x[:3], "Y": y}, folder / "X_Y.pth")
-    assert "shape" in check(logreg.main, *classifier(workshop, tmp_path / "out")).problems[0]
-    (folder / "X_Y.pth").write_bytes(b"PK\x03\x04")
+
+def test_features_that_cannot_be_read(check, workshop, tmp_path):
+    (workshop.models / "tiny/net/birds/features_test/X_Y.pth").write_bytes(b"PK\x03\x04")
     assert check(logreg.main, *classifier(workshop, tmp_path / "out")).code == 2
 
 
@@ -216,10 +214,8 @@ def test_variants_that_there_are_too_few_images_for(check, tmp_path, pairs, word
         tiny.write_features(tmp_path / f"tiny/net/birds/features_{split}", x, y)
     here = types.SimpleNamespace(models=tmp_path)
     assert words in check(logreg.main, *classifier(here, tmp_path / "out", *pairs)).problems[0]
-    assert (
-        check(logreg.main, *classifier(here, tmp_path / "out", "CLF.PCA_DIM", 5, "CLF.MAX_PER_CLASS", 2)).code
-        == 0
-    )
+    enough = classifier(here, tmp_path / "out", "CLF.PCA_DIM", 5, "CLF.MAX_PER_CLASS", 2)
+    assert check(logreg.main, *enough).code == 0
 
 
 def test_what_a_network_takes_on_the_disk(check, workshop, tmp_path, monkeypatch):
@@ -231,8 +227,15 @@ def test_what_a_network_takes_on_the_disk(check, workshop, tmp_path, monkeypatch
 
 def test_analyses(check, workshop):
     argv = (
-        "--models_root_dir", workshop.models, "--model", "tiny_net", "--dataset", "birds", "--analysis", "ncm",
-    )  # fmt: skip
+        "--models_root_dir",
+        workshop.models,
+        "--model",
+        "tiny_net",
+        "--dataset",
+        "birds",
+        "--analysis",
+        "ncm",
+    )
     found = check(analyze_features.main, *argv)
     assert found.code == 0 and "analysis_ncm" in found.text
     assert analyze_features.main([*map(str, argv), "--device", "cpu"]) == 0
@@ -243,49 +246,28 @@ def test_analyses(check, workshop):
 
 def test_results(check, tmp_path, workshop):
     assert "no finished run" in check(print_results.main, "--models_root_dir", workshop.models).problems[0]
-    argv = classifier(
-        workshop,
-        workshop.models / "tiny/net/birds/eval_logreg",
-        "--seeds",
-        1,
-        "CLF.N_TRIALS",
-        2,
-        "CLF.N_EPOCHS",
-        2,
-    )
+    root = ("--models_root_dir", workshop.models)
+    runs = workshop.models / "tiny/net/birds/eval_logreg"
+    argv = classifier(workshop, runs, "--seeds", 1, "CLF.N_TRIALS", 2, "CLF.N_EPOCHS", 2)
     assert logreg.main([*map(str, argv)]) == 0
-    found = check(
-        print_results.main, "--models_root_dir", workshop.models, "--report", tmp_path / "report.html"
-    )
+    found = check(print_results.main, *root, "--report", tmp_path / "report.html")
     assert found.code == 0 and "1 runs" in found.text
-    found = check(print_results.main, "--models_root_dir", workshop.models, "--baseline", "other_net")
+    found = check(print_results.main, *root, "--baseline", "other_net")
     assert "--baseline other_net" in found.problems[0]
 
 
 @pytest.mark.slow
 def test_levels(check, tmp_path, workshop, shared_dir):
     counts = shared_dir / "imagenet21k/fall11_image_counts.csv"
-    found = check(build_levels.main, "--image_counts", counts, "--output_dir", tmp_path / "levels")
+    output = ("--output_dir", tmp_path / "levels")
+    found = check(build_levels.main, "--image_counts", counts, *output)
     assert found.code == 0 and "concepts with" in found.text
-    found = check(
-        build_levels.main, "--imagenet_images_root", tmp_path / "nowhere", "--output_dir", tmp_path / "levels"
-    )
+    found = check(build_levels.main, "--imagenet_images_root", tmp_path / "nowhere", *output)
     assert "does not exist" in found.problems[0]
 
 
 # ------------------------------------------------------------------------------------------------------------
 # Other forms than folders of synsets
-
-
-def processed(workshop, tmp_path):
-    """The synset folders in two parts, as the processed release has them."""
-    root = tmp_path / "winter21"
-    for folder in workshop.in21k.iterdir():
-        for index, path in enumerate(sorted(folder.iterdir())):
-            part = root / ("imagenet21k_train" if index else "imagenet21k_val") / folder.name
-            part.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, part)
-    return root
 
 
 def with_root(argv, root):
@@ -296,7 +278,8 @@ def with_root(argv, root):
 
 @pytest.mark.slow
 def test_processed_layout_is_read_as_it_is(check, workshop, tmp_path):
-    root = processed(workshop, tmp_path)
+    root = tmp_path / "winter21"
+    archive_forms.winter_parts(workshop.in21k, root)
     for images in (workshop.in21k, root):
         argv = with_root(level(workshop), images)
         assert check(extract_features.main, *argv).problems == []
@@ -309,14 +292,11 @@ def test_processed_layout_is_read_as_it_is(check, workshop, tmp_path):
 def test_tar_files_are_read_and_missing_images_named(check, workshop, tmp_path):
     root, wnid = tmp_path / "tars", tiny.WNIDS[0]
     root.mkdir()
-    for folder in workshop.in21k.iterdir():
-        with tarfile.open(root / f"{folder.name}.tar", "w") as tar:
-            for path in sorted(folder.iterdir()):
-                tar.add(path, path.name)
+    archive_forms.tar_per_class(workshop.in21k, root)
     argv = with_root(level(workshop), root)
     assert check(extract_features.main, *argv).problems == []
-    with tarfile.open(root / f"{wnid}.tar", "w") as tar:
-        tar.add(workshop.in21k / f"{wnid}/{wnid}_0.JPEG", f"{wnid}_0.JPEG")
+    first = workshop.in21k / f"{wnid}/{wnid}_0.JPEG"
+    (root / f"{wnid}.tar").write_bytes(archive_forms.tar_bytes([(first.name, first.read_bytes())]))
     in_folders = tmp_path / "folders"
     shutil.copytree(workshop.in21k, in_folders)
     for index in (1, 2):
@@ -332,15 +312,13 @@ def test_an_unusable_archive_hides_nothing(check, workshop, tmp_path):
     tiny.write_levels_file(workshop.levels_file, [concepts])
     root = tmp_path / "tars"
     root.mkdir()
-    for folder in workshop.in21k.iterdir():
-        with tarfile.open(root / f"{folder.name}.tar", "w") as tar:
-            for path in sorted(folder.iterdir())[2 * (folder.name == short) :]:
-                tar.add(path, path.name)
+    archive_forms.tar_per_class(workshop.in21k, root)
     (root / f"{broken}.tar").write_bytes(b"<html>login</html>" * 100)
     (root / f"{absent}.tar").unlink()
-    with tarfile.open(root / f"{hollow}.tar", "w") as tar:
-        for path in (workshop.in21k / hollow).iterdir():
-            tar.addfile(tarfile.TarInfo(path.name))
+    *_, last = sorted((workshop.in21k / short).iterdir())
+    (root / f"{short}.tar").write_bytes(archive_forms.tar_bytes([(last.name, last.read_bytes())]))
+    empty_images = [(path.name, b"") for path in (workshop.in21k / hollow).iterdir()]
+    (root / f"{hollow}.tar").write_bytes(archive_forms.tar_bytes(empty_images))
     argv = with_root(level(workshop), root)
     problems = check(extract_features.main, *argv).problems
     for words, n_lines in (
@@ -355,14 +333,10 @@ def test_an_unusable_archive_hides_nothing(check, workshop, tmp_path):
         extract_features.main([*map(str, argv), "--device", "cpu"])
 
 
-def test_compressed_tar_files_are_explained(check, workshop, tmp_path):
-    root = tmp_path / "tars"
-    root.mkdir()
-    (root / "winter21_whole.tar.gz").touch()
-    found = check(extract_features.main, *with_root(level(workshop), root))
-    assert "gunzip" in found.problems[0] and "winter21_whole.tar.gz" in found.problems[0]
-
-
-def test_folder_above(check, workshop):
+def test_roots_of_other_forms_are_explained(check, workshop, tmp_path):
     found = check(extract_features.main, *with_root(level(workshop), workshop.in21k.parent))
     assert "give that folder" in found.problems[0] and str(workshop.in21k) in found.problems[0]
+    (tmp_path / "tars").mkdir()
+    (tmp_path / "tars/winter21_whole.tar.gz").touch()
+    found = check(extract_features.main, *with_root(level(workshop), tmp_path / "tars"))
+    assert "gunzip" in found.problems[0] and "winter21_whole.tar.gz" in found.problems[0]
