@@ -136,7 +136,7 @@ class Parts:
         if what == "final":
             engine.fit(data, TrainSpec(self.everything, [(10.0, 1e-6)], 1, 2, record=True), settings)
             return
-        count = {"together": 10, "round": 5, "alone": 1}[what.split()[1]]
+        count = {"together": 10, "alone": 1}[what.split()[1]]
         pairs = [(lr, 1e-6) for lr in torch.logspace(-1, 2, 10).tolist()[-count:]]
         width = engine.trials_per_batch(
             len(self.rows), settings, dim=data.features.dim, n_classes=self.n_classes
@@ -149,7 +149,7 @@ class Parts:
                 engine.validate(data, self.val, [TrainedClassifier([start]) for _ in part])
 
 
-def scaled(case: str, precisions: list[str], repeats: int, *, batched: bool) -> None:
+def scaled(case: str, precisions: list[str], repeats: int) -> None:
     """Time the parts in turn and print the scaled totals."""
     n, _, d, c, _ = CASES[case]
     parts = Parts(case, precisions)
@@ -167,16 +167,15 @@ def scaled(case: str, precisions: list[str], repeats: int, *, batched: bool) -> 
         )
         plain.append((EPOCHS * TRIALS * search + sampler, EPOCHS * final))
         for precision in precisions:
-            later, size = ("round", 5) if batched else ("alone", 1)
             together, rest, final = (
                 EPOCHS * timed(lambda w=what, p=precision: parts.ours(p, w, epochs)) / epochs
-                for what in ("train together", f"train {later}", "final")
+                for what in ("train together", "train alone", "final")
             )
             first, others = (
                 timed(lambda w=what, p=precision: parts.ours(p, w, 1))
-                for what in ("score together", f"score {later}")
+                for what in ("score together", "score alone")
             )
-            n_later = (TRIALS - 10) // size
+            n_later = TRIALS - 10
             training, scoring = together + n_later * rest, first + n_later * others
             ours[precision].append(
                 {
@@ -237,14 +236,13 @@ def whole(case: str, precisions: list[str]) -> None:
         )
 
 
-def study(case: str, precisions: list[str], repeats: int, epochs: int, *, batched: bool) -> None:
+def study(case: str, precisions: list[str], repeats: int, epochs: int) -> None:
     """Time a study of five seeds, all images and N = 1, 8: the plain loop one run after the other, ours as logreg.py.
 
     The plain loop is timed over one epoch of each part, and scaled; ours is done in full, with fewer epochs.
     """
     seeds, shots = (22, 37, 45, 77, 93), (0, 1, 8)
-    mode = {"search": "batched"} if batched else {}
-    runs = [Settings(seed=seed, n_shot=n, n_epochs=epochs, **mode) for n in shots for seed in seeds]
+    runs = [Settings(seed=seed, n_shot=n, n_epochs=epochs) for n in shots for seed in seeds]
     cases = {}
     for n in shots:
         CASES[f"{case}/{n}"] = (*CASES[case][:4], n)
@@ -350,7 +348,6 @@ def main() -> None:
         "--study", choices=list(CASES), help="time a study of five seeds, all images and N = 1, 8"
     )
     parser.add_argument("--epochs", type=int, default=10, help="epochs of --study (default: 10)")
-    parser.add_argument("--batched", action="store_true", help="our side searches with CLF.SEARCH batched")
     parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--write", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--no_memory", action="store_true")
@@ -368,11 +365,11 @@ def main() -> None:
         whole(args.whole, args.precisions)
         return
     if args.study:
-        study(args.study, args.precisions, args.repeats, args.epochs, batched=args.batched)
+        study(args.study, args.precisions, args.repeats, args.epochs)
         return
     RATES.update({precision: gemm_rate(precision) for precision in args.precisions})
     for case in args.cases:
-        scaled(case, args.precisions, args.repeats, batched=args.batched)
+        scaled(case, args.precisions, args.repeats)
         if not args.no_memory and not case.startswith("few"):
             print_memory(case, args.precisions)
 

@@ -297,6 +297,7 @@ def test_other_levels_in_one_command(bash, wordnet, tmp_path):
     assert labels == ["published (Lin)", "Wu-Palmer", "2 random draws"]
     assert table[7].startswith("Random draws: mean with 95 % interval")
     assert (tmp_path / "out/figures/fig7_other_levels.png").is_file()
+    assert (tmp_path / "out/models/tiny/net/in1k").is_symlink()  # the table shows its accuracies, too
     runs = sorted((tmp_path / "out/models").rglob("results.json"))
     times = [path.stat().st_mtime_ns for path in runs]
     again = bash("other_levels.sh", *variables)
