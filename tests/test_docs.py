@@ -71,7 +71,7 @@ class Block:
 
     def commands(self) -> list[list[str]]:
         """Return the words of every command."""
-        found, pending = [], ""
+        commands, pending = [], ""
         for line in self.text.splitlines():
             pending = f"{pending}{line}\n"
             if line.endswith("\\"):
@@ -83,11 +83,11 @@ class Block:
             pending = ""
             while "&&" in words:
                 cut = words.index("&&")
-                found.append(words[:cut])
+                commands.append(words[:cut])
                 words = words[cut + 1 :]
-            found.append(words)
+            commands.append(words)
         assert not pending, f"{self.page}:{self.line}: a quotation is not closed"
-        return [words for words in found if words]
+        return [words for words in commands if words]
 
 
 def read(page: str) -> str:
@@ -95,13 +95,13 @@ def read(page: str) -> str:
 
 
 def blocks(page: str) -> list[Block]:
-    found: list[Block] = []
+    listed: list[Block] = []
     text = read(page)
     for match in re.finditer(r"^( *)```(\w*)\n(.*?)^ *```$", text, re.DOTALL | re.MULTILINE):
         line = text.count("\n", 0, match.start()) + 1
         needs = re.search(r"<!-- needs: (.+) -->\s*\Z", text[: match.start()])
-        found.append(Block(page, line, match[2], textwrap.dedent(match[3]), needs and needs[1]))
-    return found
+        listed.append(Block(page, line, match[2], textwrap.dedent(match[3]), needs and needs[1]))
+    return listed
 
 
 def prose(page: str) -> str:
@@ -386,17 +386,17 @@ def template(tmp_path_factory) -> Path:
     with contextlib.chdir(root):
         for model, size in (("sup_resnet50", "16"), ("dino_resnet50", "12")):
             (models / model.replace("_", "/")).mkdir(parents=True)
-            where = ["--model", model, "--models_root_dir", str(models), "--device", "cpu"]
+            common = ["--model", model, "--models_root_dir", str(models), "--device", "cpu"]
             extract_features.main(
-                [*where, "--dataset", *constants.DATASETS, "--split", *constants.SPLITS,
+                [*common, "--dataset", *constants.DATASETS, "--split", *constants.SPLITS,
                  "--model_loader", "my_net.py:load_my_model", *images,
                  "FT_EXTRACT.IMAGE_RESIZE_SIZE", size, "FT_EXTRACT.IMAGE_CROP_SIZE", size,
                  "FT_EXTRACT.N_WORKERS", "0"]
             )  # fmt: skip
-            runs = [*where, *_CLASSIFIER[2:], "--seeds", "22", "37"]
+            runs = [*common, *_CLASSIFIER[2:], "--seeds", "22", "37"]
             logreg.main([*runs, "--dataset", *constants.DATASETS, "--n_shots", "0", "1"])
             logreg.main([*runs, "--dataset", "cog_l5", "CLF.PCA_DIM", "8"])
-            analyze_features.main([*where, "--dataset", "cog_l5"])
+            analyze_features.main([*common, "--dataset", "cog_l5"])
     shutil.copytree(models, world / "models", symlinks=True)
     return root
 

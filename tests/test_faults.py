@@ -66,9 +66,9 @@ def outcome(capfd):
 
 def task_on(name: str, tmp_path: Path, output: Path) -> crash_matrix.Task:
     """A command of the crash matrix, writing to ``output``."""
-    found = crash_matrix.tasks(tmp_path)[name]
-    argv = tuple(str(output) if word == str(found.output) else word for word in found.argv)
-    return crash_matrix.Task(found.name, found.script, argv, output, found.marker, found.prepare)
+    task = crash_matrix.tasks(tmp_path)[name]
+    argv = tuple(str(output) if word == str(task.output) else word for word in task.argv)
+    return crash_matrix.Task(task.name, task.script, argv, output, task.marker, task.prepare)
 
 
 @pytest.fixture
@@ -84,8 +84,8 @@ def visible(folder: Path) -> dict[str, object]:
     """What readers see of an output; hidden entries are the toolkit's own."""
     if not folder.is_dir():
         return {}
-    found = crash_matrix.snapshot(folder)
-    return {name: value for name, value in found.items() if not name.startswith(".")}
+    entries = crash_matrix.snapshot(folder)
+    return {name: value for name, value in entries.items() if not name.startswith(".")}
 
 
 SLOW = pytest.mark.slow

@@ -83,7 +83,7 @@ def test_defaults_pass_their_own_checks_and_models_too():
 def test_each_source_wins_over_those_before(configs, tmp_path):
     paper, network = Paper("Tiny", "reference"), Network("torch.nn:Identity", 4)
     spec = ModelSpec("tiny_net", paper, network, preprocess=Preprocess(100, 90))
-    own = tmp_path / "own.yaml"
+    file = tmp_path / "own.yaml"
     key = "FT_EXTRACT.IMAGE_RESIZE_SIZE"
 
     def value(**kwargs):
@@ -95,12 +95,12 @@ def test_each_source_wins_over_those_before(configs, tmp_path):
     assert value() == 224
     assert value(model=spec) == 110
     assert value(model_name="tiny_net") == 110
-    own.write_text("FT_EXTRACT:\n  IMAGE_RESIZE_SIZE: 120\n")
-    assert value(model=spec, config_file=own) == 120
-    assert value(model=spec, config_file=own, opts=[key, "130"]) == 130
-    assert value(model=spec, config_file=own, opts=[key, "130", key, "140"]) == 140
+    file.write_text("FT_EXTRACT:\n  IMAGE_RESIZE_SIZE: 120\n")
+    assert value(model=spec, config_file=file) == 120
+    assert value(model=spec, config_file=file, opts=[key, "130"]) == 130
+    assert value(model=spec, config_file=file, opts=[key, "130", key, "140"]) == 140
     # what a later source does not name stays as an earlier one has it
-    assert config.get_cfg(model=spec, config_file=own).FT_EXTRACT.IMAGE_CROP_SIZE == 90
+    assert config.get_cfg(model=spec, config_file=file).FT_EXTRACT.IMAGE_CROP_SIZE == 90
 
 
 def test_the_result_is_frozen_and_independent():

@@ -10,7 +10,7 @@ STUDY = ["models_root_dir", "mem", "max_array_size", "max_requeues", "model_name
 
 
 @pytest.mark.parametrize(
-    ("word", "known", "found"),
+    ("word", "known", "expected"),
     [
         ("memory", STUDY, ["mem"]),
         ("MEM", STUDY, ["mem"]),
@@ -22,9 +22,9 @@ STUDY = ["models_root_dir", "mem", "max_array_size", "max_requeues", "model_name
     ],
     ids=["begins", "case", "typing", "beginning", "nothing", "flag", "model"],
 )
-def test_nearest(word, known, found):
-    assert nearest(word, known) == found
-    assert did_you_mean(word, known) == (f"; did you mean {found[0]}?" if found else "")
+def test_nearest(word, known, expected):
+    assert nearest(word, known) == expected
+    assert did_you_mean(word, known) == (f"; did you mean {expected[0]}?" if expected else "")
 
 
 def test_long_lists_are_cut():

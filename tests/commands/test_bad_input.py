@@ -303,17 +303,17 @@ def checkpoint(name, spoil, *says):
     extract(name, NO_LOADER + WEIGHTS, "{w}/weights.pth", *says, spoil=spoil, warns=1)
 
 
-for what, content, says in few(2, (
+for kind, content, says in few(2, (
     ("empty", b"", "empty"),
     ("no torch file", b"<html>404 Not Found</html>", "weights.pth"),
     ("a zip of something else", b"PK\x05\x06" + b"\0" * 18, "weights.pth"),
     ("TorchScript of another network", script_module, "weights.pth"),
     ("torch 0.1 tar", legacy_tar, "download the re-released file"),
 )):
-    checkpoint(f"checkpoint: {what}", write("weights.pth", content), says)
+    checkpoint(f"checkpoint: {kind}", write("weights.pth", content), says)
 checkpoint("checkpoint of another network", state(weight=torch.zeros(2, 2)), "does not fit")
 checkpoint("checkpoint truncated", both(state(a=torch.zeros(500)), cut("weights.pth")), "complete")
-for what, value in few(2, (
+for kind, value in few(2, (
     ("a list", [torch.zeros(2)]),
     ("a tensor", torch.zeros(2)),
     ("empty dict", {}),
@@ -321,11 +321,11 @@ for what, value in few(2, (
     ("values that are no tensors", {"conv1.weight": "abc"}),
     ("sparse tensors", {"conv1.weight": torch.eye(3).to_sparse()}),
 )):
-    checkpoint(f"checkpoint holds {what}", save("weights.pth", value))
-for what in few(2, hostile.TORCH_FILES):
-    checkpoint(f"hostile checkpoint, {what}", hostile_torch("weights.pth", what), "refused to read")
-    extract(f"hostile checkpoint for a loader, {what}", WEIGHTS, "loader of model tiny_net",
-            spoil=hostile_torch("weights.pth", what))
+    checkpoint(f"checkpoint holds {kind}", save("weights.pth", value))
+for kind in few(2, hostile.TORCH_FILES):
+    checkpoint(f"hostile checkpoint, {kind}", hostile_torch("weights.pth", kind), "refused to read")
+    extract(f"hostile checkpoint for a loader, {kind}", WEIGHTS, "loader of model tiny_net",
+            spoil=hostile_torch("weights.pth", kind))
 extract("empty checkpoint for a loader", WEIGHTS, "loader of model tiny_net", "{w}/weights.pth is empty",
         spoil=write("weights.pth", b""))
 
@@ -401,7 +401,7 @@ level("levels file empty", "", "{w}/levels.pkl", "empty", spoil=write(LEVELS, b"
 level("levels file truncated", "", "{w}/levels.pkl", "complete", spoil=cut(LEVELS))
 level("levels file is text", "", "{w}/levels.pkl", "pickle", spoil=write(LEVELS, b"n01440764\nn01443537\n"))
 level("levels file is a torch file", "", "{w}/levels.pkl", spoil=save(LEVELS, {"a": torch.zeros(1)}))
-for what, value in few(3, (
+for kind, value in few(3, (
     ("an empty list", []),
     ("an empty level", [[], list(tiny.WNIDS)]),
     ("a dict", {"L1": list(tiny.WNIDS)}),
@@ -414,13 +414,13 @@ for what, value in few(3, (
     ("objects", [[object]]),
     ("a list that prints without end", [[DOUBLED]]),
 )):
-    level(f"levels file holds {what}", "", "{w}/levels.pkl", spoil=dump(LEVELS, value))
-for what in few(2, hostile.PICKLES):
-    level(f"hostile levels file, {what}", "", "refused to read {w}/levels.pkl", spoil=hostile_pickle(LEVELS, what))
-    level(f"hostile split file, {what}", "", "refused to read {w}/split.pkl", spoil=hostile_pickle(SPLIT, what))
+    level(f"levels file holds {kind}", "", "{w}/levels.pkl", spoil=dump(LEVELS, value))
+for kind in few(2, hostile.PICKLES):
+    level(f"hostile levels file, {kind}", "", "refused to read {w}/levels.pkl", spoil=hostile_pickle(LEVELS, kind))
+    level(f"hostile split file, {kind}", "", "refused to read {w}/split.pkl", spoil=hostile_pickle(SPLIT, kind))
 GOOD = {"train": np.array(["n01440764/a.JPEG"]), "test": np.array(["n01440764/b.JPEG"])}
 level("split file truncated", "", "{w}/split.pkl", "complete", spoil=cut(SPLIT))
-for what, value in few(3, (
+for kind, value in few(3, (
     ("a list", [1]),
     ("nothing", {}),
     ("no parts", dict.fromkeys(tiny.WNIDS, 3)),
@@ -432,7 +432,7 @@ for what, value in few(3, (
     ("an image in both parts", dict.fromkeys(tiny.WNIDS, GOOD | {"test": GOOD["train"]})),
     ("line breaks", dict.fromkeys(tiny.WNIDS, GOOD | {"test": np.array(["n01440764/a\nb.JPEG"])})),
 )):
-    level(f"split file holds {what}", "", "{w}/", spoil=dump(SPLIT, value))
+    level(f"split file holds {kind}", "", "{w}/", spoil=dump(SPLIT, value))
 level("concept missing in the split file", "", "{w}/split.pkl", "n01440764",
       spoil=dump(SPLIT, {"n01443537": GOOD, "n01484850": GOOD}))
 level("folder of a concept missing", "", "{w}/in21k", "n01443537", spoil=remove("in21k/n01443537"))
@@ -453,9 +453,9 @@ extract("output below a file", "--output_dir {w}/my_net.py/a/b", "--output_dir {
 extract("output in /proc", "--output_dir /proc/cog/features", "--output_dir /proc/cog/features")
 extract("output name too long", "--output_dir {w}/new/" + "x" * 300, "--output_dir {w}/new/xxx")
 extract("output is empty", "--output_dir ''", "--output_dir", "empty")
-for own in few(2, ("X_Y.pth", "features.json", "image_paths.txt", "failed_images.txt")):
-    extract(f"output holds a folder {own}", "", f"{{w}}/out/{own}", "folder",
-            spoil=write(f"out/{own}/thesis.tex", b"years of work"))
+for name in few(2, ("X_Y.pth", "features.json", "image_paths.txt", "failed_images.txt")):
+    extract(f"output holds a folder {name}", "", f"{{w}}/out/{name}", "folder",
+            spoil=write(f"out/{name}/thesis.tex", b"years of work"))
 extract("output holds a folder X_Y.pth, skipping", "--skip_complete", "{w}/out/X_Y.pth", "folder",
         spoil=write("out/X_Y.pth/thesis.tex", b"years of work"))
 extract("output holds a folder X_Y.pth, overwriting", "--overwrite", "{w}/out/X_Y.pth", "folder",
@@ -504,12 +504,12 @@ for text in (b"0.1 0.2 0.3", b"hello world\n"):
     train(f"features are text, {text[:5].decode()}", "", "{w}/" + TRAIN_XY, "a text file that begins with",
           spoil=write(TRAIN_XY, text))
 train("features are TorchScript", "", "{w}/" + TRAIN_XY, "TorchScript", spoil=write(TRAIN_XY, script_module))
-for what in few(2, hostile.TORCH_FILES):
-    train(f"hostile features, {what}", "", "refused to read {w}/" + TEST_XY, spoil=hostile_torch(TEST_XY, what))
+for kind in few(2, hostile.TORCH_FILES):
+    train(f"hostile features, {kind}", "", "refused to read {w}/" + TEST_XY, spoil=hostile_torch(TEST_XY, kind))
 train("features are a list", "", "{w}/" + TRAIN_XY, "list", spoil=save(TRAIN_XY, [torch.zeros(2)]))
 train("no X", "", "{w}/" + TRAIN_XY, "Y", spoil=features(X=lambda x: None))
 train("no Y", "", "{w}/" + TRAIN_XY, "X", spoil=features(Y=lambda y: None))
-for what, changes, says in few(5, (
+for kind, changes, says in few(5, (
     ("X is a list", {"X": lambda x: x.tolist()}, "list"),
     ("X has one axis", {"X": lambda x: x.flatten()}, "(240,)"),
     ("X has three axes", {"X": lambda x: x[None]}, "(1, 30, 8)"),
@@ -524,10 +524,9 @@ for what, changes, says in few(5, (
     ("sparse features", {"X": lambda x: x.to_sparse()}, "dense"),
     ("sparse features, by rows", {"X": lambda x: x.to_sparse_csr()}, "dense"),
     ("features without data", {"X": lambda x: x.to("meta")}, "dense"),
-    ("one class", {"Y": lambda y: y * 0}, "label"),
 )):
-    train(what, "", says, *(() if what == "one class" else ("{w}/" + TRAIN_XY,)),
-          spoil=both( features(**changes), *([features(TEST_XY, **changes)] if what == "one class" else [])))
+    train(kind, "", says, "{w}/" + TRAIN_XY, spoil=features(**changes))
+train("one class", "", "label", spoil=both(features(Y=lambda y: y * 0), features(TEST_XY, Y=lambda y: y * 0)))
 train("NaN", "", "{w}/" + TRAIN_XY, "2 of 30 rows", "rows 4, 17", spoil=features(X=x_with(float("nan"), 4, 17)))
 train("infinite", "", "{w}/" + TEST_XY, "1 of 30 rows", "rows 29",
       spoil=features(TEST_XY, X=x_with(-float("inf"), 29)))
@@ -604,10 +603,10 @@ show("logs missing", "", "{w}/results", spoil=both(run_folder(), remove(LOGS)), 
 show("logs empty", "", "{w}/results", spoil=both(run_folder(), write(LOGS, b"")), warns=1)
 show("logs truncated", "", "{w}/results", spoil=both(run_folder(), cut(LOGS)), warns=1)
 show("logs are a folder", "", "{w}/results", spoil=both(run_folder(), remove(LOGS), folder(LOGS)), warns=1)
-for what in few(2, hostile.PICKLES):
-    show(f"hostile logs, {what}", "", "{w}/results", "1 could not be counted",
-         spoil=both(run_folder(), hostile_pickle(LOGS, what)), warns=1)
-for what, logs in few(3, (
+for kind in few(2, hostile.PICKLES):
+    show(f"hostile logs, {kind}", "", "{w}/results", "1 could not be counted",
+         spoil=both(run_folder(), hostile_pickle(LOGS, kind)), warns=1)
+for kind, logs in few(3, (
     ("a list", [1.0]),
     ("no accuracies", {"train/loss": [1.0]}),
     ("empty lists", make_logs() | {"test/top1": []}),
@@ -618,7 +617,7 @@ for what, logs in few(3, (
     ("lists of different lengths", make_logs() | {"test/top5": [1.0]}),
     ("lists that contain themselves", b"\x80\x04}\x8c\x09test/top1]\x94h\x00as."),
 )):
-    show(f"logs hold {what}", "", "{w}/results", spoil=run_folder(logs=logs), warns=1)
+    show(f"logs hold {kind}", "", "{w}/results", spoil=run_folder(logs=logs), warns=1)
 show("record of another seed", "", "{w}/results", spoil=record(seed=37), warns=1)
 show("record not complete", "", "{w}/results", spoil=record(status="running"), warns=1)
 show("record names another folder", "", "{w}/results", spoil=record(folder="../../elsewhere"), warns=1)

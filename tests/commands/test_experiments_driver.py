@@ -238,16 +238,17 @@ def test_times_of_analyses_and_fine_tuning(tmp_path, capsys, monkeypatch):
         split = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()]
         return {(name, dataset): (seconds, text) for name, dataset, seconds, text in split}
 
-    found = lines("FINETUNE.N_EPOCHS", "10", "ANALYSIS.KMEANS_SEEDS", "[22]")
+    expected = lines("FINETUNE.N_EPOCHS", "10", "ANALYSIS.KMEANS_SEEDS", "[22]")
     # 10 epochs of 100,000 images forward and backward (as long as 3 forward), and 5,000 test images
-    assert found["finetune", "cog_l1"] == ("61000", "about 16h56m")
-    assert found["finetune", "-"] == ("122000", "about 33h53m")
+    assert expected["finetune", "cog_l1"] == ("61000", "about 16h56m")
+    assert expected["finetune", "-"] == ("122000", "about 33h53m")
     # two classifiers of 100 classes on the test images of both data sets
-    assert found["cross", "cog_l1"][0] == found["cross", "-"][0] == f"{2 * 512 * 10_000 * 100 * 2 / 1e9:.0f}"
+    cross = f"{2 * 512 * 10_000 * 100 * 2 / 1e9:.0f}"
+    assert expected["cross", "cog_l1"][0] == expected["cross", "-"][0] == cross
     neighbors, pairs, means = 2 * 512 * 100_000 * 5_000, 512 * 5_000**2, 8 * 512 * 5_000 * 100
     clusters = 2 * 512 * 100_000 * 100 * 29
-    assert found["label_free", "in1k"][0] == f"{(clusters + neighbors + pairs + means) / 1e9:.0f}"
-    assert found["distance", "-"] == ("?", "no estimate: it works on saved predictions")
+    assert expected["label_free", "in1k"][0] == f"{(clusters + neighbors + pairs + means) / 1e9:.0f}"
+    assert expected["distance", "-"] == ("?", "no estimate: it works on saved predictions")
     # more processes do not make a processor faster
     assert lines("--n_processes", "4")["finetune", "-"] == lines()["finetune", "-"]
 
@@ -259,10 +260,8 @@ def test_times_of_analyses_and_fine_tuning(tmp_path, capsys, monkeypatch):
     for split in ("train", "test"):
         path = tmp_path / f"my/net/in1k/features_{split}/features.json"
         path.write_text(path.read_text().replace('"cpu"', '"NVIDIA H200"'))
-    found = lines()
-    assert found["finetune", "in1k"] == found["finetune", "-"]
-    assert (
-        found["finetune", "in1k"][1]
-        == "no estimate: the speed of the network on such a device is in no features.json"
-    )
-    assert found["finetune", "cog_l1"][0] != "?"
+    expected = lines()
+    assert expected["finetune", "in1k"] == expected["finetune", "-"]
+    why = "no estimate: the speed of the network on such a device is in no features.json"
+    assert expected["finetune", "in1k"][1] == why
+    assert expected["finetune", "cog_l1"][0] != "?"

@@ -80,10 +80,9 @@ def test_traits_do_not_depend_on_the_other_concepts():
 
 def test_traits_come_from_the_first_hypernym():
     two = NounGraph(wnids=[wnid(k) for k in range(4)], parents=[(), (0,), (0,), (2, 1)])
-    one = NounGraph(wnids=[wnid(k) for k in range(4)], parents=[(), (0,), (0,), (2,)])
-    np.testing.assert_array_equal(
-        traits.concept_traits(two, [wnid(3)], seed=0), traits.concept_traits(one, [wnid(3)], seed=0)
-    )
+    single = NounGraph(wnids=[wnid(k) for k in range(4)], parents=[(), (0,), (0,), (2,)])
+    of_two, of_single = (traits.concept_traits(graph, [wnid(3)], seed=0) for graph in (two, single))
+    np.testing.assert_array_equal(of_two, of_single)
 
 
 def test_a_long_chain_of_hypernyms_needs_no_recursion():
@@ -357,13 +356,13 @@ CHANCE = dict.fromkeys(GOOD, 30.0)
     ],
 )
 def test_expectations(changed, n_failed):
-    found = check_results(
+    findings = check_results(
         cells("a_b", 0, {**GOOD, **changed}) + cells("a_c", 0, CHANCE) + cells("a_b", 4, GOOD),
         trained="a_b",
         untrained="a_c",
     )
-    assert len(found) == 4
-    assert sum(not finding.holds for finding in found) == n_failed
+    assert len(findings) == 4
+    assert sum(not finding.holds for finding in findings) == n_failed
 
 
 def test_nothing_is_claimed_without_results():
