@@ -19,8 +19,9 @@ STUDY = ["models_root_dir", "mem", "max_array_size", "max_requeues", "model_name
         ("qqq", STUDY, []),
         ("--memory", ["--mem", "--metric"], ["--mem"]),
         ("swav_resnet", ["swav_resnet50", "byol_resnet50"], ["swav_resnet50"]),
+        ("FEATURES.MEAN", ["FEATURES.SIZE", "FEATURES.IMAGE_NORM.MEAN"], ["FEATURES.IMAGE_NORM.MEAN"]),
     ],
-    ids=["begins", "case", "typing", "beginning", "nothing", "flag", "model"],
+    ids=["begins", "case", "typing", "beginning", "nothing", "flag", "model", "last part"],
 )
 def test_nearest(word, known, expected):
     assert nearest(word, known) == expected
