@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -195,6 +196,20 @@ def warm_python(request, python) -> str:
     """Return the interpreter for drivers; in slow tests, which start many, one that has already imported PyTorch."""
     slow = any(request.node.get_closest_marker(name) for name in ("slow", "slurm"))
     return request.getfixturevalue("_started_python") if slow else python
+
+
+@pytest.fixture
+def bash(repository, warm_python):
+    """Return a function that runs a driver of bash-scripts with arguments, and with variables of the environment."""
+
+    def run(script, *arguments, **environment):
+        return subprocess.run(
+            ["bash", str(repository / "bash-scripts" / script), *arguments],
+            env={**os.environ, "COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1", **environment},
+            capture_output=True, text=True, timeout=3600, check=False,
+        )  # fmt: skip
+
+    return run
 
 
 @pytest.fixture(scope="session")

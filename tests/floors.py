@@ -14,13 +14,13 @@ def floors() -> list[str]:
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     tests = [line for line in extras["dev"] if line.startswith(("pytest", "hypothesis"))]
-    found = []
+    versions = []
     for line in project["dependencies"] + extras["zip"] + tests:
         match = re.fullmatch(r"([\w.-]+)>=([\d.]+)", line)
         if match is None:
             raise ValueError(f"{line!r} in pyproject.toml has no lowest version; expected name>=version")
-        found.append(f"{match[1]}=={match[2]}")
-    return found
+        versions.append(f"{match[1]}=={match[2]}")
+    return versions
 
 
 if __name__ == "__main__":

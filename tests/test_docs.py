@@ -39,7 +39,7 @@ PARSED = {command.name: importlib.import_module(command.module) for command in C
 ELSEWHERE = {
     "bash bash-scripts/quickstart.sh": (
         "tests/miniature/test_miniature.py",
-        "def test_quickstart_runs_and_runs_again(",
+        "test_quickstart_runs_and_runs_again",
     ),
 }
 
@@ -71,7 +71,7 @@ class Block:
 
     def commands(self) -> list[list[str]]:
         """Return the words of every command."""
-        found, pending = [], ""
+        commands, pending = [], ""
         for line in self.text.splitlines():
             pending = f"{pending}{line}\n"
             if line.endswith("\\"):
@@ -83,11 +83,11 @@ class Block:
             pending = ""
             while "&&" in words:
                 cut = words.index("&&")
-                found.append(words[:cut])
+                commands.append(words[:cut])
                 words = words[cut + 1 :]
-            found.append(words)
+            commands.append(words)
         assert not pending, f"{self.page}:{self.line}: a quotation is not closed"
-        return [words for words in found if words]
+        return [words for words in commands if words]
 
 
 def read(page: str) -> str:
@@ -95,22 +95,13 @@ def read(page: str) -> str:
 
 
 def blocks(page: str) -> list[Block]:
-    found: list[Block] = []
-    fence = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+    listed: list[Block] = []
     text = read(page)
-    for match in fence.finditer(text):
-        before = text[: match.start()].rstrip().rpartition("\n")[2].strip()
-        needs = re.fullmatch(r"<!-- needs: (.+) -->", before)
-        found.append(
-            Block(
-                page,
-                text.count("\n", 0, match.start()) + 1,
-                match[2],
-                textwrap.dedent(match[3]),
-                needs[1] if needs else None,
-            )
-        )
-    return found
+    for match in re.finditer(r"^( *)```(\w*)\n(.*?)^ *```$", text, re.DOTALL | re.MULTILINE):
+        line = text.count("\n", 0, match.start()) + 1
+        needs = re.search(r"<!-- needs: (.+) -->\s*\Z", text[: match.start()])
+        listed.append(Block(page, line, match[2], textwrap.dedent(match[3]), needs and needs[1]))
+    return listed
 
 
 def prose(page: str) -> str:
@@ -136,9 +127,8 @@ def test_fences_are_closed_and_nothing_is_left_to_fill_in(page):
     text = read(page)
     assert "@@" not in text and "TODO" not in text
     assert len(re.findall(r"^ *```", text, re.MULTILINE)) == 2 * len(blocks(page))
-    assert len(re.findall(r"^ *<!-- needs:", text, re.MULTILINE)) == sum(
-        block.needs is not None for block in blocks(page)
-    )
+    n_needs = sum(block.needs is not None for block in blocks(page))
+    assert len(re.findall(r"^ *<!-- needs:", text, re.MULTILINE)) == n_needs
 
 
 # --- links
@@ -165,9 +155,8 @@ def test_links_lead_somewhere(page):
 
 
 def test_every_page_is_reached_from_the_first():
-    assert {f"docs/{path.name}" for path in (REPOSITORY / "docs").glob("*.md")} <= set(
-        re.findall(r"\]\((docs/[\w-]+\.md)\)", read("README.md"))
-    )
+    linked = set(re.findall(r"\]\((docs/[\w-]+\.md)\)", read("README.md")))
+    assert {page for page in PAGES if page.startswith("docs/")} <= linked
 
 
 def test_pictures_are_small():
@@ -182,9 +171,8 @@ def test_pictures_are_small():
 @pytest.mark.parametrize("page", PAGES)
 def test_paths_in_the_repository_exist(page):
     text = read(page)
-    for path in set(
-        re.findall(r"(?<![\w/.$-])(?:cog|tests|configs|bash-scripts|prepare_models)/[\w./-]*\.\w+", text)
-    ):
+    folders = "cog|tests|configs|bash-scripts|prepare_models"
+    for path in set(re.findall(rf"(?<![\w/.$-])(?:{folders})/[\w./-]*\.\w+", text)):
         assert (REPOSITORY / path).exists() or path == "configs/clip.yaml", f"{page}: {path}"  # an example
 
 
@@ -327,7 +315,7 @@ def test_command_lines_are_understood(block, capsys):
 def test_what_is_not_executed_here_is_executed_elsewhere():
     said = {shlex.join(words) for block in BASH for words in block.commands()}
     for command, (file, test) in ELSEWHERE.items():
-        assert command in said and test in (REPOSITORY / file).read_text()
+        assert command in said and f"def {test}(" in (REPOSITORY / file).read_text()
 
 
 # --- execution
@@ -348,11 +336,9 @@ def own_models() -> str:
 
 
 def test_the_models_file_of_the_page_is_one(tmp_path):
-    (tmp_path / "models.yaml").write_text(own_models())
-    assert [
-        models_file.find(tmp_path / "models.yaml", name).label
-        for name in models_file.read(tmp_path / "models.yaml")
-    ]
+    file = tmp_path / "models.yaml"
+    file.write_text(own_models())
+    assert [models_file.find(file, name).label for name in models_file.read(file)]
 
 
 @pytest.fixture(scope="module")
@@ -382,13 +368,8 @@ def template(tmp_path_factory) -> Path:
         shutil.copy(levels, root / name)
     shutil.copy(world / "levels" / constants.SPLIT_FILE, root / "split.pkl")
     for split, seed in (("train", 4), ("test", 5)):
-        tiny.write_class_folders(
-            root / "data/birds" / split,
-            classes=("crow", "duck", "wren"),
-            n_images=6,
-            suffix=".png",
-            seed=seed,
-        )
+        folder, birds = root / "data/birds" / split, ("crow", "duck", "wren")
+        tiny.write_class_folders(folder, classes=birds, n_images=6, suffix=".png", seed=seed)
     for name in ("in1k", "in21k"):
         (root / "data" / name).symlink_to(world / name)
     models = root / "models"
@@ -405,17 +386,17 @@ def template(tmp_path_factory) -> Path:
     with contextlib.chdir(root):
         for model, size in (("sup_resnet50", "16"), ("dino_resnet50", "12")):
             (models / model.replace("_", "/")).mkdir(parents=True)
-            where = ["--model", model, "--models_root_dir", str(models), "--device", "cpu"]
+            common = ["--model", model, "--models_root_dir", str(models), "--device", "cpu"]
             extract_features.main(
-                [*where, "--dataset", *constants.DATASETS, "--split", *constants.SPLITS,
+                [*common, "--dataset", *constants.DATASETS, "--split", *constants.SPLITS,
                  "--model_loader", "my_net.py:load_my_model", *images,
                  "FT_EXTRACT.IMAGE_RESIZE_SIZE", size, "FT_EXTRACT.IMAGE_CROP_SIZE", size,
                  "FT_EXTRACT.N_WORKERS", "0"]
             )  # fmt: skip
-            runs = [*where, *_CLASSIFIER[2:], "--seeds", "22", "37"]
+            runs = [*common, *_CLASSIFIER[2:], "--seeds", "22", "37"]
             logreg.main([*runs, "--dataset", *constants.DATASETS, "--n_shots", "0", "1"])
             logreg.main([*runs, "--dataset", "cog_l5", "CLF.PCA_DIM", "8"])
-            analyze_features.main([*where, "--dataset", "cog_l5"])
+            analyze_features.main([*common, "--dataset", "cog_l5"])
     shutil.copytree(models, world / "models", symlinks=True)
     return root
 
@@ -455,13 +436,8 @@ class Shell:
         else:
             assert words[0] == "python" and words[1].endswith(".py"), f"no way to execute {words}"
             quick = self._quick(words[1])
-            if "--figures" in words and "--figure_names" not in words:
-                quick = [
-                    "--figure_names",
-                    "drop",
-                    "--figure_formats",
-                    "svg",
-                ]  # all of them take half a minute
+            if "--figures" in words and "--figure_names" not in words:  # all of them take half a minute
+                quick = ["--figure_names", "drop", "--figure_formats", "svg"]
             if "--diagnostics" in words:
                 quick = ["--model", "sup_resnet50", "--dataset", "cog_l5"]
             assert PARSED[words[1].removesuffix(".py")].main([*words[2:], *quick]) in (0, None)
@@ -481,12 +457,19 @@ class Shell:
         assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}\n{done.stderr}"
 
 
-def run_page(page: str, root: Path, python: str) -> None:
-    """Run the commands of a page in ``root``, which is the current folder and a copy of ``template``."""
+EXECUTED = sorted({block.page for block in BASH if block.needs is None})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", EXECUTED)
+def test_commands_run(page, template, tmp_path, monkeypatch, warm_python):
+    root = tmp_path / "checkout"
+    shutil.copytree(template, root, symlinks=True)
+    monkeypatch.chdir(root)
     for entry in REPOSITORY.iterdir():
         if not (root / entry.name).exists() and not entry.name.startswith("."):
             (root / entry.name).symlink_to(entry)
-    shell = Shell(root, python)
+    shell = Shell(root, warm_python)
     for block in blocks(page):
         if block.language == "python" and (match := re.match(r"# (\w+\.py)\n", block.text)):
             (root / match[1]).write_text(block.text)
@@ -495,53 +478,34 @@ def run_page(page: str, root: Path, python: str) -> None:
                 shell.run(words)
 
 
-@pytest.fixture
-def root(template, tmp_path, monkeypatch) -> Path:
-    """A copy of ``template``: the current folder."""
-    path = tmp_path / "checkout"
-    shutil.copytree(template, path, symlinks=True)
-    monkeypatch.chdir(path)
-    return path
-
-
-EXECUTED = sorted({block.page for block in BASH if block.needs is None})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", EXECUTED)
-def test_commands_run(page, root, warm_python):
-    run_page(page, root, warm_python)
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/own-models.md"])
-def test_loaders_in_the_pages_work(page, tmp_path):
+def write_network(page: str) -> None:
+    """Write the loader that a page shows, and a checkpoint for it, into the current folder."""
     import torch
     import torchvision
 
+    (loader,) = (block.text for block in blocks(page) if block.text.startswith("# my_net.py\n"))
+    Path("my_net.py").write_text(loader)
+    torch.save(torchvision.models.resnet18().state_dict(), "my.ckpt")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/own-models.md"])
+def test_loaders_in_the_pages_work(page, tmp_path, monkeypatch):
+    import torch
+
     import cog
 
-    (code,) = (block.text for block in blocks(page) if block.text.startswith("# my_net.py\n"))
-    (tmp_path / "my_net.py").write_text(code)
-    torch.save(torchvision.models.resnet18().state_dict(), tmp_path / "my.ckpt")
-    backbone = cog.load_backbone(
-        "mine_resnet18", tmp_path / "my.ckpt", loader=f"{tmp_path / 'my_net.py'}:load_my_model"
-    )
+    monkeypatch.chdir(tmp_path)
+    write_network(page)
+    backbone = cog.load_backbone("mine_resnet18", "my.ckpt", loader="my_net.py:load_my_model")
     with torch.inference_mode():
         assert backbone(torch.zeros(1, 3, 64, 64)).shape == (1, 512)
 
 
 @pytest.mark.slow
 def test_a_network_is_evaluated_in_a_notebook(tmp_path, monkeypatch, capsys):
-    import tiny
-    import torch
-    import torchvision
-
-    texts = [block.text for block in blocks("docs/own-models.md") if block.language == "python"]
-    (loader,) = (text for text in texts if text.startswith("# my_net.py\n"))
-    (code,) = (text for text in texts if "cog.evaluate" in text)
+    (code,) = (block.text for block in blocks("docs/own-models.md") if "cog.evaluate" in block.text)
     monkeypatch.chdir(tmp_path)
-    Path("my_net.py").write_text(loader)
-    torch.save(torchvision.models.resnet18().state_dict(), "my.ckpt")
+    write_network("docs/own-models.md")
     for split, n_images in (("train", 4), ("test", 2)):
         tiny.write_class_folders(tmp_path / "birds" / split, classes=("crow", "duck"), n_images=n_images)
     exec(compile(code, "own-models.md", "exec"), {})

@@ -264,9 +264,3 @@ def names_from_runtime(tree: ast.AST) -> set[str]:
 def test_another_life_would_be_seen():
     text = "from cog.runtime.locks import locked\nfrom cog.runtime import atomic_dir\natomic_dir.recover(x)\n"
     assert {"locked", "recover"} <= names_from_runtime(ast.parse(text))
-
-
-if __name__ == "__main__":  # lines of each room
-    for name in ROOMS:
-        lines = sum(len(f.read_text().splitlines()) for m, f in MODULES.items() if room_of(m) == name)
-        sys.stdout.write(f"{lines:7,}  {name}\n")

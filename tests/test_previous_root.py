@@ -51,9 +51,10 @@ def test_exported_results_are_printed_equally(name):
 
 def test_results_are_exported_equally(unpacked, tmp_path):
     call("print_results", "--models_root_dir", unpacked / "models", "--export", tmp_path / "export.json")
-    found, recorded = (exchange.load(folder / "export.json") for folder in (tmp_path, FOLDER))
-    assert all(a.counts != Counts() and a.epochs for a in found if is_classifier(a.evaluation))  # added since
-    without = (dataclasses.replace(a, counts=Counts(), epochs=a.epochs * is_protocol(a)) for a in found)
+    computed, recorded = (exchange.load(folder / "export.json") for folder in (tmp_path, FOLDER))
+    of_classifiers = [average for average in computed if is_classifier(average.evaluation)]
+    assert all(average.counts != Counts() and average.epochs for average in of_classifiers)  # added since
+    without = (dataclasses.replace(a, counts=Counts(), epochs=a.epochs * is_protocol(a)) for a in computed)
     assert sorted(without, key=repr) == sorted(recorded, key=repr)
 
 
@@ -92,16 +93,16 @@ def test_interrupted_work_is_continued(tmp_path, name):
             return
     else:
         call(*work.command(root))
-    found = previous_root.outcome(name, folder)
+    computed = previous_root.outcome(name, folder)
     if name == "search" and other_optuna:
         # Its next suggestion may be another one.
-        found, recorded = {"trials": found["trials"][:11]}, {"trials": recorded["trials"][:11]}
+        computed, recorded = {"trials": computed["trials"][:11]}, {"trials": recorded["trials"][:11]}
     if name == "final training":
         # Its search is kept. The training of the version before was another engine's, and begins again: the first
         # epoch has its own loss, everything else is the same.
-        assert found["logs"]["train/loss"][0] < 10
-        recorded["logs"]["train/loss"][0] = found["logs"]["train/loss"][0]
-    assert_close(found, recorded)
+        assert computed["logs"]["train/loss"][0] < 10
+        recorded["logs"]["train/loss"][0] = computed["logs"]["train/loss"][0]
+    assert_close(computed, recorded)
     assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
 
 
@@ -110,21 +111,21 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def assert_close(found, recorded, key=""):
+def assert_close(computed, recorded, key=""):
     """Compare nested JSON values; durations of what is computed now are not compared."""
-    assert type(found) is type(recorded), key
+    assert type(computed) is type(recorded), key
     if isinstance(recorded, dict):
-        assert found.keys() == recorded.keys(), key
+        assert computed.keys() == recorded.keys(), key
         for name in recorded:
             if name != "seconds" or recorded[name] >= 100:
-                assert_close(found[name], recorded[name], f"{key} {name}")
+                assert_close(computed[name], recorded[name], f"{key} {name}")
     elif isinstance(recorded, list):
-        assert len(found) == len(recorded), key
-        for number, (one, other) in enumerate(zip(found, recorded, strict=True)):
-            assert_close(one, other, f"{key} {number}")
+        assert len(computed) == len(recorded), key
+        for number, (value, other) in enumerate(zip(computed, recorded, strict=True)):
+            assert_close(value, other, f"{key} {number}")
     elif isinstance(recorded, float) and ("top1" in key or "top5" in key):
-        assert abs(found - recorded) <= 100 / 12 + 1e-9, key  # an image of the smallest set
+        assert abs(computed - recorded) <= 100 / 12 + 1e-9, key  # an image of the smallest set
     elif isinstance(recorded, float):
-        assert found == pytest.approx(recorded, rel=TOLERANCE * 10, abs=TOLERANCE), key
+        assert computed == pytest.approx(recorded, rel=TOLERANCE * 10, abs=TOLERANCE), key
     else:
-        assert found == recorded, key
+        assert computed == recorded, key

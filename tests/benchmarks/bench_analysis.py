@@ -44,14 +44,6 @@ FULL_ROWS, FULL_TEST, FULL_DIM, FULL_K = 1_100_000, 50_000, 2048, 1000
 PARTS = ("kmeans", "knn", "uniformity", "pca")
 
 
-CLOCK = "wall"
-
-
-def clock() -> float:
-    """Seconds of the wall, or of the processor per thread."""
-    return time.perf_counter() if CLOCK == "wall" else time.process_time() / torch.get_num_threads()
-
-
 def clouds(n: int, d: int, n_classes: int, seed: int) -> FeatureSet:
     """Non-negative features in overlapping clusters, with a spectrum that falls: about as real ones are."""
     spectrum = torch.arange(1, d + 1).float() ** -0.5
@@ -78,9 +70,9 @@ def gemm_rate(d: int) -> float:
     out = torch.empty(4096, 1024)
     best = 0.0
     for _ in range(8):
-        start = clock()
+        start = time.perf_counter()
         torch.mm(x, w.T, out=out)
-        best = max(best, 2 * 4096 * 1024 * d / (clock() - start))
+        best = max(best, 2 * 4096 * 1024 * d / (time.perf_counter() - start))
     return best
 
 
@@ -92,12 +84,12 @@ def run_part(part: str, folder: Path, k: int, iterations: int) -> dict[str, Any]
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = status("VmRSS")
     size = (folder / "train.pth").stat().st_size
-    start = clock()
+    start = time.perf_counter()
     train = feature_files.load(folder / "train.pth", normalize=True)
     test = feature_files.load(folder / "test.pth", normalize=True) if part == "knn" else None
-    found["read"] = clock() - start
+    found["read"] = time.perf_counter() - start
     n, d = train.x.shape
-    start = clock()
+    start = time.perf_counter()
     if part == "kmeans":
         rows = FeatureRows(train, CPU, centered=True)
         marks = []
@@ -105,12 +97,12 @@ def run_part(part: str, folder: Path, k: int, iterations: int) -> dict[str, Any]
         lloyd_start = lloyd._Lloyd.start
 
         def started(*args: Any) -> Any:
-            marks.append(clock() - start)
+            marks.append(time.perf_counter() - start)
             return lloyd_start(*args)
 
         lloyd._Lloyd.start = started  # type: ignore[method-assign,assignment]
         result = lloyd.fit(rows, k, seed=22, max_iterations=iterations)
-        seconds = clock() - start
+        seconds = time.perf_counter() - start
         computed = result.computed_frac * (result.iterations + 1) * n * k
         found |= {
             "iterations": result.iterations,
@@ -130,20 +122,20 @@ def run_part(part: str, folder: Path, k: int, iterations: int) -> dict[str, Any]
         ks = [q for q in (1, 5, 10, 20, 100, 200) if q <= n]
         for temperature in (0.07, None):
             knn.vote(found_neighbours, train.y, ks, temperature=temperature)
-        seconds = clock() - start
+        seconds = time.perf_counter() - start
         found |= {"flops": 2.0 * n * len(test) * d, "flop_seconds": seconds}
         found["full_flops"] = 2.0 * FULL_ROWS * FULL_TEST * FULL_DIM
     elif part == "uniformity":
         rows = FeatureRows(train, CPU, centered=True)
         alignment.uniformity(rows)
-        seconds = clock() - start
+        seconds = time.perf_counter() - start
         found |= {"flops": float(n) * n * d, "flop_seconds": seconds}
         found["full_flops"] = float(FULL_TEST) ** 2 * FULL_DIM
     else:
         from cog.features import pca
 
         pca.fit(train.x)
-        seconds = clock() - start
+        seconds = time.perf_counter() - start
         found |= {"flops": 2.0 * n * d * d, "flop_seconds": seconds}
         found["full_flops"] = 2.0 * FULL_ROWS * FULL_DIM**2
     found["seconds"] = seconds
@@ -194,7 +186,7 @@ def compare(n: int, d: int, k: int, iterations: int) -> None:
     test.x.div_(test.x.norm(dim=1, keepdim=True))
     init = train.x[torch.randperm(n, generator=torch.Generator().manual_seed(0))[:k]].clone()
     for limit in (iterations, 300):
-        start = clock()
+        start = time.perf_counter()
         ours = lloyd.fit(
             FeatureRows(train, CPU, centered=True),
             k,
@@ -203,24 +195,24 @@ def compare(n: int, d: int, k: int, iterations: int) -> None:
             max_iterations=limit,
             tolerance=1e-4,
         )
-        middle = clock()
+        middle = time.perf_counter()
         theirs = KMeans(k, init=init.numpy(), n_init=1, max_iter=limit, tol=1e-4).fit(train.x.numpy())
-        end = clock()
+        end = time.perf_counter()
         print(
             f"k-means, {n} x {d}, k = {k}, at most {limit} iterations: {middle - start:.1f} s ({ours.iterations} "
             f"iterations), scikit-learn {end - middle:.1f} s ({theirs.n_iter_}), ratio "
             f"{(end - middle) / (middle - start):.2f}; inertia {ours.inertia:.6g} and {theirs.inertia_:.6g}",
             flush=True,
         )
-    start = clock()
+    start = time.perf_counter()
     found = knn.find(FeatureRows(train, CPU), FeatureRows(test, CPU), 20)
     ours_classes = knn.vote(found, train.y, [20], temperature=None)[20][:, 0]
-    middle = clock()
+    middle = time.perf_counter()
     classifier = KNeighborsClassifier(20, metric="cosine", algorithm="brute").fit(
         train.x.numpy(), train.y.numpy()
     )
     theirs_classes = classifier.predict(test.x.numpy())
-    end = clock()
+    end = time.perf_counter()
     same = float((ours_classes.numpy() == theirs_classes).mean())
     print(
         f"kNN, k = 20, {len(test)} test rows against {n} x {d}: {middle - start:.1f} s, scikit-learn "
@@ -243,24 +235,16 @@ def main() -> None:
     parser.add_argument("--compare", action="store_true", help="time scikit-learn, too")
     parser.add_argument("--compare_rows", type=int, default=20_000)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument(
-        "--clock",
-        choices=["wall", "processor"],
-        default="wall",
-        help="processor: time this process had, divided by its threads, for a machine that is busy with other work",
-    )
     parser.add_argument("--gpu_tflops", type=float, default=19.5, help="float32 without TF32; 19.5: A100")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    global CLOCK
-    CLOCK = args.clock
     torch.set_num_threads(args.threads)
     if args.child:
         part, folder = args.child
         print(json.dumps(run_part(part, Path(folder), args.classes, args.iterations)))
         return
     load = Path("/proc/loadavg").read_text().split()[0]
-    print(f"{args.threads} threads, {args.clock} clock, load average {load} at the start", flush=True)
+    print(f"{args.threads} threads, load average {load} at the start", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         if args.parts:
             feature_files.save(clouds(args.rows, args.dim, args.classes, 0), Path(folder) / "train.pth")
@@ -269,7 +253,7 @@ def main() -> None:
         for part in args.parts:
             done = subprocess.run(
                 [sys.executable, __file__, "--child", part, folder, "--classes", str(args.classes),
-                 "--iterations", str(args.iterations), "--threads", str(args.threads), "--clock", args.clock],
+                 "--iterations", str(args.iterations), "--threads", str(args.threads)],
                 stdout=subprocess.PIPE, text=True, check=True,
             )  # fmt: skip
             show(part, json.loads(done.stdout.splitlines()[-1]), args.gpu_tflops)

@@ -6,8 +6,7 @@ time. Both sides are measured in turns in the same run, so that other load on th
 
     python tests/benchmarks/bench_extract.py
     python tests/benchmarks/bench_extract.py --images in1k/val --limit 1000
-    python tests/benchmarks/bench_extract.py --images DIR --model my_net --model_loader nets.py:load_my_model \\
-        --ckpt_file model.ckpt
+    python tests/benchmarks/bench_extract.py --images DIR --model resnet50
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 import torch
+import torchvision
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
@@ -35,7 +35,7 @@ from cog.data.image_stores import IMAGE_SUFFIXES, FolderImages
 from cog.data.loader import Decoder, batches, usable_workers
 from cog.data.pixels import normalizer, to_input
 from cog.features.extract import Extractor
-from cog.models.backbone import Backbone, load_backbone
+from cog.models.backbone import Backbone
 from cog.runtime.device import exact_float32
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -167,17 +167,6 @@ def measure(
         print(f"{n_workers:>7}  " + "  ".join(f"{cell:>26}" for cell in cells), flush=True)
 
 
-def load_network(args: argparse.Namespace, device: torch.device) -> Backbone:
-    """Return the network asked for, by default an untrained MobileNetV2: speed does not depend on weights."""
-    if args.model_loader:
-        return load_backbone(args.model, args.ckpt_file, device, args.model_loader)
-    import torchvision
-
-    torch.manual_seed(0)
-    network = getattr(torchvision.models, args.model or "mobilenet_v2")(weights=None)
-    return Backbone(network, name=args.model or "mobilenet_v2").to(device)
-
-
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(
@@ -192,9 +181,7 @@ def main() -> None:
     parser.add_argument(
         "--network_limit", type=int, default=128, help="images for the runs with a network on a CPU"
     )
-    parser.add_argument("--model", help="torchvision's name, or with --model_loader that of your own")
-    parser.add_argument("--model_loader")
-    parser.add_argument("--ckpt_file")
+    parser.add_argument("--model", default="mobilenet_v2", help="torchvision's name; its weights are random")
     parser.add_argument("--threads", type=int, help="threads of the network on a CPU (default: PyTorch's)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
@@ -224,7 +211,7 @@ def main() -> None:
             n_images=len(images), workers=args.workers, repeats=args.repeats,
         )  # fmt: skip
         torch.set_num_threads(n_threads)
-        network = load_network(args, device)
+        network = Backbone(torchvision.models.get_model(args.model), name=args.model).to(device)
         some = images if device.type == "cuda" else fewer
         print(f"\nwith {network.name}, {len(some)} images, float32 on {name}")
         contenders: dict[str, Callable[[int], object]] = {

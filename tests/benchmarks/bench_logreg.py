@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
 import subprocess
 import sys
@@ -34,6 +33,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent.parent), str(HERE)]
 
 import plain_logreg
+from bench_analysis import status
 
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
@@ -106,7 +106,6 @@ class Parts:
     def __init__(self, case: str, precisions: list[str]) -> None:
         n, _, _, self.n_classes, n_shot = CASES[case]
         train, test = feature_sets(case)
-        settings = Settings(seed=SEED, n_shot=n_shot)
         rows, val = feature_files.split_train_val(
             train.y, val_frac=0.2, rng=random_streams.numpy_rng(SEED, "split")
         )
@@ -114,35 +113,30 @@ class Parts:
         if n_shot:
             rng = random_streams.numpy_rng(SEED, "draw", stage="search", n_shot=n_shot)
             rows = feature_files.draw_few_shot(train.y, rows, n_shot=n_shot, rng=rng)[0]
+            rng = random_streams.numpy_rng(SEED, "draw", stage="final", n_shot=n_shot)
             everything = feature_files.draw_few_shot(train.y, everything, n_shot=n_shot, rng=rng)[0]
         self.rows, self.val, self.everything = rows, val, everything
-        self.settings = settings
-        self.plain_train = train.x[rows], train.y[rows]
-        self.plain_val = train.x[val], train.y[val]
-        self.plain_final = train.x[everything], train.y[everything]
-        self.plain_test = test.x, test.y
+        self.plain_data = {
+            "search": ((train.x[rows], train.y[rows]), (train.x[val], train.y[val])),
+            "final": ((train.x[everything], train.y[everything]), (test.x, test.y)),
+        }
         self.engines = {}
         for precision in precisions:
             engine = Engine(torch.device("cpu"), precision)
             sets = (FeatureSet(one.x.clone(), one.y, case) for one in (train, test))
             self.engines[precision] = engine, prepare(*sets, engine)
 
-    def scaled_settings(self, epochs: int) -> Settings:
-        return Settings(seed=SEED, n_epochs=epochs, batch_size=BATCH)
-
     def plain(self, stage: str, epochs: int) -> None:
-        train, test = (
-            (self.plain_train, self.plain_val) if stage == "search" else (self.plain_final, self.plain_test)
-        )
-        plain_logreg.fit(train, test, n_classes=self.n_classes, lr=10.0, wd=1e-6, n_epochs=epochs)
+        data = self.plain_data[stage]
+        plain_logreg.fit(*data, n_classes=self.n_classes, lr=10.0, wd=1e-6, n_epochs=epochs)
 
     def ours(self, precision: str, what: str, epochs: int) -> None:
         engine, data = self.engines[precision]
-        settings = self.scaled_settings(epochs)
+        settings = Settings(seed=SEED, n_epochs=epochs, batch_size=BATCH)
         if what == "final":
             engine.fit(data, TrainSpec(self.everything, [(10.0, 1e-6)], 1, 2, record=True), settings)
             return
-        count = {"together": 10, "round": 5, "alone": 1}[what.split()[1]]
+        count = {"together": 10, "alone": 1}[what.split()[1]]
         pairs = [(lr, 1e-6) for lr in torch.logspace(-1, 2, 10).tolist()[-count:]]
         width = engine.trials_per_batch(
             len(self.rows), settings, dim=data.features.dim, n_classes=self.n_classes
@@ -155,7 +149,7 @@ class Parts:
                 engine.validate(data, self.val, [TrainedClassifier([start]) for _ in part])
 
 
-def scaled(case: str, precisions: list[str], repeats: int, *, batched: bool) -> None:
+def scaled(case: str, precisions: list[str], repeats: int) -> None:
     """Time the parts in turn and print the scaled totals."""
     n, _, d, c, _ = CASES[case]
     parts = Parts(case, precisions)
@@ -173,16 +167,15 @@ def scaled(case: str, precisions: list[str], repeats: int, *, batched: bool) -> 
         )
         plain.append((EPOCHS * TRIALS * search + sampler, EPOCHS * final))
         for precision in precisions:
-            later, size = ("round", 5) if batched else ("alone", 1)
             together, rest, final = (
                 EPOCHS * timed(lambda w=what, p=precision: parts.ours(p, w, epochs)) / epochs
-                for what in ("train together", f"train {later}", "final")
+                for what in ("train together", "train alone", "final")
             )
             first, others = (
                 timed(lambda w=what, p=precision: parts.ours(p, w, 1))
-                for what in ("score together", f"score {later}")
+                for what in ("score together", "score alone")
             )
-            n_later = (TRIALS - 10) // size
+            n_later = TRIALS - 10
             training, scoring = together + n_later * rest, first + n_later * others
             ours[precision].append(
                 {
@@ -216,46 +209,25 @@ def scaled(case: str, precisions: list[str], repeats: int, *, batched: bool) -> 
 
 def whole(case: str, precisions: list[str]) -> None:
     """Run the whole protocol of both sides and print times and accuracies."""
-    n_shot = CASES[case][4]
-    train, test = feature_sets(case)
+    parts, n_classes = Parts(case, precisions), CASES[case][3]
     start = time.perf_counter()
     suggestions = search.Search(Settings(seed=SEED, n_trials=TRIALS))
-    rows, val = feature_files.split_train_val(
-        train.y, val_frac=0.2, rng=random_streams.numpy_rng(SEED, "split")
-    )
-    if n_shot:
-        rng = random_streams.numpy_rng(SEED, "draw", stage="search", n_shot=n_shot)
-        rows = feature_files.draw_few_shot(train.y, rows, n_shot=n_shot, rng=rng)[0]
-    part, held_out = (train.x[rows], train.y[rows]), (train.x[val], train.y[val])
     while pairs := suggestions.ask():
         results = []
         for lr, wd in pairs:
-            _, logs = plain_logreg.fit(
-                part, held_out, n_classes=CASES[case][3], lr=lr, wd=wd, n_epochs=EPOCHS
-            )
+            _, logs = plain_logreg.fit(*parts.plain_data["search"], n_classes=n_classes, lr=lr, wd=wd)
             results.append(search.Result(logs["test/top1"][-1], False, 0.0))
         suggestions.tell(results)
     best = suggestions.best
-    everything = torch.arange(len(train))
-    if n_shot:
-        rng = random_streams.numpy_rng(SEED, "draw", stage="final", n_shot=n_shot)
-        everything = feature_files.draw_few_shot(train.y, everything, n_shot=n_shot, rng=rng)[0]
-    _, logs = plain_logreg.fit(
-        (train.x[everything], train.y[everything]), (test.x, test.y), n_classes=CASES[case][3],
-        lr=best.lr, wd=best.wd, n_epochs=EPOCHS,
-    )  # fmt: skip
+    _, logs = plain_logreg.fit(*parts.plain_data["final"], n_classes=n_classes, lr=best.lr, wd=best.wd)
     plain = time.perf_counter() - start
     print(
         f"{case}: plain {plain:.1f} s, validation {best.val_top1:.2f}, test {logs['test/top1'][-1]:.2f}",
         flush=True,
     )
-    for precision in precisions:
-        engine = Engine(torch.device("cpu"), precision)
-        copy = FeatureSet(train.x.clone(), train.y, case)
+    for precision, (engine, data) in parts.engines.items():
         start = time.perf_counter()
-        test_copy = FeatureSet(test.x.clone(), test.y, case)
-        settings = Settings(seed=SEED, n_shot=n_shot)
-        result = protocol.run_protocol(prepare(copy, test_copy, engine), settings, engine)
+        result = protocol.run_protocol(data, Settings(seed=SEED, n_shot=CASES[case][4]), engine)
         seconds = time.perf_counter() - start
         print(
             f"{case}: {precision} {seconds:.1f} s, validation {result.search.best.val_top1:.2f}, test "
@@ -264,14 +236,13 @@ def whole(case: str, precisions: list[str]) -> None:
         )
 
 
-def study(case: str, precisions: list[str], repeats: int, epochs: int, *, batched: bool) -> None:
+def study(case: str, precisions: list[str], repeats: int, epochs: int) -> None:
     """Time a study of five seeds, all images and N = 1, 8: the plain loop one run after the other, ours as logreg.py.
 
     The plain loop is timed over one epoch of each part, and scaled; ours is done in full, with fewer epochs.
     """
     seeds, shots = (22, 37, 45, 77, 93), (0, 1, 8)
-    mode = {"search": "batched"} if batched else {}
-    runs = [Settings(seed=seed, n_shot=n, n_epochs=epochs, **mode) for n in shots for seed in seeds]
+    runs = [Settings(seed=seed, n_shot=n, n_epochs=epochs) for n in shots for seed in seeds]
     cases = {}
     for n in shots:
         CASES[f"{case}/{n}"] = (*CASES[case][:4], n)
@@ -304,13 +275,6 @@ def study(case: str, precisions: list[str], repeats: int, epochs: int, *, batche
         print(
             f"{case} study  {precision}  ratio {statistics.median(ratios):.2f} ({epochs} epochs)", flush=True
         )
-
-
-def status(field: str) -> int:
-    """Return an entry of ``/proc/self/status`` in bytes."""
-    found = re.search(rf"^{field}:\s*(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024
 
 
 def memory(case: str, side: str) -> None:
@@ -384,7 +348,6 @@ def main() -> None:
         "--study", choices=list(CASES), help="time a study of five seeds, all images and N = 1, 8"
     )
     parser.add_argument("--epochs", type=int, default=10, help="epochs of --study (default: 10)")
-    parser.add_argument("--batched", action="store_true", help="our side searches with CLF.SEARCH batched")
     parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--write", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--no_memory", action="store_true")
@@ -402,11 +365,11 @@ def main() -> None:
         whole(args.whole, args.precisions)
         return
     if args.study:
-        study(args.study, args.precisions, args.repeats, args.epochs, batched=args.batched)
+        study(args.study, args.precisions, args.repeats, args.epochs)
         return
     RATES.update({precision: gemm_rate(precision) for precision in args.precisions})
     for case in args.cases:
-        scaled(case, args.precisions, args.repeats, batched=args.batched)
+        scaled(case, args.precisions, args.repeats)
         if not args.no_memory and not case.startswith("few"):
             print_memory(case, args.precisions)
 

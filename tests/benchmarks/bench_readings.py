@@ -18,7 +18,6 @@ import argparse
 import contextlib
 import dataclasses
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +28,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
 
 import torch
-from bench_search import pooled, synthetic
+from bench_search import pooled, print_differences, synthetic
 
 from cog.features.feature_files import FeatureSet, check_and_normalize_
 from cog.logreg.engine import Engine
@@ -177,15 +176,7 @@ def main() -> None:
         settings = Settings(seed=seed, n_epochs=args.n_epochs, **pair)
         for reading in readings(args):
             found[reading.name].append(reading.top1(train, test, settings))
-    first, *_ = found
-    print(f"{'reading':<10}{'mean':>8}{'seed sd':>9}{'difference':>12}{'std err':>9}{'largest':>9}")
-    for name, values in found.items():
-        line = f"{name:<10}{statistics.mean(values):8.3f}{statistics.stdev(values):9.3f}"
-        if name != first:
-            apart = [one - other for one, other in zip(values, found[first], strict=True)]
-            error = statistics.stdev(apart) / len(apart) ** 0.5
-            line += f"{statistics.mean(apart):+12.3f}{error:9.3f}{max(map(abs, apart)):9.3f}"
-        print(line)
+    print_differences("reading", found)
     print(f"{time.monotonic() - start:.0f} s")
 
 

@@ -126,21 +126,28 @@ def one_seed(args: argparse.Namespace, seed: int) -> dict[str, tuple[float, floa
     return found
 
 
-def report(results: list[dict[str, tuple[float, float]]]) -> None:
-    """Print mean, standard deviation over seeds, and paired differences to the sequential search."""
-    n = len(results)
-    for index, what in enumerate(("best validation top-1", "test top-1 of the final run")):
-        print(f"\n{what} (percent, {n} seeds)")
-        print(f"{'mode':<12}{'mean':>8}{'seed sd':>9}{'difference':>12}{'std err':>9}   within seed sd")
-        spread = statistics.stdev(one["sequential"][index] for one in results)
-        for mode in MODES:
-            values = [one[mode][index] for one in results]
-            line = f"{mode:<12}{statistics.mean(values):8.3f}{statistics.stdev(values):9.3f}"
-            if mode != "sequential":
-                differences = [one[mode][index] - one["sequential"][index] for one in results]
-                mean, error = statistics.mean(differences), statistics.stdev(differences) / n**0.5
-                line += f"{mean:+12.3f}{error:9.3f}   {'yes' if abs(mean) < spread else 'NO'}"
-            print(line)
+def print_differences(title: str, values: dict[str, list[float]]) -> None:
+    """Print a row for each mode: mean, deviation over seeds, and paired differences to the first mode.
+
+    Args:
+        title: heading of the first column.
+        values: percentages of each mode, in the order of the seeds.
+    """
+    first, *_ = values
+    print(
+        f"{title:<12}{'mean':>8}{'seed sd':>9}{'difference':>12}{'std err':>9}{'largest':>9}   within seed sd"
+    )
+    for mode, percents in values.items():
+        line = f"{mode:<12}{statistics.mean(percents):8.3f}{statistics.stdev(percents):9.3f}"
+        if mode != first:
+            differences = [a - b for a, b in zip(percents, values[first], strict=True)]
+            mean, error = (
+                statistics.mean(differences),
+                statistics.stdev(differences) / len(differences) ** 0.5,
+            )
+            within = "yes" if abs(mean) < statistics.stdev(values[first]) else "NO"
+            line += f"{mean:+12.3f}{error:9.3f}{max(map(abs, differences)):9.3f}   {within}"
+        print(line)
 
 
 def main() -> None:
@@ -173,7 +180,9 @@ def main() -> None:
         for result in pool.imap(functools.partial(one_seed, args), range(args.seeds)):
             results.append(result)
             print(f"{len(results)} of {args.seeds} seeds", end="\r", file=sys.stderr, flush=True)
-    report(results)
+    for index, what in enumerate(("best validation top-1", "test top-1 of the final run")):
+        print(f"\n{what} (percent, {args.seeds} seeds)")
+        print_differences("mode", {mode: [result[mode][index] for result in results] for mode in MODES})
     print(f"\n{time.monotonic() - start:.0f} s with {args.workers} workers")
 
 

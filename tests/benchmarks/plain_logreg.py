@@ -29,12 +29,10 @@ def fit(
     lr: float,
     wd: float,
     n_epochs: int = 100,
-    schedule_epochs: int | None = None,
     batch_size: int = 1024,
     momentum: float = 0.9,
     initial: tuple[torch.Tensor, torch.Tensor] | None = None,
     next_order: Callable[[int], torch.Tensor] = torch.randperm,
-    test_every_epoch: bool = True,
 ) -> tuple[torch.nn.Linear, dict[str, list[float]]]:
     """Train one classifier.
 
@@ -45,12 +43,10 @@ def fit(
         lr: base learning rate, cosine decay.
         wd: weight decay.
         n_epochs: epochs to train.
-        schedule_epochs: length of the cosine schedule; default ``n_epochs``.
         batch_size: samples per step.
         momentum: of SGD.
         initial: weight and bias to start from; default: those ``nn.Linear`` draws.
         next_order: gives the order of the samples of an epoch.
-        test_every_epoch: False skips the test set (to time the steps alone).
 
     Returns:
         The classifier, and per-epoch logs (it stops at the first loss that is not finite).
@@ -83,10 +79,9 @@ def fit(
             loss.backward()
             optimizer.step()
         _log(logs, "train", sums, len(y))
-        if test_every_epoch:
-            predictions.append(_validate(model, criterion, test, batch_size, logs))
+        predictions.append(_validate(model, criterion, test, batch_size, logs))
         for group in optimizer.param_groups:
-            group["lr"] = lr * 0.5 * (1.0 + math.cos(math.pi * epoch / (schedule_epochs or n_epochs)))
+            group["lr"] = lr * 0.5 * (1.0 + math.cos(math.pi * epoch / n_epochs))
     return model, logs
 
 

@@ -1,4 +1,4 @@
-"""An MLP trained by autograd and ``torch.optim.SGD``: the engine's oracle, and the baseline of its benchmark."""
+"""An MLP trained by autograd and ``torch.optim.SGD``: the engine's oracle."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ def fit(
     next_order: Callable[[int], torch.Tensor],
     batch_size: int = 1024,
     momentum: float = 0.9,
-    autocast: bool = False,
 ) -> dict[str, list[float]]:
     """Train, with the schedule of the original toolkit (stepped after each epoch by that epoch's index).
 
@@ -43,7 +42,6 @@ def fit(
         next_order: gives the order of the samples of an epoch.
         batch_size: samples per step.
         momentum: of SGD.
-        autocast: bfloat16 by ``torch.autocast``.
 
     Returns:
         Per epoch: training loss, and loss and accuracies (percent) on the test set.
@@ -56,8 +54,7 @@ def fit(
         order = next_order(len(x))
         total = 0.0
         for batch in order.split(batch_size):
-            with torch.autocast(x.device.type, torch.bfloat16, enabled=autocast):
-                loss = criterion(model(x[batch]).float(), y[batch])
+            loss = criterion(model(x[batch]), y[batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

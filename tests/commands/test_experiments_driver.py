@@ -2,9 +2,7 @@
 
 import csv
 import json
-import os
 import re
-import subprocess
 
 import numpy as np
 import pytest
@@ -40,6 +38,25 @@ def rows_of_overview(text: str, dataset: str) -> set[str]:
 
 
 @pytest.fixture
+def experiments(bash):
+    """Return a function that runs the driver for the model my_net; a later variable of the same name wins."""
+
+    def run(root, *words, **environment):
+        return bash("experiments.sh", f"models_root_dir={root}", "model_name=my_net", *words, **environment)
+
+    return run
+
+
+@pytest.fixture
+def recorder(tmp_path):
+    """Return a program in place of Python: it writes its arguments as a line into ``tmp_path / "commands"``."""
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/bash\necho "$@" >> {tmp_path}/commands\n')
+    program.chmod(0o755)
+    return str(program)
+
+
+@pytest.fixture
 def images(workshop):
     """Flags that name all images; ``workshop.models`` then holds the features of two models."""
     rng = np.random.default_rng(0)
@@ -67,28 +84,19 @@ def images(workshop):
 
 
 @pytest.mark.slow
-def test_every_experiment_with_one_command(workshop, images, repository, warm_python):
-    command = [
-        "bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={workshop.models}",
-        "model_name=my_net my_other", "against=my_other", f"datasets={' '.join(DATASETS)}", "experiments=all",
-        "seeds=22 37", "shots=1", "dims=2 64", "max_per_class=2", f"levels_csv={workshop.root / 'levels.csv'}",
-        *images, *SMALL,
+def test_every_experiment_with_one_command(workshop, images, experiments):
+    words = [
+        "against=my_other", f"datasets={' '.join(DATASETS)}", "experiments=all", "seeds=22 37", "shots=1", "dims=2 64",
+        "max_per_class=2", f"levels_csv={workshop.root / 'levels.csv'}", *images, *SMALL,
     ]  # fmt: skip
-    environment = {
-        **os.environ,
-        "COG_PYTHON": warm_python,
-        "OMP_NUM_THREADS": "1",
-        "COG_WORDNET_DIR": "/nowhere",
-    }
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = experiments(workshop.models, "model_name=my_net my_other", *words, COG_WORDNET_DIR="/nowhere")
     assert done.returncode == 0, done.stderr
     assert "left out: subtrees (needs WordNet 3.0" in done.stderr
     steps = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("[")]
     n_steps = 2 * (6 * len(DATASETS) + 4) + 1
     assert sum(f"/{n_steps}]" in line for line in steps) == n_steps
     assert "left out: 64 components of my_net (its features have 32 dimensions)" in done.stderr
-    found = rows_of_overview(done.stdout, "cog_l1")
-    assert found >= {
+    assert rows_of_overview(done.stdout, "cog_l1") >= {
         "LogReg, N=1 (%)", "LogReg (%)", "nearest class mean (%)", "k-means AMI",
         "uniformity", "accuracy ~ similarity, Spearman", "farthest tenth of the concepts (%)",
         "in1k classifier confident here (%)", "in1k classifier, AUROC own/here (%)",
@@ -97,58 +105,39 @@ def test_every_experiment_with_one_command(workshop, images, repository, warm_py
     }  # fmt: skip
     assert (workshop.models / "my/net/cog_l1/analysis_cross_in1k/sheet.png").is_file()
     made = {path: path.stat().st_mtime_ns for path in workshop.models.rglob("results.json")}
-    command[command.index("model_name=my_net my_other")] = "model_name=my_net"
-    again = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    again = experiments(workshop.models, *words, COG_WORDNET_DIR="/nowhere")
     assert again.returncode == 0, again.stderr
     assert {path: path.stat().st_mtime_ns for path in workshop.models.rglob("results.json")} == made
     assert "trial" not in again.stderr
 
 
-def test_unknown_experiments_are_named(repository, warm_python, tmp_path):
-    done = subprocess.run(
-        ["bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={tmp_path}", "experiments=cooking"],
-        env={**os.environ, "COG_PYTHON": warm_python}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (
-        done.returncode == 2 and "unknown experiment cooking; expected all or some of: logreg" in done.stderr
-    )
+def test_unknown_experiments_are_named(experiments, tmp_path):
+    done = experiments(tmp_path, "experiments=cooking")
+    assert done.returncode == 2
+    assert "unknown experiment cooking; expected all or some of: logreg" in done.stderr
 
 
 @pytest.mark.slow
-def test_common_flags_reach_analyses(workshop, repository, warm_python, tmp_path):
+def test_common_flags_reach_analyses(workshop, experiments):
     tiny.write_features(workshop.models / "my/net/in1k/features_train", *tiny.make_xy())
     tiny.write_features(workshop.models / "my/net/in1k/features_test", *tiny.make_xy(seed=1))
-    command = [
-        "bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={workshop.models}",
-        "model_name=my_net", "datasets=in1k", "experiments=label_free", "ANALYSIS.KNN_K", "[1]",
-    ]  # fmt: skip
-
-    def run(*more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*command, *more], env={**os.environ, "COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1"},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-
+    words = ["datasets=in1k", "experiments=label_free", "ANALYSIS.KNN_K", "[1]"]
     result = workshop.models / "my/net/in1k/analysis_knn/results.json"
-    checked = run("--check")
+    checked = experiments(workshop.models, *words, "--check")
     assert checked.returncode == 0 and "it can start" in checked.stdout and not result.exists()
-    refused = run("--device", "abacus")
+    refused = experiments(workshop.models, *words, "--device", "abacus")
     assert refused.returncode == 2 and "abacus" in refused.stderr and not result.exists()
-    assert run().returncode == 0
+    assert experiments(workshop.models, *words).returncode == 0
     before = result.stat().st_mtime_ns
-    assert run().returncode == 0 and result.stat().st_mtime_ns == before
-    assert run("--overwrite").returncode == 0 and result.stat().st_mtime_ns > before
+    assert experiments(workshop.models, *words).returncode == 0 and result.stat().st_mtime_ns == before
+    assert experiments(workshop.models, *words, "--overwrite").returncode == 0
+    assert result.stat().st_mtime_ns > before
 
 
-def test_experiments_that_lack_something_are_named(repository, tmp_path):
-    recorder = tmp_path / "python"
-    recorder.write_text("#!/bin/bash\n")
-    recorder.chmod(0o755)
-    done = subprocess.run(
-        ["bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={tmp_path}", "model_name=my_net",
-         "datasets=cog_l5", "experiments=cross distance subtrees winners label_free"],
-        env={**os.environ, "COG_PYTHON": str(recorder)}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+def test_experiments_that_lack_something_are_named(experiments, recorder, tmp_path):
+    words = ["datasets=cog_l5", "experiments=cross distance subtrees winners label_free"]
+    done = experiments(tmp_path, *words, COG_PYTHON=recorder)
+    assert done.returncode == 0
     assert re.findall("left out: (.*) .needs (.*?),", done.stderr) == [
         ("cross", "in1k"), ("distance", "levels_csv=FILE"), ("subtrees", "levels_csv=FILE"),
         ("winners", "against=MODEL"),
@@ -156,21 +145,12 @@ def test_experiments_that_lack_something_are_named(repository, tmp_path):
     assert "[1/1]" in done.stdout
 
 
-def test_one_level_has_no_analysis_of_all_levels_together(repository, tmp_path):
-    commands = tmp_path / "commands"
-    recorder = tmp_path / "python"
-    recorder.write_text(f'#!/bin/bash\necho "$@" >> {commands}\n')
-    recorder.chmod(0o755)
+def test_one_level_has_no_analysis_of_all_levels_together(experiments, recorder, tmp_path):
     for datasets in ("in1k cog_l5", "cog_l4 cog_l5"):
-        subprocess.run(
-            ["bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={tmp_path}",
-             "model_name=my_net", f"datasets={datasets}", "experiments=distance subtrees", "levels_csv=levels.csv"],
-            env={**os.environ, "COG_PYTHON": str(recorder)}, capture_output=True, check=True,
-        )  # fmt: skip
-    found = [
-        line.split("--analysis ")[1] for line in commands.read_text().splitlines() if "--analysis" in line
-    ]
-    assert found == [
+        words = [f"datasets={datasets}", "experiments=distance subtrees", "levels_csv=levels.csv"]
+        assert experiments(tmp_path, *words, COG_PYTHON=recorder).returncode == 0
+    lines = (tmp_path / "commands").read_text().splitlines()
+    assert [line.split("--analysis ")[1] for line in lines if "--analysis" in line] == [
         f"{name} --datasets {datasets} --levels_csv levels.csv"
         for datasets in ("cog_l5", "cog_l4 cog_l5 cog_levels")
         for name in ("distance", "subtrees")
@@ -212,50 +192,55 @@ def test_check_starts_few_processes_and_leaves_out_what_needs_the_classifiers_to
     assert len(run()[1]) == 7  # a process per data set
 
 
+def write_sizes(folder, n_train, n_test, **more):
+    for split, n_images in (("train", n_train), ("test", n_test)):
+        (folder / f"features_{split}").mkdir(parents=True)
+        sizes = {"n_images": n_images, "n_classes": 100, "feature_dim": 512, **more}
+        (folder / f"features_{split}/features.json").write_text(json.dumps(sizes))
+
+
 @pytest.mark.slow
-def test_what_takes_days_is_left_out_unless_named(repository, warm_python, tmp_path):
+def test_what_takes_days_is_left_out_unless_named(experiments, tmp_path):
     """By the number of images that features.json tells; what needs the classifiers is left out, too."""
-    for split, n_images in (("train", 10**8), ("test", 10**5)):
-        folder = tmp_path / f"my/net/cog_l1/features_{split}"
-        folder.mkdir(parents=True)
-        (folder / "features.json").write_text(
-            json.dumps({"n_images": n_images, "n_classes": 1000, "feature_dim": 64})
-        )
+    write_sizes(tmp_path / "my/net/cog_l1", 10**9, 10**5, images_per_second=50.0, device="cpu")
     (tmp_path / "levels.csv").touch()
 
-    def run(*more: str) -> str:
-        command = [
-            "bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={tmp_path}",
-            "model_name=my_net", "datasets=cog_l1", "seeds=22", "shots=1", f"levels_csv={tmp_path}/levels.csv", *more,
-        ]  # fmt: skip
-        environment = {**os.environ, "COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    def shown(*more: str) -> str:
+        words = [
+            "datasets=cog_l1",
+            "seeds=22",
+            "shots=1",
+            "dims=32",
+            f"levels_csv={tmp_path}/levels.csv",
+            *more,
+        ]
+        done = experiments(tmp_path, *words, "--device", "cpu")
         assert done.returncode == 2  # there are no features
         return done.stdout + done.stderr
 
-    by_default = run()
+    by_default, all_of_them = shown(), shown("experiments=all")
+    days = r"left out: {0} of my_net \(takes about \d+ hours on this machine; .*experiments={0}"
     for name in ("logreg", "mlp", "mlp_noact"):
-        assert re.search(
-            rf"left out: {name} of my_net \(takes about \d+ hours on this machine; .*experiments={name}",
-            by_default,
-        )
+        assert re.search(days.format(name), by_default)
+    for name in ("label_free", "finetune"):
+        assert re.search(days.format(name), all_of_them)
     assert "left out: distance of my_net (needs its classifiers)" in by_default
     assert "left out: fewshot" not in by_default
     assert re.search(
         r"\] logistic regression with N = 1 of my_net on cog_l1, seeds 22 \(about \d+\w+\)", by_default
     )
-    named = run("experiments=mlp")
-    assert "left out" not in named and re.search(
-        r"MLP of my_net on cog_l1, seeds 22 \(about \d+d\d\dh\)", named
-    )
+    for names, step in (
+        ("mlp", "MLP of my_net on cog_l1, seeds 22"),
+        ("label_free finetune", "analysis of my_net: all"),
+    ):
+        named = shown(f"experiments={names}")
+        assert "left out" not in named
+        assert re.search(rf"{step} \(about \d+d\d\dh\)", named)
 
 
 def test_what_is_done_takes_no_time(tmp_path, capsys):
     folder = tmp_path / "my/net/cog_l1"
-    for split in ("train", "test"):
-        (folder / f"features_{split}").mkdir(parents=True)
-        sizes = {"n_images": 10**9, "n_classes": 10, "feature_dim": 64}
-        (folder / f"features_{split}/features.json").write_text(json.dumps(sizes))
+    write_sizes(folder, 10**9, 10**9)
     argv = ["--models_root_dir", str(tmp_path), "--model", "my_net", "--datasets", "cog_l1", "in1k", "--seeds", "22",
             "--shots", "1", "2", "--device", "cpu"]  # fmt: skip
 
@@ -275,13 +260,6 @@ def test_what_is_done_takes_no_time(tmp_path, capsys):
     assert seconds()["logreg"] == 0
 
 
-def write_sizes(folder, n_train, n_test, **more):
-    for split, n_images in (("train", n_train), ("test", n_test)):
-        (folder / f"features_{split}").mkdir(parents=True)
-        sizes = {"n_images": n_images, "n_classes": 100, "feature_dim": 512, **more}
-        (folder / f"features_{split}/features.json").write_text(json.dumps(sizes))
-
-
 def test_times_of_analyses_and_fine_tuning(tmp_path, capsys, monkeypatch):
     """Against operations counted by hand: 1 GFLOP/s, and an extraction of 50 images a second."""
     monkeypatch.setattr(estimates, "measure_rate", lambda device: 1e9)
@@ -295,16 +273,17 @@ def test_times_of_analyses_and_fine_tuning(tmp_path, capsys, monkeypatch):
         split = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()]
         return {(name, dataset): (seconds, text) for name, dataset, seconds, text in split}
 
-    found = lines("FINETUNE.N_EPOCHS", "10", "ANALYSIS.KMEANS_SEEDS", "[22]")
+    expected = lines("FINETUNE.N_EPOCHS", "10", "ANALYSIS.KMEANS_SEEDS", "[22]")
     # 10 epochs of 100,000 images forward and backward (as long as 3 forward), and 5,000 test images
-    assert found["finetune", "cog_l1"] == ("61000", "about 16h56m")
-    assert found["finetune", "-"] == ("122000", "about 33h53m")
+    assert expected["finetune", "cog_l1"] == ("61000", "about 16h56m")
+    assert expected["finetune", "-"] == ("122000", "about 33h53m")
     # two classifiers of 100 classes on the test images of both data sets
-    assert found["cross", "cog_l1"][0] == found["cross", "-"][0] == f"{2 * 512 * 10_000 * 100 * 2 / 1e9:.0f}"
+    cross = f"{2 * 512 * 10_000 * 100 * 2 / 1e9:.0f}"
+    assert expected["cross", "cog_l1"][0] == expected["cross", "-"][0] == cross
     neighbors, pairs, means = 2 * 512 * 100_000 * 5_000, 512 * 5_000**2, 8 * 512 * 5_000 * 100
     clusters = 2 * 512 * 100_000 * 100 * 29
-    assert found["label_free", "in1k"][0] == f"{(clusters + neighbors + pairs + means) / 1e9:.0f}"
-    assert found["distance", "-"] == ("?", "no estimate: it works on saved predictions")
+    assert expected["label_free", "in1k"][0] == f"{(clusters + neighbors + pairs + means) / 1e9:.0f}"
+    assert expected["distance", "-"] == ("?", "no estimate: it works on saved predictions")
     # more processes do not make a processor faster
     assert lines("--n_processes", "4")["finetune", "-"] == lines()["finetune", "-"]
 
@@ -316,34 +295,8 @@ def test_times_of_analyses_and_fine_tuning(tmp_path, capsys, monkeypatch):
     for split in ("train", "test"):
         path = tmp_path / f"my/net/in1k/features_{split}/features.json"
         path.write_text(path.read_text().replace('"cpu"', '"NVIDIA H200"'))
-    found = lines()
-    assert found["finetune", "in1k"] == found["finetune", "-"]
-    assert (
-        found["finetune", "in1k"][1]
-        == "no estimate: the speed of the network on such a device is in no features.json"
-    )
-    assert found["finetune", "cog_l1"][0] != "?"
-
-
-@pytest.mark.slow
-def test_days_of_analyses_and_fine_tuning_are_left_out_of_all(repository, warm_python, tmp_path):
-    write_sizes(tmp_path / "my/net/cog_l1", 10**9, 10**5, images_per_second=50.0, device="cpu")
-
-    def run(*more: str) -> str:
-        done = subprocess.run(
-            ["bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={tmp_path}",
-             "model_name=my_net", "datasets=cog_l1", "seeds=22", "shots=1", "dims=32", *more, "--device", "cpu"],
-            env={**os.environ, "COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1"},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        return done.stdout + done.stderr
-
-    by_default = run("experiments=all")
-    for name in ("label_free", "finetune"):
-        assert re.search(
-            rf"left out: {name} of my_net \(takes about \d+ hours on this machine; .*experiments={name}",
-            by_default,
-        )
-    named = run("experiments=label_free finetune")
-    assert "left out" not in named
-    assert re.search(r"\[1/2\] analysis of my_net: all \(about \d+d\d\dh\)", named)
+    expected = lines()
+    assert expected["finetune", "in1k"] == expected["finetune", "-"]
+    why = "no estimate: the speed of the network on such a device is in no features.json"
+    assert expected["finetune", "in1k"][1] == why
+    assert expected["finetune", "cog_l1"][0] != "?"

@@ -37,8 +37,8 @@ def test_every_data_set_is_known_by_name_and_label():
     for name in datasets.names():
         for text in (name, datasets.label(name), datasets.label(name).lower(), name.upper()):
             assert names.find_dataset(text) == name
-    for own in ("birds", "L9", "cog_l7", "deit_*", "../x"):
-        assert names.find_dataset(own) == own
+    for name in ("birds", "L9", "cog_l7", "deit_*", "../x"):
+        assert names.find_dataset(name) == name
 
 
 def test_own_names_and_patterns_stay(workshop):
@@ -60,9 +60,8 @@ def test_labels_of_a_models_file(tmp_path):
     assert find_model("my vit", models_file=file) == "mine_vit"
     assert find_model("my_b", models_file=file) == "mine_b"
     assert find_model("mine_bad", models_file=file) == "mine_bad"  # what is wrong with it stops no other
-    with pytest.raises(
-        CogError, match="--model DINO may be dino_resnet50, mine_dino; give one of these names"
-    ):
+    several = "--model DINO may be dino_resnet50, mine_dino; give one of these names"
+    with pytest.raises(CogError, match=several):
         find_model("DINO", models_file=file)
 
 
@@ -88,14 +87,14 @@ def test_all_flags_that_name_models_and_data_sets():
         model=["DINO", "deit_*", None], models=None, relative_to="ResNet50", baseline=None, compare=["CLIP", "SwAV"],
         dataset=["L5", None], trained_on="IN-1K", models_root_dir=None, opts=[],
     )  # fmt: skip
-    found = names.understood(args)
-    assert found.model == ["dino_resnet50", "deit_*", None]
-    assert (found.relative_to, found.baseline) == ("sup_resnet50", None)
-    assert found.compare == ["clip_resnet50", "swav_resnet50"]
-    assert (found.dataset, found.trained_on) == (["cog_l5", None], "in1k")
-    own = names.understood(argparse.Namespace(dataset=["L5"], images_root="x", models_root_dir=None, opts=[]))
-    assert own.dataset == ["L5"]
-    assert not any(hasattr(found, flag) for flag in ("limit", "models_file"))
+    resolved = names.understood(args)
+    assert resolved.model == ["dino_resnet50", "deit_*", None]
+    assert (resolved.relative_to, resolved.baseline) == ("sup_resnet50", None)
+    assert resolved.compare == ["clip_resnet50", "swav_resnet50"]
+    assert (resolved.dataset, resolved.trained_on) == (["cog_l5", None], "in1k")
+    birds = argparse.Namespace(dataset=["L5"], images_root="x", models_root_dir=None, opts=[])
+    assert names.understood(birds).dataset == ["L5"]
+    assert not any(hasattr(resolved, flag) for flag in ("limit", "models_file"))
 
 
 def test_a_command_takes_labels(workshop):
@@ -120,13 +119,10 @@ def test_a_name_that_is_not_known_is_answered_by_the_nearest_wherever_it_is_look
             logreg.main([*root, *argv])
         with pytest.raises(CogError, match=rf"no finished run of .*; did you mean {meant}\S*\?"):
             print_results.main([*root, *argv])
-    for argv in (
-        ["--model", "dino_resnet50", "--dataset", "in1k"],
-        ["--model", "tiny_net", "--dataset", "cog_l5"],
-    ):
+    for model, dataset in (("dino_resnet50", "in1k"), ("tiny_net", "cog_l5")):
         for command in (logreg, print_results):
             with pytest.raises(CogError) as raised:
-                command.main([*root, *argv])
+                command.main([*root, "--model", model, "--dataset", dataset])
             assert "did you mean" not in str(raised.value)
     assert status.main([*root, "--models", "dino_resnet5", "tiny_net", "sup_resnet50", "timm_resnet5"]) == 0
     assert caplog.messages == [

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import tarfile
 import types
 
+import archive_forms
 import pytest
 import tiny
+import torch
 
 from cog.commands import analyze_features, build_levels, extract_features, logreg, print_results
 from cog.errors import CogError
@@ -57,38 +58,38 @@ def classifier(workshop, output, *more):
 
 
 def test_extraction_that_can_start(check, workshop):
-    found = check(extract_features.main, *level(workshop))
-    assert found.code == 0
-    assert "checkpoint" in found.text and "SHA-256" in found.text
-    assert sum("cog_l1 t" in line and line.startswith("ok") for line in found.lines) >= 2
+    report = check(extract_features.main, *level(workshop))
+    assert report.code == 0
+    assert "checkpoint" in report.text and "SHA-256" in report.text
+    assert sum("cog_l1 t" in line and line.startswith("ok") for line in report.lines) >= 2
 
 
 def test_missing_images_are_counted(check, workshop):
-    names = sorted(path for path in workshop.in21k.rglob("*.JPEG"))
-    first = names[0]
+    first = min(workshop.in21k.rglob("*.JPEG"))
     first.unlink()
-    found = check(extract_features.main, *level(workshop))
-    assert len(found.problems) == 1
-    assert "1 of" in found.problems[0] and f"{first.parent.name}/{first.name}" in found.problems[0]
+    report = check(extract_features.main, *level(workshop))
+    assert len(report.problems) == 1
+    assert "1 of" in report.problems[0] and f"{first.parent.name}/{first.name}" in report.problems[0]
     assert check(extract_features.main, *level(workshop, "--allow_failures", 1)).code == 0
 
 
 def test_all_problems_are_shown_at_once(check, workshop, tmp_path):
-    found = check(
+    report = check(
         extract_features.main, "--model", "tiny_net", "--dataset", "cog_l1", "--split", "train", "--device", "cuda:77",
         "--models_root_dir", workshop.models, "--model_loader", f"{tmp_path}/none.py:load", "FT_EXTRACT.NOTHING", "1",
     )  # fmt: skip
-    assert {line.split()[1] for line in found.problems} == {"configuration", "checkpoint", "cog_l1", "device"}
+    subjects = {line.split()[1] for line in report.problems}
+    assert subjects == {"configuration", "checkpoint", "cog_l1", "device"}
 
 
 def test_one_fault_is_one_problem(check, workshop):
     file = workshop.root / "models.yaml"
     file.write_text("mine_net: {source: sup_resnet51}\n")
-    found = check(
+    report = check(
         extract_features.main, "--model", "mine_net", "--models_file", file, "--models_root_dir", workshop.models,
         "--dataset", "birds", "--split", "train", "--images_root", workshop.birds, "--device", "cpu",
     )  # fmt: skip
-    assert len(found.problems) == 1 and "did you mean sup_resnet50" in found.problems[0]
+    assert len(report.problems) == 1 and "did you mean sup_resnet50" in report.problems[0]
 
 
 def test_damaged_checkpoint(check, workshop):
@@ -122,8 +123,8 @@ def test_unfinished_extraction(check, workshop, tmp_path):
         with pytest.raises(OSError):
             extract_features.main([*map(str, argv)])
     assert (output / ".resume").is_dir()
-    found = check(extract_features.main, *argv)
-    assert "continues from there" in found.text and "the last attempt" in found.text
+    report = check(extract_features.main, *argv)
+    assert "continues from there" in report.text and "the last attempt" in report.text
     other = check(extract_features.main, *argv, "FT_EXTRACT.IMAGE_CROP_SIZE", "200")
     assert "made differently" in other.problems[0]
 
@@ -132,19 +133,16 @@ def test_disk_and_memory(check, workshop, monkeypatch):
     full = types.SimpleNamespace(total=10**12, used=10**12, free=1000)
     monkeypatch.setattr(machine_checks.shutil, "disk_usage", lambda path: full)
     monkeypatch.setattr(machine_checks, "available_memory", lambda: 10**6)
-    found = check(logreg.main, *classifier(workshop, workshop.root / "out"))
-    assert "make room for" in found.problems[0]
-    argv = list(level(workshop))
-    argv[1] = "sup_resnet50"
+    report = check(logreg.main, *classifier(workshop, workshop.root / "out"))
+    assert "make room for" in report.problems[0]
+    argv = list(level(workshop, "--model", "sup_resnet50"))
     at = argv.index("--model_loader")
     del argv[at : at + 2]
-    folder = workshop.models / "sup/resnet50"
-    folder.mkdir(parents=True)
-    shutil.copy(workshop.models / "tiny/net/model.ckpt", folder / "model.ckpt")
-    found = check(extract_features.main, *argv)
-    assert any("make room for" in line for line in found.problems)
-    assert "run it where there is more" in found.text
-    assert "not the published file" in found.text
+    shutil.copytree(workshop.models / "tiny/net", workshop.models / "sup/resnet50")
+    report = check(extract_features.main, *argv)
+    assert any("make room for" in line for line in report.problems)
+    assert "run it where there is more" in report.text
+    assert "not the published file" in report.text
 
 
 def test_full_scale_estimate(tmp_path, capsys):
@@ -165,16 +163,16 @@ def test_output_without_permission(check, workshop, tmp_path):
 
 
 def test_output_that_cannot_be(check, workshop):
-    found = check(logreg.main, *classifier(workshop, workshop.levels_file / "out"))
-    assert "is not a folder" in found.problems[0]
+    report = check(logreg.main, *classifier(workshop, workshop.levels_file / "out"))
+    assert "is not a folder" in report.problems[0]
 
 
 def test_states_of_runs(check, workshop, tmp_path):
     output = tmp_path / "out"
     argv = classifier(workshop, output, "--seeds", 1, 2, "CLF.N_TRIALS", 2, "CLF.N_EPOCHS", 2)
     assert "2 to do" in check(logreg.main, *argv).text
-    one = classifier(workshop, output, "--seeds", 1, "CLF.N_TRIALS", 2, "CLF.N_EPOCHS", 2)
-    assert logreg.main([*map(str, one)]) == 0
+    first = classifier(workshop, output, "--seeds", 1, "CLF.N_TRIALS", 2, "CLF.N_EPOCHS", 2)
+    assert logreg.main([*map(str, first)]) == 0
     assert "1 to do, 1 complete" in check(logreg.main, *argv).text
     other = check(logreg.main, *argv, "--mom", 0.5)
     assert len(other.problems) == 1 and "momentum: 0.9 -> 0.5" in other.problems[0]
@@ -183,22 +181,23 @@ def test_states_of_runs(check, workshop, tmp_path):
         assert "is being written by" in check(logreg.main, *argv).problems[0]
 
 
-def test_features_that_do_not_fit_together(check, workshop, tmp_path):
-    import torch
+@pytest.mark.parametrize(
+    ("x", "y", "words"),
+    [
+        (torch.ones(30, 5), torch.arange(30) % 3, "5"),
+        (torch.ones(30, 8), torch.arange(30) % 3 + 7, "have no training features"),
+        (torch.ones(30, 8), torch.arange(30.0) % 3, "whole-number"),
+        (torch.ones(3, 8), torch.arange(30) % 3, "shape"),
+    ],
+    ids=["other dimensions", "other classes", "labels with a fraction", "fewer rows than labels"],
+)
+def test_features_that_do_not_fit_together(check, workshop, tmp_path, x, y, words):
+    tiny.write_features(workshop.models / "tiny/net/birds/features_test", x, y)
+    assert words in check(logreg.main, *classifier(workshop, tmp_path / "out")).problems[0]
 
-    folder = workshop.models / "tiny/net/birds/features_test"
-    tiny.write_features(folder, dim=5)
-    assert "5" in check(logreg.main, *classifier(workshop, tmp_path / "out")).problems[0]
-    x, y = tiny.make_xy()
-    tiny.write_features(folder, x, y + 7)
-    assert (
-        "have no training features" in check(logreg.main, *classifier(workshop, tmp_path / "out")).problems[0]
-    )
-    tiny.write_features(folder, x, y.float())
-    assert "whole-number" in check(logreg.main, *classifier(workshop, tmp_path / "out")).problems[0]
-    torch.save({"X": x[:3], "Y": y}, folder / "X_Y.pth")
-    assert "shape" in check(logreg.main, *classifier(workshop, tmp_path / "out")).problems[0]
-    (folder / "X_Y.pth").write_bytes(b"PK\x03\x04")
+
+def test_features_that_cannot_be_read(check, workshop, tmp_path):
+    (workshop.models / "tiny/net/birds/features_test/X_Y.pth").write_bytes(b"PK\x03\x04")
     assert check(logreg.main, *classifier(workshop, tmp_path / "out")).code == 2
 
 
@@ -216,10 +215,8 @@ def test_variants_that_there_are_too_few_images_for(check, tmp_path, pairs, word
         tiny.write_features(tmp_path / f"tiny/net/birds/features_{split}", x, y)
     here = types.SimpleNamespace(models=tmp_path)
     assert words in check(logreg.main, *classifier(here, tmp_path / "out", *pairs)).problems[0]
-    assert (
-        check(logreg.main, *classifier(here, tmp_path / "out", "CLF.PCA_DIM", 5, "CLF.MAX_PER_CLASS", 2)).code
-        == 0
-    )
+    enough = classifier(here, tmp_path / "out", "CLF.PCA_DIM", 5, "CLF.MAX_PER_CLASS", 2)
+    assert check(logreg.main, *enough).code == 0
 
 
 def test_what_a_network_takes_on_the_disk(check, workshop, tmp_path, monkeypatch):
@@ -231,10 +228,17 @@ def test_what_a_network_takes_on_the_disk(check, workshop, tmp_path, monkeypatch
 
 def test_analyses(check, workshop):
     argv = (
-        "--models_root_dir", workshop.models, "--model", "tiny_net", "--dataset", "birds", "--analysis", "ncm",
-    )  # fmt: skip
-    found = check(analyze_features.main, *argv)
-    assert found.code == 0 and "analysis_ncm" in found.text
+        "--models_root_dir",
+        workshop.models,
+        "--model",
+        "tiny_net",
+        "--dataset",
+        "birds",
+        "--analysis",
+        "ncm",
+    )
+    report = check(analyze_features.main, *argv)
+    assert report.code == 0 and "analysis_ncm" in report.text
     assert analyze_features.main([*map(str, argv), "--device", "cpu"]) == 0
     assert "is complete and would be skipped" in check(analyze_features.main, *argv).text
     (workshop.models / "tiny/net/birds/features_train/X_Y.pth").write_bytes(b"damaged")
@@ -243,49 +247,28 @@ def test_analyses(check, workshop):
 
 def test_results(check, tmp_path, workshop):
     assert "no finished run" in check(print_results.main, "--models_root_dir", workshop.models).problems[0]
-    argv = classifier(
-        workshop,
-        workshop.models / "tiny/net/birds/eval_logreg",
-        "--seeds",
-        1,
-        "CLF.N_TRIALS",
-        2,
-        "CLF.N_EPOCHS",
-        2,
-    )
+    root = ("--models_root_dir", workshop.models)
+    runs = workshop.models / "tiny/net/birds/eval_logreg"
+    argv = classifier(workshop, runs, "--seeds", 1, "CLF.N_TRIALS", 2, "CLF.N_EPOCHS", 2)
     assert logreg.main([*map(str, argv)]) == 0
-    found = check(
-        print_results.main, "--models_root_dir", workshop.models, "--report", tmp_path / "report.html"
-    )
-    assert found.code == 0 and "1 runs" in found.text
-    found = check(print_results.main, "--models_root_dir", workshop.models, "--baseline", "other_net")
-    assert "--baseline other_net" in found.problems[0]
+    report = check(print_results.main, *root, "--report", tmp_path / "report.html")
+    assert report.code == 0 and "1 runs" in report.text
+    report = check(print_results.main, *root, "--baseline", "other_net")
+    assert "--baseline other_net" in report.problems[0]
 
 
 @pytest.mark.slow
 def test_levels(check, tmp_path, workshop, shared_dir):
     counts = shared_dir / "imagenet21k/fall11_image_counts.csv"
-    found = check(build_levels.main, "--image_counts", counts, "--output_dir", tmp_path / "levels")
-    assert found.code == 0 and "concepts with" in found.text
-    found = check(
-        build_levels.main, "--imagenet_images_root", tmp_path / "nowhere", "--output_dir", tmp_path / "levels"
-    )
-    assert "does not exist" in found.problems[0]
+    output = ("--output_dir", tmp_path / "levels")
+    report = check(build_levels.main, "--image_counts", counts, *output)
+    assert report.code == 0 and "concepts with" in report.text
+    report = check(build_levels.main, "--imagenet_images_root", tmp_path / "nowhere", *output)
+    assert "does not exist" in report.problems[0]
 
 
 # ------------------------------------------------------------------------------------------------------------
 # Other forms than folders of synsets
-
-
-def processed(workshop, tmp_path):
-    """The synset folders in two parts, as the processed release has them."""
-    root = tmp_path / "winter21"
-    for folder in workshop.in21k.iterdir():
-        for index, path in enumerate(sorted(folder.iterdir())):
-            part = root / ("imagenet21k_train" if index else "imagenet21k_val") / folder.name
-            part.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, part)
-    return root
 
 
 def with_root(argv, root):
@@ -296,27 +279,25 @@ def with_root(argv, root):
 
 @pytest.mark.slow
 def test_processed_layout_is_read_as_it_is(check, workshop, tmp_path):
-    root = processed(workshop, tmp_path)
+    root = tmp_path / "winter21"
+    archive_forms.winter_parts(workshop.in21k, root)
     for images in (workshop.in21k, root):
         argv = with_root(level(workshop), images)
         assert check(extract_features.main, *argv).problems == []
         assert extract_features.main([*map(str, argv), "--device", "cpu"]) == 0
-    found = check(extract_features.main, *with_root(level(workshop), root / "imagenet21k_train"))
-    assert "one part of the processed Winter-2021 release" in found.problems[0]
-    assert f"give {root}, whose parts are read together" in found.problems[0]
+    report = check(extract_features.main, *with_root(level(workshop), root / "imagenet21k_train"))
+    assert "one part of the processed Winter-2021 release" in report.problems[0]
+    assert f"give {root}, whose parts are read together" in report.problems[0]
 
 
 def test_tar_files_are_read_and_missing_images_named(check, workshop, tmp_path):
     root, wnid = tmp_path / "tars", tiny.WNIDS[0]
     root.mkdir()
-    for folder in workshop.in21k.iterdir():
-        with tarfile.open(root / f"{folder.name}.tar", "w") as tar:
-            for path in sorted(folder.iterdir()):
-                tar.add(path, path.name)
+    archive_forms.tar_per_class(workshop.in21k, root)
     argv = with_root(level(workshop), root)
     assert check(extract_features.main, *argv).problems == []
-    with tarfile.open(root / f"{wnid}.tar", "w") as tar:
-        tar.add(workshop.in21k / f"{wnid}/{wnid}_0.JPEG", f"{wnid}_0.JPEG")
+    first = workshop.in21k / f"{wnid}/{wnid}_0.JPEG"
+    (root / f"{wnid}.tar").write_bytes(archive_forms.tar_bytes([(first.name, first.read_bytes())]))
     in_folders = tmp_path / "folders"
     shutil.copytree(workshop.in21k, in_folders)
     for index in (1, 2):
@@ -332,15 +313,13 @@ def test_an_unusable_archive_hides_nothing(check, workshop, tmp_path):
     tiny.write_levels_file(workshop.levels_file, [concepts])
     root = tmp_path / "tars"
     root.mkdir()
-    for folder in workshop.in21k.iterdir():
-        with tarfile.open(root / f"{folder.name}.tar", "w") as tar:
-            for path in sorted(folder.iterdir())[2 * (folder.name == short) :]:
-                tar.add(path, path.name)
+    archive_forms.tar_per_class(workshop.in21k, root)
     (root / f"{broken}.tar").write_bytes(b"<html>login</html>" * 100)
     (root / f"{absent}.tar").unlink()
-    with tarfile.open(root / f"{hollow}.tar", "w") as tar:
-        for path in (workshop.in21k / hollow).iterdir():
-            tar.addfile(tarfile.TarInfo(path.name))
+    *_, last = sorted((workshop.in21k / short).iterdir())
+    (root / f"{short}.tar").write_bytes(archive_forms.tar_bytes([(last.name, last.read_bytes())]))
+    empty_images = [(path.name, b"") for path in (workshop.in21k / hollow).iterdir()]
+    (root / f"{hollow}.tar").write_bytes(archive_forms.tar_bytes(empty_images))
     argv = with_root(level(workshop), root)
     problems = check(extract_features.main, *argv).problems
     for words, n_lines in (
@@ -355,14 +334,10 @@ def test_an_unusable_archive_hides_nothing(check, workshop, tmp_path):
         extract_features.main([*map(str, argv), "--device", "cpu"])
 
 
-def test_compressed_tar_files_are_explained(check, workshop, tmp_path):
-    root = tmp_path / "tars"
-    root.mkdir()
-    (root / "winter21_whole.tar.gz").touch()
-    found = check(extract_features.main, *with_root(level(workshop), root))
-    assert "gunzip" in found.problems[0] and "winter21_whole.tar.gz" in found.problems[0]
-
-
-def test_folder_above(check, workshop):
-    found = check(extract_features.main, *with_root(level(workshop), workshop.in21k.parent))
-    assert "give that folder" in found.problems[0] and str(workshop.in21k) in found.problems[0]
+def test_roots_of_other_forms_are_explained(check, workshop, tmp_path):
+    report = check(extract_features.main, *with_root(level(workshop), workshop.in21k.parent))
+    assert "give that folder" in report.problems[0] and str(workshop.in21k) in report.problems[0]
+    (tmp_path / "tars").mkdir()
+    (tmp_path / "tars/winter21_whole.tar.gz").touch()
+    report = check(extract_features.main, *with_root(level(workshop), tmp_path / "tars"))
+    assert "gunzip" in report.problems[0] and "winter21_whole.tar.gz" in report.problems[0]

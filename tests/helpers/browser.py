@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -160,11 +159,6 @@ class Browser:
     def type(self, text: str) -> None:
         """Type into the element that has the focus."""
         self.call("Input.insertText", text=text)
-
-    def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        """Write a PNG of the window, or of the whole page."""
-        image = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        Path(path).write_bytes(base64.b64decode(image["data"]))
 
     def complaints(self) -> list[str]:
         """Return errors and warnings in the console and the log since the page was opened."""
