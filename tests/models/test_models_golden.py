@@ -14,8 +14,10 @@ import torch
 import torch.nn.functional as F
 import torchvision
 from golden import containers, rules
+from safetensors.torch import save_file
 
 import cog
+from cog.models.checkpoint import read_state_dict
 from cog.models.zoo import MODELS, get_spec, list_models
 from cog.runtime.device import exact_float32
 
@@ -114,6 +116,23 @@ def test_golden_features_on_a_gpu(name, files):
 def test_variants(name, variant, suffix, files):
     network = cog.load_backbone(name, files(name), variant=variant)
     assert error(run(network, name), name, suffix) < TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["simclrv2_resnet50", "byol_resnet50"])
+def test_conversions_to_torchvisions_names(name, files, tmp_path):
+    """Only names and container differ from the authors' file."""
+    state = read_state_dict(files(name), get_spec(name).layouts[0])
+    state |= {"fc.weight": torch.zeros(1000, 2048), "fc.bias": torch.zeros(1000)}
+    torch.save(state, tmp_path / "model.ckpt")
+    assert error(run(cog.load_backbone(name, tmp_path / "model.ckpt"), name), name) < TOLERANCE
+
+
+@pytest.mark.slow
+def test_deit_re_released_in_safetensors(files, tmp_path):
+    save_file(torch.load(files("deit_small"), weights_only=True)["model"], tmp_path / "model.ckpt")
+    network = cog.load_backbone("deit_small", tmp_path / "model.ckpt")
+    assert error(run(network, "deit_small"), "deit_small") < TOLERANCE
 
 
 def test_the_goldens_cover_the_declared_models():
