@@ -20,6 +20,7 @@ import time
 import tracemalloc
 import zipfile
 import zlib
+from unittest import mock
 
 import archive_forms
 import extraction
@@ -79,15 +80,10 @@ def listed(store):
 
 
 def level_files(tmp_path, folders):
-    split = {
-        wnid: {"train": np.array(names[:3]), "test": np.array(names[3:])}
-        for wnid in WNIDS
-        if (names := FolderImages(folders).names(wnid))
-    }
-    values = {"cog_levels_mapping_file": [list(WNIDS[::-1])], "cog_concepts_split_file": split}
-    for flag, content in values.items():
-        (tmp_path / f"{flag}.pkl").write_bytes(pickle.dumps(content))
-    return {flag: str(tmp_path / f"{flag}.pkl") for flag in values}
+    """Write a level of all classes and its split, and return the values of their flags."""
+    levels = tiny.write_levels_file(tmp_path / "levels.pkl", [WNIDS[::-1]])
+    split = tiny.write_split_file(tmp_path / "split.pkl", folders, n_test=2)
+    return {"cog_levels_mapping_file": str(levels), "cog_concepts_split_file": str(split)}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -709,19 +705,12 @@ def test_two_starts_index_once(folders, root, scans, monkeypatch, caplog):
             time.sleep(0.005)
         first._index._can_write = True
         archive = archives.ArchiveFile.of(root / "everything.tar")
-        images = first._scan(first._groups[""][0], archive, Silent())
+        images = first._scan(first._groups[""][0], archive, mock.Mock())
         first._index.put("everything.tar", first._signature(archive), images)
         first._index.publish()
     waiting.join(10)
     assert "being indexed by another process" in caplog.text
     assert listed(second) == listed(FolderImages(folders)) and scans == ["everything.tar"]
-
-
-class Silent:
-    """Counts no bytes."""
-
-    def add(self, n_bytes):
-        pass
 
 
 def test_a_descriptor_that_the_file_server_forgot_is_opened_again(folders, root, monkeypatch):
@@ -817,12 +806,8 @@ def test_a_damaged_header_inside_a_tar_file(folders, root, caplog):
     with tarfile.open(path) as tar:
         second = tar.getmembers()[1]
     data = bytearray(path.read_bytes())
-    data[second.offset_data + 1024 : second.offset_data + 1034] = b"0123456789"
     with tarfile.open(fileobj=io.BytesIO(bytes(data[second.offset_data :]))) as inner:
-        assert len(inner.getmembers()) >= 1
-    with tarfile.open(fileobj=io.BytesIO(bytes(data[second.offset_data :]))) as inner:
-        third = inner.next() and inner.next()
-    header = second.offset_data + third.offset
+        header = second.offset_data + inner.getmembers()[1].offset
     data[header : header + 10] = b"0123456789"
     path.write_bytes(data)
     store = open_store(root)

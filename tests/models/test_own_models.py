@@ -24,15 +24,21 @@ LOADER = "import torch, types\n\n\ndef load_my_model(init_args):\n"
 
 
 @pytest.fixture
-def loads(tmp_path):
-    """Write a loader with this body and load it."""
+def write_loader(tmp_path):
+    """Write a loader with this body, and return the value of its flag."""
 
-    def load(body: str, **options) -> torch.nn.Module:
+    def write_(body: str) -> str:
         file = tmp_path / f"net{len(list(tmp_path.iterdir()))}.py"
         file.write_text(LOADER + "".join(f"    {line}\n" for line in body.splitlines()))
-        return cog.load_backbone("mine_net", None, loader=f"{file}:load_my_model", **options)
+        return f"{file}:load_my_model"
 
-    return load
+    return write_
+
+
+@pytest.fixture
+def loads(write_loader):
+    """Write a loader with this body and load it."""
+    return lambda body, **options: cog.load_backbone("mine_net", None, loader=write_loader(body), **options)
 
 
 GRAY = torch.arange(2 * 3 * 8 * 8).reshape(2, 3, 8, 8).float()
@@ -108,16 +114,14 @@ def run(request: ModelRequest, *opts: str) -> CfgNode:
 
 @pytest.mark.parametrize("way", ["third", "attribute"])
 @pytest.mark.parametrize("form", DECLARED)
-def test_preprocessing_of_loaders(form, way, tmp_path):
-    file = tmp_path / "net.py"
-    text = f"    from torchvision import transforms\n    net, seen = torch.nn.Flatten(), {DECLARED[form]}\n"
-    text += (
-        "    return net, None, seen\n"
-        if way == "third"
-        else "    net.preprocess = seen\n    return net, None\n"
+def test_preprocessing_of_loaders(form, way, write_loader, tmp_path):
+    returned = (
+        "return net, None, declared" if way == "third" else "net.preprocess = declared\nreturn net, None"
     )
-    file.write_text(LOADER + text)
-    request = ModelRequest("mine_net", models_root_dir=str(tmp_path), model_loader=f"{file}:load_my_model")
+    loader = write_loader(
+        f"from torchvision import transforms\nnet, declared = torch.nn.Flatten(), {DECLARED[form]}\n{returned}"
+    )
+    request = ModelRequest("mine_net", models_root_dir=str(tmp_path), model_loader=loader)
     fx = run(request)
     assert (fx.IMAGE_RESIZE_SIZE, fx.IMAGE_CROP_SIZE, fx.IMAGE_INTERPOLATION) == (16, 16, "bicubic")
     assert list(fx.IMAGE_NORM.MEAN) == list(fx.IMAGE_NORM.STD) == [0.5] * 3
@@ -147,15 +151,15 @@ def test_a_method_called_preprocess_declares_nothing(loads):
     assert loads(body).preprocess is None
 
 
-def test_extraction_with_a_loader_that_declares(extract, image_tree, tmp_path, caplog):
+def test_extraction_with_a_loader_that_declares(extract, write_loader, image_tree, tmp_path, caplog):
     """What it declares is used and recorded, and known without loading once the features are there."""
     caplog.set_level("INFO", logger="cog")
-    file, calls = tmp_path / "net.py", tmp_path / "calls"
-    file.write_text(
-        LOADER + f"    open({str(calls)!r}, 'a').write('x')\n"
-        "    return torch.nn.Flatten(), None, {'image_size': 4, 'mean': [0.5] * 3, 'std': [0.25] * 3}\n"
+    calls = tmp_path / "calls"
+    body = (
+        f"open({str(calls)!r}, 'a').write('x')\n"
+        "return torch.nn.Flatten(), None, {'image_size': 4, 'mean': [0.5] * 3, 'std': [0.25] * 3}"
     )
-    loader = ("--model_loader", f"{file}:load_my_model")
+    loader = ("--model_loader", write_loader(body))
     folder = extract("mine_net", *loader)
     assert calls.read_text() == "x"
     line = "mine_net: images of 4 pixels (shortest side 4, bicubic), mean [0.5, 0.5, 0.5], std [0.25, 0.25, 0.25]; "
@@ -181,18 +185,17 @@ def test_fine_tuning_keeps_to_the_protocols_geometry():
             request.fine_tuned(config.get_cfg(opts=[f"FT_EXTRACT.{opts[0]}", opts[1]]))
 
 
-def test_any_exception_of_a_network_is_one_line(extract, tmp_path):
+def test_any_exception_of_a_network_is_one_line(extract, write_loader):
     """Also of a later pass than the first, and of a kind that networks seldom raise."""
-    file = tmp_path / "net.py"
-    file.write_text(
-        LOADER + "    calls = []\n    def forward(x):\n        calls.append(0)\n"
-        "        assert len(calls) < 2, 'a message\\nof two lines'\n        return x.mean((2, 3))\n"
-        "    return torch.nn.Identity(), forward\n"
+    loader = write_loader(
+        "calls = []\ndef forward(x):\n    calls.append(0)\n"
+        "    assert len(calls) < 2, 'a message\\nof two lines'\n    return x.mean((2, 3))\n"
+        "return torch.nn.Identity(), forward"
     )
     with pytest.raises(
         CogError, match=r"mine_net failed on a batch of shape \(4, 3, 224, 224\): AssertionError: a message$"
     ):
-        extract("mine_net", "--model_loader", f"{file}:load_my_model", "FT_EXTRACT.IMAGE_RESIZE_SIZE", "224")
+        extract("mine_net", "--model_loader", loader, "FT_EXTRACT.IMAGE_RESIZE_SIZE", "224")
 
 
 def test_a_forgotten_classifier_is_warned_of(loads, caplog):
