@@ -386,6 +386,9 @@ def test_shards_of_the_splits(folders, root, label, tmp_path):
         )
 
 
+NO_NAME = "has no name for it; write one name per line"
+
+
 @pytest.mark.parametrize(
     ("members", "message"),
     [
@@ -394,8 +397,8 @@ def test_shards_of_the_splits(folders, root, label, tmp_path):
         ([("1.jpg", b"x"), ("2.jpg", b"x"), ("2.cls", b"a")], "sample 1 has no class"),
         ([("1.jpg", b"x"), ("1.json", b"[" * 100_000)], "sample 1 has no class"),
         ([("1.jpg", b"x"), ("1.cls", bytes(2 << 20))], "expected a label"),
-        ([("classes.txt", b"crow\n\n"), ("1.jpg", b"x"), ("1.cls", b"1")], "write one name per line"),
-        ([("classes.txt", b"crow\n\n"), ("1.jpg", b"x"), ("1.cls", b"7")], "has no name for it"),
+        ([("classes.txt", b"crow\n\n"), ("1.jpg", b"x"), ("1.cls", b"1")], NO_NAME),
+        ([("classes.txt", b"crow\n\n"), ("1.jpg", b"x"), ("1.cls", b"7")], NO_NAME),
     ],
 )
 def test_shards_without_a_class(root, members, message):
@@ -468,7 +471,7 @@ def test_missing_images(folders, root, form):
         "n09999999/a.JPEG",
         *(f"{WNIDS[0]}/{file}" for file in ("none", "b.odd", f"{WNIDS[0]}_0.jpeg")),
     ]
-    present = [f"{WNIDS[0]}/a.odd"] if form == "folders" else [f"{WNIDS[0]}/{WNIDS[0]}_9.JPEG"]
+    present = [f"{WNIDS[0]}/{WNIDS[0]}_9.JPEG", *([f"{WNIDS[0]}/a.odd"] if form == "folders" else [])]
     images = dataclasses.replace(
         reference(folders), store=open_store(root), files=np.array([*missing, *present], dtype=bytes)
     )
