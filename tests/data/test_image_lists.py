@@ -63,8 +63,7 @@ def test_empty_class_folder_is_an_error(tmp_path):
 
 @pytest.fixture
 def level_files(tmp_path):
-    levels = [["n3", "n1"], ["n2"]]
-    levels = [[f"n0000000{wnid[1]}" for wnid in level] for level in levels]
+    levels = [["n00000003", "n00000001"], ["n00000002"]]
     wnids = sorted(wnid for level in levels for wnid in level)
     split = {
         wnid: {
@@ -74,13 +73,10 @@ def level_files(tmp_path):
         for wnid in wnids
     }
     touch(tmp_path / "images", *(f"{wnid}/{wnid}_1.JPEG" for wnid in wnids))
-    (tmp_path / "levels.pkl").write_bytes(pickle.dumps(levels))
-    (tmp_path / "split.pkl").write_bytes(pickle.dumps(split))
-    return {
-        "images_root": tmp_path / "images",
-        "levels_file": tmp_path / "levels.pkl",
-        "split_file": tmp_path / "split.pkl",
-    }
+    paths = {"levels_file": tmp_path / "levels.pkl", "split_file": tmp_path / "split.pkl"}
+    paths["levels_file"].write_bytes(pickle.dumps(levels))
+    paths["split_file"].write_bytes(pickle.dumps(split))
+    return {"images_root": tmp_path / "images", **paths}
 
 
 def test_level_sorts_concepts_and_files_and_drops_leading_slashes(level_files):
@@ -106,18 +102,18 @@ def test_concept_without_folder(level_files):
         image_lists.cog_level("cog_l1", "test", **level_files)
 
 
+def differences(dataset, split, counts):
+    return image_sources.count_differences(tiny.empty_list(dataset, split, counts))
+
+
 def test_official_counts():
-    assert image_sources.count_differences(tiny.empty_list("in1k", "test", [50] * 1000)) == []
-    assert image_sources.count_differences(tiny.empty_list("cog_l3", "test", [50] * 1000)) == []
-    assert (
-        image_sources.count_differences(tiny.empty_list("cog_l3", "train", [732] * 500 + [1300] * 500)) == []
-    )
-    assert image_sources.count_differences(tiny.empty_list("own", "train", [1, 2])) == []
-    (line,) = image_sources.count_differences(
-        tiny.empty_list("cog_l3", "train", [731] + [1301] + [800] * 998)
-    )
+    assert differences("in1k", "test", [50] * 1000) == []
+    assert differences("cog_l3", "test", [50] * 1000) == []
+    assert differences("cog_l3", "train", [732] * 500 + [1300] * 500) == []
+    assert differences("own", "train", [1, 2]) == []
+    (line,) = differences("cog_l3", "train", [731] + [1301] + [800] * 998)
     assert "expected 732 to 1300 images per concept, found 731 to 1301 (2 of 1000" in line
-    classes, total = image_sources.count_differences(tiny.empty_list("in1k", "train", [10] * 999))
+    classes, total = differences("in1k", "train", [10] * 999)
     assert "expected 1000 classes, found 999" in classes
     assert "expected 1281167 images, found 9990" in total
 
@@ -126,10 +122,8 @@ def test_official_counts():
 def test_official_counts_of_blurred_images(split, n, repository):
     """Of the paper's Table 4."""
     counts = [n // 1000 + (i < n % 1000) for i in range(1000)]
-    assert image_sources.count_differences(tiny.empty_list("in1k_blurred", split, counts)) == []
-    (line,) = image_sources.count_differences(
-        tiny.empty_list("in1k_blurred", split, [*counts[1:], counts[0] + 1])
-    )
+    assert differences("in1k_blurred", split, counts) == []
+    (line,) = differences("in1k_blurred", split, [*counts[1:], counts[0] + 1])
     assert f"in1k_blurred {split}: expected {n} images, found {n + 1}" in line
     published = repository.parent / "shared/paper/cog_v2_in1k_blurred_counts.csv"
     if published.is_file():

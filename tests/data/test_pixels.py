@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torchvision import transforms
+from plain_pixels import plain_input
 
 import cog
 from cog.data.image_stores import FolderImages
@@ -19,16 +18,13 @@ from cog.data.pixels import can_decode, decode_exact, load_rgb, normalizer, resi
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
-def plain_input(image, *, resize=224, crop=224):
-    """The network's input as torchvision computes it."""
-    return transforms.Compose(
-        [
-            transforms.Resize(resize, interpolation=transforms.InterpolationMode.BICUBIC),
-            transforms.CenterCrop(crop),
-            transforms.ToTensor(),
-            transforms.Normalize(MEAN, STD),
-        ]
-    )(image.convert("RGB"))
+def expected_input(image, *, resize=224, crop=224):
+    return plain_input(image, resize=resize, crop=crop, mean=MEAN, std=STD)
+
+
+def our_input(pixels):
+    """The network's input as the toolkit computes it from the pixels of one image."""
+    return to_input(pixels[None], *normalizer(MEAN, STD, torch.device("cpu")))[0]
 
 
 def noise(width, height, seed=0):
@@ -43,7 +39,7 @@ def noise(width, height, seed=0):
 @pytest.mark.parametrize(("resize", "crop"), [(32, 32), (64, 56), (65, 64), (224, 224)])
 def test_input_equals_torchvision_bit_for_bit(size, resize, crop):
     image = noise(*size)
-    reference = plain_input(image, resize=resize, crop=crop)
+    reference = expected_input(image, resize=resize, crop=crop)
     pixels = resize_and_crop(image, resize=resize, crop=crop)
     assert pixels.shape == (crop, crop, 3)
     assert pixels.dtype == np.uint8
@@ -66,22 +62,17 @@ def test_any_shape(seed):
             continue
         image = noise(width, height, seed)
         pixels = resize_and_crop(image, resize=resize, crop=crop)
-        ours = to_input(np.stack([pixels]), *normalizer(MEAN, STD, torch.device("cpu")))[0]
-        assert torch.equal(ours, plain_input(image, resize=resize, crop=crop)), (width, height, resize, crop)
-
-
-def photographs(shared_dir, n):
-    files = sorted((shared_dir / "miniature").rglob("*.JPEG"))
-    return files[:: len(files) // n]
+        expected = expected_input(image, resize=resize, crop=crop)
+        assert torch.equal(our_input(pixels), expected), (width, height, resize, crop)
 
 
 def test_real_photographs_bit_for_bit(shared_dir):
-    files = photographs(shared_dir, 60)
+    files = sorted((shared_dir / "miniature").rglob("*.JPEG"))
+    files = files[:: len(files) // 60]
     assert {Image.open(file).mode for file in files} == {"RGB", "L"}
     for file in files:
         pixels = decode_exact(file, resize=224, crop=224)
-        ours = to_input(np.stack([pixels]), *normalizer(MEAN, STD, torch.device("cpu")))[0]
-        assert torch.equal(ours, plain_input(Image.open(file))), file
+        assert torch.equal(our_input(pixels), expected_input(Image.open(file))), file
 
 
 def hard_files(folder):
@@ -121,16 +112,7 @@ def hard_files(folder):
 def test_hard_files_bit_for_bit(tmp_path):
     for name, path in hard_files(tmp_path).items():
         pixels = decode_exact(path, resize=24, crop=20)
-        ours = to_input(np.stack([pixels]), *normalizer(MEAN, STD, torch.device("cpu")))[0]
-        assert torch.equal(ours, plain_input(Image.open(path), resize=24, crop=20)), name
-
-
-def test_damaged_files_fail(tmp_path):
-    path = saved(tmp_path, noise(64, 64), "cut.jpg")
-    path.write_bytes(path.read_bytes()[:-900])
-    with pytest.raises(OSError):
-        decode_exact(path, resize=24, crop=20)
-    assert decode_exact(path, resize=24, crop=20, load_truncated=True).shape == (20, 20, 3)
+        assert torch.equal(our_input(pixels), expected_input(Image.open(path), resize=24, crop=20)), name
 
 
 @pytest.mark.parametrize("name", ["x.JPEG", "x.eps"])
@@ -176,10 +158,37 @@ def saved(tmp_path, image, name, **options):
     return path
 
 
-def test_grey_is_repeated(tmp_path):
-    image = noise(5, 4).convert("L")
-    rgb = np.asarray(load_rgb(saved(tmp_path, image, "grey.png")))
-    assert (rgb == np.asarray(image)[:, :, None]).all()
+def palette_with_transparency():
+    image = Image.new("P", (3, 3), 1)
+    image.putpalette([0, 0, 0, 10, 20, 30])
+    return image
+
+
+#: What happens -> image, name of its file, further options, and pixels of its first row.
+CONVERTED = {
+    "grey is repeated": (Image.fromarray(np.array([[0, 9]], np.uint8)), "grey.png", {}, [[0] * 3, [9] * 3]),
+    "transparency is dropped, not blended": (
+        Image.new("RGBA", (1, 1), (200, 100, 50, 0)), "rgba.png", {}, [[200, 100, 50]],
+    ),
+    "palette with transparency": (
+        palette_with_transparency(), "palette.png", {"transparency": bytes([0, 0])}, [[10, 20, 30]] * 3,
+    ),
+    "16-bit grey is clipped": (
+        Image.fromarray(np.array([[0, 100, 255, 256, 1000, 65535]], np.uint16)), "deep.png", {},
+        [[value] * 3 for value in (0, 100, 255, 255, 255, 255)],
+    ),
+    "first frame of an animation": (
+        Image.new("RGB", (1, 1), "red"), "two.gif",
+        {"save_all": True, "append_images": [Image.new("RGB", (1, 1), "blue")]}, [[255, 0, 0]],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Palette images")
+@pytest.mark.parametrize("case", CONVERTED)
+def test_conversion_to_rgb(case, tmp_path):
+    image, name, options, expected = CONVERTED[case]
+    assert np.asarray(load_rgb(saved(tmp_path, image, name, **options)))[0].tolist() == expected
 
 
 def test_cmyk_uses_pillows_formula(tmp_path):
@@ -190,25 +199,6 @@ def test_cmyk_uses_pillows_formula(tmp_path):
     assert np.abs(rgb[0, 0].astype(int) - expected).max() <= 1
 
 
-def test_transparency_is_dropped_not_blended(tmp_path):
-    image = Image.new("RGBA", (2, 2), (200, 100, 50, 0))
-    assert np.asarray(load_rgb(saved(tmp_path, image, "rgba.png")))[0, 0].tolist() == [200, 100, 50]
-
-
-@pytest.mark.filterwarnings("ignore:Palette images")
-def test_palette_with_transparency(tmp_path):
-    image = Image.new("P", (3, 3), 1)
-    image.putpalette([0, 0, 0, 10, 20, 30])
-    path = saved(tmp_path, image, "palette.png", transparency=bytes([0, 0]))
-    assert np.asarray(load_rgb(path))[0, 0].tolist() == [10, 20, 30]
-
-
-def test_16_bit_grey_is_clipped(tmp_path):
-    values = np.array([[0, 100, 255, 256, 1000, 65535]], dtype=np.uint16)
-    path = saved(tmp_path, Image.fromarray(values), "deep.png")
-    assert np.asarray(load_rgb(path))[0, :, 0].tolist() == [0, 100, 255, 255, 255, 255]
-
-
 def test_exif_orientation_is_not_applied(tmp_path):
     image = noise(20, 10)
     exif = Image.Exif()
@@ -216,21 +206,14 @@ def test_exif_orientation_is_not_applied(tmp_path):
     assert load_rgb(saved(tmp_path, image, "rotated.jpg", exif=exif)).size == (20, 10)
 
 
-def test_first_frame_of_an_animation(tmp_path):
-    frames = [Image.new("RGB", (4, 4), color) for color in ("red", "blue")]
-    path = saved(tmp_path, frames[0], "two.gif", save_all=True, append_images=frames[1:])
-    assert np.asarray(load_rgb(path))[0, 0].tolist() == [255, 0, 0]
-
-
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_truncated_files_fail_unless_asked(tmp_path, kind):
-    buffer = io.BytesIO()
-    noise(64, 64).save(buffer, kind)
-    path = tmp_path / "cut"
-    path.write_bytes(buffer.getvalue()[: len(buffer.getvalue()) // 2])
+    path = saved(tmp_path, noise(64, 64), "cut", format=kind)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(OSError):
-        load_rgb(path)
+        decode_exact(path, resize=24, crop=20)
     assert load_rgb(path, load_truncated=True).size == (64, 64)
+    assert decode_exact(path, resize=24, crop=20, load_truncated=True).shape == (20, 20, 3)
     with pytest.raises(OSError):  # the option does not stick
         load_rgb(path)
 

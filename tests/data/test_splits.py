@@ -20,6 +20,11 @@ def write(path, data):
     return path
 
 
+def read_back(tmp_path, data, **options):
+    """Return what is read from a split file with these contents."""
+    return split_files.read_split(write(tmp_path / "split.pkl", data), **options)
+
+
 def names(wnid, *numbers):
     return [f"{wnid}/{wnid}_{number}.JPEG" for number in numbers]
 
@@ -49,8 +54,7 @@ def test_only_the_asked_concepts_are_looked_at(tmp_path):
 
 def test_order_is_that_of_the_request(tmp_path):
     part = {wnid: {"train": names(wnid, 1), "test": names(wnid, 2)} for wnid in (A, B)}
-    path = write(tmp_path / "split.pkl", part)
-    assert list(split_files.read_split(path, concepts=[B, A])) == [B, A]
+    assert list(read_back(tmp_path, part, concepts=[B, A])) == [B, A]
 
 
 @pytest.mark.parametrize("lead", ["/", "\\", "//", "\\/"])
@@ -59,8 +63,7 @@ def test_leading_separators_are_dropped(tmp_path, lead):
         "train": [lead + name for name in names(A, 1)] + names(A, 2),
         "test": np.array([lead + names(A, 3)[0]]),
     }
-    path = write(tmp_path / "split.pkl", {A: listed})
-    read = split_files.read_split(path)[A]
+    read = read_back(tmp_path, {A: listed})[A]
     assert read["train"].tolist() == names(A, 1, 2)
     assert read["test"].tolist() == names(A, 3)
 
@@ -71,15 +74,15 @@ def test_leading_separators_are_dropped(tmp_path, lead):
 )
 @pytest.mark.parametrize("kind", [list, np.array, lambda names: np.array(names, dtype=object)])
 def test_names_outside_the_root_are_refused(tmp_path, name, kind):
-    path = write(tmp_path / "split.pkl", {A: {"train": kind([*names(A, 1), name]), "test": names(A, 2)}})
     with pytest.raises(CogError, match="inside the root of the images"):
-        split_files.read_split(path)
+        read_back(tmp_path, {A: {"train": kind([*names(A, 1), name]), "test": names(A, 2)}})
 
 
-@pytest.mark.parametrize("name", ["n1/a..b.JPEG", "n1/.hidden", "n1/x...JPEG", "n1/a:b"])
+@pytest.mark.parametrize(
+    "name", ["n1/a..b.JPEG", "n1/.hidden", "n1/x...JPEG", "n1/a:b", f"{A}/\udcff.JPEG"]
+)  # the last is not UTF-8
 def test_odd_but_harmless_names_are_kept(tmp_path, name):
-    path = write(tmp_path / "split.pkl", {A: {"train": [name], "test": names(A, 2)}})
-    assert split_files.read_split(path)[A]["train"].tolist() == [name]
+    assert read_back(tmp_path, {A: {"train": [name], "test": names(A, 2)}})[A]["train"].tolist() == [name]
 
 
 @pytest.mark.parametrize(
@@ -100,19 +103,17 @@ def test_odd_but_harmless_names_are_kept(tmp_path, name):
 )
 def test_other_contents_are_refused(tmp_path, data, says):
     with pytest.raises(CogError, match=says):
-        split_files.read_split(write(tmp_path / "split.pkl", data))
+        read_back(tmp_path, data)
 
 
 def test_unsafe_files_are_refused(tmp_path):
     with pytest.raises(UnsafeFileError):
-        split_files.read_split(write(tmp_path / "split.pkl", {A: print}))
+        read_back(tmp_path, {A: print})
 
 
 def test_arrays_are_not_copied(tmp_path):
-    path = write(
-        tmp_path / "split.pkl", {A: {"train": np.array(names(A, *range(50))), "test": np.array(names(A, 99))}}
-    )
-    assert not split_files.read_split(path)[A]["train"].flags.owndata  # still the buffer of the pickle
+    split = {A: {"train": np.array(names(A, *range(50))), "test": np.array(names(A, 99))}}
+    assert not read_back(tmp_path, split)[A]["train"].flags.owndata  # still the buffer of the pickle
 
 
 def test_an_invalid_split_is_not_written(tmp_path):
@@ -186,42 +187,38 @@ def test_too_few_images(n):
 DRAWN = {"train": [0, 10, 2, 6, 7], "test": [1, 4, 5]}
 
 
-@pytest.mark.parametrize("kind", [list, np.array])
-@pytest.mark.parametrize("name", ["\ud800.JPEG", "a\udfff.JPEG"])
-def test_lone_surrogates_are_no_file_names(tmp_path, kind, name):
-    path = write(tmp_path / "split.pkl", {A: {"train": kind([f"{A}/1.JPEG", name]), "test": [f"{A}/2.JPEG"]}})
-    with pytest.raises(
-        CogError, match="concept n00000001, train contains characters that no file name can have"
-    ):
-        split_files.read_split(path)
+#: An array of text with a code point that does not exist.
+BEYOND_UNICODE = np.frombuffer(np.array([0x41, 0x7FFFFFFF], dtype="<u4").tobytes(), dtype="<U2")
 
 
-def test_names_that_are_not_utf8_are_file_names(tmp_path):
-    path = write(tmp_path / "split.pkl", {A: {"train": [f"{A}/\udcff.JPEG"], "test": [f"{A}/2.JPEG"]}})
-    assert split_files.read_split(path)[A]["train"].tolist() == [f"{A}/\udcff.JPEG"]
-
-
-def test_code_points_that_do_not_exist(tmp_path):
-    letters = np.frombuffer(np.array([0x41, 0x7FFFFFFF], dtype="<u4").tobytes(), dtype="<U2")
-    path = write(tmp_path / "split.pkl", {A: {"train": letters, "test": [f"{A}/2.JPEG"]}})
-    with pytest.raises(CogError, match="characters that no file name can have"):
-        split_files.read_split(path)
+@pytest.mark.parametrize(
+    "train",
+    [
+        *(
+            kind([f"{A}/1.JPEG", name])
+            for kind in (list, np.array)
+            for name in ("\ud800.JPEG", "a\udfff.JPEG")
+        ),
+        BEYOND_UNICODE,
+    ],
+    ids=["surrogate-list", "low-surrogate-list", "surrogate-array", "low-surrogate-array", "beyond-unicode"],
+)
+def test_characters_that_no_file_name_has(tmp_path, train):
+    with pytest.raises(CogError, match=f"concept {A}, train contains characters that no file name can have"):
+        read_back(tmp_path, {A: {"train": train, "test": names(A, 2)}})
 
 
 def test_a_split_file_that_contains_itself(tmp_path):
     knot = np.empty(2, dtype=object)
     knot[:] = [knot, "a.JPEG"]
-    path = write(tmp_path / "split.pkl", {A: {"train": knot, "test": [f"{A}/2.JPEG"]}})
     with pytest.raises(UnsafeFileError, match="an array of objects other than text"):
-        split_files.read_split(path)
-    ring: dict = {"test": [f"{A}/2.JPEG"]}
+        read_back(tmp_path, {A: {"train": knot, "test": names(A, 2)}})
+    ring: dict = {"test": names(A, 2)}
     ring["train"] = [ring]
-    path = write(tmp_path / "split.pkl", {A: ring})
     with pytest.raises(CogError, match="not a file name"):
-        split_files.read_split(path)
+        read_back(tmp_path, {A: ring})
 
 
 def test_one_long_name_does_not_make_all_long(tmp_path):
-    path = write(tmp_path / "split.pkl", {A: {"train": ["x" * 5000, "y"], "test": [f"{A}/2.JPEG"]}})
     with pytest.raises(CogError, match="a name of 5,000 characters"):
-        split_files.read_split(path)
+        read_back(tmp_path, {A: {"train": ["x" * 5000, "y"], "test": names(A, 2)}})

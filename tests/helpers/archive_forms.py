@@ -27,6 +27,15 @@ def tar_bytes(members: Iterable[tuple[str, bytes]]) -> bytes:
     return buffer.getvalue()
 
 
+def zip_bytes(members: Iterable[tuple[str, bytes]], compression: int = zipfile.ZIP_STORED) -> bytes:
+    """Return the bytes of a zip file with named members."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
 def classes(folder: Path) -> list[Path]:
     """Return the class folders in reverse order."""
     return sorted(folder.iterdir(), reverse=True)

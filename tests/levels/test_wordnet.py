@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import zipfile
-
 import pytest
+from archive_forms import zip_bytes
 from naive_wordnet import LICENCE, toy_files
 
 from cog.errors import CogError
@@ -79,51 +78,34 @@ def test_many_unknown_ids_are_counted():
         toy_graph().indices(["n00000007", toy_graph().wnids[0], "n00000008"], "my list")
 
 
-def _damage(kind: str) -> dict[str, bytes]:
-    data, index = toy_files(TOY)
-    lines = data.split(b"\n")
-    if kind == "crlf":
-        return {"data": data.replace(b"\n", b"\r\n")}
-    if kind == "cut in a line":
-        return {"data": data[: len(data) - 30]}
-    if kind == "shifted":
-        return {"data": LICENCE + b"  3 one more line\n" + data[len(LICENCE) :]}
-    if kind == "no such hypernym":
-        return {
-            "data": b"\n".join(
-                [*lines[:-2], lines[-2].replace(b"@i ", b"@i 9", 1).replace(b" n 0000", b"n 0000", 1)]
-            )
-        }
-    if kind == "binary":
-        return {"data": LICENCE + b"\xff\xfe\x00"}
-    if kind == "not WordNet":
-        return {"data": b"<html>404</html>"}
-    if kind == "wordnet 3.1":
-        return {"data": data.replace(b"WordNet 3.0", b"WordNet 3.1")}
-    if kind == "index of another":
-        return {"index": index.replace(b"animal n", b"animol n")}
-    if kind == "index cut":
-        return {"index": index + b"zebra n x\n"}
-    raise AssertionError(kind)
+DATA, INDEX = toy_files(TOY)
+LINES = DATA.split(b"\n")
+NO_SUCH_HYPERNYM = [
+    *LINES[:-2],
+    LINES[-2].replace(b"@i ", b"@i 9", 1).replace(b" n 0000", b"n 0000", 1),
+]
+#: Kind of damage -> changed file, and what the message says.
+DAMAGED = {
+    "crlf": ({"data": DATA.replace(b"\n", b"\r\n")}, "malformed"),
+    "cut in a line": ({"data": DATA[:-30]}, "malformed"),
+    "shifted": ({"data": LICENCE + b"  3 one more line\n" + DATA[len(LICENCE) :]}, "malformed"),
+    "no such hypernym": ({"data": b"\n".join(NO_SUCH_HYPERNYM)}, "malformed|where no synset is"),
+    "binary": ({"data": LICENCE + b"\xff\xfe\x00"}, "not ASCII"),
+    "not WordNet": ({"data": b"<html>404</html>"}, "license"),
+    "wordnet 3.1": (
+        {"data": DATA.replace(b"WordNet 3.0", b"WordNet 3.1")},
+        "is WordNet 3.1, expected WordNet 3.0.*byte offsets",
+    ),
+    "index of another": ({"index": INDEX.replace(b"animal n", b"animol n")}, "does not list 'animal'"),
+    "index cut": ({"index": INDEX + b"zebra n x\n"}, "malformed line"),
+}
 
 
-@pytest.mark.parametrize(
-    ("kind", "says"),
-    [
-        ("crlf", "malformed"),
-        ("cut in a line", "malformed"),
-        ("shifted", "malformed"),
-        ("no such hypernym", "malformed|where no synset is"),
-        ("binary", "not ASCII"),
-        ("not WordNet", "license"),
-        ("wordnet 3.1", "is WordNet 3.1, expected WordNet 3.0.*byte offsets"),
-        ("index of another", "does not list 'animal'"),
-        ("index cut", "malformed line"),
-    ],
-)
-def test_damaged_and_foreign_files_are_refused_in_one_line(kind, says):
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_damaged_and_foreign_files_are_refused_in_one_line(kind):
+    changes, says = DAMAGED[kind]
     with pytest.raises(CogError, match=says) as caught:
-        toy_graph(**_damage(kind))
+        toy_graph(**changes)
     assert "\n" not in str(caught.value)
 
 
@@ -181,9 +163,7 @@ def test_search_order(small, tmp_path, monkeypatch):
     assert load_wordnet().source == str(debian)
     archive = tmp_path / "nltk_data" / "corpora" / "wordnet.zip"
     archive.parent.mkdir(parents=True)
-    with zipfile.ZipFile(archive, "w") as handle:
-        for name in ("data.noun", "index.noun"):
-            handle.write(debian / name, f"wordnet/{name}")
+    archive.write_bytes(zip_bytes((f"wordnet/{path.name}", path.read_bytes()) for path in debian.iterdir()))
     assert load_wordnet().source == str(archive)
     variable = small(tmp_path / "variable" / "dict")
     monkeypatch.setenv(reader.ENVIRONMENT_VARIABLE, str(variable.parent))
@@ -212,17 +192,17 @@ def test_a_foreign_wordnet_is_passed_over_but_mentioned(small, tmp_path):
         load_wordnet()
 
 
-@pytest.mark.parametrize("content", [b"PK\x03\x04 not really", b""])
-def test_a_damaged_archive_is_refused(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"PK\x03\x04 not really", "not a readable zip archive"),
+        (b"", "not a readable zip archive"),
+        (zip_bytes([("wordnet/data.verb", b"x")]), r"holds no data\.noun"),
+    ],
+)
+def test_archives_without_wordnet_are_refused(tmp_path, content, says):
     (tmp_path / "wordnet.zip").write_bytes(content)
-    with pytest.raises(CogError, match="not a readable zip archive"):
-        load_wordnet(tmp_path / "wordnet.zip")
-
-
-def test_an_archive_of_something_else_is_refused(tmp_path):
-    with zipfile.ZipFile(tmp_path / "wordnet.zip", "w") as handle:
-        handle.writestr("wordnet/data.verb", "x")
-    with pytest.raises(CogError, match=r"holds no data\.noun"):
+    with pytest.raises(CogError, match=says):
         load_wordnet(tmp_path / "wordnet.zip")
 
 

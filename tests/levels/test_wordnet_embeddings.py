@@ -6,7 +6,6 @@ import bz2
 import gzip
 import lzma
 import math
-import struct
 
 import numpy as np
 import pytest
@@ -225,8 +224,3 @@ def test_cosines():
     rows = np.array([[1.0, 0], [0, 0], [1, 1]])
     found = cosine_similarities(rows, np.array([[2.0, 0], [-1, 0]]))
     np.testing.assert_allclose(found, [[1, -1], [0, 0], [math.sqrt(0.5), -math.sqrt(0.5)]], atol=1e-15)
-
-
-def test_struct_layout_is_little_endian(tmp_path):
-    (tmp_path / "x.bin").write_bytes(b"1 2\ndog " + struct.pack("<2f", 1.5, -2.0))
-    assert read_vectors(tmp_path / "x.bin", {"dog"})["dog"].tolist() == [1.5, -2.0]

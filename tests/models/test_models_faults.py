@@ -10,7 +10,6 @@ import zipfile
 import hollow
 import numpy as np
 import pytest
-import tiny
 import torch
 from golden import rules
 from hostile import Payload
@@ -20,6 +19,7 @@ import cog
 from cog.commands import extract_features
 from cog.errors import CogError
 from cog.models.hashes import is_published, sha256
+from cog.models.request import ModelRequest
 from cog.models.zoo import get_spec
 from cog.runtime import cli as cli_tools
 
@@ -36,28 +36,12 @@ def rows(names=tuple(rules.load_index()), quick=QUICK):
     return [pytest.param(name, marks=[] if name in quick else [pytest.mark.slow]) for name in names]
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    root = tmp_path_factory.mktemp("images")
-    for split in ("train", "test"):
-        tiny.write_class_folders(root / split, n_images=1)
-    return root
-
-
-def extraction_fails(name, path, images, tmp_path, capsys, *options) -> str:
-    """Run extract_features.py on a checkpoint; returns its one line of error."""
-    output = tmp_path / "features"
-    arguments = ["--model", name, "--ckpt_file", str(path), "--output_dir", str(output), "--dataset", "birds"]
-    arguments += [
-        "--split", "test", "--images_root", str(images), "--device", "cpu", "FT_EXTRACT.N_WORKERS", "0",
-    ]  # fmt: skip
-    with pytest.raises(SystemExit) as done:
-        cli_tools.run(extract_features.main, [*arguments, *options])
-    said = capsys.readouterr().err
-    errors = [line for line in said.splitlines() if line.startswith("error: ")]
-    assert done.value.code == 2 and len(errors) == 1 and "Traceback" not in said
-    assert not output.exists()
-    return errors[0]
+def refusal(name, path) -> str:
+    """Return the one line with which a checkpoint is refused."""
+    with pytest.raises(CogError) as error:
+        cog.load_backbone(name, path)
+    assert "\n" not in str(error.value)
+    return str(error.value)
 
 
 def truncate(path, *, share: float) -> None:
@@ -67,53 +51,49 @@ def truncate(path, *, share: float) -> None:
 
 
 @pytest.mark.parametrize("name", rows())
-def test_missing_key(name, images, tmp_path, capsys):
+def test_missing_key(name, tmp_path):
     key = hollow.backbone_key(name)
     path = hollow.write(name, tmp_path / "model.ckpt", edit=lambda state: state.pop(key))
-    line = extraction_fails(name, path, images, tmp_path, capsys)
-    assert "does not fit the architecture: parameters missing 1 (" in line
+    assert "does not fit the architecture: parameters missing 1 (" in refusal(name, path)
 
 
 @pytest.mark.parametrize("name", rows(quick=QUICK[1:3]))
 @pytest.mark.parametrize("inside", [True, False], ids=["of-the-backbone", "elsewhere"])
-def test_extra_key(name, inside, images, tmp_path, capsys):
-    schema = rules.load_schema(name)
+def test_extra_key(name, inside, tmp_path):
     key = hollow.backbone_key(name)
     before, separator, leaf = key.rpartition("/" if "/" in key else ".")
     if inside:
         extra = f"{before}{separator}more{separator}{leaf}"
     else:  # as if the file held a second network
         extra = "online_params::second_net/~/conv/w" if "::" in key else f"second_net{separator}{leaf}"
-    if not inside and not schema["prefix"]:
+    if not inside and not rules.load_schema(name)["prefix"]:
         pytest.skip("everything in this file is the backbone's")
     path = hollow.write(name, tmp_path / "model.ckpt", edit=lambda state: state.update({extra: state[key]}))
-    line = extraction_fails(name, path, images, tmp_path, capsys)
-    assert "does not fit the architecture: parameters unexpected 1 (" in line
+    assert "does not fit the architecture: parameters unexpected 1 (" in refusal(name, path)
 
 
 @pytest.mark.parametrize("name", rows(quick=QUICK[:2]))
-def test_wrong_shape(name, images, tmp_path, capsys):
+def test_wrong_shape(name, tmp_path):
     key = hollow.backbone_key(name)
 
     def edit(state):
         state[key] = state[key][None].repeat(2, axis=0) if state[key].ndim < 2 else state[key][:1, :1]
 
-    path = hollow.write(name, tmp_path / "model.ckpt", edit=edit)
-    line = extraction_fails(name, path, images, tmp_path, capsys)
+    line = refusal(name, hollow.write(name, tmp_path / "model.ckpt", edit=edit))
     assert "does not fit the architecture: " in line and " instead of (" in line
 
 
 @pytest.mark.parametrize("name", rows())
 @pytest.mark.parametrize("share", first_quick(1, [0.97, 0.0, 0.3]))
-def test_truncated_file(name, share, images, tmp_path, capsys):
+def test_truncated_file(name, share, tmp_path):
     path = hollow.write(name, tmp_path / "model.ckpt")
     truncate(path, share=share)
-    line = extraction_fails(name, path, images, tmp_path, capsys)
+    line = refusal(name, path)
     assert "download complete?" in line or "is it complete?" in line or "is empty" in line
 
 
 @pytest.mark.parametrize("name", rows(n for n in rules.load_index() if hollow.container(n) != "tf_bundle"))
-def test_global_outside_the_allow_list(name, images, tmp_path, capsys):
+def test_global_outside_the_allow_list(name, tmp_path):
     canary = tmp_path / "canary"
     path = tmp_path / "model.ckpt"
     kind = hollow.container(name)
@@ -124,7 +104,7 @@ def test_global_outside_the_allow_list(name, images, tmp_path, capsys):
     else:
         hollow.write(name, path)
         replace_in_zip(path, "/data.pkl", pickle.dumps(Payload(canary), protocol=2))
-    line = extraction_fails(name, path, images, tmp_path, capsys)
+    line = refusal(name, path)
     assert "refused to read" in line and "posix.system" in line
     assert not canary.exists()
 
@@ -138,10 +118,11 @@ def replace_in_zip(path, ending, data):
 
 
 @pytest.mark.parametrize("name", rows(n for n in rules.load_index() if get_spec(n).sha256_prefixes))
-def test_wrong_hash(name, images, tmp_path, capsys):
+def test_wrong_hash(name, tmp_path):
     path = hollow.write(name, tmp_path / "model.ckpt")
-    line = extraction_fails(name, path, images, tmp_path, capsys, "--strict_hash")
-    assert "is not the published file: SHA-256 " in line and get_spec(name).sha256_prefixes[0] in line
+    with pytest.raises(CogError, match=r"is not the published file: SHA-256 .*\(--strict_hash\)$") as error:
+        _ = ModelRequest(name, ckpt_file=str(path), output_dir=str(tmp_path), strict_hash=True).description
+    assert get_spec(name).sha256_prefixes[0] in str(error.value)
 
 
 def test_hash_of_published_files_and_of_files_in_parts(tmp_path):
@@ -156,14 +137,33 @@ def test_hash_of_published_files_and_of_files_in_parts(tmp_path):
     assert sha256(prefix) == sha256(prefix.with_name("model.ckpt.index")) == abc
 
 
+# ---- the command ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("share", "options", "expected"),
+    [(0.5, (), "is the download complete?"), (1.0, ("--strict_hash",), "is not the published file")],
+    ids=["cut", "strict_hash"],
+)
+def test_extraction_ends_in_one_line_and_writes_nothing(
+    share, options, expected, image_tree, tmp_path, capsys
+):
+    path = hollow.write("deit_small_distilled", tmp_path / "model.ckpt")
+    truncate(path, share=share)
+    output = tmp_path / "features"
+    arguments = [
+        "--model", "deit_small_distilled", "--ckpt_file", str(path), "--output_dir", str(output), "--dataset", "birds",
+        "--split", "test", "--images_root", str(image_tree), "--device", "cpu", "FT_EXTRACT.N_WORKERS", "0",
+    ]  # fmt: skip
+    with pytest.raises(SystemExit) as done:
+        cli_tools.run(extract_features.main, [*arguments, *options])
+    said = capsys.readouterr().err
+    (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert done.value.code == 2 and expected in line and "Traceback" not in said
+    assert not output.exists()
+
+
 # ---- further containers and contents --------------------------------------------------------------------
-
-
-def refusal(name, path) -> str:
-    with pytest.raises(CogError) as error:
-        cog.load_backbone(name, path)
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,15 @@ import json
 
 import pytest
 import torch
+import torchvision
+from plain_pixels import plain_inputs
 from random_networks import randomize
 from test_sources import write
-from torchvision import transforms
 from yacs.config import CfgNode
 
 import cog
 from cog import config
-from cog.commands import extract_features, study
+from cog.commands import study
 from cog.errors import CogError
 from cog.models import models_file, outputs
 from cog.models.request import ModelRequest
@@ -23,15 +24,21 @@ LOADER = "import torch, types\n\n\ndef load_my_model(init_args):\n"
 
 
 @pytest.fixture
-def loads(tmp_path):
-    """Write a loader with this body and load it."""
+def write_loader(tmp_path):
+    """Write a loader with this body, and return the value of its flag."""
 
-    def load(body: str, **options) -> torch.nn.Module:
+    def write_(body: str) -> str:
         file = tmp_path / f"net{len(list(tmp_path.iterdir()))}.py"
         file.write_text(LOADER + "".join(f"    {line}\n" for line in body.splitlines()))
-        return cog.load_backbone("mine_net", None, loader=f"{file}:load_my_model", **options)
+        return f"{file}:load_my_model"
 
-    return load
+    return write_
+
+
+@pytest.fixture
+def loads(write_loader):
+    """Write a loader with this body and load it."""
+    return lambda body, **options: cog.load_backbone("mine_net", None, loader=write_loader(body), **options)
 
 
 GRAY = torch.arange(2 * 3 * 8 * 8).reshape(2, 3, 8, 8).float()
@@ -107,16 +114,14 @@ def run(request: ModelRequest, *opts: str) -> CfgNode:
 
 @pytest.mark.parametrize("way", ["third", "attribute"])
 @pytest.mark.parametrize("form", DECLARED)
-def test_preprocessing_of_loaders(form, way, tmp_path):
-    file = tmp_path / "net.py"
-    text = f"    from torchvision import transforms\n    net, seen = torch.nn.Flatten(), {DECLARED[form]}\n"
-    text += (
-        "    return net, None, seen\n"
-        if way == "third"
-        else "    net.preprocess = seen\n    return net, None\n"
+def test_preprocessing_of_loaders(form, way, write_loader, tmp_path):
+    returned = (
+        "return net, None, declared" if way == "third" else "net.preprocess = declared\nreturn net, None"
     )
-    file.write_text(LOADER + text)
-    request = ModelRequest("mine_net", models_root_dir=str(tmp_path), model_loader=f"{file}:load_my_model")
+    loader = write_loader(
+        f"from torchvision import transforms\nnet, declared = torch.nn.Flatten(), {DECLARED[form]}\n{returned}"
+    )
+    request = ModelRequest("mine_net", models_root_dir=str(tmp_path), model_loader=loader)
     fx = run(request)
     assert (fx.IMAGE_RESIZE_SIZE, fx.IMAGE_CROP_SIZE, fx.IMAGE_INTERPOLATION) == (16, 16, "bicubic")
     assert list(fx.IMAGE_NORM.MEAN) == list(fx.IMAGE_NORM.STD) == [0.5] * 3
@@ -146,41 +151,26 @@ def test_a_method_called_preprocess_declares_nothing(loads):
     assert loads(body).preprocess is None
 
 
-def test_extraction_with_a_loader_that_declares(image_tree, tmp_path, caplog):
+def test_extraction_with_a_loader_that_declares(extract, write_loader, image_tree, tmp_path, caplog):
     """What it declares is used and recorded, and known without loading once the features are there."""
     caplog.set_level("INFO", logger="cog")
-    file, calls = tmp_path / "net.py", tmp_path / "calls"
-    file.write_text(
-        LOADER + f"    open({str(calls)!r}, 'a').write('x')\n"
-        "    return torch.nn.Flatten(), None, {'image_size': 4, 'mean': [0.5] * 3, 'std': [0.25] * 3}\n"
+    calls = tmp_path / "calls"
+    body = (
+        f"open({str(calls)!r}, 'a').write('x')\n"
+        "return torch.nn.Flatten(), None, {'image_size': 4, 'mean': [0.5] * 3, 'std': [0.25] * 3}"
     )
-    command = [
-        "--model", "mine_net", "--models_root_dir", str(tmp_path), "--model_loader", f"{file}:load_my_model",
-        "--dataset", "birds", "--split", "test", "--images_root", str(image_tree), "--device", "cpu",
-    ]  # fmt: skip
-    assert extract_features.main(command) == 0
+    loader = ("--model_loader", write_loader(body))
+    folder = extract("mine_net", *loader)
     assert calls.read_text() == "x"
     line = "mine_net: images of 4 pixels (shortest side 4, bicubic), mean [0.5, 0.5, 0.5], std [0.25, 0.25, 0.25]; "
     assert f"{line}48 features (pooling default), fp32, 0 parameters" in caplog.text
-    folder = tmp_path / "mine/net/birds/features_test"
     stored = torch.load(folder / "X_Y.pth", weights_only=True)["X"]
-    transform = transforms.Compose(
-        [
-            transforms.Resize(4, interpolation=transforms.InterpolationMode.BICUBIC),
-            transforms.CenterCrop(4),
-            transforms.ToTensor(),
-            transforms.Normalize([0.5] * 3, [0.25] * 3),
-        ]
-    )
-    from PIL import Image
-
-    names = (folder / "image_paths.txt").read_text().splitlines()
-    x = torch.stack([transform(Image.open(image_tree / "test" / name).convert("RGB")) for name in names])
+    x = plain_inputs(folder, image_tree / "test", resize=4, crop=4, mean=[0.5] * 3, std=[0.25] * 3)
     torch.testing.assert_close(stored, x.flatten(1))
-    assert extract_features.main(command) == 0
+    extract("mine_net", *loader)
     assert calls.read_text() == "x"  # complete: the network is not needed
     with pytest.raises(CogError, match=r"made differently \(preprocessing.mean"):
-        extract_features.main([*command, "FT_EXTRACT.IMAGE_NORM.MEAN", "[0, 0, 0]"])
+        extract("mine_net", *loader, "FT_EXTRACT.IMAGE_NORM.MEAN", "[0, 0, 0]")
 
 
 def test_fine_tuning_keeps_to_the_protocols_geometry():
@@ -195,23 +185,17 @@ def test_fine_tuning_keeps_to_the_protocols_geometry():
             request.fine_tuned(config.get_cfg(opts=[f"FT_EXTRACT.{opts[0]}", opts[1]]))
 
 
-def test_any_exception_of_a_network_is_one_line(image_tree, tmp_path):
+def test_any_exception_of_a_network_is_one_line(extract, write_loader):
     """Also of a later pass than the first, and of a kind that networks seldom raise."""
-    file = tmp_path / "net.py"
-    file.write_text(
-        LOADER + "    calls = []\n    def forward(x):\n        calls.append(0)\n"
-        "        assert len(calls) < 2, 'a message\\nof two lines'\n        return x.mean((2, 3))\n"
-        "    return torch.nn.Identity(), forward\n"
+    loader = write_loader(
+        "calls = []\ndef forward(x):\n    calls.append(0)\n"
+        "    assert len(calls) < 2, 'a message\\nof two lines'\n    return x.mean((2, 3))\n"
+        "return torch.nn.Identity(), forward"
     )
-    command = [
-        "--model", "mine_net", "--models_root_dir", str(tmp_path), "--model_loader", f"{file}:load_my_model",
-        "--dataset", "birds", "--split", "test", "--images_root", str(image_tree), "--device", "cpu",
-        "FT_EXTRACT.IMAGE_RESIZE_SIZE", "224",
-    ]  # fmt: skip
     with pytest.raises(
         CogError, match=r"mine_net failed on a batch of shape \(4, 3, 224, 224\): AssertionError: a message$"
     ):
-        extract_features.main(command)
+        extract("mine_net", "--model_loader", loader, "FT_EXTRACT.IMAGE_RESIZE_SIZE", "224")
 
 
 def test_a_forgotten_classifier_is_warned_of(loads, caplog):
@@ -397,10 +381,8 @@ def test_entries_without_a_network(tmp_path):
             _ = ask(path, name).checkpoint, ask(path, name).spec
 
 
-def test_two_models_of_one_file_are_extracted(image_tree, tmp_path):
+def test_two_models_of_one_file_are_extracted(extract, tmp_path):
     """Of the same network, with another preprocessing each: neither's is the other's."""
-    import torchvision
-
     write(tmp_path, "weights_small", randomize(torchvision.models.shufflenet_v2_x0_5()).state_dict())
     path = tmp_path / "models.yaml"
     path.write_text(
@@ -412,12 +394,8 @@ def test_two_models_of_one_file_are_extracted(image_tree, tmp_path):
         + "mine_c: {sorce: x}\n"
     )
     for name, size in (("a", 32), ("b", 40)):
-        command = [
-            "--model", f"mine_{name}", "--models_root_dir", str(tmp_path), "--models_file", str(path), "--dataset",
-            "birds", "--split", "test", "--images_root", str(image_tree), "--device", "cpu",
-        ]  # fmt: skip
-        assert extract_features.main(command) == 0
-        record = json.loads((tmp_path / f"mine/{name}/birds/features_test/features.json").read_text())
+        folder = extract(f"mine_{name}", "--models_file", str(path))
+        record = json.loads((folder / "features.json").read_text())
         assert (record["model"], record["source"]) == (f"mine_{name}", "torchvision_shufflenet_v2_x0_5")
         assert record["preprocessing"]["crop"] == size
     path.write_text(
@@ -427,7 +405,7 @@ def test_two_models_of_one_file_are_extracted(image_tree, tmp_path):
         CogError,
         match="made differently .*source: torchvision_shufflenet_v2_x0_5 -> torchvision_shufflenet_v2_x1_0",
     ):
-        extract_features.main([*command[:1], "mine_a", *command[2:]])
+        extract("mine_a", "--models_file", str(path))
 
 
 def test_a_study_passes_the_file_on(tmp_path, own_file):

@@ -13,7 +13,7 @@ import torchvision
 from marks import first_quick, later
 from PIL import Image
 from random_networks import randomize
-from test_sources import images, write
+from test_sources import images, load, write
 
 import cog
 from cog.commands import extract_features
@@ -152,15 +152,13 @@ def test_open_clip_without_a_network(tmp_path, monkeypatch):
         raise OSError("no route to host")
 
     monkeypatch.setattr(source, "download_pretrained", fail)
-    request = ModelRequest("openclip_ViT-B-32.openai", models_root_dir=str(tmp_path))
     with pytest.raises(
         CogError, match=r"get https://huggingface.co/timm/vit_base_patch32_clip_224.openai/"
     ) as error:
-        request.load(torch.device("cpu"), request.config(None, ()))
+        load("openclip_ViT-B-32.openai", tmp_path)
     assert str(tmp_path / "openclip/ViT-B-32.openai/model.ckpt") in str(error.value)
-    request = ModelRequest("openclip_ViT-B-32", models_root_dir=str(tmp_path))
     with pytest.raises(CogError, match="no weights of ViT-B-32 to download"):
-        request.load(torch.device("cpu"), request.config(None, ()))
+        load("openclip_ViT-B-32", tmp_path)
 
 
 # ---- transformers ---------------------------------------------------------------------------------------
@@ -202,6 +200,10 @@ def make_transformer(root: Path, kind: str, name: str = "org--net"):
     model.save_pretrained(folder)
     (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
     return model, folder
+
+
+def load_from(folder: Path, **options) -> torch.nn.Module:
+    return cog.load_backbone("hf_org--net", folder / "model.safetensors", model_dir=folder, **options)
 
 
 def own_features(model, kind: str, x: torch.Tensor) -> torch.Tensor:
@@ -288,17 +290,14 @@ def test_pooling_of_transformers_tokens(kind, n_prefix, tmp_path):
     with torch.no_grad():
         tokens = getattr(model, "vision_model", model)(x).last_hidden_state
         for pooling, expected in (("cls", tokens[:, 0]), ("mean", tokens[:, n_prefix:].mean(1))):
-            backbone = cog.load_backbone(
-                "hf_org--net", folder / "model.safetensors", model_dir=folder, pooling=pooling
-            )
-            assert torch.equal(backbone(x), expected)
+            assert torch.equal(load_from(folder, pooling=pooling)(x), expected)
 
 
 @needs_transformers
 def test_a_model_of_transformers_without_class_token(tmp_path):
     _, folder = make_transformer(tmp_path, "siglip")
     with pytest.raises(CogError, match="no class token for FT_EXTRACT.POOLING cls; take mean"):
-        cog.load_backbone("hf_org--net", folder / "model.safetensors", model_dir=folder, pooling="cls")
+        load_from(folder, pooling="cls")
 
 
 @needs_transformers
@@ -310,8 +309,7 @@ def test_a_classifier_of_transformers_gives_its_class_token(tmp_path):
     x = images(32)
     with torch.no_grad():
         expected = classifier.vit(x).last_hidden_state[:, 0]
-        backbone = cog.load_backbone("hf_org--net", folder / "model.safetensors", model_dir=folder)
-        assert torch.equal(backbone(x), expected)  # not a pooler with random weights
+        assert torch.equal(load_from(folder)(x), expected)  # not a pooler with random weights
 
 
 @needs_transformers
@@ -320,10 +318,7 @@ def test_images_of_another_size_in_transformers(tmp_path):
     x = images(48)
     with torch.no_grad():
         expected = model(x, interpolate_pos_encoding=True).pooler_output
-        backbone = cog.load_backbone(
-            "hf_org--net", folder / "model.safetensors", model_dir=folder, image_size=48
-        )
-        assert torch.equal(backbone(x), expected)
+        assert torch.equal(load_from(folder, image_size=48)(x), expected)
 
 
 @needs_transformers
@@ -349,9 +344,8 @@ def test_transformers_without_a_network(file, tmp_path, monkeypatch):
     _, folder = make_transformer(tmp_path, "vit")
     (folder / file).unlink()
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
-    request = ModelRequest("hf_org--net", models_root_dir=str(tmp_path))
     with pytest.raises(CogError, match="no route to host") as error:
-        request.load(torch.device("cpu"), request.config(None, ()))
+        load("hf_org--net", tmp_path)
     line = str(error.value)
     assert "\n" not in line and str(folder / file) in line
     assert f"https://huggingface.co/org/net/resolve/main/{file}" in line
@@ -365,9 +359,8 @@ def test_code_of_a_repository_is_not_run(tmp_path):
     (folder / "net.py").write_text(f"open({str(marker)!r}, 'w')")
     auto = {"AutoConfig": "net.Config", "AutoModel": "net.Net"}
     (folder / "config.json").write_text(json.dumps({"model_type": "own_kind", "auto_map": auto}))
-    request = ModelRequest("hf_org--net", models_root_dir=str(tmp_path))
     with pytest.raises(CogError, match="code of the repository is not run") as error:
-        request.load(torch.device("cpu"), request.config(None, ()))
+        load("hf_org--net", tmp_path)
     assert not marker.exists() and "\n" not in str(error.value)
 
 
@@ -393,9 +386,8 @@ def test_code_of_a_repository_is_not_run(tmp_path):
 def test_damaged_files_of_transformers(file, content, tmp_path):
     _, folder = make_transformer(tmp_path, "vit")
     (folder / file).write_text(content)
-    request = ModelRequest("hf_org--net", models_root_dir=str(tmp_path))
     with pytest.raises(CogError) as error:
-        request.load(torch.device("cpu"), request.config(None, ()))
+        load("hf_org--net", tmp_path)
     assert "\n" not in str(error.value) and len(str(error.value)) < 500
 
 
