@@ -411,6 +411,17 @@ def test_a_kill_in_the_test_after_an_epoch_costs_that_test_only(train, tmp_path,
     assert trained.logs == expected.logs
 
 
+def test_the_scale_of_the_loss_is_restored(loader_with_norm, tmp_path):
+    trainers = [
+        training._Trainer(*build(loader_with_norm, precision="fp16"), Group(Rank(), CPU)) for _ in range(2)
+    ]
+    saved, restored = (trainer.state for trainer in trainers)
+    saved[-1].load_state_dict(saved[-1].state_dict() | {"scale": 4.0, "_growth_tracker": 3})
+    state.save(tmp_path / "state.pth", state.Position(), *saved)
+    state.load(tmp_path / "state.pth", *restored)
+    assert restored[-1].state_dict() == saved[-1].state_dict()
+
+
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", None])
 def test_a_damaged_state_is_refused(train, tmp_path, content):
     path = tmp_path / ".resume/state.pth"
