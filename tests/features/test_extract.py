@@ -285,40 +285,25 @@ def test_nan_features_name_the_image(extract_birds, loader_file, tmp_path):
     assert [path.name for path in (tmp_path / "out").iterdir()] == [".failed.json"]
 
 
-def test_counts_are_reported_not_asserted(workshop, tmp_path, caplog):
+def test_counts_are_reported_not_asserted(many, workshop, caplog):
     caplog.set_level("WARNING", logger="cog")
-    root = tmp_path / "models"
-    root.mkdir()
-    command = [
-        "--model", "tiny_net", "--dataset", "in1k", "--split", "train", "--models_root_dir", str(root),
-        "--model_loader", f"{workshop.loader}:load_my_model", "--in1k_images_root", str(workshop.in1k), *RESIZE,
-        "FT_EXTRACT.N_WORKERS", "0",
-    ]  # fmt: skip
     with pytest.raises(CogError, match="expected 1000 classes, found 3.*--strict_counts"):
-        extract_features.main([*command, "--strict_counts"])
-    assert list(root.iterdir()) == []
-    assert extract_features.main(command) == 0
+        extract_features.main(many(["in1k"], ["train"], "--strict_counts"))
+    assert not (workshop.models / "tiny/net/in1k").exists()
+    assert extract_features.main(many(["in1k"], ["train"])) == 0
     assert "expected 1281167 images, found" in caplog.text
-    assert (root / "tiny" / "net" / "in1k" / "features_train" / "X_Y.pth").is_file()
+    assert (workshop.models / "tiny/net/in1k/features_train/X_Y.pth").is_file()
 
 
-def test_row_order_is_the_data_sets(workshop, tmp_path):
+def test_row_order_is_the_data_sets(many, workshop):
     """A level: classes sorted by wnid, files sorted within, labels 0..C-1."""
-    out = tmp_path / "out"
-    extract_features.main(
-        [
-            "--model", "tiny_net", "--dataset", "cog_l1", "--split", "train", "--output_dir", str(out),
-            "--model_loader", f"{workshop.loader}:load_my_model", "--imagenet_images_root", str(workshop.in21k),
-            "--cog_levels_mapping_file", str(workshop.levels_file),
-            "--cog_concepts_split_file", str(workshop.split_file),
-            *RESIZE, "FT_EXTRACT.N_WORKERS", "0",
-        ]
-    )  # fmt: skip
+    assert extract_features.main(many(["cog_l1"], ["train"])) == 0
+    out = workshop.models / "tiny/net/cog_l1/features_train"
     paths = (out / "image_paths.txt").read_text().splitlines()
     assert paths == sorted(paths)
     classes = sorted({path.split("/")[0] for path in paths})
     assert features_of(out)["Y"].tolist() == [classes.index(path.split("/")[0]) for path in paths]
-    assert np.unique(features_of(out)["Y"]).tolist() == list(range(len(classes)))
+    assert len(classes) == 2
 
 
 # --- the same numbers however it was run
@@ -624,9 +609,8 @@ def test_worse_failures_in_one_pair_do_not_lose_the_others(many, workshop, caplo
     root = workshop.models / "tiny/net"
     assert [path.name for path in (root / "in1k/features_test").iterdir()] == [".failed.json"]
     assert (root / "in1k/features_train/X_Y.incomplete.pth").exists()
-    assert (root / "cog_l1/features_train/X_Y.pth").exists() and (
-        root / "cog_l1/features_test/X_Y.pth"
-    ).exists()
+    for split in ("train", "test"):
+        assert (root / f"cog_l1/features_{split}/X_Y.pth").exists()
 
 
 def test_values_of_lists_given_as_none_or_empty(many, capsys):

@@ -38,8 +38,8 @@ def inputs(tmp_path_factory):
 def extract(inputs):
     """Return a function that extracts the images into a folder."""
 
-    def extract_(out, *more, **options):
-        return extract_features.main(extraction.arguments(inputs, out, *more, **options))
+    def extract_(out, *more, root=inputs, **options):
+        return extract_features.main(extraction.arguments(root, out, *more, **options))
 
     return extract_
 
@@ -175,7 +175,7 @@ def test_other_images_checkpoints_and_versions_are_refused(
     extraction.replace_image(more, 3)
     (more / "birds/test/crow/crow_90.png").write_bytes(extraction.path_of(more, 0).read_bytes())
     with pytest.raises(CogError, match=r"made differently \(other images\)"):
-        extract_features.main(extraction.arguments(more, unfinished))
+        extract(unfinished, root=more)
     checkpoint = tmp_path / "model.ckpt"
     torch.save({}, checkpoint)
     with pytest.raises(CogError, match="checkpoint_sha256: None -> "):
@@ -340,42 +340,41 @@ def spoiled(tmp_path):
     return extraction.write_inputs(tmp_path / "spoiled", broken=(0, 5, 6, 29))
 
 
-def test_failed_images_are_remembered(spoiled, tmp_path, interrupt):
+def test_failed_images_are_remembered(extract, spoiled, tmp_path, interrupt):
     accept = ("--allow_failures", "4")
-    assert extract_features.main(extraction.arguments(spoiled, tmp_path / "a", *accept)) == 0
+    assert extract(tmp_path / "a", *accept, root=spoiled) == 0
     expected = extraction.outcome(tmp_path / "a")
     interrupt(2, tmp_path / "b", *accept, root=spoiled)
-    assert extract_features.main(extraction.arguments(spoiled, tmp_path / "b", *accept)) == 0
+    assert extract(tmp_path / "b", *accept, root=spoiled) == 0
     assert extraction.outcome(tmp_path / "b") == expected
     assert len(expected["failed_images.txt"].splitlines()) == 4
 
     interrupt(2, tmp_path / "c", root=spoiled)
     with pytest.raises(FailedImagesError, match="4 of 30"):
-        extract_features.main(extraction.arguments(spoiled, tmp_path / "c"))
+        extract(tmp_path / "c", root=spoiled)
     assert not (tmp_path / "c/.resume").exists() and (tmp_path / "c/X_Y.incomplete.pth").is_file()
 
 
-def test_images_mended_in_between_are_extracted(spoiled, tmp_path, interrupt, caplog):
+def test_images_mended_in_between_are_extracted(extract, spoiled, tmp_path, interrupt, caplog):
     accept = ("--allow_failures", "4")
     interrupt(3, tmp_path / "b", *accept, root=spoiled)
     extraction.replace_image(spoiled, 6)
-    assert extract_features.main(extraction.arguments(spoiled, tmp_path / "b", *accept)) == 0
+    assert extract(tmp_path / "b", *accept, root=spoiled) == 0
     assert "rows 4 to 7" in caplog.text and "crow_6.png can be decoded" in caplog.text
     assert "duck" not in caplog.text
-    assert extract_features.main(extraction.arguments(spoiled, tmp_path / "a", *accept)) == 0
+    assert extract(tmp_path / "a", *accept, root=spoiled) == 0
     assert extraction.outcome(tmp_path / "b") == extraction.outcome(tmp_path / "a")
 
 
-def test_nothing_but_failed_images(tmp_path, interrupt):
+def test_nothing_but_failed_images(extract, tmp_path, interrupt):
     root = extraction.write_inputs(tmp_path / "in", broken=tuple(range(30)))
     interrupt(3, tmp_path / "out", root=root)
     with pytest.raises(FailedImagesError, match="30 of 30"):
-        extract_features.main(extraction.arguments(root, tmp_path / "out"))
+        extract(tmp_path / "out", root=root)
 
 
-def test_a_folder_that_vanishes_is_no_failed_image(tmp_path, monkeypatch):
+def test_a_folder_that_vanishes_is_no_failed_image(extract, tmp_path, monkeypatch):
     root = extraction.write_inputs(tmp_path / "in")
-    command = extraction.arguments(root, tmp_path / "out")
     listed = ImageSources.list_images
 
     def and_unmount(*args):
@@ -386,10 +385,10 @@ def test_a_folder_that_vanishes_is_no_failed_image(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(ImageSources, "list_images", and_unmount)
         with pytest.raises(CogError, match="birds/test/duck cannot be read any more"):
-            extract_features.main(command)
+            extract(tmp_path / "out", root=root)
     assert len(pieces(tmp_path / "out")) == 2  # rows 8 to 11 have ducks in them
     (root / "away").rename(root / "birds/test/duck")
-    assert extract_features.main(command) == 0
+    assert extract(tmp_path / "out", root=root) == 0
     assert not (tmp_path / "out/failed_images.txt").exists()
 
 
