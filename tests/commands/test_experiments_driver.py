@@ -2,7 +2,9 @@
 
 import csv
 import json
+import os
 import re
+import subprocess
 
 import numpy as np
 import pytest

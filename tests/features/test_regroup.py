@@ -75,17 +75,11 @@ def test_rows_follow_their_concepts(root, capsys):
     assert tiny.snapshot(root) == before
 
 
-def test_the_label_of_a_model(root):
-    (root / "out").mkdir()
-    argv = ["--models_root_dir", str(root / "models"), "--model", "DINO", "--output_dir", str(root / "out")]
-    with pytest.raises(CogError, match="has no runs of dino_resnet50 on any levels"):
-        command.main(argv)
-
-
 def test_refusals(root):
-    with pytest.raises(CogError, match="has no runs of tiny_net on any levels"):
-        (root / "out").mkdir()
-        run(root)
+    (root / "out").mkdir()
+    for flags, model in (((), "tiny_net"), (("--model", "DINO"), "dino_resnet50")):
+        with pytest.raises(CogError, match=f"has no runs of {model} on any levels"):
+            run(root, *flags)
     (root / "levels").mkdir()
     with pytest.raises(CogError, match="has no folder with a"):
         run(root, "--levels_dir", str(root / "levels"))

@@ -104,6 +104,7 @@ def test_a_complete_split_is_kept_and_one_of_other_features_refused(root, capsys
             ["--dataset", "cog_l1", "--split_seed", "1", "CLF.N_SHOT", "2"],
             "CLF.N_SHOT has no effect on splits",
         ),
+        (["--model", "DINO", "--dataset", "L2", "--split_seed", "1"], "dino/resnet50/cog_l2"),
         (["--dataset", "cog_l1", "--spread"], "has runs on two splits"),
     ],
 )
@@ -136,10 +137,3 @@ def test_spreads_by_definition():
     ((_, (published, *_, spread)),) = other_data.of_splits(of_one_seed, ["cog_l1"]).rows
     assert published is None and spread is None
     assert other_data.of_splits(averages, ["cog_l2"]).rows == ()
-
-
-def test_labels_of_models_and_data_sets(root):
-    with pytest.raises(CogError, match="dino/resnet50/cog_l2"):
-        resplit_features.main(
-            ["--models_root_dir", str(root), "--model", "DINO", "--dataset", "L2", "--split_seed", "1"]
-        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -34,58 +35,63 @@ def inputs(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(inputs, tmp_path_factory):
+def extract(inputs):
+    """Return a function that extracts the images into a folder."""
+
+    def extract_(out, *more, root=inputs, **options):
+        return extract_features.main(extraction.arguments(root, out, *more, **options))
+
+    return extract_
+
+
+@pytest.fixture(scope="module")
+def undisturbed(extract, tmp_path_factory):
     out = tmp_path_factory.mktemp("undisturbed") / "out"
-    assert extract_features.main(extraction.arguments(inputs, out, shard_rows=8192)) == 0
+    assert extract(out, shard_rows=8192) == 0
     return extraction.outcome(out)
 
 
 @pytest.fixture
-def interrupt(monkeypatch):
-    """Return a function: the signal comes when the network has computed so many passes."""
+def interrupt(inputs):
+    """Return a function that extracts until a signal comes after ``n_passes`` passes, and returns the message."""
 
-    def after(n_passes):
-        asked = [0]
+    def interrupt_(n_passes, out, *more, root=inputs, **options):
+        # The signal is looked for after each pass and after each batch, which has one pass.
+        signal_after = itertools.chain(itertools.repeat(None, 2 * n_passes - 1), itertools.repeat("SIGTERM"))
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(signals.Interrupted) as error:
+            patch.setattr(signals, "requested", lambda: next(signal_after))
+            extract_features.main(extraction.arguments(root, out, *more, **options))
+        assert error.value.exit_code == 75
+        return str(error.value)
 
-        def requested():
-            asked[0] += 1
-            return (
-                "SIGTERM" if asked[0] >= 2 * n_passes else None
-            )  # asked after each pass and each batch of one pass
-
-        monkeypatch.setattr(signals, "requested", requested)
-
-    yield after
-    monkeypatch.undo()
+    return interrupt_
 
 
-def interrupted_run(command, interrupt, n_passes, monkeypatch):
-    interrupt(n_passes)
-    with pytest.raises(signals.Interrupted) as error:
-        extract_features.main(command)
-    monkeypatch.undo()
-    assert error.value.exit_code == 75
-    return str(error.value)
+@pytest.fixture
+def assert_continues(extract, undisturbed):
+    """Return a function that extracts to the end and compares all files with those of an undisturbed extraction."""
+
+    def assert_continues_(out, *more, **options):
+        assert extract(out, *more, **options) == 0
+        assert extraction.outcome(out) == undisturbed
+
+    return assert_continues_
 
 
 @pytest.mark.parametrize("n_passes", first_quick(3, [1, 4, 7, 2, 3, 5, 6]))
 def test_an_interruption_after_any_pass_changes_nothing(
-    inputs, undisturbed, tmp_path, interrupt, monkeypatch, caplog, n_passes
+    assert_continues, tmp_path, interrupt, caplog, n_passes
 ):
     caplog.set_level("INFO", logger="cog")
-    command = extraction.arguments(inputs, tmp_path / "out")
-    message = interrupted_run(command, interrupt, n_passes, monkeypatch)
+    message = interrupt(n_passes, tmp_path / "out")
     n_done = min(n_passes * 4, 30)
     assert f"{n_done} of 30 images of birds test are saved" in message
     assert os.listdir(tmp_path / "out") == [".resume"]
-    assert extract_features.main(command) == 0
+    assert_continues(tmp_path / "out")
     assert f"continues, {n_done} of 30 images are done" in caplog.text
-    assert extraction.outcome(tmp_path / "out") == undisturbed
 
 
-def test_interrupted_again_and_again_with_other_workers_and_sizes(
-    inputs, undisturbed, tmp_path, interrupt, monkeypatch
-):
+def test_interrupted_again_and_again_with_other_workers_and_sizes(assert_continues, tmp_path, interrupt):
     """Neither the workers, nor on a CPU the batch size, nor the rows per file have to be the same when it goes on."""
     out = tmp_path / "out"
     for more, workers, shard_rows in (
@@ -94,14 +100,12 @@ def test_interrupted_again_and_again_with_other_workers_and_sizes(
         (["FT_EXTRACT.WORKER_START_METHOD", "fork"], 1, 1),
         ([], 2, 9),
     ):
-        command = extraction.arguments(inputs, out, *more, workers=workers, shard_rows=shard_rows)
-        interrupted_run(command, interrupt, 1, monkeypatch)
+        interrupt(1, out, *more, workers=workers, shard_rows=shard_rows)
     assert len(list((out / ".resume").glob(MARKERS))) >= 4
-    assert extract_features.main(extraction.arguments(inputs, out, workers=1)) == 0
-    assert extraction.outcome(out) == undisturbed
+    assert_continues(out, workers=1)
 
 
-def test_an_error_keeps_what_is_done(inputs, undisturbed, tmp_path, monkeypatch):
+def test_an_error_keeps_what_is_done(extract, assert_continues, tmp_path, monkeypatch):
     original = shards.Shards.save
 
     def save(self, piece, blocks):
@@ -109,24 +113,22 @@ def test_an_error_keeps_what_is_done(inputs, undisturbed, tmp_path, monkeypatch)
             raise CogError("cannot write rows: No space left on device")
         original(self, piece, blocks)
 
-    command = extraction.arguments(inputs, tmp_path / "out")
     with monkeypatch.context() as patch:
         patch.setattr(shards.Shards, "save", save)
         with pytest.raises(CogError, match="No space left"):
-            extract_features.main(command)
+            extract(tmp_path / "out")
     assert (tmp_path / "out/.failed.json").is_file()
     assert len(pieces(tmp_path / "out")) >= 3
-    assert extract_features.main(command) == 0
-    assert extraction.outcome(tmp_path / "out") == undisturbed
+    assert_continues(tmp_path / "out")
 
 
-def test_nothing_done_leaves_nothing(inputs, tmp_path, monkeypatch):
+def test_nothing_done_leaves_nothing(extract, tmp_path, monkeypatch):
     def broken(*args, **kwargs):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(runner, "_compute_all", broken)
     with pytest.raises(KeyboardInterrupt):
-        extract_features.main(extraction.arguments(inputs, tmp_path / "a/b/out"))
+        extract(tmp_path / "a/b/out")
     assert os.listdir(tmp_path) == []
 
 
@@ -134,10 +136,10 @@ def test_nothing_done_leaves_nothing(inputs, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def unfinished(inputs, tmp_path, interrupt, monkeypatch):
+def unfinished(tmp_path, interrupt):
     """An output folder where 12 of 30 images are done."""
     out = tmp_path / "out"
-    interrupted_run(extraction.arguments(inputs, out), interrupt, 3, monkeypatch)
+    interrupt(3, out)
     return out
 
 
@@ -153,89 +155,81 @@ def pieces(out):
         (["FT_EXTRACT.COMPILE", "True"], "compiled: False -> True"),
     ],
 )
-def test_other_settings_are_refused_with_the_difference(inputs, unfinished, more, says):
+def test_other_settings_are_refused_with_the_difference(extract, unfinished, more, says):
     before = sorted(os.listdir(unfinished / ".resume"))
     with pytest.raises(CogError, match=rf"unfinished work.*{says}.*--overwrite") as error:
-        extract_features.main(extraction.arguments(inputs, unfinished, *more))
+        extract(unfinished, *more)
     assert error.value.exit_code == 2
     assert sorted(os.listdir(unfinished / ".resume")) == before
 
 
 def test_other_images_checkpoints_and_versions_are_refused(
-    inputs, unfinished, tmp_path, monkeypatch, undisturbed
+    extract, assert_continues, unfinished, tmp_path, monkeypatch
 ):
-    command = extraction.arguments(inputs, unfinished)
     original = provenance.versions
     with monkeypatch.context() as patch:
         patch.setattr(provenance, "versions", lambda packages: original(packages) | {"pillow": "0.1"})
         with pytest.raises(CogError, match=r"pillow: .* -> 0\.1"):
-            extract_features.main(command)
+            extract(unfinished)
     more = extraction.write_inputs(tmp_path / "more")
     extraction.replace_image(more, 3)
     (more / "birds/test/crow/crow_90.png").write_bytes(extraction.path_of(more, 0).read_bytes())
     with pytest.raises(CogError, match=r"made differently \(other images\)"):
-        extract_features.main(extraction.arguments(more, unfinished))
+        extract(unfinished, root=more)
     checkpoint = tmp_path / "model.ckpt"
     torch.save({}, checkpoint)
     with pytest.raises(CogError, match="checkpoint_sha256: None -> "):
-        extract_features.main([*command, "--ckpt_file", str(checkpoint)])
-    assert extract_features.main(command) == 0  # what was refused has changed nothing
-    assert extraction.outcome(unfinished) == undisturbed
+        extract(unfinished, "--ckpt_file", str(checkpoint))
+    assert_continues(unfinished)
 
 
-def test_work_without_a_finished_row_is_no_obstacle(inputs, unfinished):
+def test_work_without_a_finished_row_is_no_obstacle(extract, unfinished):
     for path in pieces(unfinished):
         path.unlink()
-    command = extraction.arguments(inputs, unfinished, "FT_EXTRACT.PRECISION", "bf16")
-    assert extract_features.main(command) == 0
+    assert extract(unfinished, "FT_EXTRACT.PRECISION", "bf16") == 0
 
 
-def test_overwrite_discards_other_work_and_continues_its_own(
-    inputs, unfinished, undisturbed, interrupt, monkeypatch, caplog
-):
+def test_overwrite_discards_other_work_and_continues_its_own(assert_continues, unfinished, interrupt, caplog):
     """A job that is repeated with the same command line, --overwrite included, must come to an end."""
     caplog.set_level("INFO", logger="cog")
-    command = [*extraction.arguments(inputs, unfinished), "--overwrite"]
-    interrupted_run(command, interrupt, 1, monkeypatch)
+    interrupt(1, unfinished, "--overwrite")
     assert len(pieces(unfinished)) == 1  # the three ranges of the work without --overwrite are gone
-    interrupted_run(command, interrupt, 1, monkeypatch)
+    interrupt(1, unfinished, "--overwrite")
     assert len(pieces(unfinished)) == 2
-    assert extract_features.main(command) == 0
+    assert_continues(unfinished, "--overwrite")
     assert "continues, 8 of 30 images are done" in caplog.text
-    assert extraction.outcome(unfinished) == undisturbed
 
 
-def test_another_device_is_a_warning(inputs, unfinished, caplog):
+def test_another_device_is_a_warning(extract, unfinished, caplog):
     for path in pieces(unfinished):
         data = json.loads(path.read_text())
         path.write_text(json.dumps(data | {"device": "Abacus 9000"}))
-    assert extract_features.main(extraction.arguments(inputs, unfinished)) == 0
+    assert extract(unfinished) == 0
     assert "computed on Abacus 9000, the others are on cpu" in caplog.text
     assert json.loads((unfinished / "features.json").read_text())["device"] == "Abacus 9000, cpu"
 
 
-def test_the_number_of_threads_is_continued(inputs, unfinished, caplog):
+def test_the_number_of_threads_is_continued(extract, unfinished, caplog):
     caplog.set_level("INFO", logger="cog")
     path = unfinished / ".resume/manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"n_threads": 2}))
-    assert extract_features.main(extraction.arguments(inputs, unfinished)) == 0
+    assert extract(unfinished) == 0
     assert "continues with 2 threads" in caplog.text
     assert torch.get_num_threads() == 1
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_rounded_features_continue_bit_for_bit(inputs, tmp_path, interrupt, monkeypatch, undisturbed, dtype):
+def test_rounded_features_continue_bit_for_bit(extract, tmp_path, interrupt, undisturbed, dtype):
     """X is the float32 features rounded to the nearest value; shards take half the room, too."""
     (tmp_path / "undisturbed.pth").write_bytes(undisturbed["X_Y.pth"])
     exact = torch.load(tmp_path / "undisturbed.pth", weights_only=True)
-    command = extraction.arguments(inputs, tmp_path / "out", "FT_EXTRACT.SAVE_DTYPE", dtype)
-    interrupted_run(command, interrupt, 2, monkeypatch)
+    interrupt(2, tmp_path / "out", "FT_EXTRACT.SAVE_DTYPE", dtype)
     markers = [json.loads(path.read_text()) for path in pieces(tmp_path / "out")]
     arrays = [np.load(path) for path in sorted((tmp_path / "out/.resume").glob("*.npy"))]
     assert {marker["dtype"] for marker in markers} == {dtype} and {array.itemsize for array in arrays} == {2}
     with pytest.raises(CogError, match=rf"save_dtype: {dtype} -> float32.*--overwrite"):
-        extract_features.main(extraction.arguments(inputs, tmp_path / "out"))
-    assert extract_features.main(command) == 0
+        extract(tmp_path / "out")
+    assert extract(tmp_path / "out", "FT_EXTRACT.SAVE_DTYPE", dtype) == 0
     rounded = torch.load(tmp_path / "out/X_Y.pth", weights_only=True)
     assert rounded["X"].dtype == getattr(torch, dtype)
     assert torch.equal(rounded["X"], exact["X"].to(rounded["X"].dtype))
@@ -243,33 +237,31 @@ def test_rounded_features_continue_bit_for_bit(inputs, tmp_path, interrupt, monk
     assert json.loads((tmp_path / "out/features.json").read_text())["save_dtype"] == dtype
 
 
-def test_work_of_before_rounding_continues_as_float32(inputs, unfinished, undisturbed):
+def test_work_of_before_rounding_continues_as_float32(assert_continues, unfinished):
     path = unfinished / ".resume/manifest.json"
     data = json.loads(path.read_text())
     assert data["identity"].pop("save_dtype") == "float32"
     path.write_text(json.dumps(data))
-    assert extract_features.main(extraction.arguments(inputs, unfinished)) == 0
-    assert extraction.outcome(unfinished) == undisturbed
+    assert_continues(unfinished)
 
 
-def test_shards_of_another_type_are_computed_again(inputs, tmp_path, interrupt, monkeypatch, caplog):
-    command = extraction.arguments(inputs, tmp_path / "out", "FT_EXTRACT.SAVE_DTYPE", "bfloat16")
-    interrupted_run(command, interrupt, 2, monkeypatch)
+def test_shards_of_another_type_are_computed_again(extract, tmp_path, interrupt, caplog):
+    bfloat16 = ("FT_EXTRACT.SAVE_DTYPE", "bfloat16")
+    interrupt(2, tmp_path / "out", *bfloat16)
     marker = pieces(tmp_path / "out")[0]
     marker.write_text(json.dumps(json.loads(marker.read_text()) | {"dtype": "float16"}))
-    assert extract_features.main(command) == 0
+    assert extract(tmp_path / "out", *bfloat16) == 0
     assert "rows 0 to 3" in caplog.text and "holds float16" in caplog.text
 
 
-def test_bits_of_bfloat16_are_not_taken_for_numbers(inputs, unfinished, undisturbed, caplog):
+def test_bits_of_bfloat16_are_not_taken_for_numbers(assert_continues, unfinished, caplog):
     marker = pieces(unfinished)[0]
     bits = (np.load(marker.with_suffix(".npy")).view(np.uint32) >> 16).astype(np.int16)
     np.save(marker.with_suffix(".npy"), bits)
     changed = {"dtype": "bfloat16", "sha256": hashlib.sha256(bits).hexdigest()}
     marker.write_text(json.dumps(json.loads(marker.read_text()) | changed))
-    assert extract_features.main(extraction.arguments(inputs, unfinished)) == 0
+    assert_continues(unfinished)
     assert "rows 0 to 3" in caplog.text and "holds bfloat16" in caplog.text
-    assert extraction.outcome(unfinished) == undisturbed
 
 
 # --- damage
@@ -298,11 +290,10 @@ def garble(path):
 
 
 @pytest.mark.parametrize("damage", first_quick(3, [truncate, flip, os.unlink, lengthen, empty, garble]))
-def test_damaged_data_are_computed_again(inputs, unfinished, undisturbed, caplog, damage):
+def test_damaged_data_are_computed_again(assert_continues, unfinished, caplog, damage):
     damage(sorted((unfinished / ".resume").glob("*.npy"))[1])
-    assert extract_features.main(extraction.arguments(inputs, unfinished)) == 0
+    assert_continues(unfinished)
     assert "rows 4 to 7" in caplog.text and "are computed again" in caplog.text
-    assert extraction.outcome(unfinished) == undisturbed
 
 
 def halve(path):
@@ -311,27 +302,25 @@ def halve(path):
 
 @pytest.mark.parametrize("damage", first_quick(1, [halve, empty, os.unlink]))
 @pytest.mark.parametrize("file", ["rows-000000004-000000008.json", "manifest.json"])
-def test_damaged_notes(inputs, unfinished, undisturbed, caplog, damage, file):
+def test_damaged_notes(assert_continues, unfinished, caplog, damage, file):
     damage(unfinished / ".resume" / file)
-    assert extract_features.main(extraction.arguments(inputs, unfinished)) == 0
+    assert_continues(unfinished)
     assert ("discarded the beginning of work" in caplog.text and "(unreadable)" in caplog.text) == (
         file == "manifest.json"
     )
-    assert extraction.outcome(unfinished) == undisturbed
 
 
-def test_ranges_of_other_work_are_not_used(inputs, unfinished, undisturbed):
+def test_ranges_of_other_work_are_not_used(assert_continues, unfinished):
     """A process that stood still while its work was discarded may still write."""
     for path in pieces(unfinished):
-        data = json.loads(path.read_text())
-        path.write_text(json.dumps(data | {"work": "another"}))
-        array = np.load(path.with_suffix(".npy"))
-        np.save(path.with_suffix(".npy"), array + 1)
-    assert extract_features.main(extraction.arguments(inputs, unfinished)) == 0
-    assert extraction.outcome(unfinished) == undisturbed
+        array = np.load(path.with_suffix(".npy")) + 1
+        np.save(path.with_suffix(".npy"), array)
+        changed = {"work": "another", "sha256": hashlib.sha256(array).hexdigest()}
+        path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    assert_continues(unfinished)
 
 
-def test_storage_that_damages_everything_is_given_up(inputs, tmp_path, monkeypatch):
+def test_storage_that_damages_everything_is_given_up(extract, tmp_path, monkeypatch):
     original = shards.Shards.save
 
     def save(self, piece, blocks):
@@ -340,7 +329,7 @@ def test_storage_that_damages_everything_is_given_up(inputs, tmp_path, monkeypat
 
     monkeypatch.setattr(shards.Shards, "save", save)
     with pytest.raises(CogError, match="damaged again and again"):
-        extract_features.main(extraction.arguments(inputs, tmp_path / "out"))
+        extract(tmp_path / "out")
 
 
 # --- failed images
@@ -351,48 +340,41 @@ def spoiled(tmp_path):
     return extraction.write_inputs(tmp_path / "spoiled", broken=(0, 5, 6, 29))
 
 
-def test_failed_images_are_remembered(spoiled, tmp_path, interrupt, monkeypatch):
+def test_failed_images_are_remembered(extract, spoiled, tmp_path, interrupt):
     accept = ("--allow_failures", "4")
-    assert extract_features.main(extraction.arguments(spoiled, tmp_path / "a", *accept)) == 0
+    assert extract(tmp_path / "a", *accept, root=spoiled) == 0
     expected = extraction.outcome(tmp_path / "a")
-    command = extraction.arguments(spoiled, tmp_path / "b", *accept)
-    interrupted_run(command, interrupt, 2, monkeypatch)
-    assert extract_features.main(command) == 0
+    interrupt(2, tmp_path / "b", *accept, root=spoiled)
+    assert extract(tmp_path / "b", *accept, root=spoiled) == 0
     assert extraction.outcome(tmp_path / "b") == expected
     assert len(expected["failed_images.txt"].splitlines()) == 4
 
-    refused = extraction.arguments(spoiled, tmp_path / "c")
-    interrupted_run(refused, interrupt, 2, monkeypatch)
+    interrupt(2, tmp_path / "c", root=spoiled)
     with pytest.raises(FailedImagesError, match="4 of 30"):
-        extract_features.main(refused)
+        extract(tmp_path / "c", root=spoiled)
     assert not (tmp_path / "c/.resume").exists() and (tmp_path / "c/X_Y.incomplete.pth").is_file()
 
 
-def test_images_mended_in_between_are_extracted(spoiled, tmp_path, interrupt, monkeypatch, caplog):
-    command = extraction.arguments(spoiled, tmp_path / "b", "--allow_failures", "4")
-    interrupted_run(command, interrupt, 3, monkeypatch)
+def test_images_mended_in_between_are_extracted(extract, spoiled, tmp_path, interrupt, caplog):
+    accept = ("--allow_failures", "4")
+    interrupt(3, tmp_path / "b", *accept, root=spoiled)
     extraction.replace_image(spoiled, 6)
-    assert extract_features.main(command) == 0
-    assert (
-        "rows 4 to 7" in caplog.text
-        and "duck" not in caplog.text
-        and "crow_6.png can be decoded" in caplog.text
-    )
-    assert extract_features.main(extraction.arguments(spoiled, tmp_path / "a", "--allow_failures", "4")) == 0
+    assert extract(tmp_path / "b", *accept, root=spoiled) == 0
+    assert "rows 4 to 7" in caplog.text and "crow_6.png can be decoded" in caplog.text
+    assert "duck" not in caplog.text
+    assert extract(tmp_path / "a", *accept, root=spoiled) == 0
     assert extraction.outcome(tmp_path / "b") == extraction.outcome(tmp_path / "a")
 
 
-def test_nothing_but_failed_images(tmp_path, interrupt, monkeypatch):
+def test_nothing_but_failed_images(extract, tmp_path, interrupt):
     root = extraction.write_inputs(tmp_path / "in", broken=tuple(range(30)))
-    command = extraction.arguments(root, tmp_path / "out")
-    interrupted_run(command, interrupt, 3, monkeypatch)
+    interrupt(3, tmp_path / "out", root=root)
     with pytest.raises(FailedImagesError, match="30 of 30"):
-        extract_features.main(command)
+        extract(tmp_path / "out", root=root)
 
 
-def test_a_folder_that_vanishes_is_no_failed_image(tmp_path, interrupt, monkeypatch):
+def test_a_folder_that_vanishes_is_no_failed_image(extract, tmp_path, monkeypatch):
     root = extraction.write_inputs(tmp_path / "in")
-    command = extraction.arguments(root, tmp_path / "out")
     listed = ImageSources.list_images
 
     def and_unmount(*args):
@@ -403,28 +385,28 @@ def test_a_folder_that_vanishes_is_no_failed_image(tmp_path, interrupt, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(ImageSources, "list_images", and_unmount)
         with pytest.raises(CogError, match="birds/test/duck cannot be read any more"):
-            extract_features.main(command)
+            extract(tmp_path / "out", root=root)
     assert len(pieces(tmp_path / "out")) == 2  # rows 8 to 11 have ducks in them
     (root / "away").rename(root / "birds/test/duck")
-    assert extract_features.main(command) == 0
+    assert extract(tmp_path / "out", root=root) == 0
     assert not (tmp_path / "out/failed_images.txt").exists()
 
 
 # --- locks and publication
 
 
-def test_a_second_start_fails_at_once(inputs, tmp_path):
+def test_a_second_start_fails_at_once(extract, tmp_path):
     out = tmp_path / "out"
     with locks.locked(out, flag="--output_dir"):
         before = os.listdir(out)
         with pytest.raises(locks.LockedError, match=rf"process {os.getpid()}, since") as error:
-            extract_features.main(extraction.arguments(inputs, out))
+            extract(out)
         assert error.value.exit_code == 2
         assert os.listdir(out) == before
     assert not out.exists()
 
 
-def test_a_folder_is_asked_at_most_twice(inputs, tmp_path, monkeypatch):
+def test_a_folder_is_asked_at_most_twice(extract, tmp_path, monkeypatch):
     """A look before the network is loaded, and once more with the lock."""
     asked, holds_result = [], FeatureFolder.holds_result
 
@@ -434,11 +416,11 @@ def test_a_folder_is_asked_at_most_twice(inputs, tmp_path, monkeypatch):
 
     monkeypatch.setattr(FeatureFolder, "holds_result", counted)
     for n_times in (2, 3):
-        assert extract_features.main(extraction.arguments(inputs, tmp_path / "out")) == 0
+        assert extract(tmp_path / "out") == 0
         assert len(asked) == n_times
 
 
-def test_a_lost_lock_prevents_publication(inputs, tmp_path, undisturbed, monkeypatch):
+def test_a_lost_lock_prevents_publication(extract, assert_continues, tmp_path, monkeypatch):
     out = tmp_path / "out"
     merge = shards.Shards.merge
 
@@ -450,16 +432,14 @@ def test_a_lost_lock_prevents_publication(inputs, tmp_path, undisturbed, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(shards.Shards, "merge", lose)
         with pytest.raises(locks.LockedError, match="taken over by .* on elsewhere"):
-            extract_features.main(extraction.arguments(inputs, out))
+            extract(out)
     assert sorted(os.listdir(out)) == [".lock", ".resume"]
     (out / ".lock").unlink()
-    assert extract_features.main(extraction.arguments(inputs, out)) == 0
-    assert extraction.outcome(out) == undisturbed
+    assert_continues(out)
 
 
-def test_killed_between_publication_and_removal(inputs, tmp_path, undisturbed, monkeypatch):
+def test_killed_between_publication_and_removal(extract, assert_continues, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    command = extraction.arguments(inputs, out)
 
     def killed(self):
         raise KeyboardInterrupt
@@ -467,25 +447,21 @@ def test_killed_between_publication_and_removal(inputs, tmp_path, undisturbed, m
     with monkeypatch.context() as patch:
         patch.setattr(ResumeFolder, "discard", killed)
         with pytest.raises(KeyboardInterrupt):
-            extract_features.main(command)
+            extract(out)
     assert (out / "X_Y.pth").is_file() and (out / ".resume").is_dir()
     written = (out / "X_Y.pth").stat().st_mtime_ns
-    assert extract_features.main(command) == 0
-    assert extraction.outcome(out) == undisturbed
+    assert_continues(out)
     assert (out / "X_Y.pth").stat().st_mtime_ns == written
 
 
-def test_unfinished_work_beside_complete_features_of_other_settings(
-    inputs, tmp_path, undisturbed, interrupt, monkeypatch
-):
+def test_unfinished_work_beside_complete_features_of_other_settings(extract, tmp_path, interrupt):
     out = tmp_path / "out"
-    command = extraction.arguments(inputs, out)
-    assert extract_features.main(command) == 0
-    other = [*command, "FT_EXTRACT.PRECISION", "bf16", "--overwrite"]
-    interrupted_run(other, interrupt, 2, monkeypatch)
-    assert extract_features.main(command) == 0  # what is complete is untouched, and so is the other work
+    assert extract(out) == 0
+    other = ("FT_EXTRACT.PRECISION", "bf16", "--overwrite")
+    interrupt(2, out, *other)
+    assert extract(out) == 0  # what is complete is untouched, and so is the other work
     assert len(pieces(out)) == 2
-    assert extract_features.main(other) == 0
+    assert extract(out, *other) == 0
     assert not (out / ".resume").exists()
 
 
@@ -554,6 +530,8 @@ def test_gaps_beside_an_oracle(tmp_path):
         rows = sorted([*((p.first, p.stop) for p in used), *missing])
         assert [first for first, _ in rows] == [0, *(stop for _, stop in rows[:-1])], case
         assert rows[-1][1] == n
+        known = store._known.values()
+        assert all(piece.stop == max(p.stop for p in known if p.first == piece.first) for piece in used)
         first = rng.randrange(n)
         stop = rng.randint(first + 1, n)
         inside = {row for a, b in store.gaps(first, stop) for row in range(a, b)}
@@ -599,7 +577,7 @@ def start(python, repository, inputs, tmp_path):
         ),
     ],
 )
-def test_signals(inputs, undisturbed, tmp_path, start, number, n_pieces, python, warm_python):
+def test_signals(assert_continues, tmp_path, start, number, n_pieces, python, warm_python):
     out = tmp_path / "out"
     # Of those who are killed nothing must be left when the next one begins.
     process = start(out, python=python if number == signal.SIGKILL else warm_python)
@@ -613,13 +591,12 @@ def test_signals(inputs, undisturbed, tmp_path, start, number, n_pieces, python,
         assert process.returncode == (130 if number == signal.SIGINT else -number)
     assert "Traceback" not in error
     assert not (out / "X_Y.pth").exists()
-    assert extract_features.main(extraction.arguments(inputs, out)) == 0
-    assert extraction.outcome(out) == undisturbed
+    assert_continues(out)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "method"), [(signal.SIGTERM, "spawn"), (signal.SIGUSR1, "fork")])
-def test_signals_to_the_decoding_processes_too(inputs, undisturbed, tmp_path, start, number, method):
+def test_signals_to_the_decoding_processes_too(assert_continues, tmp_path, start, number, method):
     """Schedulers send them to all processes of a job."""
     out = tmp_path / "out"
     process = start(out, "FT_EXTRACT.WORKER_START_METHOD", method, sleep="0.5", workers=1)
@@ -627,5 +604,4 @@ def test_signals_to_the_decoding_processes_too(inputs, undisturbed, tmp_path, st
     os.killpg(process.pid, number)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 75, error
-    assert extract_features.main(extraction.arguments(inputs, out)) == 0
-    assert extraction.outcome(out) == undisturbed
+    assert_continues(out)

@@ -19,6 +19,7 @@ from marks import first_quick
 from PIL import Image
 from test_output_folder import taken_over_at
 from torch import nn
+from torchvision import transforms
 
 from cog.commands import finetune
 from cog.data import datasets
@@ -32,6 +33,7 @@ from cog.finetune.recipe import FineTuneRecipe
 from cog.models.backbone import Backbone
 from cog.results import find
 from cog.runtime import signals
+from cog.runtime.locks import LockedError, locked
 from cog.runtime.ranks import Rank
 from cog.runtime.resume_dir import ResumeFolder
 
@@ -106,15 +108,18 @@ def lists(birds: Path):
     return [datasets.OWN.images("birds", split, {"images_root": str(birds)}) for split in ("train", "test")]
 
 
-def run(path: Path, birds: Path, *, n_workers=0, **changes):
-    options = {name: changes.pop(name) for name in ("resume", "save_seconds") if name in changes}
-    model, steps = build(path, **changes)
-    trained = training.train(model, *lists(birds), steps, Group(Rank(), CPU), n_workers=n_workers, **options)
-    return model, trained
+@pytest.fixture
+def train(loader_with_norm, birds):
+    """Return a function that trains in this process, and returns the network and the outcome."""
 
+    def train_(*, n_workers=0, resume=None, save_seconds=1e9, **changes):
+        model, steps = build(loader_with_norm, **changes)
+        group = Group(Rank(), CPU)
+        options = {"n_workers": n_workers, "resume": resume, "save_seconds": save_seconds}
+        trained = training.train(model, *lists(birds), steps, group, **options)
+        return model, trained
 
-def weights(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    return train_
 
 
 def assert_same(a: nn.Module, b: nn.Module) -> None:
@@ -177,19 +182,17 @@ def test_random_boxes_cover_what_they_should():
 
 @pytest.mark.parametrize("size", [(400, 20), (20, 400), (30, 30)])
 def test_boxes_that_do_not_fit_fall_back_as_torchvision_does(size):
-    from torchvision.transforms import RandomResizedCrop
-
     width, height = size
     # Areas larger than the image: no attempt succeeds.
-    top, left, h, w = RandomResizedCrop.get_params(Image.new("RGB", size), [2.0, 3.0], [0.75, 4 / 3])
+    top, left, h, w = transforms.RandomResizedCrop.get_params(
+        Image.new("RGB", size), [2.0, 3.0], [0.75, 4 / 3]
+    )
     box = random_box(width, height, scale=(2.0, 3.0), ratio=(0.75, 4 / 3), rng=np.random.default_rng(0))
     assert box == (left, top, left + w, top + h)
 
 
 @pytest.mark.parametrize("flip", [False, True])
 def test_training_pixels_are_those_of_torchvision(tmp_path, flip):
-    from torchvision.transforms import InterpolationMode, functional
-
     path = tiny.write_image(tmp_path / "a.png", size=(40, 30), seed=3)
     mirrored = 0
     steps = recipe(crop=16, crop_scale=(0.08, 1.0), flip=flip)
@@ -197,12 +200,12 @@ def test_training_pixels_are_those_of_torchvision(tmp_path, flip):
         found = training_pixels(path, steps, np.random.default_rng(seed))
         rng = np.random.default_rng(seed)
         left, top, right, bottom = random_box(40, 30, scale=(0.08, 1.0), ratio=(0.75, 4 / 3), rng=rng)
-        image = functional.resized_crop(
+        image = transforms.functional.resized_crop(
             Image.open(path).convert("RGB"), top, left, bottom - top, right - left, [16, 16],
-            InterpolationMode.BICUBIC,
+            transforms.InterpolationMode.BICUBIC,
         )  # fmt: skip
         if flip and rng.random() < 0.5:
-            image = functional.hflip(image)
+            image = transforms.functional.hflip(image)
             mirrored += 1
         assert (found == np.asarray(image)).all()
     assert not flip or 0 < mirrored < 10
@@ -254,10 +257,10 @@ def plain_epochs(model: nn.Module, birds: Path, steps: FineTuneRecipe) -> None:
 
 
 @pytest.mark.parametrize("per_pass", [8, 4, 2])
-def test_training_equals_a_plain_loop(birds, loader_with_norm, per_pass):
-    model, trained = run(loader_with_norm, birds, per_pass=per_pass)
+def test_training_equals_a_plain_loop(train, birds, loader_with_norm, per_pass):
+    model, trained = train(per_pass=per_pass)
     expected, steps = build(loader_with_norm, per_pass=per_pass)
-    start = weights(expected)
+    start = {name: tensor.clone() for name, tensor in expected.state_dict().items()}
     plain_epochs(expected, birds, steps)
     for name, tensor in expected.state_dict().items():
         if not name.endswith("num_batches_tracked"):
@@ -270,23 +273,16 @@ def test_training_equals_a_plain_loop(birds, loader_with_norm, per_pass):
     assert all(len(values) == 2 for values in trained.logs.values())
 
 
-def test_test_scores_are_those_of_the_plain_preprocessing(birds, loader_with_norm):
-    from torchvision import transforms
-
-    model, trained = run(loader_with_norm, birds)
+def test_test_scores_are_those_of_the_plain_preprocessing(train, birds):
+    model, trained = train()
     _, test = lists(birds)
     steps = recipe()
-    transform = transforms.Compose(
-        [
-            transforms.Resize(steps.resize, transforms.InterpolationMode.BICUBIC),
-            transforms.CenterCrop(steps.crop),
-            transforms.ToTensor(),
-            transforms.Normalize(steps.mean, steps.std),
-        ]
-    )
-    x = torch.stack(
-        [transform(Image.open(test.root / test.file(row)).convert("RGB")) for row in range(len(test))]
-    )
+    transform = transforms.Compose([
+        transforms.Resize(steps.resize, transforms.InterpolationMode.BICUBIC), transforms.CenterCrop(steps.crop),
+        transforms.ToTensor(), transforms.Normalize(steps.mean, steps.std),
+    ])  # fmt: skip
+    images = [Image.open(test.root / test.file(row)).convert("RGB") for row in range(len(test))]
+    x = torch.stack(list(map(transform, images)))
     y = torch.from_numpy(test.labels)
     with torch.inference_mode():
         logits = model.eval()(x)
@@ -298,9 +294,9 @@ def test_test_scores_are_those_of_the_plain_preprocessing(birds, loader_with_nor
     assert trained.logs["test/top5"][-1] == 100.0
 
 
-def test_features_of_the_saved_backbone_give_the_saved_scores(birds, loader_with_norm):
+def test_features_of_the_saved_backbone_give_the_saved_scores(train, loader_with_norm):
     """The frozen features of a fine-tuned network, with its classifier, are the fine-tuned network."""
-    model, _ = run(loader_with_norm, birds)
+    model, _ = train()
     restored = backbone(loader_with_norm)
     restored.network.load_state_dict(model.backbone.network.state_dict())
     x = torch.randn(4, 3, 10, 10, generator=torch.Generator().manual_seed(0))
@@ -310,18 +306,18 @@ def test_features_of_the_saved_backbone_give_the_saved_scores(birds, loader_with
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_mixed_precision_is_near_float32(birds, loader_with_norm, precision):
-    exact, _ = run(loader_with_norm, birds)
-    rounded, trained = run(loader_with_norm, birds, precision=precision)
+def test_mixed_precision_is_near_float32(train, precision):
+    exact, _ = train()
+    rounded, trained = train(precision=precision)
     name = "backbone.network.conv.weight"
     assert rounded.state_dict()[name].dtype == torch.float32
     torch.testing.assert_close(rounded.state_dict()[name], exact.state_dict()[name], rtol=0.1, atol=0.02)
     assert all(math.isfinite(value) for value in trained.logs["train/loss"])
 
 
-def test_gradients_are_clipped(birds, loader_with_norm):
-    free, _ = run(loader_with_norm, birds, n_epochs=2, weight_decay=0.0)
-    clipped, _ = run(loader_with_norm, birds, n_epochs=2, weight_decay=0.0, clip_norm=1e-3)
+def test_gradients_are_clipped(train, loader_with_norm):
+    free, _ = train(n_epochs=2, weight_decay=0.0)
+    clipped, _ = train(n_epochs=2, weight_decay=0.0, clip_norm=1e-3)
     start, _ = build(loader_with_norm)
 
     def moved(model):
@@ -350,15 +346,15 @@ def test_passes_of_several_processes_are_those_of_one(n_processes):
     assert together == alone
 
 
-def test_number_of_workers_changes_nothing(birds, loader_with_norm):
-    alone, _ = run(loader_with_norm, birds)
-    helped, _ = run(loader_with_norm, birds, n_workers=3)
+def test_number_of_workers_changes_nothing(train):
+    alone, _ = train()
+    helped, _ = train(n_workers=3)
     assert_same(alone, helped)
 
 
-def test_another_seed_is_another_run(birds, loader_with_norm):
-    a, _ = run(loader_with_norm, birds)
-    b, _ = run(loader_with_norm, birds, seed=6)
+def test_another_seed_is_another_run(train):
+    a, _ = train()
+    b, _ = train(seed=6)
     assert not torch.equal(a.head.weight, b.head.weight)
 
 
@@ -369,10 +365,8 @@ def test_another_seed_is_another_run(birds, loader_with_norm):
     ("precision", "n_steps"),
     first_quick(2, [("fp32", 2), ("fp16", 3), ("fp16", 1), ("fp16", 2), ("fp32", 1), ("fp32", 3)]),
 )
-def test_an_interrupted_run_continues_bit_for_bit(
-    birds, loader_with_norm, tmp_path, monkeypatch, n_steps, precision
-):
-    whole, expected = run(loader_with_norm, birds, precision=precision)
+def test_an_interrupted_run_continues_bit_for_bit(train, tmp_path, monkeypatch, n_steps, precision):
+    whole, expected = train(precision=precision)
     calls = []
     with monkeypatch.context() as patch:
         done = training._Trainer.step
@@ -384,30 +378,26 @@ def test_an_interrupted_run_continues_bit_for_bit(
 
         patch.setattr(training._Trainer, "step", step)
         with pytest.raises(signals.Interrupted, match="are saved"):
-            run(loader_with_norm, birds, resume=ResumeFolder(tmp_path), precision=precision)
-    resumed, trained = run(loader_with_norm, birds, resume=ResumeFolder(tmp_path), precision=precision)
+            train(resume=ResumeFolder(tmp_path), precision=precision)
+    resumed, trained = train(resume=ResumeFolder(tmp_path), precision=precision)
     assert_same(whole, resumed)
     assert trained.logs == expected.logs
 
 
-def test_states_are_saved_every_so_often_and_at_the_end_of_epochs(
-    birds, loader_with_norm, tmp_path, monkeypatch
-):
+def test_states_are_saved_every_so_often_and_at_the_end_of_epochs(train, tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(
         state, "save", lambda path, position, *rest: saved.append((position.epoch, position.step))
     )
-    run(loader_with_norm, birds, resume=ResumeFolder(tmp_path), save_seconds=1e9)
+    train(resume=ResumeFolder(tmp_path), save_seconds=1e9)
     assert saved == [(0, 2), (1, 2)]
     saved.clear()
-    run(loader_with_norm, birds, resume=ResumeFolder(tmp_path), save_seconds=0.0)
+    train(resume=ResumeFolder(tmp_path), save_seconds=0.0)
     assert saved == [(0, 1), (0, 2), (0, 2), (1, 1), (1, 2), (1, 2)]
 
 
-def test_a_kill_in_the_test_after_an_epoch_costs_that_test_only(
-    birds, loader_with_norm, tmp_path, monkeypatch
-):
-    whole, expected = run(loader_with_norm, birds)
+def test_a_kill_in_the_test_after_an_epoch_costs_that_test_only(train, tmp_path, monkeypatch):
+    whole, expected = train()
     with monkeypatch.context() as patch:
 
         def die(*args, **kwargs):
@@ -415,14 +405,25 @@ def test_a_kill_in_the_test_after_an_epoch_costs_that_test_only(
 
         patch.setattr(training, "evaluate", die)
         with pytest.raises(KeyboardInterrupt):
-            run(loader_with_norm, birds, resume=ResumeFolder(tmp_path))
-    resumed, trained = run(loader_with_norm, birds, resume=ResumeFolder(tmp_path))
+            train(resume=ResumeFolder(tmp_path))
+    resumed, trained = train(resume=ResumeFolder(tmp_path))
     assert_same(whole, resumed)
     assert trained.logs == expected.logs
 
 
+def test_the_scale_of_the_loss_is_restored(loader_with_norm, tmp_path):
+    trainers = [
+        training._Trainer(*build(loader_with_norm, precision="fp16"), Group(Rank(), CPU)) for _ in range(2)
+    ]
+    saved, restored = (trainer.state for trainer in trainers)
+    saved[-1].load_state_dict(saved[-1].state_dict() | {"scale": 4.0, "_growth_tracker": 3})
+    state.save(tmp_path / "state.pth", state.Position(), *saved)
+    state.load(tmp_path / "state.pth", *restored)
+    assert restored[-1].state_dict() == saved[-1].state_dict()
+
+
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", None])
-def test_a_damaged_state_is_refused(birds, loader_with_norm, tmp_path, content):
+def test_a_damaged_state_is_refused(train, tmp_path, content):
     path = tmp_path / ".resume/state.pth"
     path.parent.mkdir()
     if content is None:
@@ -432,15 +433,15 @@ def test_a_damaged_state_is_refused(birds, loader_with_norm, tmp_path, content):
     with pytest.raises(
         CogError, match=r"state\.pth is not a readable state of this run .*; remove the file to start"
     ):
-        run(loader_with_norm, birds, resume=ResumeFolder(tmp_path))
+        train(resume=ResumeFolder(tmp_path))
     path.unlink()
-    run(loader_with_norm, birds, resume=ResumeFolder(tmp_path))
+    train(resume=ResumeFolder(tmp_path))
 
 
 # --- what cannot be decoded, what diverges, what does not fit
 
 
-def test_broken_images_have_no_part_in_the_loss(birds, loader_with_norm):
+def test_broken_images_have_no_part_in_the_loss(birds):
     steps = recipe()
     train, _ = lists(birds)
     (birds / "train/duck/duck_2.png").write_bytes(b"no image")
@@ -479,9 +480,37 @@ def arguments(birds: Path, file: Path, output: Path, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.fixture
+def fine_tune(birds, loader_with_norm, tmp_path):
+    """Return a function that runs finetune.py on the birds, into ``tmp_path / "out"`` by default."""
+
+    def fine_tune_(*more, output="out"):
+        return finetune.main(arguments(birds, loader_with_norm, tmp_path / output, *more))
+
+    return fine_tune_
+
+
+@pytest.fixture
+def in_models(birds, loader_with_norm, tmp_path):
+    """Return a function that returns arguments with ``--models_root_dir``, where ``my_net`` has a folder."""
+    (tmp_path / "models/my/net").mkdir(parents=True)
+
+    def arguments_(*more):
+        given = arguments(birds, loader_with_norm, tmp_path / "out", *more)
+        place = given.index("--output_dir")
+        return [*given[:place], "--models_root_dir", str(tmp_path / "models"), *given[place + 2 :]]
+
+    return arguments_
+
+
 def last(output: Path, name: str):
     (path,) = output.glob(f"final-*/{name}")
     return torch.load(path, weights_only=True)
+
+
+def run_process(command, **environment) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | environment
+    return subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=240)
 
 
 def test_blurred_in1k_is_a_data_set_like_the_others(birds, loader_with_norm, tmp_path):
@@ -512,18 +541,18 @@ def test_blurred_in1k_is_a_data_set_like_the_others(birds, loader_with_norm, tmp
         (["--n_processes", "3"], "3 processes cannot share"),
     ],
 )
-def test_bad_settings_end_in_one_line_and_leave_no_result(birds, loader_with_norm, tmp_path, more, words):
+def test_bad_settings_end_in_one_line_and_leave_no_result(fine_tune, tmp_path, more, words):
     output = tmp_path / "out"
     with pytest.raises(CogError) as error:
-        finetune.main(arguments(birds, loader_with_norm, output, *more))
+        fine_tune(*more)
     assert words in str(error.value) and error.value.exit_code == 2
     assert not (output / "results.json").exists()
 
 
-def test_a_single_class_and_classes_that_differ_are_refused(birds, loader_with_norm, tmp_path):
+def test_a_single_class_and_classes_that_differ_are_refused(fine_tune, birds, loader_with_norm, tmp_path):
     (birds / "test/wren").rename(birds / "test/swan")
     with pytest.raises(CogError, match="differ in swan, wren"):
-        finetune.main(arguments(birds, loader_with_norm, tmp_path / "out"))
+        fine_tune()
     one = tmp_path / "one"
     for split in ("train", "test"):
         tiny.write_class_folders(one / split, classes=("crow",), n_images=9, suffix=".png")
@@ -532,10 +561,10 @@ def test_a_single_class_and_classes_that_differ_are_refused(birds, loader_with_n
     assert not (tmp_path / "out").exists()
 
 
-def test_a_class_with_one_training_image_is_fine(birds, loader_with_norm, tmp_path):
+def test_a_class_with_one_training_image_is_fine(fine_tune, birds):
     for number in range(1, 6):
         (birds / f"train/wren/wren_{number}.png").unlink()
-    assert finetune.main(arguments(birds, loader_with_norm, tmp_path / "out")) == 0
+    assert fine_tune() == 0
 
 
 @pytest.mark.parametrize(
@@ -558,112 +587,77 @@ def test_networks_that_cannot_be_trained(birds, tmp_path, body, words):
     assert json.loads((tmp_path / "out/.failed.json").read_text())["message"] == str(error.value)
 
 
-def test_failed_images_end_with_exit_code_3_unless_allowed(birds, loader_with_norm, tmp_path):
+def test_failed_images_end_with_exit_code_3_unless_allowed(fine_tune, birds, tmp_path):
     for name in ("train/duck/duck_2.png", "test/crow/crow_1.png"):
         (birds / name).write_bytes(b"no image")
-    output = tmp_path / "out"
     few = ("FINETUNE.BATCH_SIZE", "6", "FINETUNE.BATCH_PER_DEVICE", "6")
     for allowed in ("0", "1"):
         with pytest.raises(CogError, match="cannot be decoded") as error:
-            finetune.main(
-                arguments(birds, loader_with_norm, output, *few, "--allow_failures", allowed, "--overwrite")
-            )
+            fine_tune(*few, "--allow_failures", allowed, "--overwrite")
         assert error.value.exit_code == 3
-    assert (
-        finetune.main(
-            arguments(birds, loader_with_norm, output, *few, "--allow_failures", "2", "--overwrite")
-        )
-        == 0
-    )
-    found = json.loads((output / "results.json").read_text())
+    assert fine_tune(*few, "--allow_failures", "2", "--overwrite") == 0
+    found = json.loads((tmp_path / "out/results.json").read_text())
     assert found["n_failed_images"] == {"train": 1, "test": 1}
     assert found["rows"]["final_train"] == 17 and found["rows"]["test"] == 8
 
 
-def test_a_network_that_diverges_at_the_end_is_told(birds, loader_with_norm):
-    source = loader_with_norm.read_text()
-    loader_with_norm.write_text(
-        source.replace(
-            "def features(self, x):", "def features(self, x):\n        x = x if self.training else x / 0"
-        )
-    )
+def test_a_network_that_diverges_at_the_end_is_told(train, loader_with_norm):
+    head = "def features(self, x):"
+    loader_with_norm.write_text(LOADER.replace(head, f"{head}\n        x = x if self.training else x / 0"))
     with pytest.raises(CogError, match=r"not finite in the test after epoch 1: .* lower FINETUNE\.LR"):
-        run(loader_with_norm, birds)
+        train()
 
 
-def test_out_of_memory_says_what_to_lower(birds, loader_with_norm, monkeypatch):
+def test_out_of_memory_says_what_to_lower(train, monkeypatch):
     def fail(*args, **kwargs):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
 
     monkeypatch.setattr(training, "to_input", fail)
     with pytest.raises(CogError, match=r"lower FINETUNE\.BATCH_PER_DEVICE"):
-        run(loader_with_norm, birds)
+        train()
 
 
 # --- the command
 
 
-def test_a_run_is_read_by_print_results(birds, loader_with_norm, tmp_path, capsys):
-    models = tmp_path / "models"
-    (models / "my/net").mkdir(parents=True)
-    flags = arguments(birds, loader_with_norm, tmp_path / "unused")
-    flags[flags.index("--output_dir") : flags.index("--output_dir") + 2] = ["--models_root_dir", str(models)]
+def test_a_run_is_read_by_print_results(in_models, birds, loader_with_norm, tmp_path, capsys):
     for seed in ("22", "37"):
-        assert finetune.main([*flags, "EVAL.SEED", seed]) == 0
-    folder = models / "my/net/birds/eval_finetune/seed-22"
-    assert {path.name for path in folder.iterdir()} >= {
-        "results.json",
-        "arguments.json",
-        "config.txt",
-        "program.log",
-    }
+        assert finetune.main(in_models("EVAL.SEED", seed)) == 0
+    folder = tmp_path / "models/my/net/birds/eval_finetune/seed-22"
+    expected = {"results.json", "arguments.json", "config.txt", "program.log"}
+    assert {path.name for path in folder.iterdir()} >= expected
     assert not (folder / ".resume").exists() and not (folder / ".lock").exists()
     top1 = json.loads((folder / "results.json").read_text())["final"]["test_top1"]
     assert f"top-1: {top1:.2f}" in capsys.readouterr().out
-    found, problems = find.find_runs(models, eval_name="finetune")
-    assert [(one.model, one.dataset, one.seed) for one in found] == [
-        ("my_net", "birds", 22),
-        ("my_net", "birds", 37),
-    ]
+    found, problems = find.find_runs(tmp_path / "models", eval_name="finetune")
+    runs = [(run.model, run.dataset, run.seed) for run in found]
+    assert runs == [("my_net", "birds", 22), ("my_net", "birds", 37)]
     assert found[0].top1 == pytest.approx(top1) and not problems
     assert set(last(folder, "model.pth")["model"]) == {"weight", "bias"}
     network_file = last(folder, "backbone.pth")["state_dict"]
     assert set(network_file) == set(backbone(loader_with_norm).network.state_dict())
 
 
-def test_several_data_sets_one_after_the_other(birds, loader_with_norm, tmp_path, monkeypatch):
-    models = tmp_path / "models"
-    (models / "my/net").mkdir(parents=True)
-    flags = arguments(birds, loader_with_norm, tmp_path / "out", "--dataset", "crows", "ducks")
+def test_several_data_sets_one_after_the_other(fine_tune, in_models, tmp_path, monkeypatch):
+    two = ("--dataset", "crows", "ducks")
     with pytest.raises(CogError, match="--output_dir is of one data set, and --dataset names 2"):
-        finetune.main(flags)
-    place = flags.index("--output_dir")
-    flags[place : place + 2] = ["--models_root_dir", str(models)]
-    assert finetune.main(flags) == 0
+        fine_tune(*two)
+    assert finetune.main(in_models(*two)) == 0
     for name in ("crows", "ducks"):
-        assert (models / f"my/net/{name}/eval_finetune/seed-22/results.json").is_file()
+        assert (tmp_path / f"models/my/net/{name}/eval_finetune/seed-22/results.json").is_file()
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(CogError, match="processes that torchrun starts work on one"):
-        finetune.main(flags)
+        finetune.main(in_models(*two))
 
 
 @pytest.mark.slow
-def test_several_data_sets_with_several_processes(
-    birds, loader_with_norm, tmp_path, monkeypatch, warm_python
-):
+def test_several_data_sets_with_several_processes(in_models, tmp_path, monkeypatch, warm_python):
     monkeypatch.setattr(sys, "executable", warm_python)
-    models = tmp_path / "models"
-    (models / "my/net").mkdir(parents=True)
-    flags = arguments(
-        birds, loader_with_norm, tmp_path / "out", "--dataset", "crows", "ducks", "--n_processes", "2"
-    )
-    place = flags.index("--output_dir")
-    flags[place : place + 2] = ["--models_root_dir", str(models)]
-    assert finetune.main(flags) == 0
+    assert finetune.main(in_models("--dataset", "crows", "ducks", "--n_processes", "2")) == 0
     for name in ("crows", "ducks"):
-        found = json.loads((models / f"my/net/{name}/eval_finetune/seed-22/results.json").read_text())
-        assert found["n_processes"] == 2
+        file = tmp_path / f"models/my/net/{name}/eval_finetune/seed-22/results.json"
+        assert json.loads(file.read_text())["n_processes"] == 2
 
 
 def test_complete_runs_are_skipped_and_others_refused(birds, loader_with_norm, tmp_path, caplog):
@@ -681,9 +675,9 @@ def test_complete_runs_are_skipped_and_others_refused(birds, loader_with_norm, t
     assert json.loads((output / "results.json").read_text())["identity"]["lr"] == 0.025
 
 
-def test_sigterm_saves_and_the_same_command_continues(birds, loader_with_norm, tmp_path, monkeypatch):
+def test_sigterm_saves_and_the_same_command_continues(fine_tune, tmp_path, monkeypatch):
     whole, output = tmp_path / "whole", tmp_path / "out"
-    assert finetune.main(arguments(birds, loader_with_norm, whole)) == 0
+    assert fine_tune(output="whole") == 0
     done = training._Trainer.step
 
     def step_and_signal(self, parts, lr, epoch, step):
@@ -696,55 +690,51 @@ def test_sigterm_saves_and_the_same_command_continues(birds, loader_with_norm, t
         with pytest.raises(
             signals.Interrupted, match="SIGTERM: 1 of 2 epochs and 1 of 2 steps are saved"
         ) as error:
-            finetune.main(arguments(birds, loader_with_norm, output))
+            fine_tune()
     assert error.value.exit_code == 75
     assert sorted(os.listdir(output)) == [".resume"]
     # Another run must not continue it.
     with pytest.raises(CogError, match=r"beginning of different work.*seed: 22 -> 23"):
-        finetune.main(arguments(birds, loader_with_norm, output, "EVAL.SEED", "23"))
-    assert finetune.main(arguments(birds, loader_with_norm, output, "FT_EXTRACT.N_WORKERS", "2")) == 0
+        fine_tune("EVAL.SEED", "23")
+    assert fine_tune("FT_EXTRACT.N_WORKERS", "2") == 0
     for name in ("model.pth", "backbone.pth"):
         expected, found = (next(iter(last(folder, name).values())) for folder in (whole, output))
         assert all(torch.equal(expected[key], found[key]) for key in expected)
     assert sorted(os.listdir(output)) == sorted(os.listdir(whole))
 
 
-def test_a_folder_that_another_process_writes_is_left_alone(birds, loader_with_norm, tmp_path):
-    from cog.runtime.locks import locked
-
+def test_a_folder_that_another_process_writes_is_left_alone(fine_tune, tmp_path):
     output = tmp_path / "out"
     with locked(output, flag="--output_dir"), pytest.raises(CogError, match="is being written by"):
-        finetune.main(arguments(birds, loader_with_norm, output))
+        fine_tune()
     assert not output.exists()
 
 
 @pytest.mark.parametrize(
     ("late", "done"), [("training._Trainer.step", False), ("state.save", True), ("output.write", True)]
 )
-def test_who_comes_late_writes_nothing(birds, loader_with_norm, tmp_path, monkeypatch, late, done):
+def test_who_comes_late_writes_nothing(fine_tune, tmp_path, monkeypatch, late, done):
     """Another process has the folder by now: no state and no result of the one that stood still."""
-    from cog.runtime.locks import LockedError
-
     output = tmp_path / "out"
     with monkeypatch.context() as patch:
         before = taken_over_at(patch, f"cog.finetune.{late}", output, done=done)
         with pytest.raises(LockedError, match="taken over by .* on elsewhere"):
-            finetune.main(arguments(birds, loader_with_norm, output))
+            fine_tune()
     after = tiny.snapshot(output)
     after.pop(".resume/program.log", None)  # open since before, it may tell of the end
     assert after == {name: entry for name, entry in before[0].items() if "program.log" not in name}
     (output / ".lock").unlink()
-    assert finetune.main(arguments(birds, loader_with_norm, output)) == 0
+    assert fine_tune() == 0
 
 
-def test_leftovers_of_a_crash_at_the_very_end_are_tidied_up(birds, loader_with_norm, tmp_path, monkeypatch):
+def test_leftovers_of_a_crash_at_the_very_end_are_tidied_up(fine_tune, tmp_path, monkeypatch):
     """The result is in place, the states of the work are not yet removed."""
     output = tmp_path / "out"
     with monkeypatch.context() as patch:
         patch.setattr("cog.runtime.resume_dir.ResumeFolder.remove", lambda self: None)
-        assert finetune.main(arguments(birds, loader_with_norm, output)) == 0
+        assert fine_tune() == 0
     assert (output / ".resume").is_dir() and (output / "results.json").is_file()
-    assert finetune.main(arguments(birds, loader_with_norm, output)) == 0
+    assert fine_tune() == 0
     assert not (output / ".resume").exists()
 
 
@@ -762,10 +752,9 @@ def test_check_tells_whether_it_can_start_and_writes_nothing(birds, loader_with_
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one(birds, loader_with_norm, tmp_path, warm_python):
+def test_two_processes_equal_one(repository, birds, loader_with_norm, tmp_path, warm_python):
     """Same passes, shared: the same up to the order of sums, by the built-in launcher and by torchrun."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    script = str(Path(finetune.__file__).parents[2] / "finetune.py")
+    script = str(repository / "finetune.py")
     starts = {
         "one": [warm_python, script],
         "two": [warm_python, script, "--n_processes", "2"],
@@ -776,9 +765,7 @@ def test_two_processes_equal_one(birds, loader_with_norm, tmp_path, warm_python)
     found = {}
     for name, start in starts.items():
         command = [*start, *arguments(birds, loader_with_norm, tmp_path / name)]
-        done = subprocess.run(
-            command, check=False, env=environment, capture_output=True, text=True, timeout=240
-        )
+        done = run_process(command, GLOO_SOCKET_IFNAME="lo")
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("top-1:") == 1
         found[name] = last(tmp_path / name, "backbone.pth")["state_dict"]
@@ -793,13 +780,11 @@ def test_processes_end_together(birds, loader_with_norm, tmp_path, warm_python):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     output = tmp_path / "out"
     many = ("--n_processes", "2", "FINETUNE.N_EPOCHS", "100000")
-    command = [
-        warm_python,
-        "-m",
-        "cog.commands.finetune",
-        *arguments(birds, loader_with_norm, output, *many),
-    ]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    start = [warm_python, "-m", "cog.commands.finetune"]
+    process = subprocess.Popen(
+        [*start, *arguments(birds, loader_with_norm, output, *many)],
+        env=environment, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("epoch 2 "):
@@ -810,10 +795,8 @@ def test_processes_end_together(birds, loader_with_norm, tmp_path, warm_python):
     assert rest.count("ended by SIGTERM") == 1 and "Traceback" not in rest
     assert (output / ".resume/state.pth").is_file()
     (birds / "train/duck/duck_2.png").write_bytes(b"no image")
-    done = subprocess.run(
-        [warm_python, "-m", "cog.commands.finetune", *arguments(birds, loader_with_norm, tmp_path / "b", *many)],
-        check=False, env=environment, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    again = arguments(birds, loader_with_norm, tmp_path / "b", *many)
+    done = run_process([*start, *again], GLOO_SOCKET_IFNAME="lo")
     assert done.returncode == 3 and "Traceback" not in done.stderr
     assert "duck_2.png cannot be decoded" in done.stderr
 
@@ -839,33 +822,22 @@ def test_all_models_can_be_trained():
 
 
 @pytest.mark.slow
-def test_the_driver_fine_tunes_and_prints_averages(birds, loader_with_norm, tmp_path, warm_python):
-    models = tmp_path / "models"
-    (models / "my/net").mkdir(parents=True)
-    repository = Path(finetune.__file__).parents[2]
-    flags = arguments(birds, loader_with_norm, tmp_path / "unused")
+def test_the_driver_fine_tunes_and_prints_averages(
+    in_models, repository, birds, loader_with_norm, tmp_path, warm_python
+):
+    models, flags = tmp_path / "models", in_models()
     command = [
         "bash", str(repository / "bash-scripts/finetune.sh"), "model_name=my_net", f"models_root_dir={models}",
         "dataset=birds", "seeds=1 2", f"images_root={birds}", f"model_loader={loader_with_norm}:load_my_model",
         *flags[flags.index("--device") :],
     ]  # fmt: skip
-    environment = os.environ | {"COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1"}
     for _ in range(2):  # the second time everything is skipped
-        done = subprocess.run(
-            command, check=False, env=environment, capture_output=True, text=True, timeout=240
-        )
+        done = run_process(command, COG_PYTHON=warm_python)
         assert done.returncode == 0, done.stderr
         assert "2 seeds" in done.stdout.splitlines()[-1]
     assert done.stderr.count("is complete, skipped") == 2
     assert len(list(models.glob("my/net/birds/eval_finetune/seed-*/results.json"))) == 2
-    done = subprocess.run(
-        [*command, "seeds=3", "EVAL.NAME", "other"],
-        check=False,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    done = run_process([*command, "seeds=3", "EVAL.NAME", "other"], COG_PYTHON=warm_python)
     assert done.returncode == 0, done.stderr
     assert "eval_other/seed-3" in done.stdout and "1 seed" in done.stdout.splitlines()[-1]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
@@ -16,7 +17,7 @@ from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
 from cog.results.scores import Counts, Score
 
-QUICK = {"n_trials": 2, "n_epochs": 3}
+evaluate = functools.partial(cog.evaluate, device="cpu", n_trials=2, n_epochs=3)
 QUICK_KEYS = ["CLF.N_TRIALS", "2", "CLF.N_EPOCHS", "3", "--device", "cpu"]
 SMALL = ["FT_EXTRACT.IMAGE_RESIZE_SIZE", 18, "FT_EXTRACT.IMAGE_CROP_SIZE", 16]
 
@@ -60,9 +61,8 @@ def test_a_declared_preprocessing_is_used(image_tree, tmp_path):
 
 def test_failed_images_are_named(backbone, image_tree):
     (image_tree / "test/duck/duck_1.png").write_bytes(b"no image")
-    with pytest.raises(
-        FailedImagesError, match=r"1 of 9 images could not be decoded, such as duck/duck_1.png"
-    ):
+    message = "1 of 9 images could not be decoded, such as duck/duck_1.png"
+    with pytest.raises(FailedImagesError, match=message):
         cog.extract_features(backbone, image_tree / "test", opts=SMALL, device="cpu")
     with pytest.raises(CogError, match="/absent does not exist"):
         cog.extract_features(backbone, "/absent", device="cpu")
@@ -80,9 +80,7 @@ def test_accuracies_are_those_of_the_script(tmp_path):
         (tmp_path / name).mkdir()
         feature_files.save(part, tmp_path / name / "X_Y.pth")
     before = train.x.clone()
-    scores = cog.evaluate(
-        None, train, test, n_shots=[0, 1], seeds=[3, 4], dataset="birds", device="cpu", **QUICK
-    )
+    scores = evaluate(None, train, test, n_shots=[0, 1], seeds=[3, 4], dataset="birds")
     assert torch.equal(train.x, before)
     logreg.main(
         ["--train_features_dir", str(tmp_path / "train"), "--test_features_dir", str(tmp_path / "test"),
@@ -99,15 +97,8 @@ def test_accuracies_are_those_of_the_script(tmp_path):
                 for metric in ("top1", "top5")
             ]
     assert scores == expected
-    again = cog.evaluate(
-        None,
-        tmp_path / "train/X_Y.pth",
-        tmp_path / "test/X_Y.pth",
-        seeds=[3],
-        dataset="birds",
-        device="cpu",
-        **QUICK,
-    )
+    files = (tmp_path / "train/X_Y.pth", tmp_path / "test/X_Y.pth")
+    again = evaluate(None, *files, seeds=[3], dataset="birds")
     assert [score.value for score in again] == [score.value for score in expected[:2]]
     table = cog.Results(scores).table("n_shots", "metric")
     assert "top-1" in table or "top1" in table
@@ -115,11 +106,11 @@ def test_accuracies_are_those_of_the_script(tmp_path):
 
 def test_scores_are_named_as_those_of_the_scripts(image_tree):
     train, test = features(0), features(1)
-    (top1, _) = cog.evaluate(None, train, test, seeds=[1], device="cpu", pca_dim=3, max_per_class=5, **QUICK)
+    (top1, _) = evaluate(None, train, test, seeds=[1], pca_dim=3, max_per_class=5)
     assert top1.evaluation == "logreg_pca3_max5"
     network = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten())
     folders = (image_tree / "train", image_tree / "test")
-    (top1, _) = cog.evaluate(network, *folders, seeds=[1], n_shots=1, device="cpu", **QUICK)
+    (top1, _) = evaluate(network, *folders, seeds=[1], n_shots=1)
     assert (top1.model, top1.evaluation) == ("own_network", "logreg")
     classes = sorted(path.name for path in (image_tree / "train").iterdir())
     assert top1.counts.class_lists == (class_list_digest(classes),)
@@ -131,7 +122,7 @@ def test_features_of_a_folder_know_their_classes(tmp_path):
         feature_files.save(features(0), tmp_path / split / "X_Y.pth")
         (tmp_path / split / "features.json").write_text(json.dumps({"class_list_sha256": known}))
     files = (tmp_path / "train/X_Y.pth", tmp_path / "test/X_Y.pth")
-    (top1, _) = cog.evaluate(None, *files, seeds=[1], device="cpu", **QUICK)
+    (top1, _) = evaluate(None, *files, seeds=[1])
     assert top1.counts.class_lists == ("a" * 64, "b" * 64)
 
 
@@ -150,19 +141,9 @@ def test_what_is_not_understood(flags, words):
 
 
 def test_a_network_on_folders(backbone, image_tree):
-    scores = cog.evaluate(
-        backbone,
-        image_tree / "train",
-        image_tree / "test",
-        n_shots=1,
-        seeds=[1],
-        opts=SMALL,
-        device="cpu",
-        **QUICK,
-    )
-    assert [(score.model, score.metric, score.n_shots) for score in scores] == [
-        ("tiny_net", "top1", 1),
-        ("tiny_net", "top5", 1),
-    ]
+    folders = (image_tree / "train", image_tree / "test")
+    scores = evaluate(backbone, *folders, n_shots=1, seeds=[1], opts=SMALL)
+    names = [(score.model, score.metric, score.n_shots) for score in scores]
+    assert names == [("tiny_net", "top1", 1), ("tiny_net", "top5", 1)]
     with pytest.raises(TypeError, match="needs a backbone"):
-        cog.evaluate(None, image_tree / "train", image_tree / "test")
+        cog.evaluate(None, *folders)

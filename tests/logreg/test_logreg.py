@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from classifier_runs import FLAGS, LOG_KEYS, command, logs_of
+from classifier_runs import FLAGS, LOG_KEYS, command, complete, logs_of
 
 from cog.commands import logreg, print_results
 from cog.errors import CogError
@@ -23,9 +23,8 @@ def test_files_are_those_of_the_contract(feature_folders, tmp_path, capsys):
     assert logreg.main(command(feature_folders, out)) == 0
     names = {path.name for path in out.iterdir()}
     (final,) = out.glob("final-lr-*_wd-*")
-    assert names == {
-        final.name, "results.json", "study.pkl", "arguments.json", "config.txt", "program.log",
-    }  # fmt: skip
+    files = {"results.json", "study.pkl", "arguments.json", "config.txt", "program.log"}
+    assert names == files | {final.name}
     logs = logs_of(out)
     assert type(logs) is dict
     assert set(logs) == LOG_KEYS
@@ -33,10 +32,8 @@ def test_files_are_those_of_the_contract(feature_folders, tmp_path, capsys):
     assert {len(values) for values in logs.values()} == {4}
     model = torch.load(final / "model.pth", weights_only=True)
     assert set(model) == {"model"}
-    assert {key: tuple(value.shape) for key, value in model["model"].items()} == {
-        "weight": (3, 8),
-        "bias": (3,),
-    }
+    shapes = {key: tuple(value.shape) for key, value in model["model"].items()}
+    assert shapes == {"weight": (3, 8), "bias": (3,)}
     torch.nn.Linear(8, 3).load_state_dict(model["model"])
     predictions = pickle.loads((final / "preds.pkl").read_bytes())[-1]
     test = torch.load(feature_folders[1] / "X_Y.pth", weights_only=True)
@@ -48,14 +45,11 @@ def test_files_are_those_of_the_contract(feature_folders, tmp_path, capsys):
     record = json.loads((final.parent / "results.json").read_text())
     counts = concept_counts.read(record["final"], n_classes=record["n_classes"], top1=logs["test/top1"][-1])
     y = np.unique(test["Y"].numpy(), return_inverse=True)[1]
-    assert (
-        counts.correct.tolist()
-        == np.bincount(y[np.asarray(predictions) == y], minlength=y.max() + 1).tolist()
-    )
+    correct = np.bincount(y[np.asarray(predictions) == y], minlength=y.max() + 1)
+    assert counts.correct.tolist() == correct.tolist()
     assert counts.n_images == len(y)
-    assert torch.nn.functional.cross_entropy(logits, test["Y"]).item() == pytest.approx(
-        logs["test/loss"][-1], rel=1e-5
-    )
+    loss = torch.nn.functional.cross_entropy(logits, test["Y"]).item()
+    assert loss == pytest.approx(logs["test/loss"][-1], rel=1e-5)
     lr, wd = final.name.removeprefix("final-lr-").split("_wd-")
     assert pickle.loads((final / "args.pkl").read_bytes())["lr"] == float(lr)
     study = pickle.loads((out / "study.pkl").read_bytes())
@@ -91,11 +85,8 @@ def test_the_precision_that_was_used_is_recorded_and_logged(
         logreg.main(command(feature_folders, out, "CLF.N_SHOT", n_shot, "CLF.PRECISION", "bf16"))
     record = json.loads((out / "results.json").read_text())
     used = {"precision": expected, "form": {"fp32": "span", "bf16": "dense"}[expected]}
-    assert record["precision"] == expected and record["arithmetic"] == {
-        **used,
-        "cuda_graphs": False,
-        "search": used,
-    }
+    assert record["precision"] == expected
+    assert record["arithmetic"] == used | {"cuda_graphs": False, "search": used}
     assert f"({expected})" in caplog.text
     assert {"fp32": "bf16", "bf16": "fp32"}[expected] not in caplog.text
 
@@ -103,10 +94,11 @@ def test_the_precision_that_was_used_is_recorded_and_logged(
 def test_default_output_is_beside_the_features(workshop):
     base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "birds", *FLAGS]
     logreg.main([*base, "EVAL.SEED", "5"])
-    logreg.main([*base, "EVAL.SEED", "5", "CLF.N_SHOT", "2", "EVAL.NAME", "mine"])
-    model = workshop.models / "tiny" / "net" / "birds"
-    assert (model / "eval_logreg" / "seed-5" / "results.json").is_file()
-    assert (model / "eval_mine_N2" / "seed-5" / "results.json").is_file()
+    logreg.main([*base, "EVAL.SEED", "5", "CLF.PCA_DIM", "2"])
+    logreg.main([*base, "--seeds", "5", "6", "--n_shots", "0", "2", "EVAL.NAME", "mine"])
+    mine = [f"eval_mine{suffix}/seed-{seed}" for suffix in ("", "_N2") for seed in (5, 6)]
+    folders = ["eval_logreg/seed-5", "eval_logreg_pca2/seed-5", *mine]
+    assert complete(workshop.models / "tiny/net/birds") == folders
 
 
 def test_several_data_sets_in_one_process(workshop, tmp_path, capsys):
@@ -152,16 +144,6 @@ def test_existing_run_is_skipped_refused_or_replaced(feature_folders, tmp_path, 
     assert len(list(out.glob("final-*"))) == 1  # the older run's folder is gone
     assert (out / "notes.txt").read_text() == "the user's own"
     assert json.loads((out / "results.json").read_text())["seed"] == 1
-
-
-def test_features_of_the_original_toolkit(tmp_path):
-    """``torch.save`` of X, Y and name, nothing beside it."""
-    folders = [
-        tiny.write_features(tmp_path / f"features_{split}", seed=seed, name=f"sup_resnet50_in1k_{split}")
-        for split, seed in (("train", 0), ("test", 1))
-    ]
-    logreg.main(command(folders, tmp_path / "run"))
-    assert logs_of(tmp_path / "run")["test/top1"][-1] > 50
 
 
 def test_run_folders_of_both_toolkits_are_averaged_together(workshop, capsys):

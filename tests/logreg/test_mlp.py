@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
-from classifier_runs import (
-    command,
-    run_once,
-)
+from classifier_runs import command, run_once
 from torch.utils.flop_counter import FlopCounterMode
 
 from cog.commands import logreg
@@ -55,9 +52,8 @@ def test_the_command_writes_an_ordinary_run(feature_folders, tmp_path, kind, lr,
 
 
 def test_without_momentum(feature_folders, tmp_path):
-    assert (
-        logreg.main(command(feature_folders, tmp_path / "out", "CLF.TYPE", "mlp", *SMALL, "--mom", "0")) == 0
-    )
+    pairs = ["CLF.TYPE", "mlp", *SMALL, "--mom", "0"]
+    assert logreg.main(command(feature_folders, tmp_path / "out", *pairs)) == 0
 
 
 def test_networks_beyond_memory_are_refused(feature_folders, tmp_path, monkeypatch):
@@ -66,10 +62,8 @@ def test_networks_beyond_memory_are_refused(feature_folders, tmp_path, monkeypat
     monkeypatch.setattr(estimate, "device_room", lambda device: 10**8)
     with pytest.raises(CogError, match="CLF.MLP_HIDDEN 9000 .* takes 3.2. GB to train, and 100 MB of memory"):
         logreg.main(command(feature_folders, tmp_path / "out", *more, "9000"))
-    assert logreg.main([*command(feature_folders, tmp_path / "out", *more, "9000"), "--check"]) == 2
-    assert (
-        logreg.main([*command(feature_folders, tmp_path / "out", *more, "90", "--overwrite"), "--check"]) == 0
-    )
+    assert logreg.main(command(feature_folders, tmp_path / "out", *more, "9000", "--check")) == 2
+    assert logreg.main(command(feature_folders, tmp_path / "out", *more, "90", "--overwrite", "--check")) == 0
     assert not (tmp_path / "out/results.json").exists()
 
 
@@ -77,11 +71,8 @@ def test_given_values_replace_the_types_own(feature_folders, tmp_path):
     pairs = ["CLF.NORM_FTS", "True", "CLF.LR_INTV", "(1e-3,1e-2)"]
     logreg.main(command(feature_folders, tmp_path / "out", "CLF.TYPE", "mlp", *SMALL, *pairs))
     identity = json.loads((tmp_path / "out/results.json").read_text())["identity"]
-    assert (identity["normalize"], identity["lr_interval"], identity["wd_interval"]) == (
-        True,
-        [1e-3, 1e-2],
-        [1e-8, 1e-4],
-    )
+    expected = {"normalize": True, "lr_interval": [1e-3, 1e-2], "wd_interval": [1e-8, 1e-4]}
+    assert {key: identity[key] for key in expected} == expected
 
 
 def test_when_every_trial_diverges(tmp_path):
@@ -109,9 +100,8 @@ def test_zero_features_and_zero_vectors():
     outcome = run_once(*sets, settings, Engine(torch.device("cpu")))
     assert outcome.classifier.predictions.tolist() == [0] * 18
     share = torch.tensor([12.0, 6.0]) / 18
-    assert outcome.classifier.logs["test/loss"][-1] == pytest.approx(
-        -(share * share.log()).sum().item(), abs=0.02
-    )
+    entropy = -(share * share.log()).sum().item()
+    assert outcome.classifier.logs["test/loss"][-1] == pytest.approx(entropy, abs=0.02)
     assert math.isfinite(outcome.classifier.logs["train/loss"][-1])
 
 
@@ -119,14 +109,8 @@ def test_zero_features_and_zero_vectors():
 def test_the_plan_counts_the_operations_that_are_done():
     """Against PyTorch's own count of matrix products over a whole run; and it can be described."""
     settings = Settings(
-        seed=22,
-        n_trials=2,
-        n_epochs=3,
-        batch_size=16,
-        classifier="mlp",
-        mlp_hidden=12,
-        lr_interval=(1e-3, 1e-2),
-    )
+        seed=22, n_trials=2, n_epochs=3, batch_size=16, classifier="mlp", mlp_hidden=12, lr_interval=(1e-3, 1e-2)
+    )  # fmt: skip
     ours = Engine(torch.device("cpu"))
     sets = [
         FeatureSet(*tiny.make_xy(n_per_class=20, n_classes=5, dim=7, seed=seed), "tiny") for seed in (0, 1)

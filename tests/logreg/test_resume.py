@@ -17,7 +17,6 @@ import torch
 from classifier_runs import FOLDERS, assert_same_files, command, complete, contents, study_command
 from marks import first_quick
 from test_output_folder import taken_over_at
-from test_staging import Killed, Steps
 
 from cog.commands import logreg
 from cog.errors import CogError
@@ -33,66 +32,46 @@ PAIRS = ["CLF.N_TRIALS", "12", "CLF.N_EPOCHS", "4", "CLF.BATCH_SIZE", "8"]
 
 
 @pytest.fixture
-def uninterrupted(feature_folders, tmp_path):
-    """What a run into ``tmp_path / "run"`` leaves when nothing happens to it; paths are part of some files."""
-
-    def run(*extra):
-        out = tmp_path / "run"
-        logreg.main(command(feature_folders, out, *PAIRS, *extra))
-        found = contents(out)
-        shutil.rmtree(out)
-        return found
-
-    return run
-
-
-@pytest.fixture
 def signalled(monkeypatch):
-    """Send a signal to this process when the engine asks for the k-th time whether to save."""
-    asked = []
+    """Return a function: a signal comes when the engine asks for the k-th time from now whether to save (None: never).
 
-    def due(self):
-        asked.append(None)
-        if len(asked) == signalled_at["k"]:
-            os.kill(os.getpid(), signalled_at["signal"])
-        return original(self)
-
-    original = StateFile.due
-    signalled_at = {"k": None, "signal": signal.SIGTERM}
-    monkeypatch.setattr(StateFile, "due", due)
+    The function returns a list that grows by one with each time.
+    """
+    asked, original = [], StateFile.due
 
     def set_up(k, number=signal.SIGTERM):
         asked.clear()
-        signalled_at.update(k=k, signal=number)
+
+        def due(self):
+            asked.append(None)
+            if len(asked) == k:
+                os.kill(os.getpid(), number)
+            return original(self)
+
+        monkeypatch.setattr(StateFile, "due", due)
         return asked
 
     return set_up
-
-
-def final_weights(out):
-    (path,) = out.glob("final-*/model.pth")
-    return torch.load(path, weights_only=True)["model"]
 
 
 # ------------------------------------------------------------------------------------------------------------
 # Signals
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", first_quick(1, [signal.SIGTERM, signal.SIGUSR1]))
 def test_interrupted_after_epochs_of_search_and_final_training(
-    feature_folders, tmp_path, uninterrupted, signalled, caplog, monkeypatch, number
+    feature_folders, tmp_path, signalled, caplog, monkeypatch, number
 ):
     """One start per epoch somewhere in the run; each ends with what it has saved."""
     monkeypatch.setattr(engine, "CPU_ROWS_ALONE", 0)  # trials share products, as in long searches
     caplog.set_level("INFO", logger="cog")
-    whole = uninterrupted("CLF.SEARCH", "batched", "CLF.TRIALS_PER_ROUND", "2")
     out = tmp_path / "run"
     arguments = command(feature_folders, out, *PAIRS, "CLF.SEARCH", "batched", "CLF.TRIALS_PER_ROUND", "2")
     asked = signalled(None)
     logreg.main(arguments)
     n_asked = len(asked)
     assert n_asked == 3 * (1 + 1 + 1)  # rounds of 10 and 2, and the final training: all epochs but the last
+    whole = contents(out)
     shutil.rmtree(out)
     sessions = 0
     while True:
@@ -103,9 +82,9 @@ def test_interrupted_after_epochs_of_search_and_final_training(
             break
         except Interrupted as error:
             assert error.exit_code == 75
-            assert signal.Signals(number).name in str(error)
+            assert f"{number.name}: the training so far is saved" in str(error)
             assert "the same command continues" in str(error)
-            assert sorted(path.name for path in out.iterdir()) == [".resume"]
+            assert [path.name for path in out.iterdir()] == [".resume"]
     assert sessions == n_asked + 1
     assert_same_files(contents(out), whole)
     results = json.loads((out / "results.json").read_text())
@@ -113,24 +92,6 @@ def test_interrupted_after_epochs_of_search_and_final_training(
     assert not list(out.glob(".*"))
     assert (out / "program.log").read_text().count("command: ") == sessions
     assert f"continuing, session {sessions}" in (out / "program.log").read_text()
-
-
-@pytest.mark.parametrize(("epoch", "trials_at_once"), [(1, 1), (2, 2), (3, 1)])
-def test_final_training_interrupted_at_every_epoch(
-    feature_folders, tmp_path, uninterrupted, signalled, monkeypatch, epoch, trials_at_once
-):
-    monkeypatch.setattr(engine, "CPU_ROWS_ALONE", 0 if trials_at_once == 2 else 4096)
-    whole = uninterrupted("CLF.N_TRIALS", "2")
-    out = tmp_path / "run"
-    arguments = command(feature_folders, out, *PAIRS, "CLF.N_TRIALS", "2")
-    signalled(3 * (2 // trials_at_once) + epoch)
-    with pytest.raises(Interrupted, match="the training so far is saved"):
-        logreg.main(arguments)
-    before = (out / ".resume" / "study.journal").read_bytes()
-    assert before.count(b"\n") == 3
-    signalled(None)
-    assert logreg.main(arguments) == 0
-    assert_same_files(contents(out), whole)
 
 
 @pytest.mark.slow
@@ -193,79 +154,6 @@ def test_a_signal_at_the_very_end_is_too_late(feature_folders, tmp_path, monkeyp
     assert (out / "results.json").is_file()
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Killed while the result is put in place
-
-
-def run_until(step, patch, arguments):
-    """Run with the process dying at some step of the publication; returns whether it did."""
-    publish, steps = atomic_dir._publish, []
-    seal = atomic_dir._seal
-
-    def counted(function):
-        def call(*args):
-            if not steps:
-                steps.append(Steps(patch, step))
-            return function(*args)
-
-        return call
-
-    patch.setattr(atomic_dir, "_seal", counted(seal))
-    patch.setattr(atomic_dir, "_publish", counted(publish))
-    try:
-        logreg.main(arguments)
-    except Killed:
-        return True
-    return False
-
-
-def revive(out):
-    """Remove what the real death of a process would have ended: its lock (the process that holds it still lives)."""
-    for path in out.glob(".lock*"):
-        path.unlink()
-
-
-@pytest.mark.parametrize("overwrite", first_quick(1, [True, False]))
-def test_killed_at_every_step_of_publication(feature_folders, tmp_path, overwrite):
-    """With an old result: that or the new one is there, and after the same command again it is the new one."""
-    pairs = ["CLF.N_TRIALS", "1", "CLF.N_EPOCHS", "2"]
-    new = command(feature_folders, tmp_path / "run", *pairs, *(["--overwrite"] if overwrite else []))
-    out = tmp_path / "run"
-    old = None
-    if overwrite:
-        logreg.main(command(feature_folders, out, *pairs, "EVAL.SEED", "7"))
-        old = contents(out)
-        shutil.copytree(out, tmp_path / "old")
-    reference = tmp_path / "run"
-    logreg.main(new)
-    whole = contents(reference)
-    shutil.rmtree(reference)
-    states, step = set(), 0
-    while True:
-        if old is not None:
-            shutil.copytree(tmp_path / "old", out)
-        with pytest.MonkeyPatch.context() as patch:
-            died = run_until(step, patch, new)
-        revive(out)
-        if (out / "results.json").exists():
-            states.add("new" if contents_of_result(out) == whole else "old")
-            assert contents_of_result(out) in (whole, old)
-        else:
-            states.add("none")
-        assert logreg.main(new) == 0
-        assert_same_files(contents(out), whole)
-        assert not list(out.glob(".*"))
-        if not died:
-            break
-        shutil.rmtree(out)
-        step += 7  # every one in turn would take a minute; tests/runtime/test_staging.py does
-    assert states == ({"old", "none", "new"} if overwrite else {"none", "new"})
-
-
-def contents_of_result(out):
-    return {name: value for name, value in contents(out).items() if not name.startswith(".")}
-
-
 def test_work_in_progress_that_outlived_its_result_is_removed(feature_folders, tmp_path, caplog):
     caplog.set_level("INFO", logger="cog")
     out = tmp_path / "run"
@@ -273,7 +161,7 @@ def test_work_in_progress_that_outlived_its_result_is_removed(feature_folders, t
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ResumeFolder, "discard", lambda self: None)
         logreg.main(arguments)
-    before = contents_of_result(out)
+    before = {name: value for name, value in contents(out).items() if not name.startswith(".resume/")}
     for flags in ([], ["--overwrite"]):
         shutil.copytree(out, tmp_path / "copy")
         assert logreg.main([*arguments, *flags]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import pickle
@@ -28,10 +29,6 @@ def hill(lr, wd):
     return 50 - 10 * (math.log10(lr) - 1) ** 2 - (math.log10(wd) + 6) ** 2, False
 
 
-def suggest(asked):
-    return asked.suggest_float("lr", *LR, log=True), asked.suggest_float("wd", *WD, log=True)
-
-
 # ------------------------------------------------------------------------------------------------------------
 # Batched search
 
@@ -51,16 +48,29 @@ def test_rounds(n_trials, per_round, rounds):
     assert search(hill, n_trials=n_trials, search="batched", trials_per_round=per_round)[1] == rounds
 
 
-def test_batched_trials_are_those_of_optunas_constant_liar():
-    trials = search(hill, n_trials=23, seed=7, search="batched", trials_per_round=4)[0].trials
-    sampler = optuna.samplers.TPESampler(multivariate=True, seed=7, constant_liar=True)
+@pytest.mark.parametrize(
+    ("options", "rounds", "parts"),
+    [
+        ({}, [10] + [1] * 13, [1] * 23),
+        ({"search": "batched", "trials_per_round": 4}, [10, 4, 4, 4, 1], [10, 4, 4, 4, 1]),
+    ],
+    ids=["sequential", "batched"],
+)
+def test_trials_are_those_of_optunas_own_loop(options, rounds, parts):
+    """Multivariate TPE; the constant liar if the sampler is asked for several trials (``parts``) at a time."""
+    finished, found_rounds = search(hill, n_trials=23, seed=7, **options)
+    assert found_rounds == rounds
+    sampler = optuna.samplers.TPESampler(multivariate=True, seed=7, constant_liar=bool(options))
     study = optuna.create_study(sampler=sampler, direction="maximize")
-    for start, size in ((0, 10), (10, 4), (14, 4), (18, 4), (22, 1)):
+    pairs = []
+    for size in parts:
         asked = [study.ask() for _ in range(size)]
-        for one, trial in zip(asked, trials[start : start + size], strict=True):
-            assert suggest(one) == (trial.lr, trial.wd)
-        for one in asked:
-            study.tell(one, hill(one.params["lr"], one.params["wd"])[0])
+        for trial in asked:
+            lr = trial.suggest_float("lr", *LR, log=True)
+            pairs.append((lr, trial.suggest_float("wd", *WD, log=True)))
+        for trial, pair in zip(asked, pairs[-size:], strict=True):
+            study.tell(trial, hill(*pair)[0])
+    assert pairs == [(trial.lr, trial.wd) for trial in finished.trials]
 
 
 def test_suggestions_of_a_round_do_not_wait_for_its_results():
@@ -72,11 +82,11 @@ def test_suggestions_of_a_round_do_not_wait_for_its_results():
     assert pairs[0][11] != pairs[1][11]
     assert len(set(pairs[1])) == 20
 
-    def worse_late(lr, wd):
-        worse_late.calls += 1
-        return (hill(lr, wd)[0] - 30 * (worse_late.calls > 10), False)
+    calls = itertools.count(1)
 
-    worse_late.calls = 0
+    def worse_late(lr, wd):
+        return hill(lr, wd)[0] - 30 * (next(calls) > 10), False
+
     other = search(worse_late, n_trials=20, search="batched")[0].trials
     assert [(t.lr, t.wd) for t in other][:15] == pairs[1][:15]
     assert [(t.lr, t.wd) for t in other][15:] != pairs[1][15:]
@@ -170,12 +180,15 @@ def test_batched_run_twice_and_by_command(feature_folders, tmp_path):
     assert [t.params["lr"] for t in studies[0].trials][:10] == [t.lr for t in expected]
 
 
-def test_diverged_trials_of_a_round_count_as_zero():
+@pytest.mark.parametrize("mode", ["sequential", "batched"])
+def test_diverged_trials_count_as_zero(mode):
     def objective(lr, wd):
         return (math.nan, True) if lr > 10 else hill(lr, wd)
 
-    finished, _ = search(objective, n_trials=25, search="batched")
-    diverged = [t.number for t in finished.trials if t.diverged]
+    finished, _ = search(objective, n_trials=25, search=mode)
+    diverged = [trial for trial in finished.trials if trial.diverged]
     assert 0 < len(diverged) < 20
-    assert [finished.study.trials[n].value for n in diverged] == [0.0] * len(diverged)
+    assert {trial.val_top1 for trial in diverged} == {0.0}
+    assert {finished.study.trials[trial.number].value for trial in diverged} == {0.0}
     assert not finished.best.diverged
+    assert finished.best.val_top1 == finished.study.best_value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import subprocess
 import threading
@@ -11,7 +12,6 @@ import pytest
 import tiny
 import torch
 from classifier_runs import (
-    FLAGS,
     FOLDERS,
     assert_same_files,
     command,
@@ -25,11 +25,10 @@ from marks import first_quick
 from cog.commands import logreg
 from cog.errors import CogError
 from cog.features import feature_files
-from cog.logreg import parallel, protocol, training
+from cog.logreg import parallel, protocol, run_folder, training
 from cog.logreg.engine import Engine
 from cog.logreg.preprocess import prepare
 from cog.logreg.settings import Settings
-from cog.runtime import files
 from cog.runtime.memory import exhaustion_explained
 from cog.runtime.output_folder import read_failure
 
@@ -61,32 +60,6 @@ def test_every_file_is_that_of_a_single_call(feature_folders, tmp_path, pairs):
     assert_same_files(study, contents(root))
 
 
-def test_beside_the_features(workshop):
-    base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "birds", *FLAGS]
-    data_set = workshop.models / "tiny" / "net" / "birds"
-
-    def collect():
-        found = {
-            f"{folder.name}/{name}": value
-            for folder in sorted(data_set.glob("eval_*"))
-            for name, value in contents(folder).items()
-        }
-        for folder in data_set.glob("eval_*"):
-            folder.rename(workshop.root / f"{folder.name}.{len(list(workshop.root.iterdir()))}")
-        return found
-
-    logreg.main([*base, "--seeds", "5", "6", "--n_shots", "0", "2", "EVAL.NAME", "mine"])
-    study = collect()
-    for n_shot in ("0", "2"):
-        for seed in ("5", "6"):
-            logreg.main([*base, "EVAL.NAME", "mine", "EVAL.SEED", seed, "CLF.N_SHOT", n_shot])
-    single = collect()
-    assert_same_files(study, single)
-    assert {name.split("/final")[0] for name in study if name.endswith("logs.pkl")} == {
-        f"eval_mine{suffix}/seed-{seed}" for suffix in ("", "_N2") for seed in (5, 6)
-    }
-
-
 @pytest.mark.parametrize(
     ("seeds", "shots", "pairs", "expected"),
     [
@@ -99,7 +72,7 @@ def test_beside_the_features(workshop):
 )
 def test_folders(feature_folders, tmp_path, seeds, shots, pairs, expected):
     logreg.main(study_command(feature_folders, tmp_path, *pairs, seeds=seeds, shots=shots))
-    assert {str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("results.json")} == expected
+    assert set(complete(tmp_path)) == expected
 
 
 def test_a_trailing_slash_of_the_folder_changes_nothing(feature_folders, tmp_path):
@@ -137,7 +110,7 @@ def test_complete_runs_are_skipped_and_the_rest_is_done(feature_folders, tmp_pat
     after = tiny.snapshot(root)
     assert {name: after[name] for name in before} == before
     assert capsys.readouterr().out.count("top-1:") == 6  # of those that were skipped, too
-    assert {str(path.parent.relative_to(root)) for path in root.rglob("results.json")} == FOLDERS
+    assert set(complete(root)) == FOLDERS
     again = tiny.snapshot(root)
     assert logreg.main(study_command(feature_folders, root, "--skip_complete")) == 0
     assert tiny.snapshot(root) == again
@@ -148,14 +121,13 @@ def test_one_folder_in_the_way_stops_everything_before_it_begins(feature_folders
     root = tmp_path / "results"
     logreg.main(command(feature_folders, root / "out_N4/seed-37", "EVAL.SEED", "37", "CLF.N_SHOT", "4"))
     before = tiny.snapshot(root)
-    with pytest.raises(CogError, match=r"out_N4/seed-37 holds a different run \(n_epochs: 4 -> 5\)"):
-        logreg.main(study_command(feature_folders, root, "CLF.N_EPOCHS", "5"))
-    with pytest.raises(CogError, match=r"out_N4/seed-37 holds a different run \(n_epochs: 4 -> 5\)"):
-        logreg.main(study_command(feature_folders, root, "--skip_complete", "CLF.N_EPOCHS", "5"))
+    for flags in ([], ["--skip_complete"]):
+        with pytest.raises(CogError, match=r"out_N4/seed-37 holds a different run \(n_epochs: 4 -> 5\)"):
+            logreg.main(study_command(feature_folders, root, *flags, "CLF.N_EPOCHS", "5"))
     assert tiny.snapshot(root) == before
     logreg.main(study_command(feature_folders, root, "--overwrite", "CLF.N_EPOCHS", "6"))
     logreg.main(study_command(feature_folders, root, "--overwrite", "--skip_complete", "CLF.N_EPOCHS", "5"))
-    assert {str(path.parent.relative_to(root)) for path in root.rglob("results.json")} == FOLDERS
+    assert set(complete(root)) == FOLDERS
     assert all(len(pickle.loads(p.read_bytes())["lr"]) == 5 for p in root.rglob("logs.pkl"))
 
 
@@ -178,48 +150,50 @@ def test_a_folder_that_cannot_be_made(feature_folders, tmp_path):
 @pytest.mark.parametrize(
     "error", first_quick(1, [CogError("the disk is on fire"), KeyboardInterrupt(), MemoryError()])
 )
-@pytest.mark.parametrize("moment", first_quick(2, ["search", "writing", "final"]))
+@pytest.mark.parametrize(
+    ("target", "name", "n_calls", "left"),
+    first_quick(
+        2,
+        [
+            (Engine, "validate", 7, set()),  # after the first of the three trials, which is not yet saved
+            (run_folder, "write", 3, {".resume"}),
+            (
+                protocol,
+                "_draw_few_shot",
+                6,
+                {".resume"},
+            ),  # called twice in each run, for search and final training
+        ],
+    ),
+    ids=["search", "writing", "final"],
+)
 def test_finished_runs_stay_and_the_one_that_failed_can_be_continued(
-    feature_folders, tmp_path, monkeypatch, error, moment
+    feature_folders, tmp_path, monkeypatch, error, target, name, n_calls, left
 ):
-    """The third of six runs fails, in its search, its final training or while its files are written."""
+    """The third of six runs fails after a call in its search, its final training, or the writing of its files."""
     root = tmp_path / "results"
     arguments = study_command(feature_folders, root)
+    function, calls = getattr(target, name), itertools.count(1)
+
+    def failing(*args, **kwargs):
+        result = function(*args, **kwargs)
+        if next(calls) == n_calls:
+            raise error
+        return result
+
     with monkeypatch.context() as patch:
-        target, name = {
-            "search": (Engine, "validate"),
-            "final": (protocol, "_draw_few_shot"),
-            "writing": (files, "write_json"),
-        }[moment]
-        working, seen = getattr(target, name), []
-
-        def failing(*args, **kwargs):
-            seen.append(kwargs.get("stage"))
-            folder = str(args[0]) if moment == "writing" else ""
-            count = {
-                "search": 3 * (len(seen) == 7),  # the first of three trials
-                "final": seen.count("final"),
-                "writing": 3 * ("seed-22/.part" in folder),
-            }
-            if count[moment] == 3 and (moment != "writing" or "out_N2" in folder):
-                raise error
-            return working(*args, **kwargs)
-
         patch.setattr(target, name, failing)
         with pytest.raises(CogError if isinstance(error, MemoryError) else type(error)):
             logreg.main(arguments)
     assert complete(root) == ["out/seed-22", "out/seed-37"]
-    third = root / "out_N2" / "seed-22"
-    expected = {".resume"} if moment != "search" else set()  # trials that are finished
+    third = root / "out_N2/seed-22"
     if not isinstance(error, KeyboardInterrupt):
-        expected |= {".failed.json"}
-        assert (str(error) or "out of memory while training classifiers of 3 classes") in read_failure(
-            third
-        ).message
-    if expected:
-        assert [path.name for path in (root / "out_N2").iterdir()] == ["seed-22"]
-        assert {path.name for path in third.iterdir()} == expected
-    assert sorted(path.name for path in root.iterdir()) == (["out", "out_N2"] if expected else ["out"])
+        left = left | {".failed.json"}
+        message = str(error) or "out of memory while training classifiers of 3 classes"
+        assert message in read_failure(third).message
+    assert sorted(path.name for path in root.iterdir()) == (["out", "out_N2"] if left else ["out"])
+    assert [path.name for path in (root / "out_N2").glob("*")] == (["seed-22"] if left else [])
+    assert {path.name for path in third.glob("*")} == left
     before = tiny.snapshot(root / "out")
     logreg.main(arguments)
     assert not list(root.rglob(".*"))
@@ -251,13 +225,9 @@ def test_a_failure_is_one_line(feature_folders, tmp_path, python, repository):
         (["--n_shots", "0", "0"], "--n_shots names a value twice: 0 0"),
         (["--seeds", "4294967296"], "EVAL.SEED"),
         (["--lr", "1.0"], "--wd"),
-        (
-            ["CLF.SOLVER", "lbfgs"],
-            "CLF.SOLVER lbfgs is not supported any more, expected sgd; leave CLF.SOLVER out",
-        ),
-        (
-            ["CLF.PRUNER", "median"],
-            "CLF.PRUNER median is not supported any more, expected none; leave CLF.PRUNER out",
+        *(
+            ([key, value], f"{key} {value} is not supported any more, expected {expected}; leave {key} out")
+            for key, value, expected in (("CLF.SOLVER", "lbfgs", "sgd"), ("CLF.PRUNER", "median", "none"))
         ),
         (["CLF.TYPE", "mlp", "CLF.MLP_HIDDEN", "0"], "CLF.MLP_HIDDEN = 0 is not valid"),
         (["CLF.TYPE", "mlp", "CLF.MLP_LAYERS", "0"], "CLF.MLP_LAYERS = 0 is not valid"),
@@ -307,13 +277,13 @@ def test_one_of_several_side_by_side_fails(feature_folders, tmp_path, monkeypatc
     monkeypatch.setattr(training, "runs_at_once", lambda *args: (3, []))
     validate = Engine.validate
 
+    calls = itertools.count(1)
+
     def failing(*args, **options):
-        failing.calls += 1
-        if failing.calls == 2:
+        if next(calls) == 2:
             raise error
         return validate(*args, **options)
 
-    failing.calls = 0
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "validate", failing)
         with pytest.raises(type(error), match=str(error)[:8]):
