@@ -227,7 +227,9 @@ def test_a_folder_in_disorder_that_another_process_has(tmp_path):
     assert os.listdir(tmp_path) == ["sum.json"]
 
 
-@pytest.mark.parametrize("where", ["file/out", "file", "new/file_too_long", "loop/out", "dangling/out"])
+@pytest.mark.parametrize(
+    "where", ["file/out", "file", "new/file_too_long", "loop/out", "dangling", "dangling/out"]
+)
 def test_folders_that_cannot_be_made(tmp_path, where):
     (tmp_path / "file").write_text("x")
     (tmp_path / "loop").symlink_to("loop")
