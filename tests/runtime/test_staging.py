@@ -260,20 +260,17 @@ def test_permissions_are_those_of_ordinary_files(tmp_path):
 
 def start(python, repository, code, *arguments):
     return subprocess.Popen(
-        [python, "-c", code, *map(str, arguments)],
-        cwd=repository,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        [python, "-c", code, *map(str, arguments)], cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True,
-    )
+    )  # fmt: skip
 
 
 KILLED = """
 import os, sys, time
-from cog.runtime import files; from cog.runtime import atomic_dir as staging
+from cog.runtime import atomic_dir, files
 out = sys.argv[1]
 os.makedirs(out, exist_ok=True)
-with staging.staged(out, markers=("done",)) as stage:
+with atomic_dir.staged(out, markers=("done",)) as stage:
     files.write_text(stage / "done", "new")
     with files.atomic_write(stage / "data") as handle:
         handle.write(b"n" * 100000)
@@ -301,21 +298,22 @@ def test_a_killed_process_leaves_the_old_result(tmp_path, python, repository, nu
 
 SAVES_FEATURES = """
 import resource, sys, torch
-from cog.runtime import cli; from cog.features import feature_files as features
+from cog.features import feature_files
+from cog.runtime import cli
 def main(argv):
     resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
-    data = features.FeatureSet(torch.zeros(1000, 100), torch.zeros(1000, dtype=torch.int64), "x")
-    features.save(data, sys.argv[1])
+    data = feature_files.FeatureSet(torch.zeros(1000, 100), torch.zeros(1000, dtype=torch.int64), "x")
+    feature_files.save(data, sys.argv[1])
 cli.run(main)
 """
 
 LOGS = """
 import logging, resource, sys
 from pathlib import Path
-from cog.runtime import cli; from cog.runtime import files; from cog.runtime import provenance as record
+from cog.runtime import cli, files, provenance
 def main(argv):
     resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
-    with record.log_file(Path(sys.argv[1])):
+    with provenance.log_file(Path(sys.argv[1])):
         for _ in range(1000):
             logging.getLogger("cog").debug("x" * 100)
             logging.getLogger("cog.other").info("y" * 100)
