@@ -27,7 +27,7 @@ from cog.runtime.locks import LockedError, live_holder, locked
 
 def dead_pid() -> int:
     """The number of a process that has just ended."""
-    child = subprocess.Popen([sys.executable, "-c", ""])
+    child = subprocess.Popen(["true"])
     child.wait()
     return child.pid
 
@@ -138,7 +138,7 @@ def test_stale_locks(tmp_path, monkeypatch, changes, age, stale):
 
 
 def test_zombies_are_dead(tmp_path):
-    child = subprocess.Popen([sys.executable, "-c", ""])
+    child = subprocess.Popen(["true"])
     deadline = time.monotonic() + 10
     while locks._start_of(child.pid) is not None and time.monotonic() < deadline:
         time.sleep(0.02)  # it has ended, and nobody has asked for its exit code

@@ -276,8 +276,6 @@ def test_defaults_are_those_of_the_package(repository):
         assert defaults["shots"] == " ".join(map(str, (0, *constants.SHOTS)))
         assert defaults["datasets"].split() == list(constants.DATASETS)
         assert defaults["splits"].split() == list(constants.SPLITS)
-        subprocess.run(["bash", "-n", str(repository / "bash-scripts" / script)], check=True)
-    subprocess.run(["bash", "-n", str(repository / "bash-scripts/slurm/task.sh")], check=True)
 
 
 @pytest.mark.slow
