@@ -115,6 +115,7 @@ def test_required_flags_given_as_none_are_missing(capsys):
         (["--mod\x1b[2Jel"], "--mod\\x1b[2Jel"),
         *(([f"--count={text}"], "--count") for text in ("0", "-1", "1.5", "one", "1e3", "0x10", "٣x")),
     ],
+    ids=repr,
 )  # fmt: skip
 def test_wrong_arguments_are_one_line(parser, capsys, argv, message):
     with pytest.raises(SystemExit) as stop:

@@ -327,10 +327,8 @@ def children(pid):
     return found
 
 
-@pytest.mark.parametrize(
-    "victim", [1, pytest.param(0, marks=pytest.mark.slow), pytest.param("all", marks=pytest.mark.slow)]
-)
 @pytest.mark.slow
+@pytest.mark.parametrize("victim", [1, 0, "all"])
 def test_a_process_that_is_killed(spoiled, alone, out, python, warm_python, repository, victim):
     arguments = extraction.arguments(spoiled, out, "--allow_failures", "4")
     process = launched(warm_python if victim == "all" else python, repository, 2, arguments, sleep="0.3")
