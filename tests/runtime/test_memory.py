@@ -26,7 +26,6 @@ HOST = RuntimeError(
     "to allocate 9000 bytes. Error code 12 (Cannot allocate memory)"
 )
 NUMPY = (np._core if hasattr(np, "_core") else np.core)._exceptions._ArrayMemoryError((9,), np.dtype("f4"))
-ERRORS = [GPU, HOST, MemoryError(), NUMPY]
 
 
 def raising(error):
@@ -64,26 +63,30 @@ def _visible(monkeypatch):
     monkeypatch.setattr(cli, "set_up_logging", lambda: None)
 
 
-@pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize(
-    ("where", "options", "words"),
-    [
-        ((Engine, "fit"), "CLF.N_TRIALS 2", "training classifiers of 3 classes; train fewer seeds and shots"),
-        ((Engine, "validate"), "CLF.N_TRIALS 2", "training classifiers of 3 classes; train fewer"),
-        ((Engine, "fit"), "CLF.TYPE mlp CLF.N_TRIALS 0 --lr 1 --wd 0", "preparing the training; train fewer"),
-        (
-            (pca, "fit"),
-            "CLF.PCA_DIM 2",
-            "computing the principal components of train (60 x 8); set CLF.PCA_DIM 0",
-        ),
-    ],
-)
-def test_classifiers(features, tmp_path, monkeypatch, caplog, error, where, options, words):
-    monkeypatch.setattr(*where, raising(error))
-    line = message(logreg.main, [*features, "CLF.N_EPOCHS", "2", *options.split()], caplog)
-    assert "out of memory" in line and f"while {words}" in line
+def check_message(line, error):
+    """Advice and amount are those of a GPU if it is the GPU that has no memory."""
+    assert "out of memory" in line
     assert ("--device cpu" in line) == (error is GPU)
     assert ("(20.00 GiB more were asked for)" in line) == (error is GPU)
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "options", "words"),
+    [
+        ((Engine, "fit"), GPU, "CLF.N_TRIALS 2", "training classifiers of 3 classes; train fewer seeds and shots"),
+        ((Engine, "validate"), HOST, "CLF.N_TRIALS 2", "training classifiers of 3 classes; train fewer"),
+        ((Engine, "fit"), MemoryError(), "CLF.TYPE mlp CLF.N_TRIALS 0 --lr 1 --wd 0",
+         "preparing the training; train fewer"),
+        ((pca, "fit"), NUMPY, "CLF.PCA_DIM 2",
+         "computing the principal components of train (60 x 8); set CLF.PCA_DIM 0"),
+    ],
+    ids=["training", "validation", "preparation", "principal components"],
+)  # fmt: skip
+def test_classifiers(features, tmp_path, monkeypatch, caplog, where, error, options, words):
+    monkeypatch.setattr(*where, raising(error))
+    line = message(logreg.main, [*features, "CLF.N_EPOCHS", "2", *options.split()], caplog)
+    check_message(line, error)
+    assert f"while {words}" in line
     if words.startswith("training"):  # whoever looks at the study reads the same
         assert json.loads((tmp_path / "out/.failed.json").read_text())["message"] == line
 
@@ -94,10 +97,10 @@ def test_an_analysis(features, monkeypatch, caplog):
     assert line.startswith("the GPU is out of memory (20.00 GiB more were asked for) while computing ncm")
 
 
-@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("error", [GPU, HOST, MemoryError(), NUMPY], ids=["GPU", "host", "Python", "NumPy"])
 def test_any_other_place(features, monkeypatch, caplog, error):
     monkeypatch.setattr("cog.features.feature_files.load", raising(error))
-    assert "out of memory" in message(logreg.main, features, caplog)
+    check_message(message(logreg.main, features, caplog), error)
 
 
 def test_what_is_no_lack_of_memory_stays_a_traceback():
