@@ -153,6 +153,7 @@ def test_age_is_by_the_clock_of_the_file_server(tmp_path, monkeypatch):
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 3600)
     assert not acquired(tmp_path / "out")
+    assert locks._age(tmp_path / "out/.lock.gone") == 0.0  # removed at this moment: not an old one
 
 
 @pytest.mark.parametrize("content", first_quick(1, [b"{", b"", b"[1, 2]", b'{"host": "x"}', b"\xff\xfe"]))

@@ -512,6 +512,11 @@ def test_hostile_files_end_soon_in_one_line(tmp_path, load_apart, name):
     assert megabytes < 300 + len(HOSTILE[name]) / 2**20
 
 
+def test_numbers_of_too_many_digits(read):
+    with pytest.raises(CogError, match="not a readable pickle.*too many digits"):
+        read(HOSTILE["number of 100,000 digits"])
+
+
 def test_hostile_state_changes_nothing_for_the_next_file(read):
     for name, content in HOSTILE.items():
         if name.startswith(("state", "copyreg", "items", "extension")):
