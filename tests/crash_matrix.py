@@ -485,15 +485,11 @@ class Row:
     """One kill and what came of it.
 
     Attributes:
-        task: name of the command.
-        kill: how it was ended.
-        when: in words.
+        when: how the command was ended, in words.
         state: of the output then.
         problem: "" when all is as it should be.
     """
 
-    task: str
-    kill: Kill
     when: str
     state: str
     problem: str
@@ -510,7 +506,7 @@ def attempt(task: Task, work: Path, kill: Kill, expected: dict[str, Any], old: d
         what = what if len(what) < 60 else f"{what[:30]}...{what[-26:]}"
         when = f"{kill.number.name} {kill.where} {what} ({kill.operation})"
     state = f"exit {ended.code}: {state_of(task)}"
-    return Row(task.name, kill, when, state, _judge(task, work, kill, ended, expected, old))
+    return Row(when, state, _judge(task, work, kill, ended, expected, old))
 
 
 def _judge(

@@ -24,15 +24,8 @@ class Gpus:
     """GPUs whose computations are done on the CPU, or fail."""
 
     def __init__(self, monkeypatch):
-        self.n, self.n_files, self.works, self.capability, self.fault, self.used = (
-            4,
-            4,
-            True,
-            (8, 0),
-            None,
-            [],
-        )
-        self.smi = ""
+        self.n, self.n_files, self.works, self.capability = 4, 4, True, (8, 0)
+        self.fault, self.used, self.smi = None, [], ""
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID"):
             monkeypatch.delenv(name, raising=False)
@@ -136,15 +129,17 @@ def test_a_gpu_that_the_wheel_has_no_code_for(gpus, capability, advice):
     assert f"install a PyTorch {advice}" in text and "give --device cpu" in text
 
 
-def test_a_gpu_that_computes_nonsense(gpus):
-    gpus.fault = 1
-    assert "cuda:1 cannot be used: its matrix products are wrong" in refused("cuda:1")
-
-
-def test_a_gpu_without_memory(gpus):
-    gpus.fault = "CUDA out of memory. Tried to allocate 2.00 MiB."
-    text = refused("cuda")
-    assert "CUDA out of memory" in text and "install" not in text
+@pytest.mark.parametrize(
+    ("name", "fault", "message"),
+    [
+        ("cuda:1", 1, "cuda:1 cannot be used: its matrix products are wrong"),
+        ("cuda", "CUDA out of memory. Tried to allocate 2.00 MiB.", "CUDA out of memory"),
+    ],
+)
+def test_a_gpu_that_cannot_compute(gpus, name, fault, message):
+    gpus.fault = fault
+    text = refused(name)
+    assert message in text and "install" not in text
 
 
 def test_a_driver_that_is_too_old(gpus):
@@ -206,28 +201,21 @@ def test_bfloat16_needs_ampere(gpus):
 
 
 @pytest.mark.parametrize(
-    ("key", "command"),
+    ("key", "command", "inputs"),
     [
-        ("FT_EXTRACT.PRECISION", "extract_features"),
-        ("CLF.PRECISION", "logreg"),
-        ("FINETUNE.PRECISION", "finetune"),
+        ("FT_EXTRACT.PRECISION", "extract_features", "--model sup_resnet50 --dataset in1k --split train"),
+        ("CLF.PRECISION", "logreg", "--train_features_dir {0} --test_features_dir {0}"),
+        ("FINETUNE.PRECISION", "finetune", "--model sup_resnet50 --dataset in1k"),
     ],
 )
-def test_a_check_names_bfloat16_that_a_gpu_lacks(gpus, tmp_path, capsys, key, command):
+def test_a_check_names_bfloat16_that_a_gpu_lacks(gpus, tmp_path, capsys, key, command, inputs):
     gpus.capability = (7, 5)
-    inputs = {
-        "extract_features": ["--dataset", "in1k", "--split", "train"],
-        "finetune": ["--dataset", "in1k"],
-        "logreg": ["--train_features_dir", str(tmp_path), "--test_features_dir", str(tmp_path)],
-    }[command]
     main = importlib.import_module(f"cog.commands.{command}").main
-    model = [] if command == "logreg" else ["--model", "sup_resnet50"]
-    texts = {}
-    for kind in ("bf16", "fp32"):
-        assert main([*model, *inputs, "--output_dir", str(tmp_path / "out"), "--check", key, kind]) == 2
-        texts[kind] = capsys.readouterr().out
-    assert f"{key} bf16 needs an NVIDIA GPU since Ampere" in texts["bf16"]
-    assert "Ampere" not in texts["fp32"]
+    argv = [*inputs.format(tmp_path).split(), "--output_dir", str(tmp_path / "out"), "--check"]
+    assert main([*argv, key, "bf16"]) == 2
+    assert f"{key} bf16 needs an NVIDIA GPU since Ampere" in capsys.readouterr().out
+    assert main([*argv, key, "fp32"]) == 2
+    assert "Ampere" not in capsys.readouterr().out
 
 
 # ---- the two interfaces for TF32

@@ -26,7 +26,6 @@ HOST = RuntimeError(
     "to allocate 9000 bytes. Error code 12 (Cannot allocate memory)"
 )
 NUMPY = (np._core if hasattr(np, "_core") else np.core)._exceptions._ArrayMemoryError((9,), np.dtype("f4"))
-ERRORS = [GPU, HOST, MemoryError(), NUMPY]
 
 
 def raising(error):
@@ -64,34 +63,30 @@ def _visible(monkeypatch):
     monkeypatch.setattr(cli, "set_up_logging", lambda: None)
 
 
-@pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize(
-    ("where", "options", "words"),
-    [
-        (
-            (Engine, "fit"),
-            ["CLF.N_TRIALS", "2"],
-            "training classifiers of 3 classes; train fewer seeds and shots",
-        ),
-        ((Engine, "validate"), ["CLF.N_TRIALS", "2"], "training classifiers of 3 classes; train fewer"),
-        (
-            (Engine, "fit"),
-            ["CLF.TYPE", "mlp", "CLF.N_TRIALS", "0", "--lr", "1", "--wd", "0"],
-            "preparing the training; train fewer",
-        ),
-        (
-            (pca, "fit"),
-            ["CLF.PCA_DIM", "2"],
-            "computing the principal components of train (60 x 8); set CLF.PCA_DIM 0",
-        ),
-    ],
-)
-def test_classifiers(features, tmp_path, monkeypatch, caplog, error, where, options, words):
-    monkeypatch.setattr(*where, raising(error))
-    line = message(logreg.main, [*features, "CLF.N_EPOCHS", "2", *options], caplog)
-    assert "out of memory" in line and f"while {words}" in line
+def check_message(line, error):
+    """Advice and amount are those of a GPU if it is the GPU that has no memory."""
+    assert "out of memory" in line
     assert ("--device cpu" in line) == (error is GPU)
     assert ("(20.00 GiB more were asked for)" in line) == (error is GPU)
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "options", "words"),
+    [
+        ((Engine, "fit"), GPU, "CLF.N_TRIALS 2", "training classifiers of 3 classes; train fewer seeds and shots"),
+        ((Engine, "validate"), HOST, "CLF.N_TRIALS 2", "training classifiers of 3 classes; train fewer"),
+        ((Engine, "fit"), MemoryError(), "CLF.TYPE mlp CLF.N_TRIALS 0 --lr 1 --wd 0",
+         "preparing the training; train fewer"),
+        ((pca, "fit"), NUMPY, "CLF.PCA_DIM 2",
+         "computing the principal components of train (60 x 8); set CLF.PCA_DIM 0"),
+    ],
+    ids=["training", "validation", "preparation", "principal components"],
+)  # fmt: skip
+def test_classifiers(features, tmp_path, monkeypatch, caplog, where, error, options, words):
+    monkeypatch.setattr(*where, raising(error))
+    line = message(logreg.main, [*features, "CLF.N_EPOCHS", "2", *options.split()], caplog)
+    check_message(line, error)
+    assert f"while {words}" in line
     if words.startswith("training"):  # whoever looks at the study reads the same
         assert json.loads((tmp_path / "out/.failed.json").read_text())["message"] == line
 
@@ -102,10 +97,10 @@ def test_an_analysis(features, monkeypatch, caplog):
     assert line.startswith("the GPU is out of memory (20.00 GiB more were asked for) while computing ncm")
 
 
-@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("error", [GPU, HOST, MemoryError(), NUMPY], ids=["GPU", "host", "Python", "NumPy"])
 def test_any_other_place(features, monkeypatch, caplog, error):
     monkeypatch.setattr("cog.features.feature_files.load", raising(error))
-    assert "out of memory" in message(logreg.main, features, caplog)
+    check_message(message(logreg.main, features, caplog), error)
 
 
 def test_what_is_no_lack_of_memory_stays_a_traceback():
@@ -131,17 +126,11 @@ def test_memory_that_pytorch_keeps_and_does_not_use_is_free(monkeypatch):
 # The machine and its control groups
 
 
-def write_system(root, *, meminfo="MemTotal: 99 kB\nMemAvailable:    4000 kB\n", cgroup="", groups=()):
+def write_system(root, *, meminfo="MemTotal: 99 kB\nMemAvailable:    4000 kB\n", cgroup=""):
     (root / "proc/self").mkdir(parents=True)
     if meminfo is not None:
         (root / "proc/meminfo").write_text(meminfo)
     (root / "proc/self/cgroup").write_text(cgroup)
-    for folder, limit_file, most, usage_file, used, stat in groups:
-        path = root / "control" / folder
-        path.mkdir(parents=True, exist_ok=True)
-        (path / limit_file).write_text(f"{most}\n")
-        (path / usage_file).write_text(f"{used}\n")
-        (path / "memory.stat").write_text(stat)
     return memory.available_memory(root / "proc", root / "control")
 
 
@@ -152,32 +141,28 @@ def test_memory_of_the_machine(tmp_path):
     assert memory.available_memory() > 10**6  # here
 
 
+def write_group(root, folder, limit, usage, stat):
+    """Write the files of a control group; ``limit`` and ``usage`` are name and content of a file."""
+    path = root / "control" / folder
+    path.mkdir(parents=True, exist_ok=True)
+    for name, content in (limit, usage):
+        (path / name).write_text(f"{content}\n")
+    (path / "memory.stat").write_text(stat)
+
+
 @pytest.mark.parametrize(("most", "expected"), [("max", 4000 * 1024), (3_000_000, 2_600_000), (100_000, 0)])
 def test_memory_of_a_control_group(tmp_path, most, expected):
     """Version 2: what is used counts, what is cached does not; the limit may be that of a group above."""
-    found = write_system(
-        tmp_path,
-        cgroup="0::/job/step\n",
-        groups=[
-            ("job/step", "memory.max", "max", "memory.current", 1, "inactive_file 0\n"),
-            ("job", "memory.max", most, "memory.current", 500_000, "anon 7\ninactive_file 100000\n"),
-        ],
-    )
-    assert found == expected
+    write_group(tmp_path, "job/step", ("memory.max", "max"), ("memory.current", 1), "inactive_file 0\n")
+    stat = "anon 7\ninactive_file 100000\n"
+    write_group(tmp_path, "job", ("memory.max", most), ("memory.current", 500_000), stat)
+    assert write_system(tmp_path, cgroup="0::/job/step\n") == expected
 
 
 def test_memory_of_a_control_group_of_version_1(tmp_path):
-    found = write_system(
-        tmp_path,
-        cgroup="5:cpu:/x\n4:memory:/job\n0::/\n",
-        groups=[
-            (
-                "memory/job", "memory.limit_in_bytes", 2_000_000, "memory.usage_in_bytes", 600_000,
-                "inactive_file 1\ntotal_inactive_file 50000\n",
-            )
-        ],
-    )  # fmt: skip
-    assert found == 1_450_000
+    limit, usage = ("memory.limit_in_bytes", 2_000_000), ("memory.usage_in_bytes", 600_000)
+    write_group(tmp_path, "memory/job", limit, usage, "inactive_file 1\ntotal_inactive_file 50000\n")
+    assert write_system(tmp_path, cgroup="5:cpu:/x\n4:memory:/job\n0::/\n") == 1_450_000
 
 
 def test_tables_after_a_network_leave_no_report_of_leaks():

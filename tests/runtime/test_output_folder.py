@@ -13,11 +13,12 @@ import pytest
 import tiny
 from test_staging import Killed, Steps
 
-from cog.errors import CogError
+from cog.errors import CogError, FailedImagesError
 from cog.runtime import files, output_folder
 from cog.runtime.locks import LockedError, locked
-from cog.runtime.output_folder import FolderClaim, OutputFolder, read_state
+from cog.runtime.output_folder import FAILURE_FILE, FolderClaim, OutputFolder, read_failure, read_state
 from cog.runtime.resume_dir import ResumeFolder
+from cog.runtime.signals import Interrupted
 
 
 class SumFolder(OutputFolder):
@@ -107,6 +108,7 @@ def taken_over_at(patch, name, path, *, done=True):
 def test_from_missing_to_done(tmp_path, caplog):
     caplog.set_level("INFO", logger="cog")
     folder = folder_of(tmp_path / "a" / "out")
+    assert read_state(folder.path, complete=False).state == "missing"
     assert add_up(folder) == 3
     assert json.loads((folder.path / "sum.json").read_text())["sum"] == 6
     assert os.listdir(folder.path) == ["sum.json"]
@@ -207,16 +209,6 @@ def test_work_that_outlived_its_result_is_removed(tmp_path):
     assert os.listdir(tmp_path) == ["sum.json"]
 
 
-def test_failures_are_noted_until_it_is_done(tmp_path):
-    with pytest.raises(CogError), folder_of(tmp_path).claim() as claim, claim.failures_noted():
-        raise CogError("no images")
-    assert read_state(tmp_path, complete=False).failure.message == "no images"
-    files.write_json(tmp_path / "sum.json", {"identity": {"up_to": 3}})
-    with folder_of(tmp_path).claim() as claim:
-        assert claim.is_done()
-    assert os.listdir(tmp_path) == ["sum.json"]
-
-
 def test_a_folder_in_disorder_that_another_process_has(tmp_path):
     (tmp_path / ".partial-abc").mkdir()
     with locked(tmp_path, flag="x"), pytest.raises(LockedError, match="is being written by"):
@@ -227,7 +219,9 @@ def test_a_folder_in_disorder_that_another_process_has(tmp_path):
     assert os.listdir(tmp_path) == ["sum.json"]
 
 
-@pytest.mark.parametrize("where", ["file/out", "file", "new/file_too_long", "loop/out", "dangling/out"])
+@pytest.mark.parametrize(
+    "where", ["file/out", "file", "new/file_too_long", "loop/out", "dangling", "dangling/out"]
+)
 def test_folders_that_cannot_be_made(tmp_path, where):
     (tmp_path / "file").write_text("x")
     (tmp_path / "loop").symlink_to("loop")
@@ -248,18 +242,24 @@ def test_a_look_whether_it_can_be_written_leaves_nothing(tmp_path):
         folder_of(tmp_path / "c").require_writable()  # somebody else can
 
 
+def _publish(claim):
+    with claim.publish() as stage:
+        files.write_json(stage / "sum.json", {})
+
+
 LATE = {
     "saves a state": lambda claim: claim.resume.file("part-9"),
     "creates the folder of states": lambda claim: claim.resume.create(),
     "discards other work": lambda claim: claim.begin({"other": 1}),
     "begins to compute": lambda claim: claim.failures_noted().__enter__(),
+    "publishes": _publish,
 }
 
 
-@pytest.mark.parametrize("what", LATE)
+@pytest.mark.parametrize("step", LATE)
 @pytest.mark.parametrize("ended", [True, False], ids=["done", "at work"])
-def test_who_comes_late_changes_nothing(tmp_path, what, ended):
-    """The one that took over is done, or has begun; the late one is told, whatever it was about to do."""
+def test_a_process_whose_folder_was_taken_over_changes_nothing(tmp_path, step, ended):
+    """The other process is done, or has begun; the late one is told at its next step."""
     with folder_of(tmp_path, overwrite=True).claim() as claim:
         claim.begin()
         claim.resume.file("part-1").write_text("1")
@@ -268,21 +268,11 @@ def test_who_comes_late_changes_nothing(tmp_path, what, ended):
             claim.resume.path.rename(tmp_path / "sum.json")
         (tmp_path / ".failed.json").write_text("{}")
         before = tiny.snapshot(tmp_path)
-        if not (ended and what == "discards other work"):  # then there is none
+        if not (ended and step == "discards other work"):  # then there is none
             with pytest.raises(LockedError, match="taken over by .* on elsewhere"):
-                LATE[what](claim)
+                LATE[step](claim)
         claim.resume.remove()
         assert tiny.snapshot(tmp_path) == before
-    assert tiny.snapshot(tmp_path) == before
-
-
-def test_who_publishes_late_changes_nothing(tmp_path):
-    with pytest.raises(LockedError, match="taken over"), folder_of(tmp_path).claim() as claim:
-        claim.begin()
-        with claim.failures_noted(), claim.publish() as stage:
-            files.write_json(stage / "sum.json", {})
-            take_over(tmp_path)
-            before = {name: text for name, text in tiny.snapshot(tmp_path).items() if ".partial" not in name}
     assert tiny.snapshot(tmp_path) == before
 
 
@@ -316,37 +306,36 @@ def test_killed_at_any_step_and_started_again(tmp_path, every):
 
 
 RECORDED = '{"message": "no images", "when": "2021-10-11", "host": "node7", "job": ""}'
+RESULT, ORIGINAL, FAILED = {"X_Y.pth": ""}, {"final-1/logs.pkl": ""}, {".failed.json": RECORDED}
+UNFINISHED, STAGED, LOCK = {".resume/a": ""}, {".partial-ab/a": ""}, {".lock": "{}"}
 
 
 @pytest.mark.parametrize("held", [True, False])
 @pytest.mark.parametrize(
-    ("entries", "complete", "marked", "state", "trace"),
+    ("entries", "state", "trace"),
     [
-        ({}, False, True, "missing", None),
-        ({"X_Y.pth": ""}, True, True, "done", None),
-        ({".resume/a": ""}, False, True, "interrupted", ".resume"),
-        ({".partial-ab/a": ""}, False, True, "interrupted", ".partial-ab"),
-        ({".lock": "{}"}, False, True, "interrupted", ".lock"),
-        ({".failed.json": RECORDED}, False, True, "failed", None),
-        ({".failed.json": RECORDED, ".resume/a": ""}, False, True, "failed", ".resume"),
-        ({".failed.json": "{", ".resume/a": ""}, False, True, "failed", ".resume"),
-        ({"X_Y.pth": "", ".failed.json": RECORDED}, True, True, "done", None),
-        ({"X_Y.pth": "", ".resume/a": "", ".partial-ab/a": ""}, True, True, "done", ".partial-ab"),
-        ({"final-1/logs.pkl": ""}, True, False, "done", None),
-        ({"final-1/logs.pkl": "", ".failed.json": RECORDED}, True, False, "done", None),
-        ({"final-1/logs.pkl": "", ".lock": "{}"}, True, False, "done", None),
-        (
-            {"final-1/logs.pkl": "", ".failed.json": RECORDED, ".resume/a": ""},
-            True,
-            False,
-            "interrupted",
-            ".resume",
-        ),
-        ({"final-1/logs.pkl": "", ".partial-ab/a": ""}, True, False, "interrupted", ".partial-ab"),
-        ({"final-1/logs.pkl": "", ".resume/a": ""}, True, False, "interrupted", ".resume"),
+        ({}, "missing", None),
+        (RESULT, "done", None),
+        (UNFINISHED, "interrupted", ".resume"),
+        (STAGED, "interrupted", ".partial-ab"),
+        (LOCK, "interrupted", ".lock"),
+        (FAILED, "failed", None),
+        (FAILED | UNFINISHED, "failed", ".resume"),
+        ({".failed.json": "{"} | UNFINISHED, "failed", ".resume"),
+        (RESULT | FAILED, "done", None),
+        (RESULT | UNFINISHED | STAGED, "done", ".partial-ab"),
+        (ORIGINAL, "done", None),
+        (ORIGINAL | FAILED, "done", None),
+        (ORIGINAL | LOCK, "done", None),
+        (ORIGINAL | FAILED | UNFINISHED, "interrupted", ".resume"),
+        (ORIGINAL | STAGED, "interrupted", ".partial-ab"),
+        (ORIGINAL | UNFINISHED, "interrupted", ".resume"),
     ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
 )
-def test_states(tmp_path, monkeypatch, entries, complete, marked, state, trace, held):
+def test_states(tmp_path, monkeypatch, entries, state, trace, held):
+    original = "final-1/logs.pkl" in entries
+    complete = original or "X_Y.pth" in entries
     for name, text in entries.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -355,7 +344,7 @@ def test_states(tmp_path, monkeypatch, entries, complete, marked, state, trace, 
         (tmp_path / ".lock").write_text("{}")
         state, trace = "running", trace or ".lock"
     for names in (None, os.listdir(tmp_path)):
-        status = read_state(tmp_path, names, complete=complete, marked=marked)
+        status = read_state(tmp_path, names, complete=complete, marked=not original)
         assert status.state == state
         assert status.holder == ("somebody" if held else None)
         if state in ("interrupted", "failed"):
@@ -366,10 +355,6 @@ def test_states(tmp_path, monkeypatch, entries, complete, marked, state, trace, 
         assert ("no images" if readable else "cannot be read") in status.failure.message
 
 
-def test_a_folder_that_is_not_there(tmp_path):
-    assert read_state(tmp_path / "absent", complete=False).state == "missing"
-
-
 def test_a_claim_that_fails_gives_the_lock_back(tmp_path, monkeypatch):
     def full(path):
         raise CogError("No space left on device")
@@ -378,3 +363,97 @@ def test_a_claim_that_fails_gives_the_lock_back(tmp_path, monkeypatch):
     with pytest.raises(CogError, match="No space"):
         FolderClaim(folder_of(tmp_path / "out"))
     assert os.listdir(tmp_path) == []
+
+
+# --- what a failed attempt leaves in its output folder
+
+
+@contextlib.contextmanager
+def noted(folder):
+    with folder_of(folder).claim() as claim, claim.failures_noted():
+        yield
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (CogError("bad input"), "bad input"),
+        (FailedImagesError("3 of 4 images"), "3 of 4 images"),
+        (OSError(28, "No space left on device"), "[Errno 28] No space left on device"),
+        (RuntimeError("CUDA\n out of memory"), "CUDA out of memory"),
+        (MemoryError(), "MemoryError"),
+    ],
+)
+def test_failures_are_noted_and_raised(tmp_path, monkeypatch, error, message):
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "12")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+    with pytest.raises(type(error)), noted(tmp_path):
+        raise error
+    failure = read_failure(tmp_path)
+    assert failure is not None
+    assert (failure.message, failure.job) == (message, "12_3")
+    assert failure.host and failure.when.endswith("+00:00")
+
+
+@pytest.mark.parametrize("error", [Interrupted("ended"), LockedError("busy"), KeyboardInterrupt()])
+def test_interruptions_are_no_failures(tmp_path, error):
+    with pytest.raises(type(error)), noted(tmp_path):
+        raise error
+    assert read_failure(tmp_path) is None
+
+
+def test_the_next_attempt_forgets_failures(tmp_path):
+    with pytest.raises(CogError), noted(tmp_path):
+        raise CogError("once")
+    with noted(tmp_path):
+        assert read_failure(tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_result_forgets_failures(tmp_path):
+    with pytest.raises(CogError), noted(tmp_path):
+        raise CogError("no images")
+    files.write_json(tmp_path / "sum.json", {"identity": {"up_to": 3}})
+    with folder_of(tmp_path).claim() as claim:
+        assert claim.is_done()
+    assert os.listdir(tmp_path) == ["sum.json"]
+
+
+def test_error_of_a_full_disk_is_not_hidden(tmp_path, monkeypatch):
+    def fsync(_):
+        raise OSError(28, "No space left on device")
+
+    with folder_of(tmp_path).claim() as claim:
+        monkeypatch.setattr("os.fsync", fsync)
+        with pytest.raises(CogError, match="the first"), claim.failures_noted():
+            raise CogError("the first")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_failures_after_the_lock_was_lost(tmp_path):
+    with pytest.raises(LockedError, match="is gone") as caught, noted(tmp_path):
+        (tmp_path / ".lock").unlink()
+        raise CogError("cannot write")
+    assert str(caught.value.__cause__) == "cannot write"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_folder_has_no_failure(tmp_path):
+    assert read_failure(tmp_path / "missing") is None
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", "null", '{"message": 3, "when": "", "host": "", "job": ""}']
+)
+def test_damaged_notes_of_failures(tmp_path, content):
+    (tmp_path / FAILURE_FILE).write_text(content)
+    assert read_failure(tmp_path) is None
+    with noted(tmp_path):
+        pass
+
+
+def test_notes_of_failures_of_later_versions(tmp_path):
+    data = {"message": "m", "when": "w", "host": "h", "job": "", "more": 1}
+    (tmp_path / FAILURE_FILE).write_text(json.dumps(data))
+    failure = read_failure(tmp_path)
+    assert failure is not None and failure.message == "m"

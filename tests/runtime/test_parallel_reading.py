@@ -1,6 +1,5 @@
 """Reading in threads where files have to be waited for, in processes where it takes long."""
 
-import functools
 import os
 import signal
 import subprocess
@@ -17,35 +16,34 @@ from cog.runtime.parallel_reading import map_waiting
 
 
 def test_threads_read_only_what_has_to_be_waited_for(monkeypatch):
-    threads = []
+    threads: list[int] = []
     monkeypatch.setattr(parallel_reading, "_had_to_wait", False)
+    this = threading.get_ident()
 
-    def read(item, wait):
-        threads.append(threading.get_ident())
-        time.sleep(0.001) if wait(item) else sum(range(2_000))
-        return -item
+    def read_all(items, wait, **options):
+        """Read items, of which some have to be waited for, and note the threads."""
+
+        def read(item):
+            threads.append(threading.get_ident())
+            time.sleep(0.001) if wait(item) else sum(range(2_000))
+            return -item
+
+        threads.clear()
+        assert list(map_waiting(read, items, **options)) == [-item for item in items]
 
     for wait in (lambda item: False, lambda item: item % 2 == 0):
-        assert list(map_waiting(functools.partial(read, wait=wait), range(200), patience=20)) == [
-            *range(0, -200, -1)
-        ]
-        assert set(threads) == {threading.get_ident()}
-    threads.clear()
-    assert list(map_waiting(functools.partial(read, wait=bool), range(100), patience=20)) == [
-        *range(0, -100, -1)
-    ]
-    assert set(threads[:21]) == {threading.get_ident()} and threading.get_ident() not in threads[21:]
+        read_all(range(200), wait, patience=20)
+        assert set(threads) == {this}
+    read_all(range(100), bool, patience=20)
+    assert set(threads[:21]) == {this} and this not in threads[21:]
     assert len(set(threads)) > 4
-    threads.clear()
     # The next call needs less to be convinced, and can be convinced of the contrary.
-    assert list(map_waiting(functools.partial(read, wait=bool), range(1, 50), patience=20)) == [
-        *range(-1, -50, -1)
-    ]
-    assert set(threads[:8]) == {threading.get_ident()} and threading.get_ident() not in threads[8:]
-    at_once = functools.partial(read, wait=lambda item: False)
-    assert len(list(map_waiting(at_once, range(7)))) == 7 and parallel_reading._had_to_wait
+    read_all(range(1, 50), bool, patience=20)
+    assert set(threads[:8]) == {this} and this not in threads[8:]
+    read_all(range(7), lambda item: False)
+    assert parallel_reading._had_to_wait
     for _ in range(5):  # another process may come between a reading and its end
-        list(map_waiting(at_once, range(100)))
+        read_all(range(100), lambda item: False)
     assert not parallel_reading._had_to_wait
 
 
@@ -92,16 +90,15 @@ def test_what_a_process_does_not_give_back_is_read_again(two_processes):
         list(map_waiting(read, range(300), patience=20))
 
 
-def test_no_processes_beside_threads_or_in_a_child(monkeypatch):
+@pytest.mark.parametrize(
+    ("n_threads", "parent", "expected"),
+    [(1, None, 4 if sys.platform == "linux" else 1), (1, "a process", 1), (2, None, 1)],
+)
+def test_no_processes_beside_threads_or_in_a_child(monkeypatch, n_threads, parent, expected):
     monkeypatch.setattr(parallel_reading, "n_processors", lambda: 64)
-    monkeypatch.setattr(threading, "active_count", lambda: 1)
-    assert parallel_reading._n_processes() == (4 if sys.platform == "linux" else 1)
-    monkeypatch.setattr(parallel_reading.multiprocessing, "parent_process", lambda: "a process")
-    assert parallel_reading._n_processes() == 1
-    monkeypatch.undo()
-    monkeypatch.setattr(parallel_reading, "n_processors", lambda: 64)
-    monkeypatch.setattr(threading, "active_count", lambda: 2)
-    assert parallel_reading._n_processes() == 1
+    monkeypatch.setattr(threading, "active_count", lambda: n_threads)
+    monkeypatch.setattr(parallel_reading.multiprocessing, "parent_process", lambda: parent)
+    assert parallel_reading._n_processes() == expected
 
 
 @pytest.mark.parametrize("number", first_quick(1, [signal.SIGKILL, signal.SIGINT]))

@@ -191,11 +191,15 @@ def group_of(size, name="g"):
     return [Rank(number, size, number, name) for number in range(size)]
 
 
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
 @pytest.mark.parametrize("size", first_quick(1, [3, 2, 9]))
 @pytest.mark.parametrize("which", ["inputs", "spoiled"])
-def test_any_number_of_processes_is_one(size, which, request, alone, tmp_path):
+def test_any_number_of_processes_is_one(size, which, request, alone, out):
     root = request.getfixturevalue(which)
-    out = tmp_path / "out"
     members = [
         Member(root, out, rank, "--allow_failures", "4" if which == "spoiled" else "0", sleep=0.02)
         for rank in group_of(size)
@@ -209,35 +213,32 @@ def test_any_number_of_processes_is_one(size, which, request, alone, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("delays", [(0, 0.3, 0), (0, 5, 0)])
-def test_nobody_waits_for_those_who_are_late(inputs, alone, tmp_path, delays):
+def test_nobody_waits_for_those_who_are_late(inputs, alone, out, delays):
     """Helpers that come before the leader, after it, or when everything is over."""
-    out = tmp_path / "out"
     leader, first, second = (Member(inputs, out, rank, sleep=0.01) for rank in group_of(3))
     run_all(second, leader, first, delays=(0, delays[0], min(delays[1], 1.5)))
     assert [leader.error, first.error, second.error] == [None] * 3
     assert extraction.outcome(out) == alone[inputs]
 
 
-def test_missing_processes_are_not_missed(inputs, alone, tmp_path):
-    leader = Member(inputs, tmp_path / "out", Rank(0, 4, 0, "g"))
+def test_missing_processes_are_not_missed(inputs, alone, out):
+    leader = Member(inputs, out, Rank(0, 4, 0, "g"))
     run_all(leader)
     assert leader.error is None
-    assert extraction.outcome(tmp_path / "out") == alone[inputs]
+    assert extraction.outcome(out) == alone[inputs]
 
 
-def test_a_helper_that_fails_is_replaced(inputs, alone, tmp_path):
-    leader, helper = Member(inputs, tmp_path / "out", Rank(0, 2, 0, "g"), sleep=0.05), Member(
-        inputs, tmp_path / "out", Rank(1, 2, 1, "g"), fails_after=8
-    )  # fmt: skip
+def test_a_helper_that_fails_is_replaced(inputs, alone, out):
+    leader = Member(inputs, out, Rank(0, 2, 0, "g"), sleep=0.05)
+    helper = Member(inputs, out, Rank(1, 2, 1, "g"), fails_after=8)
     run_all(leader, helper)
     assert leader.error is None and "no more memory" in str(helper.error)
     assert helper.rows == 8
-    assert extraction.outcome(tmp_path / "out") == alone[inputs]
+    assert extraction.outcome(out) == alone[inputs]
 
 
 @pytest.mark.slow
-def test_a_leader_that_fails_ends_the_others_and_another_number_goes_on(inputs, alone, tmp_path):
-    out = tmp_path / "out"
+def test_a_leader_that_fails_ends_the_others_and_another_number_goes_on(inputs, alone, out):
     members = [
         Member(inputs, out, rank, sleep=0.05, fails_after=4 if rank.leads else None) for rank in group_of(3)
     ]
@@ -255,9 +256,8 @@ def test_a_leader_that_fails_ends_the_others_and_another_number_goes_on(inputs, 
     assert extraction.outcome(out) == alone[inputs]
 
 
-def test_a_leader_that_dies_interrupts_the_others(inputs, alone, tmp_path):
+def test_a_leader_that_dies_interrupts_the_others(inputs, alone, out):
     """Nothing but a stale lock is left of it."""
-    out = tmp_path / "out"
     helper = Member(inputs, out, Rank(1, 2, 1, "g"), sleep=0.1)
     with locks.locked(out, flag="--output_dir") as lock:
         leader = Member(inputs, out, Rank(0, 2, 0, "g"))
@@ -273,37 +273,36 @@ def test_a_leader_that_dies_interrupts_the_others(inputs, alone, tmp_path):
     assert extraction.outcome(out) == alone[inputs]
 
 
-def test_failed_images_end_only_rank_0_with_an_error(spoiled, tmp_path):
-    members = [Member(spoiled, tmp_path / "out", rank, sleep=0.02) for rank in group_of(3)]
+def test_failed_images_end_only_rank_0_with_an_error(spoiled, out):
+    members = [Member(spoiled, out, rank, sleep=0.02) for rank in group_of(3)]
     run_all(*members)
     assert isinstance(members[0].error, FailedImagesError)
     assert [member.error for member in members[1:]] == [None, None]
 
 
 @pytest.mark.slow
-def test_members_must_want_the_same(inputs, tmp_path):
-    leader = Member(inputs, tmp_path / "out", Rank(0, 2, 0, "g"), sleep=0.05)
-    helper = Member(inputs, tmp_path / "out", Rank(1, 2, 1, "g"), "FT_EXTRACT.PRECISION", "bf16")
+@pytest.mark.parametrize(
+    ("group", "flags", "kind", "message"),
+    [
+        ("g", ["FT_EXTRACT.PRECISION", "bf16"], CogError, "other input than rank 0: precision: fp32 -> bf16"),
+        ("other", [], locks.LockedError, "is being written by"),
+    ],
+    ids=["other input", "another start"],
+)
+def test_helpers_that_do_not_belong_to_the_leader_leave(inputs, out, group, flags, kind, message):
+    leader = Member(inputs, out, Rank(0, 2, 0, "g"), sleep=0.15)
+    helper = Member(inputs, out, Rank(1, 2, 1, group), *flags)
     run_all(leader, helper)
     assert leader.error is None
-    assert "other input than rank 0: precision: fp32 -> bf16" in str(helper.error)
+    assert isinstance(helper.error, kind) and message in str(helper.error)
 
 
-@pytest.mark.slow
-def test_helpers_of_another_start_leave(inputs, tmp_path):
-    leader = Member(inputs, tmp_path / "out", Rank(0, 2, 0, "g"), sleep=0.15)
-    stranger = Member(inputs, tmp_path / "out", Rank(1, 2, 1, "other"))
-    run_all(leader, stranger)
-    assert leader.error is None
-    assert isinstance(stranger.error, locks.LockedError)
-
-
-def test_a_leader_that_never_comes(inputs, tmp_path, monkeypatch):
+def test_a_leader_that_never_comes(inputs, out, monkeypatch):
     monkeypatch.setattr(sharing, "LEADER_SECONDS", 0.2)
-    helper = Member(inputs, tmp_path / "out", Rank(1, 2, 1, "g"))
+    helper = Member(inputs, out, Rank(1, 2, 1, "g"))
     run_all(helper)
     assert "rank 0 has not begun" in str(helper.error) and "COG_RANKS=0" in str(helper.error)
-    assert not (tmp_path / "out").exists()
+    assert not out.exists()
 
 
 # --- real processes
@@ -328,12 +327,9 @@ def children(pid):
     return found
 
 
-@pytest.mark.parametrize(
-    "victim", [1, pytest.param(0, marks=pytest.mark.slow), pytest.param("all", marks=pytest.mark.slow)]
-)
 @pytest.mark.slow
-def test_a_process_that_is_killed(spoiled, alone, tmp_path, python, warm_python, repository, victim):
-    out = tmp_path / "out"
+@pytest.mark.parametrize("victim", [1, 0, "all"])
+def test_a_process_that_is_killed(spoiled, alone, out, python, warm_python, repository, victim):
     arguments = extraction.arguments(spoiled, out, "--allow_failures", "4")
     process = launched(warm_python if victim == "all" else python, repository, 2, arguments, sleep="0.3")
     try:
@@ -358,42 +354,41 @@ def test_a_process_that_is_killed(spoiled, alone, tmp_path, python, warm_python,
 
 
 @pytest.mark.slow
-def test_one_voice_for_wrong_input(inputs, tmp_path, python, repository):
+def test_one_voice_for_wrong_input(inputs, out, python, repository):
     for more, says in (
         (["--split", "x"], "invalid choice"),
         (["--images_root", "/absent"], "/absent does not exist"),
     ):
-        process = launched(python, repository, 3, extraction.arguments(inputs, tmp_path / "out", *more))
+        process = launched(python, repository, 3, extraction.arguments(inputs, out, *more))
         _, error = process.communicate(timeout=90)
         assert process.returncode == 2
         assert len(error.splitlines()) == 1 and says in error, error
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [2, 3])
-def test_torchrun(inputs, alone, tmp_path, warm_python, repository, n):
+def test_torchrun(inputs, alone, out, warm_python, repository):
     process = subprocess.run(
-        [warm_python, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={n}",
-         str(repository / "extract_features.py"), *extraction.arguments(inputs, tmp_path / "out")],
+        [warm_python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=3",
+         str(repository / "extract_features.py"), *extraction.arguments(inputs, out)],
         capture_output=True, text=True, env=environment("0.1"), timeout=180, check=False,
     )  # fmt: skip
     assert process.returncode == 0, process.stderr
     assert "rank 1: placed_net on birds test" in process.stderr
-    assert extraction.outcome(tmp_path / "out") == alone[inputs]
+    assert extraction.outcome(out) == alone[inputs]
 
 
 @pytest.mark.slow
-def test_srun_variables(inputs, alone, tmp_path, warm_python, repository):
+def test_srun_variables(inputs, alone, out, warm_python, repository):
     processes = [
         subprocess.Popen(
-            [warm_python, str(repository / "extract_features.py"), *extraction.arguments(inputs, tmp_path / "out")],
+            [warm_python, str(repository / "extract_features.py"), *extraction.arguments(inputs, out)],
             stderr=subprocess.PIPE, text=True, env=environment("0.2") | SRUN | {"SLURM_PROCID": str(number)},
         )
         for number in range(4)
     ]  # fmt: skip
     errors = [process.communicate(timeout=180)[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * 4, errors
-    assert extraction.outcome(tmp_path / "out") == alone[inputs]
+    assert extraction.outcome(out) == alone[inputs]
 
 
 SCRIPT = r"""

@@ -16,29 +16,35 @@ from cog.errors import CogError
 from cog.runtime import atomic_dir, files
 
 
-def fill(stage, **contents):
+def write_all(folder, contents):
+    """Write files, by their path below the folder."""
     for name, text in contents.items():
-        files.write_text(stage / name.replace("_dot_", "."), text)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
 
 
 def texts(folder):
-    return {path.name: path.read_text() for path in folder.iterdir() if path.is_file()}
+    """Return the texts of the files of a folder, by their path below it; those of stages are left out."""
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file() and ".partial-" not in str(path)
+    }
 
 
 def test_nothing_is_visible_before_the_end(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     with atomic_dir.staged(out, markers=("done",)) as stage:
-        fill(stage, data="1", done="2")
+        write_all(stage, {"data": "1", "done": "2"})
         assert [name for name in os.listdir(out) if not name.startswith(".")] == []
         assert stage.parent == out  # same file system: publication is a rename
     assert texts(out) == {"data": "1", "done": "2"}
     assert sorted(os.listdir(out)) == ["data", "done"]
 
 
-@pytest.fixture
-def record_moves(monkeypatch):
-    """Record the names that publication takes away and puts in place, in order."""
+def test_markers_go_first_and_come_last(tmp_path, monkeypatch):
+    (tmp_path / "old").write_text("0")
     moves = []
     replace, remove = os.replace, atomic_dir._remove
 
@@ -50,23 +56,10 @@ def record_moves(monkeypatch):
         moves.append(f"-{path.name}")
         remove(path, stage)
 
-    @contextlib.contextmanager
-    def recording():
+    with atomic_dir.staged(tmp_path, markers=("a_features", "m_metadata"), replaces=["old"]) as stage:
+        write_all(stage, {"zebra": "1", "m_metadata": "2", "a_features": "3", "b": "4"})
         monkeypatch.setattr(atomic_dir.os, "replace", recording_replace)
         monkeypatch.setattr(atomic_dir, "_remove", recording_remove)
-        yield moves
-        monkeypatch.undo()
-
-    return recording
-
-
-def test_markers_go_first_and_come_last(tmp_path, record_moves):
-    (tmp_path / "old").write_text("0")
-    with atomic_dir.staged(tmp_path, markers=("a_features", "m_metadata"), replaces=["old"]) as stage:
-        fill(stage, zebra="1", m_metadata="2", a_features="3", b="4")
-        stack = contextlib.ExitStack()
-        moves = stack.enter_context(record_moves())
-    stack.close()
     assert moves == ["-a_features", "-m_metadata", "-old", "+b", "+zebra", "+m_metadata", "+a_features"]
     assert sorted(os.listdir(tmp_path)) == ["a_features", "b", "m_metadata", "zebra"]
 
@@ -100,20 +93,6 @@ OLD = {"data": "old", "more": "old", "done": "old", "final-1/logs": "old"}
 NEW = {"data": "new", "done": "new", "final-2/logs": "new", "final-2/model": "new", "mine": "untouched"}
 
 
-def write_all(folder, contents):
-    for name, text in contents.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-
-
-def all_texts(folder):
-    return {
-        str(path.relative_to(folder)): path.read_text()
-        for path in folder.rglob("*")
-        if path.is_file() and ".partial-" not in str(path)
-    }
-
-
 def replace_result(folder):
     with atomic_dir.staged(folder, markers=("done",), replaces=["data", "done", "final-1", "more"]) as stage:
         write_all(stage, {name: text for name, text in NEW.items() if name != "mine"})
@@ -131,12 +110,12 @@ def test_a_publication_killed_at_any_step_is_finished_or_undone(tmp_path, monkey
             steps = Steps(patch, last)
             with contextlib.suppress(Killed):
                 replace_result(out)
-        found = all_texts(out)
+        found = texts(out)
         if "done" in found:  # what a reader takes for complete is one of the two
             assert found in (before, NEW)
         atomic_dir.recover(out)
-        assert all_texts(out) in (before, NEW)
-        seen.append("new" if all_texts(out) == NEW else "old")
+        assert texts(out) in (before, NEW)
+        seen.append("new" if texts(out) == NEW else "old")
         assert not [path for path in out.rglob("*") if ".partial-" in path.name]
         if not steps.dead:
             break
@@ -159,7 +138,7 @@ def test_a_repetition_killed_as_well(tmp_path, monkeypatch, first):
                 with contextlib.suppress(Killed):
                     work(out)
         atomic_dir.recover(out)
-        assert all_texts(out) in (OLD, {k: v for k, v in NEW.items() if k != "mine"})
+        assert texts(out) in (OLD, {k: v for k, v in NEW.items() if k != "mine"})
         assert not list(out.glob(".partial-*"))
 
 
@@ -177,7 +156,7 @@ def test_a_publication_that_fails_is_finished_by_the_next_start(tmp_path, monkey
 
     def publish():
         with atomic_dir.staged(tmp_path, markers=("done",)) as stage:
-            fill(stage, data="new", more="new", done="new")
+            write_all(stage, {"data": "new", "more": "new", "done": "new"})
             monkeypatch.setattr(atomic_dir.os, "replace", failing)
 
     if failing_move < 3:
@@ -193,14 +172,14 @@ def test_a_publication_that_fails_is_finished_by_the_next_start(tmp_path, monkey
 
 
 @pytest.mark.parametrize(
-    "note", ["", '{"entries": ["da', "[]", '{"entries": ["../x"], "markers": [], "replaces": []}']
+    "note", ["", '{"entries": ["da', "[]", '{"entries": ["../data"], "markers": [], "replaces": []}']
 )
 def test_a_stage_without_a_whole_note_is_removed(tmp_path, note):
     write_all(tmp_path, {"data": "old", ".partial-abc/data": "new", ".partial-abc/.publish": note})
     (tmp_path / ".partial-def").mkdir()
     assert atomic_dir.needs_recovery(tmp_path)
     atomic_dir.recover(tmp_path)
-    assert all_texts(tmp_path) == {"data": "old"}
+    assert texts(tmp_path) == {"data": "old"}
     assert not atomic_dir.needs_recovery(tmp_path)
     assert not atomic_dir.needs_recovery(tmp_path / "absent")
 
@@ -214,26 +193,17 @@ def test_temporary_files_of_the_dead_are_removed(tmp_path):
     assert sorted(os.listdir(tmp_path)) == sorted(kept)
 
 
+@pytest.mark.parametrize("old", [{"data": "old", "done": "old"}, {}])
 @pytest.mark.parametrize("error", [CogError("bad"), RuntimeError("bug"), KeyboardInterrupt(), SystemExit(1)])
-def test_exceptions_leave_the_folder_as_it_was(tmp_path, error):
+def test_exceptions_leave_the_folder_as_it_was(tmp_path, error, old):
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "data").write_text("old")
-    (tmp_path / "out" / "done").write_text("old")
+    write_all(tmp_path / "out", old)
     before = tiny.snapshot(tmp_path)
     with pytest.raises(type(error)):
         with atomic_dir.staged(tmp_path / "out", markers=("done",), replaces=["data"]) as stage:
-            fill(stage, data="new", done="new")
+            write_all(stage, {"data": "new", "done": "new"})
             raise error
     assert tiny.snapshot(tmp_path) == before
-
-
-def test_an_empty_folder_of_the_user_survives_a_failure(tmp_path):
-    out = tmp_path / "mine"
-    out.mkdir()
-    with pytest.raises(CogError):
-        with atomic_dir.staged(out, markers=("done",)):
-            raise CogError("no")
-    assert out.is_dir()
 
 
 def test_folders_are_deleted_only_when_named(tmp_path):
@@ -245,14 +215,14 @@ def test_folders_are_deleted_only_when_named(tmp_path):
         before = tiny.snapshot(out)
         with pytest.raises(CogError, match=f"{name} is a folder"):
             with atomic_dir.staged(out, markers=("done",)) as stage:
-                fill(stage, data="1", done="2")
+                write_all(stage, {"data": "1", "done": "2"})
         assert tiny.snapshot(out) == before
     old = tmp_path / "old"
     (old / "final").mkdir(parents=True)
     (old / "final" / "logs.pkl").write_text("old")
     with atomic_dir.staged(old, markers=("done",), replaces=["final"]) as stage:
         (stage / "final").mkdir()
-        fill(stage, done="2")
+        write_all(stage, {"done": "2"})
     assert sorted(os.listdir(old)) == ["done", "final"]
     assert os.listdir(old / "final") == []
 
@@ -266,7 +236,7 @@ def test_links_are_replaced_not_followed(tmp_path):
     (out / "old").symlink_to(tmp_path / "precious")
     (out / "done").symlink_to(tmp_path / "precious" / "file")
     with atomic_dir.staged(out, markers=("done",), replaces=["old"]) as stage:
-        fill(stage, data="1", done="2")
+        write_all(stage, {"data": "1", "done": "2"})
     assert texts(out) == {"data": "1", "done": "2"}
     assert (tmp_path / "precious" / "file").read_text() == "keep"
 
@@ -276,7 +246,7 @@ def test_permissions_are_those_of_ordinary_files(tmp_path):
     try:
         (tmp_path / "out").mkdir()
         with atomic_dir.staged(tmp_path / "out", markers=("done",)) as stage:
-            fill(stage, done="1")
+            write_all(stage, {"done": "1"})
         files.write_text(tmp_path / "alone", "1")
     finally:
         os.umask(previous)
@@ -290,20 +260,17 @@ def test_permissions_are_those_of_ordinary_files(tmp_path):
 
 def start(python, repository, code, *arguments):
     return subprocess.Popen(
-        [python, "-c", code, *map(str, arguments)],
-        cwd=repository,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        [python, "-c", code, *map(str, arguments)], cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True,
-    )
+    )  # fmt: skip
 
 
 KILLED = """
 import os, sys, time
-from cog.runtime import files; from cog.runtime import atomic_dir as staging
+from cog.runtime import atomic_dir, files
 out = sys.argv[1]
 os.makedirs(out, exist_ok=True)
-with staging.staged(out, markers=("done",)) as stage:
+with atomic_dir.staged(out, markers=("done",)) as stage:
     files.write_text(stage / "done", "new")
     with files.atomic_write(stage / "data") as handle:
         handle.write(b"n" * 100000)
@@ -325,27 +292,28 @@ def test_a_killed_process_leaves_the_old_result(tmp_path, python, repository, nu
     assert texts(tmp_path) == {"data": "old", "done": "old"}
     # the same command again succeeds and is not confused by what was left
     with atomic_dir.staged(tmp_path, markers=("done",)) as stage:
-        fill(stage, data="new", done="new")
+        write_all(stage, {"data": "new", "done": "new"})
     assert texts(tmp_path) == {"data": "new", "done": "new"}
 
 
 SAVES_FEATURES = """
 import resource, sys, torch
-from cog.runtime import cli; from cog.features import feature_files as features
+from cog.features import feature_files
+from cog.runtime import cli
 def main(argv):
     resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
-    data = features.FeatureSet(torch.zeros(1000, 100), torch.zeros(1000, dtype=torch.int64), "x")
-    features.save(data, sys.argv[1])
+    data = feature_files.FeatureSet(torch.zeros(1000, 100), torch.zeros(1000, dtype=torch.int64), "x")
+    feature_files.save(data, sys.argv[1])
 cli.run(main)
 """
 
 LOGS = """
 import logging, resource, sys
 from pathlib import Path
-from cog.runtime import cli; from cog.runtime import files; from cog.runtime import provenance as record
+from cog.runtime import cli, files, provenance
 def main(argv):
     resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
-    with record.log_file(Path(sys.argv[1])):
+    with provenance.log_file(Path(sys.argv[1])):
         for _ in range(1000):
             logging.getLogger("cog").debug("x" * 100)
             logging.getLogger("cog.other").info("y" * 100)
@@ -459,8 +427,8 @@ def test_ensure_writable_dir(tmp_path):
 def test_two_runs_into_one_folder(tmp_path):
     """Both end well, and the folder is one of the two results, not a mixture that lacks files."""
     with atomic_dir.staged(tmp_path, markers=("done",)) as first:
-        fill(first, done="1", data="1")
+        write_all(first, {"done": "1", "data": "1"})
         with atomic_dir.staged(tmp_path, markers=("done",)) as second:
-            fill(second, done="2", data="2")
+            write_all(second, {"done": "2", "data": "2"})
         time.sleep(0.01)
     assert texts(tmp_path) == {"done": "1", "data": "1"}

@@ -88,12 +88,11 @@ def test_status_says_deleted(study, capsys):
     delete.delete_features(study, units.survey(study))
     text = status.draw(study, units.survey(study))
     assert "features: 2 done, 6 features deleted of 8 (100 %)" in text
-    root = [
-        "--models_root_dir", str(study.root), "--seeds", "1", "2", "--shots", "0", "8", "--format", "json",
-    ]  # fmt: skip
-    root += ["--datasets", "in1k", "cog_l1"]
     capsys.readouterr()
-    status_command.main(root)
+    status_command.main([
+        "--models_root_dir", str(study.root), "--datasets", "in1k", "cog_l1", "--seeds", "1", "2",
+        "--shots", "0", "8", "--format", "json",
+    ])  # fmt: skip
     states = [unit["state"] for unit in json.loads(capsys.readouterr().out) if unit["kind"] == "features"]
     assert sorted(states) == ["deleted"] * 6 + ["done"] * 2
 

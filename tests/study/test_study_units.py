@@ -43,6 +43,21 @@ def finish(folder) -> None:
     (folder / "results.json").write_text('{"status": "complete"}')
 
 
+def fail(folder, message: str) -> None:
+    """Leave a failed run."""
+    folder.mkdir(parents=True)
+    with pytest.raises(CogError), RunFolder(folder).claim() as claim, claim.failures_noted():
+        raise CogError(message)
+
+
+def flags(root, models="a_net", datasets="in1k", seeds="1", shots="0") -> list[str]:
+    """Return flags of status.py; each value is a text of words."""
+    return [
+        "--models_root_dir", str(root), "--models", *models.split(), "--datasets", *datasets.split(),
+        "--seeds", *seeds.split(), "--shots", *shots.split(),
+    ]  # fmt: skip
+
+
 def run_of(seed: int, n_shot: int = 0, model: str = "a_net", dataset: str = "in1k") -> units.TrainingUnit:
     return units.TrainingUnit(model, dataset, "logreg", n_shot, seed)
 
@@ -62,19 +77,21 @@ def test_enumeration_of_the_whole_benchmark(root):
 
 
 def test_states(root):
-    study = small_study(root)
+    study = small_study(root, n_shots=(0, 8, 4))
     finish(run_of(1).folder(root))
+    abandoned = run_of(1, 4).folder(root)
+    abandoned.mkdir(parents=True)
+    (abandoned / ".lock").write_text("{}")
+    os.utime(abandoned / ".lock", (1, 1))
     for unit, entry in ((run_of(2), ".resume"), (run_of(1, 8), ".partial-x"), (run_of(2, 8), "program.log")):
         (unit.folder(root) / entry).mkdir(parents=True)
-    failing = run_of(1, dataset="cog_l1").folder(root)
-    failing.mkdir(parents=True)
-    with pytest.raises(CogError), RunFolder(failing).claim() as claim, claim.failures_noted():
-        raise CogError("no   memory\nleft")
+    fail(run_of(1, dataset="cog_l1").folder(root), "no   memory\nleft")
     (root / "b/net/in1k/features_test/X_Y.incomplete.pth").touch()
     with locks.locked(run_of(2, dataset="cog_l1").folder(root), flag="--output_dir"):
         found = units.survey(study)
     assert found[run_of(1)] == units.Status(units.DONE)
-    assert found[run_of(2)].state == found[run_of(1, 8)].state == units.INTERRUPTED
+    for unit in (run_of(2), run_of(1, 8), run_of(1, 4)):
+        assert found[unit].state == units.INTERRUPTED
     assert found[run_of(2, 8)].state == units.MISSING
     assert found[run_of(1, dataset="cog_l1")].state == units.FAILED
     assert found[run_of(1, dataset="cog_l1")].detail.startswith("no memory left (")
@@ -93,16 +110,10 @@ FAILURE = '{"message": "out of memory", "when": "2021", "host": "node7", "job": 
 @pytest.mark.parametrize(
     "traces",
     [
-        (),
-        (".resume",),
-        (".partial-x",),
-        (".failed.json",),
-        (".lock",),
-        (".resume", ".failed.json"),
-        (".damaged",),
+        (), (".resume",), (".partial-x",), (".failed.json",), (".lock",), (".resume", ".failed.json"), (".damaged",),
     ],
     ids=" ".join,
-)
+)  # fmt: skip
 def test_status_and_tables_agree(root, result, traces):
     """Whether a run counts as done, and why not, is the same for both, whatever lies in its folder."""
     folder = run_of(1).folder(root)
@@ -141,16 +152,6 @@ def test_results_of_a_part_say_once_what_is_not_there(root, tmp_path, caplog, ca
     assert shown.count("14 of 16 classifier runs are missing") == 1
 
 
-def test_lock_of_a_dead_process_is_an_interruption(root, python):
-    folder = run_of(1).folder(root)
-    folder.mkdir(parents=True)
-    code = (
-        "import os, sys; from cog.runtime import locks\nwith locks.locked(sys.argv[1], flag='-'): os._exit(9)"
-    )
-    subprocess.run([python, "-c", code, str(folder)], check=False)
-    assert units.survey(small_study(root))[run_of(1)].state == units.INTERRUPTED
-
-
 def test_runs_of_the_original_toolkit(root):
     """Its code spelled folders otherwise; such a run is done, and told apart."""
     base = root / "a/net/in1k"
@@ -162,6 +163,8 @@ def test_runs_of_the_original_toolkit(root):
     assert found[run_of(2, 8)] == units.Status(units.DONE)
     (run_of(1, 8).folder(root) / ".resume").mkdir(parents=True)  # begun here as well
     assert units.survey(small_study(root))[run_of(1, 8)].state == units.DONE
+    with locks.locked(run_of(1, 8).folder(root), flag="--output_dir"):  # at work here
+        assert units.survey(small_study(root))[run_of(1, 8)].state == units.RUNNING
 
 
 def test_other_evaluations_are_not_mixed(root):
@@ -198,15 +201,9 @@ def test_names_and_patterns(root):
 
 def test_table(root, capsys):
     finish(run_of(1).folder(root))
-    failing = run_of(2, dataset="cog_l1").folder(root)
-    failing.mkdir(parents=True)
-    with pytest.raises(CogError), RunFolder(failing).claim() as claim, claim.failures_noted():
-        raise CogError("disk full")
-    arguments = [
-        "--models_root_dir", str(root), "--datasets", "in1k", "cog_l1", "--seeds", "1", "2", "--shots", "0", "8",
-    ]  # fmt: skip
+    fail(run_of(2, dataset="cog_l1").folder(root), "disk full")
     with locks.locked(run_of(2).folder(root), flag="--output_dir"):
-        assert status.main(arguments) == 0
+        assert status.main(flags(root, "*", "in1k cog_l1", "1 2", "0 8")) == 0
         text = capsys.readouterr().out
     lines = [line.split("  ") for line in text.splitlines()]
     row = {words[0]: [word.strip() for word in words[1:] if word.strip()] for words in lines if words}
@@ -221,8 +218,7 @@ def test_table(root, capsys):
 
 def test_flat_formats(root, capsys):
     finish(run_of(1).folder(root))
-    arguments = ["--models_root_dir", str(root), "--models", "a_net", "--datasets", "in1k", "--splits", "test",
-                 "--seeds", "1", "--shots", "0"]  # fmt: skip
+    arguments = [*flags(root), "--splits", "test"]
     assert status.main([*arguments, "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [(row["kind"], row["split"], row["seed"], row["state"]) for row in rows] == [
@@ -238,12 +234,10 @@ def test_flat_formats(root, capsys):
 
 def test_variants_have_folders_of_their_own(root, capsys):
     finish(root / "a/net/in1k/eval_logreg_pca4/seed-1")
-    arguments = ["--models_root_dir", str(root), "--models", "a_net", "--datasets", "in1k", "--seeds", "1",
-                 "--shots", "0", "--format", "json"]  # fmt: skip
-    assert status.main([*arguments, "CLF.PCA_DIM", "4"]) == 0
+    assert status.main([*flags(root), "--format", "json", "CLF.PCA_DIM", "4"]) == 0
     assert json.loads(capsys.readouterr().out)[-1]["state"] == "done"
     with pytest.raises(CogError, match="EVAL.SEED is for a single run; give --seeds for a study"):
-        status.main([*arguments, "EVAL.SEED", "4"])
+        status.main([*flags(root), "EVAL.SEED", "4"])
 
 
 @pytest.mark.slow
