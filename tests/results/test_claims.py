@@ -231,7 +231,7 @@ def test_cases_that_are_not_told_decide_no_statement():
         cases += [Case("", 0.1, True, 0.2)] * n_untold
         return claims._judge(claims.CLAIMS[0], cases).verdict
 
-    assert [verdict(5, 0, 0), verdict(5, 1, 0), verdict(1, 5, 0)] == [HOLDS, EXCEPTIONS, FAILS]
+    assert [verdict(5, 0, 0), verdict(5, 5, 0), verdict(5, 6, 0)] == [HOLDS, EXCEPTIONS, FAILS]
     assert [verdict(5, 0, 1), verdict(5, 1, 1), verdict(0, 5, 4)] == [OPEN, EXCEPTIONS, FAILS]
     assert [verdict(2, 1, 3), verdict(0, 0, 3)] == [OPEN, OPEN]
 

@@ -82,6 +82,8 @@ def test_verdicts_are_after_holms_correction():
         2
     ].reading == "not told apart"
     assert [item.p_holm for item in judged] == uncertainty.holm([item.p for item in items])
+    almost, told = (dataclasses.replace(judged[0], p_holm=p) for p in (0.05, 0.0499))
+    assert (almost.sign, told.sign) == (0, 1)
     (alone,) = judge(items[1:2])
     assert alone.reading == "higher"
     many = judge([items[1], *(elsewhere_than(items[2], f"data{i}") for i in range(10**4))])
