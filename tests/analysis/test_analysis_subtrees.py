@@ -119,13 +119,9 @@ def toy_wordnet(monkeypatch):
     mammal, plant = "n01861778", "n00017222"
     first, second = LEVEL["cog_l1"], LEVEL["cog_l2"]
     roots = {wnid for ids in subtrees.SUBTREES.values() for wnid in ids}
-    above = {
-        **{wnid: [mammal] for wnid in first},
-        second[0]: [plant],
-        second[1]: [mammal, "n00021265"],
-        second[2]: [],
-    }
-    above["n00021265"] = [plant]  # food is deeper here than mammals
+    food = "n00021265"  # deeper here than mammals
+    above = {wnid: [mammal] for wnid in first}
+    above |= {second[0]: [plant], second[1]: [mammal, food], second[2]: [], food: [plant]}
     wnids = sorted({*roots, *above})
     graph = NounGraph(
         wnids=wnids,
@@ -140,10 +136,8 @@ def test_accuracies_and_correlations_of_a_study(levels, toy_wordnet, capsys):  #
     root, table_, hits = levels
     for dataset, wnids in LEVEL.items():
         write_features(root, dataset, "train", wnids, n=4)
-    analyze(
-        root, "--analysis", "subtrees", "--levels_csv", str(table_), "--n_resamples", "20",
-        "--datasets", "cog_l1", "cog_l2", "cog_levels",
-    )  # fmt: skip
+    flags = f"--levels_csv {table_} --n_resamples 20 --datasets cog_l1 cog_l2 cog_levels"
+    analyze(root, "--analysis subtrees", flags)
     found = read(root, "cog_levels", "subtrees")
     one, two = (10 * np.mean(hits[dataset], axis=0) for dataset in LEVEL)
     expected = {"mammals": one.mean(), "plants": two[0], "food": two[1], "rest": two[2]}
@@ -184,17 +178,7 @@ def test_without_similarities_or_training_features(levels, toy_wordnet, caplog):
     root, table_, _ = levels
     analyze(root, "--analysis", "subtrees", "--dataset", "cog_l1")
     assert not any("spearman" in key for key in read(root, "cog_l1", "subtrees").values)
-    analyze(
-        root,
-        "--analysis",
-        "subtrees",
-        "--levels_csv",
-        str(table_),
-        "--n_resamples",
-        "0",
-        "--dataset",
-        "cog_l2",
-    )
+    analyze(root, f"--analysis subtrees --levels_csv {table_} --n_resamples 0 --dataset cog_l2")
     found = read(root, "cog_l2", "subtrees")
     assert found.values["spearman_given_subtree_and_images"] is None
     assert "not corrected for the number of training images" in caplog.text
