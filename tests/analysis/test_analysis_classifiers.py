@@ -14,7 +14,18 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from result_folders import make_logs, write_classifier
+from analyzed_models import (
+    DIM,
+    LEVEL,
+    analyze,
+    predictions_with,
+    read,
+    table,
+    write_features,
+    write_levels_csv,
+    write_run,
+)
+from result_folders import make_logs
 
 from cog import analysis, constants
 from cog.analysis import accuracy_vs_similarity, concepts, confidences, model_comparison, saved_runs
@@ -26,80 +37,13 @@ from cog.results.concept_counts import ConceptCounts
 
 del analysis
 
-DIM = 6
 SEEN = ("n02084071", "n02121620", "n02374451", "n04037443")
-LEVEL = {
-    "cog_l1": ("n02085620", "n02085782", "n02085936"),
-    "cog_l2": ("n03000134", "n03000247", "n03000684"),
-}
-
-
-def write_features(models: Path, dataset: str, split: str, wnids, *, n=5, model="my/net", seed=0, order=None):
-    """Features, labels and image list of ``n`` images per concept; returns X and Y."""
-    folder = models / model / dataset / f"features_{split}"
-    x = torch.randn(n * len(wnids), DIM, generator=torch.Generator().manual_seed(seed))
-    y = torch.arange(len(wnids)).repeat_interleave(n)
-    tiny.write_features(folder, x, y, name=f"my_net_{dataset}_{split}")
-    paths = [f"{wnid}/{wnid}_{k}.JPEG" for wnid in wnids for k in range(n)]
-    (folder / "image_paths.txt").write_text("".join(f"{path}\n" for path in order or paths))
-    return x, y
-
-
-def write_run(
-    models: Path,
-    dataset: str,
-    *,
-    seed: int,
-    n_classes: int,
-    predicted=None,
-    labels=None,
-    model="my/net",
-    folder="eval_logreg",
-    scale=3.0,
-    record=None,
-    state=None,
-):
-    """A complete run with random weights; ``predicted`` classes of the test images."""
-    rng = torch.Generator().manual_seed(seed)
-    weight = scale * torch.randn(n_classes, DIM, generator=rng)
-    bias = torch.randn(n_classes, generator=rng)
-    if predicted is not None:
-        predicted, labels = np.asarray(predicted), np.asarray(labels)
-    write_classifier(
-        models / model / dataset / folder / f"seed-{seed}", state or {"weight": weight, "bias": bias}, seed=seed,
-        predicted=predicted, labels=labels, record=record,
-    )  # fmt: skip
-    return weight, bias
 
 
 @pytest.fixture(autouse=True)
 def _no_wordnet(monkeypatch, tmp_path):
     """Reading WordNet takes longer than everything else here; ids stand for names."""
     monkeypatch.setenv("COG_WORDNET_DIR", str(tmp_path / "no_wordnet"))
-
-
-@pytest.fixture
-def models(tmp_path) -> Path:
-    root = tmp_path / "models"
-    root.mkdir()
-    return root
-
-
-def analyze(models: Path, *flags: str) -> None:
-    """Run analyze_features.py for my_net; flags are split into words."""
-    common = ["--models_root_dir", str(models), "--model", "my_net", "--device", "cpu"]
-    assert analyze_features.main([*common, *(word for flag in flags for word in flag.split())]) == 0
-
-
-def read(models: Path, dataset: str, name: str) -> analysis_records.AnalysisRecord:
-    found = analysis_records.read(models / "my/net" / dataset / f"analysis_{name}")
-    assert isinstance(found, analysis_records.AnalysisRecord), found
-    return found
-
-
-def table(models: Path, dataset: str, name: str, file: str) -> list[dict[str, str]]:
-    path = models / "my/net" / dataset / f"analysis_{name}" / file
-    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
 # --- cross-application
@@ -451,42 +395,6 @@ def test_tables_of_similarities_that_cannot_be_read(tmp_path, content, words):
 # --- distance
 
 
-def write_levels_csv(path: Path, similarities: dict[str, float]) -> Path:
-    level_of = {wnid: level[-1] for level, wnids in LEVEL.items() for wnid in wnids}
-    lines = [
-        f"{k},{w},a b,{s!r},n02084071,dog,L{level_of[w]},9" for k, (w, s) in enumerate(similarities.items())
-    ]
-    path.write_text(
-        "rank,wnid,names,similarity,nearest_seen,nearest_seen_names,level,images\n" + "\n".join(lines) + "\n"
-    )
-    return path
-
-
-def predictions_with(hits, n=10) -> tuple[np.ndarray, np.ndarray]:
-    """Labels, and predictions of which ``hits[c]`` of ``n`` are right for class c."""
-    labels = np.repeat(np.arange(len(hits)), n)
-    predicted = np.concatenate(
-        [np.where(np.arange(n) < hit, c, (c + 1) % len(hits)) for c, hit in enumerate(hits)]
-    )
-    return labels, predicted
-
-
-@pytest.fixture
-def levels(models, tmp_path):
-    """Two levels of three concepts, two seeds; accuracy falls with similarity."""
-    hits = {"cog_l1": ([10, 8, 7], [9, 9, 6]), "cog_l2": ([6, 5, 1], [5, 4, 2])}
-    for dataset, wnids in LEVEL.items():
-        write_features(models, dataset, "test", wnids, n=10)
-        for seed, right in zip((22, 37), hits[dataset], strict=True):
-            labels, predicted = predictions_with(right)
-            write_run(models, dataset, seed=seed, n_classes=3, predicted=predicted, labels=labels)
-    wnids = [*LEVEL["cog_l1"], *LEVEL["cog_l2"]]
-    table_ = write_levels_csv(
-        tmp_path / "levels.csv", dict(zip(wnids, [0.9, 0.8, 0.8, 0.5, 0.4, 0.1], strict=True))
-    )
-    return models, table_, hits
-
-
 def test_distance_equals_scipy(levels):
     from scipy import stats as scipy_stats
 
@@ -607,8 +515,7 @@ def test_constant_similarity_and_wrong_everywhere_have_no_correlation(levels, tm
     found = read(models, "cog_l1", "distance")
     assert found.values["spearman"] is None and found.values["spearman_low"] is None
     assert "similarities of all 3 concepts are equal" in capsys.readouterr().out
-    labels, predicted = predictions_with([0, 0, 0])
-    write_run(models, "cog_l2", seed=1, n_classes=3, predicted=predicted, labels=labels, folder="eval_wrong")
+    write_run(models, "cog_l2", seed=1, hits=[0, 0, 0], folder="eval_wrong")
     falling = write_levels_csv(tmp_path / "f.csv", dict(zip(LEVEL["cog_l2"], [0.3, 0.2, 0.1], strict=True)))
     analyze(models, f"--analysis distance --levels_csv {falling} --dataset cog_l2 EVAL.NAME wrong")
     found = read(models, "cog_l2", "distance_wrong")
@@ -687,10 +594,7 @@ def rivals(models):
     other = {22: [1, 5, 6], 37: [2, 5, 5], 45: [2, 5, 7]}
     for model, runs in (("my/net", own), ("other/net", other)):
         for seed, hits in runs.items():
-            labels, predicted = predictions_with(hits)
-            write_run(
-                models, "cog_l1", seed=seed, n_classes=3, predicted=predicted, labels=labels, model=model
-            )
+            write_run(models, "cog_l1", seed=seed, hits=hits, model=model)
     return models, own, other
 
 

@@ -9,18 +9,8 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from analyzed_models import LEVEL, analyze, read, table, write_features
 from scipy import stats
-from test_analysis_classifiers import (  # noqa: F401
-    LEVEL,
-    analyze,
-    levels,
-    models,
-    predictions_with,
-    read,
-    table,
-    write_features,
-    write_run,
-)
 
 from cog.analysis import subtrees
 from cog.analysis.partial_correlation import intervals, partial_spearman, within_spearman
@@ -132,7 +122,7 @@ def toy_wordnet(monkeypatch):
     return graph
 
 
-def test_accuracies_and_correlations_of_a_study(levels, toy_wordnet, capsys):  # noqa: F811
+def test_accuracies_and_correlations_of_a_study(levels, toy_wordnet, capsys):
     root, table_, hits = levels
     for dataset, wnids in LEVEL.items():
         write_features(root, dataset, "train", wnids, n=4)
@@ -174,7 +164,7 @@ def test_accuracies_and_correlations_of_a_study(levels, toy_wordnet, capsys):  #
     assert "6 concepts in 4 subtrees; Spearman of similarity and accuracy" in capsys.readouterr().out
 
 
-def test_without_similarities_or_training_features(levels, toy_wordnet, caplog):  # noqa: F811
+def test_without_similarities_or_training_features(levels, toy_wordnet, caplog):
     root, table_, _ = levels
     analyze(root, "--analysis", "subtrees", "--dataset", "cog_l1")
     assert not any("spearman" in key for key in read(root, "cog_l1", "subtrees").values)
@@ -185,7 +175,7 @@ def test_without_similarities_or_training_features(levels, toy_wordnet, caplog):
 
 
 @pytest.mark.slow
-def test_equal_similarities(levels, toy_wordnet, capsys):  # noqa: F811
+def test_equal_similarities(levels, toy_wordnet, capsys):
     root, _, _ = levels
     levels_csv = root / "equal.csv"
     levels_csv.write_text("wnid,similarity,level\n" + "".join(f"{wnid},0.5,L1\n" for wnid in LEVEL["cog_l1"]))
@@ -199,7 +189,7 @@ def test_equal_similarities(levels, toy_wordnet, capsys):  # noqa: F811
     assert "nan" not in out
 
 
-def test_own_subtrees(levels, toy_wordnet, capsys):  # noqa: F811
+def test_own_subtrees(levels, toy_wordnet, capsys):
     root, _, _ = levels
     plant, food = "n00017222", "n00021265"
     analyze(root, "--analysis", "subtrees", "--dataset", "cog_l2", "--subtrees", plant, food)
