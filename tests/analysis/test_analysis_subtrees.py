@@ -56,7 +56,7 @@ def test_partial_correlation_by_the_inverse_matrix_and_by_residuals(seed):
     assert partial_spearman(x, y, alone) == pytest.approx(stats.spearmanr(x, y).statistic)
 
 
-def test_where_nothing_is_left_there_is_no_correlation():
+def test_no_correlation_without_remaining_variance():
     x, y, group, other, _ = drawn(0)
     assert math.isnan(partial_spearman(group.astype(float), y, group))
     assert math.isnan(partial_spearman(x, other, group, [other]))

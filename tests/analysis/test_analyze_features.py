@@ -9,18 +9,22 @@ import signal
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny
 from test_output_folder import taken_over_at
 
-from cog.analysis import plan
+from cog.analysis import alignment, knn, lloyd, plan
+from cog.analysis.clustering_metrics import agreement
 from cog.commands.analyze_features import main
 from cog.errors import CogError
+from cog.features import feature_files, storage
 from cog.paths import ModelDir, analysis_folder, parse_analysis_folder
 from cog.results import analysis_records, find
 from cog.results.analysis_records import AnalysisRecord
 from cog.runtime import signals
 from cog.runtime.locks import LockedError
+from cog.runtime.output_folder import read_failure
 from cog.runtime.resume_dir import ResumeFolder
 
 FAST = ["ANALYSIS.KMEANS_SEEDS", "[1, 2]", "ANALYSIS.KNN_K", "[1, 5]"]
@@ -85,14 +89,10 @@ def test_all_analyses_of_two_data_sets(models, capsys):
 
 
 def test_the_best_clusters_are_published(models):
-    import numpy as np
-
     analyze(models, "--analysis", "kmeans")
     record = result(models, "kmeans")
     data = np.load(record.folder / "clusters.npz", allow_pickle=False)
     assert data["centres"].shape == (3, 8) and data["test_clusters"].shape == (30,)
-    from cog.analysis.clustering_metrics import agreement
-
     found = agreement(data["test_labels"], data["test_clusters"])
     assert found["ami"] == pytest.approx(record.values["ami"])
 
@@ -134,8 +134,6 @@ def test_feature_folders_of_the_users_own(feature_folders, tmp_path, capsys):
 
 
 def test_features_are_read_once_for_all_analyses(models, monkeypatch):
-    from cog.features import feature_files
-
     read = []
     load = feature_files.load
     monkeypatch.setattr(
@@ -146,8 +144,6 @@ def test_features_are_read_once_for_all_analyses(models, monkeypatch):
 
 
 def test_features_larger_than_memory_stay_in_their_file(models, monkeypatch):
-    from cog.features import storage
-
     analyze(models)
     first = {name: result(models, name).values for name in LABEL_FREE}
     monkeypatch.setattr(storage, "stays_in_file", lambda train, test: True)
@@ -241,8 +237,6 @@ def test_the_driver(models, feature_folders, tmp_path, repository, warm_python):
 
 
 def test_kmeans_continues_bit_by_bit(models, monkeypatch):
-    from cog.analysis import lloyd
-
     settings = ["--analysis", "kmeans", "ANALYSIS.KMEANS_K", "8", "ANALYSIS.KMEANS_TOLERANCE", "0"]
     analyze(models, *settings)
     whole = result(models, "kmeans")
@@ -277,8 +271,6 @@ def test_kmeans_continues_bit_by_bit(models, monkeypatch):
 
 
 def test_neighbors_continue(models, monkeypatch):
-    from cog.analysis import knn
-
     monkeypatch.setattr(knn, "_TEST_BLOCK", 8)
     analyze(models, "--analysis", "knn")
     whole = result(models, "knn")
@@ -355,9 +347,6 @@ def test_leftovers_of_killed_processes_go(models):
 
 
 def test_a_failed_analysis_leaves_the_others_and_says_so(models, monkeypatch):
-    from cog.analysis import alignment
-    from cog.runtime.output_folder import read_failure
-
     def full_disk(*args, **options):
         raise CogError("no space left")
 
@@ -400,8 +389,6 @@ def test_records_come_back_as_they_were(tmp_path):
 
 
 def test_numbers_that_are_not_finite_become_null(tmp_path):
-    import numpy as np
-
     analysis_records.write(
         tmp_path, record(values={"a": float("nan"), "b": np.float64("inf"), "c": np.float32(0.5)})
     )

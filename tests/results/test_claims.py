@@ -116,7 +116,7 @@ def test_statements_of_the_first_version(shared_dir):
     assert PUBLISHED["half of the components"].n_holds == 1  # IN-1K: 75.8 both
 
 
-def test_what_numbers_cannot_tell():
+def test_statements_without_numbers_are_open():
     assert PUBLISHED["faces"].verdict == OPEN and PUBLISHED["faces"].evidence == "no such numbers"
     assert {finding.verdict for finding in claims.judge_all(Numbers([]))} == {OPEN}
     assert len({claim.name for claim in claims.CLAIMS}) == len(claims.CLAIMS) >= 12

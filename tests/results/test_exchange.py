@@ -294,7 +294,7 @@ def test_of_the_same_numbers_those_with_answers_per_concept_are_kept():
         assert merged.concepts == whole.concepts
 
 
-def test_what_a_model_has_seen_survives(tmp_path):
+def test_pretraining_data_survive(tmp_path):
     seen = counted(pretraining="IN-21K")
     measure = counted(evaluation="mlp", pretraining="IN-21K")
     path = write(tmp_path / "f.json", [seen, measure], label="lab")
@@ -306,7 +306,7 @@ def test_what_a_model_has_seen_survives(tmp_path):
         refused(tmp_path, content, "entries[1]: pretraining is")
 
 
-def test_files_that_disagree_on_what_a_model_has_seen():
+def test_files_that_disagree_on_pretraining_data_are_refused():
     one, two = make(source="x", pretraining="web"), make(source="x", pretraining="IN-1K", n_shot=1)
     text = r"^pretraining of a_b \[x\] is web in f and IN-1K in g; correct one of them$"
     with pytest.raises(CogError, match=text):
@@ -418,7 +418,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_no_results_can_be(tmp_path, name):
+def test_impossible_results_are_refused(tmp_path, name):
     apply, message = BAD[name]
     refused(tmp_path, apply(copy.deepcopy(GOOD)), message)
 
@@ -446,7 +446,7 @@ def test_a_changed_published_number_is_refused(tmp_path):
     ],
     ids=itertools.count(),  # the content says when it was written, which processes that share the tests must agree on
 )  # fmt: skip
-def test_what_is_no_json(tmp_path, content, message):
+def test_invalid_json_is_refused(tmp_path, content, message):
     path = tmp_path / "f.json"
     path.write_bytes(content)
     with pytest.raises(CogError, match=message) as error:
@@ -484,7 +484,7 @@ def test_merging():
         exchange.merge(("f", [*one, *two]), ("g", make(source="x", missing_seeds=())))
 
 
-def test_what_no_reader_would_accept_is_not_written(tmp_path):
+def test_averages_that_cannot_be_read_are_not_written(tmp_path):
     for cell, message in (
         (make(""), "runs without a model name"),
         (make(dataset="a/b"), "dataset is"),

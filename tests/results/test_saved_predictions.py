@@ -78,7 +78,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_does_not_make_the_accuracy_is_not_counted(tmp_path, name):
+def test_predictions_that_do_not_give_the_accuracy_are_not_counted(tmp_path, name):
     write_run(tmp_path, **OTHERS[name])
     assert counts(tmp_path) is None
     with pytest.raises(CogError, match="right answers per concept"):
