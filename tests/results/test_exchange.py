@@ -331,8 +331,8 @@ GOOD = json.loads(exchange.dump([*make(), *make("a_c")], label="lab"))
 _NOTHING = object()
 
 
-def change(where, value=_NOTHING):
-    """Return a function that sets one entry of a good file, or removes it when there is no value."""
+def change(where, value):
+    """Return a function that sets one entry of a good file."""
 
     def apply(content):
         target = content
@@ -348,18 +348,22 @@ def change(where, value=_NOTHING):
     return apply
 
 
+def remove(where):
+    return change(where, _NOTHING)
+
+
 ENTRY = ("entries", 1)
 BAD = {
     "not an object": (lambda content: [content], "not a file of --export"),
     "text": (lambda content: "imagenet-cog results", "not a file of --export"),
     "another format": (change(("format",), "lm results"), "not a file of --export"),
-    "no format": (change(("format",)), "not a file of --export"),
+    "no format": (remove(("format",)), "not a file of --export"),
     "later version": (change(("version",), 7), "version is 7, expected 1 to 6"),
     "version true": (change(("version",), True), "version is true"),
-    "no version": (change(("version",)), "version is null"),
+    "no version": (remove(("version",)), "version is null"),
     "unknown entry": (change(("entry",), []), "unknown entry \"entry\""),
-    "no label": (change(("label",)), "no entry 'label'"),
-    "no entries": (change(("entries",)), "no entry 'entries'"),
+    "no label": (remove(("label",)), "no entry 'label'"),
+    "no entries": (remove(("entries",)), "no entry 'entries'"),
     "entries null": (change(("entries",), None), "entries is not a list"),
     "entries empty": (change(("entries",), []), "entries is not a list with anything in it"),
     "entries object": (change(("entries",), {"0": 1}), "entries is not a list"),
@@ -373,8 +377,8 @@ BAD = {
     "entry number": (change(ENTRY, 3), "entries[1]: the entry is 3"),
     "entry null": (change(ENTRY, None), "entries[1]: the entry is null"),
     "entry unknown entry": (change((*ENTRY, "top3"), 1.0), "entries[1]: unknown entry \"top3\""),
-    "entry without a model": (change((*ENTRY, "model")), "entries[1]: no entry 'model'"),
-    "entry without seeds": (change((*ENTRY, "seeds")), "entries[1]: epochs has 3 values"),
+    "entry without a model": (remove((*ENTRY, "model")), "entries[1]: no entry 'model'"),
+    "entry without seeds": (remove((*ENTRY, "seeds")), "entries[1]: epochs has 3 values"),
     "model number": (change((*ENTRY, "model"), 3), "entries[1]: model is 3"),
     "model without underscore": (change((*ENTRY, "model"), "net"), "entries[1]: model is \"net\""),
     "model path": (change((*ENTRY, "model"), "../../x_y"), "entries[1]: model"),
