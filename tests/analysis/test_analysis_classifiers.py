@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import math
 import pickle
+import re
 from array import array
 from pathlib import Path
 
@@ -13,7 +14,18 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from result_folders import make_logs, write_classifier
+from analyzed_models import (
+    DIM,
+    LEVEL,
+    analyze,
+    predictions_with,
+    read,
+    table,
+    write_features,
+    write_levels_csv,
+    write_run,
+)
+from result_folders import make_logs
 
 from cog import analysis, constants
 from cog.analysis import accuracy_vs_similarity, concepts, confidences, model_comparison, saved_runs
@@ -25,50 +37,7 @@ from cog.results.concept_counts import ConceptCounts
 
 del analysis
 
-DIM = 6
 SEEN = ("n02084071", "n02121620", "n02374451", "n04037443")
-LEVEL = {
-    "cog_l1": ("n02085620", "n02085782", "n02085936"),
-    "cog_l2": ("n03000134", "n03000247", "n03000684"),
-}
-
-
-def write_features(models: Path, dataset: str, split: str, wnids, *, n=5, model="my/net", seed=0, order=None):
-    """Features, labels and image list of ``n`` images per concept; returns X and Y."""
-    folder = models / model / dataset / f"features_{split}"
-    x = torch.randn(n * len(wnids), DIM, generator=torch.Generator().manual_seed(seed))
-    y = torch.arange(len(wnids)).repeat_interleave(n)
-    tiny.write_features(folder, x, y, name=f"my_net_{dataset}_{split}")
-    paths = [f"{wnid}/{wnid}_{k}.JPEG" for wnid in wnids for k in range(n)]
-    (folder / "image_paths.txt").write_text("".join(f"{path}\n" for path in order or paths))
-    return x, y
-
-
-def write_run(
-    models: Path,
-    dataset: str,
-    *,
-    seed: int,
-    n_classes: int,
-    predicted=None,
-    labels=None,
-    model="my/net",
-    folder="eval_logreg",
-    scale=3.0,
-    record=None,
-    state=None,
-):
-    """A complete run with random weights; ``predicted`` classes of the test images."""
-    rng = torch.Generator().manual_seed(seed)
-    weight = scale * torch.randn(n_classes, DIM, generator=rng)
-    bias = torch.randn(n_classes, generator=rng)
-    if predicted is not None:
-        predicted, labels = np.asarray(predicted), np.asarray(labels)
-    write_classifier(
-        models / model / dataset / folder / f"seed-{seed}", state or {"weight": weight, "bias": bias}, seed=seed,
-        predicted=predicted, labels=labels, record=record,
-    )  # fmt: skip
-    return weight, bias
 
 
 @pytest.fixture(autouse=True)
@@ -77,36 +46,11 @@ def _no_wordnet(monkeypatch, tmp_path):
     monkeypatch.setenv("COG_WORDNET_DIR", str(tmp_path / "no_wordnet"))
 
 
-@pytest.fixture
-def models(tmp_path) -> Path:
-    root = tmp_path / "models"
-    root.mkdir()
-    return root
-
-
-def analyze(models: Path, *flags: str) -> None:
-    assert (
-        analyze_features.main(
-            ["--models_root_dir", str(models), "--model", "my_net", "--device", "cpu", *flags]
-        )
-        == 0
-    )
-
-
-def read(models: Path, dataset: str, name: str) -> analysis_records.AnalysisRecord:
-    found = analysis_records.read(models / "my/net" / dataset / f"analysis_{name}")
-    assert isinstance(found, analysis_records.AnalysisRecord), found
-    return found
-
-
-def table(models: Path, dataset: str, name: str, file: str) -> list[dict[str, str]]:
-    with open(
-        models / "my/net" / dataset / f"analysis_{name}" / file, encoding="utf-8", newline=""
-    ) as handle:
-        return list(csv.DictReader(handle))
-
-
 # --- cross-application
+
+
+#: The classifiers of in1k on the test images of cog_l1.
+CROSS = "--analysis cross --trained_on in1k --dataset cog_l1"
 
 
 @pytest.fixture
@@ -126,25 +70,28 @@ def softmax(x, weights):
 
 def test_cross_equals_the_matrix_product(crossed):
     models, x, _, weights = crossed
-    analyze(
-        models, "--analysis", "cross", "--trained_on", "in1k", "--dataset", "cog_l1", "--confidence", "0.9"
-    )
+    analyze(models, CROSS, "--confidence 0.9")
     found = read(models, "cog_l1", "cross_in1k")
     probabilities = softmax(x, weights)
     for seed, p in zip((22, 37), probabilities, strict=True):
         rows = table(models, "cog_l1", "cross_in1k", f"confident_seed-{seed}.csv")
         expected = sorted(np.flatnonzero(p.max(1) > 0.9), key=lambda row: -p[row].max())
+        wnids = [LEVEL["cog_l1"][r // 40] for r in expected]
+        assert [row["wnid"] for row in rows] == wnids
         assert [row["image"] for row in rows] == [
-            f"{LEVEL['cog_l1'][r // 40]}/{LEVEL['cog_l1'][r // 40]}_{r % 40}.JPEG" for r in expected
+            f"{wnid}/{wnid}_{r % 40}.JPEG" for wnid, r in zip(wnids, expected)
         ]
         assert [row["predicted_wnid"] for row in rows] == [SEEN[p[r].argmax()] for r in expected]
-        assert [row["wnid"] for row in rows] == [LEVEL["cog_l1"][r // 40] for r in expected]
         np.testing.assert_allclose(
             [float(row["confidence"]) for row in rows], [p[r].max() for r in expected], atol=1e-6
         )
         assert found.per_seed[str(seed)]["confident_percent"] == pytest.approx(100 * len(expected) / 120)
         assert found.per_seed[str(seed)]["mean_confidence"] == pytest.approx(p.max(1).mean(), abs=1e-6)
         assert 0 < len(expected) < 120
+        counts = [int(row[f"seed_{seed}"]) for row in table(models, "cog_l1", "cross_in1k", "histogram.csv")]
+        assert (
+            counts == np.histogram(p.max(1), bins=np.linspace(0, 1, 101))[0].tolist() and sum(counts) == 120
+        )
     shares = [100 * (p.max(1) > 0.9).mean() for p in probabilities]
     assert found.values["confident_percent"] == pytest.approx(np.mean(shares))
     assert found.values["confident_percent_std"] == pytest.approx(np.std(shares))
@@ -170,9 +117,7 @@ def test_auroc_sets_own_test_images_against_the_others(crossed):
 
     models, x, _, weights = crossed
     own, _ = write_features(models, "in1k", "test", SEEN, n=30, seed=3)
-    analyze(
-        models, "--analysis", "cross", "--trained_on", "in1k", "--dataset", "cog_l1", "--confidence", "0.9"
-    )
+    analyze(models, CROSS, "--confidence 0.9")
     found = read(models, "cog_l1", "cross_in1k")
     is_own = np.r_[np.ones(len(own)), np.zeros(len(x))]
     expected = []
@@ -196,7 +141,7 @@ def test_the_calibrated_share_does_not_depend_on_the_scale_of_the_weights(models
     weight, bias = torch.randn(4, DIM, generator=torch.Generator().manual_seed(5)), torch.zeros(4)
     for seed, scale in ((22, 2.0), (37, 12.0)):
         write_run(models, "in1k", seed=seed, n_classes=4, state={"weight": scale * weight, "bias": bias})
-    analyze(models, "--analysis", "cross", "--trained_on", "in1k", "--dataset", "cog_l1")
+    analyze(models, CROSS)
     small, large = (read(models, "cog_l1", "cross_in1k").per_seed[seed] for seed in ("22", "37"))
     assert large["confident_percent"] - small["confident_percent"] > 20
     assert abs(large["above_own_median_percent"] - small["above_own_median_percent"]) < 3
@@ -205,21 +150,11 @@ def test_the_calibrated_share_does_not_depend_on_the_scale_of_the_weights(models
 def test_without_own_test_features_there_is_no_auroc(crossed):
     models, *_ = crossed
     (models / "my/net/in1k/features_test/X_Y.pth").unlink()
-    analyze(models, "--analysis", "cross", "--trained_on", "in1k", "--dataset", "cog_l1")
+    analyze(models, CROSS)
     found = read(models, "cog_l1", "cross_in1k")
     for name in ("auroc", "own_confident_percent", "above_own_median_percent"):
         assert found.values[name] is None
     assert found.values["mean_confidence"] is not None
-
-
-def test_histogram_counts_every_image_once(crossed):
-    models, x, _, weights = crossed
-    analyze(models, "--analysis", "cross", "--trained_on", "in1k", "--dataset", "cog_l1")
-    rows = table(models, "cog_l1", "cross_in1k", "histogram.csv")
-    for seed, p in zip((22, 37), softmax(x, weights), strict=True):
-        counts = np.array([int(row[f"seed_{seed}"]) for row in rows])
-        assert counts.sum() == 120
-        np.testing.assert_array_equal(counts, np.histogram(p.max(1), bins=np.linspace(0, 1, 101))[0])
 
 
 def test_cross_respects_normalization_components_and_hidden_layers(models):
@@ -243,7 +178,6 @@ def test_cross_respects_normalization_components_and_hidden_layers(models):
     weight, bias = write_run(
         models, "in1k", seed=1, n_classes=4, folder="eval_raw", record={"configuration": None}
     )
-    common = ("--analysis", "cross", "--trained_on", "in1k", "--dataset", "cog_l1", "--confidence", "0")
     expected = {
         "cross_in1k_mlp": (
             "CLF.TYPE mlp",
@@ -256,7 +190,7 @@ def test_cross_respects_normalization_components_and_hidden_layers(models):
         "cross_in1k_raw": ("EVAL.NAME raw CLF.NORM_FTS False", x @ weight.T + bias),
     }
     for name, (options, logits) in expected.items():
-        analyze(models, *common, *options.split())
+        analyze(models, CROSS, "--confidence 0", options)
         confidence = torch.softmax(logits.double(), dim=1).max(1).values
         assert read(models, "cog_l1", name).values["mean_confidence"] == pytest.approx(
             float(confidence.mean()), abs=1e-6
@@ -267,11 +201,7 @@ def test_confidences_that_round_to_one_are_still_ordered(models):
     write_features(models, "in1k", "test", SEEN)
     x, _ = write_features(models, "cog_l1", "test", LEVEL["cog_l1"], n=20, seed=1)
     weight, bias = write_run(models, "in1k", seed=1, n_classes=4, scale=300.0)
-    one = saved_runs.load_classifier(
-        saved_runs.runs_in(models / "my/net/in1k/eval_logreg", model="my_net", dataset="in1k")[0],
-        normalize=True,
-    )
-    found = confidences.apply(x, [one], device=torch.device("cpu"))
+    found = confidences.apply(x, logreg_of_in1k(models), device=torch.device("cpu"))
     assert (found.confidence[0] == 1.0).sum() > 10
     rows = confidences.confident_rows(found, 0, threshold=0.99)
     logits = torch.nn.functional.normalize(x) @ weight.T + bias
@@ -288,10 +218,8 @@ def test_contact_sheet_and_page_show_the_images(crossed, tmp_path):
     root = tmp_path / "in21k"
     tiny.write_class_folders(root, classes=LEVEL["cog_l1"], n_images=4)
     (root / f"{LEVEL['cog_l1'][0]}/{LEVEL['cog_l1'][0]}_3.JPEG").write_bytes(b"no image")
-    analyze(
-        models, "--analysis", "cross", "--trained_on", "in1k", "--dataset", "cog_l1", "--confidence", "0",
-        "--imagenet_images_root", str(root), "--sheet_images", "12",
-    )  # fmt: skip
+    flags = ("--confidence 0 --imagenet_images_root", str(root))
+    analyze(models, CROSS, *flags, "--sheet_images 12")
     folder = models / "my/net/cog_l1/analysis_cross_in1k"
     found = read(models, "cog_l1", "cross_in1k")
     assert found.details["unreadable_on_sheet"] == 1
@@ -301,8 +229,7 @@ def test_contact_sheet_and_page_show_the_images(crossed, tmp_path):
     page = (folder / "sheet.html").read_text()
     assert page.count("<img ") == 11 and page.count("cannot be read") == 1
     assert "http" not in page.replace("http-equiv", "") and page.count("data:image/jpeg;base64,") == 11
-    analyze(models, "--analysis", "cross", "--trained_on", "in1k", "--dataset", "cog_l1", "--confidence", "0",
-            "--imagenet_images_root", str(root), "--sheet_images", "3", "--overwrite")  # fmt: skip
+    analyze(models, CROSS, *flags, "--sheet_images 3 --overwrite")
     assert (folder / "sheet.html").read_text().count("<figure>") == 3
 
 
@@ -310,9 +237,7 @@ def test_same_concept_is_told_where_both_sets_have_it(models):
     """A classifier on its own data set: confident predictions name the true concept as often as they are right."""
     x, y = write_features(models, "cog_l1", "test", LEVEL["cog_l1"], n=30)
     weight, bias = write_run(models, "cog_l1", seed=1, n_classes=3)
-    analyze(
-        models, "--analysis", "cross", "--trained_on", "cog_l1", "--dataset", "cog_l1", "--confidence", "0.8"
-    )
+    analyze(models, "--analysis cross --trained_on cog_l1 --dataset cog_l1 --confidence 0.8")
     (p,) = softmax(x, [(weight, bias)])
     rows = p.max(1) > 0.8
     expected = 100 * (p.argmax(1) == y.numpy())[rows].mean()
@@ -343,76 +268,79 @@ def test_labels_that_were_renumbered_in_training_keep_their_names(models):
     tiny.write_features(folder, torch.randn(20, DIM), y)
     write_features(models, "cog_l1", "test", LEVEL["cog_l1"])
     write_run(models, "odd", seed=1, n_classes=3, record={"labels": [3, 9, 11]})
-    analyze(models, "--analysis", "cross", "--trained_on", "odd", "--dataset", "cog_l1", "--confidence", "0")
+    analyze(models, "--analysis cross --trained_on odd --dataset cog_l1 --confidence 0")
     rows = table(models, "cog_l1", "cross_odd", "confident.csv")
     assert {row["predicted_wnid"] for row in rows} <= {SEEN[0], SEEN[2], SEEN[3]}
 
 
 @pytest.mark.parametrize(
-    ("spoil", "flags", "words"),
+    ("content", "words"),
     [
-        (None, ["--dataset", "cog_l1"], "needs --trained_on"),
-        (None, ["--dataset", "cog_l1", "--trained_on", "cog_l2"], "there are no classifiers"),
-        (
-            None,
-            ["--dataset", "cog_l1", "--trained_on", "in1k", "--run_seeds", "5"],
-            "no run of seed 5; it has 22, 37",
-        ),
-        (None, ["--dataset", "cog_l2", "--trained_on", "in1k"], "no test features"),
-        (
-            None,
-            ["--dataset", "cog_l1", "--trained_on", "in1k", "--imagenet_images_root", "/nowhere"],
-            "/nowhere",
-        ),
-        ("nan", ["--dataset", "cog_l1", "--trained_on", "in1k"], "diverged"),
-        ("form", ["--dataset", "cog_l1", "--trained_on", "in1k"], "no linear layers"),
-        ("gone", ["--dataset", "cog_l1", "--trained_on", "in1k"], "has no model.pth"),
-        ("dim", ["--dataset", "cog_l1", "--trained_on", "in1k"], "takes features of 2 dimensions"),
-        ("own", ["--dataset", "cog_l1", "--trained_on", "in1k"], "in1k/features_test/X_Y.pth have 3; both"),
-        ("classes", ["--dataset", "cog_l1", "--trained_on", "in1k"], "4 and 9 classes"),
-        ("images", ["--dataset", "cog_l1", "--trained_on", "in1k"], "names 1 images"),
-        ("unsafe", ["--dataset", "cog_l1", "--trained_on", "in1k"], "refused to read"),
+        ({"weight": torch.full((4, DIM), math.nan), "bias": torch.zeros(4)}, "diverged"),
+        ({"weight": torch.zeros(4)}, "no linear layers"),
+        ({"weight": torch.zeros(4, 2), "bias": torch.zeros(4)}, "takes features of 2 dimensions"),
+        ({"weight": torch.zeros(9, DIM), "bias": torch.zeros(9)}, "4 and 9 classes"),
+        (pickle.dumps(print), "refused to read"),
+        (None, "has no model.pth"),
+    ],
+    ids=["diverged", "no layers", "dimensions", "classes", "harmful pickle", "missing"],
+)
+def test_cross_refuses_classifiers_that_do_not_fit(crossed, content, words):
+    file = crossed[0] / "my/net/in1k/eval_logreg/seed-37/final-lr-1.0_wd-1e-06/model.pth"
+    file.unlink()
+    if isinstance(content, dict):
+        torch.save({"model": content}, file)
+    elif content is not None:
+        file.write_bytes(content)
+    assert_refused(crossed[0], CROSS, words)
+
+
+def test_cross_refuses_test_features_that_do_not_fit(crossed):
+    paths = crossed[0] / "my/net/cog_l1/features_test/image_paths.txt"
+    whole = paths.read_text()
+    paths.write_text("one\n")
+    assert_refused(crossed[0], CROSS, "names 1 images")
+    paths.write_text(whole)
+    tiny.write_features(crossed[0] / "my/net/in1k/features_test", torch.zeros(4, 3), torch.arange(4))
+    assert_refused(crossed[0], CROSS, "in1k/features_test/X_Y.pth have 3; both")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--dataset cog_l1", "needs --trained_on"),
+        ("--dataset cog_l1 --trained_on cog_l2", "there are no classifiers"),
+        ("--dataset cog_l1 --trained_on in1k --run_seeds 5", "no run of seed 5; it has 22, 37"),
+        ("--dataset cog_l2 --trained_on in1k", "no test features"),
+        ("--dataset cog_l1 --trained_on in1k --imagenet_images_root /nowhere", "/nowhere"),
     ],
 )
-def test_cross_refuses_what_does_not_fit(crossed, spoil, flags, words):
-    models, *_ = crossed
-    file = models / "my/net/in1k/eval_logreg/seed-37/final-lr-1.0_wd-1e-06/model.pth"
-    if spoil == "nan":
-        torch.save({"model": {"weight": torch.full((4, DIM), math.nan), "bias": torch.zeros(4)}}, file)
-    elif spoil == "form":
-        torch.save({"model": {"weight": torch.zeros(4)}}, file)
-    elif spoil == "gone":
-        file.unlink()
-    elif spoil == "dim":
-        torch.save({"model": {"weight": torch.zeros(4, 2), "bias": torch.zeros(4)}}, file)
-    elif spoil == "own":
-        tiny.write_features(models / "my/net/in1k/features_test", torch.zeros(4, 3), torch.arange(4))
-    elif spoil == "classes":
-        torch.save({"model": {"weight": torch.zeros(9, DIM), "bias": torch.zeros(9)}}, file)
-    elif spoil == "images":
-        (models / "my/net/cog_l1/features_test/image_paths.txt").write_text("one\n")
-    elif spoil == "unsafe":
-        file.write_bytes(pickle.dumps(print))
-    before = tiny.snapshot(models / "my/net/cog_l1")
+def test_cross_refuses_flags_that_name_nothing(crossed, flags, words):
+    assert_refused(crossed[0], f"--analysis cross {flags}", words)
+
+
+def assert_refused(models: Path, flags: str, words: str) -> None:
+    """Assert that an analysis ends with a message and writes nothing but that it failed."""
+
+    def contents():
+        entries = tiny.snapshot(models / "my/net").items()
+        return {name: of for name, of in entries if not re.search(r"analysis_\w+$|failed\.json$", name)}
+
+    before = contents()
     with pytest.raises(CogError) as error:
-        analyze(models, "--analysis", "cross", *flags)
+        analyze(models, flags)
     assert words in str(error.value) and error.value.exit_code == 2
-    after = tiny.snapshot(models / "my/net/cog_l1")
-    assert {
-        k: v for k, v in after.items() if not k.endswith(".failed.json") and not k.startswith("analysis")
-    } == before
+    assert contents() == before
     assert not list(models.rglob("analysis_*/results.json"))
 
 
 def test_a_run_that_cannot_be_read_is_left_out_with_a_warning(crossed, caplog):
     models, *_ = crossed
     (models / "my/net/in1k/eval_logreg/seed-22/results.json").write_text("{")
-    analyze(models, "--analysis", "cross", "--trained_on", "in1k", "--dataset", "cog_l1")
+    analyze(models, CROSS)
     assert read(models, "cog_l1", "cross_in1k").seeds == [37]
     with pytest.raises(CogError, match="seed-22 cannot be used"):
-        analyze(
-            models, "--analysis", "cross", "--trained_on", "in1k", "--dataset", "cog_l1", "--run_seeds", "22"
-        )
+        analyze(models, CROSS, "--run_seeds 22")
 
 
 # --- names of classes
@@ -467,48 +395,14 @@ def test_tables_of_similarities_that_cannot_be_read(tmp_path, content, words):
 # --- distance
 
 
-def write_levels_csv(path: Path, similarities: dict[str, float]) -> Path:
-    level_of = {wnid: level[-1] for level, wnids in LEVEL.items() for wnid in wnids}
-    lines = [
-        f"{k},{w},a b,{s!r},n02084071,dog,L{level_of[w]},9" for k, (w, s) in enumerate(similarities.items())
-    ]
-    path.write_text(
-        "rank,wnid,names,similarity,nearest_seen,nearest_seen_names,level,images\n" + "\n".join(lines) + "\n"
-    )
-    return path
-
-
-def predictions_with(hits, n=10) -> tuple[np.ndarray, np.ndarray]:
-    """Labels, and predictions of which ``hits[c]`` of ``n`` are right for class c."""
-    labels = np.repeat(np.arange(len(hits)), n)
-    predicted = np.concatenate(
-        [np.where(np.arange(n) < hit, c, (c + 1) % len(hits)) for c, hit in enumerate(hits)]
-    )
-    return labels, predicted
-
-
-@pytest.fixture
-def levels(models, tmp_path):
-    """Two levels of three concepts, two seeds; accuracy falls with similarity."""
-    hits = {"cog_l1": ([10, 8, 7], [9, 9, 6]), "cog_l2": ([6, 5, 1], [5, 4, 2])}
-    for dataset, wnids in LEVEL.items():
-        write_features(models, dataset, "test", wnids, n=10)
-        for seed, right in zip((22, 37), hits[dataset], strict=True):
-            labels, predicted = predictions_with(right)
-            write_run(models, dataset, seed=seed, n_classes=3, predicted=predicted, labels=labels)
-    wnids = [*LEVEL["cog_l1"], *LEVEL["cog_l2"]]
-    table_ = write_levels_csv(
-        tmp_path / "levels.csv", dict(zip(wnids, [0.9, 0.8, 0.8, 0.5, 0.4, 0.1], strict=True))
-    )
-    return models, table_, hits
-
-
 def test_distance_equals_scipy(levels):
     from scipy import stats as scipy_stats
 
     models, table_, hits = levels
-    flags = ("--analysis", "distance", "--levels_csv", str(table_), "--n_resamples", "500")
-    analyze(models, *flags, "--datasets", "cog_l1", "cog_l2", "cog_levels")
+    analyze(
+        models,
+        f"--analysis distance --levels_csv {table_} --n_resamples 500 --datasets cog_l1 cog_l2 cog_levels",
+    )
     accuracy = {dataset: 10 * np.mean(right, axis=0) for dataset, right in hits.items()}
     similarity = {"cog_l1": [0.9, 0.8, 0.8], "cog_l2": [0.5, 0.4, 0.1]}
     for dataset in LEVEL:
@@ -541,9 +435,7 @@ def test_distance_equals_scipy(levels):
 def test_mean_accuracies_have_the_intervals_of_tables(levels):
     """Over concepts and seeds; at the ends a tenth of six concepts is a single one, but for equal similarities."""
     models, table_, hits = levels
-    analyze(
-        models, "--analysis", "distance", "--levels_csv", str(table_), "--datasets", "cog_l1", "cog_levels"
-    )
+    analyze(models, f"--analysis distance --levels_csv {table_} --datasets cog_l1 cog_levels")
     right = np.concatenate([hits["cog_l1"], hits["cog_l2"]], axis=1)
     found = read(models, "cog_levels", "distance").values
     expected = uncertainty.accuracy([ConceptCounts(array("I", row.tolist()), 10) for row in right])
@@ -600,9 +492,7 @@ def test_averages_over_ties_by_brute_force():
 
 def test_distance_counts_ties_and_warns(levels, caplog):
     models, table_, _ = levels
-    analyze(
-        models, "--analysis", "distance", "--levels_csv", str(table_), "--datasets", "cog_l1", "cog_levels"
-    )
+    analyze(models, f"--analysis distance --levels_csv {table_} --datasets cog_l1 cog_levels")
     assert "cog_l1: 2 of 3 concepts share the similarity 0.8000 (2 different values)" in caplog.text
     found = read(models, "cog_levels", "distance")
     assert found.values["n_similarities"] == 5
@@ -621,24 +511,13 @@ def test_distance_counts_ties_and_warns(levels, caplog):
 def test_constant_similarity_and_wrong_everywhere_have_no_correlation(levels, tmp_path, capsys):
     models, _, _ = levels
     flat = write_levels_csv(tmp_path / "flat.csv", {wnid: 0.5 for wnids in LEVEL.values() for wnid in wnids})
-    analyze(models, "--analysis", "distance", "--levels_csv", str(flat), "--dataset", "cog_l1")
+    analyze(models, f"--analysis distance --levels_csv {flat} --dataset cog_l1")
     found = read(models, "cog_l1", "distance")
     assert found.values["spearman"] is None and found.values["spearman_low"] is None
     assert "similarities of all 3 concepts are equal" in capsys.readouterr().out
-    labels, predicted = predictions_with([0, 0, 0])
-    write_run(models, "cog_l2", seed=1, n_classes=3, predicted=predicted, labels=labels, folder="eval_wrong")
+    write_run(models, "cog_l2", seed=1, hits=[0, 0, 0], folder="eval_wrong")
     falling = write_levels_csv(tmp_path / "f.csv", dict(zip(LEVEL["cog_l2"], [0.3, 0.2, 0.1], strict=True)))
-    analyze(
-        models,
-        "--analysis",
-        "distance",
-        "--levels_csv",
-        str(falling),
-        "--dataset",
-        "cog_l2",
-        "EVAL.NAME",
-        "wrong",
-    )
+    analyze(models, f"--analysis distance --levels_csv {falling} --dataset cog_l2 EVAL.NAME wrong")
     found = read(models, "cog_l2", "distance_wrong")
     assert found.values["spearman"] is None and found.values["mean_accuracy"] == 0.0
     assert "accuracies of all 3 concepts are equal" in capsys.readouterr().out
@@ -647,42 +526,39 @@ def test_constant_similarity_and_wrong_everywhere_have_no_correlation(levels, tm
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--dataset", "cog_l1"], "needs --levels_csv"),
-        (["--dataset", "in1k", "--levels_csv", "TABLE"], "are the seen ones"),
-        (["--dataset", "cog_l3", "--levels_csv", "TABLE"], "there are no classifiers"),
-        (["--dataset", "cog_l1", "--levels_csv", "/nowhere.csv"], "/nowhere.csv"),
-        (
-            ["--dataset", "cog_levels", "--levels_csv", "TABLE", "EVAL.NAME", "nothing"],
-            "has those of 0",
-        ),
-        (["--dataset", "cog_l2", "--levels_csv", "PART"], "no row for 3 concepts of cog_l2"),
-        (["--dataset", "cog_l1", "--levels_csv", "TABLE", "FEWER", ""], "predicted 30 test images"),
-        (["--dataset", "cog_l1", "--levels_csv", "TABLE", "OTHER", ""], "was tested on other features"),
-        (["--dataset", "cog_l1", "--levels_csv", "TABLE", "GONE", ""], "no test features"),
-        (["--dataset", "cog_l1", "--levels_csv", "TABLE", "PREDS", ""], "holds no list of predicted classes"),
+        ("--dataset cog_l1", "needs --levels_csv"),
+        ("--dataset in1k --levels_csv {table}", "are the seen ones"),
+        ("--dataset cog_l3 --levels_csv {table}", "there are no classifiers"),
+        ("--dataset cog_l1 --levels_csv /nowhere.csv", "/nowhere.csv"),
+        ("--dataset cog_levels --levels_csv {table} EVAL.NAME nothing", "has those of 0"),
+        ("--dataset cog_l2 --levels_csv {part}", "no row for 3 concepts of cog_l2"),
     ],
 )
-def test_distance_refuses_what_does_not_fit(levels, tmp_path, flags, words):
+def test_distance_refuses_flags_that_do_not_fit(levels, tmp_path, flags, words):
+    models, table_, _ = levels
+    part = write_levels_csv(tmp_path / "part.csv", dict.fromkeys(LEVEL["cog_l1"], 0.5))
+    assert_refused(models, f"--analysis distance {flags.format(table=table_, part=part)}", words)
+
+
+@pytest.mark.parametrize("spoiled", ["fewer images", "other labels", "no features", "no predicted classes"])
+def test_distance_refuses_predictions_of_other_images(levels, spoiled):
     models, table_, _ = levels
     folder = models / "my/net/cog_l1/features_test"
-    if "FEWER" in flags:
+    if spoiled == "fewer images":
         write_features(models, "cog_l1", "test", LEVEL["cog_l1"], n=9)
-    elif "OTHER" in flags:
-        y = torch.arange(3).repeat_interleave(10).flip(0)
-        tiny.write_features(folder, torch.randn(30, DIM), y)
+        words = "predicted 30 test images"
+    elif spoiled == "other labels":
+        tiny.write_features(folder, torch.randn(30, DIM), torch.arange(3).repeat_interleave(10).flip(0))
         (folder / "image_paths.txt").unlink()
-    elif "GONE" in flags:
+        words = "was tested on other features"
+    elif spoiled == "no features":
         (folder / "X_Y.pth").unlink()
-    elif "PREDS" in flags:
+        words = "no test features"
+    else:
         path = models / "my/net/cog_l1/eval_logreg/seed-22/final-lr-1.0_wd-1e-06/preds.pkl"
         path.write_bytes(pickle.dumps([np.array([0.5, 0.1])]))
-    part = write_levels_csv(tmp_path / "part.csv", dict.fromkeys(LEVEL["cog_l1"], 0.5))
-    places = {"TABLE": str(table_), "PART": str(part)}
-    flags = [places.get(flag, flag) for flag in flags if flag not in ("FEWER", "OTHER", "GONE", "PREDS", "")]
-    with pytest.raises(CogError) as error:
-        analyze(models, "--analysis", "distance", *flags)
-    assert words in str(error.value) and error.value.exit_code == 2
-    assert not list(models.rglob("analysis_*/results.json"))
+        words = "holds no list of predicted classes"
+    assert_refused(models, f"--analysis distance --levels_csv {table_} --dataset cog_l1", words)
 
 
 def test_runs_of_the_original_toolkit_count(levels):
@@ -696,13 +572,16 @@ def test_runs_of_the_original_toolkit_count(levels):
         (last,) = pickle.loads(path.read_bytes())
         path.write_bytes(pickle.dumps([np.zeros_like(last), last]))
         run.rename(before / f"seed_{seed}")
-    analyze(models, "--analysis", "distance", "--levels_csv", str(table_), "--dataset", "cog_l1")
+    analyze(models, f"--analysis distance --levels_csv {table_} --dataset cog_l1")
     assert read(models, "cog_l1", "distance").values["mean_accuracy"] == pytest.approx(
         10 * np.mean([10, 8, 7, 9, 9, 6])
     )
 
 
 # --- winners and losers
+
+
+WINNERS = "--analysis winners --against other_net --dataset cog_l1"
 
 
 @pytest.fixture
@@ -715,16 +594,13 @@ def rivals(models):
     other = {22: [1, 5, 6], 37: [2, 5, 5], 45: [2, 5, 7]}
     for model, runs in (("my/net", own), ("other/net", other)):
         for seed, hits in runs.items():
-            labels, predicted = predictions_with(hits)
-            write_run(
-                models, "cog_l1", seed=seed, n_classes=3, predicted=predicted, labels=labels, model=model
-            )
+            write_run(models, "cog_l1", seed=seed, hits=hits, model=model)
     return models, own, other
 
 
 def test_winners_equal_the_definition(rivals):
     models, own, other = rivals
-    analyze(models, "--analysis", "winners", "--against", "other_net", "--dataset", "cog_l1")
+    analyze(models, WINNERS)
     found = read(models, "cog_l1", "winners_other_net")
     a, b = (10 * np.array(list(runs.values()), float) for runs in (own, other))
     difference = a.mean(0) - b.mean(0)
@@ -747,11 +623,10 @@ def test_winners_equal_the_definition(rivals):
 
 def test_both_intervals_of_the_mean_difference(rivals):
     models, own, other = rivals
-    winners = ("--analysis", "winners", "--against", "other_net", "--dataset", "cog_l1")
-    analyze(models, *winners)
+    analyze(models, WINNERS)
     apart = read(models, "cog_l1", "winners_other_net").values
     assert apart["mean_difference_low"] is None, "not the same seeds"
-    analyze(models, *winners, "--run_seeds", "22", "37", "--overwrite")
+    analyze(models, WINNERS, "--run_seeds 22 37 --overwrite")
     found = read(models, "cog_l1", "winners_other_net").values
     a, b = ([ConceptCounts(array("I", runs[seed]), 10) for seed in (22, 37)] for runs in (own, other))
     expected = uncertainty.difference(a, b)
@@ -769,9 +644,7 @@ def test_one_seed_gives_mcnemars_test_and_no_deviation(rivals):
     from scipy import stats as scipy_stats
 
     models, *_ = rivals
-    analyze(
-        models, "--analysis", "winners", "--against", "other_net", "--dataset", "cog_l1", "--run_seeds", "22"
-    )
+    analyze(models, WINNERS, "--run_seeds 22")
     rows = {row["wnid"]: row for row in table(models, "cog_l1", "winners_other_net", "concepts.csv")}
     last = rows[LEVEL["cog_l1"][2]]
     assert last["std_over_seeds"] == "" and (last["images_ahead"], last["images_behind"]) == ("0", "4")
@@ -805,31 +678,24 @@ def test_classes_without_test_images_are_left_out():
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ([], "needs --against"),
-        (["--against", "my_net"], "is --model itself"),
-        (["--against", "third_net"], "there are no classifiers"),
-        (["--against", "nonsense"], "--against 'nonsense' is not a model name"),
-        (["--against", "other_net", "--run_seeds", "45"], "no run of seed 45"),
-        (["--against", "other_net", "IMAGES"], "the images differ (30 and 30 images of 3 and 3 concepts)"),
-        (
-            ["--against", "other_net", "UNNAMED"],
-            "class names of cog_l1 are not known for --against: its test features have no image_paths.txt",
-        ),
+        ("", "needs --against"),
+        ("--against my_net", "is --model itself"),
+        ("--against third_net", "there are no classifiers"),
+        ("--against nonsense", "--against 'nonsense' is not a model name"),
+        ("--against other_net --run_seeds 45", "no run of seed 45"),
     ],
 )
-def test_winners_refuse_what_does_not_fit(rivals, flags, words):
-    models, *_ = rivals
-    path = models / "other/net/cog_l1/features_test/image_paths.txt"
-    if "IMAGES" in flags:
-        path.write_text(path.read_text().replace("_0.JPEG", "_77.JPEG"))
-        flags = flags[:-1]
-    elif "UNNAMED" in flags:
-        path.unlink()
-        flags = flags[:-1]
-    with pytest.raises(CogError) as error:
-        analyze(models, "--analysis", "winners", "--dataset", "cog_l1", *flags)
-    assert words in str(error.value)
-    assert not list(models.rglob("analysis_*/results.json"))
+def test_winners_refuse_flags_that_do_not_fit(rivals, flags, words):
+    assert_refused(rivals[0], f"--analysis winners --dataset cog_l1 {flags}", words)
+
+
+def test_winners_refuse_models_tested_on_other_images(rivals):
+    path = rivals[0] / "other/net/cog_l1/features_test/image_paths.txt"
+    path.write_text(path.read_text().replace("_0.JPEG", "_77.JPEG"))
+    assert_refused(rivals[0], WINNERS, "the images differ (30 and 30 images of 3 and 3 concepts)")
+    path.unlink()
+    words = "class names of cog_l1 are not known for --against: its test features have no image_paths.txt"
+    assert_refused(rivals[0], WINNERS, words)
 
 
 # --- like every other analysis
@@ -837,20 +703,19 @@ def test_winners_refuse_what_does_not_fit(rivals, flags, words):
 
 def test_results_are_skipped_when_complete_and_refused_when_inputs_changed(rivals):
     models, *_ = rivals
-    flags = ("--analysis", "winners", "--against", "other_net", "--dataset", "cog_l1")
-    analyze(models, *flags)
+    analyze(models, WINNERS)
     folder = models / "my/net/cog_l1/analysis_winners_other_net"
     before = tiny.snapshot(folder)
-    analyze(models, *flags)
+    analyze(models, WINNERS)
     assert tiny.snapshot(folder) == before
     labels, predicted = predictions_with([3, 3, 3])
     path = models / "other/net/cog_l1/eval_logreg/seed-45/final-lr-1.0_wd-1e-06"
     (path / "preds.pkl").write_bytes(pickle.dumps([predicted]))
     (path / "logs.pkl").write_bytes(pickle.dumps(make_logs(100 * float((predicted == labels).mean()), 100.0)))
     with pytest.raises(CogError, match=r"predictions_against\.45.*--overwrite"):
-        analyze(models, *flags)
+        analyze(models, WINNERS)
     assert tiny.snapshot(folder) == before
-    analyze(models, *flags, "--overwrite")
+    analyze(models, WINNERS, "--overwrite")
     assert tiny.snapshot(folder) != before
 
 
@@ -861,23 +726,23 @@ def test_a_classifier_normalizes_rows_of_any_length(scale):
     torch.testing.assert_close(logits, torch.tensor([[0.6, 0.8, 0.0], [0.0, 0.0, 0.0]]))
 
 
+def logreg_of_in1k(models: Path) -> list[saved_runs.SavedClassifier]:
+    runs = saved_runs.runs_in(models / "my/net/in1k/eval_logreg", model="my_net", dataset="in1k")
+    return [saved_runs.load_classifier(run, normalize=True) for run in runs]
+
+
 def test_features_stay_as_they_are(crossed):
     """Other analyses of the same process use the same tensors."""
     models, x, _, _ = crossed
     loaded = feature_files.load(models / "my/net/cog_l1/features_test")
     before = loaded.x.clone()
-    runs = saved_runs.runs_in(models / "my/net/in1k/eval_logreg", model="my_net", dataset="in1k")
-    found = [saved_runs.load_classifier(run, normalize=True) for run in runs]
-    confidences.apply(loaded.x, found, device=torch.device("cpu"))
+    confidences.apply(loaded.x, logreg_of_in1k(models), device=torch.device("cpu"))
     assert torch.equal(loaded.x, before) and torch.equal(x, before)
 
 
 def test_mapped_features_are_divided_by_their_norms(crossed):
     models, x, _, _ = crossed
-    runs = saved_runs.runs_in(models / "my/net/in1k/eval_logreg", model="my_net", dataset="in1k")
-    found = [
-        dataclasses.replace(saved_runs.load_classifier(run, normalize=True), normalize=False) for run in runs
-    ]
+    found = [dataclasses.replace(one, normalize=False) for one in logreg_of_in1k(models)]
     norms = torch.arange(1.0, len(x) + 1)[:, None]
     one, other = (
         confidences.apply(rows, found, device=torch.device("cpu"), norms=by)

@@ -7,17 +7,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import pkgutil
-import shutil
-import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tiny
-import torch
-from result_folders import write_classifier
+from analyzed_models import LEVEL, write_features, write_levels_csv, write_run
 
 from cog.analysis import registry, subtrees
 from cog.commands import analyze_features
@@ -25,9 +19,8 @@ from cog.errors import CogError
 from cog.levels import wordnet
 from cog.levels.wordnet import NounGraph
 from cog.results import analysis_records, metric_info
-from cog.runtime import signals
 
-WNIDS = ("n02085620", "n02085782", "n02085936")
+WNIDS = LEVEL["cog_l1"]
 
 #: Flags of analyses that need more than the features of a data set; TABLE is a levels.csv.
 FLAGS = {
@@ -37,38 +30,18 @@ FLAGS = {
     "winners": ("--against", "other_net"),
 }
 
-#: Analyses that save states: what was done before a signal is not done again.
-CONTINUED = {"kmeans": "cog.analysis.lloyd._Lloyd.iterate", "knn": "cog.analysis.knn.largest"}
-
-
-def write_run(folder: Path, labels: np.ndarray, *, seed: int) -> None:
-    """Write a complete run of a random classifier of tiny features whose predictions are right at random."""
-    rng = np.random.default_rng([seed, len(folder.parts[-3])])
-    predicted = np.where(rng.random(len(labels)) < 0.7, labels, (labels + 1) % 3)
-    generator = torch.Generator().manual_seed(seed)
-    state = {"weight": torch.randn(3, 8, generator=generator), "bias": torch.zeros(3)}
-    write_classifier(folder / f"seed-{seed}", state, seed=seed, predicted=predicted, labels=labels)
-
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> Path:
     """Features and classifiers of two models on two levels, and levels.csv."""
     root = tmp_path_factory.mktemp("world")
-    for model in ("tiny/net", "other/net"):
-        for dataset in ("cog_l1", "cog_l2"):
-            folder = root / "models" / model / dataset
+    for model, lead in (("tiny/net", 0), ("other/net", 2)):
+        for dataset in LEVEL:
             for split, seed in (("train", 0), ("test", 1)):
-                x, y = tiny.make_xy(seed=seed)
-                tiny.write_features(folder / f"features_{split}", x, y, name=f"{model}_{dataset}_{split}")
-                paths = "".join(
-                    f"{WNIDS[label]}/{WNIDS[label]}_{row}.JPEG\n" for row, label in enumerate(y.tolist())
-                )
-                (folder / f"features_{split}/image_paths.txt").write_text(paths)
-            for run in (22, 37):
-                write_run(folder / "eval_logreg", y.numpy(), seed=run)
-    rows = [f"{row},{wnid},a b,{0.9 - 0.2 * row},n02084071,dog,L1,9" for row, wnid in enumerate(WNIDS)]
-    header = "rank,wnid,names,similarity,nearest_seen,nearest_seen_names,level,images"
-    (root / "levels.csv").write_text("\n".join([header, *rows, ""]))
+                write_features(root / "models", dataset, split, WNIDS, n=10, model=model, seed=seed)
+            for seed, hits in ((22, (7, 6, 5 + lead)), (37, (8, 6, 6 + lead))):
+                write_run(root / "models", dataset, seed=seed, hits=hits, model=model)
+    write_levels_csv(root / "levels.csv", dict(zip(WNIDS, (0.9, 0.7, 0.5), strict=True)))
     return root
 
 
@@ -102,10 +75,8 @@ class TestEveryAnalysis:
 
     def test_its_record_says_everything(self, name, capsys):
         record = self.run()
-        assert record.analysis.partition("_")[0] == name and (record.model, record.dataset) == (
-            "tiny_net",
-            "cog_l1",
-        )
+        assert record.analysis.partition("_")[0] == name
+        assert (record.model, record.dataset) == ("tiny_net", "cog_l1")
         assert record.values and record.identity and record.versions["numpy"] and record.finished
         assert set(record.per_seed) == {str(seed) for seed in record.seeds}
         folder = record.folder
@@ -137,28 +108,3 @@ class TestEveryAnalysis:
         first = self.run()
         again = self.run("--overwrite")
         assert (again.values, again.per_seed) == (first.values, first.per_seed)
-
-    def test_it_ends_at_a_signal_and_is_continued(self, name, monkeypatch):
-        if name not in CONTINUED:
-            pytest.skip(f"{name} is short: it saves no states")
-        whole = self.run()
-        shutil.rmtree(self.output)
-        place, _, attribute = CONTINUED[name].rpartition(".")
-        owner = pkgutil.resolve_name(place)
-        original, calls = getattr(owner, attribute), []
-
-        def until_a_signal(*args):
-            result = original(*args)
-            calls.append(1)
-            if len(calls) == 1:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return result
-
-        monkeypatch.setattr(owner, attribute, until_a_signal)
-        with pytest.raises(signals.Interrupted, match="continues from here"):
-            self.run()
-        assert list(self.output.glob("*/.resume/*.pt")) and not list(self.output.glob("*/results.json"))
-        monkeypatch.setattr(owner, attribute, original)
-        again = self.run()
-        assert (again.values, again.per_seed) == (whole.values, whole.per_seed)
-        assert not (again.folder / ".resume").exists()

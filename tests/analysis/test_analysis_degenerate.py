@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from pathlib import Path
 
@@ -20,14 +21,11 @@ LABEL_FREE = ("kmeans", "alignment", "knn", "ncm")
 
 def analyze(tmp_path: Path, train, test, *more: str, analysis: tuple[str, ...] = LABEL_FREE):
     """Analyse ``(x, y)`` pairs; returns the records by name."""
-    folders = []
+    flags, output = [], tmp_path / "out"
     for split, (x, y) in (("train", train), ("test", test)):
-        folders.append(tiny.write_features(tmp_path / f"features_{split}", x, y))
-    output = tmp_path / "out"
-    main(
-        ["--train_features_dir", str(folders[0]), "--test_features_dir", str(folders[1]), "--output_dir", str(output),
-         "--device", "cpu", "--analysis", *analysis, "ANALYSIS.KMEANS_SEEDS", "[1, 2]", *more]
-    )  # fmt: skip
+        flags += [f"--{split}_features_dir", str(tiny.write_features(tmp_path / f"features_{split}", x, y))]
+    flags += ["--output_dir", str(output), "--device", "cpu", "--analysis", *analysis]
+    main([*flags, "ANALYSIS.KMEANS_SEEDS", "[1, 2]", *more])
     found = {}
     for name in analysis:
         record = analysis_records.read(output / f"analysis_{name}")
@@ -39,32 +37,66 @@ def analyze(tmp_path: Path, train, test, *more: str, analysis: tuple[str, ...] =
     return found
 
 
-def values(record: AnalysisRecord) -> dict:
-    return record.values
+@pytest.fixture
+def clouds():
+    """Thirty rows of three classes, X and Y."""
+    return tiny.make_xy()
 
 
-def test_01_a_class_with_one_test_image_makes_no_positive_pair(tmp_path):
-    x, y = tiny.make_xy()
+def with_value(value):
+    """Return a change of one number of the features."""
+    return lambda x, y: (x.index_put((torch.tensor(4), torch.tensor(2)), torch.tensor(value)), y)
+
+
+NOT_FINITE = r"1 of 30 rows of X hold NaN or infinite values \(rows 4\)"
+OTHER_DIMENSIONS = "training features have 8 dimensions, test features 7"
+
+
+@pytest.mark.parametrize(
+    ("split", "change", "message"),
+    [
+        ("train", with_value(math.nan), NOT_FINITE),
+        ("train", with_value(math.inf), NOT_FINITE),
+        ("train", lambda x, y: (x[:0], y[:0]), r"X has shape \(0, 8\): there is nothing in it"),
+        ("test", lambda x, y: (x[:, :7], y), OTHER_DIMENSIONS),
+    ],
+    ids=["NaN", "infinite", "no rows", "other dimensions"],
+)
+@pytest.mark.parametrize("name", ["kmeans", "knn", "ncm"])
+def test_features_that_are_refused(tmp_path, clouds, name, split, change, message):
+    features = {"train": clouds, "test": clouds} | {split: change(*clouds)}
+    with pytest.raises(CogError, match=message):
+        analyze(tmp_path, features["train"], features["test"], analysis=(name,))
+
+
+def test_more_clusters_than_images_are_refused(tmp_path, clouds):
+    with pytest.raises(CogError, match="31 clusters need at least as many training images, found 30; lower"):
+        analyze(tmp_path, clouds, clouds, "ANALYSIS.KMEANS_K", "31")
+    assert [path.name for path in (tmp_path / "out").rglob("*") if path.is_file()] == [".failed.json"]
+
+
+def test_a_class_with_one_test_image_makes_no_positive_pair(tmp_path, clouds):
+    x, y = clouds
     found = analyze(tmp_path, (x, y), (x[:11], y[:11]))["alignment"]
     assert found.details["classes_of_one_image"] == 1 and found.details["positive_pairs"] == 45
     assert found.values["alignment"] > 0
 
 
-def test_02_only_classes_with_one_image_have_no_alignment(tmp_path):
-    x, y = tiny.make_xy()
+def test_only_classes_with_one_image_have_no_alignment(tmp_path, clouds):
+    x, y = clouds
     found = analyze(tmp_path, (x, y), (x[::10], y[::10]))["alignment"]
     assert found.values["alignment"] is None and found.values["alignment_by_uniformity"] is None
     assert found.values["uniformity"] < 0
 
 
-def test_03_a_single_test_image_has_neither_alignment_nor_uniformity(tmp_path):
-    x, y = tiny.make_xy()
+def test_a_single_test_image_has_neither_alignment_nor_uniformity(tmp_path, clouds):
+    x, y = clouds
     found = analyze(tmp_path, (x, y), (x[:1], y[:1]))
     assert set(found["alignment"].values.values()) == {None}
     assert found["ncm"].values["top1_cosine"] == 100.0
 
 
-def test_04_all_features_are_equal(tmp_path):
+def test_all_features_are_equal(tmp_path):
     x, y = torch.ones(12, 4), torch.arange(12) % 3
     found = analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KNN_K", "[1, 2, 12]")
     assert found["kmeans"].values["inertia"] == pytest.approx(0.0, abs=1e-20)
@@ -80,7 +112,7 @@ def test_04_all_features_are_equal(tmp_path):
     assert found["ncm"].values["top1_euclidean"] == pytest.approx(100 / 3)
 
 
-def test_05_duplicates_among_different_features(tmp_path):
+def test_duplicates_among_different_features(tmp_path):
     x, y = tiny.make_xy(n_per_class=4, spread=0.1)
     doubled = (x.repeat_interleave(5, dim=0), y.repeat_interleave(5))
     found = analyze(tmp_path, doubled, (x, y), "ANALYSIS.KMEANS_K", "12", "ANALYSIS.KNN_K", "[1, 5]")
@@ -90,29 +122,22 @@ def test_05_duplicates_among_different_features(tmp_path):
     assert found["knn"].values["top1_k5_majority"] == 100.0
 
 
-def test_06_more_clusters_than_different_features(tmp_path):
+def test_more_clusters_than_different_features(tmp_path):
     x, y = torch.eye(3).repeat(10, 1), torch.arange(30) % 3
     found = analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KMEANS_K", "7")["kmeans"]
     assert found.details["runs"]["1"]["n_empty"] == 4
     assert found.values["purity_v1"] == found.values["purity"] == found.values["ami"] == 1.0
 
 
-def test_07_more_clusters_than_images(tmp_path):
-    x, y = tiny.make_xy()
-    with pytest.raises(CogError, match="31 clusters need at least as many training images, found 30; lower"):
-        analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KMEANS_K", "31")
-    assert [path.name for path in (tmp_path / "out").rglob("*") if path.is_file()] == [".failed.json"]
-
-
-def test_08_as_many_clusters_as_images(tmp_path):
+def test_as_many_clusters_as_images(tmp_path):
     x, y = tiny.make_xy(n_per_class=3)
     found = analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KMEANS_K", "9")["kmeans"]
     assert found.values["inertia"] == pytest.approx(0.0, abs=1e-6)
     assert found.values["purity"] == 1.0 and found.values["purity_v1"] == pytest.approx(1 / 3)
 
 
-def test_09_zero_vectors_stay_zero(tmp_path):
-    x, y = tiny.make_xy()
+def test_zero_vectors_stay_zero(tmp_path, clouds):
+    x, y = clouds
     x[3] = 0.0
     x[17] = 0.0
     found = analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KNN_K", "[1, 30]")
@@ -122,7 +147,7 @@ def test_09_zero_vectors_stay_zero(tmp_path):
     assert found["alignment"].values["alignment"] < 2.0
 
 
-def test_10_only_zero_vectors(tmp_path):
+def test_only_zero_vectors(tmp_path):
     x, y = torch.zeros(10, 5), torch.arange(10) % 2
     found = analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KNN_K", "[3]")
     assert found["kmeans"].values["inertia"] == pytest.approx(0.0, abs=1e-20)
@@ -130,22 +155,7 @@ def test_10_only_zero_vectors(tmp_path):
     assert found["ncm"].values["top1_cosine"] == found["knn"].values["top1_k3_weighted"] == 50.0
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_11_values_that_are_not_finite(tmp_path, bad):
-    x, y = tiny.make_xy()
-    broken = x.clone()
-    broken[4, 2] = bad
-    with pytest.raises(CogError, match=r"1 of 30 rows of X hold NaN or infinite values \(rows 4\)"):
-        analyze(tmp_path, (broken, y), (x, y))
-
-
-def test_12_no_rows(tmp_path):
-    x, y = tiny.make_xy()
-    with pytest.raises(CogError, match=r"X has shape \(0, 8\): there is nothing in it"):
-        analyze(tmp_path, (x[:0], y[:0]), (x, y))
-
-
-def test_13_one_class(tmp_path):
+def test_one_class(tmp_path):
     x, _ = tiny.make_xy()
     y = torch.zeros(30, dtype=torch.int64)
     found = analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KNN_K", "[1, 5]")
@@ -154,8 +164,8 @@ def test_13_one_class(tmp_path):
     assert found["alignment"].details["classes"] == 1
 
 
-def test_14_test_classes_without_training_images_count_as_errors(tmp_path):
-    x, y = tiny.make_xy()
+def test_test_classes_without_training_images_count_as_errors(tmp_path, clouds):
+    x, y = clouds
     found = analyze(tmp_path, (x[:20], y[:20]), (x, y), "ANALYSIS.KNN_K", "[1, 5]")
     for name, value in (found["knn"].values | found["ncm"].values).items():
         assert value <= 100 * 2 / 3 + 1e-9, name
@@ -163,35 +173,26 @@ def test_14_test_classes_without_training_images_count_as_errors(tmp_path):
     assert found["kmeans"].details["k"] == 2 and found["kmeans"].values["purity"] < 1.0
 
 
-def test_15_labels_that_do_not_begin_at_zero(tmp_path):
-    x, y = tiny.make_xy()
+def test_labels_that_do_not_begin_at_zero(tmp_path, clouds):
+    x, y = clouds
     plain = analyze(tmp_path / "plain", (x, y), (x, y), "ANALYSIS.KNN_K", "[1, 5]")
     shifted = analyze(tmp_path / "shifted", (x, 10 * y - 7), (x, 10 * y - 7), "ANALYSIS.KNN_K", "[1, 5]")
     for name in LABEL_FREE:
-        assert values(plain[name]) == values(shifted[name]), name
+        assert plain[name].values == shifted[name].values, name
 
 
-def test_16_more_neighbors_than_training_images_are_undefined(tmp_path, caplog):
-    import logging
-
+def test_more_neighbors_than_training_images_are_undefined(tmp_path, clouds, caplog):
     caplog.set_level(logging.WARNING, "cog")
-    x, y = tiny.make_xy()
+    x, y = clouds
     found = analyze(tmp_path, (x, y), (x, y), analysis=("knn",))["knn"]
     assert "there are 30 training images: k = 100, 200 is undefined" in caplog.text
     assert found.values["top1_k20_weighted"] is not None
     assert {v for name, v in found.values.items() if "_k100_" in name or "_k200_" in name} == {None}
     found = analyze(tmp_path / "b", (x[:1], y[:1]), (x, y), "ANALYSIS.KNN_K", "[5]", analysis=("knn",))["knn"]
-    assert set(found.values.values()) == {None}
+    assert set(found.values.values()) == {None} and "k = 5 is undefined" in caplog.text
 
 
-def test_17_other_dimensions_in_the_test_features(tmp_path):
-    x, y = tiny.make_xy()
-    for name in ("kmeans", "knn", "ncm"):
-        with pytest.raises(CogError, match="training features have 8 dimensions, test features 7"):
-            analyze(tmp_path, (x, y), (x[:, :7], y), analysis=(name,))
-
-
-def test_18_one_dimension(tmp_path):
+def test_one_dimension(tmp_path):
     x, y = torch.tensor([[1.0], [2.0], [-1.0], [-3.0]]), torch.tensor([0, 0, 1, 1])
     found = analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KNN_K", "[1, 2]")
     assert found["kmeans"].values["ari"] == 1.0
@@ -201,34 +202,34 @@ def test_18_one_dimension(tmp_path):
     assert found["knn"].values["top1_k2_majority"] == 100.0
 
 
-def test_19_one_training_image_of_every_class(tmp_path):
-    x, y = tiny.make_xy()
+def test_one_training_image_of_every_class(tmp_path, clouds):
+    x, y = clouds
     found = analyze(tmp_path, (x[::10], y[::10]), (x, y), "ANALYSIS.KNN_K", "[1]")
     assert found["knn"].values["top1_k1_weighted"] == found["ncm"].values["top1_cosine"]
     assert found["kmeans"].values["inertia"] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_20_lengths_of_the_features_do_not_matter(tmp_path):
-    x, y = tiny.make_xy()
+def test_lengths_of_the_features_do_not_matter(tmp_path, clouds):
+    x, y = clouds
     plain = analyze(tmp_path / "plain", (x, y), (x, y), "ANALYSIS.KNN_K", "[1, 5]")
     scale = torch.tensor([2.0**e for e in range(-15, 15)])[:, None]  # exact
     scaled = analyze(tmp_path / "scaled", (x * scale, y), (x * scale, y), "ANALYSIS.KNN_K", "[1, 5]")
     for name in LABEL_FREE:
-        for key, value in values(plain[name]).items():
-            assert values(scaled[name])[key] == pytest.approx(value, abs=1e-6), (name, key)
+        for key, value in plain[name].values.items():
+            assert scaled[name].values[key] == pytest.approx(value, abs=1e-6), (name, key)
 
 
-def test_21_half_precision_files(tmp_path):
-    x, y = tiny.make_xy()
+def test_half_precision_files(tmp_path, clouds):
+    x, y = clouds
     half = analyze(tmp_path / "half", (x.half(), y), (x.half(), y), "ANALYSIS.KNN_K", "[1, 5]")
     single = analyze(
         tmp_path / "single", (x.half().float(), y), (x.half().float(), y), "ANALYSIS.KNN_K", "[1, 5]"
     )
     for name in LABEL_FREE:
-        assert values(half[name]) == values(single[name])
+        assert half[name].values == single[name].values
 
 
-def test_22_a_constant_dimension(tmp_path):
+def test_a_constant_dimension(tmp_path):
     # of rank 1 after normalization: d is larger than the rank
     x, y = torch.zeros(20, 64), torch.arange(20) % 2
     x[:, 0] = 1.0

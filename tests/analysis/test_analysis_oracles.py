@@ -52,10 +52,22 @@ def inertia_of(x: torch.Tensor, centers: torch.Tensor, labels: torch.Tensor) -> 
 # k-means
 
 
-def check_against_scikit_learn(features: FeatureSet, init: torch.Tensor) -> None:
+@pytest.mark.parametrize(
+    ("n", "dim", "k", "spread", "seed"),
+    first_quick(
+        2,
+        [
+            *[(3000, 64, 30, 0.8, seed) for seed in range(5)],
+            *[(20_000, 128, 100, 0.8, seed) for seed in range(3)],
+            *[(8000, 64, 1000, spread, 0) for spread in (0.4, 0.8, 2.0)],
+        ],
+    ),
+)
+def test_kmeans_from_the_same_start_ends_where_scikit_learn_does(n, dim, k, spread, seed):
     from sklearn import cluster
 
-    k = len(init)
+    features = clouds(n, dim, k, spread=spread)
+    init = features.x[np.random.default_rng(seed).choice(n, k, replace=False)]
     ours = lloyd.fit(rows_of(features, centered=True), k, seed=0, centers=init)
     theirs = cluster.KMeans(k, init=init.double().numpy(), n_init=1).fit(features.x.double().numpy())
     # Rounding would choose another optimum from many a start: all rows have to agree in all iterations. The numbers of
@@ -68,30 +80,6 @@ def check_against_scikit_learn(features: FeatureSet, init: torch.Tensor) -> None
     ours_found = clustering_metrics.agreement(features.y.numpy(), ours.labels.numpy())
     for name, value in clustering_metrics.agreement(features.y.numpy(), theirs.labels_).items():
         assert ours_found[name] == pytest.approx(value, abs=1e-12), name
-
-
-def random_rows(features: FeatureSet, k: int, seed: int) -> torch.Tensor:
-    return features.x[np.random.default_rng(seed).choice(len(features), k, replace=False)]
-
-
-@pytest.mark.parametrize("seed", first_quick(2, range(5)))
-def test_kmeans_from_the_same_start_ends_where_scikit_learn_does(seed):
-    features = clouds(3000, 64, 30, spread=0.8)
-    check_against_scikit_learn(features, random_rows(features, 30, seed))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_kmeans_of_20000_rows_from_the_same_start_ends_where_scikit_learn_does(seed):
-    features = clouds(20_000, 128, 100, spread=0.8)
-    check_against_scikit_learn(features, random_rows(features, 100, seed))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("spread", [0.4, 0.8, 2.0])
-def test_kmeans_of_1000_clusters_from_the_same_start_ends_where_scikit_learn_does(spread):
-    features = clouds(8_000, 64, 1000, spread=spread)
-    check_against_scikit_learn(features, random_rows(features, 1000, 0))
 
 
 @pytest.mark.parametrize("seed", range(3))

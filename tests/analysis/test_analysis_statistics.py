@@ -65,7 +65,7 @@ def test_interval_depends_on_the_seed_alone():
 @pytest.mark.parametrize(
     ("x", "y"), [([1.0, 1, 1], [1.0, 2, 3]), ([1.0, 2, 3], [5.0, 5, 5]), ([1.0], [2.0]), ([], [])]
 )
-def test_what_has_no_correlation_has_no_interval(x, y):
+def test_points_without_a_correlation_have_no_interval(x, y):
     found = statistics.spearman_interval(np.array(x), np.array(y), n_resamples=50)
     assert math.isnan(found.value) and math.isnan(found.low) and math.isnan(found.high)
 

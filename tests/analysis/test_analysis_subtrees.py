@@ -9,18 +9,8 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from analyzed_models import LEVEL, analyze, read, table, write_features
 from scipy import stats
-from test_analysis_classifiers import (  # noqa: F401
-    LEVEL,
-    analyze,
-    levels,
-    models,
-    predictions_with,
-    read,
-    table,
-    write_features,
-    write_run,
-)
 
 from cog.analysis import subtrees
 from cog.analysis.partial_correlation import intervals, partial_spearman, within_spearman
@@ -66,7 +56,7 @@ def test_partial_correlation_by_the_inverse_matrix_and_by_residuals(seed):
     assert partial_spearman(x, y, alone) == pytest.approx(stats.spearmanr(x, y).statistic)
 
 
-def test_where_nothing_is_left_there_is_no_correlation():
+def test_no_correlation_without_remaining_variance():
     x, y, group, other, _ = drawn(0)
     assert math.isnan(partial_spearman(group.astype(float), y, group))
     assert math.isnan(partial_spearman(x, other, group, [other]))
@@ -119,13 +109,9 @@ def toy_wordnet(monkeypatch):
     mammal, plant = "n01861778", "n00017222"
     first, second = LEVEL["cog_l1"], LEVEL["cog_l2"]
     roots = {wnid for ids in subtrees.SUBTREES.values() for wnid in ids}
-    above = {
-        **{wnid: [mammal] for wnid in first},
-        second[0]: [plant],
-        second[1]: [mammal, "n00021265"],
-        second[2]: [],
-    }
-    above["n00021265"] = [plant]  # food is deeper here than mammals
+    food = "n00021265"  # deeper here than mammals
+    above = {wnid: [mammal] for wnid in first}
+    above |= {second[0]: [plant], second[1]: [mammal, food], second[2]: [], food: [plant]}
     wnids = sorted({*roots, *above})
     graph = NounGraph(
         wnids=wnids,
@@ -136,14 +122,12 @@ def toy_wordnet(monkeypatch):
     return graph
 
 
-def test_accuracies_and_correlations_of_a_study(levels, toy_wordnet, capsys):  # noqa: F811
+def test_accuracies_and_correlations_of_a_study(levels, toy_wordnet, capsys):
     root, table_, hits = levels
     for dataset, wnids in LEVEL.items():
         write_features(root, dataset, "train", wnids, n=4)
-    analyze(
-        root, "--analysis", "subtrees", "--levels_csv", str(table_), "--n_resamples", "20",
-        "--datasets", "cog_l1", "cog_l2", "cog_levels",
-    )  # fmt: skip
+    flags = f"--levels_csv {table_} --n_resamples 20 --datasets cog_l1 cog_l2 cog_levels"
+    analyze(root, "--analysis subtrees", flags)
     found = read(root, "cog_levels", "subtrees")
     one, two = (10 * np.mean(hits[dataset], axis=0) for dataset in LEVEL)
     expected = {"mammals": one.mean(), "plants": two[0], "food": two[1], "rest": two[2]}
@@ -180,28 +164,18 @@ def test_accuracies_and_correlations_of_a_study(levels, toy_wordnet, capsys):  #
     assert "6 concepts in 4 subtrees; Spearman of similarity and accuracy" in capsys.readouterr().out
 
 
-def test_without_similarities_or_training_features(levels, toy_wordnet, caplog):  # noqa: F811
+def test_without_similarities_or_training_features(levels, toy_wordnet, caplog):
     root, table_, _ = levels
     analyze(root, "--analysis", "subtrees", "--dataset", "cog_l1")
     assert not any("spearman" in key for key in read(root, "cog_l1", "subtrees").values)
-    analyze(
-        root,
-        "--analysis",
-        "subtrees",
-        "--levels_csv",
-        str(table_),
-        "--n_resamples",
-        "0",
-        "--dataset",
-        "cog_l2",
-    )
+    analyze(root, f"--analysis subtrees --levels_csv {table_} --n_resamples 0 --dataset cog_l2")
     found = read(root, "cog_l2", "subtrees")
     assert found.values["spearman_given_subtree_and_images"] is None
     assert "not corrected for the number of training images" in caplog.text
 
 
 @pytest.mark.slow
-def test_equal_similarities(levels, toy_wordnet, capsys):  # noqa: F811
+def test_equal_similarities(levels, toy_wordnet, capsys):
     root, _, _ = levels
     levels_csv = root / "equal.csv"
     levels_csv.write_text("wnid,similarity,level\n" + "".join(f"{wnid},0.5,L1\n" for wnid in LEVEL["cog_l1"]))
@@ -215,7 +189,7 @@ def test_equal_similarities(levels, toy_wordnet, capsys):  # noqa: F811
     assert "nan" not in out
 
 
-def test_own_subtrees(levels, toy_wordnet, capsys):  # noqa: F811
+def test_own_subtrees(levels, toy_wordnet, capsys):
     root, _, _ = levels
     plant, food = "n00017222", "n00021265"
     analyze(root, "--analysis", "subtrees", "--dataset", "cog_l2", "--subtrees", plant, food)

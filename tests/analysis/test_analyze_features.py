@@ -9,18 +9,22 @@ import signal
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny
 from test_output_folder import taken_over_at
 
-from cog.analysis import plan
+from cog.analysis import alignment, knn, lloyd, plan
+from cog.analysis.clustering_metrics import agreement
 from cog.commands.analyze_features import main
 from cog.errors import CogError
+from cog.features import feature_files, storage
 from cog.paths import ModelDir, analysis_folder, parse_analysis_folder
 from cog.results import analysis_records, find
 from cog.results.analysis_records import AnalysisRecord
 from cog.runtime import signals
 from cog.runtime.locks import LockedError
+from cog.runtime.output_folder import read_failure
 from cog.runtime.resume_dir import ResumeFolder
 
 FAST = ["ANALYSIS.KMEANS_SEEDS", "[1, 2]", "ANALYSIS.KNN_K", "[1, 5]"]
@@ -85,14 +89,10 @@ def test_all_analyses_of_two_data_sets(models, capsys):
 
 
 def test_the_best_clusters_are_published(models):
-    import numpy as np
-
     analyze(models, "--analysis", "kmeans")
     record = result(models, "kmeans")
     data = np.load(record.folder / "clusters.npz", allow_pickle=False)
     assert data["centres"].shape == (3, 8) and data["test_clusters"].shape == (30,)
-    from cog.analysis.clustering_metrics import agreement
-
     found = agreement(data["test_labels"], data["test_clusters"])
     assert found["ami"] == pytest.approx(record.values["ami"])
 
@@ -134,8 +134,6 @@ def test_feature_folders_of_the_users_own(feature_folders, tmp_path, capsys):
 
 
 def test_features_are_read_once_for_all_analyses(models, monkeypatch):
-    from cog.features import feature_files
-
     read = []
     load = feature_files.load
     monkeypatch.setattr(
@@ -146,8 +144,6 @@ def test_features_are_read_once_for_all_analyses(models, monkeypatch):
 
 
 def test_features_larger_than_memory_stay_in_their_file(models, monkeypatch):
-    from cog.features import storage
-
     analyze(models)
     first = {name: result(models, name).values for name in LABEL_FREE}
     monkeypatch.setattr(storage, "stays_in_file", lambda train, test: True)
@@ -155,56 +151,41 @@ def test_features_larger_than_memory_stay_in_their_file(models, monkeypatch):
     assert {name: result(models, name).values for name in LABEL_FREE} == first
 
 
+OWN_FOLDERS = "--train_features_dir a --test_features_dir b"
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        ("--analysis ncm --trained_on 1e400", r"--trained_on is for --analysis cross and has no effect"),
+        ("--top_n 20", r"--top_n is for --analysis winners and has no effect"),
+        ("--analysis distance winners --wordnet_dir /x --sheet_images 60", "--sheet_images is for"),
         (
-            ["--analysis", "ncm", "--trained_on", "1e400"],
-            r"--trained_on is for --analysis cross and has no effect",
-        ),
-        (["--top_n", "20"], r"--top_n is for --analysis winners and has no effect"),
-        (
-            ["--analysis", "distance", "winners", "--wordnet_dir", "/x", "--sheet_images", "60"],
-            "--sheet_images is for",
-        ),
-        (
-            ["--analysis", "knn", "--run_seeds", "1"],
+            "--analysis knn --run_seeds 1",
             "--run_seeds is for --analysis cross, distance, subtrees, winners and",
         ),
-        (["--analysis", "kmean"], r"--analysis 'kmean' is not an analysis, expected kmeans"),
-        (["--model", "tiny_net"], "no features: give --models_root_dir with --model and --dataset"),
-        (["--datasets", "in1k", "in1k"], "names a data set twice"),
-        (["--dataset", "../x"], "is not a data set name"),
-        (["--test_features_dir", "a", "--analysis", "ncm", "--output_dir", "o"], "give --train_features_dir"),
-        (["--train_features_dir", "a", "--test_features_dir", "b"], "nowhere to write: give --output_dir"),
+        ("--analysis kmean", r"--analysis 'kmean' is not an analysis, expected kmeans"),
+        ("--model tiny_net", "no features: give --models_root_dir with --model and --dataset"),
+        ("--datasets in1k in1k", "names a data set twice"),
+        ("--dataset ../x", "is not a data set name"),
+        ("--test_features_dir a --analysis ncm --output_dir o", "give --train_features_dir"),
+        (OWN_FOLDERS, "nowhere to write: give --output_dir"),
+        (f"{OWN_FOLDERS} --datasets in1k cog_l1", "are of one data set"),
         (
-            ["--train_features_dir", "a", "--test_features_dir", "b", "--datasets", "in1k", "cog_l1"],
-            "are of one data set",
-        ),
-        (
-            [
-                "--train_features_dir",
-                "a",
-                "--test_features_dir",
-                "b",
-                "--output_dir",
-                "o",
-                "--analysis",
-                "knn",
-            ],
+            f"{OWN_FOLDERS} --output_dir o --analysis knn",
             "there are no train features a; run extract_features.py first",
         ),
-        (["ANALYSIS.KNN_K", "[0]"], r"ANALYSIS.KNN_K = \[0\] is not valid"),
-        (["ANALYSIS.KMEANS_SEEDS", "[1, 1]"], "a list of different whole numbers"),
-        (["ANALYSIS.KNN_TEMPERATURE", "0"], "expected a positive number"),
-        (["ANALYSIS.UNIFORM_T", "-2"], "expected a positive number"),
-        (["ANALYSIS.KMEANS_TOLERANCE", "-1"], "zero or a positive number"),
+        ("ANALYSIS.KNN_K [0]", r"ANALYSIS.KNN_K = \[0\] is not valid"),
+        ("ANALYSIS.KMEANS_SEEDS [1,1]", "a list of different whole numbers"),
+        ("ANALYSIS.KNN_TEMPERATURE 0", "expected a positive number"),
+        ("ANALYSIS.UNIFORM_T -2", "expected a positive number"),
+        ("ANALYSIS.KMEANS_TOLERANCE -1", "zero or a positive number"),
     ],
 )
 def test_bad_command_lines(tmp_path, monkeypatch, flags, message):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CogError, match=message):
-        main(flags)
+        main(flags.split())
     assert not list(tmp_path.iterdir())
 
 
@@ -225,28 +206,29 @@ def test_help_names_the_analyses(capsys):
 
 @pytest.mark.slow
 def test_the_driver(models, feature_folders, tmp_path, repository, warm_python):
-    import shutil
-
     shutil.copytree(models / "tiny/net", models / "tiny/other")
     script = ["bash", str(repository / "bash-scripts/analyze_features.sh")]
     environment = os.environ | {"COG_PYTHON": warm_python, "models_root_dir": str(models)}
-    several = [
-        "model_name=tiny_net tiny_other", "datasets=in1k cog_l1", "analyses=alignment ncm", "--device", "cpu",
-    ]  # fmt: skip
-    done = subprocess.run([*script, *several], env=environment, capture_output=True, text=True, check=False)
+
+    def run(*flags):
+        command = [*script, *flags]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    several = ("model_name=tiny_net tiny_other", "datasets=in1k cog_l1", "analyses=alignment ncm")
+    done = run(*several, "--device", "cpu")
     assert done.returncode == 0, done.stderr
     assert "[2/2] analyses of tiny_other: alignment ncm" in done.stdout
     assert len(find.find_all(models).analyses) == 8
-    done = subprocess.run(
-        [*script, f"train_features_dir={feature_folders[0]}", f"test_features_dir={feature_folders[1]}",
-         f"output_dir={tmp_path / 'out'}", "models_root_dir=None", "analyses=ncm"],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    train, test = feature_folders
+    own_folders = (
+        f"train_features_dir={train}",
+        f"test_features_dir={test}",
+        f"output_dir={tmp_path / 'out'}",
+    )
+    done = run(*own_folders, "models_root_dir=None", "analyses=ncm")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out/analysis_ncm/results.json").is_file()
-    done = subprocess.run(
-        [*script, "datasets=none_such"], env=environment, capture_output=True, text=True, check=False
-    )
+    done = run("datasets=none_such")
     assert done.returncode == 2 and "stopped at step 1 of 1" in done.stderr and "Traceback" not in done.stderr
 
 
@@ -255,14 +237,12 @@ def test_the_driver(models, feature_folders, tmp_path, repository, warm_python):
 
 
 def test_kmeans_continues_bit_by_bit(models, monkeypatch):
-    from cog.analysis import lloyd
-
     settings = ["--analysis", "kmeans", "ANALYSIS.KMEANS_K", "8", "ANALYSIS.KMEANS_TOLERANCE", "0"]
     analyze(models, *settings)
     whole = result(models, "kmeans")
     n_iterations = sum(run["iterations"] for run in whole.details["runs"].values())
-    assert n_iterations > 4
-    analyze(models, *settings, "--overwrite")
+    inertias = [entry["inertia"] for entry in whole.per_seed.values()]
+    assert n_iterations > 4 and whole.values["inertia"] == min(inertias) < max(inertias)
     iterate = lloyd._Lloyd.iterate
     done = []
 
@@ -274,8 +254,6 @@ def test_kmeans_continues_bit_by_bit(models, monkeypatch):
 
     monkeypatch.setattr(lloyd._Lloyd, "iterate", until_a_signal)
     folder = whole.folder
-    import shutil
-
     shutil.rmtree(folder)
     for attempt in range(n_iterations + 3):
         try:
@@ -288,14 +266,11 @@ def test_kmeans_continues_bit_by_bit(models, monkeypatch):
     assert attempt >= n_iterations - 2 and len(done) == n_iterations  # nothing was done twice
     again = result(models, "kmeans")
     assert again.per_seed == whole.per_seed and again.values == whole.values
-    for mine, theirs in zip(again.details["runs"].values(), whole.details["runs"].values(), strict=True):
-        assert mine == theirs
+    assert again.details["runs"] == whole.details["runs"]
     assert not (folder / ".resume").exists()
 
 
 def test_neighbors_continue(models, monkeypatch):
-    from cog.analysis import knn
-
     monkeypatch.setattr(knn, "_TEST_BLOCK", 8)
     analyze(models, "--analysis", "knn")
     whole = result(models, "knn")
@@ -372,9 +347,6 @@ def test_leftovers_of_killed_processes_go(models):
 
 
 def test_a_failed_analysis_leaves_the_others_and_says_so(models, monkeypatch):
-    from cog.analysis import alignment
-    from cog.runtime.output_folder import read_failure
-
     def full_disk(*args, **options):
         raise CogError("no space left")
 
@@ -417,8 +389,6 @@ def test_records_come_back_as_they_were(tmp_path):
 
 
 def test_numbers_that_are_not_finite_become_null(tmp_path):
-    import numpy as np
-
     analysis_records.write(
         tmp_path, record(values={"a": float("nan"), "b": np.float64("inf"), "c": np.float32(0.5)})
     )

@@ -82,6 +82,8 @@ def test_verdicts_are_after_holms_correction():
         2
     ].reading == "not told apart"
     assert [item.p_holm for item in judged] == uncertainty.holm([item.p for item in items])
+    almost, told = (dataclasses.replace(judged[0], p_holm=p) for p in (0.05, 0.0499))
+    assert (almost.sign, told.sign) == (0, 1)
     (alone,) = judge(items[1:2])
     assert alone.reading == "higher"
     many = judge([items[1], *(elsewhere_than(items[2], f"data{i}") for i in range(10**4))])
@@ -163,43 +165,51 @@ def over_levels(means, *, std=1.0, n_shot=0, model="a_b"):
     ]
 
 
-def on(item):
-    """The data set of a difference."""
+def dataset_of(item):
     return item.average.dataset
 
 
-def found(*means, **changes):
+def crossings_of(*means):
+    """Return the crossings of differences with these means, as (before, after, who leads after, range or None)."""
     return [
         (
-            on(c.before),
-            on(c.after),
+            *map(dataset_of, (c.before, c.after)),
             c.model_leads_after,
-            (on(c.earliest), on(c.latest)) if c.earliest else None,
+            c.earliest and (*map(dataset_of, (c.earliest, c.latest)),),
         )
-        for c in crossings(over_levels(means, **changes))
+        for c in crossings(over_levels(means))
     ]
 
 
 def test_crossings():
-    assert found(2, 3, 4, 5, 6, 7) == found(-2, -3) == found(0.5, 0.2) == found() == []
-    assert found(-3, 3) == [("in1k", "cog_l1", True, ("in1k", "cog_l1"))]
-    assert found(3, -3) == [("in1k", "cog_l1", False, ("in1k", "cog_l1"))]
+    assert (
+        crossings_of(2, 3, 4, 5, 6, 7)
+        == crossings_of(-2, -3)
+        == crossings_of(0.5, 0.2)
+        == crossings_of()
+        == []
+    )
+    assert crossings_of(-3, 3) == [("in1k", "cog_l1", True, ("in1k", "cog_l1"))]
+    assert crossings_of(3, -3) == [("in1k", "cog_l1", False, ("in1k", "cog_l1"))]
     # Near the crossing the order is not told: it is somewhere between in1k and cog_l4.
-    assert found(-3, -0.5, 0.5, 0.8, 4) == [("cog_l1", "cog_l2", True, ("in1k", "cog_l4"))]
+    assert crossings_of(-3, -0.5, 0.5, 0.8, 4) == [("cog_l1", "cog_l2", True, ("in1k", "cog_l4"))]
     # Never told on one side: not established.
-    assert found(-3, -0.5, 0.5) == [("cog_l1", "cog_l2", True, None)]
-    assert found(-0.5, 3) == [("in1k", "cog_l1", True, None)]
+    assert crossings_of(-3, -0.5, 0.5) == [("cog_l1", "cog_l2", True, None)]
+    assert crossings_of(-0.5, 3) == [("in1k", "cog_l1", True, None)]
     # What is told around a dip speaks against it.
-    assert found(3, 3, -0.5, 3) == [("cog_l1", "cog_l2", False, None), ("cog_l2", "cog_l3", True, None)]
-    assert found(3, -3, 3) == [
+    assert crossings_of(3, 3, -0.5, 3) == [
+        ("cog_l1", "cog_l2", False, None),
+        ("cog_l2", "cog_l3", True, None),
+    ]
+    assert crossings_of(3, -3, 3) == [
         ("in1k", "cog_l1", False, ("in1k", "cog_l1")),
         ("cog_l1", "cog_l2", True, ("cog_l1", "cog_l2")),
     ]
 
 
 def test_exact_ties_are_no_change():
-    assert found(0, 0, 0) == found(3, 0, 3) == found(0, 3) == []
-    assert found(-3, 0, 3) == [("in1k", "cog_l2", True, ("in1k", "cog_l2"))]
+    assert crossings_of(0, 0, 0) == crossings_of(3, 0, 3) == crossings_of(0, 3) == []
+    assert crossings_of(-3, 0, 3) == [("in1k", "cog_l2", True, ("in1k", "cog_l2"))]
 
 
 def test_crossings_follow_the_order_of_the_levels_and_keep_models_apart():
@@ -224,10 +234,10 @@ def test_one_established_crossing_for_each_change_of_the_told_order():
         for c in established:
             assert (c.earliest.sign, c.latest.sign) == ((-1, 1) if c.model_leads_after else (1, -1))
             assert (c.after.mean > 0) == c.model_leads_after == (c.before.mean < 0)
-            order = [PLACES.index(on(item)) for item in (c.earliest, c.before, c.after, c.latest)]
+            order = [PLACES.index(dataset_of(item)) for item in (c.earliest, c.before, c.after, c.latest)]
             assert order == sorted(order)
         n_established += len(established)
     assert n_established > 200
     # To and fro where nothing is told is one crossing.
-    assert found(-3, 0.5, -0.5, 0.5, 3) == [("in1k", "cog_l3", True, ("in1k", "cog_l4"))]
-    assert [c[2:] for c in found(-0.5, 0.5, -0.5)] == [(True, None), (False, None)]
+    assert crossings_of(-3, 0.5, -0.5, 0.5, 3) == [("in1k", "cog_l3", True, ("in1k", "cog_l4"))]
+    assert [c[2:] for c in crossings_of(-0.5, 0.5, -0.5)] == [(True, None), (False, None)]

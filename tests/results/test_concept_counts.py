@@ -23,7 +23,7 @@ from cog.results import concept_counts, run_records
         ([255], [256]),
     ],
 )
-def test_what_is_written_is_read(correct, images):
+def test_written_counts_are_read_again(correct, images):
     entries = json.loads(json.dumps(concept_counts.write(correct, images)))
     found = concept_counts.read(entries, n_classes=len(correct), top1=100 * sum(correct) / sum(images))
     assert found.correct.tolist() == correct and found.n_images == sum(images)

@@ -33,6 +33,11 @@ def whole_study(**changes):
     return [make_run(dataset=d, seed=s, **changes) for d in constants.DATASETS for s in constants.SEEDS]
 
 
+def with_first_run(**changes):
+    """A whole study in which the run of IN-1K with seed 22 is changed."""
+    return [make_run(dataset="in1k", seed=22, **changes), *whole_study()[1:]]
+
+
 def test_a_complete_study_has_nothing_to_report():
     assert collect(whole_study()) == []
 
@@ -81,26 +86,20 @@ def test_chosen_values_at_the_ends_of_their_intervals():
     assert "CLF.LR_INTV" in found[0].action
     harmless = collect(whole_study(wd=1.1e-12))
     assert severity_of(harmless, "weight decay at the edge of its interval") == "note"
-    runs = whole_study()
-    runs[3] = make_run(dataset=runs[3].dataset, seed=runs[3].seed, lr=0.1)
-    assert severity_of(collect(runs), "learning rate at the edge of its interval") == "note"  # one of 30
+    one_of_30 = with_first_run(lr=0.1)
+    assert severity_of(collect(one_of_30), "learning rate at the edge of its interval") == "note"
 
 
 def test_the_edge_is_on_the_logarithmic_axis():
-    assert diagnostics.at_edge(0.1, [0.1, 100.0]) == "lower"
-    assert diagnostics.at_edge(100.0, [0.1, 100.0]) == "upper"
-    assert diagnostics.at_edge(86.0, [0.1, 100.0]) is None  # 97.8 % of the way
-    assert diagnostics.at_edge(88.0, [0.1, 100.0]) == "upper"  # 98.2 %
-    assert diagnostics.at_edge(1.0, [0.1, 100.0]) is None
+    # 86 and 88 are at 97.8 % and 98.2 % of the way.
+    known = {0.1: "lower", 1.0: None, 86.0: None, 88.0: "upper", 100.0: "upper", None: None}
+    assert {value: diagnostics.at_edge(value, [0.1, 100.0]) for value in known} == known
     for broken in (None, [1.0], [0.0, 1.0], ["a", "b"], [5.0, 1.0], "x"):
         assert diagnostics.at_edge(1.0, broken) is None
-    assert diagnostics.at_edge(None, [0.1, 100.0]) is None
 
 
 def test_diverged_training_and_trials():
-    runs = whole_study()
-    runs[0] = make_run(dataset="in1k", seed=22, diverged=True)
-    found = collect(runs)
+    found = collect(with_first_run(diverged=True))
     assert found[0].severity == "problem"
     assert found[0].items == ("IN-1K, all images, seed 22",)
     few = collect(whole_study(n_trials_diverged=2))
@@ -111,17 +110,13 @@ def test_diverged_training_and_trials():
 
 def test_training_that_ended_early_is_none_of_other_epochs():
     """Diverged, or converged (L-BFGS): the setting was the protocol's."""
-    runs = whole_study()
-    runs[0] = make_run(dataset="in1k", seed=22, diverged=True, n_epochs=44)
-    assert [notice.kind for notice in collect(runs)] == ["final training that diverged"]
+    found = collect(with_first_run(diverged=True, n_epochs=44))
+    assert [notice.kind for notice in found] == ["final training that diverged"]
 
 
 def test_settings_other_than_the_protocol():
-    found = collect(
-        whole_study(
-            n_epochs=50, settings={"n_epochs": 50, "n_trials": 10, "normalize": False, "solver": "lbfgs"}
-        )
-    )
+    settings = {"n_epochs": 50, "n_trials": 10, "normalize": False, "solver": "lbfgs"}
+    found = collect(whole_study(n_epochs=50, settings=settings))
     [notice] = [n for n in found if n.kind == "settings other than the protocol's"]
     assert notice.items == (
         "CLF.N_TRIALS: 10 instead of 30 (30 runs)",
@@ -132,14 +127,8 @@ def test_settings_other_than_the_protocol():
 
 
 def test_mixed_epochs_settings_and_versions():
-    runs = whole_study()
-    runs[0] = make_run(
-        seed=22,
-        n_epochs=50,
-        settings={"n_epochs": 50, "batch_size": 256, "precision": "bf16"},
-        versions={"torch": "2.6.0"},
-        device="cpu",
-    )
+    settings = {"n_epochs": 50, "batch_size": 256, "precision": "bf16"}
+    runs = with_first_run(n_epochs=50, settings=settings, versions={"torch": "2.6.0"}, device="cpu")
     kinds = {notice.kind: notice for notice in collect(runs)}
     assert "50 epochs: IN-1K, all images, seed 22" in kinds["different numbers of epochs"].items
     assert any("256" in item for item in kinds["different settings between results of one model"].items)
@@ -187,15 +176,8 @@ def test_folders_that_are_not_counted(tmp_path):
 
 
 def test_runs_without_a_record():
-    [notice] = collect(whole_study(n_classes=None, rows={}, n_trials=0, versions={}, device=None) and [
-        dataclasses.replace(run, details=type(run.details)()) for run in whole_study()
-    ])  # fmt: skip
+    [notice] = collect([dataclasses.replace(run, details=type(run.details)()) for run in whole_study()])
     assert notice.kind == "settings that are not recorded"
-
-
-def write_features(folder, **entries):
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "features.json").write_text(json.dumps(entries))
 
 
 def test_features_of_other_checkpoints_and_failed_images(tmp_path):
@@ -204,21 +186,16 @@ def test_features_of_other_checkpoints_and_failed_images(tmp_path):
     for number, dataset in enumerate(("in1k", "cog_l1")):
         base = tmp_path / "my" / "net" / dataset
         for split in constants.SPLITS:
-            write_features(
-                base / f"features_{split}", checkpoint_sha256="ab"[number] * 64, n_failed=3 * number, n_images=1000,
-                preprocessing={"resize": 224}, precision="fp32", profile="authors",
-            )  # fmt: skip
+            features = {"checkpoint_sha256": "ab"[number] * 64, "n_failed": 3 * number, "n_images": 1000}
+            features |= {"preprocessing": {"resize": 224}, "precision": "fp32", "profile": "authors"}
+            (base / f"features_{split}").mkdir(parents=True)
+            (base / f"features_{split}/features.json").write_text(json.dumps(features))
         origin = {"checkpoint_sha256": "a" * 64}
-        runs += [
-            make_run(
-                dataset=dataset,
-                seed=s,
-                path=base / "eval_logreg" / f"seed-{s}",
-                train_features=origin,
-                test_features=origin,
+        for seed in constants.SEEDS:
+            path = base / f"eval_logreg/seed-{seed}"
+            runs.append(
+                make_run(dataset=dataset, seed=seed, path=path, train_features=origin, test_features=origin)
             )
-            for s in constants.SEEDS
-        ]
     found = collect(runs, features=search_history.features_of(runs))
     kinds = {notice.kind: notice for notice in found}
     assert kinds["features made in different ways"].severity == "problem"
@@ -256,14 +233,9 @@ def record(model="a_b", dataset="in1k", analysis="kmeans", identity=None):
     return AnalysisRecord(analysis, model, dataset, identity or {}, {"ami": 0.5})
 
 
-def notices_of(analyses=(), variants=None, runs=(), found=()):
-    return {
-        notice.kind: notice
-        for notice in diagnostics.of_experiments(
-            make_found(runs, all_measures=list(found), analyses=list(analyses), variants=variants or {}),
-            root="/models",
-        )
-    }
+def notices_of(analyses=(), variants=None, runs=(), averages=()):
+    results = make_found(runs, all_measures=list(averages), analyses=list(analyses), variants=variants or {})
+    return {notice.kind: notice for notice in diagnostics.of_experiments(results, root="/models")}
 
 
 def test_settings_that_differ_between_models():
@@ -293,8 +265,8 @@ def test_variants_with_another_protocol():
 
 
 def test_missing_analyses():
-    found = [SeedAverage(model, "in1k", "logreg", "top1", 0, 50.0) for model in ("a_b", "a_c")]
-    (notice,) = notices_of([record(), record(analysis="cross_in1k")], found=found).values()
+    averages = [SeedAverage(model, "in1k", "logreg", "top1", 0, 50.0) for model in ("a_b", "a_c")]
+    (notice,) = notices_of([record(), record(analysis="cross_in1k")], averages=averages).values()
     assert (notice.severity, notice.model, notice.items) == ("note", "a_c", ("kmeans: IN-1K",))
 
 
@@ -302,7 +274,7 @@ def test_variants_that_diverged_are_named_and_not_taken_for_other_settings():
     lost = make_run("a_b", "cog_l3", seed=37, diverged=True, n_epochs=44, evaluation="mlp_noact")
     own = make_run("a_b", "cog_l3", seed=37, diverged=True, evaluation="my_own")
     fine = make_run("a_b", "cog_l3", evaluation="mlp_noact")
-    found = make_found([make_run("a_b", "cog_l3")], variants={"mlp_noact": [fine, lost], "my_own": [own]})
-    [notice] = diagnostics.of_experiments(found, root="models")
+    variants = {"mlp_noact": [fine, lost], "my_own": [own]}
+    (notice,) = notices_of(runs=[make_run("a_b", "cog_l3")], variants=variants).values()
     assert (notice.severity, notice.kind) == ("problem", "variants that diverged")
     assert notice.items == ("mlp_noact on L3, seed 37",) and "1 run" in notice.title

@@ -17,12 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import n_examples
-from result_folders import make_seed_folder
 
 from cog import constants
 from cog.commands import print_results
 from cog.errors import CogError
-from cog.results import exchange, find, published, run_records
+from cog.results import exchange, published
 from cog.results.concept_counts import ConceptCounts
 from cog.results.scores import Counts, SeedAverage
 
@@ -106,16 +105,6 @@ def test_published_numbers_survive_and_stay_published(tmp_path):
         assert exchange.load(path) == published.accuracies(version)
 
 
-def test_runs_from_disk_survive(tmp_path):
-    for seed in constants.SEEDS[:3]:
-        make_seed_folder(tmp_path / f"models/a/b/in1k/eval_logreg/seed-{seed}", 70 + seed / 7, 90 + seed / 70)
-    runs, _ = find.find_runs(tmp_path / "models")
-    cells = run_records.average_runs(runs, constants.SEEDS)
-    top1, top5 = exchange.load(write(tmp_path / "ours.json", cells))
-    assert [top1, top5] == relabelled(cells, "ours")
-    assert top1.values == {seed: 70 + seed / 7 for seed in constants.SEEDS[:3]}
-
-
 def test_documented_form(tmp_path):
     path = write(tmp_path / "f.json", make(), label="lab")
     content = json.loads(path.read_text())
@@ -190,11 +179,7 @@ def test_files_of_this_and_of_an_earlier_version_have_the_same_numbers(tmp_path)
 EARLIER = {
     "cell number": (("cells", 1), 3, "cells[1]: the entry is 3, expected an object"),
     "measure null": (("measures", 0), None, "measures[0]: the entry is null"),
-    "top1 number": (
-        ("cells", 0, "top1"),
-        50.0,
-        "cells[0].top1 is 50.0, expected an object with mean and std",
-    ),
+    "top1 number": (("cells", 0, "top1"), 50.0, "cells[0].top1 is 50.0, expected an object with mean and std"),
     "top1 null": (("cells", 0, "top1"), None, "cells[0].top1 is null"),
     "top5 null but values": (("cells", 0, "top5"), None, "cells[0].top5 is null"),
     "no mean": (("cells", 0, "top5"), {}, "cells[0].top5: value is null"),
@@ -202,26 +187,28 @@ EARLIER = {
     "values of others": (("cells", 0, "top5_by_seed"), [1.0], "cells[0].top5: by_seed is a list of 1"),
     "unknown entry": (("cells", 0, "top3"), 1.0, 'cells[0].top1: unknown entry "top3"'),
     "accuracy": (("measures", 1, "value"), 180.0, "measures[1]: value is 180.0, expected a percentage"),
-    "huge": (
-        ("measures", 0, "by_seed"),
-        [1e300, -1e300, 0.0],
-        "measures[0]: by_seed[0] is 1e+300, expected a number",
-    ),
+    "huge": (("measures", 0, "by_seed"), [1e300, -1e300, 0.0], "measures[0]: by_seed[0] is 1e+300, expected a number"),
     "name": (("measures", 0, "quantity"), "../x", "measures[0]: metric is"),
     "concepts": (("cells", 5, "concepts"), 3, "cells[5].top1: concepts is 3"),
-    "twice": (("cells", 1, "model"), "a_b", None),
     "cells": (("cells",), {}, "cells is not a list"),
     "a later list": (("entries",), [], 'unknown entry "entries"'),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", EARLIER)
 def test_wrong_files_of_earlier_versions(tmp_path, name):
     where, value, message = EARLIER[name]
-    content = change(where, value)(json.loads((EXPORTS / "version5.json").read_text()))
-    if name == "twice":
-        content["cells"][1]["n_shot"] = 8
-        message = "cells[1].top1 is a second a_b on in1k (n_shot 8); the first is cells[0].top1"
+    refused(tmp_path, change(where, value)(version_5()), message)
+
+
+def version_5():
+    return json.loads((EXPORTS / "version5.json").read_text())
+
+
+def test_accuracies_of_earlier_versions_that_are_there_twice(tmp_path):
+    content = version_5()
+    content["cells"][1] |= {"model": "a_b", "n_shot": 8}
+    message = "cells[1].top1 is a second a_b on in1k (n_shot 8); the first is cells[0].top1"
     refused(tmp_path, content, message)
 
 
@@ -307,7 +294,7 @@ def test_of_the_same_numbers_those_with_answers_per_concept_are_kept():
         assert merged.concepts == whole.concepts
 
 
-def test_what_a_model_has_seen_survives(tmp_path):
+def test_pretraining_data_survive(tmp_path):
     seen = counted(pretraining="IN-21K")
     measure = counted(evaluation="mlp", pretraining="IN-21K")
     path = write(tmp_path / "f.json", [seen, measure], label="lab")
@@ -319,7 +306,7 @@ def test_what_a_model_has_seen_survives(tmp_path):
         refused(tmp_path, content, "entries[1]: pretraining is")
 
 
-def test_files_that_disagree_on_what_a_model_has_seen():
+def test_files_that_disagree_on_pretraining_data_are_refused():
     one, two = make(source="x", pretraining="web"), make(source="x", pretraining="IN-1K", n_shot=1)
     text = r"^pretraining of a_b \[x\] is web in f and IN-1K in g; correct one of them$"
     with pytest.raises(CogError, match=text):
@@ -341,6 +328,9 @@ def test_the_label_is_the_files_name_unless_given(tmp_path):
 GOOD = json.loads(exchange.dump([*make(), *make("a_c")], label="lab"))
 
 
+_NOTHING = object()
+
+
 def change(where, value):
     """Return a function that sets one entry of a good file."""
 
@@ -349,22 +339,17 @@ def change(where, value):
         *path, last = where
         for key in path:
             target = target[key]
-        target[last] = value
+        if value is _NOTHING:
+            del target[last]
+        else:
+            target[last] = value
         return content
 
     return apply
 
 
 def remove(where):
-    def apply(content):
-        target = content
-        *path, last = where
-        for key in path:
-            target = target[key]
-        del target[last]
-        return content
-
-    return apply
+    return change(where, _NOTHING)
 
 
 ENTRY = ("entries", 1)
@@ -437,7 +422,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_no_results_can_be(tmp_path, name):
+def test_impossible_results_are_refused(tmp_path, name):
     apply, message = BAD[name]
     refused(tmp_path, apply(copy.deepcopy(GOOD)), message)
 
@@ -465,7 +450,7 @@ def test_a_changed_published_number_is_refused(tmp_path):
     ],
     ids=itertools.count(),  # the content says when it was written, which processes that share the tests must agree on
 )  # fmt: skip
-def test_what_is_no_json(tmp_path, content, message):
+def test_invalid_json_is_refused(tmp_path, content, message):
     path = tmp_path / "f.json"
     path.write_bytes(content)
     with pytest.raises(CogError, match=message) as error:
@@ -503,7 +488,7 @@ def test_merging():
         exchange.merge(("f", [*one, *two]), ("g", make(source="x", missing_seeds=())))
 
 
-def test_what_no_reader_would_accept_is_not_written(tmp_path):
+def test_averages_that_cannot_be_read_are_not_written(tmp_path):
     for cell, message in (
         (make(""), "runs without a model name"),
         (make(dataset="a/b"), "dataset is"),

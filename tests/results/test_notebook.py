@@ -75,7 +75,7 @@ def test_a_score_for_every_number_that_is_there(root):
     assert len(results) == 2 * (3 + 1 + 1) + 2 and results[:2][0] == results[0]
 
 
-def test_names_are_understood_as_everywhere(root):
+def test_short_names_and_patterns_select_results(root):
     results = cog.read_results(root, published="v2")
     assert {one.dataset for one in results.select(dataset="L5")} == {"cog_l5"}
     assert {one.dataset for one in results.select(dataset=["IN-1K", "cog_l5"])} == {"in1k", "cog_l5"}
@@ -127,7 +127,7 @@ def test_tables_mark_what_is_not_comparable_and_what_is_not_unseen(root):
     assert "†" not in cog.Results([dataclasses.replace(mine, dataset="birds")]).table()
 
 
-def test_what_features_say_of_pretraining_is_known(root):
+def test_pretraining_is_read_from_features_json(root):
     path = root / "my/net/cog_l1/features_train/features.json"
     path.parent.mkdir()
     path.write_text(json.dumps({"pretraining": "IN-1K", "n_classes": 17}))
@@ -179,7 +179,7 @@ def test_an_exported_file_gives_the_same_scores(root, tmp_path):
         ({"seed": 99}, ("model", "dataset"), "there is no score"),
     ],
 )
-def test_what_a_table_cannot_show(wanted, fields, message):
+def test_tables_that_cannot_be_shown(wanted, fields, message):
     with pytest.raises(CogError, match=message):
         cog.read_results(published="v1").select(evaluation="kmeans", **wanted).table(*fields)
 

@@ -25,31 +25,31 @@ SEEDS = (22, 37)
 REASON = "17 classes where the benchmark has 1,000"
 
 
-def make_run(path, top1, *, seed, n_classes, n_train, n_test, n_shot=0):
-    make_seed_folder(path, top1, 99.0)
-    make_record(path, seed=seed, n_shot=n_shot)
-    record = json.loads((path / "results.json").read_text())
-    record |= {"n_classes": n_classes, "rows": {"final_train": n_train, "test": n_test}}
-    (path / "results.json").write_text(json.dumps(record))
+def make_runs(place, top1, counts):
+    """Write runs of both seeds that record the numbers of classes, training and test images."""
+    n_classes, n_train, n_test = counts
+    for seed in SEEDS:
+        path = make_seed_folder(place / f"eval_logreg/seed-{seed}", top1, 99.0)
+        make_record(path, seed=seed)
+        record = json.loads((path / "results.json").read_text())
+        record |= {"n_classes": n_classes, "rows": {"final_train": n_train, "test": n_test}}
+        (path / "results.json").write_text(json.dumps(record))
 
 
 @pytest.fixture
 def root(tmp_path):
     """toy_net and sup_resnet50 on 17 classes; real_net on data with the benchmark's numbers."""
     root = tmp_path / "models"
-    for model, top1, counts in (
-        ("toy/net", 99.0, (17, 1700, 340)),
-        ("sup/resnet50", 98.0, (17, 1700, 340)),
-        ("real/net", 60.0, (1000, 1_281_167, 50_000)),
-    ):
-        for seed in SEEDS:
-            path = root / model / f"in1k/eval_logreg/seed-{seed}"
-            make_run(path, top1, seed=seed, n_classes=counts[0], n_train=counts[1], n_test=counts[2])
+    make_runs(root / "toy/net/in1k", 99.0, (17, 1700, 340))
+    make_runs(root / "sup/resnet50/in1k", 98.0, (17, 1700, 340))
+    make_runs(root / "real/net/in1k", 60.0, (1000, 1_281_167, 50_000))
     return root
 
 
 @pytest.fixture
 def run(capsys):
+    """Return a function that runs print_results.py and returns what it writes."""
+
     def run_(*argv):
         capsys.readouterr()
         print_results_as_user(*argv)
@@ -197,10 +197,10 @@ OTHER = class_list_digest(["n1", "n2"])
 ALL = Counts((1000,), (1_281_167,), (50_000,))
 
 
-def on(classes, *, model="a_b", dataset="in1k", counts=ALL, source="lab"):
+def on(classes, *, model="a_b", dataset="in1k", counts=ALL, source="lab", value=70.0):
     """An accuracy on classes with this digest."""
     counts = dataclasses.replace(counts, class_lists=(classes,) if classes else ())
-    return SeedAverage(model, dataset, "logreg", "top1", 0, 70.0, source=source, counts=counts)
+    return SeedAverage(model, dataset, "logreg", "top1", 0, value, source=source, counts=counts)
 
 
 def test_the_digest_is_of_the_names_in_any_order():
@@ -239,9 +239,7 @@ def test_as_many_classes_as_the_benchmark_need_not_be_its_classes():
 def test_different_classes_of_the_same_number_are_in_no_comparison(tmp_path, run, n_classes):
     counts = Counts((n_classes,), (800 * n_classes,), (50 * n_classes,))
     cells = [
-        dataclasses.replace(
-            on(digest, model=model, dataset="cog_l1", counts=counts, source="runs"), value=value
-        )
+        on(digest, model=model, dataset="cog_l1", counts=counts, source="runs", value=value)
         for model, digest, value in (
             ("a_one", OTHER, 90.0),
             ("b_one", OTHER, 80.0),
@@ -294,15 +292,7 @@ def test_lists_of_classes_travel(tmp_path):
 
 def test_features_tell_the_list_of_classes(tmp_path, run):
     place = tmp_path / "models/toy/net/in1k"
-    for seed in SEEDS:
-        make_run(
-            place / f"eval_logreg/seed-{seed}",
-            90.0,
-            seed=seed,
-            n_classes=1000,
-            n_train=1_281_167,
-            n_test=50_000,
-        )
+    make_runs(place, 90.0, (1000, 1_281_167, 50_000))
     argv = ("--models_root_dir", tmp_path / "models", "--with_published", "--rank", "--format", "csv")
     assert any(row["source"] == "runs" for row in rows(run(*argv).out))
     (place / "features_test").mkdir()
@@ -315,38 +305,30 @@ def test_features_tell_the_list_of_classes(tmp_path, run):
     assert "other classes than the benchmark's" in shown.err
 
 
-# ---- official data or not ---------------------------------------------------------------------------
-def judge(*runs, dataset="in1k"):
-    return official.judge(dataset, [cell.counts for cell in run_records.average_runs(runs)])
+# ---- official data or not
 
 
-def test_counts_of_the_official_data():
-    assert judge(report_runs.make_run()).match is Match.OFFICIAL
-    assert judge(report_runs.make_run(n_shot=8)).match is Match.OFFICIAL
-    assert judge(report_runs.make_run(dataset="cog_l3"), dataset="cog_l3").match is Match.OFFICIAL
-    assert judge(report_runs.make_run(dataset="birds"), dataset="birds").match is Match.NONE
+FEWER = {"n_classes": 24, "rows": {"final_train": 1920, "test": 1200}}
+BLURRED = {"rows": {"final_train": 1_281_066, "test": 49_997}}  # the paper's IN-1K-blurred
 
 
-def test_counts_of_other_data():
-    found = judge(report_runs.make_run(n_classes=24, rows={"final_train": 1920, "test": 1200}))
-    assert found.match is Match.DIFFERENT
-    assert not found.match.comparable
-    assert found.differences[0] == "24 classes where the benchmark has 1,000"
-    assert (
-        judge(report_runs.make_run(rows={"final_train": 1_281_167, "test": 40_000})).match is Match.DIFFERENT
-    )
-
-
-def test_a_few_failed_images_do_not_forbid_the_comparison():
-    blurred = judge(
-        report_runs.make_run(rows={"final_train": 1_281_066, "test": 49_997})
-    )  # the paper's IN-1K-blurred
-    assert blurred.match is Match.NEARLY and blurred.match.comparable
-    assert len(blurred.differences) == 2
-    assert judge(report_runs.make_run(n_classes=999)).match is Match.DIFFERENT
-
-
-def test_runs_without_a_record_get_the_benefit_of_the_doubt():
-    bare = report_runs.make_run(n_classes=None, rows={})
-    assert judge(bare).match is Match.UNKNOWN
-    assert judge(bare).match.comparable
+@pytest.mark.parametrize(
+    ("changes", "match", "differences"),
+    [
+        ({}, Match.OFFICIAL, []),
+        ({"n_shot": 8}, Match.OFFICIAL, []),
+        ({"dataset": "cog_l3"}, Match.OFFICIAL, []),
+        ({"dataset": "birds"}, Match.NONE, []),
+        (FEWER, Match.DIFFERENT, ["24 classes", "1,920 training images", "1,200 test images"]),
+        ({"rows": {"final_train": 1_281_167, "test": 40_000}}, Match.DIFFERENT, ["40,000 test images"]),
+        ({"n_classes": 999}, Match.DIFFERENT, ["999 classes"]),
+        (BLURRED, Match.NEARLY, ["1,281,066 training images", "49,997 test images"]),
+        ({"n_classes": None, "rows": {}}, Match.UNKNOWN, []),
+    ],
+)
+def test_counts_are_those_of_the_official_data_or_not(changes, match, differences):
+    """A few failed images do not forbid the comparison; runs without a record get the benefit of the doubt."""
+    runs = run_records.average_runs([report_runs.make_run(**changes)])
+    found = official.judge(changes.get("dataset", "in1k"), [average.counts for average in runs])
+    assert found.match is match and found.match.comparable == (match not in (Match.DIFFERENT, Match.NONE))
+    assert [text.partition(" where the benchmark has ")[0] for text in found.differences] == differences

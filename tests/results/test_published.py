@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+
 import pytest
 
 from cog import constants
@@ -11,28 +13,12 @@ from cog.results.scores import SeedAverage
 
 
 def parse(path):
-    """Read a CSV file without quotes over several lines, independently of the package's reader."""
-    header, *lines = path.read_text(encoding="utf-8").splitlines()
-    columns = header.split(",")
-    rows = []
-    for line in lines:
-        values, quoted, value = [], False, ""
-        for character in line:
-            if character == '"':
-                quoted = not quoted
-            elif character == "," and not quoted:
-                values.append(value)
-                value = ""
-            else:
-                value += character
-        values.append(value)
-        assert len(values) == len(columns), line
-        rows.append(dict(zip(columns, values)))
-    return rows
+    with open(path, encoding="utf-8", newline="") as handle:
+        return list(csv.DictReader(handle, strict=True))
 
 
 def shots(text):
-    return {"all": 0}.get(text) if text == "all" else int(text)
+    return 0 if text == "all" else int(text)
 
 
 def test_every_cell_of_the_final_version(shared_dir):

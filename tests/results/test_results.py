@@ -228,10 +228,8 @@ def test_logs_that_contradict_results_json_do_not_count(tmp_path, name):
     (logs,) = folder.glob("final*/logs.pkl")
     logs.write_bytes(pickle.dumps(make_logs(**{"top1": 70.0, "top5": 90.0, name: 99.9})))
     said = {"top1": "70", "top5": "90"}[name]
-    assert (
-        f"logs.pkl ends with test/{name} = 99.9, results.json says {said}"
-        in (reasons(find.find_runs(tmp_path))["seed-22"])
-    )
+    reason = reasons(find.find_runs(tmp_path))["seed-22"]
+    assert f"logs.pkl ends with test/{name} = 99.9, results.json says {said}" in reason
 
 
 def test_shots_of_a_folder_outside_the_layout_are_those_the_run_records(tmp_path):
@@ -307,7 +305,8 @@ def make_study(root):
     (root / "b/net10/model.ckpt").write_bytes(b"")
 
 
-def keys(found):
+def places(found):
+    """Return model, data set, shots and seed of the runs, there being no problem."""
     runs, problems = found
     assert problems == []
     return [(run.model, run.dataset, run.n_shot, run.seed) for run in runs]
@@ -315,7 +314,7 @@ def keys(found):
 
 def test_order_is_natural_and_puts_the_benchmark_first(tmp_path):
     make_study(tmp_path)
-    assert keys(find.find_runs(tmp_path)) == [
+    assert places(find.find_runs(tmp_path)) == [
         ("A_net", "in1k", 0, 22),
         ("b_net9", "in1k", 0, 22),
         ("b_net9", "aircraft", 0, 22),
@@ -355,17 +354,17 @@ def test_order_does_not_depend_on_the_listing(tmp_path, monkeypatch):
 
 def test_filters(tmp_path):
     make_study(tmp_path)
-    assert keys(find.find_runs(tmp_path, models=["A_net", "x_y"])) == [("A_net", "in1k", 0, 22)]
-    assert keys(find.find_runs(tmp_path, datasets=["my9", "cog_l2"])) == [
-        ("b_net9", "my9", 0, 22),
-        ("b_net10", "cog_l2", 0, 22),
-    ]
-    assert keys(find.find_runs(tmp_path, n_shots=[16])) == [("b_net10", "in1k", 16, 22)]
-    assert keys(find.find_runs(tmp_path, seeds=[37])) == [("b_net10", "in1k", 0, 37)]
-    assert keys(find.find_runs(tmp_path, eval_name="mlp")) == [("b_net10", "in1k", 0, 22)]
-    assert keys(find.find_runs(tmp_path, eval_name="log")) == []
-    # A filter is never a pattern.
-    assert keys(find.find_runs(tmp_path, eval_name="ml.")) == []
+    expected = {
+        ("models", ("A_net", "x_y")): [("A_net", "in1k", 0, 22)],
+        ("datasets", ("my9", "cog_l2")): [("b_net9", "my9", 0, 22), ("b_net10", "cog_l2", 0, 22)],
+        ("n_shots", (16,)): [("b_net10", "in1k", 16, 22)],
+        ("seeds", (37,)): [("b_net10", "in1k", 0, 37)],
+        ("eval_name", "mlp"): [("b_net10", "in1k", 0, 22)],
+        ("eval_name", "log"): [],
+        ("eval_name", "ml."): [],  # a filter is never a pattern
+    }
+    for (name, wanted), runs in expected.items():
+        assert places(find.find_runs(tmp_path, **{name: wanted})) == runs, (name, wanted)
 
 
 def test_bad_folders_and_names(tmp_path):
@@ -410,7 +409,7 @@ def test_links_are_followed_and_loops_end(tmp_path):
     (root / "a/b").symlink_to(tmp_path / "elsewhere")
     (root / "a/loop").symlink_to(root)
     (root / "a/dead").symlink_to(tmp_path / "nothing")
-    assert keys(find.find_runs(root)) == [("a_b", "in1k", 0, 22)]
+    assert places(find.find_runs(root)) == [("a_b", "in1k", 0, 22)]
 
 
 @pytest.mark.parametrize(
@@ -571,12 +570,8 @@ def test_each_file_is_opened_once_and_only_those_that_count(tmp_path, accesses):
     asked = query.ResultQuery(models_root_dir=tmp_path, experiments=True)
     gathered = query.gather(asked, on_problems=found_problems.extend)
     counts = collections.Counter(path for path in accesses if path.startswith(str(tmp_path)))
-    assert (
-        len(gathered.runs) == 12
-        and len(gathered.cells) == 8
-        and len(gathered.analyses) == 2
-        and not found_problems
-    )
+    assert (len(gathered.runs), len(gathered.cells), len(gathered.analyses)) == (12, 8, 2)
+    assert not found_problems
     below = {path: n for path, n in counts.items() if re.search("seed-|features_|analysis_", path)}
     assert below == {str(path): 1 for path in expected}
     # the root and what it holds: once for models, once for folders that are not named like one

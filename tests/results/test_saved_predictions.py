@@ -35,10 +35,15 @@ def write_run(
     saved = content if isinstance(content, bytes) else pickle.dumps(content)
     (path / "final-lr-10.5_wd-1e-06/preds.pkl").write_bytes(saved)
     if record:
-        make_record(path, seed=seed)
-        written = json.loads((path / "results.json").read_text()) | {"n_classes": n_classes}
-        (path / "results.json").write_text(json.dumps(written))
+        record_run(path, seed, n_classes)
     return path
+
+
+def record_run(path, seed, n_classes, **final):
+    """Write results.json with the number of classes."""
+    make_record(path, seed=seed, **final)
+    written = json.loads((path / "results.json").read_text()) | {"n_classes": n_classes}
+    (path / "results.json").write_text(json.dumps(written))
 
 
 def counts(root, **how):
@@ -73,7 +78,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_does_not_make_the_accuracy_is_not_counted(tmp_path, name):
+def test_predictions_that_do_not_give_the_accuracy_are_not_counted(tmp_path, name):
     write_run(tmp_path, **OTHERS[name])
     assert counts(tmp_path) is None
     with pytest.raises(CogError, match="right answers per concept"):
@@ -98,15 +103,16 @@ def test_recorded_counts_are_left_as_they_are(tmp_path):
     assert saved_predictions.with_counts([run])[0].concepts is known
 
 
+def of_40_classes(correct):
+    """Return what a run with so many right answers of 10 images per class has, for write_run."""
+    return {"content": [predictions(correct)], "top1": 100 * correct.sum() / 400, "n_classes": 40}
+
+
 def test_predictions_are_read_for_views_of_differences_alone(tmp_path, capsys, monkeypatch):
     generator = np.random.default_rng(0)
     for model, share in (("a/b", 5), ("a/c", 9)):
         for seed in (22, 37):
-            correct = generator.binomial(share, 0.9, 40)
-            top1 = 100 * correct.sum() / 400
-            write_run(
-                tmp_path, model=model, seed=seed, content=[predictions(correct)], top1=top1, n_classes=40
-            )
+            write_run(tmp_path, model=model, seed=seed, **of_40_classes(generator.binomial(share, 0.9, 40)))
     argv = ["--models_root_dir", str(tmp_path), "--format", "json"]
 
     def rows(*more):
@@ -133,19 +139,15 @@ def test_answers_image_by_image(tmp_path):
     right = np.repeat(range(4), 10) == predictions()
     assert counts(tmp_path).right is None
     assert answers(counts(tmp_path, by_image=True), 40) == right.tolist()
-    final = concept_counts.write([1, 2, 0], [1, 3, 2])
-    make_seed_folder(path.with_name("seed-37"), logs=make_logs(50.0, 95.0))
-    make_record(path.with_name("seed-37"), seed=37, **final)
-    record = json.loads((path.with_name("seed-37") / "results.json").read_text()) | {"n_classes": 3}
-    (path.with_name("seed-37") / "results.json").write_text(json.dumps(record))
     shutil.rmtree(path)
+    path = make_seed_folder(path.with_name("seed-37"), logs=make_logs(50.0, 95.0))
+    record_run(path, 37, 3, **concept_counts.write([1, 2, 0], [1, 3, 2]))
     for saved, expected in (
         ([0, 1, 2, 1, 0, 0], [1, 1, 0, 1, 0, 0]),
         ([0, 1, 2, 2, 0, 2], None),  # other counts
         ([0, 1, 2, 1, 0], None),
     ):
-        file = path.with_name("seed-37") / "final-lr-10.5_wd-1e-06/preds.pkl"
-        file.write_bytes(pickle.dumps([np.array(saved)]))
+        (path / "final-lr-10.5_wd-1e-06/preds.pkl").write_bytes(pickle.dumps([np.array(saved)]))
         found = counts(tmp_path, by_image=True)
         assert found.correct.tolist() == [1, 2, 0] and [*found.images] == [1, 3, 2]
         assert (None if found.right is None else answers(found, 6)) == expected
@@ -158,12 +160,8 @@ def test_intervals_over_images(tmp_path, capsys):
     for model, better in (("a/b", 0), ("a/c", 1)):
         for dataset in ("in1k", "cog_l1"):
             for seed in (22, 37):
-                correct = easy + better * gain
-                top1 = 100 * correct.sum() / 400
-                saved = [predictions(correct)]
-                write_run(
-                    tmp_path, model=model, dataset=dataset, seed=seed, content=saved, top1=top1, n_classes=40
-                )
+                run = {"model": model, "dataset": dataset, "seed": seed}
+                write_run(tmp_path, **run, **of_40_classes(easy + better * gain))
     argv = ["--models_root_dir", str(tmp_path)]
 
     def shown(*more):

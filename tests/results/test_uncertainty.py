@@ -306,7 +306,7 @@ def test_few_wrong_answers_over_images():
         assert 0 <= found.low <= found.mean <= found.high <= 100 and found.high - found.low > 1
 
 
-def test_what_has_no_interval_over_images():
+def test_runs_without_an_interval_over_images():
     n = np.array([2, 3])
     known = by_image(np.ones((2, 5)), n)
     assert uncertainty.accuracy(known, over="images") is not None
@@ -363,7 +363,7 @@ def test_holm_is_the_closed_test_of_bonferroni():
 # --- little to go by
 
 
-def test_nothing_is_certain():
+def test_equal_and_extreme_runs_have_intervals_of_some_width():
     same = uncertainty.difference(
         runs([[40] * 17] * 5, 16 * [50] + [51]), runs([[40] * 17] * 5, 16 * [50] + [51])
     )
@@ -406,7 +406,7 @@ def test_p_values_of_sums():
     assert 0.3 < np.median(p_values) < 0.7
 
 
-def test_what_cannot_be_paired():
+def test_runs_that_cannot_be_paired_have_no_interval():
     three = runs([[1, 2, 3]])
     assert uncertainty.difference(three, runs([[1, 2]])) is None
     assert uncertainty.difference(three, runs([[1, 2, 3]], [50, 50, 49])) is None
