@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from result_folders import make_record, make_seed_folder
 from result_folders import print_results_as_user as run
@@ -43,21 +40,6 @@ def study(tmp_path):
         folder = make_seed_folder(root / f"net/small_v2/cog_l1/eval_logreg/seed-{seed}", seed / 2, 80.0)
         make_record(folder, seed=seed)
     return root
-
-
-def test_one_folder_seed_by_seed(study, capsys):
-    run("--logreg_root_dir", study / "net/big/cog_l1/eval_logreg")
-    out, err = capsys.readouterr()
-    assert err == ""
-    assert out == (
-        "seed 22: top-1 9.30, top-5 29.50\n"
-        "seed 37: top-1 9.40, top-5 29.50\n"
-        "seed 45: top-1 9.50, top-5 29.50\n"
-        "seed 77: top-1 9.60, top-5 29.50\n"
-        "seed 93: top-1 9.70, top-5 29.50\n"
-        "top-1: 9.50 +- 0.14 (test/top1, 5 seeds)\n"
-        "top-5: 29.50 +- 0.00 (test/top5, 5 seeds)\n"
-    )
 
 
 def test_one_folder_names_missing_seeds(study, capsys):
@@ -118,26 +100,6 @@ net_big       -           -       -
 net_small_v2  40.0 ± 0.1  -       -
 """
 
-MARKDOWN = """\
-top-1 accuracy (%), all training images, mean ± std over seeds
-
-| model | in1k | cog_l1 | my_birds |
-| --- | ---: | ---: | ---: |
-| net_big | 98.9 ± 0.1 | 9.5 ± 0.1 | 71.0 ± 0.1 |
-| net_small_v2 | 60.0 ± 0.1 | 28.8 ± 17.8 (2/5) | - |
-
-Missing seeds:
-
-- net_small_v2, cog_l1: 37, 45, 77
-
-top-1 accuracy (%), 8 training images per class, mean ± std over seeds
-
-| model | in1k | cog_l1 | my_birds |
-| --- | ---: | ---: | ---: |
-| net_big | - | - | - |
-| net_small_v2 | 40.0 ± 0.1 | - | - |
-"""
-
 CSV = """\
 model,dataset,n_shot,metric,mean,std,n_seeds,missing_seeds
 net_big,in1k,0,top1,98.9000,0.1414,5,
@@ -148,50 +110,11 @@ net_small_v2,cog_l1,0,top1,28.7500,17.7500,2,37 45 77
 net_small_v2,in1k,8,top1,40.0000,0.1414,5,
 """
 
-LATEX = r"""% top-1 accuracy (%), all training images, mean +- std over seeds; needs \usepackage{booktabs}
-\begin{tabular}{lrrr}
-\toprule
-model & in1k & cog\_l1 & my\_birds \\
-\midrule
-net\_big & $98.9 \pm 0.1$ & $9.5 \pm 0.1$ & $71.0 \pm 0.1$ \\
-net\_small\_v2 & $60.0 \pm 0.1$ & $28.8 \pm 17.8$ (2/5) & -- \\
-\bottomrule
-\end{tabular}
-% missing seeds:
-%   net_small_v2, cog_l1: 37, 45, 77
 
-% top-1 accuracy (%), 8 training images per class, mean +- std over seeds; needs \usepackage{booktabs}
-\begin{tabular}{lrrr}
-\toprule
-model & in1k & cog\_l1 & my\_birds \\
-\midrule
-net\_big & -- & -- & -- \\
-net\_small\_v2 & $40.0 \pm 0.1$ & -- & -- \\
-\bottomrule
-\end{tabular}
-"""
-
-GOLDEN = {"text": TEXT, "markdown": MARKDOWN, "csv": CSV, "latex": LATEX}
-
-
-@pytest.mark.parametrize("fmt", GOLDEN)
-def test_everything_found_in_each_format(study, capsys, fmt):
+@pytest.mark.parametrize("fmt, expected", [("text", TEXT), ("csv", CSV)], ids=["text", "csv"])
+def test_everything_found(study, capsys, fmt, expected):
     run("--models_root_dir", study, "--format", fmt)
-    out, err = capsys.readouterr()
-    assert out == GOLDEN[fmt]
-    assert err == ""
-
-
-def test_csv_of_both_metrics_against_numpy(study, capsys):
-    run("--models_root_dir", study, "--format", "csv", "--metric", "both", "--decimals", 9)
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert len(rows) == 12
-    values = np.array([9.3, 9.4, 9.5, 9.6, 9.7])
-    (row,) = [
-        row for row in rows if (row["model"], row["dataset"], row["metric"]) == ("net_big", "cog_l1", "top1")
-    ]
-    assert float(row["mean"]) == pytest.approx(values.mean(), abs=1e-9)
-    assert float(row["std"]) == pytest.approx(values.std(ddof=0), abs=1e-9)
+    assert capsys.readouterr() == (expected, "")
 
 
 def test_selections_make_smaller_tables(study, capsys):
