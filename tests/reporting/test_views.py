@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import pytest
+from averages import counted_cell
 
 from cog.commands import print_results
 from cog.reporting.tables import accuracies, layout, writers
@@ -237,18 +239,22 @@ def test_sources_are_rows_of_their_own():
 
 
 def test_order_of_rows():
-    rows = [layout.Row("a_b", source) for source in ("runs", "paper v2", "a lab", "z lab")]
+    rows = [Row("a_b", source) for source in ("runs", "paper v2", "a lab", "z lab")]
     assert layout.order_rows(reversed(rows)) == rows
-    paper, own = layout.Row("sup_resnet50", "paper v2"), layout.Row("a_x10", "runs")
+    paper, own = Row("sup_resnet50", "paper v2"), Row("a_x10", "runs")
     assert layout.order_rows([own, paper]) == [paper, own], "the paper's models first where it is shown"
-    assert layout.order_rows([own, layout.Row("a_x2", "runs")])[0].model == "a_x2"
-    assert layout.order_rows([paper], models=["a_b", "sup_resnet50"]) == [
-        layout.Row("a_b", "paper v2"),
-        paper,
-    ]
-    assert layout.order_rows([own, paper], models=["a_b", "sup_resnet50", "a_x10"])[0] == layout.Row(
-        "a_b", "runs"
-    )
+    assert layout.order_rows([own, Row("a_x2", "runs")])[0].model == "a_x2"
+    wanted = ["a_b", "sup_resnet50", "a_x10"]
+    assert layout.order_rows([paper], models=wanted[:2]) == [Row("a_b", "paper v2"), paper]
+    assert layout.order_rows([own, paper], models=wanted) == [Row("a_b", "runs"), paper, own]
+
+
+@pytest.mark.parametrize("seeds, has_interval", [((1, 2, 3), True), ((1, 2, 4), False)])
+def test_a_difference_has_an_interval_only_over_the_same_seeds(seeds, has_interval):
+    correct = np.random.default_rng(0).binomial(50, 0.7, (2, 3, 100))
+    cells = [counted_cell("a_b", correct[0], seeds=(1, 2, 3)), counted_cell("a_c", correct[1], seeds=seeds)]
+    record, _ = tabulate(cells, accuracies.relative_to("a_c")).records
+    assert (record["low"] is not None) == has_interval
 
 
 def test_top5_where_only_some_have_it():
@@ -272,11 +278,8 @@ def test_missing_seeds_are_named_together():
     cells = [cell("a_b", d, (37, 45)) for d in ("in1k", "cog_l1", "cog_l2")]
     cells += [cell("a_c", "in1k", (37,)), cell("a_c", "cog_l1", (45,)), cell("a_c", "cog_l2", (37,))]
     (note,) = tabulate(cells).tables[0].notes
-    assert note.items == (
-        ("a_b, every column", "37, 45"),
-        ("a_c, in1k, cog_l2", "37"),
-        ("a_c, cog_l1", "45"),
-    )
+    first = ("a_b, every column", "37, 45")
+    assert note.items == (first, ("a_c, in1k, cog_l2", "37"), ("a_c, cog_l1", "45"))
 
 
 def test_wide_names_do_not_break_the_drawing():
