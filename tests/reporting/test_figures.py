@@ -43,6 +43,12 @@ def own_cells(model, *, mean=60.0, datasets=DATASETS, shots=SHOTS, source="runs"
     return cells
 
 
+def fig3(cells, **settings):
+    """Return Fig. 3 with these results beside the published ones."""
+    (chart,) = figures.charts(cells, published.accuracies(), which=["fig3"], singles=False, **settings)
+    return chart
+
+
 def rows_of(chart):
     return list(csv.DictReader(chart.csv().splitlines()))
 
@@ -133,13 +139,12 @@ def test_singles_repeat_a_panel(paper):
 
 def test_any_baseline_and_metric():
     cells = own_cells("my_net") + own_cells("other_net", mean=50)
-    settings = {"which": ["fig3"], "singles": False}
-    (chart,) = figures.charts(cells, published.accuracies(), baseline="other_net", metric="top5", **settings)
+    chart = fig3(cells, baseline="other_net", metric="top5")
     assert chart.stem == "fig3_levels_top5"
     rows = [row for row in rows_of(chart) if row["quantity"] == "relative"]
     assert {row["model"] for row in rows} == {"my_net", "other_net"}, "the paper has no top-5"
     assert {float(row["value"]) for row in rows if row["model"] == "my_net"} == {10}
-    (chart,) = figures.charts(cells, published.accuracies(), baseline="dino_resnet50", **settings)
+    chart = fig3(cells, baseline="dino_resnet50")
     places = {(row["panel"], row["model"], row["dataset"]): row["value"] for row in rows_of(chart)}
     assert float(places["self-supervision", "swav_resnet50", "cog_l5"]) == pytest.approx(56.4 - 57.6)
 
@@ -148,7 +153,7 @@ def test_own_models_compared_as_in_the_tables():
     """With the baseline of their own source if it has one, else with the first source that has one."""
     own = own_cells("my_net") + own_cells("sup_resnet50", mean=59)
     foreign = own_cells("their_net", source="lab A")
-    (chart,) = figures.charts([*own, *foreign], published.accuracies(), which=["fig3"], singles=False)
+    chart = fig3([*own, *foreign])
     rows = [row for row in rows_of(chart) if row["quantity"] == "relative"]
     against = {row["model"]: row["reference_source"] for row in rows}
     assert against["my_net"] == "runs" and against["their_net"] == "runs"
@@ -161,10 +166,8 @@ def test_own_models_compared_as_in_the_tables():
 
 def test_a_curve_is_compared_with_one_source():
     """Where one's own baseline lacks a data set, the paper's does not step in, and panels leave the place out."""
-    cells = own_cells("my_net", datasets=["in1k", "cog_l1", "birds"]) + own_cells(
-        "sup_resnet50", datasets=["in1k"]
-    )
-    (chart,) = figures.charts(cells, published.accuracies(), which=["fig3"], singles=False)
+    own = own_cells("my_net", datasets=["in1k", "cog_l1", "birds"])
+    chart = fig3([*own, *own_cells("sup_resnet50", datasets=["in1k"])])
     rows = [row for row in rows_of(chart) if row["quantity"] == "relative" and row["model"] == "my_net"]
     assert {(row["dataset"], row["reference_source"]) for row in rows} == {("in1k", "runs")}
     assert "birds" in chart.lead.tick_labels
@@ -190,20 +193,19 @@ def test_others_are_compared_with_and_not_shown():
 
 def test_which_panels_hold_own_models():
     cells = own_cells("my_net") + own_cells("dino_resnet50")
-    (chart,) = figures.charts(cells, published.accuracies(), which=["fig3"], singles=False)
+    chart = fig3(cells)
     where = {panel.key: {s.curve.model for s in panel.series if s.curve.is_own} for panel in chart.panels()}
     assert where["absolute"] == where["self-supervision"] == {"my_net", "dino_resnet50"}
     assert where["architecture"] == where["web-data"] == where["regularization"] == {"my_net"}
     many = [cell for index in range(20) for cell in own_cells(f"sweep_run{index}", mean=40 + index)]
-    (chart,) = figures.charts(many, published.accuracies(), which=["fig3"], singles=False)
+    chart = fig3(many)
     where = {panel.key: sum(s.curve.is_own for s in panel.series) for panel in chart.panels()}
     assert where == dict.fromkeys(CATEGORIES, 0) | {"absolute": 20, "own": 20}
 
 
 def test_own_runs_of_the_papers_models_look_as_in_the_paper_when_alone():
-    (chart,) = figures.charts(
-        own_cells("dino_resnet50") + own_cells("sup_resnet50"), which=["fig3"], singles=False
-    )
+    cells = own_cells("dino_resnet50") + own_cells("sup_resnet50")
+    (chart,) = figures.charts(cells, which=["fig3"], singles=False)
     dino = next(c for c in chart.curves() if c.model == "dino_resnet50")
     assert not dino.is_own and dino.style == style.published_style("dino_resnet50") and dino.label == "DINO"
     assert [panel.key for panel in chart.panels()] == ["absolute", "self-supervision"]
@@ -216,7 +218,7 @@ def test_a_difference_has_an_interval_only_over_the_same_seeds(seeds):
         counted_cell("my_net", correct[0], dataset="cog_l1", seeds=(22, 37, 45)),
         counted_cell("sup_resnet50", correct[1], dataset="cog_l1", seeds=seeds),
     ]
-    (chart,) = figures.charts(cells, published.accuracies(), which=["fig3"], singles=False)
+    chart = fig3(cells)
     curves = [s for panel in chart.panels() if panel.quantity == "relative" for s in panel.series]
     point = next(p for s in curves if s.curve.model == "my_net" for p in s.points)
     assert (point.low < point.value < point.high) == (seeds == (22, 37, 45))
@@ -225,38 +227,33 @@ def test_a_difference_has_an_interval_only_over_the_same_seeds(seeds):
 
 def test_missing_points_interrupt_the_line():
     cells = [cell for cell in own_cells("my_net", shots=[0]) if cell.dataset not in ("cog_l2", "cog_l4")]
-    (chart,) = figures.charts(cells, published.accuracies(), which=["fig3"], singles=False)
-    series = next(s for s in chart.lead.series if s.curve.is_own)
+    chart = fig3(cells)
+    (series,) = (series for series in chart.lead.series if series.curve.is_own)
     values = series.values(chart.lead.ticks)
     assert [math.isnan(value) for value in values] == [False, False, True, False, True, False]
-    assert {r["dataset"] for r in rows_of(chart) if r["model"] == "my_net"} == {
-        "in1k", "cog_l1", "cog_l3", "cog_l5"
-    }  # fmt: skip
+    shown = {row["dataset"] for row in rows_of(chart) if row["model"] == "my_net"}
+    assert shown == {"in1k", "cog_l1", "cog_l3", "cog_l5"}
 
 
 def test_one_shot_setting_and_few_shot_only():
-    made = figures.charts(own_cells("my_net", shots=[8]), [])
+    cells = own_cells("my_net", shots=[8])
+    made = figures.charts(cells, [])
     assert [chart.stem for chart in made] == ["fig3_levels_N8", "drop_from_in1k_N8", "levels_N8"]
     assert "8 training images per class" in made[0].title
-    made = figures.charts(own_cells("my_net", shots=[8]), [], which=["fig4"])
-    assert {row["n_shot"] for row in rows_of(made[0])} == {"8"}
-    # next to the paper, levels are drawn for the shots that the user's runs have
-    assert figures.charts(own_cells("my_net", shots=[8]), published.accuracies(), which=["fig3"])[
-        0
-    ].stem.endswith("_N8")
+    (chart, *_) = figures.charts(cells, [], which=["fig4"])
+    assert {row["n_shot"] for row in rows_of(chart)} == {"8"}
+    assert fig3(cells).stem.endswith("_N8"), "beside the paper, levels have the shots of the user's runs"
 
 
 def test_selected_shots_and_datasets():
-    (chart,) = figures.charts(
-        [], published.accuracies(), which=["fig4"], shots=[1, 8], datasets=["cog_l2"], singles=False
-    )
+    settings = {"which": ["fig4"], "shots": [1, 8], "datasets": ["cog_l2"], "singles": False}
+    (chart,) = figures.charts([], published.accuracies(), **settings)
     assert {(r["dataset"], r["n_shot"]) for r in rows_of(chart)} == {("cog_l2", "1"), ("cog_l2", "8")}
 
 
 def test_notes_say_which_seeds_are_missing():
-    (chart,) = figures.charts(
-        own_cells("my_net", missing=(45,), datasets=["in1k", "cog_l1"], shots=[0]), which=["fig3"]
-    )
+    cells = own_cells("my_net", missing=(45,), datasets=["in1k", "cog_l1"], shots=[0])
+    (chart,) = figures.charts(cells, which=["fig3"])
     assert chart.notes == ("Incomplete: my_net (IN-1K: 2 of 3 seeds, L1: 2 of 3 seeds).",)
     assert {row["missing_seeds"] for row in rows_of(chart)} == {"45"}
     assert {row["n_seeds"] for row in rows_of(chart)} == {"2"}
@@ -304,11 +301,11 @@ def test_of_many_models_the_highest_on_the_levels_are_named():
     (chart,) = figures.charts(cells, published.accuracies(), which=["levels"])
     own = {curve.model: curve for curve in chart.curves() if curve.is_own}
     assert len(own) == 40
-    means = {
-        m: sum(c.value for c in cells if c.model == m and c.metric == "top1" and c.dataset != "in1k")
-        for m in own
-    }
-    best = sorted(means, key=means.__getitem__)[-style.MANY :]
+    sums = dict.fromkeys(own, 0.0)
+    for cell in cells:
+        if cell.metric == "top1" and cell.dataset != "in1k":
+            sums[cell.model] += cell.value
+    best = sorted(sums, key=sums.__getitem__)[-style.MANY :]
     assert {model for model, curve in own.items() if curve.named} == set(best)
     assert {curve.style for curve in own.values() if not curve.named} == {style.GRAY_OWN}
     assert [curve.model for curve in chart.curves() if not curve.is_own and curve.named] == ["sup_resnet50"]

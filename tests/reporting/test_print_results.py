@@ -59,7 +59,8 @@ def test_one_folder_names_missing_seeds(study, capsys):
 
 
 def test_both_ways_to_name_one_folder_agree(study, capsys):
-    run("--logreg_root_dir", study / "net/small_v2/in1k/eval_logreg-N8")
+    folder = study / "net/small_v2/in1k/eval_logreg-N8"
+    run("--logreg_root_dir", folder)
     expected = capsys.readouterr().out
     assert "top-1: 40.00 +- 0.14" in expected
     select = ("--models_root_dir", study, "--model", "net_small_v2", "--dataset", "in1k")
@@ -69,14 +70,7 @@ def test_both_ways_to_name_one_folder_agree(study, capsys):
         ("CLF.N_SHOT", 8, *select, "--logreg_root_dir", "None"),
         (*select, "--n_shot", 8),
         (*select, "--n_shot", 8, "CLF.N_SHOT", 8, "--seeds", "null"),
-        (
-            "--logreg_root_dir",
-            study / "net/small_v2/in1k/eval_logreg-N8",
-            "--model",
-            "None",
-            "--dataset",
-            "none",
-        ),
+        ("--logreg_root_dir", folder, "--model None --dataset none"),
     ):
         run(*argv)
         out, err = capsys.readouterr()
@@ -160,13 +154,12 @@ def test_problems_and_doubts_are_warnings(study, capsys):
     run(*argv, "--allow_mixed_epochs")
     out, err = capsys.readouterr()
     assert "net_big   98.9 ± 0.2 (4/5)  " in out
-    lines = err.splitlines()
     base = study / "net/big"
-    assert lines[0] == f"warning: not counted: {base}/cog_l1/eval_logreg/.seed-1: {run_records.LEFTOVER}"
-    assert lines[1].startswith(
-        f"warning: not counted: {base}/in1k/eval_logreg/seed_45: final-lr-10.5_wd-1e-06/logs.pkl"
-    )
-    assert lines[2:] == [
+    leftover, broken, *others = err.splitlines()
+    assert leftover == f"warning: not counted: {base}/cog_l1/eval_logreg/.seed-1: {run_records.LEFTOVER}"
+    place = f"{base}/in1k/eval_logreg/seed_45: final-lr-10.5_wd-1e-06/logs.pkl"
+    assert broken.startswith(f"warning: not counted: {place}")
+    assert others == [
         "warning: no finished run for --model net_typo",
         "warning: no finished run for --n_shot 3",
         f"warning: training diverged, counted all the same: {base}/my_birds/eval_logreg/seed_22",
@@ -197,12 +190,7 @@ def test_output_file(study, tmp_path, capsys):
     assert target.read_text() == CSV and link.is_symlink()
     run("--models_root_dir", study, "--output", tmp_path / "table.txt")
     assert (tmp_path / "table.txt").read_text(encoding="utf-8") == TEXT
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "link.csv",
-        "models",
-        "table.csv",
-        "table.txt",
-    ]
+    assert {path.name for path in tmp_path.iterdir()} == {"link.csv", "models", "table.csv", "table.txt"}
 
 
 def test_latex_and_markdown_escape_names():

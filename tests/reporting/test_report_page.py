@@ -19,7 +19,6 @@ from result_folders import make_record, make_seed_folder
 
 from cog import constants
 from cog.commands import print_results
-from cog.errors import CogError
 from cog.reporting import figures
 from cog.reporting import html as report
 from cog.reporting.html import facts, pictures
@@ -236,17 +235,6 @@ def test_page_of_31_published_models_and_one_own_is_small(write, tmp_path):
 
 
 # ---- where it is written ----------------------------------------------------------------------------
-def test_an_existing_file_needs_overwrite(tmp_path, no_figures):
-    path = tmp_path / "report.html"
-    path.write_text("mine")
-    with pytest.raises(CogError, match="exists; remove it or add --overwrite"):
-        report.write(path, published=PAPER)
-    assert path.read_text() == "mine"
-    report.write(path, published=PAPER, overwrite=True)
-    assert path.read_text().startswith("<!DOCTYPE html>")
-    assert os.listdir(tmp_path) == ["report.html"]
-
-
 def test_nothing_is_left_when_drawing_fails(tmp_path, monkeypatch, no_figures):
     from cog.reporting.html import page
 
@@ -272,7 +260,10 @@ def test_command_line(tmp_path, no_figures, capsys):
     page = Page(target.read_text())
     assert "my_net" in page.text and "1 folder not counted" in page.text and str(root) in page.text
     assert capsys.readouterr().out == "", "the report replaces the table"
+    target.write_text("old")
     assert print_results.main([*arguments, "--overwrite"]) == 0
+    assert target.read_text().startswith("<!DOCTYPE html>")
+    assert sorted(os.listdir(tmp_path)) == ["models", "out.html"]
 
 
 def test_tables_show_intervals_where_answers_per_concept_are_known(write, of_study):
