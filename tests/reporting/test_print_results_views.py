@@ -166,6 +166,7 @@ def test_differences_paired_over_seeds_and_concepts(counted, show):
         assert row["p_holm"] == p and row["paired"] is True and row["common_seeds"] == list(constants.SEEDS)
     assert [row["reading"] for row in records.values()] == ["lower", "not told apart", "higher"]
     assert "ahead  after in1k, before cog_l5" in show(*argv)
+    assert "from in1k over the levels: nowhere" in show(*argv, "--dataset", "cog_l5")
 
 
 def test_imported_numbers_have_the_intervals_and_verdicts_of_the_runs(counted, show, tmp_path):
