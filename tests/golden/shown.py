@@ -25,7 +25,7 @@ TESTS = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TESTS), str(TESTS / "helpers")]
 
 from experiment_records import folder_of, write_record
-from result_folders import make_logs, make_seed_folder
+from result_folders import make_logs, make_record, make_seed_folder
 
 from cog.results import concept_counts
 from golden import previous_root
@@ -35,6 +35,7 @@ FILE = Path(__file__).resolve().parent / "shown.json.xz"
 SEEDS = (22, 37, 45, 78, 90)
 LEVELS = ("cog_l1", "cog_l2", "cog_l3", "cog_l4", "cog_l5")
 FORMATS = ("text", "markdown", "csv", "latex", "json")
+VARIANTS = ("mlp", "mlp_noact", "logreg_pca32", "logreg_pca256", "logreg_max732", "finetune", "own-name")
 
 
 # --- the root
@@ -64,9 +65,8 @@ def _write_run(root, model, dataset, n_shot, seed, *, evaluation="logreg", place
     path = folder_of(root, model, dataset) / name / f"seed-{seed}"
     # Earlier versions did not record right answers per concept.
     counted = evaluation == "logreg" and places == 1000 and model != "my_other-net_x10"
-    logs = make_logs(top1, min(100.0, top1 + 12), n_epochs=final.pop("n_epochs", 100))
-    folder = "final-lr-10.5_wd-1e-06"
-    make_seed_folder(path, logs=logs, final=folder)
+    logs = make_logs(top1, min(100.0, top1 + 12), n_epochs=100)
+    make_seed_folder(path, logs=logs)
     trials = [
         {
             "number": n, "lr": 10 ** (n / 3 - 1), "wd": 10 ** (-4 - n), "val_top1": top1 - abs(n - 4),
@@ -75,11 +75,7 @@ def _write_run(root, model, dataset, n_shot, seed, *, evaluation="logreg", place
         for n in range(8)
     ]  # fmt: skip
     record = {
-        "status": "complete", "model": model, "dataset": dataset, "seed": seed, "n_shot": n_shot,
-        "final": {
-            "folder": folder, "lr": 10.5, "wd": 1e-6, "test_top1": top1, "test_top5": min(100.0, top1 + 12),
-            "diverged": False, **final, **(_counts(top1) if counted else {}),
-        },
+        "model": model, "dataset": dataset,
         "identity": {
             "seed": seed, "n_trials": 30, "n_epochs": 100, "batch_size": 1024, "momentum": 0.9, "val_frac": 0.2,
             "lr_interval": [0.1, 100.0], "wd_interval": [1e-12, 1e-4], "normalize": True,
@@ -94,7 +90,7 @@ def _write_run(root, model, dataset, n_shot, seed, *, evaluation="logreg", place
         "seconds": {"search": 20.0, "final": 2.5}, "versions": {"torch": "2.10.0"}, "device": "cpu",
         "finished": "2026-01-01T10:00:00+00:00",
     }  # fmt: skip
-    (path / "results.json").write_text(json.dumps(record))
+    make_record(path, seed=seed, n_shot=n_shot, record=record, **final, **(_counts(top1) if counted else {}))
 
 
 def make_root(root: Path) -> Path:
@@ -109,22 +105,10 @@ def make_root(root: Path) -> Path:
             _write_run(root, model, dataset, n_shot, seed, diverged=diverged)
     for seed in SEEDS[:2]:
         _write_run(root, "toy_net", "in1k", 0, seed, places=17)
-    for model, evaluation in itertools.product(
-        models[:2],
-        ("mlp", "mlp_noact", "logreg_pca32", "logreg_pca256", "logreg_max732", "finetune", "own-name"),
-    ):
-        for dataset, seed in itertools.product(
-            ("in1k", "cog_l5"), SEEDS[:1] if evaluation == "finetune" else SEEDS
-        ):
-            _write_run(
-                root,
-                model,
-                dataset,
-                0,
-                seed,
-                evaluation=evaluation,
-                diverged=seed == 90 and evaluation == "mlp",
-            )
+    for model, evaluation, dataset in itertools.product(models[:2], VARIANTS, ("in1k", "cog_l5")):
+        for seed in SEEDS[:1] if evaluation == "finetune" else SEEDS:
+            diverged = seed == 90 and evaluation == "mlp"
+            _write_run(root, model, dataset, 0, seed, evaluation=evaluation, diverged=diverged)
     for model in models[:2]:
         _write_run(root, model, "in1k_blurred", 0, 22)
     for place, (model, dataset) in enumerate(itertools.product(models[:2], ("in1k", "cog_l1", "cog_l5"))):
@@ -136,9 +120,7 @@ def make_root(root: Path) -> Path:
         )  # fmt: skip
         write_record(
             root, model, dataset, "alignment",
-            {
-                "alignment": x, "uniformity": -2 * x, "uniformity_v1": 2 * x, "alignment_by_uniformity": 0.5 + x,
-            },
+            {"alignment": x, "uniformity": -2 * x, "uniformity_v1": 2 * x, "alignment_by_uniformity": 0.5 + x},
         )  # fmt: skip
         write_record(
             root, model, dataset, "knn",
@@ -155,13 +137,8 @@ def make_root(root: Path) -> Path:
             {"spearman": -x, "spearman_low": -x - 0.1, "spearman_high": 0.1 - x, "nearest_accuracy": 60.0, "n_concepts": 1000},
             details={"bins": [{"similarity": s / 10, "accuracy": 50 + s, "standard_error": 0.5} for s in range(3, 7)]},
         )  # fmt: skip
-        write_record(
-            root,
-            model,
-            dataset,
-            "cross_in1k",
-            {"confident_percent": 12.345, "auroc": 71.2, "n_confident": 4.5},
-        )
+        confident = {"confident_percent": 12.345, "auroc": 71.2, "n_confident": 4.5}
+        write_record(root, model, dataset, "cross_in1k", confident)
         write_record(
             root, model, dataset, "winners_dino_resnet50",
             {"n_surely_better": 12, "n_surely_worse": 3, "p_sign_test": 1.25e-7, "mean_difference": 1.5},
@@ -182,15 +159,12 @@ def make_root(root: Path) -> Path:
     features = folder_of(root, "my_net", "in1k")
     for split, n in (("train", 1_281_167), ("test", 50_000)):
         (features / f"features_{split}").mkdir()
-        (features / f"features_{split}" / "features.json").write_text(
-            json.dumps(
-                {
-                    "n_images": n, "n_classes": 1000, "n_failed": 0, "checkpoint_sha256": "ab" * 32,
-                    "checkpoint_is_published": None, "loader": "my_net.py:load", "preprocessing": {"resize": 224},
-                    "image_list_sha256": "cd" * 32, "device": "cpu", "versions": {"torch": "2.10.0"},
-                }
-            )
-        )  # fmt: skip
+        description = {
+            "n_images": n, "n_classes": 1000, "n_failed": 0, "checkpoint_sha256": "ab" * 32,
+            "checkpoint_is_published": None, "loader": "my_net.py:load", "preprocessing": {"resize": 224},
+            "image_list_sha256": "cd" * 32, "device": "cpu", "versions": {"torch": "2.10.0"},
+        }  # fmt: skip
+        (features / f"features_{split}" / "features.json").write_text(json.dumps(description))
     return root
 
 
@@ -240,15 +214,8 @@ def commands(root: Path, exported: Path, out: Path) -> dict[str, list[object]]:
     for source in ("root", "imported", "v1"):
         drawn = () if source == "root" else ("--figure_names", "fig3", "drop", "v1_fig8", "mlp")
         if source != "imported":
-            folder = out / f"{source}-figures"
-            found[f"{source} figures"] = [
-                *sources[source],
-                "--figures",
-                folder,
-                "--figure_formats",
-                "svg",
-                *drawn,
-            ]
+            written = ["--figures", out / f"{source}-figures", "--figure_formats", "svg"]
+            found[f"{source} figures"] = [*sources[source], *written, *drawn]
         found[f"{source} report"] = [*sources[source], "--report", out / f"{source}.html"]
         found[f"{source} export"] = [*sources[source], "--export", out / f"{source}.json"]
     found["toy report"] = [*here, "--model", "toy_net", "--report", out / "toy.html"]

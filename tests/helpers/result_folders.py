@@ -36,13 +36,22 @@ def make_seed_folder(
     return path
 
 
-def make_record(path, *, seed=22, n_shot=0, status="complete", **final):
-    """Add the marker of a complete run, with the accuracies of its logs if these can be read."""
+def make_record(path, *, seed=22, n_shot=0, status="complete", record=None, **final):
+    """Add the marker of a complete run, with the accuracies of its logs if these can be read.
+
+    Args:
+        path: folder of the run.
+        seed: entry of the record.
+        n_shot: entry of the record.
+        status: entry of the record.
+        record: further entries of the record.
+        **final: further entries of the final training.
+    """
     entry = {"folder": "final-lr-10.5_wd-1e-06", "lr": 10.5, "wd": 1e-6}
     with contextlib.suppress(Exception):
         logs = pickle.loads((Path(path) / final.get("folder", entry["folder"]) / "logs.pkl").read_bytes())
         entry |= {f"test_{name}": float(logs[f"test/{name}"][-1]) for name in ("top1", "top5")}
-    record = {
+    content = {
         "status": status,
         "model": "sup_resnet50",
         "dataset": "in1k",
@@ -50,7 +59,7 @@ def make_record(path, *, seed=22, n_shot=0, status="complete", **final):
         "n_shot": n_shot,
         "final": {**entry, "diverged": False, **final},
     }
-    (Path(path) / "results.json").write_text(json.dumps(record))
+    (Path(path) / "results.json").write_text(json.dumps(content | (record or {})))
 
 
 def write_classifier(path, state, *, seed, predicted=None, labels=None, record=None):

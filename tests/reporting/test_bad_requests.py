@@ -13,6 +13,7 @@ from cog.results import exchange, find, run_records
 from cog.runtime import cli
 
 ROOT = ("--models_root_dir", "{root}")
+V1 = ("--published_only", "--paper", "v1")
 BAD = {
     "too many decimals": ((*ROOT, "--decimals", "16"), "expected 15 or less"),
     "far too many decimals": ((*ROOT, "--decimals", "1" + "0" * 21), "expected 15 or less"),
@@ -39,6 +40,22 @@ BAD = {
     "nothing to compare": ((*ROOT, "--compare", "mine_net", "mine_net"), "compare mine_net with: no other model"),
     "compare and model": (("--published_only", "--compare", "a_b", "c_d", "--model", "e_f"), "leave those out"),
     "two views": (("--published_only", "--rank", "--drop"), "--drop and --rank are different views"),
+    "view and overview": ((*V1, "--view", "shots", "--overview"), "--view and --overview are different views"),
+    "analysis and overview": ((*V1, "--analysis", "kmeans", "--overview"), "--analysis and --overview are different"),
+    "variants and rank": ((*V1, "--variants", "mlp", "--rank"), "--rank and --variants are different views"),
+    "power and overview": ((*ROOT, "--power", "--overview"), "--power and --overview"),
+    "power without counts": ((*ROOT, "--power"), "right answers per concept"),
+    "unknown variant": ((*V1, "--variants", "rnn"), "'rnn' is not one of mlp, pca, balanced, blurred, finetune, all"),
+    "unknown analysis": ((*V1, "--analysis", "nothing"), "no result of the analysis nothing"),
+    "unknown analysis near": ((*V1, "--analysis", "ncmm"), "did you mean ncm?"),
+    "analysis of an unknown model": ((*V1, "--analysis", "kmeans", "--model", "no_model"), "no_model"),
+    "analysis of an unknown data set": ((*V1, "--analysis", "kmeans", "--dataset", "elsewhere"), "elsewhere"),
+    "analysis of the final version": (("--published_only", "--analysis", "all"), "no result of any analysis"),
+    "variant of the final version": (("--published_only", "--variants", "all"), "no variant of the classifier"),
+    "overview, top-5": ((*ROOT, "--overview", "--metric", "top5"), "--overview shows top-1 only; leave out --metric"),
+    "overview, both": ((*ROOT, "--overview", "--metric", "both"), "leave out --metric both"),
+    "variants, top-5": ((*ROOT, "--variants", "all", "--metric", "top5"), "--variants shows top-1 only; leave out"),
+    "variants, both": ((*ROOT, "--variants", "all", "--metric", "both"), "--variants shows top-1 only; leave out"),
     "drop without in1k": (("--import", "{no_in1k}", "--drop"), "--drop needs results on in1k"),
     "top-5 of the paper": (("--published_only", "--metric", "top5"), "no top-5 accuracy"),
     "unknown view": (("--published_only", "--view", "cells"), "--view"),
@@ -61,6 +78,7 @@ BAD = {
     "output read-only": ((*ROOT, "--output", "{locked}/x.txt"), "no permission"),
     "output read-only, published": (("--published_only", "--output", "{locked}/x.txt"), "no permission"),
     "report exists": ((*ROOT, "--report", "{good}"), "--report {good} exists"),
+    "report folder": ((*ROOT, "--report", "{root}", "--overwrite"), "is a folder"),
     "report nowhere": ((*ROOT, "--report", "{root}/no/x.html"), "does not exist"),
     "figures file": ((*ROOT, "--figures", "{good}"), "is a file"),
     "figures read-only": ((*ROOT, "--figures", "{locked}/figures"), "no permission"),

@@ -1,16 +1,16 @@
-"""Tables of other experiments: the first version's; one's own, against plain arithmetic; bad records."""
+"""Tables of other experiments: the published numbers, own results against plain arithmetic, and damaged records."""
 
 from __future__ import annotations
 
-import csv
+import dataclasses
 import json
 import os
 import re
 import statistics
-from array import array
 
 import numpy as np
 import pytest
+from averages import counted_cell
 from experiment_records import folder_of, write_record, write_runs
 from result_folders import make_record, make_seed_folder
 
@@ -32,7 +32,6 @@ from cog.results import (
     scores,
     uncertainty,
 )
-from cog.results.concept_counts import ConceptCounts
 from cog.results.scores import SeedAverage
 from cog.runtime import cli
 from cog.runtime.output_folder import INTERRUPTED
@@ -43,99 +42,23 @@ pytestmark = pytest.mark.usefixtures("seen_in1k_alone")
 SEEDS = (22, 37, 45)
 
 
-# --- the first version's tables
+# --- published numbers
 
 
-@pytest.fixture(scope="module")
-def paper(shared_dir):
-    """{(experiment, quantity, data set, model): number as printed} of Tables 3, 5 and 6."""
-    found = {}
-
-    def rows(name):
-        with open(shared_dir / "paper" / name, encoding="utf-8") as handle:
-            return list(csv.DictReader(handle))
-
-    for row in rows("cog_v1_table3_mlp.csv"):
-        quantity = "top1" if row["classifier"] == "logreg" else "relative_to_logreg"
-        found[row["classifier"], quantity, row["dataset"], row["model"]] = row["value"]
-    for row in rows("cog_v1_table5_pca.csv"):
-        name = "logreg" if row["pca_dim"] == "2048" else f"logreg_pca{row['pca_dim']}"
-        known = found.setdefault((name, "top1", row["dataset"], row["model"]), row["top1"])
-        assert known == row["top1"], "2048 components are all of them"
-    purity = {"purity": "purity_v1"}
-    for row in rows("cog_v1_table6_clustering.csv"):
-        quantity = purity.get(row["metric"], row["metric"])
-        found["kmeans", quantity, row["dataset"], row["model"]] = row["value"]
-    assert len(found) == 126 + 294 - 42 + 168
-    return found
-
-
-def test_published_tables(paper):
-    """Every table has the numbers of the paper with its digits, and says which table that is."""
-    averages = Averages(published.averages("v1"))
-    titles = {metric_info.describe(*key).title: key[:2] for key in averages.keys}
-    found = {}
-    for view, number in (
-        (experiments.of_variants(averages, ["mlp"], style=TableStyle()), 3),
-        (experiments.of_variants(averages, ["pca"], style=TableStyle()), 5),
-        (experiments.of_analyses(averages, ["kmeans"], style=TableStyle()), 6),
-    ):
-        for table in view.tables:
-            title, _, source = table.title.partition(" [")
-            by_dim = re.match(r"LogReg on principal components, top-1 \(%\), (\w+),", title)
-            if title == "LogReg, top-1 (%)":
-                assert source == "paper v1]"
-            elif number != 5 or by_dim:
-                assert source == f"paper v1, Table {number}]"
-            for model, entries in table.rows:
-                for column, entry in zip(table.columns, entries, strict=True):
-                    name = "logreg" if column == "all" else f"logreg_pca{column}"
-                    place = (name, "top1", by_dim[1]) if by_dim else (*titles[title], column)
-                    known = found.setdefault((*place, model), entry.number.lstrip("+"))
-                    assert known == entry.number.lstrip("+") and not entry.deviation and not entry.mark
-    assert found.keys() == paper.keys()
-    for place, value in paper.items():
-        assert float(found[place]) == float(value)
-        digits = (
-            len(text.partition(".")[2]) for text in (found[place], value if "." in value else value + ".0")
-        )
-        assert len(set(digits)) == 1 or float(value) == 0
-
-
-def test_published_tables_as_records(paper, show):
+def test_published_experiments_as_records(show):
     found = {}
     for view in (("--variants", "all"), ("--analysis", "all")):
         for row in json.loads(show("--published_only", "--paper", "v1", "--format", "json", *view)):
             assert row["source"] == "paper v1" and not row["std"]
             found[row["experiment"], row["quantity"], row["dataset"], row["model"]] = row["value"]
-    assert found == {key: float(value) for key, value in paper.items()}
-
-
-def test_an_overview_of_the_published(paper, show):
-    rows = json.loads(
-        show("--published_only", "--paper", "v1", "--overview", "--format", "json", "--dataset", "cog_l5")
-    )
-    found = {
-        (row["experiment"], row["quantity"], row["dataset"], row["model"]): row["value"]
-        for row in rows
-        if not row["n_shot"]
+    assert found == {
+        (average.evaluation, average.metric, average.dataset, average.model): average.value
+        for average in published.averages("v1")
+        if not average.n_shot
     }
-    assert {key[:2] for key in found} == {
-        ("logreg", "top1"), ("logreg_pca32", "top1"), ("logreg_pca256", "top1"), ("kmeans", "purity_v1"),
-        ("kmeans", "ami"), ("mlp", "relative_to_logreg"), ("mlp_noact", "relative_to_logreg"),
-    }  # fmt: skip
-    assert found.items() <= {key: float(value) for key, value in paper.items()}.items()
 
 
-def test_the_final_version_has_no_other_experiments():
-    assert published.averages("v2") == published.accuracies("v2")
-    with pytest.raises(CogError, match="no result of any analysis"):
-        print_results.main(["--published_only", "--analysis", "all"])
-    with pytest.raises(CogError, match="no variant of the classifier"):
-        print_results.main(["--published_only", "--variants", "all"])
-
-
-# --- one's own results
+# --- own results
 
 TRAINED, UNTRAINED = "mini_trained", "mini_untrained"
 #: Top-1 by evaluation: of the trained model on in1k; the second model has a third, the levels are 10 points lower.
@@ -158,28 +81,19 @@ def top1_of(model, dataset, evaluation, seed):
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """Two models, three data sets: every variant, every analysis; fine-tuned: the trained one, one seed."""
+    """Results of two models on three data sets, of every variant and analysis; the trained model is fine-tuned, too."""
     root = tmp_path_factory.mktemp("study") / "models"
-    for model in (TRAINED, UNTRAINED):
-        share = 1.0 if model == TRAINED else 1 / 3
+    for model, share in ((TRAINED, 1.0), (UNTRAINED, 1 / 3)):
         for dataset in ("in1k", "in1k_blurred", "cog_l5"):
-            for evaluation in SCORES:
-                write_runs(
-                    root,
-                    model,
-                    dataset,
-                    evaluation,
-                    {s: top1_of(model, dataset, evaluation, s) for s in SEEDS},
-                )
-            clusters = {"ami": share * 0.5, "nmi": 0.7, "ari": share * 0.3}
+            for name in SCORES:
+                by_seed = {seed: top1_of(model, dataset, name, seed) for seed in SEEDS}
+                write_runs(root, model, dataset, name, by_seed)
             per_seed = {
-                str(s): clusters | {"purity": share * (0.6 + s / 100), "purity_v1": share * (0.5 + s / 100)}
-                for s in range(3)
+                str(seed): {"ami": share * 0.5, "purity": share * (0.6 + seed / 100)} for seed in range(3)
             }
             write_record(root, model, dataset, "kmeans", per_seed["1"], per_seed=per_seed)
-            write_record(
-                root, model, dataset, "alignment", {"alignment": 0.8 / share, "uniformity": -2.0 * share}
-            )
+            compactness = {"alignment": 0.8 / share, "uniformity": -2.0 * share}
+            write_record(root, model, dataset, "alignment", compactness)
             knn = {
                 f"top1_k{k}_{vote}": share * (50 - k / 10)
                 for k in (1, 20, 200)
@@ -188,8 +102,7 @@ def root(tmp_path_factory):
             write_record(root, model, dataset, "knn", knn)
             write_record(root, model, dataset, "ncm", {"top1_cosine": share * 40, "top5_cosine": share * 60})
             write_record(root, model, dataset, "newone", {"something": 1.25, "undefined": None})
-        if model == TRAINED:
-            write_runs(root, model, "cog_l5", "finetune", {22: 80.0})
+    write_runs(root, TRAINED, "cog_l5", "finetune", {22: 80.0})
     return root
 
 
@@ -202,7 +115,7 @@ def records(show, root, *argv):
 
 def test_analyses_by_data_set(show, root):
     found = records(show, root, "--analysis", "kmeans")
-    assert {key[2] for key in found} == {"kmeans"} and len(found) == 2 * 3 * 5
+    assert {key[2] for key in found} == {"kmeans"} and len(found) == 2 * 3 * 2
     row = found[TRAINED, "cog_l5", "kmeans", "purity", 0]
     # The value is that of the initialization with the lowest inertia, not the mean.
     assert row["value"] == pytest.approx(0.61) and row["seeds"] == [0, 1, 2]
@@ -226,29 +139,28 @@ def test_all_analyses_and_one_nobody_knows(show, root):
         show("--models_root_dir", root, "--analysis", "cross")
 
 
-def test_nearest_neighbours_by_k(show, root):
-    lines = show("--models_root_dir", root, "--analysis", "knn", "--dataset", "cog_l5").splitlines()
-    start = lines.index("kNN, weighted vote, top-1 (%), cog_l5")
-    assert lines[start + 2].split() == ["k=1", "k=20", "k=200"]
-    assert lines[start + 3].split() == [TRAINED, "49.9", "48.0", "30.0"]
+@pytest.mark.parametrize(
+    "argv, columns, numbers",
+    [
+        ("--analysis knn", ["k=1", "k=20", "k=200"], ["49.9", "48.0", "30.0"]),
+        (
+            "--variants pca",
+            ["32", "256", "all"],
+            ["35.1", "0.1", "48.1", "0.1", "50.1", "0.1"],
+        ),
+    ],
+)
+def test_columns_are_numbers_of_neighbors_or_of_components(show, root, argv, columns, numbers):
+    lines = show("--models_root_dir", root, argv, "--dataset cog_l5").splitlines()
+    start = next(place for place, line in enumerate(lines) if line.split() == columns)
+    assert [word for word in lines[start + 1].split() if "." in word] == numbers
 
 
-@pytest.fixture
-def probed(tmp_path):
-    """A model with the analyses that need classifiers."""
-    root = tmp_path / "models"
-    seeds = {"22": {"spearman": 0.4}, "37": {"spearman": 0.42}}
-    values = {"spearman": 0.412, "spearman_low": -0.101, "spearman_high": 0.523, "n_concepts": 1000}
-    values |= {"nearest_accuracy": 81.0, "farthest_accuracy": 60.5}
-    write_record(root, TRAINED, "cog_l1", "distance", values, per_seed=seeds)
-    write_record(root, TRAINED, "cog_l1", "distance_N8", {"spearman": 0.2})
-    confident = {"confident_percent": 2.7, "confident_percent_std": 0.1, "n_confident": 1350, "auroc": 91.5}
-    write_record(root, TRAINED, "cog_l1", "cross_in1k", confident)
-    write_record(
-        root, TRAINED, "cog_l1", f"winners_{UNTRAINED}", {"mean_difference": 12.345, "n_better": 900,
-        "n_surely_better": 640, "n_surely_worse": 12},
-    )  # fmt: skip
-    return root
+def test_blurred_faces_have_their_mean_difference(show, root):
+    lines = show("--models_root_dir", root, "--variants blurred --n_shot all").splitlines()
+    assert lines[2].split() == ["in1k", "in1k_blurred", "difference"]
+    assert [word for word in lines[3].split() if "." in word][::2] == ["60.1", "59.1", "-1.0"]
+    assert "Mean difference: -0.67 points. The paper's mean drop" in lines[-1]
 
 
 def test_doubts_about_runs_of_variants_are_told(capsys, tmp_path):
@@ -258,12 +170,9 @@ def test_doubts_about_runs_of_variants_are_told(capsys, tmp_path):
     write_runs(root, TRAINED, "cog_l5", "my_own", {22: 50.0})
     # it ended early, and is no run of another number of epochs for that
     one = make_seed_folder(root / "mini/trained/cog_l5/eval_mlp/seed-45", n_epochs=1)
-    settings = {"n_epochs": 3}
     for seed in (22, 37, 45):
-        folder = one.parent / f"seed-{seed}"
-        make_record(folder, seed=seed, diverged=seed == 45)
-        record = json.loads((folder / "results.json").read_text())
-        (folder / "results.json").write_text(json.dumps(record | {"identity": settings}))
+        folder = one.with_name(f"seed-{seed}")
+        make_record(folder, seed=seed, diverged=seed == 45, record={"identity": {"n_epochs": 3}})
     cli.set_up_logging()
     print_results.main(["--models_root_dir", str(root), "--overview"])
     assert f"training diverged, counted all the same: {one}" in capsys.readouterr().err
@@ -271,31 +180,21 @@ def test_doubts_about_runs_of_variants_are_told(capsys, tmp_path):
     assert "diverged" not in capsys.readouterr().err, "not among the numbers shown"
 
 
-def test_correlations_have_their_interval(show, probed):
-    out = show("--models_root_dir", probed, "--analysis", "distance")
+def test_correlations_have_their_interval(show, tmp_path):
+    root = tmp_path / "models"
+    values = {"spearman": 0.412, "spearman_low": -0.101, "spearman_high": 0.523, "farthest_accuracy": 60.5}
+    per_seed = {"22": {"spearman": 0.4}, "37": {"spearman": 0.42}}
+    write_record(root, TRAINED, "cog_l1", "distance", values, per_seed=per_seed)
+    write_record(root, TRAINED, "cog_l1", "distance_N8", {"spearman": 0.2})
+    out = show("--models_root_dir", root, "--analysis", "distance")
     assert "0.41 [-0.10, 0.52]" in out and "±" not in out and "bootstrap" in out
-    assert "spearman low" not in out and "1000" in out and "IN-1K, N8" in " ".join(out.split())
-    found = records(show, probed, "--analysis", "distance")
+    assert "spearman low" not in out and "IN-1K, N8" in " ".join(out.split())
+    found = records(show, root, "--analysis", "distance")
     assert found[TRAINED, "cog_l1", "distance", "spearman_low", 0]["value"] == -0.101
-    found = records(show, probed, "--overview")
-    assert {key[2:4] for key in found} == {
-        ("distance", "spearman"), ("distance", "farthest_accuracy"),
-        ("cross_in1k", "confident_percent"), ("cross_in1k", "auroc"),
-        (f"winners_{UNTRAINED}", "n_surely_better"), (f"winners_{UNTRAINED}", "n_surely_worse"),
-    }  # fmt: skip
-    lines = {" ".join(line.split()) for line in show("--models_root_dir", probed, "--overview").splitlines()}
-    assert "farthest tenth of the concepts (%) higher 60.5" in lines
-    assert "in1k classifier, AUROC own/here (%) higher 91.5" in lines
-    assert f"concepts worse than {UNTRAINED} (FDR 5 %) lower 12" in lines
-    assert "accuracy ~ similarity, Spearman - 0.41 [-0.10, 0.52]" in lines
-    assert "[ ]: 95 % bootstrap interval over concepts; seeds are averaged before." in lines
-
-
-def test_probes_of_classifiers(show, probed):
-    out = show("--models_root_dir", probed, "--analysis", "cross", "winners")
-    assert "classifier of in1k on other test images: confident (%)" in out and "2.70" in out and "1350" in out
-    assert f"concept by concept against {UNTRAINED}: mean difference (points)" in " ".join(out.split())
-    assert "+12.35" in out or "+12.34" in out
+    found = records(show, root, "--overview")
+    assert {key[3] for key in found} == {"spearman", "farthest_accuracy"}, (
+        "an overview has the main numbers only"
+    )
 
 
 def test_alignment_relative_to_in1k(show, root):
@@ -305,27 +204,29 @@ def test_alignment_relative_to_in1k(show, root):
 
 
 def test_variants_relative_to_logistic_regression(show, root):
-    found = records(show, root, "--variants", "all")
+    values = {key: row["value"] for key, row in records(show, root, "--variants", "all").items()}
     for model in (TRAINED, UNTRAINED):
         for dataset in ("in1k", "cog_l5"):
             base = statistics.fmean(top1_of(model, dataset, "logreg", s) for s in SEEDS)
             for name in ("mlp", "mlp_noact"):
                 mean = statistics.fmean(top1_of(model, dataset, name, s) for s in SEEDS)
-                row = found[model, dataset, name, "relative_to_logreg", 0]
-                assert row["value"] == pytest.approx(100 * (mean - base) / base)
-                assert found[model, dataset, name, "top1", 0]["value"] == pytest.approx(mean)
-            row = found[model, dataset, "logreg_max732", "points_to_logreg", 0]
-            assert row["value"] == pytest.approx(-3 if model == TRAINED else -1)
-            assert (model, dataset, "logreg_pca32", "top1", 0) in found
-        row = found[model, "in1k_blurred", "logreg", "points_to_in1k", 8]
-        assert row["value"] == pytest.approx(-1 if model == TRAINED else -1 / 3)
-    # One seed tells no deviation; the frozen features are the ones that are compared here.
-    assert found[TRAINED, "cog_l5", "finetune", "top1", 0]["std"] is None
-    assert found[TRAINED, "cog_l5", "finetune", "logreg_relative", 0]["value"] == pytest.approx(
-        100 * (50.1 - 80) / 80
-    )
-    assert found[TRAINED, "cog_l5", "finetune", "logreg_points", 0]["value"] == pytest.approx(50.1 - 80)
-    assert not found[TRAINED, "cog_l5", "finetune", "top1", 0]["missing_seeds"]
+                assert values[model, dataset, name, "top1", 0] == pytest.approx(mean)
+                relative_score = values[model, dataset, name, "relative_to_logreg", 0]
+                assert relative_score == pytest.approx(100 * (mean - base) / base)
+            points = values[model, dataset, "logreg_max732", "points_to_logreg", 0]
+            assert points == pytest.approx(-3 if model == TRAINED else -1)
+            assert (model, dataset, "logreg_pca32", "top1", 0) in values
+        points = values[model, "in1k_blurred", "logreg", "points_to_in1k", 8]
+        assert points == pytest.approx(-1 if model == TRAINED else -1 / 3)
+
+
+def test_frozen_features_are_compared_with_fine_tuned_ones(show, root):
+    found = records(show, root, "--variants", "finetune")
+    fine_tuned = {key[3]: row for key, row in found.items() if key[:3] == (TRAINED, "cog_l5", "finetune")}
+    assert fine_tuned["top1"]["std"] is None, "one seed tells no deviation"
+    assert not fine_tuned["top1"]["missing_seeds"]
+    assert fine_tuned["logreg_relative"]["value"] == pytest.approx(100 * (50.1 - 80) / 80)
+    assert fine_tuned["logreg_points"]["value"] == pytest.approx(50.1 - 80)
 
 
 def test_deviation_of_a_relative_score_against_a_simulation():
@@ -341,17 +242,12 @@ def test_intervals_of_variants_and_of_their_differences():
     generator = np.random.default_rng(1)
     base = generator.binomial(50, 0.7, (2, 30))
 
-    def average(evaluation, correct, dataset="in1k", seeds=(1, 2)):
-        values = tuple((2 * correct).mean(axis=1))
-        counts = tuple(ConceptCounts(array("I", row.tolist()), 50) for row in correct)
-        mean = statistics.fmean(values)
-        return SeedAverage(
-            "a_b", dataset, evaluation, "top1", 0, mean, 0.1, seeds, by_seed=values, concepts=counts
-        )
+    def average(evaluation, correct, **place):
+        return dataclasses.replace(counted_cell("a_b", correct, **place), evaluation=evaluation)
 
     logreg, mlp = average("logreg", base), average("mlp", np.clip(base + 2, 0, 50))
     tuned = average("finetune", np.clip(base + 5, 0, 50))
-    blurred = average("logreg", base - 1, "in1k_blurred")
+    blurred = average("logreg", base - 1, dataset="in1k_blurred")
     found = {
         (m.evaluation, m.dataset, m.metric): m.value for m in relative.derive([logreg, mlp, tuned, blurred])
     }
@@ -367,43 +263,12 @@ def test_intervals_of_variants_and_of_their_differences():
         assert found[place] == pytest.approx(expected.mean)
         assert ends == pytest.approx([expected.low, expected.high])
     averages = Averages(relative.derive([logreg, mlp]))
-    style = TableStyle(decimals=1, paper_labels=False, with_source=False, model_facts=None, marks=False)
-    tables = experiments.of_variants(averages, ["mlp"], style=style).tables
+    tables = experiments.of_variants(averages, ["mlp"], style=TableStyle()).tables
     assert all("[" in entry.interval for table in tables for _, (entry,) in table.rows)
     assert {note.text for table in tables for note in table.notes} == {metric_info.OVER_CONCEPTS_AND_SEEDS}
     # Of other seeds there is nothing to pair.
     apart = relative.derive([logreg, average("mlp", base, seeds=(3, 4))])
     assert {m.metric for m in apart} == {"top1", "relative_to_logreg", "points_to_logreg"}
-
-
-def test_principal_components_by_dimension(show, root):
-    lines = show("--models_root_dir", root, "--variants", "pca", "--dataset", "cog_l5").splitlines()
-    assert lines[2].split() == ["32", "256", "all"]
-    assert [word for word in lines[3].split() if "." in word][::2] == ["35.1", "48.1", "50.1"]
-
-
-def test_blurred_faces(show, root):
-    lines = show("--models_root_dir", root, "--variants", "blurred", "--n_shot", "all").splitlines()
-    assert lines[2].split() == ["in1k", "in1k_blurred", "difference"]
-    assert [word for word in lines[3].split() if "." in word][::2] == ["60.1", "59.1", "-1.0"]
-    assert "Mean difference: -0.67 points. The paper's mean drop" in lines[-1]
-
-
-def test_an_overview_separates_trained_from_untrained(show, root):
-    found = records(show, root, "--overview", "--dataset", "cog_l5")
-    experiments_ = {key[2:] for key in found}
-    assert {name for name, _, _ in experiments_} == {
-        "logreg", "logreg_pca32", "logreg_pca256", "logreg_max732", "mlp", "mlp_noact", "finetune", "kmeans",
-        "alignment", "knn", "ncm",
-    }  # fmt: skip
-    assert ("logreg", "top1", 1) in experiments_ and ("logreg", "top1", 8) in experiments_
-    for key in experiments_ - {("finetune", "top1", 0)}:
-        ours, theirs = (found[(model, "cog_l5", *key)]["value"] for model in (TRAINED, UNTRAINED))
-        better = metric_info.describe(*key).better
-        assert better == 0 or (ours - theirs) * better > 0, key
-    out = show("--models_root_dir", root, "--overview", "--dataset", "cog_l5")
-    assert out.count("all experiments on") == 1 and "fine-tuned (%)" in out
-    assert max(map(len, out.splitlines())) <= 100
 
 
 @pytest.mark.parametrize(
@@ -440,115 +305,74 @@ def test_evaluations_of_ones_own_are_no_analyses(show, tmp_path):
     assert row["mean"] == 50.0
 
 
-def test_variants_do_not_show_among_logistic_regression(show, root):
-    rows = json.loads(show("--models_root_dir", root, "--format", "json", "--n_shot", "all"))
-    assert len(rows) == 6
-    assert [row["dataset"] for row in rows[:3]] == ["in1k", "in1k_blurred", "cog_l5"]
-
-
 def test_files_carry_all_experiments(show, root, tmp_path):
-    file = tmp_path / "ours.json"
-    print_results.main(["--models_root_dir", str(root), "--export", str(file), "--label", "lab"])
-    everything = exchange.load(file)
-    content = [one for one in everything if not scores.is_protocol(one)]
+    file, again = tmp_path / "ours.json", tmp_path / "again.json"
+    show("--models_root_dir", root, "--export", file, "--label", "lab")
     found = find.find_all(root)
-    expected = run_records.average_variants(
-        {k: v for k, v in found.runs.items() if k != "logreg"}
-    ) + analysis_records.averages(found.analyses)
-    assert sorted((m.evaluation, m.value, m.std, m.by_seed) for m in content) == sorted(
-        (m.evaluation, m.value, m.std, m.by_seed) for m in expected
-    )
-    assert {m.source for m in content} == {"lab"} and len({m.place for m in content}) == len(expected)
+    variants = {name: runs for name, runs in found.runs.items() if name != "logreg"}
+    expected = run_records.average_variants(variants) + analysis_records.averages(found.analyses)
+    content = [average for average in exchange.load(file) if not scores.is_protocol(average)]
+    shared = [
+        sorted((average.evaluation, average.value, average.std, average.by_seed) for average in averages)
+        for averages in (content, expected)
+    ]
+    assert shared[0] == shared[1]
+    assert {a.source for a in content} == {"lab"} and len({a.place for a in content}) == len(expected)
     for view in (("--overview",), ("--analysis", "all"), ("--variants", "all")):
         here = json.loads(show("--models_root_dir", root, "--format", "json", *view))
         there = json.loads(show("--import", file, "--format", "json", *view))
         assert [{**row, "source": "lab"} for row in here] == there
-    again = tmp_path / "again.json"
-    print_results.main(["--import", str(file), "--export", str(again)])
-    assert exchange.load(again) == everything
-    both = json.loads(
-        show("--models_root_dir", root, "--import", file, "--analysis", "ncm", "--format", "json")
-    )
-    assert {row["source"] for row in both} == {"runs", "lab"}
-    assert "mini_trained [lab]" in show("--models_root_dir", root, "--import", file, "--analysis", "ncm")
+    show("--import", file, "--export", again)
+    assert exchange.load(again) == exchange.load(file)
+    both = ("--models_root_dir", root, "--import", file, "--analysis", "ncm")
+    assert {row["source"] for row in json.loads(show(*both, "--format", "json"))} == {"runs", "lab"}
+    assert "mini_trained [lab]" in show(*both)
 
 
 def test_published_experiments_travel_and_cannot_be_forged(tmp_path):
     file = tmp_path / "paper.json"
-    print_results.main(["--published_only", "--paper", "v1", "--export", str(file)])
+    text = exchange.dump(published.averages("v1"))
+    file.write_text(text)
     assert exchange.load(file) == published.averages("v1")
-    text = file.read_text()
     start = text.index('"evaluation": "kmeans"')
     file.write_text(text[:start] + text[start:].replace('"value": 0.659', '"value": 0.959', 1))
-    with pytest.raises(
-        CogError, match="kmeans purity_v1 of sup_resnet50 on in1k is labelled 'paper v1' but is not"
-    ):
+    message = "kmeans purity_v1 of sup_resnet50 on in1k is labelled 'paper v1' but is not"
+    with pytest.raises(CogError, match=message):
         exchange.load(file)
 
 
-GOOD = SeedAverage("a_b", "in1k", "kmeans", "ami", 0, 0.5, 0.0, (0, 1), (), (0.5, 0.5))
+AMI = SeedAverage("a_b", "in1k", "kmeans", "ami", 0, 0.5, 0.0, (0, 1), (), (0.5, 0.5))
+MLP = SeedAverage("a_b", "in1k", "mlp", "top1", 0, 60.0, 0.0, (22, 37), (), (60.0, 60.0))
 
 
 @pytest.mark.parametrize(
-    "change, message",
+    "average, change, message",
     [
-        ({"value": "NaN"}, "value is"),
-        ({"value": None}, "value is null"),
-        ({"value": True}, "value is true"),
-        ({"std": -1}, "expected a deviation"),
-        ({"std": 0.5}, "does not have the population standard deviation"),
-        ({"by_seed": [0.5]}, "a number for each seed"),
-        ({"evaluation": "../x"}, "expected a name of letters"),
-        ({"metric": ""}, "expected a name of letters"),
-        ({"metric": 3}, "expected a name of letters"),
-        ({"model": "x"}, "expected <model_title>"),
-        ({"seeds": [1, 0]}, "ascending"),
-        ({"missing_seeds": [0]}, "names a seed that is there"),
-        ({"extra": 1}, "unknown entry"),
-        ({"source": "runs"}, "reserved"),
+        (AMI, {"value": "NaN"}, "value is"),
+        (AMI, {"value": None}, "value is null"),
+        (AMI, {"value": True}, "value is true"),
+        (AMI, {"std": -1}, "expected a deviation"),
+        (AMI, {"std": 0.5}, "does not have the population standard deviation"),
+        (AMI, {"by_seed": [0.5]}, "a number for each seed"),
+        (AMI, {"evaluation": "../x"}, "expected a name of letters"),
+        (AMI, {"metric": ""}, "expected a name of letters"),
+        (AMI, {"metric": 3}, "expected a name of letters"),
+        (MLP, {"value": 180.0, "by_seed": [], "std": None}, "value is 180.0, expected a percentage"),
+        (MLP, {"value": 1.0}, "by_seed does not have the mean that is given"),
     ],
 )
-def test_bad_measures_in_a_file(tmp_path, change, message):
-    content = json.loads(exchange.dump([GOOD], label="lab"))
+def test_wrong_numbers_of_other_experiments_in_a_file(tmp_path, average, change, message):
+    content = json.loads(exchange.dump([average], label="lab"))
     content["entries"][0] |= change
     (tmp_path / "f.json").write_text(json.dumps(content))
     with pytest.raises(CogError, match=re.escape(message)):
         exchange.load(tmp_path / "f.json")
-    if "value" in change:  # without the list, or twice the same
-        content["entries"] = json.loads(exchange.dump([GOOD, GOOD]))["entries"]
-        (tmp_path / "f.json").write_text(json.dumps(content))
-        with pytest.raises(CogError, match="is a second kmeans ami"):
-            exchange.load(tmp_path / "f.json")
 
 
-def test_files_that_disagree():
-    other = SeedAverage("a_b", "in1k", "kmeans", "ami", 0, 0.6)
-    assert exchange.merge(("f", [GOOD]), ("g", [GOOD])) == [GOOD]
-    with pytest.raises(CogError, match="f and g have different numbers of kmeans ami of a_b on in1k"):
-        exchange.merge(("f", [GOOD]), ("g", [other]))
-
-
-@pytest.mark.parametrize(
-    "argv, message",
-    [
-        (("--analysis", "kmeans", "--overview"), "--analysis and --overview are different views"),
-        (("--variants", "mlp", "--rank"), "--rank and --variants are different views"),
-        (("--view", "shots", "--overview"), "--view and --overview are different views"),
-        (("--variants", "rnn"), "'rnn' is not one of mlp, pca, balanced, blurred, finetune, all"),
-        (("--analysis", "nothing"), "no result of the analysis nothing"),
-        (("--analysis", "ncmm"), "did you mean ncm?"),
-        (("--analysis", "kmeans", "--model", "no_model"), "no_model"),
-        (("--analysis", "kmeans", "--dataset", "elsewhere"), "elsewhere"),
-    ],
-)
-def test_requests_that_cannot_be_met(root, argv, message, capsys):
-    try:
-        print_results.main(["--models_root_dir", str(root), *argv])
-        raise AssertionError("expected an error")
-    except CogError as error:
-        assert message in str(error)
-    except SystemExit as error:
-        assert error.code == 2 and message in capsys.readouterr().err
+def test_the_same_number_of_an_analysis_twice_in_a_file(tmp_path):
+    (tmp_path / "f.json").write_text(exchange.dump([AMI, AMI]))
+    with pytest.raises(CogError, match="is a second kmeans ami"):
+        exchange.load(tmp_path / "f.json")
 
 
 # --- records that are no good, runs that are not finished
@@ -616,15 +440,8 @@ def test_a_bad_record_is_one_line_and_spoils_nothing(one_good, name, capsys):
 
 def test_odd_folders_of_analyses(one_good, capsys):
     parent = folder_of(one_good, "a_bad", "in1k")
-    for name in (
-        "analysis_pipe",
-        "analysis_folder/results.json",
-        "analysis_large",
-        "analysis_empty",
-        "analysis_",
-        "analysis_.x",
-    ):
-        (parent / name).mkdir(parents=True)
+    for name in ("pipe", "folder/results.json", "large", "empty", "", ".x"):
+        (parent / f"analysis_{name}").mkdir(parents=True)
     os.mkfifo(parent / "analysis_pipe/results.json")
     with open(parent / "analysis_large/results.json", "wb") as handle:
         handle.truncate(1 << 30)
@@ -646,13 +463,13 @@ def test_hostile_names_and_texts_are_escaped(one_good, show):
     assert problem.path == hostile and "\\x1b" in problem.reason
 
 
-def unfinished(path, **traces):
+def unfinished(path, trace, content=None):
+    """Make the folder of a run that left a hidden folder, or a hidden file with content."""
     path.mkdir(parents=True)
-    for name, content in traces.items():
-        if content is None:
-            (path / f".{name}").mkdir()
-        else:
-            (path / f".{name}").write_text(content)
+    if content is None:
+        (path / trace).mkdir()
+    else:
+        (path / trace).write_text(content)
 
 
 FAILURE = json.dumps({"message": "out of memory", "when": "2026-01-01", "host": "h", "job": "7_1"})
@@ -665,12 +482,12 @@ def test_unfinished_runs_are_told_from_damaged_ones(tmp_path, capsys):
     write_runs(root, "a_b", "in1k", "logreg", {22: 60.0})
     base = folder_of(root, "a_b", "in1k")
     make_record(base / "eval_logreg/seed-22")
-    unfinished(base / "eval_logreg/seed-37", resume=None)
-    unfinished(base / "eval_logreg/seed-45", **{"failed.json": FAILURE})
-    unfinished(base / "eval_logreg/seed-77", **{"partial-abc": None})
-    unfinished(base / "analysis_knn", resume=None)
-    unfinished(base / "analysis_ncm", **{"failed.json": FAILURE})
-    unfinished(base / "eval_logreg/seed-1", **{"failed.json": "damaged"})
+    unfinished(base / "eval_logreg/seed-37", ".resume")
+    unfinished(base / "eval_logreg/seed-45", ".failed.json", FAILURE)
+    unfinished(base / "eval_logreg/seed-77", ".partial-abc")
+    unfinished(base / "analysis_knn", ".resume")
+    unfinished(base / "analysis_ncm", ".failed.json", FAILURE)
+    unfinished(base / "eval_logreg/seed-1", ".failed.json", "damaged")
     (base / "eval_logreg/seed-22/.resume").mkdir()  # of a process that died right after publication
     (base / "eval_logreg/seed-22/.failed.json").write_text(FAILURE)
     with locks.locked(base / "eval_logreg/seed-93", flag="--output_dir"):
@@ -717,53 +534,41 @@ def test_runs_know_their_evaluation(root):
     assert again[0].evaluation == "mlp"
 
 
-def test_descriptions_and_names():
+@pytest.mark.parametrize(
+    "evaluation, metric, label",
+    [
+        ("cross_in1k", "x", "classifier of in1k on other test images: x"),
+        ("cross_in1k", "mean_confidence", "classifier of in1k on other test images: mean confidence"),
+        ("cross_in1k", "own_mean_confidence", "classifier of in1k on its own test images: mean confidence"),
+        ("distance_N1", "spearman_cog_l5", "with its similarity to IN-1K within cog_l5, N1"),
+        ("distance", "spearman_low", "distance: spearman low"),
+    ],
+)
+def test_labels_say_of_what_a_number_is(evaluation, metric, label):
+    assert metric_info.describe(evaluation, metric).label.endswith(label)
+
+
+def test_numbers_have_their_units_and_digits():
+    assert metric_info.describe("cross_in1k", "own_confident_percent").unit == metric_info.PERCENT
+    assert metric_info.describe("cross_in1k", "n_confident").decimals == 1, "a count averaged over seeds"
+    assert metric_info.describe("distance_N1", "spearman_cog_l5").decimals == 2
+    assert metric_info.describe("distance", "spearman_low").group == "distance"
+
+
+def test_names_of_evaluations_and_metrics_are_understood():
     assert metric_info.classifier("logreg_pca256_max732") == metric_info.ClassifierName("logreg", 256, 732)
     assert metric_info.classifier("mlp_noact").type == "mlp_noact"
     assert metric_info.classifier("kmeans") is None and metric_info.classifier("logreg2") is None
     assert neighbor_metric("top1_k20_weighted") == (20, "weighted", "top1")
     assert neighbor_metric("inertia") is None
-    assert metric_info.describe("cross_in1k", "x").label == "classifier of in1k on other test images: x"
     assert metric_info.companion_of("spearman_low") == "spearman" and metric_info.companion_of("low") is None
-    assert constants.IN1K_BLURRED == "in1k_blurred"
 
 
-def test_what_is_of_a_classifiers_own_test_images_says_so():
-    own = metric_info.describe("cross_in1k", "own_mean_confidence")
-    other = metric_info.describe("cross_in1k", "mean_confidence")
-    assert own.label == "classifier of in1k on its own test images: mean confidence"
-    assert other.label == "classifier of in1k on other test images: mean confidence"
-    assert metric_info.describe("cross_in1k", "own_confident_percent").unit == metric_info.PERCENT
-    # a count averaged over seeds
-    assert metric_info.describe("cross_in1k", "n_confident").decimals == 1
-
-
-def test_correlations_within_levels_name_the_level():
-    within = metric_info.describe("distance_N1", "spearman_cog_l5")
-    assert within.label.endswith("with its similarity to IN-1K within cog_l5, N1") and within.decimals == 2
-    assert metric_info.describe("distance", "spearman_low").group == "distance"
-    assert "within" not in metric_info.describe("distance", "spearman_low").label
-
-
-def test_p_values_are_not_rounded_to_zero(capsys, tmp_path):
-    root = tmp_path / "models"
-    write_record(root, TRAINED, "cog_l5", f"winners_{UNTRAINED}", {"p_sign_test": 2.9767e-59})
-    print_results.main(["--models_root_dir", str(root), "--analysis", "winners"])
-    assert capsys.readouterr().out.split()[-1] == "3e-59"
-    print_results.main(["--models_root_dir", str(root), "--analysis", "winners", "--decimals", "3"])
-    assert capsys.readouterr().out.split()[-1] == "0.000"
-
-
-@pytest.mark.parametrize("view", [["--overview"], ["--variants", "all"]])
-@pytest.mark.parametrize("metric", ["top5", "both"])
-def test_views_of_top1_only_refuse_another_metric(tmp_path, view, metric):
-    with pytest.raises(CogError, match=f"{view[0]} shows top-1 only; leave out --metric {metric}"):
-        print_results.main(["--models_root_dir", str(tmp_path), *view, "--metric", metric])
-
-
-def exported(root, path, *argv):
-    print_results.main(["--models_root_dir", str(root), "--export", str(path), *map(str, argv)])
-    return json.loads(path.read_text())
+def test_p_values_are_not_rounded_to_zero(show, tmp_path):
+    write_record(tmp_path, TRAINED, "cog_l5", f"winners_{UNTRAINED}", {"p_sign_test": 2.9767e-59})
+    argv = ("--models_root_dir", tmp_path, "--analysis", "winners")
+    assert show(*argv).split()[-1] == "3e-59"
+    assert show(*argv, "--decimals", 3).split()[-1] == "0.000"
 
 
 @pytest.mark.parametrize(
@@ -772,31 +577,16 @@ def exported(root, path, *argv):
 def test_an_exported_variant_is_not_taken_for_the_protocols_classifier(
     show, root, tmp_path, keys, evaluation
 ):
-    path = tmp_path / "variant.json"
-    content = exported(root, path, *keys)
-    assert {row["evaluation"] for row in content["entries"]} == {evaluation}
+    file = tmp_path / "variant.json"
+    show("--models_root_dir", root, "--export", file, *keys)
+    entries = json.loads(file.read_text())["entries"]
+    assert {entry["evaluation"] for entry in entries} == {evaluation}
     lacking = sorted({*constants.SEEDS} - {*SEEDS}) if evaluation != "finetune" else []
-    assert all(row.get("missing_seeds", []) == lacking for row in content["entries"])
-    found = json.loads(show("--import", path, "--overview", "--format", "json"))
+    assert all(entry.get("missing_seeds", []) == lacking for entry in entries)
+    found = json.loads(show("--import", file, "--overview", "--format", "json"))
     assert {row["experiment"] for row in found} == {evaluation}
     with pytest.raises(CogError, match="only numbers of other experiments there; add --overview"):
-        show("--import", path)
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"value": 180.0, "by_seed": [], "std": None}, "value is 180.0, expected a percentage"),
-        ({"value": 1.0}, "by_seed does not have the mean that is given"),
-    ],
-)
-def test_accuracies_in_a_file_are_checked_whatever_the_classifier(show, root, tmp_path, change, message):
-    path = tmp_path / "ours.json"
-    content = exported(root, path)
-    next(row for row in content["entries"] if row["evaluation"] == "mlp").update(change)
-    path.write_text(json.dumps(content))
-    with pytest.raises(CogError, match=message):
-        show("--import", path, "--variants", "mlp")
+        show("--import", file)
 
 
 def test_seeds_that_only_the_reference_lacks_are_told(show, tmp_path):
@@ -823,12 +613,9 @@ def test_mixed_epochs_of_a_variant_name_it(tmp_path):
 
 
 def test_one_folder_is_what_its_name_says(show, root, tmp_path):
-    folder = root / "mini/trained/cog_l5/eval_logreg_pca256"
+    folder, file = root / "mini/trained/cog_l5/eval_logreg_pca256", tmp_path / "one.json"
     found = json.loads(show("--logreg_root_dir", folder, "--overview", "--format", "json"))
     assert [(row["experiment"], row["quantity"]) for row in found] == [("logreg_pca256", "top1")]
-    path = tmp_path / "one.json"
-    print_results.main(["--logreg_root_dir", str(folder), "--export", str(path)])
-    content = json.loads(path.read_text())
-    assert {row["evaluation"] for row in content["entries"]} == {"logreg_pca256"}
-    print_results.main(["--logreg_root_dir", str(folder.with_name("eval_logreg")), "--export", f"{path}2"])
-    assert len(json.loads((tmp_path / "one.json2").read_text())["entries"]) == 2
+    for name, evaluations in (("eval_logreg_pca256", ["logreg_pca256"] * 2), ("eval_logreg", ["logreg"] * 2)):
+        show("--logreg_root_dir", folder.with_name(name), "--export", file, "--overwrite")
+        assert [entry["evaluation"] for entry in json.loads(file.read_text())["entries"]] == evaluations

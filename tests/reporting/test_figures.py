@@ -1,10 +1,10 @@
-"""Figures: their data against the tables they come from, what is drawn, files, and a page's SVG."""
+"""Data of figures of accuracies against the published numbers, their curves, styles and errors."""
 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
-import os
 import re
 
 import numpy as np
@@ -28,87 +28,54 @@ SHOTS = (0, 1, 2, 4, 8, 16, 32, 64, 128)
 CATEGORIES = ("self-supervision", "regularization", "web-data", "architecture")
 
 
-def own_cells(model, *, mean=60.0, datasets=DATASETS, shots=SHOTS, source="runs", missing=(), top5=True):
-    """Cells whose means differ from place to place: ``mean`` + data set + shots."""
+def own_cells(model, *, mean=60.0, datasets=DATASETS, shots=SHOTS, source="runs", missing=()):
+    """Return top-1 and top-5 accuracies that differ from place to place: ``mean`` + data set + shots."""
     seeds = tuple(seed for seed in (22, 37, 45) if seed not in missing)
-    numbers = {
-        (place, n): {
-            "top1": (mean - 2.5 * place + (6 if n == 0 else math.log2(n) - 2), 0.3 + 0.1 * place),
-            **({"top5": (mean + 20 - place, 0.2)} if top5 else {}),
-        }
-        for place in range(len(datasets))
-        for n in shots
-    }
-    return [
-        SeedAverage(
-            model=model,
-            dataset=datasets[place],
-            evaluation="logreg",
-            metric=metric,
-            n_shot=n,
-            value=value,
-            std=std,
-            seeds=seeds,
-            missing_seeds=tuple(missing),
-            epochs=(100,) * len(seeds),
-            source=source,
-        )
-        for (place, n), metrics in numbers.items()
-        for metric, (value, std) in metrics.items()
-    ]
+    cells = []
+    for place, dataset in enumerate(datasets):
+        for n_shot in shots:
+            top1 = mean - 2.5 * place + (6 if n_shot == 0 else math.log2(n_shot) - 2)
+            for metric, value, std in (("top1", top1, 0.3 + 0.1 * place), ("top5", mean + 20 - place, 0.2)):
+                cell = SeedAverage(
+                    model, dataset, "logreg", metric, n_shot, value, std, seeds, tuple(missing)
+                )
+                cells.append(dataclasses.replace(cell, epochs=(100,) * len(seeds), source=source))
+    return cells
+
+
+def fig3(cells, **settings):
+    """Return Fig. 3 with these results beside the published ones."""
+    (chart,) = figures.charts(cells, published.accuracies(), which=["fig3"], singles=False, **settings)
+    return chart
 
 
 def rows_of(chart):
     return list(csv.DictReader(chart.csv().splitlines()))
 
 
-def by_stem(made):
-    return {chart.stem: chart for chart in made}
-
-
 @pytest.fixture(scope="module")
 def paper():
-    """All charts of the published numbers."""
-    return by_stem(figures.charts([], published.accuracies()))
-
-
-@pytest.fixture(scope="module")
-def tables():
-    """The published tables as files: {(data set, model, shots): (mean, std)}, and the models' rows."""
-    folder = os.path.join(os.path.dirname(__file__), os.pardir, os.pardir, os.pardir, "shared", "paper")
-    if not os.path.isdir(folder):
-        pytest.skip(f"{folder} is not there")
-    with open(os.path.join(folder, "cog_v2_top1.csv"), encoding="utf-8") as handle:
-        scores = {
-            (row["dataset"], row["model"], row["n_shot"].replace("all", "0")): (
-                float(row["mean"]),
-                float(row["std"]),
-            )
-            for row in csv.DictReader(handle)
-        }
-    with open(os.path.join(folder, "models_table.csv"), encoding="utf-8") as handle:
-        models = {row["model"]: row for row in csv.DictReader(handle)}
-    with open(os.path.join(folder, "cog_v1_table2_logreg_top1.csv"), encoding="utf-8") as handle:
-        first = {(row["dataset"], row["model"]): float(row["top1"]) for row in csv.DictReader(handle)}
-    return scores, models, first
+    """All charts of the published numbers, by stem."""
+    return {chart.stem: chart for chart in figures.charts([], published.accuracies())}
 
 
 # ---- data ---------------------------------------------------------------------------------------------
-def check_rows(rows, scores):
-    """Recompute every row from the tables."""
+def check_rows(rows):
+    """Recompute every row from the published numbers."""
+    scores = {(cell.dataset, cell.model, str(cell.n_shot)): cell for cell in published.accuracies()}
     for row in rows:
-        place = row["dataset"], row["model"], row["n_shot"]
-        mean, std = scores[place]
+        dataset, model, n_shot = row["dataset"], row["model"], row["n_shot"]
+        mean, std = scores[dataset, model, n_shot].value, scores[dataset, model, n_shot].std
         assert (float(row["score"]), float(row["score_std"])) == (mean, std)
         if row["quantity"] == "absolute":
             expected, bar = mean, std
         elif row["quantity"] == "relative":
-            expected, bar = mean - scores[place[0], "sup_resnet50", place[2]][0], std
-            assert row["reference"] == f"sup_resnet50 {place[0]}"
+            expected, bar = mean - scores[dataset, "sup_resnet50", n_shot].value, std
+            assert row["reference"] == f"sup_resnet50 {dataset}"
         else:
-            in1k = scores["in1k", place[1], place[2]][0]
+            in1k = scores["in1k", model, n_shot].value
             expected, bar = 100 * (mean - in1k) / in1k, 100 * std / in1k
-            assert row["reference"] == f"{place[1]} in1k"
+            assert row["reference"] == f"{model} in1k"
         assert float(row["value"]) == pytest.approx(expected, abs=1e-8)
         assert float(row["std"]) == pytest.approx(bar, abs=1e-8)
 
@@ -117,16 +84,16 @@ def check_rows(rows, scores):
     "stem",
     ["fig3_levels", "fig4_fewshot", "fig10_fewshot_absolute", "fig11_fewshot_relative", "drop_from_in1k"],
 )
-def test_csv_equals_the_published_tables(paper, tables, stem):
+def test_csv_equals_the_published_tables(paper, stem):
     rows = rows_of(paper[stem])
     assert len(rows) > 100
-    check_rows(rows, tables[0])
+    check_rows(rows)
 
 
-def test_figures_show_what_the_paper_shows(paper, tables):
-    scores, models, _ = tables
+def test_figures_show_what_the_paper_shows(paper):
+    scores = {(cell.dataset, cell.model, str(cell.n_shot)) for cell in published.accuracies()}
     members = {
-        category: {name for name, row in models.items() if row["category"] == category}
+        category: {name for name, model in published.MODELS.items() if model.category == category}
         for category in CATEGORIES
     }
     fig3 = rows_of(paper["fig3_levels"])
@@ -137,7 +104,7 @@ def test_figures_show_what_the_paper_shows(paper, tables):
         shown = {r["model"] for r in fig3 if r["panel"] == category}
         assert shown == members[category] | {"sup_resnet50"}
     fig4 = rows_of(paper["fig4_fewshot"])
-    assert {r["model"] for r in fig4} == {name for name, row in models.items() if row["in_fig4"] == "yes"}
+    assert {r["model"] for r in fig4} == {name for name, model in published.MODELS.items() if model.in_fig4}
     assert {(r["dataset"], r["n_shot"]) for r in fig4} == {
         (dataset, str(n)) for dataset in ("cog_l1", "cog_l3", "cog_l5") for n in SHOTS if n != 1
     }
@@ -146,30 +113,20 @@ def test_figures_show_what_the_paper_shows(paper, tables):
         assert [[panel.key for panel in row] for row in chart.grid] == [
             [f"{dataset}_{category}" for category in CATEGORIES] for dataset in DATASETS
         ]
-        assert {(r["dataset"], r["model"], r["n_shot"]) for r in rows_of(chart)} == set(scores)
+        assert {(r["dataset"], r["model"], r["n_shot"]) for r in rows_of(chart)} == scores
 
 
-def test_drop_of_the_first_version(tables):
-    first = tables[2]
+def test_drop_of_the_first_version():
+    first = {(cell.dataset, cell.model): cell.value for cell in published.accuracies("v1") if not cell.n_shot}
     (chart,) = figures.charts([], published.accuracies("v1"), which=["drop"])
     assert chart.stem == "drop_from_in1k_v1" and chart.single
-    rows = rows_of(chart)
-    assert {(r["dataset"], r["model"]) for r in rows} == set(first)
-    for row in rows:
-        in1k = first["in1k", row["model"]]
-        assert float(row["value"]) == pytest.approx(100 * (first[row["dataset"], row["model"]] / in1k - 1))
-        assert row["std"] == ""  # not published
-    swav = next(float(r["value"]) for r in rows if (r["model"], r["dataset"]) == ("swav_resnet50", "cog_l5"))
-    assert round(swav, 1) == -27.2
-
-
-def test_known_statements_can_be_read_off(paper):
-    fig3 = rows_of(paper["fig3_levels"])
-    absolute = {(r["model"], r["dataset"]): float(r["value"]) for r in fig3 if r["panel"] == "absolute"}
-    assert absolute["clip_resnet50", "cog_l4"] > absolute["clip_resnet50", "cog_l3"]
-    on_l5 = sorted((value for (_, dataset), value in absolute.items() if dataset == "cog_l5"), reverse=True)
-    assert absolute["dino_resnet50", "cog_l5"] == on_l5[0]
-    assert on_l5[0] - on_l5[1] == pytest.approx(0.1)
+    drops = {(row["dataset"], row["model"]): float(row["value"]) for row in rows_of(chart)}
+    assert drops == {
+        (dataset, model): pytest.approx(100 * (value / first["in1k", model] - 1))
+        for (dataset, model), value in first.items()
+    }
+    assert {row["std"] for row in rows_of(chart)} == {""}, "not published"
+    assert round(drops["cog_l5", "swav_resnet50"], 1) == -27.2
 
 
 def test_singles_repeat_a_panel(paper):
@@ -182,29 +139,21 @@ def test_singles_repeat_a_panel(paper):
 
 def test_any_baseline_and_metric():
     cells = own_cells("my_net") + own_cells("other_net", mean=50)
-    (chart,) = figures.charts(
-        cells, published.accuracies(), which=["fig3"], baseline="other_net", metric="top5", singles=False
-    )
-    rows = [row for row in rows_of(chart) if row["quantity"] == "relative"]
-    assert {row["model"] for row in rows} == {"my_net", "other_net"}  # the paper has no top-5
-    assert {float(row["value"]) for row in rows if row["model"] == "my_net"} == {10}
+    chart = fig3(cells, baseline="other_net", metric="top5")
     assert chart.stem == "fig3_levels_top5"
-    (chart,) = figures.charts(
-        cells, published.accuracies(), which=["fig3"], baseline="dino_resnet50", singles=False
-    )
-    swav = {
-        r["dataset"]: float(r["value"])
-        for r in rows_of(chart)
-        if r["panel"] == "self-supervision" and r["model"] == "swav_resnet50"
-    }
-    assert swav["cog_l5"] == pytest.approx(56.4 - 57.6)
+    rows = [row for row in rows_of(chart) if row["quantity"] == "relative"]
+    assert {row["model"] for row in rows} == {"my_net", "other_net"}, "the paper has no top-5"
+    assert {float(row["value"]) for row in rows if row["model"] == "my_net"} == {10}
+    chart = fig3(cells, baseline="dino_resnet50")
+    places = {(row["panel"], row["model"], row["dataset"]): row["value"] for row in rows_of(chart)}
+    assert float(places["self-supervision", "swav_resnet50", "cog_l5"]) == pytest.approx(56.4 - 57.6)
 
 
 def test_own_models_compared_as_in_the_tables():
     """With the baseline of their own source if it has one, else with the first source that has one."""
     own = own_cells("my_net") + own_cells("sup_resnet50", mean=59)
     foreign = own_cells("their_net", source="lab A")
-    (chart,) = figures.charts([*own, *foreign], published.accuracies(), which=["fig3"], singles=False)
+    chart = fig3([*own, *foreign])
     rows = [row for row in rows_of(chart) if row["quantity"] == "relative"]
     against = {row["model"]: row["reference_source"] for row in rows}
     assert against["my_net"] == "runs" and against["their_net"] == "runs"
@@ -217,10 +166,8 @@ def test_own_models_compared_as_in_the_tables():
 
 def test_a_curve_is_compared_with_one_source():
     """Where one's own baseline lacks a data set, the paper's does not step in, and panels leave the place out."""
-    cells = own_cells("my_net", datasets=["in1k", "cog_l1", "birds"]) + own_cells(
-        "sup_resnet50", datasets=["in1k"]
-    )
-    (chart,) = figures.charts(cells, published.accuracies(), which=["fig3"], singles=False)
+    own = own_cells("my_net", datasets=["in1k", "cog_l1", "birds"])
+    chart = fig3([*own, *own_cells("sup_resnet50", datasets=["in1k"])])
     rows = [row for row in rows_of(chart) if row["quantity"] == "relative" and row["model"] == "my_net"]
     assert {(row["dataset"], row["reference_source"]) for row in rows} == {("in1k", "runs")}
     assert "birds" in chart.lead.tick_labels
@@ -231,41 +178,34 @@ def test_a_curve_is_compared_with_one_source():
 
 def test_others_are_compared_with_and_not_shown():
     others = [cell for cell in published.accuracies() if cell.model == "sup_resnet50"]
-    shown = own_cells("my_net", datasets=DATASETS[1:])
-    made = figures.charts(
-        shown,
-        others=[*others, *own_cells("my_net", datasets=["in1k"])],
-        which=["fig3", "drop"],
-        singles=False,
+    others += own_cells("my_net", datasets=["in1k"])
+    fig3, drop = figures.charts(
+        own_cells("my_net", datasets=DATASETS[1:]), others=others, which=["fig3", "drop"], singles=False
     )
-    fig3, drop = made
     assert {row["model"] for row in rows_of(fig3)} == {"my_net"}
-    value = next(
-        float(r["value"]) for r in rows_of(fig3) if r["quantity"] == "relative" and r["dataset"] == "cog_l1"
-    )
-    in1k, first = 66.0, 66.0  # of own_cells: 60 + 6; cog_l1 is the first of the shown ones
-    assert value == pytest.approx(first - 67.9)
-    l5 = next(float(r["value"]) for r in rows_of(drop) if r["dataset"] == "cog_l5")
-    assert l5 == pytest.approx(100 * ((60 - 2.5 * 4 + 6) / in1k - 1))
-    assert "in1k" not in {row["dataset"] for row in rows_of(drop)}
+    relative = {row["dataset"]: row["value"] for row in rows_of(fig3) if row["quantity"] == "relative"}
+    # Of own_cells: 60 + 6 on in1k and on cog_l1, which is the first of the shown data sets.
+    assert float(relative["cog_l1"]) == pytest.approx(66.0 - 67.9)
+    drops = {row["dataset"]: row["value"] for row in rows_of(drop)}
+    assert float(drops["cog_l5"]) == pytest.approx(100 * ((60 - 2.5 * 4 + 6) / 66.0 - 1))
+    assert "in1k" not in drops
 
 
 def test_which_panels_hold_own_models():
     cells = own_cells("my_net") + own_cells("dino_resnet50")
-    (chart,) = figures.charts(cells, published.accuracies(), which=["fig3"], singles=False)
+    chart = fig3(cells)
     where = {panel.key: {s.curve.model for s in panel.series if s.curve.is_own} for panel in chart.panels()}
     assert where["absolute"] == where["self-supervision"] == {"my_net", "dino_resnet50"}
     assert where["architecture"] == where["web-data"] == where["regularization"] == {"my_net"}
     many = [cell for index in range(20) for cell in own_cells(f"sweep_run{index}", mean=40 + index)]
-    (chart,) = figures.charts(many, published.accuracies(), which=["fig3"], singles=False)
+    chart = fig3(many)
     where = {panel.key: sum(s.curve.is_own for s in panel.series) for panel in chart.panels()}
     assert where == dict.fromkeys(CATEGORIES, 0) | {"absolute": 20, "own": 20}
 
 
 def test_own_runs_of_the_papers_models_look_as_in_the_paper_when_alone():
-    (chart,) = figures.charts(
-        own_cells("dino_resnet50") + own_cells("sup_resnet50"), which=["fig3"], singles=False
-    )
+    cells = own_cells("dino_resnet50") + own_cells("sup_resnet50")
+    (chart,) = figures.charts(cells, which=["fig3"], singles=False)
     dino = next(c for c in chart.curves() if c.model == "dino_resnet50")
     assert not dino.is_own and dino.style == style.published_style("dino_resnet50") and dino.label == "DINO"
     assert [panel.key for panel in chart.panels()] == ["absolute", "self-supervision"]
@@ -278,7 +218,7 @@ def test_a_difference_has_an_interval_only_over_the_same_seeds(seeds):
         counted_cell("my_net", correct[0], dataset="cog_l1", seeds=(22, 37, 45)),
         counted_cell("sup_resnet50", correct[1], dataset="cog_l1", seeds=seeds),
     ]
-    (chart,) = figures.charts(cells, published.accuracies(), which=["fig3"], singles=False)
+    chart = fig3(cells)
     curves = [s for panel in chart.panels() if panel.quantity == "relative" for s in panel.series]
     point = next(p for s in curves if s.curve.model == "my_net" for p in s.points)
     assert (point.low < point.value < point.high) == (seeds == (22, 37, 45))
@@ -287,38 +227,33 @@ def test_a_difference_has_an_interval_only_over_the_same_seeds(seeds):
 
 def test_missing_points_interrupt_the_line():
     cells = [cell for cell in own_cells("my_net", shots=[0]) if cell.dataset not in ("cog_l2", "cog_l4")]
-    (chart,) = figures.charts(cells, published.accuracies(), which=["fig3"], singles=False)
-    series = next(s for s in chart.lead.series if s.curve.is_own)
+    chart = fig3(cells)
+    (series,) = (series for series in chart.lead.series if series.curve.is_own)
     values = series.values(chart.lead.ticks)
     assert [math.isnan(value) for value in values] == [False, False, True, False, True, False]
-    assert {r["dataset"] for r in rows_of(chart) if r["model"] == "my_net"} == {
-        "in1k", "cog_l1", "cog_l3", "cog_l5"
-    }  # fmt: skip
+    shown = {row["dataset"] for row in rows_of(chart) if row["model"] == "my_net"}
+    assert shown == {"in1k", "cog_l1", "cog_l3", "cog_l5"}
 
 
 def test_one_shot_setting_and_few_shot_only():
-    made = figures.charts(own_cells("my_net", shots=[8]), [])
+    cells = own_cells("my_net", shots=[8])
+    made = figures.charts(cells, [])
     assert [chart.stem for chart in made] == ["fig3_levels_N8", "drop_from_in1k_N8", "levels_N8"]
     assert "8 training images per class" in made[0].title
-    made = figures.charts(own_cells("my_net", shots=[8]), [], which=["fig4"])
-    assert {row["n_shot"] for row in rows_of(made[0])} == {"8"}
-    # next to the paper, levels are drawn for the shots that the user's runs have
-    assert figures.charts(own_cells("my_net", shots=[8]), published.accuracies(), which=["fig3"])[
-        0
-    ].stem.endswith("_N8")
+    (chart, *_) = figures.charts(cells, [], which=["fig4"])
+    assert {row["n_shot"] for row in rows_of(chart)} == {"8"}
+    assert fig3(cells).stem.endswith("_N8"), "beside the paper, levels have the shots of the user's runs"
 
 
 def test_selected_shots_and_datasets():
-    (chart,) = figures.charts(
-        [], published.accuracies(), which=["fig4"], shots=[1, 8], datasets=["cog_l2"], singles=False
-    )
+    settings = {"which": ["fig4"], "shots": [1, 8], "datasets": ["cog_l2"], "singles": False}
+    (chart,) = figures.charts([], published.accuracies(), **settings)
     assert {(r["dataset"], r["n_shot"]) for r in rows_of(chart)} == {("cog_l2", "1"), ("cog_l2", "8")}
 
 
 def test_notes_say_which_seeds_are_missing():
-    (chart,) = figures.charts(
-        own_cells("my_net", missing=(45,), datasets=["in1k", "cog_l1"], shots=[0]), which=["fig3"]
-    )
+    cells = own_cells("my_net", missing=(45,), datasets=["in1k", "cog_l1"], shots=[0])
+    (chart,) = figures.charts(cells, which=["fig3"])
     assert chart.notes == ("Incomplete: my_net (IN-1K: 2 of 3 seeds, L1: 2 of 3 seeds).",)
     assert {row["missing_seeds"] for row in rows_of(chart)} == {"45"}
     assert {row["n_seeds"] for row in rows_of(chart)} == {"2"}
@@ -339,12 +274,12 @@ def test_names_of_all_kinds():
 
 
 # ---- style --------------------------------------------------------------------------------------------
-def test_styles_are_the_papers(tables):
+def test_styles_are_the_papers():
     seen = {}
-    for name, row in tables[1].items():
+    for name, model in published.MODELS.items():
         made = style.published_style(name)
-        assert made.marker == row["matplotlib_marker"]
-        seen.setdefault(row["figure_color"], set()).add((made.color, made.dashes))
+        assert made.marker == model.marker
+        seen.setdefault(model.color, set()).add((made.color, made.dashes))
     assert all(len(found) == 1 for found in seen.values())
     assert len(set().union(*seen.values())) == len(seen)
 
@@ -366,11 +301,11 @@ def test_of_many_models_the_highest_on_the_levels_are_named():
     (chart,) = figures.charts(cells, published.accuracies(), which=["levels"])
     own = {curve.model: curve for curve in chart.curves() if curve.is_own}
     assert len(own) == 40
-    means = {
-        m: sum(c.value for c in cells if c.model == m and c.metric == "top1" and c.dataset != "in1k")
-        for m in own
-    }
-    best = sorted(means, key=means.__getitem__)[-style.MANY :]
+    sums = dict.fromkeys(own, 0.0)
+    for cell in cells:
+        if cell.metric == "top1" and cell.dataset != "in1k":
+            sums[cell.model] += cell.value
+    best = sorted(sums, key=sums.__getitem__)[-style.MANY :]
     assert {model for model, curve in own.items() if curve.named} == set(best)
     assert {curve.style for curve in own.values() if not curve.named} == {style.GRAY_OWN}
     assert [curve.model for curve in chart.curves() if not curve.is_own and curve.named] == ["sup_resnet50"]
@@ -409,7 +344,6 @@ def test_folder_that_cannot_be_one(tmp_path):
         figures.write(one_cell(), [], tmp_path / "out", overwrite=True)
 
 
-def test_numbers_in_csv_are_short_and_exact():
-    assert charts._number(0.1 + 0.2) == "0.3"
-    assert charts._number(-0.0) == "0"
-    assert charts._number(math.nan) == ""
+@pytest.mark.parametrize("number, text", [(0.1 + 0.2, "0.3"), (-0.0, "0"), (math.nan, "")])
+def test_numbers_in_csv_are_short_and_exact(number, text):
+    assert charts._number(number) == text

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from result_folders import make_record, make_seed_folder
 from result_folders import print_results_as_user as run
@@ -45,21 +42,6 @@ def study(tmp_path):
     return root
 
 
-def test_one_folder_seed_by_seed(study, capsys):
-    run("--logreg_root_dir", study / "net/big/cog_l1/eval_logreg")
-    out, err = capsys.readouterr()
-    assert err == ""
-    assert out == (
-        "seed 22: top-1 9.30, top-5 29.50\n"
-        "seed 37: top-1 9.40, top-5 29.50\n"
-        "seed 45: top-1 9.50, top-5 29.50\n"
-        "seed 77: top-1 9.60, top-5 29.50\n"
-        "seed 93: top-1 9.70, top-5 29.50\n"
-        "top-1: 9.50 +- 0.14 (test/top1, 5 seeds)\n"
-        "top-5: 29.50 +- 0.00 (test/top5, 5 seeds)\n"
-    )
-
-
 def test_one_folder_names_missing_seeds(study, capsys):
     run("--models_root_dir", study, "--model", "net_small_v2", "--dataset", "cog_l1", "--decimals", 0)
     out = capsys.readouterr().out.splitlines()
@@ -77,7 +59,8 @@ def test_one_folder_names_missing_seeds(study, capsys):
 
 
 def test_both_ways_to_name_one_folder_agree(study, capsys):
-    run("--logreg_root_dir", study / "net/small_v2/in1k/eval_logreg-N8")
+    folder = study / "net/small_v2/in1k/eval_logreg-N8"
+    run("--logreg_root_dir", folder)
     expected = capsys.readouterr().out
     assert "top-1: 40.00 +- 0.14" in expected
     select = ("--models_root_dir", study, "--model", "net_small_v2", "--dataset", "in1k")
@@ -87,14 +70,7 @@ def test_both_ways_to_name_one_folder_agree(study, capsys):
         ("CLF.N_SHOT", 8, *select, "--logreg_root_dir", "None"),
         (*select, "--n_shot", 8),
         (*select, "--n_shot", 8, "CLF.N_SHOT", 8, "--seeds", "null"),
-        (
-            "--logreg_root_dir",
-            study / "net/small_v2/in1k/eval_logreg-N8",
-            "--model",
-            "None",
-            "--dataset",
-            "none",
-        ),
+        ("--logreg_root_dir", folder, "--model None --dataset none"),
     ):
         run(*argv)
         out, err = capsys.readouterr()
@@ -118,26 +94,6 @@ net_big       -           -       -
 net_small_v2  40.0 ± 0.1  -       -
 """
 
-MARKDOWN = """\
-top-1 accuracy (%), all training images, mean ± std over seeds
-
-| model | in1k | cog_l1 | my_birds |
-| --- | ---: | ---: | ---: |
-| net_big | 98.9 ± 0.1 | 9.5 ± 0.1 | 71.0 ± 0.1 |
-| net_small_v2 | 60.0 ± 0.1 | 28.8 ± 17.8 (2/5) | - |
-
-Missing seeds:
-
-- net_small_v2, cog_l1: 37, 45, 77
-
-top-1 accuracy (%), 8 training images per class, mean ± std over seeds
-
-| model | in1k | cog_l1 | my_birds |
-| --- | ---: | ---: | ---: |
-| net_big | - | - | - |
-| net_small_v2 | 40.0 ± 0.1 | - | - |
-"""
-
 CSV = """\
 model,dataset,n_shot,metric,mean,std,n_seeds,missing_seeds
 net_big,in1k,0,top1,98.9000,0.1414,5,
@@ -148,50 +104,11 @@ net_small_v2,cog_l1,0,top1,28.7500,17.7500,2,37 45 77
 net_small_v2,in1k,8,top1,40.0000,0.1414,5,
 """
 
-LATEX = r"""% top-1 accuracy (%), all training images, mean +- std over seeds; needs \usepackage{booktabs}
-\begin{tabular}{lrrr}
-\toprule
-model & in1k & cog\_l1 & my\_birds \\
-\midrule
-net\_big & $98.9 \pm 0.1$ & $9.5 \pm 0.1$ & $71.0 \pm 0.1$ \\
-net\_small\_v2 & $60.0 \pm 0.1$ & $28.8 \pm 17.8$ (2/5) & -- \\
-\bottomrule
-\end{tabular}
-% missing seeds:
-%   net_small_v2, cog_l1: 37, 45, 77
 
-% top-1 accuracy (%), 8 training images per class, mean +- std over seeds; needs \usepackage{booktabs}
-\begin{tabular}{lrrr}
-\toprule
-model & in1k & cog\_l1 & my\_birds \\
-\midrule
-net\_big & -- & -- & -- \\
-net\_small\_v2 & $40.0 \pm 0.1$ & -- & -- \\
-\bottomrule
-\end{tabular}
-"""
-
-GOLDEN = {"text": TEXT, "markdown": MARKDOWN, "csv": CSV, "latex": LATEX}
-
-
-@pytest.mark.parametrize("fmt", GOLDEN)
-def test_everything_found_in_each_format(study, capsys, fmt):
+@pytest.mark.parametrize("fmt, expected", [("text", TEXT), ("csv", CSV)], ids=["text", "csv"])
+def test_everything_found(study, capsys, fmt, expected):
     run("--models_root_dir", study, "--format", fmt)
-    out, err = capsys.readouterr()
-    assert out == GOLDEN[fmt]
-    assert err == ""
-
-
-def test_csv_of_both_metrics_against_numpy(study, capsys):
-    run("--models_root_dir", study, "--format", "csv", "--metric", "both", "--decimals", 9)
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert len(rows) == 12
-    values = np.array([9.3, 9.4, 9.5, 9.6, 9.7])
-    (row,) = [
-        row for row in rows if (row["model"], row["dataset"], row["metric"]) == ("net_big", "cog_l1", "top1")
-    ]
-    assert float(row["mean"]) == pytest.approx(values.mean(), abs=1e-9)
-    assert float(row["std"]) == pytest.approx(values.std(ddof=0), abs=1e-9)
+    assert capsys.readouterr() == (expected, "")
 
 
 def test_selections_make_smaller_tables(study, capsys):
@@ -237,13 +154,12 @@ def test_problems_and_doubts_are_warnings(study, capsys):
     run(*argv, "--allow_mixed_epochs")
     out, err = capsys.readouterr()
     assert "net_big   98.9 ± 0.2 (4/5)  " in out
-    lines = err.splitlines()
     base = study / "net/big"
-    assert lines[0] == f"warning: not counted: {base}/cog_l1/eval_logreg/.seed-1: {run_records.LEFTOVER}"
-    assert lines[1].startswith(
-        f"warning: not counted: {base}/in1k/eval_logreg/seed_45: final-lr-10.5_wd-1e-06/logs.pkl"
-    )
-    assert lines[2:] == [
+    leftover, broken, *others = err.splitlines()
+    assert leftover == f"warning: not counted: {base}/cog_l1/eval_logreg/.seed-1: {run_records.LEFTOVER}"
+    place = f"{base}/in1k/eval_logreg/seed_45: final-lr-10.5_wd-1e-06/logs.pkl"
+    assert broken.startswith(f"warning: not counted: {place}")
+    assert others == [
         "warning: no finished run for --model net_typo",
         "warning: no finished run for --n_shot 3",
         f"warning: training diverged, counted all the same: {base}/my_birds/eval_logreg/seed_22",
@@ -274,12 +190,7 @@ def test_output_file(study, tmp_path, capsys):
     assert target.read_text() == CSV and link.is_symlink()
     run("--models_root_dir", study, "--output", tmp_path / "table.txt")
     assert (tmp_path / "table.txt").read_text(encoding="utf-8") == TEXT
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "link.csv",
-        "models",
-        "table.csv",
-        "table.txt",
-    ]
+    assert {path.name for path in tmp_path.iterdir()} == {"link.csv", "models", "table.csv", "table.txt"}
 
 
 def test_latex_and_markdown_escape_names():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import itertools
 import json
 import pickle
 import re
+import threading
 
 import pytest
 from report_runs import forty_models, make_found, make_run
@@ -231,34 +234,27 @@ def test_nothing_sticks_out_sideways(browser, page, width, dark):
     assert browser.complaints() == []
 
 
-@pytest.fixture(scope="module")
-def page_of_one(tmp_path_factory):
-    root = tmp_path_factory.mktemp("one")
-    runs = runs_of("my_net", 1.5, n_trials_diverged=4)
-    html.write(root / "one.html", make_found(runs), published=published.accuracies(), root="/models")
-    return root / "one.html"
+OTHER_DATA = [run for model in ("my_net", "our_vit_small") for run in runs_of(model, 0.0, n_classes=24)]
 
 
 @pytest.fixture(scope="module")
-def page_of_forty(tmp_path_factory):
-    path = tmp_path_factory.mktemp("forty") / "forty.html"
-    runs = forty_models(n_trials_diverged=4)
-    return html.write(path, make_found(runs), published=published.accuracies(), root="/models")
+def page_of(tmp_path_factory):
+    """Return a function that writes the page of one, three or forty models, or of results on other data, once."""
+    folder = tmp_path_factory.mktemp("pages")
+    three = {"timm_vit_base_patch14_reg4_dinov2.lvd142m": 2.0, "my_net": 0.5, "our_vit_small": -9.0}
+    runs = {
+        "one": lambda: runs_of("my_net", 1.5, n_trials_diverged=4),
+        "three": lambda: [run for model, shift in three.items() for run in runs_of(model, shift)],
+        "forty": lambda: forty_models(n_trials_diverged=4),
+        "other_data": lambda: OTHER_DATA,
+    }
 
+    @functools.cache
+    def write(name):
+        path = folder / f"{name}.html"
+        return html.write(path, make_found(runs[name]()), published=published.accuracies(), root="/models")
 
-@pytest.fixture(scope="module")
-def page_of_three(tmp_path_factory):
-    root = tmp_path_factory.mktemp("three")
-    models = {"timm_vit_base_patch14_reg4_dinov2.lvd142m": 2.0, "my_net": 0.5, "our_vit_small": -9.0}
-    runs = [run for model, shift in models.items() for run in runs_of(model, shift)]
-    return html.write(root / "three.html", make_found(runs), published=published.accuracies(), root="/models")
-
-
-@pytest.fixture(scope="module")
-def page_of_other_data(tmp_path_factory):
-    root = tmp_path_factory.mktemp("other")
-    runs = [run for model in ("my_net", "our_vit_small") for run in runs_of(model, 0.0, n_classes=24)]
-    return html.write(root / "other.html", make_found(runs), published=published.accuracies(), root="/models")
+    return write
 
 
 #: Every visible cell of the first table, row by row: its words and the box around each piece of them.
@@ -282,9 +278,9 @@ def overlap(one, other):
 
 @pytest.mark.parametrize("width", [360, 400, 700, 800, 1280])
 @pytest.mark.parametrize(("name", "n_rows"), [("one", 6), ("three", 3), ("forty", 3)])
-def test_the_first_screen_answers_without_scrolling(browser, request, name, n_rows, width):
+def test_the_first_screen_answers_without_scrolling(browser, page_of, name, n_rows, width):
     """Ranks on all levels and how sure they are: nothing of the first rows is outside, cut or covered."""
-    browser.open(request.getfixturevalue(f"page_of_{name}").as_uri(), width=width, height=800)
+    browser.open(page_of(name).as_uri(), width=width, height=800)
     assert browser.evaluate("document.documentElement.scrollWidth") == width
     first = "document.querySelector('#answer .scroll')"
     assert browser.evaluate(f"{first}.scrollWidth <= {first}.clientWidth")
@@ -314,8 +310,8 @@ def test_the_first_screen_answers_without_scrolling(browser, request, name, n_ro
 
 
 @pytest.mark.parametrize("name", ["three", "forty"])
-def test_the_first_screen_has_the_whole_chart_with_its_legend(browser, request, name):
-    browser.open(request.getfixturevalue(f"page_of_{name}").as_uri(), width=1280, height=800)
+def test_the_first_screen_has_the_whole_chart_with_its_legend(browser, page_of, name):
+    browser.open(page_of(name).as_uri(), width=1280, height=800)
     left, top, right, bottom = browser.evaluate(
         "(b => [b.left, b.top, b.right, b.bottom])(document.querySelector('figure.lead').getBoundingClientRect())"
     )
@@ -323,8 +319,8 @@ def test_the_first_screen_has_the_whole_chart_with_its_legend(browser, request, 
 
 
 @pytest.mark.parametrize("width", [360, 400, 1280])
-def test_the_first_table_of_other_data_is_seen_without_scrolling(browser, page_of_other_data, width):
-    browser.open(page_of_other_data.as_uri(), width=width, height=800)
+def test_the_first_table_of_other_data_is_seen_without_scrolling(browser, page_of, width):
+    browser.open(page_of("other_data").as_uri(), width=width, height=800)
     first = "document.querySelector('#answer .scroll')"
     assert browser.evaluate(f"{first}.scrollWidth <= {first}.clientWidth")
     head, *rows = browser.evaluate(FIRST_TABLE)
@@ -335,12 +331,7 @@ def test_the_first_table_of_other_data_is_seen_without_scrolling(browser, page_o
 
 def test_titles_of_few_columns_stand_above_their_numbers_on_a_phone(browser, tmp_path):
     chosen = ("in1k", "cog_l1", "cog_l5")
-    runs = [
-        run
-        for model in ("my_net", "our_vit")
-        for run in runs_of(model, 0.0, n_classes=24)
-        if run.dataset in chosen
-    ]
+    runs = [run for run in OTHER_DATA if run.dataset in chosen]
     page = html.write(tmp_path / "r.html", make_found(runs), published=published.accuracies(), root="/models")
     browser.open(page.as_uri(), width=400, height=800)
     head, *rows = browser.evaluate(FIRST_TABLE)
@@ -404,10 +395,10 @@ def test_printing_hides_controls_and_unfolds(opened):
 
 
 @pytest.mark.parametrize("name", ["one", "three", "forty"])
-def test_paper_holds_everything(browser, request, name):
+def test_paper_holds_everything(browser, page_of, name):
     """On A4 with Chromium's margins nothing sticks out or covers a number, and nothing is torn off its heading."""
     width = 717
-    browser.open(request.getfixturevalue(f"page_of_{name}").as_uri(), width=width)
+    browser.open(page_of(name).as_uri(), width=width)
     browser.evaluate("dispatchEvent(new Event('beforeprint'))")
     browser.call("Emulation.setEmulatedMedia", media="print")
     assert browser.evaluate("document.documentElement.scrollWidth") == width
@@ -433,8 +424,8 @@ def test_paper_holds_everything(browser, request, name):
     assert styles(".scores thead button", "display") == {"contents"}
 
 
-def test_equal_notices_of_forty_models_are_one_card(browser, page_of_forty):
-    browser.open(page_of_forty.as_uri(), width=717)
+def test_equal_notices_of_forty_models_are_one_card(browser, page_of):
+    browser.open(page_of("forty").as_uri(), width=717)
     browser.evaluate("dispatchEvent(new Event('beforeprint'))")
     browser.call("Emulation.setEmulatedMedia", media="print")
     (card,) = browser.evaluate("Array.from(document.querySelectorAll('.notice'), e => e.innerText)")
@@ -448,10 +439,6 @@ def test_equal_notices_of_forty_models_are_one_card(browser, page_of_forty):
 
 def test_page_from_a_server_asks_for_nothing_else(browser, page):
     """Over HTTP browsers look for an icon; the page brings one."""
-    import functools
-    import http.server
-    import threading
-
     asked = []
 
     class Handler(http.server.SimpleHTTPRequestHandler):

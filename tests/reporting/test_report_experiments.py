@@ -57,18 +57,15 @@ def test_the_section_holds_every_number(study, tmp_path, no_figures):
     text, page = page_of(study, tmp_path)
     part = section(text)
     assert 'href="#experiments"' in text
-    captions = re.findall(r"<caption><span>(.*?)</span>", part)
-    assert captions[0].startswith("All experiments on IN&#8209;1K") and "All experiments on L5" in captions
-    heads = re.findall(r"<button[^>]*>(.*?)</button>", part.split("</thead>")[0])
+    first = part.split("</table>")[0]
+    heads = re.findall(r"<button[^>]*>(.*?)</button>", first)
     assert heads == [
         "Model", "▲ LogReg (%)", "▲ nearest class mean (%)", "▲ k-means AMI", "▲ LogReg, PCA 32 (%)", "▲ MLP (%)",
     ]  # fmt: skip
-    rows = re.findall(r"<tr><th.*?</tr>", part.split("</table>")[0].split("<tbody>")[1])
+    rows = re.findall(r"<tr><th.*?</tr>", first.split("<tbody>")[1])
     values = [re.findall(r'data-v="([^"]*)"', row) for row in rows]
     assert values == [["60", "50", "0.5", "45", "62"], ["18", "15", "13.5", "18.6"]]
-    assert "Analyses of features" in part and "Variants of the classifier" in part
     assert "MLP relative to LogReg" in part and "+3.3" in part
-    assert "cpu" in part and "2026-01-01 10:00 UTC" in part
     assert page.tags["table"] > 8
 
 
@@ -108,27 +105,18 @@ def test_published_experiments_stand_beside_comparable_ones(tmp_path, no_figures
 
 def test_published_experiments_are_left_out_where_the_data_differ():
     runs = [
-        make_run("a_b", dataset, seed=s, n_classes=10)
-        for dataset in ("in1k", "cog_l1")
-        for s in constants.SEEDS
+        make_run("a_b", name, seed=s, n_classes=10) for name in ("in1k", "cog_l1") for s in constants.SEEDS
     ]
-    numbers = [
-        *(a for a in published.averages("v1") if not scores.is_protocol(a)),
-        SeedAverage("a_b", "in1k", "kmeans", "ami", 0, 0.5),
-    ]
+    numbers = [a for a in published.averages("v1") if not scores.is_protocol(a)]
+    numbers.append(SeedAverage("a_b", "in1k", "kmeans", "ami", 0, 0.5))
     stated = facts.collect(make_found(runs, all_measures=numbers), published=published.accuracies("v1"))
     assert not stated.compared and [one.model for one in stated.results.all_measures] == ["a_b"]
 
 
 def test_hostile_records_stay_text(tmp_path, no_figures):
     root = tmp_path / "models"
-    entry = {
-        "wnid": HOSTILE,
-        "names": HOSTILE,
-        "difference": 1e308,
-        "accuracy": HOSTILE,
-        "false_discovery_rate": [],
-    }
+    entry = dict.fromkeys(("wnid", "names", "accuracy"), HOSTILE)
+    entry |= {"difference": 1e308, "false_discovery_rate": []}
     odd = {
         "identity": {HOSTILE: HOSTILE[:30], "k": [[1, 2], {"x": HOSTILE}], "test_features": 3, "n": 10**400},
         "device": HOSTILE,

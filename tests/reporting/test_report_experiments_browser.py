@@ -21,15 +21,14 @@ def page(tmp_path_factory):
     for model, share in (("mini_trained", 1.0), ("mini_untrained", 0.3), ("other_" + "long" * 12, 0.8)):
         for place, dataset in enumerate(constants.DATASETS):
             good = share * (1 - place / 10)
-            for name, top1 in (
-                ("logreg", 60.0),
-                ("logreg_pca32", 45.0),
-                ("mlp", 62.0),
-                ("logreg_max732", 55.0),
-            ):
-                write_runs(
-                    root, model, dataset, name, {s: good * top1 + s / 100 for s in constants.SEEDS[:3]}
-                )
+            for name, top1 in {
+                "logreg": 60.0,
+                "logreg_pca32": 45.0,
+                "mlp": 62.0,
+                "logreg_max732": 55.0,
+            }.items():
+                by_seed = {seed: good * top1 + seed / 100 for seed in constants.SEEDS[:3]}
+                write_runs(root, model, dataset, name, by_seed)
             write_record(root, model, dataset, "ncm", {"top1_cosine": good * 50}, device=HOSTILE)
             per_seed = {str(s): {"ami": good * 0.5 + s / 100, "purity_v1": good / 2} for s in range(3)}
             write_record(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 from averages import counted_cell
 from report_runs import shifted_study
@@ -32,6 +34,14 @@ def test_sentences_do_not_claim_what_the_deviations_do_not_carry():
     )
     assert f"Against ResNet50, in percentage points: {words}" in text
     assert "better" not in text and "worse" not in text and "ahead" not in text
+
+
+def test_ranks_that_overlap_are_no_trend():
+    better = shifted_study({"in1k": -2.0, **dict.fromkeys(constants.COG_LEVELS, 4.0)})
+    for std, told in ((0.1, True), (10.0, False)):
+        cells = [dataclasses.replace(cell, std=std) for cell in better]
+        text = " ".join(sentences.describe_places(ranking.places(cells, PAPER)))
+        assert ("it stands better on unseen concepts" in text) == told
 
 
 def test_sentence_about_few_images():
