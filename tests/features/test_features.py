@@ -168,6 +168,11 @@ def test_split_takes_a_fifth_of_every_class(count):
     assert (y[val] == 7).sum() == 10
 
 
+def test_split_needs_something_to_hold_out():
+    with pytest.raises(CogError, match="single training image"):
+        feature_files.split_train_val(torch.arange(5), val_frac=0.2, rng=rng())
+
+
 def test_few_shot_draw_is_from_the_given_rows_and_uniform():
     y = torch.arange(60) % 3
     rows = torch.arange(0, 60, 2)  # 10 rows of every class
@@ -182,6 +187,13 @@ def test_few_shot_draw_is_from_the_given_rows_and_uniform():
     # 400 draws with probability 0.4: mean 160, standard deviation 9.8
     assert drawn_counts[::2].min() > 110
     assert drawn_counts[::2].max() < 210
+
+
+def test_few_shot_takes_all_of_a_small_class():
+    y = torch.tensor([0] * 3 + [1] * 9)
+    drawn, short = feature_files.draw_few_shot(y, torch.arange(12), n_shot=5, rng=rng())
+    assert short == 1
+    assert torch.bincount(y[drawn]).tolist() == [3, 5]
 
 
 def test_test_class_without_training_features():
