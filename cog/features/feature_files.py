@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from cog import constants
-from cog.errors import CogError
+from cog.errors import CogError, UnsafeFileError
 from cog.runtime import files, random_streams
 from cog.runtime.safe_load import load_torch
 
@@ -181,9 +181,9 @@ def _open(path: Path, *, mapped: bool, rounded: bool) -> Any:
             return data
     try:
         return load_torch(path)
+    except UnsafeFileError:
+        raise
     except CogError as error:
-        if not str(error).endswith("complete?"):
-            raise
         raise CogError(f"{error} Features that were made here: extract them again (--overwrite)") from error
 
 

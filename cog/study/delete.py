@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from cog import constants, paths
 from cog.errors import CogError
 from cog.features.folder import DELETED_FILE
+from cog.logreg.run_folder import RunFolder
 from cog.runtime import files, locks, machine_checks, provenance
 from cog.runtime.output_folder import DONE, MISSING, read_state
 from cog.study.units import Status, Study, Unit
@@ -25,8 +26,9 @@ _RESULTS = ("results.json", "report.json")
 def delete_features(study: Study, statuses: Mapping[Unit, Status]) -> list[Path]:
     """Delete the features of each model and data set whose runs in the study are all done, and print their files.
 
-    Features stay when another output that may need them is begun and not finished: a run of another study on the data
-    set, or an analysis of the model, which may read the features of several data sets.
+    Features stay when the record of a run is damaged, and when another output that may need them is begun and not
+    finished: a run of another study on the data set, or an analysis of the model, which may read the features of
+    several data sets.
 
     Returns:
         The deleted files.
@@ -47,6 +49,7 @@ def delete_features(study: Study, statuses: Mapping[Unit, Status]) -> list[Path]
         runs = study.trainings(model, dataset)
         n_open = sum(statuses[run].state != DONE for run in runs)
         reason = f"{n_open} of {len(runs)} runs are not done" if n_open else ""
+        reason = reason or next(_damaged(run.folder(study.root) for run in runs), "")
         reason = reason or next(_unfinished(paths.ModelDir(study.root, model).path, dataset), "")
         if reason:
             logger.warning("features of %s on %s are kept: %s", model, dataset, reason)
@@ -60,6 +63,15 @@ def delete_features(study: Study, statuses: Mapping[Unit, Status]) -> list[Path]
             flush=True,
         )
     return deleted
+
+
+def _damaged(folders: Iterable[Path]) -> Iterator[str]:
+    """Yield a line for each run whose record cannot be read."""
+    for folder in folders:
+        try:
+            RunFolder(folder).results()
+        except CogError as error:
+            yield str(error)
 
 
 def _unfinished(model_folder: Path, dataset: str) -> Iterator[str]:

@@ -61,6 +61,14 @@ def test_what_something_unfinished_needs_stays(study, unfinished):
     assert features(study) == kept | {"b_net/cog_l1"}
 
 
+def test_features_of_a_damaged_run_stay(study, caplog):
+    damaged = units.TrainingUnit("a_net", "in1k", "logreg", 0, 1).folder(study.root) / "results.json"
+    damaged.write_text('{"status": "comp')
+    delete.delete_features(study, units.survey(study))
+    assert features(study) == {"a_net/in1k", "b_net/cog_l1"}
+    assert f"features of a_net on in1k are kept: {damaged} is not valid JSON" in caplog.text
+
+
 def test_what_a_process_works_on_stays(study):
     folder = study.root / "a/net/in1k/eval_mlp/seed-22"
     with locks.locked(folder, flag="x"):
