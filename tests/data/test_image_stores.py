@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import errno
@@ -550,6 +551,13 @@ def test_each_archive_is_indexed_once_and_when_it_is_needed(folders, root, scans
     assert listed(open_store(root)) == listed(FolderImages(folders)) and len(scans) == 4
     assert [path.suffix for path in cache.iterdir()] == [".zip"]  # no lock, nothing half-written
     assert not [path for path in root.iterdir() if path.suffix != ".tar"]
+
+
+def test_an_index_is_read_without_parsing_python(folders, root, scans, monkeypatch):
+    archive_forms.tar_per_class(folders, root)
+    open_store(root).prepare()
+    monkeypatch.setattr(ast, "parse", lambda *args, **more: pytest.fail("this is not safe in threads"))
+    assert listed(open_store(root)) == listed(FolderImages(folders)) and len(scans) == 4
 
 
 def test_an_index_of_another_version_is_made_anew(folders, root, scans, monkeypatch):
