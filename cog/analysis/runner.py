@@ -90,7 +90,7 @@ def _do(work: PlannedWork, shared: SharedFeatures, device: torch.device) -> Anal
         with claim.failures_noted(), claim.publish() as stage:
             with provenance.log_file(stage / "program.log"):
                 start = time.monotonic()
-                with exhaustion_explained(f"computing {work.task.name}", "end other programs that use it"):
+                with exhaustion_explained(f"computing {work.task.name}", ""):
                     outcome = work.task.compute(
                         AnalysisContext(work.request, device, shared.load, claim.resume, stage, work.label)
                     )

@@ -284,7 +284,10 @@ class Extractor:
         except Exception as error:  # a user's network may raise any exception
             if memory.is_exhausted(error):
                 task = f"extracting features of {len(pixels)} images at a time"
-                raise memory.explain(error, task=task, todo=self._less_memory()) from error
+                # On a CPU, a pass does not get smaller with the batch, see pass_sizes.
+                is_smaller = self.device.type != "cpu" or self._batch_size > self.rows_per_pass
+                todo = f"lower {self._batch_key}" if is_smaller else ""
+                raise memory.explain(error, task=task, todo=todo) from error
             if self._width is None and self._format is torch.channels_last:
                 # A network that uses x.view(...) cannot work on this layout; the usual layout is tried.
                 self._use(torch.contiguous_format)
@@ -301,17 +304,6 @@ class Extractor:
             )
         self._width = y.shape[1]
         return y
-
-    def _less_memory(self) -> str:
-        """Return advice on lack of memory: a pass on a CPU does not get smaller with the batch (:func:`pass_sizes`)."""
-        todo = []
-        if (
-            self._width is not None
-        ):  # earlier passes had enough; with other passes, saved rows could not be continued
-            todo.append("end other programs that use it (the same command then continues)")
-        if self._batch_size > self.rows_per_pass or self.device.type != "cpu":
-            todo.append(f"lower {self._batch_key}")
-        return ", ".join(todo) or "end other programs that use it"
 
     def _features(self, images: ImageList, batch: Batch, n: int, pending: _Pending) -> FeatureBatch:
         end = batch.first + n

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,9 +61,6 @@ IDENTITY = (
     "limit",
 )
 
-# Names of the data sets that cog.features.rearranged makes.
-_RESPLIT = re.compile(r"(.+)_split([0-9]+)")
-
 _REPAIR = "remove the file, or restore it from a copy"
 
 # Values of entries that earlier versions did not record.
@@ -76,8 +72,8 @@ def no_features(file: Path, split: str = "") -> CogError:
     dataset = (file if file.name.startswith("features_") else file.parent).parent
     if (file.parent / DELETED_FILE).is_file():
         why = f", deleted by --delete_features of a study ({DELETED_FILE}); run extract_features.py again"
-    elif (of := _RESPLIT.fullmatch(dataset.name)) and (dataset.parent / of[1]).is_dir():
-        why = f"; run python -m cog resplit_features --dataset {of[1]} --split_seed {of[2]} first"
+    elif (resplit := paths.parse_resplit_name(dataset.name)) and (dataset.parent / resplit[0]).is_dir():
+        why = f"; run python -m cog resplit_features --dataset {resplit[0]} --split_seed {resplit[1]} first"
     else:
         why = f"; run extract_features.py first, or check the path{_did_you_mean(file)}"
     return CogError(f"there are no {split} features {file}{why}")  # CogError joins two spaces

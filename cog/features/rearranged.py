@@ -24,7 +24,7 @@ from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
 from cog.features.folder import PATHS_FILE, FeatureFolder, no_features, read_image_paths
-from cog.paths import ModelDir
+from cog.paths import ModelDir, resplit_name
 from cog.runtime.resume_dir import sample_sha256
 
 #: Entries of the source's features.json that hold for its own extraction only.
@@ -51,7 +51,7 @@ def resplit(model_dir: ModelDir, dataset: str, split_seed: int, *, overwrite: bo
             f"the test images of {dataset} are the official validation images, collected apart from its training "
             "images; a random split of both would be another data set: give levels or data sets of your own"
         )
-    target = f"{dataset}_split{split_seed}"
+    target = resplit_name(dataset, split_seed)
     sources = [FeatureFolder(model_dir.features(dataset, split)) for split in constants.SPLITS]
     folders = [
         _target(model_dir, target, split, sources, str(split_seed), like=source, overwrite=overwrite)

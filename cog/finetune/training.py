@@ -171,12 +171,10 @@ def _passes(recipe: FineTuneRecipe, group: Group, steps: Iterable[int]) -> Itera
 
 
 def _diverged(recipe: FineTuneRecipe, when: str) -> SharedError:
-    precision = (
-        ""
-        if recipe.precision == "fp32"
-        else f" (or use FINETUNE.PRECISION fp32 instead of {recipe.precision})"
-    )
-    return SharedError(f"the loss is not finite {when}: training diverged; lower FINETUNE.LR{precision}")
+    todo = "lower FINETUNE.LR"
+    if recipe.precision != "fp32":
+        todo += f" (or use FINETUNE.PRECISION fp32 instead of {recipe.precision})"
+    return SharedError(f"the loss is not finite {when}: training diverged; {todo}")
 
 
 class _FailedImages:
@@ -243,7 +241,6 @@ class _Trainer:
         )
         self._scaler = torch.amp.GradScaler(group.device.type, enabled=recipe.precision == "fp16")
         self.state = network, self._optimizer, self._scaler
-        self._n_steps = 0
         self._parallel: nn.parallel.DistributedDataParallel | None = None
         if group.size > 1:
             # Buffers are averaged by _RunningStatistics; DistributedDataParallel would take those of process 0. The
@@ -284,7 +281,6 @@ class _Trainer:
                 sums[:4] += self._one_pass(part.pixels, labels)
         self._statistics.end(group)
         self._update()
-        self._n_steps += 1
         sums[4] = float(signals.requested() is not None)
         totals = group.sum_(sums).cpu()
         if not torch.isfinite(totals).all():
@@ -319,8 +315,6 @@ class _Trainer:
         todo = "lower FINETUNE.BATCH_PER_DEVICE (FINETUNE.BATCH_SIZE, and with it the recipe, can stay)"
         if recipe.precision == "fp32":
             todo += ", use FINETUNE.PRECISION bf16"
-        if self._n_steps:  # earlier steps had enough; with other settings, saved steps could not be continued
-            todo = f"end other programs that use it (the same command then continues), {todo}"
         return memory.exhaustion_explained(
             f"training with passes of {recipe.per_pass} images of {recipe.crop} x {recipe.crop} in {recipe.precision}",
             todo,

@@ -103,10 +103,10 @@ class RunFolder(OutputFolder):
         """Return whether the run is complete and kept; with ``overwrite``, only if an interrupted call finished it."""
         in_folder = (self.path / RESULTS_FILE).is_file()
         packed = None if in_folder else run_archive.locate(self.path)
+        unpack = f"unpack {packed.archive.path} (bash-scripts/pack.sh ... --unpack)" if packed else ""
         if packed is not None and self.overwrite:
             raise CogError(
-                f"{self.path} is in {packed.archive.path.name}, where nothing is overwritten; unpack it first "
-                "(bash-scripts/pack.sh ... --unpack)"
+                f"{self.path} is in {packed.archive.path.name}, where nothing is overwritten; {unpack} first"
             )
         try:
             results = self.results()
@@ -127,14 +127,8 @@ class RunFolder(OutputFolder):
             return False
         changed = self.compare(results.get("identity") or {}, self.identity)
         if changed and not self.overwrite:
-            inside = (
-                ""
-                if packed is None
-                else f"unpack {packed.archive.path} (bash-scripts/pack.sh ... --unpack) and "
-            )
-            raise CogError(
-                f"{self.path} holds a different run ({'; '.join(changed)}); {inside}add --overwrite to replace it"
-            )
+            todo = f"{unpack} and add --overwrite" if unpack else "add --overwrite"
+            raise CogError(f"{self.path} holds a different run ({'; '.join(changed)}); {todo} to replace it")
         finished = self._is_of(results) or (self.continuing and self.resume.read() is None)
         return not changed and (finished or not self.overwrite)
 

@@ -133,10 +133,8 @@ class Results(Sequence[Score]):
                 continue
             texts = [texts] if isinstance(texts, str) else texts
             wanted[field] = {name for text in texts for name in _understood(field, text, known)}
-        if "n_shots" in wanted:
-            shots = wanted["n_shots"]
-            several = isinstance(shots, list | tuple | set | frozenset | range)
-            wanted["n_shots"] = [0 if shot == "all" else shot for shot in (shots if several else [shots])]
+        if wanted.get("n_shots") == "all":
+            wanted["n_shots"] = 0
         return self._of(scores.select(self._scores, **wanted))
 
     def average(self) -> list[SeedAverage]:

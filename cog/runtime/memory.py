@@ -110,14 +110,16 @@ def explain(error: BaseException, *, task: str, todo: str) -> CogError:
     Args:
         error: error for which :func:`is_exhausted` is true.
         task: work that failed, such as "training 10 classifiers".
-        todo: advice by which the work needs less memory.
+        todo: advice by which the work needs less memory; "" for none. It comes after the end of other programs, since
+            work that was begun with other settings cannot be continued.
     """
     on_gpu = re.search(r"CUDA|CUBLAS|CUDNN|GPU", str(error)) is not None
     asked = _ASKED_FOR.search(str(error))
     problem = "the GPU is out of memory" if on_gpu else "out of memory"
     size = f" ({asked[1]} more were asked for)" if asked else ""
     elsewhere = "give --device cpu" if on_gpu else "run this where there is more"
-    return CogError(f"{problem}{size} while {task}; {todo}, or {elsewhere}")
+    steps = ["end other programs that use it (the same command then continues)", todo, f"or {elsewhere}"]
+    return CogError(f"{problem}{size} while {task}; {', '.join(filter(None, steps))}")
 
 
 @contextlib.contextmanager

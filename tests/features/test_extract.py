@@ -359,7 +359,9 @@ def test_out_of_memory_says_what_to_lower(forty, error):
         def forward(self, x):
             raise error
 
-    with pytest.raises(CogError, match=r"out of memory.* images at a time; lower FT_EXTRACT\.BATCH_SIZE"):
+    with pytest.raises(
+        CogError, match=r"out of memory.* images at a time; end .* lower FT_EXTRACT\.BATCH_SIZE"
+    ):
         run_library(forty, convnet(Large()))
 
 

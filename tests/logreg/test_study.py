@@ -341,7 +341,9 @@ def test_runs_that_do_not_fit_side_by_side_are_done_alone(caplog):
         with exhaustion_explained("training", "train less"):
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-    with pytest.raises(CogError, match="the GPU is out of memory while training; train less"):
+    with pytest.raises(
+        CogError, match="the GPU is out of memory while training; end other programs .* train less, or"
+    ):
         parallel.SideBySide(never, 2, 2, torch.device("cpu")).run()
 
 

@@ -85,7 +85,7 @@ def test_short_names_and_patterns_select_results(root):
         dataset="L5"
     )
     assert [*results.select(n_shots="all", dataset=None)] == [*results.select(n_shots=0)]
-    assert [*results.select(n_shots=["all", 8], model=None)] == [*results.select(n_shots=(0, 8))]
+    assert [*results.select(n_shots=[0, 8], model=None)] == [*results.select(n_shots=(0, 8))]
     read = cog.read_results(root, models=["DINO", "my_net"], datasets=["L1"], published="v2")
     assert read.names("model") == {"my_net", "dino_resnet50"} and read.names("dataset") == {"cog_l1"}
     # A known name of which there is nothing is no mistake.

@@ -71,23 +71,24 @@ def check_message(line, error):
 
 
 @pytest.mark.parametrize(
-    ("where", "error", "options", "words"),
+    ("where", "error", "options", "task_and_advice"),
     [
-        ((Engine, "fit"), GPU, "CLF.N_TRIALS 2", "training classifiers of 3 classes; train fewer seeds and shots"),
-        ((Engine, "validate"), HOST, "CLF.N_TRIALS 2", "training classifiers of 3 classes; train fewer"),
+        ((Engine, "fit"), GPU, "CLF.N_TRIALS 2", ("training classifiers of 3 classes", "train fewer seeds and shots")),
+        ((Engine, "validate"), HOST, "CLF.N_TRIALS 2", ("training classifiers of 3 classes", "train fewer")),
         ((Engine, "fit"), MemoryError(), "CLF.TYPE mlp CLF.N_TRIALS 0 --lr 1 --wd 0",
-         "preparing the training; train fewer"),
+         ("preparing the training", "train fewer")),
         ((pca, "fit"), NUMPY, "CLF.PCA_DIM 2",
-         "computing the principal components of train (60 x 8); set CLF.PCA_DIM 0"),
+         ("computing the principal components of train (60 x 8)", "set CLF.PCA_DIM 0")),
     ],
     ids=["training", "validation", "preparation", "principal components"],
 )  # fmt: skip
-def test_classifiers(features, tmp_path, monkeypatch, caplog, where, error, options, words):
+def test_classifiers(features, tmp_path, monkeypatch, caplog, where, error, options, task_and_advice):
     monkeypatch.setattr(*where, raising(error))
     line = message(logreg.main, [*features, "CLF.N_EPOCHS", "2", *options.split()], caplog)
     check_message(line, error)
-    assert f"while {words}" in line
-    if words.startswith("training"):  # whoever looks at the study reads the same
+    task, advice = task_and_advice
+    assert f"while {task}; end other programs that use it (the same command then continues), {advice}" in line
+    if task.startswith("training"):  # whoever looks at the study reads the same
         assert json.loads((tmp_path / "out/.failed.json").read_text())["message"] == line
 
 

@@ -139,7 +139,7 @@ def test_a_packed_run_is_done(root, folder, capsys, caplog):
     assert logreg.main([*argv, "--skip_complete"]) == 0
     with pytest.raises(CogError, match=r"holds a different run \(momentum"):
         logreg.main([*argv, "--mom", "0.5"])
-    with pytest.raises(CogError, match=r"is in runs.zip.*unpack it first"):
+    with pytest.raises(CogError, match=r"is in runs.zip.*; unpack .*runs.zip .* first"):
         logreg.main([*argv, "--overwrite"])
     original = folder / "eval_logreg-N8/seed_22"
     assert RunFolder(original, skip_complete=True).holds_result()

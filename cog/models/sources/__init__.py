@@ -362,6 +362,7 @@ def find_spec(name: str, folder: Path | None = None) -> ModelSpec | LibraryModel
         return SOURCES[name.partition("_")[0]].model(name, folder)
     full_name = find_model(name)
     title, _, architecture = full_name.partition("_")
+    # Of nearly the same length: "open" of open_clip_RN50 is no misspelt "openclip".
     libraries = [
         library for library in nearest(title, SOURCES, cutoff=0.75) if abs(len(library) - len(title)) < 2
     ]

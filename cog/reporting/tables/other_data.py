@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections.abc import Collection, Iterable, Sequence
 
+from cog import paths
 from cog.reporting.tables.writers import Note, Table, TableEntry
 from cog.results.other_levels import LevelKind, mean_interval
 from cog.results.scores import SeedAverage, dataset_key
-
-_SPLIT = re.compile(r"(?P<dataset>.+)_split[0-9]{1,9}")
 
 
 def of_splits(averages: Iterable[SeedAverage], datasets: Collection[str]) -> Table:
@@ -24,11 +22,11 @@ def of_splits(averages: Iterable[SeedAverage], datasets: Collection[str]) -> Tab
     published: dict[tuple[str, str], float] = {}
     drawn: dict[tuple[str, str], list[SeedAverage]] = {}
     for average in averages:
-        match = _SPLIT.fullmatch(average.dataset)
-        if match is None:
+        resplit = paths.parse_resplit_name(average.dataset)
+        if resplit is None:
             published[average.model, average.dataset] = average.value
-        elif match["dataset"] in datasets:
-            drawn.setdefault((average.model, match["dataset"]), []).append(average)
+        elif resplit[0] in datasets:
+            drawn.setdefault((average.model, resplit[0]), []).append(average)
     rows = []
     for (model, dataset), splits in sorted(
         drawn.items(), key=lambda item: (item[0][0], dataset_key(item[0][1]))
