@@ -15,7 +15,6 @@ module imports no torch.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import statistics
 from collections.abc import Iterable
@@ -26,7 +25,7 @@ from typing import Any
 from cog import constants
 from cog.errors import CogError
 from cog.results.scores import SeedAverage
-from cog.runtime import files
+from cog.runtime import files, safe_load
 from cog.runtime.fingerprint import plain
 from cog.runtime.json_fields import number, text
 
@@ -76,12 +75,8 @@ def write(folder: str | os.PathLike[str], record: AnalysisRecord) -> None:
     Raises:
         CogError: when the file cannot be written.
     """
-    data = {"status": "complete"} | {
-        field_.name: getattr(record, field_.name)
-        for field_ in dataclasses.fields(record)
-        if field_.name != "folder"
-    }
-    files.write_json(Path(folder) / RESULTS_FILE, plain(data))
+    data = {key: value for key, value in vars(record).items() if key != "folder"}
+    files.write_json(Path(folder) / RESULTS_FILE, plain({"status": "complete", **data}))
 
 
 def read(folder: str | os.PathLike[str]) -> AnalysisRecord:
@@ -92,7 +87,7 @@ def read(folder: str | os.PathLike[str]) -> AnalysisRecord:
     """
     folder = Path(folder)
     path = folder / RESULTS_FILE
-    data = files.read_json(path)
+    data = safe_load.read_json(path, "record of an analysis")
     if not isinstance(data, dict):
         raise CogError(f"{path} holds {type(data).__name__}, expected a JSON object")
     if data.get("status") != "complete":
@@ -126,38 +121,21 @@ def read(folder: str | os.PathLike[str]) -> AnalysisRecord:
 def averages(records: Iterable[AnalysisRecord]) -> list[SeedAverage]:
     """Return the headline numbers of analyses, except undefined ones and those without a model or data set.
 
-    The deviation is the population standard deviation of the values of the seeds; the value is the headline number
-    itself, and need not be their mean.
-
-    >>> values, by_seed = {"ami": 0.5}, {"0": {"ami": 0.5}, "1": {"ami": 0.4}}
-    >>> record = AnalysisRecord("kmeans", "my_net", "in1k", {}, values, seeds=[0, 1], per_seed=by_seed)
-    >>> (ami,) = averages([record])
-    >>> ami.metric, ami.value, round(ami.std, 3), ami.by_seed
-    ('ami', 0.5, 0.05, (0.5, 0.4))
+    The deviation is the population standard deviation of the values of the seeds for which the number is defined; the
+    value is the headline number itself, and need not be their mean.
     """
-    return [
-        SeedAverage(
-            record.model,
-            record.dataset,
-            record.analysis,
-            metric,
-            0,
-            value,
-            statistics.pstdev(by_seed.values()) if len(by_seed) > 1 else None,
-            tuple(by_seed),
-            by_seed=tuple(by_seed.values()),
-        )
-        for record in records
-        if record.model is not None and record.dataset is not None
-        for metric, stated in record.values.items()
-        if (value := number(stated)) is not None
-        for by_seed in [_by_seed(record, metric)]
-    ]
-
-
-def _by_seed(record: AnalysisRecord, metric: str) -> dict[int, float]:
-    """Return the values of a metric by seed, ascending, without the repetitions for which it is undefined."""
-    stated = {
-        seed: number(record.per_seed.get(str(seed), {}).get(metric)) for seed in sorted(set(record.seeds))
-    }
-    return {seed: value for seed, value in stated.items() if value is not None}
+    made = []
+    for record in records:
+        for metric, stated in record.values.items():
+            value = number(stated)
+            if record.model is None or record.dataset is None or value is None:
+                continue
+            of_seeds = (
+                (seed, number(record.per_seed.get(str(seed), {}).get(metric)))
+                for seed in sorted(set(record.seeds))
+            )
+            by_seed = {seed: of_seed for seed, of_seed in of_seeds if of_seed is not None}
+            std = statistics.pstdev(by_seed.values()) if len(by_seed) > 1 else None
+            place = record.model, record.dataset, record.analysis, metric, 0
+            made.append(SeedAverage(*place, value, std, tuple(by_seed), by_seed=tuple(by_seed.values())))
+    return made

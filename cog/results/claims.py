@@ -54,30 +54,30 @@ _BINARY = 1e-9
 Term = tuple[float, SeedAverage, SeedAverage | None]
 
 
+_Pair = tuple[SeedAverage, SeedAverage]
+
+
 class Numbers:
-    """Averages of one source by model, data set, evaluation, metric and number of shots.
-
-    Two models are compared only if :meth:`cog.results.official.Comparable.allows` it.
-
-    Args:
-        averages: averages of one source.
-    """
+    """Averages of one source by model, data set, number of shots and evaluation; two models only if comparable."""
 
     def __init__(self, averages: Iterable[SeedAverage]) -> None:
         averages = list(averages)
         self._comparable = official.compare(averages)
-        self._at = {(a.model, a.dataset, a.evaluation, a.metric, a.n_shot): a for a in averages}
-        self.models = list(dict.fromkeys(place[0] for place in self._at))
+        self._top1 = {(a.model, a.dataset, a.n_shot, a.evaluation): a for a in averages if a.metric == "top1"}
+        self.models = list(dict.fromkeys(a.model for a in averages))
 
     def average(
         self, model: str, dataset: str, n_shot: int = 0, evaluation: str = LOGREG
     ) -> SeedAverage | None:
         """Return the average top-1 accuracy of a model on a data set, or None."""
-        return self._at.get((model, dataset, evaluation, "top1", n_shot))
+        return self._top1.get((model, dataset, n_shot, evaluation))
 
-    def pair(
-        self, model: str, other: str, dataset: str, n_shot: int = 0
-    ) -> tuple[SeedAverage, SeedAverage] | None:
+    def both(self, model: str, first: str, second: str) -> _Pair | None:
+        """Return the averages of a model on two data sets with all images; None when one is not known."""
+        pair = self.average(model, first), self.average(model, second)
+        return None if pair[0] is None or pair[1] is None else (pair[0], pair[1])
+
+    def pair(self, model: str, other: str, dataset: str, n_shot: int = 0) -> _Pair | None:
         """Return the averages of two models; None when one is not known, or they cannot be compared."""
         first, second = (self.average(name, dataset, n_shot) for name in (model, other))
         if first is None or second is None or not self._comparable.allows(first, second):
@@ -87,40 +87,25 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Case:
-    """One test of a statement, such as one model on one data set.
+    """One test of a statement, such as one model on one data set."""
 
-    Attributes:
-        label: model, data set and number of images.
-        value: the number that decides.
-        holds: whether the statement holds in this case, by the means.
-        p: two-sided p-value of the hypothesis that the value is at the bound; None without counts per concept.
-    """
-
-    label: str
-    value: float
-    holds: bool
+    label: str  # model, data set and number of images
+    value: float  # the number that decides
+    holds: bool  # by the means
+    #: Two-sided p-value of the hypothesis that the value is at the bound; None without counts per concept.
     p: float | None = None
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the paper.
+    """A statement of the paper."""
 
-    Attributes:
-        name: key in flat records.
-        section: section of the paper.
-        text: wording of the statement.
-        cases: function that yields the cases of the statement for the numbers of a source.
-        unit: unit of the values of the cases.
-        version: version of the paper whose published numbers decide.
-    """
-
-    name: str
-    section: str
+    name: str  # key in flat records
+    section: str  # of the paper
     text: str
     cases: Callable[[Numbers], Iterator[Case]]
-    unit: str = "points"
-    version: str = "v2"
+    unit: str = "points"  # of the values of the cases
+    version: str = "v2"  # of the paper whose published numbers decide
 
 
 @dataclass(frozen=True)
@@ -297,12 +282,10 @@ def _above_all_in_the_mean(numbers: Numbers) -> Iterator[Case]:
 
 
 def _falls(numbers: Numbers) -> Iterator[Case]:
-    for model in numbers.models:
-        for near, far in itertools.pairwise(constants.DATASETS):
-            before, after = numbers.average(model, near), numbers.average(model, far)
-            if before is not None and after is not None:
-                step = f"{model}, {dataset_label(near)} to {dataset_label(far)}"
-                yield _case(step, [(1, after, None), (-1, before, None)], high=0.0)
+    for model, (near, far) in itertools.product(numbers.models, itertools.pairwise(constants.DATASETS)):
+        if both := numbers.both(model, near, far):
+            step = f"{model}, {dataset_label(near)} to {dataset_label(far)}"
+            yield _case(step, [(1, both[1], None), (-1, both[0], None)], high=0.0)
 
 
 def _deviations(numbers: Numbers) -> Iterator[Case]:
@@ -316,8 +299,9 @@ def _deviations(numbers: Numbers) -> Iterator[Case]:
 def _loses_25_to_35(numbers: Numbers) -> Iterator[Case]:
     bounds = 25 - _ROUNDING, 35 + _ROUNDING
     for model in numbers.models:
-        near, far = (numbers.average(model, dataset) for dataset in (IN1K, FARTHEST))
-        if near is not None and far is not None and near.value > 0:
+        both = numbers.both(model, IN1K, FARTHEST)
+        if both and both[0].value > 0:
+            near, far = both
             loss = 100 * (1 - far.value / near.value)
             # The accuracy on the level as a share of that on IN-1K, at the nearest bound.
             share = 1 - min(bounds, key=lambda bound: abs(loss - bound)) / 100
@@ -342,12 +326,8 @@ def _half_of_the_components(numbers: Numbers) -> Iterator[Case]:
 
 
 def _blurred(numbers: Numbers) -> Iterator[Case]:
-    changes = []
-    for model in numbers.models:
-        blurred, whole = (numbers.average(model, dataset) for dataset in (constants.IN1K_BLURRED, IN1K))
-        if blurred is not None and whole is not None:
-            changes.append(blurred.value - whole.value)
-    if changes:
+    pairs = filter(None, (numbers.both(model, constants.IN1K_BLURRED, IN1K) for model in numbers.models))
+    if changes := [blurred.value - whole.value for blurred, whole in pairs]:
         change = statistics.fmean(changes)
         yield Case(f"mean of {len(changes)}", change, -1 < change < 0)
 

@@ -42,20 +42,18 @@ _BINARY = 1e-9
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference between a model and a baseline on one data set with one number of shots.
+    """The difference between a model and a baseline on one data set with one number of shots; None for unknown numbers.
 
     Attributes:
         average: average of the model.
         baseline: average of the baseline: the same metric, data set and number of shots.
         mean: model minus baseline in points (percent of the test images).
-        low: lower end of the 95 % interval over concepts, or images of these concepts, and common seeds; None when it
-            is not known.
+        low: lower end of the 95 % interval over concepts, or images of these concepts, and common seeds.
         high: upper end of the interval.
-        deviation: deviation over seeds. Paired: sample standard deviation of the differences (None for one seed);
-            unpaired: combined deviation of single runs (None when either is not known).
+        deviation: deviation over seeds. Paired: sample standard deviation of the differences; unpaired: combined
+            deviation of single runs.
         seeds: the common seeds; empty when unpaired.
-        p: two-sided p-value of a difference of zero, over concepts even if the interval is over images; None when it is
-            not known.
+        p: two-sided p-value of a difference of zero, over concepts even if the interval is over images.
         p_holm: p-value after Holm's correction; None before :func:`judge`.
         unknown: reason for the lack of an interval over concepts, or of a verdict; "" when a verdict is possible.
     """
@@ -105,10 +103,9 @@ class Crossing:
         after: difference on the first data set with the new order of the means. When the order is decided on both sides
             of the crossing and the means change it several times in between, ``before`` is at the first and ``after``
             at the last of these changes.
-        earliest: difference on the last data set with a verdict for the old order (:attr:`Difference.sign`); the
-            crossing is after it. None unless there are verdicts for the old order before and for the new one after.
-        latest: difference on the first data set with a verdict for the new order; the crossing is before it. None
-            whenever ``earliest`` is None.
+        earliest: difference on the last data set with a verdict for the old order (:attr:`Difference.sign`); None
+            unless there are verdicts for the old order before and for the new one after.
+        latest: difference on the first data set with a verdict for the new order; None whenever ``earliest`` is.
     """
 
     before: Difference
@@ -133,14 +130,6 @@ def difference(cell: SeedAverage, baseline: SeedAverage, *, over: str = uncertai
 
     Raises:
         ValueError: when the averages differ in metric, data set or number of shots.
-
-    >>> from cog.results.scores import Score, average
-    >>> def top1(model, *values):
-    ...     seeds = (22, 37, 45)
-    ...     return average(Score(model, "in1k", "logreg", 0, "top1", v, s) for v, s in zip(values, seeds))[0]
-    >>> d = difference(top1("my_net", 71.0, 72.0, 73.0), top1("sup_resnet50", 70.0, 71.5, 71.5))
-    >>> d.seeds, d.mean, d.deviation, d.low, d.reading
-    ((22, 37, 45), 1.0, 0.5, None, 'not told: counts per concept are not known')
     """
     if (cell.metric, cell.dataset, cell.n_shot) != (baseline.metric, baseline.dataset, baseline.n_shot):
         places = (f"{a.metric} on {a.dataset}, N={a.n_shot}" for a in (cell, baseline))
@@ -153,38 +142,25 @@ def difference(cell: SeedAverage, baseline: SeedAverage, *, over: str = uncertai
         deviation = statistics.stdev(differences) if len(seeds) > 1 else None
     else:
         mean, deviation = points(cell, baseline)
-    estimate = shown = None
+    found = Difference(cell, baseline, mean, None, None, deviation, seeds)
     if not (cell.concepts and baseline.concepts):
-        unknown = "counts per concept are not known"
-    elif not seeds:
-        unknown = "no common seed"
-    else:
-        paired = with_common_seeds(cell, baseline)
-        estimate = shown = uncertainty.difference(*paired)
-        if over != uncertainty.CONCEPTS:
-            shown = uncertainty.difference(*paired, over=over)
-        unknown = "one common seed" if len(seeds) == 1 else ""
-        if estimate is None:
-            unknown = "not the same test images" if len(cell.concepts[0].correct) > 1 else "a single concept"
-    return Difference(
-        average=cell,
-        baseline=baseline,
-        mean=mean,
-        low=None if shown is None else shown.low,
-        high=None if shown is None else shown.high,
-        deviation=deviation,
-        seeds=seeds,
-        p=None if estimate is None else estimate.p,
-        unknown=unknown,
-    )
+        return dataclasses.replace(found, unknown="counts per concept are not known")
+    if not seeds:
+        return dataclasses.replace(found, unknown="no common seed")
+    paired = with_common_seeds(cell, baseline)
+    estimate = shown = uncertainty.difference(*paired)
+    if estimate is None:
+        unknown = "not the same test images" if len(cell.concepts[0].correct) > 1 else "a single concept"
+        return dataclasses.replace(found, unknown=unknown)
+    if over != uncertainty.CONCEPTS:
+        shown = uncertainty.difference(*paired, over=over)
+    low, high = (None, None) if shown is None else shown.interval
+    unknown = "one common seed" if len(seeds) == 1 else ""
+    return dataclasses.replace(found, low=low, high=high, p=estimate.p, unknown=unknown)
 
 
 def with_common_seeds(*averages: SeedAverage) -> list[list[ConceptCounts]]:
-    """Return the right answers per concept of each average for the seeds that all averages have.
-
-    Args:
-        averages: averages with known right answers per concept.
-    """
+    """Return the known right answers per concept of each average for the seeds that all averages have."""
     runs = [dict(zip(average.seeds, average.concepts, strict=True)) for average in averages]
     seeds = [seed for seed in runs[0] if all(seed in by_seed for by_seed in runs)]
     return [[by_seed[seed] for seed in seeds] for by_seed in runs]
@@ -208,28 +184,16 @@ def _comparison(item: Difference) -> tuple[Hashable, ...]:
 
 
 def within(mean: float, other_mean: float, deviation: float) -> bool:
-    """Return whether two means agree within the combined deviation and the rounding of the published mean.
-
-    Args:
-        mean: mean, in percent.
-        other_mean: published mean, in percent.
-        deviation: combined deviation, whose rounding is ignored.
-    """
+    """Return whether a mean and a published one (percent) agree within their combined deviation and its rounding."""
     return abs(mean - other_mean) <= deviation + PUBLISHED_ROUNDING + _BINARY
 
 
 @dataclass(frozen=True)
 class SharedRank:
-    """The rank of a number among others.
+    """The rank of a number among others."""
 
-    Attributes:
-        rank: rank, 1 for the best; equal numbers share the better rank (1, 2, 2, 4).
-        n_tied: count of numbers that are equal to this one, itself included.
-        n_ranked: count of all numbers.
-    """
-
-    rank: int
-    n_tied: int
+    rank: int  # 1 for the best; equal numbers share the better rank (1, 2, 2, 4)
+    n_tied: int  # count of numbers that are equal to this one, itself included
     n_ranked: int
 
 

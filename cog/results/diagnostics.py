@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 import shlex
@@ -80,11 +79,19 @@ def collect(results: QueryResult, models: Iterable[ModelResults], *, root: str) 
         *notices("mixed", "", known.mixed_places),
     ]
     for model in models:
-        for check in (
-            _counts, functools.partial(_missing_seeds, root=root), functools.partial(_missing_results, root=root),
-            _diverged, _ties, _chance, _edges, _protocol, _mixed, _features, _unrecorded,
-        ):  # fmt: skip
-            collected += check(model)
+        collected += [
+            *_counts(model),
+            *_missing_seeds(model, root),
+            *_missing_results(model, root),
+            *_diverged(model),
+            *_ties(model),
+            *_chance(model),
+            *_edges(model),
+            *_protocol(model),
+            *_mixed(model),
+            *_features(model),
+            *notices("unrecorded", model.name, [run for run in model.runs if not run.details.settings], _run),
+        ]
     collected += [*_precisions(results.runs), *of_experiments(results, root=root)]
     if limit := paths.limit_of(root):
         collected += notices("no results", "", [root], limit=str(limit))
@@ -107,17 +114,26 @@ def run_settings(run: Run) -> dict[str, Any]:
     return {**run.details.settings, "n_epochs": run.planned_epochs}
 
 
+def _apart(
+    records: Iterable[tuple[_Subject, _Value, _Item]],
+) -> Iterator[tuple[_Subject, dict[_Value, list[_Item]]]]:
+    """Yield each subject that has several values, with the items that record each value."""
+    for subject, group in grouped(records, operator.itemgetter(0)).items():
+        by_value = grouped(group, operator.itemgetter(1))
+        if len(by_value) > 1:
+            yield subject, {value: [item for *_, item in some] for value, some in by_value.items()}
+
+
 def _differing(
-    label: str, values: Iterable[tuple[Any, _Item]], describe: Callable[[_Item], str]
+    label: str, value: Callable[[_Item], Any], items: Iterable[_Item], describe: Callable[[_Item], str]
 ) -> list[str]:
     """Return a line for each value of a property when there are several; unknown values do not count."""
-    shown: dict[str, list[_Item]] = {}
-    # There are thousands of values, but few distinct ones.
-    for group in grouped(values, lambda pair: repr(pair[0])).values():
-        text = plain(group[0][0])
-        if text is not None:
-            shown.setdefault(text, []).extend(item for _, item in group)
-    return [f"{label} {text}: {_some(items, describe)}" for text, items in shown.items() if len(shown) > 1]
+    known = ((label, text, item) for item in items if (text := plain(value(item))) is not None)
+    return [
+        f"{label} {text}: {_some(having, describe)}"
+        for _, by_text in _apart(known)
+        for text, having in by_text.items()
+    ]
 
 
 def _some(items: Sequence[_Item], describe: Callable[[_Item], str]) -> str:
@@ -127,10 +143,6 @@ def _some(items: Sequence[_Item], describe: Callable[[_Item], str]) -> str:
 
 def _place(dataset: str, n_shot: int) -> str:
     return f"{dataset_label(dataset)}, {shots_title(n_shot)}"
-
-
-def _place_of(average: SeedAverage) -> str:
-    return _place(average.dataset, average.n_shot)
 
 
 def _run(run: Run) -> str:
@@ -143,12 +155,13 @@ def _split(made: FeatureDescription) -> str:
 
 def _driver(model: str, places: Sequence[tuple[str, int]], seeds: Sequence[int], root: str) -> str:
     """Return the command that makes runs on data sets with numbers of shots; it skips existing runs."""
-    datasets, shots = dict.fromkeys(d for d, _ in places), sorted({n for _, n in places})
-    script = "fewshot.sh" if any(shots) else "logreg.sh"
-    variables = {"models_root_dir": root, "model_name": model, "dataset": " ".join(datasets)}
-    variables |= {"shots": " ".join(map(str, shots))} if any(shots) else {}
-    variables["seeds"] = " ".join(map(str, seeds))
-    words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    datasets, shots = dict.fromkeys(d for d, _ in places), sorted({n for _, n in places} - {0})
+    script = "fewshot.sh" if shots else "logreg.sh"
+    variables: dict[str, Iterable[Any]] = {
+        "models_root_dir": [root], "model_name": [model], "dataset": datasets, "shots": shots, "seeds": seeds
+    }  # fmt: skip
+    texts = {name: " ".join(map(str, values)) for name, values in variables.items()}
+    words = [f"{name}={shlex.quote(text)}" for name, text in texts.items() if text]
     return f"bash bash-scripts/{script} {' '.join(words)}"
 
 
@@ -156,7 +169,7 @@ def _of_models(
     kind: str, places: Iterable[tuple[str, _Item]], describe: Callable[[_Item], str] = str
 ) -> list[Notice]:
     """Return a notice of one kind for each model, given pairs of a model and a place."""
-    by_model = grouped(places, lambda place: place[0])
+    by_model = grouped(places, operator.itemgetter(0))
     return [
         notice
         for model, group in by_model.items()
@@ -165,8 +178,8 @@ def _of_models(
 
 
 def _problem_folders(problems: Sequence[Problem]) -> list[Notice]:
-    unfinished = [problem for problem in problems if problem.state in (RUNNING, INTERRUPTED)]
-    others = [problem for problem in problems if problem.state not in (RUNNING, INTERRUPTED)]
+    by_state = grouped(problems, lambda problem: problem.state in (RUNNING, INTERRUPTED))
+    unfinished, others = by_state.get(True, []), by_state.get(False, [])
     return [
         *notices("folders", "", others, n=counted(len(others), "folder")),
         *notices("unfinished", "", unfinished),
@@ -189,7 +202,7 @@ def _counts(model: ModelResults) -> list[Notice]:
     ]
 
 
-def _missing_seeds(model: ModelResults, *, root: str) -> list[Notice]:
+def _missing_seeds(model: ModelResults, root: str) -> list[Notice]:
     incomplete = [cell for cell in model.cells if cell.missing_seeds]
     groups = grouped(incomplete, lambda cell: (cell.missing_seeds, bool(cell.n_shot)))
     commands = [
@@ -201,22 +214,21 @@ def _missing_seeds(model: ModelResults, *, root: str) -> list[Notice]:
         model.name,
         incomplete,
         lambda cell: (
-            f"{_place_of(cell)}: {len(cell.seeds)} of {len(cell.seeds) + len(cell.missing_seeds)}, missing "
-            f"{', '.join(map(str, cell.missing_seeds))}"
+            f"{_place(cell.dataset, cell.n_shot)}: {len(cell.seeds)} of "
+            f"{len(cell.seeds) + len(cell.missing_seeds)}, missing {', '.join(map(str, cell.missing_seeds))}"
         ),
         commands=commands[:_MOST_COMMANDS] if model.name else (),  # no model name outside the layout
         n=f"{len(incomplete)} of {counted(len(model.cells), 'result')}",
     )
 
 
-def _missing_results(model: ModelResults, *, root: str) -> list[Notice]:
+def _missing_results(model: ModelResults, root: str) -> list[Notice]:
     missing = []
-    present = {(cell.dataset, cell.n_shot) for cell in model.cells}
+    present = {(cell.dataset, cell.n_shot) for cell in model.cells if cell.dataset in constants.DATASETS}
     for few in (False, True):
-        official = [(d, n) for d, n in present if bool(n) == few and d in constants.DATASETS]
-        datasets, shots = {d for d, _ in official}, sorted({n for _, n in official})
-        absent = [dataset_label(d) for d in constants.DATASETS if d not in datasets]
+        shots = sorted({n for _, n in present if bool(n) == few})
         gaps = [(d, n) for d in constants.DATASETS for n in shots if (d, n) not in present]
+        absent = [dataset_label(d) for d in constants.DATASETS if all((d, n) in gaps for n in shots)]
         verb = "is" if len(absent) == 1 else "are"
         text = f"The paper's study has six data sets; {', '.join(absent)} {verb} missing entirely."
         missing += notices(
@@ -269,11 +281,10 @@ def _chance(model: ModelResults) -> list[Notice]:
     return notices(
         "chance",
         model.name,
-        [
-            f"{_place_of(cell)}: {cell.value:.2f} % of {n_classes} classes"
-            for cell, n_classes in known
-            if n_classes > 1 and cell.value <= 1.5 * 100 / n_classes
-        ],
+        [(cell, n) for cell, n in known if n > 1 and cell.value <= 1.5 * 100 / n],
+        lambda place: (
+            f"{_place(place[0].dataset, place[0].n_shot)}: {place[0].value:.2f} % of {place[1]} classes"
+        ),
     )
 
 
@@ -333,18 +344,20 @@ def _same(value: Any, expected: Any) -> bool:
 
 
 def _mixed(model: ModelResults) -> list[Notice]:
-    runs = model.runs
-    epochs = sorted(grouped(runs, operator.attrgetter("planned_epochs")).items())
+    epochs = sorted(grouped(model.runs, operator.attrgetter("planned_epochs")).items())
+    many = [f"{n} epochs: {_some(group, _run)}" for n, group in epochs if len(epochs) > 1]
 
     def of_runs(label: str, value: Callable[[Run], Any]) -> list[str]:
-        return _differing(label, ((value(run), run) for run in runs), _run)
-
-    def of_settings(keys: Iterable[tuple[str, str]]) -> list[str]:
-        by_key = ((key, [(run.details.settings.get(name), run) for run in runs]) for name, key in keys)
-        return [line for key, values in by_key for line in _differing(key, values, _run)]
+        return _differing(label, value, model.runs, _run)
 
     def of_features(label: str, value: Callable[[FeatureDescription], Any]) -> list[str]:
-        return _differing(label, ((value(f), f) for f in model.features.values()), _split)
+        return _differing(label, value, model.features.values(), _split)
+
+    def of_setting(name: str, key: str) -> list[str]:
+        return of_runs(key, lambda run: run.details.settings.get(name))
+
+    def of_version(package: str) -> list[str]:
+        return of_runs(package, lambda run: run.details.versions.get(package))
 
     checkpoints = of_features("checkpoint", lambda f: f.checkpoint_sha256 and f.checkpoint_sha256[:12])
     extraction = list(checkpoints)
@@ -352,11 +365,13 @@ def _mixed(model: ModelResults) -> list[Notice]:
         extraction += of_features(name, operator.attrgetter(name))
     versions = []
     for package in ("imagenet-cog", "torch", "optuna"):
-        versions += _differing(package, ((run.details.versions.get(package), run) for run in runs), _run)
-    versions += of_settings(OTHER_SETTINGS.items())
+        versions += of_version(package)
+    for name, key in OTHER_SETTINGS.items():
+        versions += of_setting(name, key)
     versions += of_runs("device", lambda run: run.details.device and run.details.device.split(":")[0])
-    settings = of_settings((name, key) for name, (_, key) in PROTOCOL.items() if name != "n_epochs")
-    many = [f"{n} epochs: {_some(group, _run)}" for n, group in epochs if len(epochs) > 1]
+    settings = []
+    for name, (_, key) in PROTOCOL.items():
+        settings += of_setting(name, key) if name != "n_epochs" else []
     return [
         *notices("epochs", model.name, many),
         *notices("settings", model.name, settings),
@@ -397,21 +412,7 @@ def _features(model: ModelResults) -> list[Notice]:
     ]
 
 
-def _unrecorded(model: ModelResults) -> list[Notice]:
-    return notices("unrecorded", model.name, (run for run in model.runs if not run.details.settings), _run)
-
-
 # --- notices on several models
-
-
-def _apart(
-    records: Iterable[tuple[_Subject, _Value, _Item]],
-) -> Iterator[tuple[_Subject, dict[_Value, list[_Item]]]]:
-    """Yield each subject that has several values, with the items that record each value."""
-    for subject, group in grouped(records, operator.itemgetter(0)).items():
-        by_value = grouped(group, operator.itemgetter(1))
-        if len(by_value) > 1:
-            yield subject, {value: [item for *_, item in some] for value, some in by_value.items()}
 
 
 def _precisions(runs: Sequence[Run]) -> list[Notice]:

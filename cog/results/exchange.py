@@ -44,9 +44,7 @@ The order of entries is arbitrary, no number occurs twice, and other keys are er
 Numbers are written with all their digits, so that reading returns them exactly. Means (of accuracies of classifiers)
 and deviations must agree with the values of the seeds if these are given. The accuracies in a file cannot be verified:
 tables show its label beside each of them. A file cannot claim to contain runs found on disk, or published numbers other
-than the true ones.
-
-Files of versions 1 to 5 can be read as well (:func:`_upgraded`); earlier toolkits refuse this version by its number.
+than the true ones. Files of versions 1 to 5 can be read as well (:func:`_upgraded`).
 """
 
 from __future__ import annotations
@@ -55,7 +53,6 @@ import dataclasses
 import json
 import math
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -66,7 +63,8 @@ from cog.models.spec import PRETRAINING
 from cog.results import concept_counts, published, uncertainty
 from cog.results.run_records import is_percentage
 from cog.results.scores import LOGREG, RUNS, Counts, SeedAverage, is_classifier, is_protocol, mean_std
-from cog.runtime import files
+from cog.runtime import files, safe_load
+from cog.runtime.json_fields import sha256, whole
 from cog.runtime.provenance import now
 
 _T = TypeVar("_T")
@@ -84,7 +82,6 @@ _LONGEST_LABEL = 80
 _TOO_LARGE = 1e100
 
 _METRICS = ("top1", "top5")
-_DIGEST = re.compile("[0-9a-f]{64}")
 _HEAD = ("format", "version", "label", "toolkit", "written")
 _CONCEPTS = ("n_classes", concept_counts.IMAGES, concept_counts.CORRECT, "image_list")
 
@@ -139,7 +136,7 @@ def _entry(average: SeedAverage) -> dict[str, Any]:
         entry["counts"] = {key: list(values) for key, values in vars(average.counts).items()}
     if entry.pop("concepts", None) and uncertainty.same_images(average.concepts):
         written = [concept_counts.write(run.correct, run.images_of_each) for run in average.concepts]
-        image_lists = (run.image_list for run in average.concepts if _is_digest(run.image_list))
+        image_lists = (run.image_list for run in average.concepts if sha256(run.image_list))
         entry["concepts"] = {
             "n_classes": len(average.concepts[0].correct),
             concept_counts.IMAGES: written[0][concept_counts.IMAGES],
@@ -171,26 +168,12 @@ def load(path: str | os.PathLike[str], *, flag: str = "--import") -> list[SeedAv
     Raises:
         CogError: when the file cannot be read, has another form, or contains impossible results.
     """
-    name = f"{flag} {path}"
-    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
-        raise CogError(f"{name} is not a regular file")
     path = files.require_file(path, flag)
-    try:
-        size = os.stat(path).st_size
-        if size > _LARGEST:
-            raise CogError(f"{name} has {size} bytes, expected at most {_LARGEST}")
-        content = json.loads(
-            path.read_bytes(), parse_constant=_refuse_constant, object_pairs_hook=_without_repetition
-        )
-    except OSError as error:
-        raise CogError(f"cannot read {name}: {error.strerror or error}") from error
-    except (ValueError, RecursionError, MemoryError) as error:
-        reason = str(error)[:200] or type(error).__name__
-        raise CogError(f"{name} is not valid JSON ({reason}); expected a file of --export") from None
+    content = safe_load.read_json(path, "file of --export", largest=_LARGEST)
     try:
         return _read_file(content, name=path.stem)
     except _Invalid as error:
-        raise CogError(f"{name}: {error}") from None
+        raise CogError(f"{flag} {path}: {error}") from None
 
 
 #: Fields that a file may lack and another file with the same number may add.
@@ -251,20 +234,6 @@ class _Invalid(Exception):
     """An error in a file; its message names the fault and its place."""
 
 
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number")
-
-
-def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object as a dict; refuse repeated keys, of which some parsers take the first and others the last."""
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"an object has the entry {_short(twice)} twice")
-    return content
-
-
 def _read_file(content: Any, *, name: str) -> list[SeedAverage]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise _Invalid(f'not a file of --export (expected an object with "format": "{FORMAT}")')
@@ -275,44 +244,41 @@ def _read_file(content: Any, *, name: str) -> list[SeedAverage]:
         )
     lists = ("entries",) if version == VERSION else ("cells", "measures")[:version]
     _check_keys(content, (*_HEAD, *lists), needed=("label", *lists))
+    papers = published.SOURCES.values()
     label = content["label"]
     if label is None:
         printable = "".join(character if character.isprintable() else "?" for character in name)
         label = printable[:_LONGEST_LABEL].strip()
-        label = label if label and label != RUNS and label not in published.SOURCES.values() else "imported"
+        label = label if label not in ("", RUNS, *papers) else "imported"
+    _require(label not in papers, "label", label, "another one: it is reserved for published numbers")
     label = _label(label, "label")
-    if label in published.SOURCES.values():
-        raise _Invalid(f"label is {label!r}, which is reserved for published numbers")
-    averages: dict[tuple[Any, ...], SeedAverage] = {}
-    paths: dict[tuple[Any, ...], str] = {}
-    for list_name in lists:
-        for path, entry in _entries(content[list_name], list_name):
-            try:
-                average = _read_entry(entry, label=label)
-            except _Invalid as error:
-                raise _Invalid(f"{path}: {error}") from None
-            place = average.place
-            if place in averages:
-                raise _Invalid(f"{path} is a second {_describe(average)}; the first is {paths[place]}")
-            averages[place], paths[place] = average, path
-    if not averages:
-        raise _Invalid(f"{lists[0]} is not a list with anything in it")
-    _check_published(averages.values())
-    return list(averages.values())
+    averages: dict[tuple[Any, ...], tuple[str, SeedAverage]] = {}
+    for path, entry in _entries(content, lists):
+        try:
+            average = _read_entry(entry, label=label)
+        except _Invalid as error:
+            raise _Invalid(f"{path}: {error}") from None
+        first, _ = averages.setdefault(average.place, (path, average))
+        if first != path:
+            raise _Invalid(f"{path} is a second {_describe(average)}; the first is {first}")
+    _check_published([average for _, average in averages.values()])
+    return [average for _, average in averages.values()]
 
 
-def _entries(entries: Any, list_name: str) -> Iterator[tuple[str, Any]]:
+def _entries(content: dict[str, Any], lists: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Yield pairs of the place of an entry, for messages, and the entry in the form of this version."""
-    if not isinstance(entries, list):
-        raise _Invalid(f"{list_name} is not a list with anything in it")
-    if len(entries) > _MOST_ENTRIES:
-        raise _Invalid(f"{len(entries)} {list_name}, expected at most {_MOST_ENTRIES}")
-    for index, entry in enumerate(entries):
-        path = f"{list_name}[{index}]"
-        if list_name == "entries" or not isinstance(entry, dict):
-            yield path, entry
-        else:
-            yield from _upgraded(entry, list_name, path)
+    for name in lists:
+        entries = content[name]
+        if not isinstance(entries, list) or not any(content[other] for other in lists):
+            raise _Invalid(f"{name} is not a list with anything in it")
+        if len(entries) > _MOST_ENTRIES:
+            raise _Invalid(f"{len(entries)} {name}, expected at most {_MOST_ENTRIES}")
+        for index, entry in enumerate(entries):
+            path = f"{name}[{index}]"
+            if name == "entries" or not isinstance(entry, dict):
+                yield path, entry
+            else:
+                yield from _upgraded(entry, name, path)
 
 
 def _upgraded(entry: dict[str, Any], list_name: str, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -341,16 +307,14 @@ def _upgraded(entry: dict[str, Any], list_name: str, path: str) -> Iterator[tupl
         yield f"{path}.{metric}", {**shared, "evaluation": LOGREG, "metric": metric, **values}
 
 
-def _check_published(averages: Iterable[SeedAverage]) -> None:
+def _check_published(averages: Sequence[SeedAverage]) -> None:
     """Refuse averages with the source of the paper that are not published numbers."""
-    versions = {source: version for version, source in published.SOURCES.items()}
-    genuine: dict[str, set[SeedAverage]] = {}
-    for average in averages:
-        if average.source in versions:
-            if average.source not in genuine:
-                genuine[average.source] = set(published.averages(versions[average.source]))
-            if average not in genuine[average.source]:
-                text = f"is labelled {average.source!r} but is not the published number"
+    for version, source in published.SOURCES.items():
+        labelled = [average for average in averages if average.source == source]
+        genuine = set(published.averages(version)) if labelled else set()
+        for average in labelled:
+            if average not in genuine:
+                text = f"is labelled {source!r} but is not the published number"
                 raise _Invalid(f"{_describe(average)} {text}")
 
 
@@ -366,11 +330,10 @@ def _read_entry(entry: Any, *, label: str) -> SeedAverage:
     n_seeds = len(average.seeds)
     if not set(average.seeds).isdisjoint(average.missing_seeds):
         raise _Invalid("missing_seeds names a seed that is there")
-    if average.epochs and (len(average.epochs) != n_seeds or 0 in average.epochs):
-        n_epochs = len(average.epochs)
-        raise _Invalid(f"epochs has {n_epochs} values, expected a positive one for each of {n_seeds} seeds")
-    by_seed = entry.get("by_seed")
-    _require(len(average.by_seed) in (0, n_seeds), "by_seed", by_seed, "a number for each seed, or none")
+    for key in ("epochs", "by_seed"):
+        fine = len(getattr(average, key)) in (0, n_seeds)
+        _require(fine, key, entry.get(key), f"a number for each of {n_seeds} seeds, or none")
+    _require(0 not in average.epochs, "epochs", entry.get("epochs"), "positive numbers")
     _check_values(average)
     return average if concepts is None else _with_concepts(average, concepts)
 
@@ -380,9 +343,8 @@ def _check_values(average: SeedAverage) -> None:
     value, std, by_seed = average.value, average.std, average.by_seed
     is_accuracy = is_classifier(average.evaluation) and average.metric in _METRICS
     if is_accuracy:
-        _require(is_percentage(value), "value", value, "a percentage")
-        for end in (min(by_seed), max(by_seed)) if by_seed else ():
-            _require(is_percentage(end), "by_seed", end, "percentages")
+        for name, number in (("value", value), *(("by_seed", number) for number in by_seed)):
+            _require(is_percentage(number), name, number, "a percentage")
     if std is not None:  # the deviation of percentages is at most 50
         _require(0 <= std <= (50.01 if is_accuracy else math.inf), "std", std, "a deviation")
     if by_seed:
@@ -403,7 +365,7 @@ def _with_concepts(average: SeedAverage, concepts: Any) -> SeedAverage:
     _whole(n_classes, "concepts.n_classes")
     if average.metric != "top1" or not (isinstance(runs, list) and len(runs) == len(average.by_seed) > 0):
         raise _Invalid(f"concepts.{concept_counts.CORRECT} is not a list with the top-1 answers of each seed")
-    fine = image_list is None or _is_digest(image_list)
+    fine = image_list is None or sha256(image_list) is not None
     _require(fine, "concepts.image_list", image_list, "a SHA-256 digest or null")
     counts = []
     for run, top1 in zip(runs, average.by_seed, strict=True):
@@ -419,12 +381,10 @@ def _with_concepts(average: SeedAverage, concepts: Any) -> SeedAverage:
 def _check_keys(
     value: dict[str, Any], allowed: Iterable[str], *, needed: Iterable[str], path: str = ""
 ) -> None:
-    for key in value:
-        if key not in allowed:
-            raise _Invalid(f"{path}unknown entry {_short(key)}")
-    for key in needed:
-        if key not in value:
-            raise _Invalid(f"{path}no entry {key!r}")
+    if unknown := [key for key in value if key not in allowed]:
+        raise _Invalid(f"{path}unknown entry {_short(unknown[0])}")
+    if absent := [key for key in needed if key not in value]:
+        raise _Invalid(f"{path}no entry {absent[0]!r}")
 
 
 def _require(fine: bool, name: str, value: Any, expected: str) -> None:
@@ -456,9 +416,7 @@ def _name(is_name: Callable[[str], bool], expected: str) -> Callable[[Any, str],
 
 def _label(value: Any, name: str) -> str:
     try:
-        if not isinstance(value, str):
-            raise ValueError("expected text")
-        return check_label(value)
+        return check_label(value if isinstance(value, str) else "")
     except ValueError as error:
         raise _Invalid(f"{name} is {_short(value)}: {error}") from None
 
@@ -470,20 +428,16 @@ def _number(value: Any, name: str) -> float:
 
 
 def _whole(value: Any, name: str) -> int:
-    _require(type(value) is int and 0 <= value < 1 << 63, name, value, "a whole number")
+    _require(whole(value) is not None and value < 1 << 63, name, value, "a whole number")
     return value
 
 
 def _list_of(check: Callable[[Any, str], _T]) -> Callable[[Any, str], tuple[_T, ...]]:
-    """Return a check of lists; for speed, the names of items are formatted only after an error."""
 
     def check_all(value: Any, name: str) -> tuple[_T, ...]:
         fine = isinstance(value, list) and len(value) <= _MOST_SEEDS
         _require(fine, name, value, f"a list of at most {_MOST_SEEDS} numbers")
-        try:
-            return tuple([check(item, name) for item in value])
-        except _Invalid:
-            return tuple([check(item, f"{name}[{index}]") for index, item in enumerate(value)])
+        return tuple([check(item, f"an item of {name}") for item in value])
 
     return check_all
 
@@ -504,16 +458,12 @@ def _counts(value: Any, name: str) -> Counts:
     # Versions 1 and 2 have no lists of classes.
     _check_keys(value, (*numbers, lists), needed=numbers, path=f"{name}: ")
     digests = value.get(lists, [])
-    fine = isinstance(digests, list) and all(map(_is_digest, digests)) and digests == sorted(set(digests))
+    fine = isinstance(digests, list) and all(map(sha256, digests)) and digests == sorted(set(digests))
     _require(fine and len(digests) <= _MOST_SEEDS, f"{name}.{lists}", digests, "ascending SHA-256 digests")
     counts = {key: _ascending(value[key], f"{name}.{key}") for key in numbers}
     if any(0 in several for several in counts.values()):
         raise _Invalid(f"{name} has a number of 0, expected positive ones")
     return Counts(**counts, class_lists=tuple(digests))
-
-
-def _is_digest(value: Any) -> bool:
-    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
 def _pretraining(value: Any, name: str) -> str:

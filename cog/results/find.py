@@ -10,17 +10,24 @@ import dataclasses
 import fnmatch
 import operator
 import os
-import stat
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cog import config, constants, paths
-from cog.errors import CogError, some
+from cog.errors import CogError, os_errors_explained, some
 from cog.results import analysis_records, run_records
 from cog.results.analysis_records import AnalysisRecord
-from cog.results.run_records import LEFTOVER, RESULTS_FILE, Problem, Run, RunPlace, UnfinishedError
+from cog.results.run_records import (
+    LEFTOVER,
+    RESULTS_FILE,
+    Problem,
+    Run,
+    RunPlace,
+    UnfinishedError,
+    is_folder,
+)
 from cog.results.scores import LOGREG, SeedAverage, dataset_key, grouped, natural_key, of_metric
 from cog.runtime import files, run_archive
 from cog.runtime.parallel_reading import map_waiting
@@ -28,9 +35,6 @@ from cog.runtime.run_archive import RunArchive
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
-
-# In bytes. A record takes a few kB; bulky results are in other files.
-_LARGEST_ANALYSIS = 1 << 26
 
 # For folders without a name like that of a model: how many are named in a message, and the maximal number of folders
 # that are examined inside on each level.
@@ -41,7 +45,7 @@ _MOST_LOOKED_AT = 100
 class _Folder(NamedTuple):
     """A folder with the name of a result, and the facts that its path implies."""
 
-    place: RunPlace  # without a seed for an analysis
+    place: RunPlace
     path: str
     run: Run | Problem | None = None  # already read, from an archive
 
@@ -51,8 +55,7 @@ class Everything:
     """All results below a models root.
 
     Attributes:
-        runs: runs by the name of their evaluation, sorted by model (natural order), data set
-            (:func:`cog.results.scores.dataset_key`), shots and seed.
+        runs: runs by the name of their evaluation, in the order of :func:`cog.results.run_records.sort_key`.
         analyses: results of analyses, sorted by model, data set and name.
         problems: folders that look like results but cannot be counted, sorted by path. A seed in two folders
             (``seed-22`` and ``seed_22``) is ambiguous, so neither is counted.
@@ -112,7 +115,12 @@ def find_all(
         analyses=analyses,
     )
     problems = [] if models is not None else _misnamed(root)
-    folders = search.list_models(list(_model_folders(root, models, problems)), problems)
+    folders: list[_Folder] = []
+    for of_model, inside in map_waiting(
+        search.list_model, list(_model_folders(root, models, problems)), patience=8
+    ):
+        folders += of_model
+        problems += inside
     return _read_all(folders, problems)
 
 
@@ -126,15 +134,8 @@ class _Search:
     seeds: frozenset[int] | None
     analyses: bool
 
-    def list_models(self, models: Sequence[tuple[str, Path]], problems: list[Problem]) -> list[_Folder]:
-        """Return the folders of results in the folders of models."""
-        folders: list[_Folder] = []
-        for of_model, inside in map_waiting(self._list_model, models, patience=8):
-            folders += of_model
-            problems += inside
-        return folders
-
-    def _list_model(self, item: tuple[str, Path]) -> tuple[list[_Folder], list[Problem]]:
+    def list_model(self, item: tuple[str, Path]) -> tuple[list[_Folder], list[Problem]]:
+        """Return the folders of results in the folder of a model, given its name and path, and the problems."""
         model, path = item
         folders: list[_Folder] = []
         problems: list[Problem] = []
@@ -225,16 +226,9 @@ def _scan(path: Path, problems: list[Problem], *, missing_ok: bool = False) -> l
     return []
 
 
-def _is_dir(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to a place without permission
-        return False
-
-
 def _folders(path: Path, problems: list[Problem], *, missing_ok: bool = False) -> Iterator[str]:
     for entry in _scan(path, problems, missing_ok=missing_ok):
-        if not entry.name.startswith(".") and _is_dir(entry):
+        if not entry.name.startswith(".") and is_folder(entry):
             yield entry.name
 
 
@@ -253,43 +247,42 @@ def is_pattern(name: str) -> bool:
     return any(character in name for character in "*?[")
 
 
+def matches(model: str, pattern: str) -> bool:
+    """Return whether ``model`` matches ``pattern``, a name or a pattern with ``*``, ``?`` and ``[...]``."""
+    return model == pattern or (is_pattern(pattern) and fnmatch.fnmatchcase(model, pattern))
+
+
 def _model_folders(
     root: Path, models: Iterable[str] | None, problems: list[Problem]
 ) -> Iterator[tuple[str, Path]]:
-    wanted = None if models is None else list(dict.fromkeys(models))
-    if wanted is not None:
-        exact = [model for model in wanted if not is_pattern(model)]
-        for model in exact:
-            yield model, paths.ModelDir(root, model).path
-        patterns = [model for model in wanted if is_pattern(model)]
-        if not patterns:
-            return
+    """Yield names and folders of models: the named ones, which may be missing, and those that match a pattern."""
+    wanted = ["*"] if models is None else list(dict.fromkeys(models))
+    exact = [model for model in wanted if not is_pattern(model)]
+    for model in exact:
+        yield model, paths.ModelDir(root, model).path
+    if len(exact) == len(wanted):
+        return
     for title in _folders(root, problems):
         # Names of models are split at the first underscore.
         if "_" in title or paths.parse_limit_folder(title):
             continue
         for architecture in _folders(root / title, problems):
             model = f"{title}_{architecture}"
-            if not constants.is_model_name(model):
-                continue
-            if wanted is None or (
-                model not in exact and any(fnmatch.fnmatchcase(model, pattern) for pattern in patterns)
-            ):
+            wanted_too = model not in exact and any(matches(model, pattern) for pattern in wanted)
+            if wanted_too and constants.is_model_name(model):
                 yield model, root / title / architecture
 
 
 def _misnamed(root: Path) -> list[Problem]:
     """Return at most one problem, which names folders that contain runs but are skipped because of their names."""
-    misnamed: list[str] = []
+    suspects: list[tuple[str, int]] = []  # with the number of levels of folders above those of evaluations
     for title in _folders(root, []):
         if "_" in title or not constants.is_plain_name(title):
-            misnamed += [title] * _holds_runs(root / title, above=2)
-            continue
-        for architecture in _folders(root / title, []):
-            if not constants.is_plain_name(architecture) and _holds_runs(
-                root / title / architecture, above=1
-            ):
-                misnamed.append(f"{title}/{architecture}")
+            suspects.append((title, 2))
+        else:
+            odd = (name for name in _folders(root / title, []) if not constants.is_plain_name(name))
+            suspects += ((f"{title}/{name}", 1) for name in odd)
+    misnamed = [name for name, above in suspects if _holds_runs(root / name, above=above)]
     if not misnamed:
         return []
     reason = (
@@ -307,15 +300,16 @@ def _holds_runs(folder: Path, *, above: int) -> bool:
         above: number of levels of folders between it and the folders of evaluations.
     """
     level = [folder]
-    for depth in range(above + 3):  # three more levels: evaluations, seeds, final trainings
-        inside = [path / name for path in level for name in _folders(path, [])]
-        if depth == above:
-            inside = [path for path in inside if paths.parse_evaluation_folder(path.name)]
-        elif depth == above + 1:
-            inside = [path for path in inside if paths.parse_seed_folder(path.name) is not None]
+    for is_wanted in (
+        *[lambda name: True] * above,
+        lambda name: paths.parse_evaluation_folder(name) is not None,
+        lambda name: paths.parse_seed_folder(name) is not None,
+        lambda name: name.startswith("final"),
+    ):
+        inside = [path / name for path in level for name in _folders(path, []) if is_wanted(name)]
         # The folder may be a data set of images, with a thousand folders of a thousand files.
         level = inside[:_MOST_LOOKED_AT]
-    return any(path.name.startswith("final") for path in level)
+    return bool(level)
 
 
 def _archive(folder: Path, problems: list[Problem]) -> RunArchive | None:
@@ -369,9 +363,9 @@ def _seed_folders(
 ) -> Iterator[tuple[int, str]]:
     for entry in _scan(folder, problems, missing_ok=missing_ok):
         hidden = entry.name.startswith(".")
-        if not (hidden or entry.name.startswith("seed")) or not _is_dir(entry):
+        if not (hidden or entry.name.startswith("seed")) or not is_folder(entry):
             continue
-        seed = None if hidden else paths.parse_seed_folder(entry.name)
+        seed = paths.parse_seed_folder(entry.name)
         if hidden:
             problems.append(Problem(folder / entry.name, LEFTOVER))
         elif seed is None:
@@ -432,22 +426,12 @@ def _read(folder: _Folder) -> tuple[Run | AnalysisRecord | None, list[Problem]]:
 
 def _read_analysis(folder: _Folder) -> AnalysisRecord:
     path, place = Path(folder.path), folder.place
-    try:
+    with os_errors_explained("cannot be read"):
         entries = sorted(os.listdir(path))
-        if RESULTS_FILE not in entries:
-            run_records.check_finished(path, entries)
-            raise CogError(f"no {RESULTS_FILE}: the analysis is unfinished or failed")
-        status = os.stat(path / RESULTS_FILE)
-        if not stat.S_ISREG(status.st_mode):
-            raise CogError(f"{RESULTS_FILE} is not a regular file")
-        if status.st_size > _LARGEST_ANALYSIS:
-            size = f"{_LARGEST_ANALYSIS >> 20} MiB"
-            raise CogError(f"{RESULTS_FILE} is larger than {size}, not the record of an analysis")
-        record = analysis_records.read(path)
-    except OSError as error:
-        raise CogError(f"cannot be read: {error.strerror or error}") from error
-    except (ValueError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
-        raise CogError(f"{RESULTS_FILE} is not the record of an analysis ({error})") from error
+    if RESULTS_FILE not in entries:
+        run_records.check_finished(path, entries)
+        raise CogError(f"no {RESULTS_FILE}: the analysis is unfinished or failed")
+    record = analysis_records.read(path)
     paths.require_limit(path, record.identity.get("limit"))
     if record.analysis != place.evaluation:
         expected = place.evaluation

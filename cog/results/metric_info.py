@@ -104,17 +104,11 @@ class Metric:
 
 @dataclass(frozen=True)
 class ClassifierName:
-    """The parts of the name of an evaluation.
+    """The parts of the name of an evaluation."""
 
-    Attributes:
-        type: ``logreg``, ``mlp``, ``mlp_noact`` or ``finetune``.
-        pca_dim: number of principal components, 0 = no reduction.
-        max_per_class: maximal number of training images per class, 0 = all.
-    """
-
-    type: str
-    pca_dim: int
-    max_per_class: int
+    type: str  # logreg, mlp, mlp_noact or finetune
+    pca_dim: int  # number of principal components, 0 = no reduction
+    max_per_class: int  # maximal number of training images per class, 0 = all
 
     @property
     def label(self) -> str:
@@ -182,17 +176,13 @@ def by_name(experiment: str, quantity: str) -> Metric:
     name, _, rest = experiment.partition("_")
     title = _DECLARED[name][1](rest) if name in _DECLARED else ""
     words = quantity.replace("_", " ")
-    unit, decimals = NONE, 3
+    unit, decimals = {"mean_accuracy": (PERCENT, 1), "mean_difference": (POINTS, 2)}.get(quantity, (NONE, 3))
     if quantity.endswith("_percent"):
         unit, decimals, words = PERCENT, 2, words.removesuffix(" percent")
     elif quantity.startswith("n_"):
         words, decimals = words.replace("n ", "number of ", 1), 0
-    elif quantity == "mean_accuracy":
-        unit, decimals = PERCENT, 1
-    elif quantity == "mean_difference":
-        unit, decimals = POINTS, 2
     return Metric(
-        group=experiment.split("_")[0],
+        group=name,
         label=f"{title or experiment}: {words}",
         unit=unit,
         decimals=decimals,
@@ -215,11 +205,8 @@ def _classifier(experiment: str, quantity: str, n_shot: int) -> Metric | None:
         name.pca_dim,
         n_shot or 1 << 62,
     )
-    group = name.type if name.type != "mlp_noact" else "mlp"
-    if name.pca_dim:
-        group = "pca"
-    elif name.max_per_class:
-        group = "balanced"
+    group = name.type.removesuffix("_noact")
+    group = "pca" if name.pca_dim else "balanced" if name.max_per_class else group
     if quantity in METRIC_LABELS:
         return Metric(
             group=group,

@@ -110,9 +110,7 @@ class ModelFacts:
         if not parts:
             return ""
         text = f"{MARK} pretraining may have held concepts of L1 to L5, which are then not unseen ({'; '.join(parts)})."
-        if not advice:
-            return text
-        return " ".join([text, *[_STATE] * (UNKNOWN in kinds), _LEVELS])
+        return " ".join([text, *[_STATE] * (advice and UNKNOWN in kinds), *[_LEVELS] * advice])
 
 
 def read_model_facts(

@@ -36,7 +36,9 @@ _NEARLY = 0.002
 _NAMED = 3
 
 _Result = TypeVar("_Result", Score, SeedAverage)
-_Places = dict[str, dict[tuple[str, str], list[str]]]
+
+# Model, source and data set of a result.
+_Key = tuple[str, str, str]
 
 
 class Match(Enum):
@@ -70,11 +72,8 @@ class Verdict:
 
     def on_same_classes(self, other: Verdict) -> bool:
         """Return whether two results of a data set may be on the same classes: False if their lists differ."""
-        return (
-            not self.class_lists
-            or not other.class_lists
-            or not set(self.class_lists).isdisjoint(other.class_lists)
-        )
+        mine, theirs = set(self.class_lists), set(other.class_lists)
+        return not mine or not theirs or not mine.isdisjoint(theirs)
 
 
 @functools.cache
@@ -85,10 +84,6 @@ def in1k_class_list() -> str:
 
 def judge(dataset: str, counts: Iterable[Counts]) -> Verdict:
     """Return the verdict on the counts behind results of one model on one data set.
-
-    Args:
-        dataset: name of the data set.
-        counts: counts behind any number of results.
 
     >>> judge("in1k", [Counts(classes=(17,))]).differences
     ('17 classes where the benchmark has 1,000',)
@@ -132,14 +127,11 @@ def with_features(
     """
     counts: dict[tuple[str, str], Counts] = {}
     for (model, dataset, split), made in features.items():
-        images = None if made.n_images is None else made.n_images - (made.n_failed or 0)
-        stated: dict[str, Any] = {
-            "classes": made.n_classes,
-            f"{split}_images": images,
-            "class_lists": made.class_list_sha256,
-        }
-        more = Counts(**{name: () if value is None else (value,) for name, value in stated.items()})
-        counts[model, dataset] = counts.get((model, dataset), Counts()) + more
+        n_images = None if made.n_images is None else made.n_images - (made.n_failed or 0)
+        names = ("classes", f"{split}_images", "class_lists")
+        stated = dict(zip(names, (made.n_classes, n_images, made.class_list_sha256), strict=True))
+        more: Any = {name: () if value is None else (value,) for name, value in stated.items()}
+        counts[model, dataset] = counts.get((model, dataset), Counts()) + Counts(**more)
     return [
         dataclasses.replace(a, counts=a.counts + counts[a.model, a.dataset])
         if a.source == RUNS and (a.model, a.dataset) in counts
@@ -156,7 +148,7 @@ class Comparable:
         verdicts: verdicts by model, source and data set; published numbers are on the official data.
     """
 
-    verdicts: Mapping[tuple[str, str, str], Verdict]
+    verdicts: Mapping[_Key, Verdict]
 
     @functools.cached_property
     def _benchmark(self) -> frozenset[str]:
@@ -164,13 +156,16 @@ class Comparable:
         on_it = (Match.OFFICIAL, Match.NEARLY)
         return frozenset(dataset for (*_, dataset), v in self.verdicts.items() if v.match in on_it)
 
+    def _is_refused(self, key: _Key) -> bool:
+        return self.verdicts[key].match is Match.DIFFERENT and key[2] in self._benchmark
+
     def verdict(self, average: SeedAverage) -> Verdict:
         """Return the verdict on the data of an average."""
         return self.verdicts[average.model, average.source, average.dataset]
 
     def is_foreign(self, average: SeedAverage) -> bool:
         """Return whether an average is on other data, and others of the same data set are on the official data."""
-        return self._is_refused((average.model, average.source, average.dataset), self.verdict(average))
+        return self._is_refused((average.model, average.source, average.dataset))
 
     def allows(self, average: SeedAverage, other: SeedAverage) -> bool:
         """Return whether two averages of a data set may be compared.
@@ -184,50 +179,24 @@ class Comparable:
             return False
         return Match.DIFFERENT not in matches or matches <= {Match.DIFFERENT, Match.UNKNOWN}
 
-    def _is_refused(self, key: tuple[str, str, str], verdict: Verdict) -> bool:
-        """Return whether results are on other data, and others of the same data set are on the official data.
-
-        Args:
-            key: model, source and data set.
-            verdict: verdict on these results.
-        """
-        return verdict.match is Match.DIFFERENT and key[2] in self._benchmark
-
-    def _places(self, chosen: Callable[[tuple[str, str, str], Verdict], bool]) -> _Places:
-        """Return the data sets of chosen verdicts by their first difference, and by model and source."""
-        places: _Places = {}
-        for (model, source, dataset), verdict in self.verdicts.items():
-            if chosen((model, source, dataset), verdict):
-                reason = verdict.differences[0] if verdict.differences else ""
-                places.setdefault(reason, {}).setdefault((model, source), []).append(dataset)
-        return places
-
     @property
     def refused(self) -> str:
         """One line on the results that are not compared, with reasons; "" if there are none."""
-        places = self._places(self._is_refused)
-        if not places:
+        by_reason = grouped(
+            filter(self._is_refused, self.verdicts), lambda key: self.verdicts[key].differences[0]
+        )
+        if not by_reason:
             return ""
         paper = any(source in published.SOURCES.values() for _, source, _ in self.verdicts)
-        reasons = [f"{reason} ({_listing(group)})" for reason, group in places.items()]
+        reasons = [f"{reason} ({_first_models(_lines(keys))})" for reason, keys in by_reason.items()]
         other = "published numbers" if paper else "results on the benchmark's data"
         return f"not compared with {other}: {_first(reasons, 'such differences')}"
 
     @property
     def unverified_places(self) -> list[str]:
         """The imported results without counts of classes and images, one line for each model."""
-        places = self._places(lambda key, v: v.match is Match.UNKNOWN and key[1] != RUNS)
-        return _lines(places.get("", {}))
-
-    @property
-    def unverified(self) -> str:
-        """One line on the results of :attr:`unverified_places`; "" if there are none."""
-        if not (lines := self.unverified_places):
-            return ""
-        return (
-            f"unverified: {_first_models(lines)}; the file does not say how many classes and images these are on, so "
-            "the benchmark's are assumed"
-        )
+        unknown = (key for key, verdict in self.verdicts.items() if verdict.match is Match.UNKNOWN)
+        return _lines(key for key in unknown if key[1] != RUNS)
 
     @property
     def mixed_places(self) -> list[str]:
@@ -235,19 +204,19 @@ class Comparable:
 
         Each line is for the data sets with the same division of models, with " / " between models on different classes.
         """
-        lists: dict[str, dict[str, dict[tuple[str, str], None]]] = {}
+        lists: dict[str, dict[str, list[tuple[str, str]]]] = {}
         for (model, source, dataset), verdict in self.verdicts.items():
-            if self._is_refused((model, source, dataset), verdict):
-                continue
-            for digest in verdict.class_lists:
-                lists.setdefault(dataset, {}).setdefault(digest, {})[model, source] = None
-        datasets: dict[tuple[tuple[tuple[str, str], ...], ...], list[str]] = {}
-        for dataset, by_digest in lists.items():
-            if len(by_digest) > 1:
-                datasets.setdefault(tuple(map(tuple, by_digest.values())), []).append(dataset)
+            if not self._is_refused((model, source, dataset)):
+                for digest in verdict.class_lists:
+                    lists.setdefault(dataset, {}).setdefault(digest, []).append((model, source))
+        divided = (dataset for dataset, by_digest in lists.items() if len(by_digest) > 1)
+        alike = grouped(divided, lambda dataset: tuple(map(tuple, lists[dataset].values())))
         return [
-            " / ".join(_listing(dict.fromkeys(models, names)) for models in apart)
-            for apart, names in datasets.items()
+            " / ".join(
+                _first_models(_lines((*model, dataset) for model in models for dataset in datasets))
+                for models in apart
+            )
+            for apart, datasets in alike.items()
         ]
 
     @property
@@ -260,7 +229,12 @@ class Comparable:
     @property
     def remarks(self) -> tuple[str, ...]:
         """All remarks on comparability as lines for a log; :func:`as_sentence` turns them into notes."""
-        return tuple(filter(None, (self.refused, self.mixed, self.unverified)))
+        lines = self.unverified_places
+        unverified = (
+            f"unverified: {_first_models(lines)}; the file does not say how many classes and images these are on, so "
+            "the benchmark's are assumed"
+        )
+        return tuple(filter(None, (self.refused, self.mixed, unverified if lines else "")))
 
 
 def as_sentence(remark: str) -> str:
@@ -273,10 +247,10 @@ def compare(cells: Iterable[SeedAverage]) -> Comparable:
     groups = grouped(cells, operator.attrgetter("model", "source", "dataset"))
     return Comparable(
         {
-            (model, source, dataset): Verdict(Match.OFFICIAL)
-            if source in published.SOURCES.values()
-            else _judge(dataset, tuple(dict.fromkeys(cell.counts for cell in group)))
-            for (model, source, dataset), group in groups.items()
+            key: Verdict(Match.OFFICIAL)
+            if key[1] in published.SOURCES.values()
+            else _judge(key[2], tuple(dict.fromkeys(cell.counts for cell in group)))
+            for key, group in groups.items()
         }
     )
 
@@ -288,10 +262,6 @@ def split(
 
     The user's results on other data than the published ones are left out. When that applies to all results on the
     benchmark's data sets, the published ones are left out instead.
-
-    Args:
-        results: results of any sources except published ones.
-        paper: published results.
 
     Returns:
         Function that returns whether results of a model, source and data set are drawn; :attr:`Comparable.remarks`.
@@ -311,10 +281,11 @@ def split(
     return drawn, known.remarks
 
 
-def _lines(places: Mapping[tuple[str, str], Sequence[str]]) -> list[str]:
+def _lines(keys: Iterable[_Key]) -> list[str]:
+    """Return a line for each model and source, with its data sets."""
     return [
-        f"{model or 'these runs'}{'' if source == RUNS else f' [{source}]'} on {', '.join(datasets)}"
-        for (model, source), datasets in places.items()
+        f"{model or 'these runs'}{'' if source == RUNS else f' [{source}]'} on {', '.join(d for *_, d in group)}"
+        for (model, source), group in grouped(keys, lambda key: key[:2]).items()
     ]
 
 
@@ -325,7 +296,3 @@ def _first(texts: Sequence[str], noun: str) -> str:
 
 def _first_models(lines: Sequence[str]) -> str:
     return _first(lines, "model" if len(lines) == _NAMED + 1 else "models")
-
-
-def _listing(places: Mapping[tuple[str, str], Sequence[str]]) -> str:
-    return _first_models(_lines(places))

@@ -27,20 +27,13 @@ _LEVEL = re.compile(r"(?P<kind>[A-Za-z][\w+.-]*?)(?P<draw>[0-9]*)_l(?P<level>[0-
 
 @dataclass(frozen=True)
 class LevelKind:
-    """The accuracies of a model on one kind of levels.
+    """The accuracies of a model on one kind of levels."""
 
-    Attributes:
-        kind: ``cog`` (published), ``wup``, ``random``, ...
-        label: name in words.
-        by_level: averages by the number of the level; for random draws a single one, under 1, with the deviation over
-            draws.
-        draws: number of random draws; 0 for other kinds.
-    """
-
-    kind: str
-    label: str
+    kind: str  # cog (published), wup, random, ...
+    label: str  # name in words
+    #: By the number of the level; for random draws a single average, under 1, with the deviation over draws.
     by_level: dict[int, SeedAverage]
-    draws: int = 0
+    draws: int = 0  # number of random draws
 
 
 def dataset_of(kind: str, level: int) -> str:

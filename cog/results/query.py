@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fnmatch
+import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ from cog.results import (
     search_history,
 )
 from cog.results.analysis_records import AnalysisRecord
+from cog.results.find import is_pattern, matches
 from cog.results.labels import shots_label
 from cog.results.model_facts import ModelFacts, read_model_facts
 from cog.results.notices import PROTOCOL
@@ -36,6 +37,7 @@ from cog.results.scores import (
     Score,
     SeedAverage,
     dataset_key,
+    grouped,
     is_classifier,
     is_protocol,
     natural_key,
@@ -58,20 +60,20 @@ class ResultQuery:
     """A selection of results: their origins and filters.
 
     Attributes:
-        logreg_root_dir: one evaluation folder, read as a whole; or None.
-        models_root_dir: folder of all models; or None.
+        logreg_root_dir: one evaluation folder, read as a whole.
+        models_root_dir: folder of all models.
         imports: files of ``--export``.
-        paper: version of the published numbers (key of :data:`cog.results.published.SOURCES`); or None.
+        paper: version of the published numbers (key of :data:`cog.results.published.SOURCES`).
         models: names and patterns of models; None: all (same for the other filters).
         categories: categories of models, some of ``CATEGORIES``.
         datasets: names of data sets.
         n_shots: numbers of training images per class, 0 = all.
         seeds: seeds of runs found on disk, which are then also the expected seeds.
         eval_name: ``EVAL.NAME`` of runs found on disk.
-        baseline: name of a model that is read regardless of the filters by model; or None.
+        baseline: name of a model that is read regardless of the filters by model.
         compared: whether models and baseline are those of ``--compare``, for messages.
         experiments: whether results of other evaluations and of analyses are selected as well.
-        models_file: file with the user's models, their pretraining and labels; or None.
+        models_file: file with the user's models, their pretraining and labels.
         reads_predictions: whether right answers per concept are computed from saved predictions
             (:mod:`cog.results.saved_predictions`) for runs without recorded ones; this reads one more file per run.
         by_image: whether answers image by image are read from the saved predictions of all runs.
@@ -102,19 +104,15 @@ class ResultQuery:
     @property
     def exact_models(self) -> list[str] | None:
         """The names of the models; None if all models are selected, or some by a pattern."""
-        if self.models is None or any(map(find.is_pattern, self.models)):
-            return None
-        return self.models
-
-    def wants_model(self, model: str) -> bool:
-        """Return whether a model is selected."""
-        if self.categories is not None and category(model) not in self.categories:
-            return False
-        return self.models is None or any(matches(model, pattern) for pattern in self.models)
+        return None if self.models is None or any(map(is_pattern, self.models)) else self.models
 
     def wants_dataset(self, model: str, dataset: str) -> bool:
         """Return whether numbers of a model on a data set are selected."""
-        return self.wants_model(model) and (self.datasets is None or dataset in self.datasets)
+        return (
+            (self.models is None or any(matches(model, pattern) for pattern in self.models))
+            and (self.categories is None or category(model) in self.categories)
+            and (self.datasets is None or dataset in self.datasets)
+        )
 
     def wants(self, result: SeedAverage | Run) -> bool:
         """Return whether a number or run is selected; the filter by shots does not apply to analyses.
@@ -123,8 +121,9 @@ class ResultQuery:
         """
         if self.logreg_root_dir is not None and getattr(result, "source", RUNS) == RUNS:
             return True
-        has_shots = isinstance(result, Run) or is_classifier(result.evaluation)
-        has_shots = has_shots or result.evaluation == self.eval_name
+        has_shots = (
+            isinstance(result, Run) or is_classifier(result.evaluation) or result.evaluation == self.eval_name
+        )
         return self.wants_dataset(result.model, result.dataset) and (
             self.n_shots is None or result.n_shot in self.n_shots or not has_shots
         )
@@ -169,11 +168,6 @@ def category(model: str) -> str:
     return "custom" if known is None else known.paper.category
 
 
-def matches(model: str, pattern: str) -> bool:
-    """Return whether ``model`` matches ``pattern``, a name or a pattern with ``*``, ``?`` and ``[...]``."""
-    return model == pattern or (find.is_pattern(pattern) and fnmatch.fnmatchcase(model, pattern))
-
-
 def gather(
     selection: ResultQuery,
     *,
@@ -209,9 +203,7 @@ def gather(
     others_are_read = selection.models is not None and bool(selection.imports or selection.paper)
     if selection.reads_runs and not (runs or any(map(selection.wants, more)) or others_are_read):
         raise CogError(_nothing_found(selection, read.problems))
-    stated = exchange.merge(*((str(path), exchange.load(path)) for path in selection.imports))
-    if selection.paper is not None:  # an imported file may contain published numbers as well
-        stated = list(dict.fromkeys([*stated, *published.averages(selection.paper)]))
+    stated = _stated(selection.imports, selection.paper)
     accuracies += filter(is_protocol, stated)
     if selection.experiments:
         more += (average for average in stated if not is_protocol(average))
@@ -270,6 +262,15 @@ def _read(selection: ResultQuery, *, needs_in1k: bool) -> find.Everything:
     )
 
 
+def _stated(
+    imports: Iterable[str | os.PathLike[str]], paper: str | None, flag: str = "--import"
+) -> list[SeedAverage]:
+    """Return the averages in imported files and, of a version of the paper, the published ones."""
+    stated = exchange.merge(*((str(path), exchange.load(path, flag=flag)) for path in imports))
+    # An imported file may contain published numbers as well.
+    return list(dict.fromkeys([*stated, *(published.averages(paper) if paper is not None else ())]))
+
+
 def read_scores(
     root: str | os.PathLike[str] | None = None,
     *,
@@ -307,10 +308,8 @@ def read_scores(
     features = search_history.features_of(runs)
     scores = official.with_features(run_records.scores(runs), features)
     scores += single(analysis_records.averages(everything.analyses))
-    stated = exchange.merge(*((str(path), exchange.load(path, flag="file")) for path in imports))
-    stated += published.averages(paper) if paper is not None else []
-    # A shared file may contain published numbers as well.
-    scores += single(a for a in dict.fromkeys(stated) if wanted.wants_dataset(a.model, a.dataset))
+    stated = _stated(imports, paper, "file")
+    scores += single(a for a in stated if wanted.wants_dataset(a.model, a.dataset))
     return sorted(scores, key=_sort_key), everything.problems, read_model_facts(features, stated)
 
 
@@ -331,27 +330,13 @@ def _sort_key(score: Score) -> tuple[Any, ...]:
 
 
 def mixed_settings(runs: Sequence[Run]) -> dict[str, list[tuple[str, str, int]]]:
-    """Return the averages over runs with different recorded settings.
-
-    Returns:
-        For each setting that differs, the (model, data set, number of shots) whose seeds disagree on it.
-    """
-    values: dict[tuple[str, str, int], set[tuple[str | None, ...]]] = {}
-    known: dict[int, tuple[str | None, ...]] = {}  # many runs share one mapping
-    for run in runs:
-        settings = run.details.settings
-        if id(settings) not in known:
-            known[id(settings)] = tuple(
-                repr(settings[key]) if key in settings else None for key in _SAME_FOR_ALL_SEEDS
-            )
-        values.setdefault((run.model, run.dataset, run.n_shot), set()).add(known[id(settings)])
+    """Return, by setting, the (model, data set, number of shots) of runs whose seeds have recorded different values."""
     mixed: dict[str, list[tuple[str, str, int]]] = {}
-    for result, different in values.items():
-        if len(different) == 1:
-            continue
-        for key, stated in zip(_SAME_FOR_ALL_SEEDS, zip(*different, strict=True), strict=True):
-            if len(set(stated) - {None}) > 1:
-                mixed.setdefault(key, []).append(result)
+    for place, group in grouped(runs, operator.attrgetter("model", "dataset", "n_shot")).items():
+        settings = [run.details.settings for run in group]
+        for key in _SAME_FOR_ALL_SEEDS:
+            if len({repr(stated[key]) for stated in settings if key in stated}) > 1:
+                mixed.setdefault(key, []).append(place)
     return mixed
 
 
@@ -362,7 +347,7 @@ def check_baseline(model: str, cells: Sequence[SeedAverage], *, flag: str, root:
         model: name of the baseline.
         cells: all results that were read.
         flag: flag with which the user gave the baseline, for messages.
-        root: folder of all models, whose names are suggested as well; or None.
+        root: folder of all models, whose names are suggested as well.
 
     Raises:
         CogError: when no cell belongs to ``model``; the message suggests the nearest name.
@@ -384,16 +369,16 @@ def _nothing_left(selection: ResultQuery, cells: Sequence[SeedAverage]) -> str:
             hint = did_you_mean(model, sorted(models))
             flag = "--compare" if selection.compared else "--model"
             return f"{flag} {model} is none of the {len(models)} models with results{hint}"
-    datasets = {cell.dataset for cell in cells}
-    for dataset in selection.datasets or ():
-        if dataset not in datasets:
-            known = " ".join(sorted(datasets, key=dataset_key))
-            return f"--dataset {dataset}: there are results on {known} only"
-    n_shots = {cell.n_shot for cell in cells}
-    for n_shot in selection.n_shots or ():
-        if n_shot not in n_shots:
-            known = " ".join(map(str, sorted(n_shots)))
-            return f"--n_shot {n_shot}: there are results with {known} only (0 = all)"
+    datasets = sorted({cell.dataset for cell in cells}, key=dataset_key)
+    n_shots = sorted({cell.n_shot for cell in cells})
+    wanted: tuple[tuple[str, Sequence[Any] | None, Sequence[Any]], ...] = (
+        ("--dataset", selection.datasets, datasets),
+        ("--n_shot", selection.n_shots, n_shots),
+    )
+    for flag, values, known in wanted:
+        for value in values or ():
+            if value not in known:
+                return f"{flag} {value}: there are results with {' '.join(map(str, known))} only"
     return "no result has the model, category, data set and number of shots asked for together"
 
 
@@ -418,7 +403,7 @@ def _nothing_found(selection: ResultQuery, problems: Sequence[Problem]) -> str:
         model_dir = paths.ModelDir(selection.models_root_dir, exact[0])
         n_shot = selection.n_shots[0] if selection.n_shots else 0
         folder = model_dir.evaluation(selection.datasets[0], name=selection.eval_name, n_shot=n_shot)
-        other = _evaluations_beside(folder)
+        other = ", ".join(name for name in _evaluations(folder.parent) if name != folder.name)
         hint = f"; there is {other}: set EVAL.NAME and CLF.N_SHOT accordingly" if other else _meant(selection)
         return f"{text}: expected {folder}/seed-<seed>/final-*/{LOGS_FILE}{refused}{hint}"
     layout = f"<title>/<architecture>/<dataset>/eval_{selection.eval_name}[_N<shots>]/seed-<seed>"
@@ -430,9 +415,7 @@ def _meant(selection: ResultQuery) -> str:
     """Return a hint with the model, else the data set, that was probably meant by an unknown name."""
     assert selection.models_root_dir is not None
     models = find.list_models(selection.models_root_dir)
-    hints = [
-        did_you_mean_model(model, models) for model in selection.models or () if not find.is_pattern(model)
-    ]
+    hints = [did_you_mean_model(model, models) for model in selection.models or () if not is_pattern(model)]
     known = {
         name
         for model in models
@@ -447,26 +430,15 @@ def _misplaced(folder: Path) -> str:
     """Return a hint when ``folder`` is one level too deep or too high."""
     if paths.parse_seed_folder(folder.name) is not None:
         return f"; this is the folder of one seed, give {folder.parent}"
-    listed = _listing(folder)
-    if any(name.startswith("final-") for name in listed):
+    if any(name.startswith("final-") for name in find.list_folders(folder)):
         return (
             "; this folder is one run itself: move it to DIR/seed-<seed> and give DIR, or train with --seeds, which "
             "writes <output_dir>/seed-<seed>"
         )
-    inside = [name for name in listed if paths.parse_evaluation_folder(name)]
+    inside = _evaluations(folder)
     return f"; did you mean its subfolder {inside[0]}?" if inside else ""
 
 
-def _evaluations_beside(folder: Path) -> str:
-    return ", ".join(
-        name
-        for name in _listing(folder.parent)
-        if name != folder.name and paths.parse_evaluation_folder(name)
-    )
-
-
-def _listing(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder), key=natural_key)
-    except OSError:
-        return []
+def _evaluations(folder: Path) -> list[str]:
+    names = filter(paths.parse_evaluation_folder, find.list_folders(folder))
+    return sorted(names, key=natural_key)

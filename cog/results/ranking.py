@@ -22,18 +22,11 @@ _DECIMALS = 1
 
 
 class Gap(NamedTuple):
-    """The difference between two results.
-
-    Attributes:
-        other: result of the other model.
-        points: mean of the result minus the other mean, in percentage points.
-        clear: whether the difference is larger than the combined standard deviation of both (see
-            :func:`cog.results.comparison.within`); False if neither result has a deviation.
-    """
+    """The difference between two results."""
 
     other: SeedAverage
-    points: float
-    clear: bool
+    points: float  # mean of the result minus the other mean, in percentage points
+    clear: bool  # larger than the combined deviation (comparison.within); False if neither result has a deviation
 
     @property
     def model(self) -> str:
@@ -83,24 +76,16 @@ def gap(average: SeedAverage, other: SeedAverage) -> Gap:
     difference, not the error of the mean. It assumes nothing but independent seeds, and errs on the side of "about
     equal". The deviation of a result with a single seed is unknown; the deviation of the other result replaces it.
     """
-    mine = None if len(average.seeds) == 1 and not average.std else average.std
-    theirs = None if len(other.seeds) == 1 and not other.std else other.std
-    if mine is None:
-        mine = theirs
-    elif theirs is None:
-        theirs = mine
-    combined = None if mine is None or theirs is None else math.hypot(mine, theirs)
-    clear = combined is not None and not comparison.within(average.value, other.value, combined)
+    stds = [a.std for a in (average, other) if a.std is not None and (a.std or len(a.seeds) != 1)]
+    combined = math.hypot(stds[0], stds[-1]) if stds else 0.0
+    clear = bool(stds) and not comparison.within(average.value, other.value, combined)
     return Gap(other, average.value - other.value, clear)
 
 
 def place(average: SeedAverage, published: Sequence[SeedAverage]) -> RankSummary | None:
     """Return the rank of a result among published ones of its data set and number of shots; None without any.
 
-    Args:
-        average: the result.
-        published: published results of any data sets and numbers of shots. The published result of the same model (a
-            repetition of a published experiment) is not ranked.
+    The published result of the same model (a repetition of a published experiment) is not ranked.
     """
     rivals = [c for c in published if (c.dataset, c.n_shot) == (average.dataset, average.n_shot)]
     itself = next((c for c in rivals if c.model == average.model), None)

@@ -58,13 +58,7 @@ def change_from(
 ) -> Estimate | None:
     """Return the change from ``base`` to ``average`` in percent of ``base``, with its interval.
 
-    Args:
-        average: accuracy after the change.
-        base: accuracy before the change.
-        over: source of variation in both, one of :data:`cog.results.uncertainty.OVER`.
-
-    Returns:
-        None if right answers, per concept or image by image, are not known, or if ``base`` may be 0.
+    None if right answers (per concept, or image by image for ``over="images"``) are not known, or if ``base`` may be 0.
     """
     estimate, base_estimate = (uncertainty.accuracy(a.concepts, over=over) for a in (average, base))
     return None if estimate is None or base_estimate is None else uncertainty.change(estimate, base_estimate)
@@ -97,27 +91,27 @@ def derive(averages: Iterable[SeedAverage]) -> list[SeedAverage]:
         a: SeedAverage,
         base: SeedAverage,
         metric: str,
-        number: tuple[float | None, float | None],
+        value_and_std: tuple[float | None, float | None],
         interval: Estimate | None = None,
     ) -> None:
-        value, std = number
-        if value is None or not math.isfinite(value):
+        value, std = value_and_std
+        place = a.model, a.dataset, (a.evaluation, metric, a.n_shot), a.source
+        if value is None or not math.isfinite(value) or place in by_place:
             return
         seeds, missing = a.seeds, a.missing_seeds
         if not set(base.missing_seeds) <= set(missing):
             missing = tuple(sorted({*missing, *base.missing_seeds}))
             seeds = tuple(sorted({*seeds, *base.seeds} - set(missing)))
-        place = a.model, a.dataset, a.evaluation
-        made = [SeedAverage(*place, metric, a.n_shot, value, std, seeds, missing, source=a.source)]
-        if made[0].place in by_place:
-            return
+        numbers: list[tuple[str, float, float | None]] = [(metric, value, std)]
         if interval is not None and a.seeds == base.seeds:
-            made += [
-                SeedAverage(*place, name, a.n_shot, end, None, seeds, missing, source=a.source)
-                for name, end in zip(interval_of(metric), (interval.low, interval.high), strict=True)
-            ]
-        for average in made:
-            derived.setdefault(average.place, average)
+            low, high = interval_of(metric)
+            numbers += [(low, interval.low, None), (high, interval.high, None)]
+        for name, number, deviation in numbers:
+            made = SeedAverage(
+                *(a.model, a.dataset, a.evaluation, name, a.n_shot, number, deviation, seeds, missing),
+                source=a.source,
+            )
+            derived.setdefault(made.place, made)
 
     for a in given:
         is_top1 = a.metric == "top1" and is_classifier(a.evaluation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import marshal
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,12 +30,10 @@ class Details:
 
     Attributes:
         settings: the protocol's settings (``Settings`` of :mod:`cog.logreg.settings`) as recorded: numbers,
-            booleans, None, and lists of two numbers: ``seed``, ``n_shot``, ``n_trials``, ``n_epochs``,
-            ``batch_size``, ``momentum``, ``val_frac``, ``lr_interval``, ``wd_interval``, ``normalize``, ``lr``,
-            ``wd`` (the last two only without a search).
+            booleans, None, and lists of two numbers.
         train_features: recorded identity of the training features: ``bytes``, ``checkpoint_sha256``,
             ``image_list_sha256``.
-        test_features: recorded identity of the test features, with the same entries.
+        test_features: the same for the test features.
         train_features_file: path of the training features during the run.
         test_features_file: path of the test features during the run.
         n_classes: number of classes.
@@ -75,12 +73,9 @@ NO_DETAILS = Details()
 
 
 def read_details(record: Mapping[str, Any]) -> Details:
-    """Return the details in the content of ``results.json``.
-
-    Entries that are absent or of an unexpected type stay empty, so that old and foreign records are accepted.
-    """
+    """Return the details in the content of ``results.json``, or in its entry in the index of an archive."""
     identity = _mapping(record.get("identity"))
-    trials = [trial for trial in _sequence(record.get("trials")) if isinstance(trial, dict)]
+    counted = _count_trials(record)
     return Details(
         settings=_shared(
             {key: value for key, value in identity.items() if type(value) is not dict}, _settings
@@ -91,16 +86,10 @@ def read_details(record: Mapping[str, Any]) -> Details:
         test_features_file=_interned(record.get("test_features")),
         n_classes=whole(record.get("n_classes")),
         rows=_shared(record.get("rows"), _whole_numbers),
-        n_trials=len(trials) or whole(record.get("n_trials")) or 0,
-        n_trials_tied=len(ties.tied(list(map(_val_top1, trials)))) or whole(record.get("n_trials_tied")) or 0,
-        n_trials_diverged=sum([trial.get("diverged") is True for trial in trials])
-        or whole(record.get("n_trials_diverged"))
-        or 0,
-        best_val_top1=number(
-            _numbered(trials, record.get("best_trial")).get("val_top1")
-            if trials
-            else record.get("best_val_top1")
-        ),
+        n_trials=whole(counted.get("n_trials")) or 0,
+        n_trials_tied=whole(counted.get("n_trials_tied")) or 0,
+        n_trials_diverged=whole(counted.get("n_trials_diverged")) or 0,
+        best_val_top1=number(counted.get("best_val_top1")),
         seconds=sum(max(number(value) or 0.0, 0.0) for value in _mapping(record.get("seconds")).values()),
         versions=_shared(record.get("versions"), texts),
         device=_interned(record.get("device")),
@@ -109,15 +98,28 @@ def read_details(record: Mapping[str, Any]) -> Details:
     )
 
 
+def _count_trials(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the entries ``COUNTED`` of the trials of a record; without trials, the record, which may contain them."""
+    recorded = record.get("trials")
+    trials = [trial for trial in recorded if isinstance(trial, dict)] if isinstance(recorded, list) else []
+    if not trials:
+        return record
+    best, diverged = record.get("best_trial"), [trial.get("diverged") is True for trial in trials]
+    accuracies = [
+        None if lost else number(trial.get("val_top1")) for trial, lost in zip(trials, diverged, strict=True)
+    ]
+    chosen = (trial for trial in reversed(trials) if type(best) is int and trial.get("number") == best)
+    return {
+        "n_trials": len(trials),
+        "n_trials_tied": len(ties.tied([math.nan if value is None else value for value in accuracies])),
+        "n_trials_diverged": sum(diverged),
+        "best_val_top1": next(chosen, {}).get("val_top1"),
+    }
+
+
 def image_list_of_test(details: Details) -> str | None:
     """Return the SHA-256 of the list of test images of a run; None when it is not recorded."""
     return text(details.test_features.get("image_list_sha256"))
-
-
-def _numbered(trials: Sequence[Mapping[str, Any]], wanted: Any) -> Mapping[str, Any]:
-    """Return the last trial with the number ``wanted``; an empty mapping if there is none."""
-    known = (trial for trial in reversed(trials) if type(wanted) is int and trial.get("number") == wanted)
-    return next(known, {})
 
 
 def _interned(value: Any) -> str | None:
@@ -138,21 +140,8 @@ def _shared(value: Any, convert: Callable[[Any], Any]) -> Any:
     return kept
 
 
-def _val_top1(trial: Mapping[str, Any]) -> float:
-    if trial.get("diverged") is True:
-        return math.nan
-    value = trial.get("val_top1")
-    if type(value) is not float or not math.isfinite(value):
-        value = number(value)
-    return math.nan if value is None else value
-
-
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _sequence(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _is_plain(value: Any) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -65,22 +64,13 @@ _LARGEST_RECORD = 1 << 24
 
 
 class RunPlace(NamedTuple):
-    """The facts that the path of a seed folder implies about its run.
+    """The facts that the path of a seed folder, or of the folder of an analysis, implies about the result in it."""
 
-    Attributes:
-        model: name of the model; "" for a folder outside the layout.
-        dataset: name of the data set; "" for a folder outside the layout.
-        n_shot: training images per class, 0 = all; None: the recorded number, else that in the name of the evaluation
-            folder.
-        seed: seed; None for a place other than that of a single run.
-        evaluation: ``EVAL.NAME`` with the suffixes of variants, or the name of an analysis.
-    """
-
-    model: str
-    dataset: str
-    n_shot: int | None
-    seed: int | None
-    evaluation: str = LOGREG
+    model: str  # "" for a folder outside the layout
+    dataset: str  # "" for a folder outside the layout
+    n_shot: int | None  # None: the recorded number, else that in the name of the evaluation folder
+    seed: int | None  # None for an analysis
+    evaluation: str = LOGREG  # EVAL.NAME with the suffixes of variants, or the name of an analysis
 
 
 @dataclass(frozen=True)
@@ -141,24 +131,11 @@ def scores(runs: Iterable[Run]) -> list[Score]:
     """Return both accuracies of every run, in percent."""
     made = []
     for run in runs:
-        rows = run.details.rows
-        n_train = rows.get("final_train") if run.n_shot == 0 else None
-        shared: dict[str, Any] = {
-            "seed": run.seed,
-            "epochs": run.planned_epochs,
-            "counts": _counts(run.details.n_classes, n_train, rows.get("test")),
-        }
-        place = run.model, run.dataset, run.evaluation, run.n_shot
-        made += [
-            Score(
-                *place,
-                metric,
-                getattr(run, metric),
-                **shared,
-                concepts=run.concepts if metric == "top1" else None,
-            )
-            for metric in METRICS
-        ]
+        n_train = run.details.rows.get("final_train") if run.n_shot == 0 else None
+        counts = _counts(run.details.n_classes, n_train, run.details.rows.get("test"))
+        for metric, concepts in (("top1", run.concepts), ("top5", None)):
+            place = run.model, run.dataset, run.evaluation, run.n_shot, metric, getattr(run, metric)
+            made.append(Score(*place, run.seed, epochs=run.planned_epochs, counts=counts, concepts=concepts))
     return made
 
 
@@ -169,7 +146,7 @@ def _counts(*known: int | None) -> Counts:
 
 
 def sort_key(run: Run) -> tuple[Any, ...]:
-    """Return the sort key of a run: model, data set, number of shots, seed."""
+    """Return the sort key of a run: model (natural order), data set, number of shots, seed."""
     return natural_key(run.model), dataset_key(run.dataset), run.n_shot, run.seed
 
 
@@ -181,8 +158,7 @@ def average_runs(runs: Iterable[Run], expected_seeds: Iterable[int] = ()) -> lis
         expected_seeds: seeds that each average should have.
 
     Returns:
-        Two averages, top-1 and top-5, of each combination that has a run, in the order of the runs of
-        :func:`cog.results.find.find_all`.
+        Two averages, top-1 and top-5, of each combination that has a run, in the order of :func:`sort_key`.
     """
     expected = tuple(expected_seeds)
     averages: list[SeedAverage] = []
@@ -193,7 +169,7 @@ def average_runs(runs: Iterable[Run], expected_seeds: Iterable[int] = ()) -> lis
 
 
 def default_seeds(runs: Iterable[Run]) -> tuple[int, ...]:
-    """Return the expected seeds: the protocol's five if they include the seeds of all runs, else those of the runs."""
+    """Return the protocol's five seeds if they include the seeds of all runs, else the seeds of the runs."""
     seeds = {run.seed for run in runs}
     return constants.SEEDS if seeds <= set(constants.SEEDS) else tuple(sorted(seeds))
 
@@ -247,20 +223,14 @@ def read_run(path: str | os.PathLike[str], place: RunPlace, problems: list[Probl
         CogError: when the run is ambiguous, or its files contradict each other or cannot be read safely.
     """
     path = os.fspath(path)
-    problems = [] if problems is None else problems
-    finals, stages = [], []
-    record: dict[str, Any] | None = None
     entries = _list(path)
-    for name, is_dir in entries:
-        if name == RESULTS_FILE:
-            record = _read_record(path, place)
-        elif name.startswith("final") and is_dir:
-            finals.append(name)
-        elif name.startswith(STAGE_PREFIX):
-            stages.append(name)
+    names = [name for name, _ in entries]
+    finals = [name for name, is_dir in entries if name.startswith("final") and is_dir]
+    stages = [name for name in names if name.startswith(STAGE_PREFIX)]
+    record = _read_record(path, place) if RESULTS_FILE in names else None
     if record is None:
-        check_finished(path, [name for name, _ in entries], complete=bool(finals))
-    elif stages and read_state(path, [name for name, _ in entries], complete=True).holder is None:
+        check_finished(path, names, complete=bool(finals))
+    elif stages and problems is not None and read_state(path, names, complete=True).holder is None:
         problems += [Problem(Path(path, name), LEFTOVER) for name in stages]
     final = _choose_final(path, finals, record)
     return _run(path, final, record, _read_last(path, final), place)
@@ -269,20 +239,17 @@ def read_run(path: str | os.PathLike[str], place: RunPlace, problems: list[Probl
 def _read_last(path: str, final: str) -> tuple[float, float, int]:
     """Return both accuracies (percent) after the last epoch, and the number of epochs."""
     logs = safe_load.load_pickle(os.path.join(path, final, LOGS_FILE))
-    logs_name = f"{final}/{LOGS_FILE}"
-    top1, n_epochs = _last_accuracy(logs, METRICS["top1"], logs_name)
-    top5, n_epochs_top5 = _last_accuracy(logs, METRICS["top5"], logs_name)
+    name = f"{final}/{LOGS_FILE}"
+    if not isinstance(logs, dict):
+        raise CogError(f"{name} holds {type(logs).__name__}, expected a dict of lists")
+    (top1, n_epochs), (top5, n_epochs_top5) = (_last_accuracy(logs, key, name) for key in METRICS.values())
     if n_epochs != n_epochs_top5:
-        raise CogError(f"{logs_name} has {n_epochs} epochs of test/top1 but {n_epochs_top5} of test/top5")
+        raise CogError(f"{name} has {n_epochs} epochs of test/top1 but {n_epochs_top5} of test/top5")
     return top1, top5, n_epochs
 
 
 def _run(
-    path: str,
-    final: str,
-    record: dict[str, Any] | None,
-    last: tuple[float, float, int],
-    place: RunPlace,
+    path: str, final: str, record: dict[str, Any] | None, last: tuple[float, float, int], place: RunPlace
 ) -> Run:
     """Return the run with a record (None for the original toolkit) and the last values of its logs."""
     details = NO_DETAILS if record is None else read_details(record)
@@ -296,24 +263,18 @@ def _run(
                 f"{final}/{LOGS_FILE} ends with {METRICS[name]} = {value:g}, {RESULTS_FILE} says {stated:g}: one of "
                 "them was changed; run this again with --overwrite"
             )
-    concepts = None
-    if record is not None:
-        try:
-            concepts = concept_counts.read(
-                recorded,
-                n_classes=whole(record.get("n_classes")),
-                top1=top1,
-                image_list=image_list_of_test(details),
-            )
-        except ValueError as error:
-            raise CogError(
-                f"{RESULTS_FILE} was changed ({error}); run this again with --overwrite, or remove the entry "
-                f"{concept_counts.CORRECT}"
-            ) from error
+    try:
+        concepts = concept_counts.read(
+            recorded, n_classes=details.n_classes, top1=top1, image_list=image_list_of_test(details)
+        )
+    except ValueError as error:
+        raise CogError(
+            f"{RESULTS_FILE} was changed ({error}); run this again with --overwrite, or remove the entry "
+            f"{concept_counts.CORRECT}"
+        ) from error
     if place.n_shot is None:
-        named_shots = paths.parse_evaluation_folder(Path(os.path.abspath(path)).parent.name)
-        n_shot = record.get("n_shot", 0) if record is not None else named_shots[1] if named_shots else 0
-        place = place._replace(n_shot=n_shot)
+        _, named_shots = paths.parse_evaluation_folder(Path(os.path.abspath(path)).parent.name) or ("", 0)
+        place = place._replace(n_shot=named_shots if record is None else record.get("n_shot", 0))
     pair = recorded if recorded.keys() >= {"lr", "wd"} else _hyper_parameters(final) | recorded
     return Run(
         **place._asdict(),
@@ -360,7 +321,7 @@ def read_packed(archive: RunArchive, name: str, path: str, place: RunPlace) -> R
         place: facts that the path implies.
 
     Raises:
-        CogError: when the entry does not have the form of :func:`summary_of`.
+        CogError: when the index has no entry of the form of :func:`summary_of`.
     """
     try:
         entry = archive.runs[name]
@@ -368,19 +329,20 @@ def read_packed(archive: RunArchive, name: str, path: str, place: RunPlace) -> R
         top1, top5, n_epochs = entry["last"]
         if record is not None:
             _check_record(record, place)
+        if not (isinstance(final, str) and type(n_epochs) is int):
+            raise TypeError("no final training")
+        if not all(type(value) is float and is_percentage(value) for value in (top1, top5)):
+            raise TypeError("no accuracies")
     except (KeyError, TypeError, ValueError) as error:
         raise CogError(f"the index of {archive.path.name} has no entry of a run here ({error})") from error
-    good = isinstance(final, str) and type(n_epochs) is int
-    if not good or not all(type(value) is float and is_percentage(value) for value in (top1, top5)):
-        raise CogError(f"the index of {archive.path.name} has no accuracies of this run")
     return _run(path, final, record, (top1, top5, n_epochs), place)
 
 
 def check_finished(path: str | Path, entries: Sequence[str], *, complete: bool = False) -> None:
-    """Check an output folder for traces of a run that is in progress, failed or was interrupted.
+    """Check an output folder without a record for traces of a run that is in progress, failed or was interrupted.
 
     Args:
-        path: output folder without a record.
+        path: output folder.
         entries: names in the folder.
         complete: whether the folder may be a result of the original toolkit, which failed later attempts leave
             unchanged.
@@ -389,28 +351,21 @@ def check_finished(path: str | Path, entries: Sequence[str], *, complete: bool =
         UnfinishedError: when there are such traces.
     """
     folder = read_state(path, entries, complete=complete, marked=False)
-    if folder.state == RUNNING:
-        raise UnfinishedError(f"in progress: {folder.holder}", RUNNING)
-    if folder.state == FAILED and folder.failure is not None:
-        raise UnfinishedError(f"failed: {folder.failure.message}", FAILED)
-    if folder.state == INTERRUPTED:
-        raise UnfinishedError(
-            f"{folder.trace} is there but no {RESULTS_FILE}: the run is unfinished or was interrupted",
-            INTERRUPTED,
-        )
+    reasons = {
+        RUNNING: f"in progress: {folder.holder}",
+        FAILED: f"failed: {folder.failure and folder.failure.message}",
+        INTERRUPTED: f"{folder.trace} is there but no {RESULTS_FILE}: the run is unfinished or was interrupted",
+    }
+    if folder.state in reasons:
+        raise UnfinishedError(reasons[folder.state], folder.state)
 
 
 def _list(path: str) -> list[tuple[str, bool]]:
     """Return pairs of the names in a seed folder (including its archive) and whether they are folders, sorted."""
-    names = []
-    missing = False
+    names, missing = [], False
     try:
         with os.scandir(path) as entries:
-            for entry in entries:
-                try:
-                    names.append((entry.name, entry.is_dir()))
-                except OSError:  # a link to a place without permission
-                    names.append((entry.name, False))
+            names = [(entry.name, is_folder(entry)) for entry in entries]
     except FileNotFoundError:
         missing = True
     except OSError as error:
@@ -424,13 +379,18 @@ def _list(path: str) -> list[tuple[str, bool]]:
     return sorted(names)
 
 
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry of a folder is a folder; False for a link to a place without permission."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
 def _read_record(path: str, place: RunPlace) -> dict[str, Any]:
     """Return the content of ``results.json`` after checking that it belongs to its folder, which may be a copy."""
-    content = safe_load.contents(os.path.join(path, RESULTS_FILE), "record of a run", _LARGEST_RECORD)
-    try:
-        record = json.loads(bytes(content))
-    except (ValueError, RecursionError) as error:
-        raise CogError(f"{RESULTS_FILE} is not valid JSON ({error})") from error
+    file = os.path.join(path, RESULTS_FILE)
+    record = safe_load.read_json(file, "record of a run", largest=_LARGEST_RECORD)
     _check_record(record, place)
     return record
 
@@ -443,7 +403,7 @@ def _check_record(record: Any, place: RunPlace) -> None:
     for key, expected in (("seed", place.seed), ("n_shot", place.n_shot)):
         if expected is not None and record.get(key, expected) != expected:
             raise CogError(f"{RESULTS_FILE} says {key} {record[key]!r}, the folder's name {expected}")
-    if type(record.get("n_shot", 0)) is not int or record.get("n_shot", 0) < 0:
+    if whole(record.get("n_shot", 0)) is None:
         raise CogError(f"{RESULTS_FILE} says n_shot {record['n_shot']!r}, expected a whole number")
 
 
@@ -463,32 +423,28 @@ def _choose_final(path: str, finals: Sequence[str], record: Mapping[str, Any] | 
     return finals[0]
 
 
-def _last_accuracy(logs: Any, key: str, logs_name: str) -> tuple[float, int]:
+def _last_accuracy(logs: Mapping[Any, Any], key: str, logs_name: str) -> tuple[float, int]:
     """Return the last value (percent) of the list ``logs[key]`` and its length."""
-    if not isinstance(logs, dict):
-        raise CogError(f"{logs_name} holds {type(logs).__name__}, expected a dict of lists")
     values: Any = logs.get(key)
     if hasattr(values, "tolist"):  # numpy
         values = values.tolist()
-    if not isinstance(values, list | tuple):
-        raise CogError(f"{logs_name} has no list {key}")
-    if not values:
-        raise CogError(f"{logs_name} has an empty list {key}: no epoch was finished")
+    if not isinstance(values, list | tuple) or not values:
+        raise CogError(f"{logs_name} has no list {key} with the value of a finished epoch")
     value = values[-1].tolist() if hasattr(values[-1], "tolist") else values[-1]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise CogError(f"{logs_name} has {type(value).__name__} in {key}, expected numbers")
-    if not is_percentage(value):
-        raise CogError(f"{logs_name} ends with {key} = {value}, expected a percentage")
-    return float(value), len(values)
+    accuracy = number(value)
+    if accuracy is None or not is_percentage(accuracy):
+        shown = value if isinstance(value, float) else type(value).__name__
+        raise CogError(f"{logs_name} ends with {key} = {shown}, expected a percentage")
+    return accuracy, len(values)
 
 
 def _hyper_parameters(final_folder: str) -> dict[str, Any]:
     """Return the learning rate and weight decay in the name of the folder of the final training, if any."""
     match = _FINAL_FOLDER.fullmatch(final_folder)
     pair = {}
-    for key, text_ in match.groupdict().items() if match else ():
+    for key, text in match.groupdict().items() if match else ():
         with contextlib.suppress(ValueError):
-            pair[key] = float(text_)
+            pair[key] = float(text)
     return pair
 
 

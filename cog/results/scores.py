@@ -44,19 +44,12 @@ CLASSIFIER = re.compile(
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of classes and images behind results: ascending, empty if not recorded, several if results disagree.
-
-    Attributes:
-        classes: numbers of classes.
-        train_images: numbers of images of the whole training set; few-shot runs do not record them.
-        test_images: numbers of test images.
-        class_lists: digests of the lists of classes (:func:`cog.data.wnids.class_list_digest`).
-    """
+    """Numbers of classes and images behind results: ascending, empty if not recorded, several if results disagree."""
 
     classes: tuple[int, ...] = ()
-    train_images: tuple[int, ...] = ()
+    train_images: tuple[int, ...] = ()  # of the whole training set; few-shot runs do not record them
     test_images: tuple[int, ...] = ()
-    class_lists: tuple[str, ...] = ()
+    class_lists: tuple[str, ...] = ()  # digests (cog.data.wnids.class_list_digest)
 
     def __add__(self, other: Counts) -> Counts:
         """Return the counts behind the results of both."""
@@ -109,11 +102,7 @@ Key = tuple[str, str, int]
 class SeedAverage:
     """One number of one model on one data set, averaged over seeds: of runs, an analysis, a publication, or a file.
 
-    Attributes:
-        model: name of the model.
-        dataset: name of the data set.
-        evaluation: name of the evaluation (``logreg``, ``mlp``, ``logreg_pca256``) or of the analysis (``kmeans``).
-        metric: metric of the evaluation or analysis (``top1``, ``ami``).
+    Attributes beside those of a :class:`Score`:
         n_shot: training images per class of a classifier, 0 = all.
         value: the number; accuracies in percent. For a classifier, the mean over seeds; for an analysis, possibly
             another value (k-means: that of the best seed).
@@ -121,9 +110,7 @@ class SeedAverage:
         seeds: seeds, ascending; empty without randomness, or when they are not known.
         missing_seeds: expected but absent seeds, ascending.
         by_seed: values in the order of ``seeds``; empty when only ``value`` is known.
-        source: ``"runs"``, ``"paper v2"``, ``"paper v1"``, or the label of an imported file.
         epochs: planned number of epochs of each run, in the order of ``seeds``; or empty.
-        counts: numbers of classes and images behind its runs.
         concepts: right answers per concept of each run, in the order of ``seeds``; empty when some are not known.
         pretraining: pretraining of the model in the shared file that contains, or will contain, the average; or None.
     """
@@ -167,7 +154,7 @@ PLACE = ("model", "dataset", "evaluation", "n_shots", "metric", "source")
 def average(scores: Iterable[Score], *, expected_seeds: Iterable[int] = ()) -> list[SeedAverage]:
     """Return averages over seeds: mean and population standard deviation ``sqrt(sum((x - mean) ** 2) / n)``.
 
-    Both are in the unit of the metric. A score without a seed is already an average and keeps its values.
+    A score without a seed is already an average and keeps its values.
 
     Args:
         scores: scores of any models, data sets, evaluations and metrics.
@@ -257,11 +244,9 @@ def select(scores: Sequence[Score], **wanted: Any) -> list[Score]:
     >>> [score.dataset for score in select(scores, dataset=["in1k", "cog_l5"], n_shots=0)]
     ['in1k', 'cog_l5']
     """
-    unknown = sorted(wanted.keys() - set(Score.__dataclass_fields__))
-    if unknown:
-        raise ValueError(
-            f"a score has no {unknown[0]}, expected some of {', '.join(Score.__dataclass_fields__)}"
-        )
+    fields = Score.__dataclass_fields__
+    if unknown := sorted(wanted.keys() - fields.keys()):
+        raise ValueError(f"a score has no {unknown[0]}, expected some of {', '.join(fields)}")
     allowed = {
         name: set(value) if isinstance(value, list | tuple | set | frozenset | range) else {value}
         for name, value in wanted.items()

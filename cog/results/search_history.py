@@ -6,10 +6,8 @@ errors; they are None or empty, and are shown as not recorded.
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -20,7 +18,7 @@ from cog.errors import CogError
 from cog.results.run_details import texts
 from cog.results.run_records import LOGS_FILE, RESULTS_FILE, Run
 from cog.runtime import run_archive, safe_load
-from cog.runtime.json_fields import number, text, whole
+from cog.runtime.json_fields import number, sha256, text, whole
 
 _FEATURES_METADATA = "features.json"
 
@@ -95,7 +93,6 @@ class FeatureDescription:
 
     dataset: str
     split: str
-    folder: Path
     n_images: int | None
     n_classes: int | None
     n_failed: int | None
@@ -114,7 +111,6 @@ class FeatureDescription:
     images_root: str | None
     device: str | None
     versions: Mapping[str, str]
-    seconds: float | None
     images_per_second: float | None
     finished: str | None
 
@@ -129,54 +125,30 @@ def features_of(runs: Iterable[Run]) -> dict[tuple[str, str, str], FeatureDescri
         Descriptions by model, data set and split; absent if there is no readable one (features of the original
         toolkit).
     """
-    features: dict[tuple[str, str, str], FeatureDescription] = {}
-    looked: set[tuple[str, str, str, str]] = set()
-    known: set[tuple[str, str, str, str | None, str | None]] = set()
+    folders: dict[tuple[str, str, str], dict[str, None]] = {}  # in the order in which they are tried
     for run in runs:
         beside = os.path.dirname(os.path.dirname(run.folder))
         files = run.details.train_features_file, run.details.test_features_file
-        # Nearly all runs of a model and data set have the same files.
-        if (run.model, run.dataset, beside, *files) in known:
-            continue
-        known.add((run.model, run.dataset, beside, *files))
         for split, recorded in zip(constants.SPLITS, files, strict=True):
-            key = (run.model, run.dataset, split)
-            places = [os.path.join(beside, f"features_{split}")]
-            if isinstance(recorded, str) and "\0" not in recorded:
-                places.append(os.path.dirname(recorded))
-            for place in places:
-                if key not in features and (*key, place) not in looked:
-                    looked.add((*key, place))
-                    made = _read_features(Path(place), run.dataset, split)
-                    if made is not None:
-                        features[key] = made
+            tried = folders.setdefault((run.model, run.dataset, split), {})
+            tried[os.path.join(beside, f"features_{split}")] = None
+            if recorded is not None and "\0" not in recorded:
+                tried[os.path.dirname(recorded)] = None
+    features = {}
+    for (model, dataset, split), tried in folders.items():
+        read = (_read_features(folder, dataset, split) for folder in tried)
+        if (made := next(filter(None, read), None)) is not None:
+            features[model, dataset, split] = made
     return features
 
 
-def _digest(value: Any) -> str | None:
-    return value if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) else None
-
-
-# Functions that check entries of features.json, by the type of the field.
-_ENTRIES: dict[str, Callable[[Any], Any]] = {"int | None": whole, "float | None": number, "str | None": text}
-
-
-def _read_features(folder: Path, dataset: str, split: str) -> FeatureDescription | None:
-    data = _read_json(folder / _FEATURES_METADATA)
+def _read_features(folder: str, dataset: str, split: str) -> FeatureDescription | None:
+    data = _read_json(Path(folder, _FEATURES_METADATA))
     if data is None:
         return None
-    is_published = data.get("checkpoint_is_published")
-    others: dict[str, Any] = {
-        "dataset": dataset,
-        "split": split,
-        "folder": folder,
-        "checkpoint_is_published": is_published if isinstance(is_published, bool) else None,
-        "preprocessing": _preprocessing(data.get("preprocessing")),
-        "class_list_sha256": _digest(data.get("class_list_sha256")),  # written to exported files
-        "versions": texts(data.get("versions")),
-    }
-    entries = ((f.name, str(f.type)) for f in fields(FeatureDescription) if f.name not in others)
-    return FeatureDescription(**others, **{name: _ENTRIES[kind](data.get(name)) for name, kind in entries})
+    _, _, *entries = fields(FeatureDescription)
+    checked = {f.name: (_OF_ENTRY.get(f.name) or _OF_TYPE[str(f.type)])(data.get(f.name)) for f in entries}
+    return FeatureDescription(dataset, split, **checked)
 
 
 def _preprocessing(data: Any) -> str | None:
@@ -204,11 +176,21 @@ def plain(value: Any) -> str | None:
     return None if finite is None else f"{finite:g}" if abs(finite) < 1e6 else f"{finite:.0f}"
 
 
+# Functions that check entries of features.json: by the type of the field, and of single fields.
+_OF_TYPE: dict[str, Callable[[Any], Any]] = {"int | None": whole, "float | None": number, "str | None": text}
+_OF_ENTRY: dict[str, Callable[[Any], Any]] = {
+    "checkpoint_is_published": lambda value: value if isinstance(value, bool) else None,
+    "preprocessing": _preprocessing,
+    "class_list_sha256": sha256,  # written to exported files
+    "versions": texts,
+}
+
+
 def _read_json(path: Path) -> dict[str, Any] | None:
     """Return the object in a JSON file; None when the file cannot be read, is too large, or has other content."""
     try:
-        data = json.loads(bytes(safe_load.contents(path, "record of a run", _MAX_BYTES)))
-    except (CogError, ValueError, RecursionError):
+        data = safe_load.read_json(path, "record of a run", largest=_MAX_BYTES)
+    except CogError:
         return None
     return data if isinstance(data, dict) else None
 
@@ -252,18 +234,19 @@ def _search(run: Run, record: dict[str, Any] | None, logs: Any) -> SearchRecord:
         missing.append(_NO_STUDY)
     elif not trials:
         missing.append("no trials: the run was made without a search, or has no record of it")
-    curves = {key: _floats(logs.get(key)) for key in CURVES} if isinstance(logs, dict) else {}
-    absent = [key for key in CURVES if not curves.get(key)]
+    logs = logs if isinstance(logs, dict) else {}
+    curves = {key: values for key in CURVES if (values := _floats(logs.get(key)))}
+    absent = [key for key in CURVES if key not in curves]
     if absent:
         missing.append(f"no curve of {', '.join(absent)}")
     return SearchRecord(
         seed=run.seed,
         trials=tuple(trials),
-        lr=math.nan if run.lr is None else run.lr,
-        wd=math.nan if run.wd is None else run.wd,
+        lr=_float(run.lr),
+        wd=_float(run.wd),
         lr_interval=_interval(run.details.settings.get("lr_interval")),
         wd_interval=_interval(run.details.settings.get("wd_interval")),
-        curves={key: values for key, values in curves.items() if values},
+        curves=curves,
         missing=tuple(missing),
     )
 

@@ -11,26 +11,25 @@ rest includes the variation of images, the variance of the mean has two parts::
     seeds    = V_seeds / S
 
 ``V_concepts`` is the sample variance over concepts of the means over seeds, ``V_seeds`` the sample variance over seeds
-of the means over concepts, and ``V_rest`` the mean square of the rest. The rest contributes to both variances and is
-counted once, with the seeds. (If it were counted with the concepts, the part of the seeds would be a difference of two
-estimates, which is often negative by chance with few seeds; the interval would then ignore the seeds.) Images need no
-part of their own: accuracies of concepts with few images vary more.
+of the means over concepts, and ``V_rest`` the mean square of the rest, which contributes to both variances and is
+counted with the seeds. (Counted with the concepts, it would make the part of the seeds a difference of two estimates,
+often negative by chance with few seeds, and the interval would ignore the seeds.) Images need no part of their own:
+accuracies of concepts with few images vary more.
 
-*Interval.* Each part is estimated with its own degrees of freedom, and five seeds are few. With the quantiles t of
-Student's t distribution, the half width is (Banerjee, Sankhya 22, 1960, for unequal variances)::
+*Interval.* Each part has its own degrees of freedom. With the quantiles t of Student's t distribution, the half width
+is (Banerjee, Sankhya 22, 1960, for unequal variances)::
 
     half ** 2 = t(C - 1) ** 2 * concepts + t(S - 1) ** 2 * seeds
 
 With one seed there is no second part, ``concepts`` is ``V_concepts / C``, and the interval is for this seed only. In
 simulated studies of this model (20 to 1000 concepts; differences as between few-shot classifiers, classifiers on all
 images, and two trainings of one model; 100,000 studies each), 95 % intervals cover the true value in 95 to 97 % of
-studies with the protocol's five seeds (98 % for two trainings of one model on 20 concepts), in 95 to 98 % with three
-seeds, and in 95 to 99 % with two seeds, which hardly suffice to estimate the part of the seeds. At most 5 % of studies
-that compare 6, 24 or 60 pairs of equal models find any difference. Narrower closed formulas find one more often: in up
-to 18 % (Cochran's mean of the quantiles, Biometrics 20, 1964) and 78 % (Satterthwaite's degrees of freedom) of studies
-with two seeds and 24 pairs. Intervals of accuracies between 10 and 80 % cover 93 to 98 %, up to 99 % with two seeds. If
-the accuracies of 20 to 100 concepts cluster at an end of the scale (mean 98 % or 2 %, some concepts far from it), the
-coverage goes down to 84 %.
+studies with five seeds (98 % for two trainings of one model on 20 concepts), in 95 to 98 % with three seeds, and in 95
+to 99 % with two, which hardly suffice to estimate the part of the seeds. At most 5 % of studies that compare 6, 24 or
+60 pairs of equal models find any difference. Narrower closed formulas find one more often: in up to 18 % (Cochran's
+mean of the quantiles, Biometrics 20, 1964) and 78 % (Satterthwaite's degrees of freedom) of studies with two seeds and
+24 pairs. Intervals of accuracies between 10 and 80 % cover 93 to 98 %, up to 99 % with two seeds; down to 84 % if the
+accuracies of 20 to 100 concepts cluster at an end of the scale (mean 98 % or 2 %, some concepts far from it).
 
 *Few images.* If two models differ on hardly any image, or all answers are right, the variances above are (nearly) 0,
 which does not mean certainty. For a difference, two images are added, one in favor of each model (Bonett and Price,
@@ -39,10 +38,10 @@ form: all q with ``(p - q) ** 2 <= k q (1 - q)`` and ``k = half ** 2 / (p (1 - p
 clusters: Dean and Pagano, Journal of Survey Statistics and Methodology 3, 2015); k is at least its value for
 independent images, ``t(C - 1) ** 2 / images``.
 
-*Over images.* The intervals above account for other concepts. For the same concepts, with other images of these and
-other seeds (``over="images"``), the images of each concept are a separate sample (stratified: Cochran, Sampling
-Techniques, 1977, section 5.3). Let w[k] be the weight of concept k in the mean, V[k] the variance over its n[k] images
-of their means over seeds, and R[k] the mean square of the rest of each image with each seed::
+*Over images.* For the same concepts, with other images of these and other seeds (``over="images"``), the images of each
+concept are a separate sample (stratified: Cochran, Sampling Techniques, 1977, section 5.3). Let w[k] be the weight of
+concept k in the mean, V[k] the variance over its n[k] images of their means over seeds, and R[k] the mean square of the
+rest of each image with each seed::
 
     images = max(0, sum of w[k] ** 2 * (V[k] - R[k] / S) / n[k])
     seeds  = V_seeds / S
@@ -52,11 +51,11 @@ with N images in total. Two images are added for differences, and the intervals 
 above; k is at least its value for independent answers within concepts. In simulations, these intervals cover 94 to
 98 %, up to 99 % with two seeds. They need the answers image by image (:mod:`cog.results.saved_predictions`).
 
-The computation is deterministic: the same counts give the same interval. No interval covers another pretraining of the
-same method."""
+No interval covers another pretraining of the same method."""
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from collections.abc import Sequence
@@ -111,12 +110,6 @@ def accuracy(runs: Sequence[ConceptCounts], *, over: str = CONCEPTS) -> Estimate
     Returns:
         Estimate in percent; None when the runs are on different images, or on a single concept; over images also when
         their answers image by image are not known, or a concept has a single image.
-
-    >>> from array import array
-    >>> one_seed = ConceptCounts(array("B", [50, 40, 30, 45]), 50)
-    >>> estimate = accuracy([one_seed])
-    >>> estimate.mean, round(estimate.low, 1), round(estimate.high, 1)
-    (82.5, 46.8, 96.2)
     """
     if not same_images(runs):
         return None
@@ -128,20 +121,16 @@ def accuracy(runs: Sequence[ConceptCounts], *, over: str = CONCEPTS) -> Estimate
         strata = None if answers is None else _strata(answers, _labels(images), images / total)
         if strata is None:
             return None
-        return _share(share, strata.parts, strata.shape, total, least=strata.least)
+        return _share(share, strata.parts, strata.shape, total, strata.least)
     return _share(share, _parts(_scaled(correct, images)), correct.shape, total)
 
 
 def mean_accuracy(accuracies: np.ndarray, n_images: int) -> Estimate | None:
-    """Return the mean of the accuracies of concepts, each with the same weight, with its interval.
+    """Return the mean of accuracies of concepts with the same weight each, in percent; None for a single concept.
 
     Args:
         accuracies: accuracies by seed and concept, in percent, float64 ``(S, C)``.
         n_images: number of test images of all concepts.
-
-    Returns:
-        Estimate in percent, equal to that of :func:`accuracy` if all concepts have the same number of images; None for
-        a single concept.
     """
     if accuracies.shape[1] < 2:
         return None
@@ -150,12 +139,7 @@ def mean_accuracy(accuracies: np.ndarray, n_images: int) -> Estimate | None:
 
 
 def _share(
-    share: float,
-    parts: tuple[float, float],
-    shape: tuple[int, int],
-    total: float,
-    *,
-    least: float | None = None,
+    share: float, parts: tuple[float, float], shape: tuple[int, int], total: float, least: float | None = None
 ) -> Estimate:
     """Return a share of ``total`` images with its interval in Wilson's form, in percent.
 
@@ -177,10 +161,7 @@ def _share(
 
 
 def difference(
-    runs: Sequence[ConceptCounts],
-    baseline: Sequence[ConceptCounts],
-    *,
-    over: str = CONCEPTS,
+    runs: Sequence[ConceptCounts], baseline: Sequence[ConceptCounts], *, over: str = CONCEPTS
 ) -> Estimate | None:
     """Return the mean difference of two models on the same images, paired over concepts or images, and seeds.
 
@@ -214,15 +195,11 @@ def difference(
 
 
 def mean_difference(differences: np.ndarray, n_images: int) -> Estimate | None:
-    """Return the mean difference of two models over concepts, each with the same weight, with its interval.
+    """Return the mean difference of two models over concepts with the same weight each; None for a single concept.
 
     Args:
         differences: differences of accuracies by seed and concept, in points, float64 ``(S, C)``.
         n_images: number of test images of all concepts.
-
-    Returns:
-        Estimate in points, equal to that of :func:`difference` if all concepts have the same number of images; None for
-        a single concept.
     """
     if differences.shape[1] < 2:
         return None
@@ -231,10 +208,7 @@ def mean_difference(differences: np.ndarray, n_images: int) -> Estimate | None:
 
 
 def mean_difference_over_images(
-    differences: np.ndarray,
-    labels: np.ndarray,
-    *,
-    weights: np.ndarray | None = None,
+    differences: np.ndarray, labels: np.ndarray, *, weights: np.ndarray | None = None
 ) -> Estimate | None:
     """Return the mean difference of two models with its interval over images of the same concepts, and seeds.
 
@@ -254,19 +228,12 @@ def mean_difference_over_images(
 
 
 class _Strata(NamedTuple):
-    """A mean over images within concepts, with the basis of its interval.
-
-    Attributes:
-        mean: the mean.
-        parts: parts of its variance: images, seeds.
-        shape: S, and 1 plus the degrees of freedom of the images.
-        least: its variance if all answers were independent within concepts.
-    """
+    """A mean over images within concepts, with the basis of its interval."""
 
     mean: float
-    parts: tuple[float, float]
-    shape: tuple[int, int]
-    least: float
+    parts: tuple[float, float]  # of its variance: images, seeds
+    shape: tuple[int, int]  # S, and 1 plus the degrees of freedom of the images
+    least: float  # its variance if all answers were independent within concepts
 
 
 def _strata(x: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> _Strata | None:
@@ -305,17 +272,9 @@ def _strata(x: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> _S
 def relative_difference(runs: Sequence[ConceptCounts], baseline: Sequence[ConceptCounts]) -> Estimate | None:
     """Return the difference of two models on the same images in percent of the baseline's accuracy.
 
-    It is paired over concepts and seeds as in :func:`difference`. The ratio is linearized: the residual of a concept
-    and seed is the number of its right answers minus the overall ratio times that of the baseline (Cochran, Sampling
-    Techniques, 1977, section 6.3).
-
-    Args:
-        runs: counts of one run of the model for each seed.
-        baseline: counts of the other model, with the same seeds in the same order.
-
-    Returns:
-        Estimate in percent; None when the runs are on different images, on a single concept, or the baseline has no
-        right answers.
+    It is paired as in :func:`difference`, and None also when the baseline has no right answers. The ratio is
+    linearized: the residual of a concept and seed is the number of its right answers minus the overall ratio times that
+    of the baseline (Cochran, Sampling Techniques, 1977, section 6.3).
     """
     if len(runs) != len(baseline) or not same_images([*runs, *baseline]):
         return None
@@ -330,7 +289,7 @@ def relative_difference(runs: Sequence[ConceptCounts], baseline: Sequence[Concep
 
 
 def change(accuracy: Estimate, base: Estimate) -> Estimate | None:
-    """Return the change from a base accuracy to an accuracy on other concepts, in percent of the base.
+    """Return the change from a base accuracy to an accuracy on other concepts, in percent; None if the base may be 0.
 
     The concepts of both accuracies are independent samples, so that their two intervals determine the interval of the
     change (Donner and Zou, Statistical Methods in Medical Research 21, 2012, equation of a ratio; in a form that avoids
@@ -339,13 +298,6 @@ def change(accuracy: Estimate, base: Estimate) -> Estimate | None:
     Args:
         accuracy: accuracy on the new concepts, such as a level.
         base: accuracy on the old concepts, such as IN-1K.
-
-    Returns:
-        Estimate in percent; None when the base may be 0.
-
-    >>> estimate = change(Estimate(40.0, 36.0, 44.0), Estimate(80.0, 78.0, 82.0))
-    >>> estimate.mean, round(estimate.low, 1), round(estimate.high, 1)
-    (-50.0, -55.1, -44.8)
     """
     if base.low <= 0:
         return None
@@ -386,11 +338,9 @@ def same_images(runs: Sequence[ConceptCounts]) -> bool:
 
 def _images(run: ConceptCounts) -> np.ndarray:
     """Return the number of images of each concept, int64 or float64 ``(C,)``."""
-    return (
-        np.full(len(run.correct), run.images)
-        if isinstance(run.images, int)
-        else np.asarray(run.images, float)
-    )
+    if isinstance(run.images, int):
+        return np.full(len(run.correct), run.images)
+    return np.asarray(run.images, float)
 
 
 def _labels(images: np.ndarray) -> np.ndarray:
@@ -442,12 +392,7 @@ def _parts(x: np.ndarray) -> tuple[float, float]:
 
 
 def _around(
-    mean: float,
-    parts: tuple[float, float],
-    shape: tuple[int, int],
-    few_images: float,
-    *,
-    most: float = 100.0,
+    mean: float, parts: tuple[float, float], shape: tuple[int, int], few_images: float, *, most: float = 100.0
 ) -> Estimate:
     """Return a mean over ``shape`` with its interval, which is clipped to ``-most`` and ``most``.
 
@@ -510,15 +455,11 @@ def p_of_sum(
 ) -> float | None:
     """Return the two-sided p-value of the value 0 for a weighted sum of accuracies or differences.
 
-    The terms are on independent concepts.
+    The terms are on independent concepts. None when the runs of a term are on different images.
 
     Args:
         value: the sum in points, or its distance from a hypothetical value other than 0.
         terms: weight, runs of a model, and runs of a baseline with the same seeds (none: the accuracy itself).
-
-    Returns:
-        p-value, equal to that of :func:`difference` for a single difference; None when the runs of a term are on
-        different images.
     """
     parts: list[float] = []
     degrees: list[int] = []
@@ -539,21 +480,13 @@ def p_of_sum(
 
 @dataclass(frozen=True)
 class Spread:
-    """Variance components of the differences between models, in points squared.
+    """Variance components of the differences between models, in points squared."""
 
-    Attributes:
-        concepts: component of concepts, which is common to all seeds.
-        seeds: component of seeds, which is common to all concepts.
-        rest: component of the combinations of concepts and seeds.
-        n_concepts: number of concepts.
-        n_images: number of test images of all concepts.
-    """
-
-    concepts: float
-    seeds: float
-    rest: float
+    concepts: float  # common to all seeds
+    seeds: float  # common to all concepts
+    rest: float  # of the combinations of concepts and seeds
     n_concepts: int
-    n_images: int
+    n_images: int  # of all concepts
 
 
 def spread(pairs: Sequence[tuple[Sequence[ConceptCounts], Sequence[ConceptCounts]]]) -> Spread:
@@ -591,13 +524,6 @@ def seeds_needed(spread: Spread, points: float) -> int | None:
 
     None when 1000 seeds do not suffice, because there are too few concepts. See :func:`smallest_difference`.
     """
-    low, high = 2, _MOST_SEEDS
-    if smallest_difference(spread, high) > points:
-        return None
-    while low < high:
-        middle = (low + high) // 2
-        if smallest_difference(spread, middle) <= points:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    numbers = range(2, _MOST_SEEDS + 1)  # the more seeds, the smaller the difference
+    first = bisect.bisect_left(numbers, True, key=lambda n: smallest_difference(spread, n) <= points)
+    return numbers[first] if first < len(numbers) else None

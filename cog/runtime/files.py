@@ -216,7 +216,8 @@ def require_file(path: str | os.PathLike[str], flag: str) -> Path:
     if os.path.isdir(path):
         raise CogError(f"{flag} {path} is a folder, expected a file")
     if not os.path.isfile(path):
-        raise CogError(f"{flag} {path} does not exist; check the path")
+        reason = "is not a regular file" if os.path.exists(path) else "does not exist; check the path"
+        raise CogError(f"{flag} {path} {reason}")
     if not os.access(path, os.R_OK):
         raise CogError(f"{flag} {path} cannot be read; check its permissions")
     return path

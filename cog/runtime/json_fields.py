@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 
 def text(value: Any) -> str | None:
     """Return ``value`` if it is a text that is not empty, else None."""
     return value if isinstance(value, str) and value else None
+
+
+def sha256(value: Any) -> str | None:
+    """Return ``value`` if it is a SHA-256 digest in lower-case hexadecimal digits, else None."""
+    return value if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) else None
 
 
 def whole(value: Any) -> int | None:

@@ -104,13 +104,13 @@ def contents(path: str | os.PathLike[str], kind: str, largest: int | None = None
         raise CogError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def read_json(path: str | os.PathLike[str], kind: str) -> Any:
+def read_json(path: str | os.PathLike[str], kind: str, *, largest: int = LARGEST_PICKLE) -> Any:
     """Return the contents of a JSON file, which may be in an archive of runs.
 
     Raises:
         CogError: when the file is missing, too large, unreadable or not JSON.
     """
-    content = contents(path, kind, LARGEST_PICKLE)
+    content = contents(path, kind, largest)
     try:
         return json.loads(bytes(content).decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError) as error:

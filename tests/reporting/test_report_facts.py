@@ -223,6 +223,6 @@ def test_records_that_are_none(tmp_path, content):
     search = search_history.outline(run)
     assert (search.trials, search.curves) == ((), {})
     for made in search_history.features_of([run]).values():
-        assert (made.n_images, made.checkpoint_sha256, made.seconds, made.preprocessing) == (None,) * 4
+        assert (made.n_images, made.checkpoint_sha256, made.preprocessing) == (None,) * 3
         assert made.versions == {}
     report_facts([run])

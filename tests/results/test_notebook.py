@@ -18,7 +18,6 @@ from cog.errors import CogError
 from cog.models import sources
 from cog.reporting import notebook
 from cog.results import (
-    analysis_records,
     comparison,
     metric_info,
     official,
@@ -51,7 +50,6 @@ def root(tmp_path):
         scores,
         relative,
         published,
-        analysis_records,
         comparison,
         official,
         query,

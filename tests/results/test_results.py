@@ -121,13 +121,13 @@ GOOD = pickle.dumps(make_logs())
         ({"test/top5": [1.0]}, "no list test/top1"),
         ({"test/top1": [1.0]}, "no list test/top5"),
         ({"test/top1": 70.0, "test/top5": 90.0}, "no list test/top1"),
-        ({"test/top1": [], "test/top5": []}, "empty list test/top1"),
+        ({"test/top1": [], "test/top5": []}, "no list test/top1"),
         ({"test/top1": [50.0, 60.0], "test/top5": [70.0]}, "2 epochs of test/top1 but 1"),
         ({"test/top1": [float("nan")], "test/top5": [70.0]}, "test/top1 = nan"),
         ({"test/top1": [50.0], "test/top5": [101.0]}, "test/top5 = 101.0"),
-        ({"test/top1": ["50"], "test/top5": [70.0]}, "str in test/top1"),
-        ({"test/top1": [True], "test/top5": [70.0]}, "bool in test/top1"),
-        ({"test/top1": [np.zeros(2)], "test/top5": [70.0]}, "list in test/top1"),
+        ({"test/top1": ["50"], "test/top5": [70.0]}, "test/top1 = str, expected"),
+        ({"test/top1": [True], "test/top5": [70.0]}, "test/top1 = bool, expected"),
+        ({"test/top1": [np.zeros(2)], "test/top5": [70.0]}, "test/top1 = list, expected"),
     ],
 )
 def test_unusable_logs_are_problems(tmp_path, logs, reason):

@@ -42,30 +42,21 @@ CATEGORY_LABELS = {
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """One of the 31 models of the paper.
+    """One of the 31 models of the paper."""
 
-    Attributes:
-        name: name of the model, as everywhere in the toolkit.
-        label: name in the paper without the letter of its group: ``DeiT-S-distilled``.
-        table_label: name in Tables 5-10: ``a-DeiT-S distilled``.
-        category: key of ``CATEGORY_LABELS`` (the spelling of :data:`cog.models.spec.CATEGORIES`).
-        color: matplotlib color of its group in the figures of the paper; black for the reference, whose color is not
-            stated there.
-        marker: matplotlib marker.
-        in_fig4: whether Fig. 4 shows the model.
-        params_m: millions of parameters; None if the paper does not state them (every ResNet-50 but the reference).
-        order: position in the tables of the paper, from 0.
-    """
-
-    name: str
-    label: str
-    table_label: str
-    category: str
-    color: str
-    marker: str
+    name: str  # as everywhere in the toolkit
+    label: str  # name in the paper without the letter of its group: DeiT-S-distilled
+    table_label: str  # name in Tables 5-10: a-DeiT-S distilled
+    category: str  # key of CATEGORY_LABELS (the spelling of cog.models.spec.CATEGORIES)
+    color: (
+        str  # of its group in the figures, for matplotlib; black for the reference, whose color is not stated
+    )
+    marker: str  # for matplotlib
     in_fig4: bool
-    params_m: float | None
-    order: int
+    params_m: (
+        float | None
+    )  # millions; None if the paper does not state them (every ResNet-50 but the reference)
+    order: int  # position in the tables of the paper, from 0
 
 
 def _rows(file: str) -> list[dict[str, str]]:
@@ -133,25 +124,18 @@ def accuracies(version: str = "v2") -> list[SeedAverage]:
 @functools.cache
 def _averages(version: str) -> tuple[SeedAverage, ...]:
     source = SOURCES[version]
-    top1 = [
-        SeedAverage(
-            row["model"],
-            row["dataset"],
-            LOGREG,
-            "top1",
-            0 if row["n_shot"] == "all" else int(row["n_shot"]),
-            float(row["mean" if version == "v2" else "top1"]),
-            float(row["std"]) if version == "v2" else None,
-            source=source,
-        )
-        for row in _rows(f"{version}_top1.csv")
-    ]
-    others = [
-        SeedAverage(row["model"], row["dataset"], *key, 0, float(row["value"]), source=source)
-        for row in (_rows("v1_other.csv") if version == "v1" else ())
-        if (key := _key(row["table"], row["quantity"])) is not None
-    ]
-    return (*top1, *others)
+    made = []
+    for row in _rows(f"{version}_top1.csv"):
+        place = row["model"], row["dataset"], LOGREG, "top1"
+        n_shot = 0 if row["n_shot"] == "all" else int(row["n_shot"])
+        # The first version does not state deviations.
+        mean, std = (row["mean"], float(row["std"])) if version == "v2" else (row["top1"], None)
+        made.append(SeedAverage(*place, n_shot, float(mean), std, source=source))
+    for row in _rows("v1_other.csv") if version == "v1" else ():
+        if key := _key(row["table"], row["quantity"]):
+            place = row["model"], row["dataset"], *key
+            made.append(SeedAverage(*place, 0, float(row["value"]), source=source))
+    return tuple(made)
 
 
 def _key(table: str, quantity: str) -> tuple[str, str] | None:
