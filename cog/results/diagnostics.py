@@ -47,21 +47,15 @@ _LONGEST_SETTING = 40
 
 @dataclass(frozen=True, kw_only=True)
 class ModelResults:
-    """The results of one model.
+    """The results of one model."""
 
-    Attributes:
-        name: name of the model, as everywhere in the toolkit.
-        cells: its top-1 accuracies.
-        runs: its runs of the protocol's classifier; empty for imported and published results.
-        counts: verdicts on its data by data set; empty for published results.
-        features: descriptions of its features by data set and split.
-    """
-
-    name: str
-    cells: Sequence[SeedAverage]
-    runs: Sequence[Run] = ()
-    counts: Mapping[str, Verdict] = field(default_factory=dict)
-    features: Mapping[tuple[str, str], FeatureDescription] = field(default_factory=dict)
+    name: str  # as everywhere in the toolkit
+    cells: Sequence[SeedAverage]  # top-1 accuracies
+    runs: Sequence[Run] = ()  # of the protocol's classifier; empty for imported and published results
+    counts: Mapping[str, Verdict] = field(default_factory=dict)  # on its data, by data set
+    features: Mapping[tuple[str, str], FeatureDescription] = field(
+        default_factory=dict
+    )  # by data set and split
 
 
 def collect(results: QueryResult, models: Iterable[ModelResults], *, root: str) -> list[Notice]:

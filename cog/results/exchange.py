@@ -106,8 +106,8 @@ def dump(averages: Iterable[SeedAverage], *, label: str | None = None) -> str:
     """Return the content of a results file.
 
     Args:
-        averages: averages of any sources; the source of runs found on disk becomes the label of the file on reading.
-        label: origin of the runs; None: the name of the file as it is read.
+        averages: averages of any sources.
+        label: source of the runs found on disk when the file is read; None: the name of the file at that time.
 
     Raises:
         CogError: when :func:`load` would refuse an average because of a name or a value.
@@ -162,8 +162,7 @@ def load(path: str | os.PathLike[str], *, flag: str = "--import") -> list[SeedAv
         flag: flag with which the user gave the file, for error messages.
 
     Returns:
-        Averages in the order of the file; ``source`` is that of the entry, else the label of the file, else the
-        name of the file without its ending.
+        Averages in the order of the file; ``source`` is that of the entry, else the label or the name of the file.
 
     Raises:
         CogError: when the file cannot be read, has another form, or contains impossible results.
@@ -332,7 +331,7 @@ def _read_entry(entry: Any, *, label: str) -> SeedAverage:
         raise _Invalid("missing_seeds names a seed that is there")
     for key in ("epochs", "by_seed"):
         fine = len(getattr(average, key)) in (0, n_seeds)
-        _require(fine, key, entry.get(key), f"a number for each of {n_seeds} seeds, or none")
+        _require(fine, key, entry.get(key), "a number for each seed, or none")
     _require(0 not in average.epochs, "epochs", entry.get("epochs"), "positive numbers")
     _check_values(average)
     return average if concepts is None else _with_concepts(average, concepts)

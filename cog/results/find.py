@@ -69,13 +69,7 @@ class Everything:
 def find_runs(
     models_root_dir: str | os.PathLike[str], *, eval_name: str = LOGREG, **wanted: Iterable | None
 ) -> tuple[list[Run], list[Problem]]:
-    """Return the runs of one evaluation, and the problems; see :func:`find_all`.
-
-    Args:
-        models_root_dir: folder of the layout in ``cog/paths.py``.
-        eval_name: ``EVAL.NAME`` of the runs.
-        **wanted: filters of :func:`find_all`: ``models``, ``datasets``, ``n_shots``, ``seeds``.
-    """
+    """Return the runs of one evaluation, and the problems; ``wanted`` are filters of :func:`find_all`."""
     everything = find_all(models_root_dir, evaluation=eval_name, analyses=False, **wanted)
     return everything.runs.get(eval_name, []), everything.problems
 
@@ -167,11 +161,7 @@ class _Search:
 
 
 def top1_of_model(
-    models_root_dir: str | os.PathLike[str],
-    model: str,
-    cfg: CfgNode,
-    *,
-    seeds: Iterable[int] | None = None,
+    models_root_dir: str | os.PathLike[str], model: str, cfg: CfgNode, *, seeds: Iterable[int] | None = None
 ) -> list[SeedAverage]:
     """Return the mean top-1 accuracies of a model on all data sets for the evaluation and shots of a configuration."""
     name = config.evaluation_name(cfg)
@@ -293,12 +283,7 @@ def _misnamed(root: Path) -> list[Problem]:
 
 
 def _holds_runs(folder: Path, *, above: int) -> bool:
-    """Return whether a quick look finds a finished run below a folder.
-
-    Args:
-        folder: folder to search.
-        above: number of levels of folders between it and the folders of evaluations.
-    """
+    """Return whether a quick look finds a finished run, ``above`` levels of folders below ``folder``."""
     level = [folder]
     for is_wanted in (
         *[lambda name: True] * above,
@@ -338,12 +323,10 @@ def _runs_in(
     """Return the run folders of an evaluation; runs in the archive are read already, since its index is in memory."""
     by_name = {}
     prefix = str(folder / "-").removesuffix("-")  # text: a path takes three times the memory
-    if archive is not None:
-        packed = Path(os.path.abspath(folder)).name
-        for name in archive.seeds(packed):
-            seed = paths.parse_seed_folder(name)
-            if seed is None or (wanted is not None and seed not in wanted):
-                continue
+    packed = Path(os.path.abspath(folder)).name
+    for name in archive.seeds(packed) if archive is not None else ():
+        seed = paths.parse_seed_folder(name)
+        if archive is not None and seed is not None and (wanted is None or seed in wanted):
             here, path = place._replace(seed=seed), f"{prefix}{name}"
             run: Run | Problem
             try:
@@ -352,8 +335,9 @@ def _runs_in(
                 run = Problem(folder / name, str(error))
             by_name[name] = _Folder(here, path, run)
     for seed, name in _seed_folders(folder, wanted, problems, missing_ok=archive is not None):
-        names = [entry.name for entry in _scan(folder / name, [])] if name in by_name else []
-        if name not in by_name or run_archive.holds_result(names):
+        if name not in by_name or run_archive.holds_result(
+            [entry.name for entry in _scan(folder / name, [])]
+        ):
             by_name[name] = _Folder(place._replace(seed=seed), f"{prefix}{name}")
     return list(by_name.values())
 
@@ -409,19 +393,17 @@ def _read_all(folders: Sequence[_Folder], problems: list[Problem]) -> Everything
 def _read(folder: _Folder) -> tuple[Run | AnalysisRecord | None, list[Problem]]:
     """Return the result in a folder, if any, and the problems with it; no content of the folder raises an error."""
     problems: list[Problem] = []
-    state = ""
     if folder.run is not None:
         return (folder.run, []) if isinstance(folder.run, Run) else (None, [folder.run])
     try:
         if folder.place.seed is None:
             return _read_analysis(folder), problems
         return run_records.read_run(folder.path, folder.place, problems), problems
-    except UnfinishedError as error:
-        reason, state = str(error), error.state
     except CogError as error:
         # Messages of the loader contain the path of the folder, which is already in the problem.
         reason = str(error).replace(f"{folder.path}{os.sep}", "")
-    return None, [*problems, Problem(Path(folder.path), reason, state)]
+        state = error.state if isinstance(error, UnfinishedError) else ""
+        return None, [*problems, Problem(Path(folder.path), reason, state)]
 
 
 def _read_analysis(folder: _Folder) -> AnalysisRecord:

@@ -121,11 +121,9 @@ def read_model_facts(
     """Return the facts about models.
 
     Args:
-        features: descriptions of the features of runs by model, data set and split; an unknown word for pretraining
-            counts as absent.
+        features: descriptions of the features of runs by model, data set and split.
         stated: averages in imported files, with the stated pretraining of their models.
-        path: file with the user's models, which has the highest priority; None: no file. An unusable entry is left out
-            with a warning.
+        path: file with the user's models; an unusable entry is left out with a warning.
 
     Raises:
         CogError: when the file is unusable.

@@ -41,27 +41,16 @@ _MANY = 12
 
 @dataclass(frozen=True)
 class Notice:
-    """One notice, or the declaration of a kind of notice, with placeholders such as ``{n}`` in its texts.
+    """One notice, or the declaration of a kind of notice, with placeholders such as ``{n}`` in its texts."""
 
-    Attributes:
-        severity: one of ``SEVERITIES``.
-        kind: name of the kind, the same for all models.
-        title: finding in a few words.
-        text: finding and its meaning in a sentence or two.
-        action: advice.
-        model: name of the model with these results; "" for all models.
-        commands: shell commands that follow the advice.
-        items: places of the finding, one line each.
-    """
-
-    severity: str
-    kind: str
-    title: str
-    text: str
-    action: str
-    model: str = ""
-    commands: tuple[str, ...] = ()
-    items: tuple[str, ...] = ()
+    severity: str  # one of SEVERITIES
+    kind: str  # name of the kind, the same for all models
+    title: str  # finding in a few words
+    text: str  # finding and its meaning in a sentence or two
+    action: str  # advice
+    model: str = ""  # name of the model with these results; "" for all models
+    commands: tuple[str, ...] = ()  # shell commands that follow the advice
+    items: tuple[str, ...] = ()  # places of the finding, one line each
 
 
 _NOTHING = "Nothing needs to be done."

@@ -58,17 +58,11 @@ class Match(Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on one model, source and data set.
-
-    Attributes:
-        match: result of the comparison.
-        differences: one line per count that differs from the official one.
-        class_lists: digests of the lists of classes; empty when not recorded.
-    """
+    """The verdict on one model, source and data set."""
 
     match: Match
-    differences: tuple[str, ...] = ()
-    class_lists: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()  # one line per count that differs from the official one
+    class_lists: tuple[str, ...] = ()  # digests of the lists of classes; empty when not recorded
 
     def on_same_classes(self, other: Verdict) -> bool:
         """Return whether two results of a data set may be on the same classes: False if their lists differ."""
@@ -142,12 +136,9 @@ def with_features(
 
 @dataclass(frozen=True)
 class Comparable:
-    """Comparability of a set of results.
+    """Comparability of a set of results."""
 
-    Attributes:
-        verdicts: verdicts by model, source and data set; published numbers are on the official data.
-    """
-
+    #: By model, source and data set; published numbers are on the official data.
     verdicts: Mapping[_Key, Verdict]
 
     @functools.cached_property

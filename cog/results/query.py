@@ -48,6 +48,9 @@ from cog.results.scores import (
 #: Categories of models: those of the zoo, and ``custom`` for other models.
 CATEGORIES = (*spec.CATEGORIES, "custom")
 
+# Maximal number of names that a message lists.
+_LISTED = 9
+
 # Settings (``Settings`` of cog.logreg.settings) that must be equal for all seeds of an average.
 _SAME_FOR_ALL_SEEDS = (
     *(name for name in PROTOCOL if name != "n_epochs"),  # epochs are checked for averages of any source
@@ -363,22 +366,19 @@ def check_baseline(model: str, cells: Sequence[SeedAverage], *, flag: str, root:
 
 def _nothing_left(selection: ResultQuery, cells: Sequence[SeedAverage]) -> str:
     """Return a message that names the filter which excludes all results."""
-    models = {cell.model for cell in cells}
-    for model in selection.models or ():
-        if not any(matches(known, model) for known in models):
-            hint = did_you_mean(model, sorted(models))
-            flag = "--compare" if selection.compared else "--model"
-            return f"{flag} {model} is none of the {len(models)} models with results{hint}"
+    models = sorted({cell.model for cell in cells}, key=natural_key)
     datasets = sorted({cell.dataset for cell in cells}, key=dataset_key)
-    n_shots = sorted({cell.n_shot for cell in cells})
-    wanted: tuple[tuple[str, Sequence[Any] | None, Sequence[Any]], ...] = (
-        ("--dataset", selection.datasets, datasets),
-        ("--n_shot", selection.n_shots, n_shots),
+    n_shots = [str(n_shot) for n_shot in sorted({cell.n_shot for cell in cells})]
+    filters: tuple[tuple[str, Iterable[Any] | None, Sequence[str], str], ...] = (
+        ("--compare" if selection.compared else "--model", selection.models, models, "models"),
+        ("--dataset", selection.datasets, datasets, "data sets"),
+        ("--n_shot", selection.n_shots, n_shots, "numbers of images (0 = all)"),
     )
-    for flag, values, known in wanted:
-        for value in values or ():
-            if value not in known:
-                return f"{flag} {value}: there are results with {' '.join(map(str, known))} only"
+    for flag, wanted, known, noun in filters:
+        for value in map(str, wanted or ()):
+            if not any(matches(name, value) for name in known):
+                more = f": {', '.join(known)}" if len(known) <= _LISTED else did_you_mean(value, known)
+                return f"{flag} {value} is none of the {len(known)} {noun} with results{more}"
     return "no result has the model, category, data set and number of shots asked for together"
 
 

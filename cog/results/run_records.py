@@ -111,17 +111,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Problem:
-    """A folder that was not counted, with the reason.
-
-    Attributes:
-        path: path of the folder.
-        reason: reason in one line.
-        state: ``RUNNING``, ``INTERRUPTED`` or ``FAILED`` for an unfinished run; "" for other faults.
-    """
+    """A folder that was not counted, with the reason."""
 
     path: Path
-    reason: str
-    state: str = ""
+    reason: str  # in one line
+    state: str = ""  # RUNNING, INTERRUPTED or FAILED for an unfinished run
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
@@ -195,11 +189,7 @@ def average_variants(
 
 
 class UnfinishedError(CogError):
-    """Error for the output folder of an unfinished run or analysis.
-
-    Attributes:
-        state: ``RUNNING``, ``INTERRUPTED`` or ``FAILED`` of :mod:`cog.runtime.output_folder`.
-    """
+    """Error for an unfinished run or analysis; ``state`` is ``RUNNING``, ``INTERRUPTED`` or ``FAILED``."""
 
     def __init__(self, message: str, state: str) -> None:
         super().__init__(message)
@@ -312,7 +302,7 @@ def summarize(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_packed(archive: RunArchive, name: str, path: str, place: RunPlace) -> Run:
-    """Return a run from the index of its archive, without reading the files of the run.
+    """Return the run of a name in an archive from its index, without reading the files of the run.
 
     Args:
         archive: archive that contains the run.

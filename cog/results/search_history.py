@@ -49,27 +49,16 @@ class SearchTrial:
 
 @dataclass(frozen=True)
 class SearchRecord:
-    """Search and training of one run.
-
-    Attributes:
-        seed: seed of the run.
-        trials: trials in order; empty without a search or a record of it.
-        lr: learning rate of the final training; NaN if unknown.
-        wd: weight decay of the final training; NaN if unknown.
-        lr_interval: interval of learning rates in the search, or None.
-        wd_interval: interval of weight decays in the search, or None.
-        curves: values per epoch by the recorded keys of ``CURVES``; NaN for values that are not finite.
-        missing: descriptions of missing parts, in words.
-    """
+    """Search and training of one run."""
 
     seed: int
-    trials: tuple[SearchTrial, ...]
-    lr: float
+    trials: tuple[SearchTrial, ...]  # in order; empty without a search or a record of it
+    lr: float  # of the final training; NaN if unknown
     wd: float
-    lr_interval: tuple[float, float] | None
+    lr_interval: tuple[float, float] | None  # of the search
     wd_interval: tuple[float, float] | None
-    curves: dict[str, tuple[float, ...]]
-    missing: tuple[str, ...] = ()
+    curves: dict[str, tuple[float, ...]]  # values per epoch by the recorded ones of CURVES; NaN if not finite
+    missing: tuple[str, ...] = ()  # descriptions of missing parts, in words
 
     @property
     def chosen(self) -> SearchTrial | None:

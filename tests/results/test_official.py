@@ -87,11 +87,6 @@ def test_ranks_leave_out_results_on_other_data(root, run, tmp_path, imported):
     assert f"Not compared with published numbers: {REASON}" in text
 
 
-def test_ranks_among_models_on_the_same_other_data(root, run):
-    argv = ("--models_root_dir", root, "--model", "toy_net", "sup_resnet50", "--rank", "--format", "csv")
-    assert [row["rank"] for row in rows(run(*argv).out)] == ["1", "2"]
-
-
 def test_other_data_are_not_ranked_beside_official_runs_either(root, run):
     shown = run("--models_root_dir", root, "--rank", "--format", "csv")
     assert [(row["model"], row["rank"]) for row in rows(shown.out)] == [("real_net", "1")]
@@ -116,14 +111,6 @@ def test_differences_to_published_numbers_are_refused(root, run):
     assert models == {"real_net"} and len(found) == 32
 
 
-def test_no_table_beside_the_published_number(root, run):
-    argv = ("--models_root_dir", root, "--with_published", "--model", "sup_resnet50")
-    out = run(*argv, "--n_shot", 0).out
-    assert "beside the published" not in out and REASON in " ".join(out.split())
-    one = run(*argv, "--dataset", "in1k", "--n_shot", 0).out
-    assert "difference" not in one and f"paper v2: not compared with published numbers: {REASON}" in one
-
-
 def test_figures_do_not_draw_other_data_beside_published_numbers(root, caplog):
     runs, _ = find.find_runs(root)
     cells, paper = run_records.average_runs(runs), published.accuracies()
@@ -139,12 +126,6 @@ def test_figures_do_not_draw_other_data_beside_published_numbers(root, caplog):
     chart, found = drawn([cell for cell in cells if cell.model != "real_net"])
     assert found == {("toy_net", "runs"), ("sup_resnet50", "runs")}  # the published ones make way
     assert any(REASON in note for note in chart.notes)
-
-
-def test_a_report_of_imported_results_does_not_rank_them(root, run, tmp_path):
-    run("--models_root_dir", root, "--model", "toy_net", "--export", tmp_path / "f.json")
-    run("--import", tmp_path / "f.json", "--report", tmp_path / "r.html")
-    assert f"not on the official data ({REASON}, for example)" in (tmp_path / "r.html").read_text()
 
 
 def test_exports_carry_counts_and_imports_without_are_unverified(root, run, tmp_path):
@@ -176,10 +157,15 @@ def test_descriptions_of_features_count_where_runs_do_not_tell(tmp_path, run):
     argv = ("--models_root_dir", tmp_path / "models", "--with_published", "--rank", "--format", "csv")
     assert any(row["source"] == "runs" for row in rows(run(*argv).out))  # nothing is known
     (place / "features_train").mkdir()
-    (place / "features_train/features.json").write_text(
-        json.dumps({"n_images": 1700, "n_failed": 0, "n_classes": 17})
-    )
-    assert not any(row["source"] == "runs" for row in rows(run(*argv).out))
+    for known, difference in (
+        ({"n_images": 1700, "n_failed": 0, "n_classes": 17}, REASON),
+        ({"class_list_sha256": OTHER}, "other classes than the benchmark's"),
+        *(({"class_list_sha256": odd}, "") for odd in (17, OTHER.upper(), f"{OTHER}\n")),
+    ):
+        (place / "features_train/features.json").write_text(json.dumps(known))
+        shown = run(*argv)
+        assert difference in shown.err
+        assert any(row["source"] == "runs" for row in rows(shown.out)) == (not difference)
 
 
 def test_the_first_difference_is_named_and_many_are_cut():
@@ -272,37 +258,6 @@ def test_figures_and_page_say_what_is_unverified(tmp_path, run):
         exchange.load(tmp_path / "f.json"), published.accuracies(), which=["levels"], singles=False
     )
     assert any(note.startswith("Unverified: a_b [lab] on in1k") for note in chart.notes)
-    drawn = ("--figures", tmp_path, "--figure_names", "levels", "--figure_formats", "png")
-    shown = run("--import", tmp_path / "f.json", "--with_published", *drawn)
-    assert "warning: figures: unverified: a_b [lab] on in1k" in shown.err
-
-
-def test_lists_of_classes_travel(tmp_path):
-    own = on(official.in1k_class_list(), source="runs")
-    kmeans = dataclasses.replace(own, evaluation="kmeans", metric="ami", value=0.5)
-    exchange.write(tmp_path / "f.json", [own, kmeans], label="lab")
-    assert exchange.load(tmp_path / "f.json") == [dataclasses.replace(a, source="lab") for a in (own, kmeans)]
-    content = json.loads((tmp_path / "f.json").read_text())
-    for bad in ([3], ["x"], ["0" * 64, "0" * 64], "0" * 64, None):
-        content["entries"][1]["counts"]["class_lists"] = bad
-        (tmp_path / "f.json").write_text(json.dumps(content))
-        with pytest.raises(CogError, match=r"entries\[1\]: counts.class_lists"):
-            exchange.load(tmp_path / "f.json")
-
-
-def test_features_tell_the_list_of_classes(tmp_path, run):
-    place = tmp_path / "models/toy/net/in1k"
-    make_runs(place, 90.0, (1000, 1_281_167, 50_000))
-    argv = ("--models_root_dir", tmp_path / "models", "--with_published", "--rank", "--format", "csv")
-    assert any(row["source"] == "runs" for row in rows(run(*argv).out))
-    (place / "features_test").mkdir()
-    for odd in (17, "x", OTHER.upper(), [OTHER], f"{OTHER}\n"):
-        (place / "features_test/features.json").write_text(json.dumps({"class_list_sha256": odd}))
-        assert any(row["source"] == "runs" for row in rows(run(*argv).out))
-    (place / "features_test/features.json").write_text(json.dumps({"class_list_sha256": OTHER}))
-    shown = run(*argv)
-    assert not any(row["source"] == "runs" for row in rows(shown.out))
-    assert "other classes than the benchmark's" in shown.err
 
 
 # ---- official data or not

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 
-import pytest
-
 from cog import constants
 from cog.models import zoo
 from cog.results import published
@@ -111,13 +109,3 @@ def test_models_agree_with_what_the_toolkit_declares():
     assert set(published.MODELS) == zoo.MODELS.keys() - others
     for name, model in published.MODELS.items():
         assert model.category == zoo.MODELS[name].paper.category
-
-
-def test_unknown_version():
-    with pytest.raises(ValueError, match="v3"):
-        published.accuracies("v3")
-
-
-def test_the_caller_owns_the_list():
-    published.accuracies().clear()
-    assert len(published.accuracies()) == 1674

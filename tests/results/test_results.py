@@ -70,7 +70,7 @@ def test_reads_both_spellings_of_the_original_toolkit(tmp_path, folder, n_shot, 
     assert (run.top1, run.top5, run.n_epochs, run.lr, run.wd) == (55.5, 77.5, 100, 10.5, 1e-6)
 
 
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("protocol", [0, pickle.HIGHEST_PROTOCOL])
 @pytest.mark.parametrize("kind", [float, np.float32, np.float64, np.array])
 def test_reads_numpy_scalars_and_every_pickle_protocol(tmp_path, kind, protocol):
     make_seed_folder(tmp_path / "seed_22", 71.25, 91.5, kind=kind, protocol=protocol)
@@ -79,14 +79,10 @@ def test_reads_numpy_scalars_and_every_pickle_protocol(tmp_path, kind, protocol)
     assert type(run.top1) is float
 
 
-def test_reads_pickles_of_numpy_1_and_arrays_instead_of_lists(tmp_path):
-    old = pickle.dumps(make_logs(71.25, kind=np.float32), protocol=2).replace(b"numpy._core", b"numpy.core")
-    assert b"numpy.core" in old
-    make_seed_folder(tmp_path / "seed_22", logs=old)
-    arrays = {key: np.asarray(values) for key, values in make_logs(72.5).items()}
+def test_reads_arrays_instead_of_lists_and_rounding_above_100_percent(tmp_path):
+    arrays = {key: np.asarray(values) for key, values in make_logs(100.00001).items()}
     make_seed_folder(tmp_path / "seed_37", logs=arrays)
-    runs, problems = find.read_evaluation(tmp_path)
-    assert [run.top1 for run in runs] == [71.25, 72.5] and problems == []
+    assert only(find.read_evaluation(tmp_path)).top1 == 100.00001
 
 
 def test_a_pickle_that_runs_code_is_reported_and_never_executed(tmp_path):
@@ -135,11 +131,6 @@ def test_unusable_logs_are_problems(tmp_path, logs, reason):
     (text,) = reasons(find.read_evaluation(tmp_path)).values()
     assert reason in text
     assert str(tmp_path) not in text, "the path is in Problem.path already"
-
-
-def test_rounding_above_100_percent_is_allowed(tmp_path):
-    make_seed_folder(tmp_path / "seed-22", 100.00001, 100.00001)
-    assert only(find.read_evaluation(tmp_path)).top5 == 100.00001
 
 
 def test_unfinished_and_foreign_folders_are_problems(tmp_path):
@@ -329,29 +320,6 @@ def test_order_is_natural_and_puts_the_benchmark_first(tmp_path):
     ]
 
 
-def test_order_does_not_depend_on_the_listing(tmp_path, monkeypatch):
-    make_study(tmp_path)
-    make_seed_folder(tmp_path / "b/net9/in1k/eval_logreg/seed_22")
-    make_seed_folder(tmp_path / "b/net9/in1k/eval_logreg/seed-022")
-    forward = find.find_runs(tmp_path)
-    scandir = os.scandir
-
-    class Backwards:
-        def __init__(self, path):
-            with scandir(path) as entries:
-                self.entries = list(entries)[::-1]
-
-        def __enter__(self):
-            return iter(self.entries)
-
-        def __exit__(self, *_):
-            pass
-
-    monkeypatch.setattr(find.os, "scandir", Backwards)
-    assert find.find_runs(tmp_path) == forward
-    assert len(forward[1]) == 3
-
-
 def test_filters(tmp_path):
     make_study(tmp_path)
     expected = {
@@ -480,14 +448,6 @@ def test_natural_key_sorts_any_names():
     assert sorted(names, key=scores.natural_key) == [
         "2x", "9", "10", "x", "x02", "x2", "x2y", "x2y1", "X3", "x10", "²",
     ]  # fmt: skip
-
-
-def test_a_small_file_cannot_unfold_into_a_huge_one(tmp_path):
-    nested: list = []
-    for _ in range(100):
-        nested = [nested, nested]
-    make_seed_folder(tmp_path / "seed_22", logs={**make_logs(71.25), "train/loss": nested})
-    assert only(find.read_evaluation(tmp_path)).top1 == 71.25
 
 
 def test_runs_in_folders_that_are_not_named_like_models_are_one_problem(tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-import time
 
 import numpy as np
 import pytest
@@ -195,13 +194,3 @@ def test_intervals_over_images(tmp_path, capsys):
     for flags in (["--rank"], ["--power"], ["--report", str(tmp_path / "x.html")]):
         with pytest.raises(CogError, match="--interval_over images is for"):
             print_results.main([*argv, *images, *flags])
-
-
-@pytest.mark.slow
-def test_a_thousand_runs_of_50_000_images_take_seconds(tmp_path):
-    saved = np.repeat(np.arange(1000), 50)
-    write_run(tmp_path, content=[saved], top1=100.0, n_classes=1000)
-    (run,) = find.find_runs(tmp_path)[0]
-    started = time.process_time()
-    assert all(made.concepts is not None for made in saved_predictions.with_counts([run] * 1000))
-    assert time.process_time() - started < 10
