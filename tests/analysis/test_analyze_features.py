@@ -399,7 +399,7 @@ def test_numbers_that_are_not_finite_become_null(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "not valid JSON"),
+        ("", "is empty"),
         ("[]", "holds list, expected a JSON object"),
         ("{}", "has status None"),
         ('{"status": "complete"}', "names no analysis"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from array import array
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from averages import counted_cell, paired_cell
 
 from cog.results import uncertainty
 from cog.results.comparison import crossings, difference, judge, within
-from cog.results.concept_counts import ConceptCounts
 from cog.results.scores import SeedAverage
 
 
@@ -33,18 +31,6 @@ def test_pairing_is_by_seed_and_not_by_position():
     )
     same = difference(counted_cell("a_b", a[1:3]), counted_cell("a_c", b[1:3]))
     assert found.seeds == (2, 3) and (found.low, found.high, found.p) == (same.low, same.high, same.p)
-
-
-def test_the_interval_is_over_concepts():
-    generator = np.random.default_rng(1)
-    a, b = generator.binomial(50, 0.6, (2, 1, 30))
-    found = difference(
-        counted_cell("a_b", np.repeat(a, 5, axis=0)), counted_cell("a_c", np.repeat(b, 5, axis=0))
-    )
-    expected = uncertainty.difference(*([ConceptCounts(array("I", x[0].tolist()), 50)] for x in (a, b)))
-    assert found.deviation == 0 and (found.low, found.high) == pytest.approx((expected.low, expected.high))
-    values = 100 * (a[0] - b[0]) / 50
-    assert found.deviation < np.std(values) / np.sqrt(30) and found.mean == pytest.approx(values.mean())
 
 
 def elsewhere_than(item, dataset):

@@ -108,12 +108,6 @@ def test_diverged_training_and_trials():
     assert severity_of(collect(whole_study(n_trials_diverged=16)), "trials that diverged") == "warning"
 
 
-def test_training_that_ended_early_is_none_of_other_epochs():
-    """Diverged, or converged (L-BFGS): the setting was the protocol's."""
-    found = collect(with_first_run(diverged=True, n_epochs=44))
-    assert [notice.kind for notice in found] == ["final training that diverged"]
-
-
 def test_settings_other_than_the_protocol():
     settings = {"n_epochs": 50, "n_trials": 10, "normalize": False, "solver": "lbfgs"}
     found = collect(whole_study(n_epochs=50, settings=settings))

@@ -254,18 +254,6 @@ def test_wrong_answers_per_concept(tmp_path, name):
     refused(tmp_path, change(where, value)(content), message)
 
 
-def test_pretraining_data_survive(tmp_path):
-    seen = counted(pretraining="IN-21K")
-    measure = counted(evaluation="mlp", pretraining="IN-21K")
-    path = write(tmp_path / "f.json", [seen, measure], label="lab")
-    assert [a.pretraining for a in exchange.load(path)] == ["IN-21K"] * 2
-    content = json.loads(path.read_text())
-    assert '"pretraining": "IN-21K"' in exchange.__doc__
-    for said in ("IN-2K", 1, ["IN-1K"]):
-        content["entries"][1]["pretraining"] = said
-        refused(tmp_path, content, "entries[1]: pretraining is")
-
-
 def test_files_that_disagree_on_pretraining_data_are_refused():
     one, two = make(source="x", pretraining="web"), make(source="x", pretraining="IN-1K", n_shot=1)
     text = r"^pretraining of a_b \[x\] is web in f and IN-1K in g; correct one of them$"
@@ -320,6 +308,7 @@ def remove(where):
 
 
 ENTRY = ("entries", 1)
+NO_COUNTS = {"classes": [], "train_images": [], "test_images": []}
 BAD = {
     "not an object": (lambda content: [content], "not a file of --export"),
     "another format": (change(("format",), "lm results"), "not a file of --export"),
@@ -363,6 +352,8 @@ BAD = {
     "value text": (change((*ENTRY, "by_seed", 2), "x"), "entries[1]: an item of by_seed is \"x\""),
     "value outside": (change((*ENTRY, "by_seed", 2), 1e9), "entries[1]: by_seed is 1000000000.0"),
     "value huge": (change((*ENTRY, "value"), 1e300), "entries[1]: value is 1e+300, expected a number"),
+    "pretraining": (change((*ENTRY, "pretraining"), "IN-2K"), "entries[1]: pretraining is"),
+    "class lists": (change((*ENTRY, "counts"), NO_COUNTS | {"class_lists": ["x"]}), "counts.class_lists"),
     "source number": (change((*ENTRY, "source"), 1), "entries[1]: source is 1"),
     "source runs": (change((*ENTRY, "source"), "runs"), "reserved"),
     "poses as published": (change((*ENTRY, "source"), "paper v2"), "not the published number"),

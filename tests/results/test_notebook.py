@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import doctest
-import io
 import json
 import sys
 
@@ -132,16 +130,6 @@ def test_pretraining_is_read_from_features_json(root):
     results = cog.read_results(root, published="v2", datasets=["L1"]).select(metric="top1", n_shots=0)
     text = results.select(model=["my_net", "DINO"]).table()
     assert "†" not in text and "17 classes where the benchmark has 1,000" in text
-
-
-def test_numbers_are_those_of_the_command(root, capsys):
-    assert print_results.main(["--models_root_dir", str(root), "--format", "csv", "--decimals", "15"]) == 0
-    rows = [row for row in csv.DictReader(io.StringIO(capsys.readouterr().out)) if row["n_shot"] == "0"]
-    table = cog.read_results(root).select(evaluation="logreg", metric="top1").table(format="csv")
-    (row,) = csv.DictReader(io.StringIO(table))
-    assert {r["dataset"]: float(r["mean"]) for r in rows} == {
-        name: float(row[name]) for name in ("in1k", "cog_l1")
-    }
 
 
 def test_tables_of_any_two_fields(root):

@@ -239,25 +239,6 @@ def test_broken_results_json(tmp_path, text):
     assert "results.json" in reasons(find.read_evaluation(tmp_path))["seed-22"]
 
 
-def test_results_json_that_is_no_file_or_too_large(tmp_path):
-    for seed in (1, 2, 3, 4):
-        make_record(make_seed_folder(tmp_path / f"seed-{seed}"), seed=seed)
-        if seed < 3:
-            (tmp_path / f"seed-{seed}/results.json").unlink()
-    (tmp_path / "seed-1/results.json").mkdir()
-    os.mkfifo(tmp_path / "seed-2/results.json")
-    os.truncate(tmp_path / "seed-3/results.json", 17_000_000)
-    record = tmp_path / "seed-4/results.json"
-    record.write_text(record.read_text() + " " * 2_000_000)
-    runs, problems = find.read_evaluation(tmp_path)
-    assert [run.seed for run in runs] == [4]
-    assert [problem.reason for problem in problems] == [
-        "cannot read results.json: it is a folder, expected a file",
-        "cannot read results.json: it is not a regular file",
-        "results.json has 17,000,000 bytes, expected a record of a run of at most 16,777,216; is it the right file?",
-    ]
-
-
 def test_divergence_is_recorded(tmp_path):
     make_record(make_seed_folder(tmp_path / "seed-22"), diverged=True, lr=None)
     run = only(find.read_evaluation(tmp_path))
