@@ -36,37 +36,23 @@ Number = float | int | None
 
 @dataclass(frozen=True)
 class AnalysisRecord:
-    """The result of one analysis of one data set.
+    """The result of one analysis of one data set."""
 
-    Attributes:
-        analysis: name of the analysis, as in ``analysis_<name>``.
-        model: ``<model_title>_<architecture_name>``, or None when it was not given.
-        dataset: name of the data set, or None when it was not given.
-        identity: settings and features; equal for two results of the same computation.
-        values: headline numbers; None for undefined ones.
-        seeds: seeds of the repetitions, in order; empty for an analysis without randomness.
-        per_seed: values of each repetition, by the seed as text.
-        details: further information.
-        versions: versions of the packages that computed the result.
-        device: device of the computation.
-        seconds: duration of the computation.
-        finished: time of the end, ISO 8601, UTC.
-        folder: folder of the file that was read; not written.
-    """
-
-    analysis: str
-    model: str | None
-    dataset: str | None
-    identity: dict[str, Any]
-    values: dict[str, Number]
+    analysis: str  # name of the analysis, as in analysis_<name>
+    model: str | None  # <model_title>_<architecture_name>, or None when it was not given
+    dataset: str | None  # name of the data set, or None when it was not given
+    identity: dict[str, Any]  # settings and features; equal for two results of the same computation
+    values: dict[str, Number]  # headline numbers; None for undefined ones
+    #: Seeds of the repetitions, in order; empty for an analysis without randomness.
     seeds: list[int] = field(default_factory=list)
+    #: Values of each repetition, by the seed as text.
     per_seed: dict[str, dict[str, Number]] = field(default_factory=dict)
-    details: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)  # further information
     versions: dict[str, str | None] = field(default_factory=dict)
     device: str = "cpu"
     seconds: float = 0.0
-    finished: str = ""
-    folder: Path | None = None
+    finished: str = ""  # time of the end, ISO 8601, UTC
+    folder: Path | None = None  # folder of the file that was read; not written
 
 
 def write(folder: str | os.PathLike[str], record: AnalysisRecord) -> None:

@@ -110,25 +110,17 @@ class Claim:
 
 @dataclass(frozen=True)
 class Finding:
-    """The verdict on a statement.
-
-    Attributes:
-        claim: the statement.
-        verdict: one of ``HOLDS``, ``EXCEPTIONS`` (at most half of the cases), ``FAILS`` (more), ``OPEN`` (no cases, or
-            undecided ones that could change the verdict).
-        n_holds: number of decided cases in which the statement holds.
-        n_cases: number of all cases.
-        n_not_told: number of undecided cases; None when the means decide all.
-        span: lowest and highest value; None without cases.
-        exceptions: labels and values of decided cases in which the statement does not hold, the lowest value first.
-    """
+    """The verdict on a statement."""
 
     claim: Claim
+    #: One of HOLDS, EXCEPTIONS (at most half of the cases), FAILS (more), OPEN (no cases, or undecided ones that could
+    #: change the verdict).
     verdict: str
-    n_holds: int = 0
+    n_holds: int = 0  # decided cases in which the statement holds
     n_cases: int = 0
-    n_not_told: int | None = None
-    span: tuple[float, float] | None = None
+    n_not_told: int | None = None  # undecided cases; None when the means decide all
+    span: tuple[float, float] | None = None  # lowest and highest value; None without cases
+    #: Labels and values of decided cases in which the statement does not hold, the lowest value first.
     exceptions: tuple[str, ...] = ()
 
     @property

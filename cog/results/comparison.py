@@ -42,31 +42,22 @@ _BINARY = 1e-9
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference between a model and a baseline on one data set with one number of shots; None for unknown numbers.
+    """The difference between a model and a baseline on one data set, with one number of shots; None: not known."""
 
-    Attributes:
-        average: average of the model.
-        baseline: average of the baseline: the same metric, data set and number of shots.
-        mean: model minus baseline in points (percent of the test images).
-        low: lower end of the 95 % interval over concepts, or images of these concepts, and common seeds.
-        high: upper end of the interval.
-        deviation: deviation over seeds. Paired: sample standard deviation of the differences; unpaired: combined
-            deviation of single runs.
-        seeds: the common seeds; empty when unpaired.
-        p: two-sided p-value of a difference of zero, over concepts even if the interval is over images.
-        p_holm: p-value after Holm's correction; None before :func:`judge`.
-        unknown: reason for the lack of an interval over concepts, or of a verdict; "" when a verdict is possible.
-    """
-
-    average: SeedAverage
-    baseline: SeedAverage
-    mean: float
+    average: SeedAverage  # of the model
+    baseline: SeedAverage  # the same metric, data set and number of shots
+    mean: float  # model minus baseline in points (percent of the test images)
+    #: Lower end of the 95 % interval over concepts, or images of these concepts, and common seeds.
     low: float | None
-    high: float | None
+    high: float | None  # upper end of the interval
+    #: Deviation over seeds. Paired: sample standard deviation of the differences; unpaired: combined deviation of
+    #: single runs.
     deviation: float | None
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...]  # the common seeds; empty when unpaired
+    #: Two-sided p-value of a difference of zero, over concepts even if the interval is over images.
     p: float | None = None
-    p_holm: float | None = None
+    p_holm: float | None = None  # p-value after Holm's correction; None before judge
+    #: Reason for the lack of an interval over concepts, or of a verdict; "" when a verdict is possible.
     unknown: str = ""
 
     @property
@@ -96,21 +87,17 @@ class Difference:
 
 @dataclass(frozen=True)
 class Crossing:
-    """A change of order between a model and the baseline, in the order of the data sets.
+    """A change of order between a model and the baseline, in the order of the data sets."""
 
-    Attributes:
-        before: difference on the last data set with the old order of the means.
-        after: difference on the first data set with the new order of the means. When the order is decided on both sides
-            of the crossing and the means change it several times in between, ``before`` is at the first and ``after``
-            at the last of these changes.
-        earliest: difference on the last data set with a verdict for the old order (:attr:`Difference.sign`); None
-            unless there are verdicts for the old order before and for the new one after.
-        latest: difference on the first data set with a verdict for the new order; None whenever ``earliest`` is.
-    """
-
-    before: Difference
+    before: Difference  # on the last data set with the old order of the means
+    #: Difference on the first data set with the new order of the means. When the order is decided on both sides of the
+    #: crossing and the means change it several times in between, before is at the first and after at the last of these
+    #: changes.
     after: Difference
+    #: Difference on the last data set with a verdict for the old order (Difference.sign); None unless there are
+    #: verdicts for the old order before and for the new one after.
     earliest: Difference | None = None
+    #: Difference on the first data set with a verdict for the new order; None whenever earliest is.
     latest: Difference | None = None
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cog import constants, paths
-from cog.results import official, scores, ties
+from cog.results import official, scores, search_history, ties
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.labels import counted, dataset_label, shots_title
 from cog.results.notices import OTHER_SETTINGS, PROTOCOL, SEVERITIES, Notice, notices
@@ -284,12 +284,10 @@ def _chance(model: ModelResults) -> list[Notice]:
 
 def at_edge(value: float | None, interval: Any) -> str | None:
     """Return ``"lower"`` or ``"upper"`` when ``value`` lies at an end of a log-uniform interval, else None."""
-    if value is None or not isinstance(interval, list | tuple) or len(interval) != 2:
+    ends = search_history.interval(interval)
+    if value is None or value <= 0 or ends is None:
         return None
-    low, high = interval
-    if not all(isinstance(end, int | float) for end in interval) or not 0 < low < high or value <= 0:
-        return None
-    share = math.log(value / low) / math.log(high / low)
+    share = math.log(value / ends[0]) / math.log(ends[1] / ends[0])
     return "lower" if share <= _EDGE_SHARE else "upper" if share >= 1 - _EDGE_SHARE else None
 
 
@@ -503,23 +501,20 @@ def _missing_analyses(results: QueryResult, root: str) -> list[Notice]:
     with_runs = {
         (average.model, average.dataset) for average in results.all_measures if average.source == RUNS
     }
-    gaps = [
-        (model, name, dataset)
-        for model, dataset in sorted(with_runs, key=lambda place: (place[0], dataset_key(place[1])))
-        for name in names
-        if (model, dataset, name) not in present
-    ]
+    gaps: dict[str, dict[str, list[str]]] = {}  # data sets by model and analysis
+    for model, dataset in sorted(with_runs, key=lambda place: (place[0], dataset_key(place[1]))):
+        for name in names:
+            if (model, dataset, name) not in present:
+                gaps.setdefault(model, {}).setdefault(name, []).append(dataset)
     missing = []
-    for model, of_model in grouped(gaps, lambda gap: gap[0]).items():
-        absent = {
-            name: [gap[2] for gap in group] for name, group in grouped(of_model, lambda gap: gap[1]).items()
-        }
+    for model, absent in gaps.items():
         datasets = dict.fromkeys(dataset for group in absent.values() for dataset in group)
         words = {"models_root_dir": [root], "model": [model], "datasets": datasets, "analysis": absent}
         flags = " ".join(f"--{flag} {' '.join(map(shlex.quote, values))}" for flag, values in words.items())
         items = [f"{name}: {', '.join(map(dataset_label, group))}" for name, group in absent.items()]
+        n_absent = sum(map(len, absent.values()))
         command = f"python analyze_features.py {flags}"
-        missing += notices("missing analyses", model, items, commands=[command], n=str(len(of_model)))
+        missing += notices("missing analyses", model, items, commands=[command], n=str(n_absent))
     return missing
 
 

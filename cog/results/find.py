@@ -52,17 +52,13 @@ class _Folder(NamedTuple):
 
 @dataclass(frozen=True)
 class Everything:
-    """All results below a models root.
+    """All results below a models root."""
 
-    Attributes:
-        runs: runs by the name of their evaluation, in the order of :func:`cog.results.run_records.sort_key`.
-        analyses: results of analyses, sorted by model, data set and name.
-        problems: folders that look like results but cannot be counted, sorted by path. A seed in two folders
-            (``seed-22`` and ``seed_22``) is ambiguous, so neither is counted.
-    """
-
+    #: Runs by the name of their evaluation, in the order of cog.results.run_records.sort_key.
     runs: dict[str, list[Run]]
-    analyses: list[AnalysisRecord]
+    analyses: list[AnalysisRecord]  # results of analyses, sorted by model, data set and name
+    #: Folders that look like results but cannot be counted, sorted by path. A seed in two folders (seed-22 and
+    #: seed_22) is ambiguous, so neither is counted.
     problems: list[Problem]
 
 

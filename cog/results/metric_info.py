@@ -49,41 +49,26 @@ _DECLARED: dict[str, tuple[Describe, Callable[[str], str]]] = {}
 
 @dataclass(frozen=True)
 class Metric:
-    """Description of one number of one experiment.
+    """Description of one number of one experiment."""
 
-    Attributes:
-        group: name of an analysis, or of a kind of classifier.
-        label: name of the number in a few words, for titles and rows.
-        unit: one of the constants of this module.
-        decimals: number of decimals to show.
-        significant: whether ``decimals`` counts significant digits instead (p-values, which may be near zero).
-        better: 1 if higher is better, -1 if lower is better, 0 if neither.
-        signed: whether the number is a difference.
-        headline: whether overviews include the number.
-        note: note for readers of its deviations, or "".
-        order: sort key among all metrics.
-        short: shorter label for the rows of overviews; "": the label.
-        shows_range: whether the number is that of one repetition, and the range of all is shown instead of a deviation.
-        table: title of a table with this and other numbers, one for each data set; "": the number has its own table.
-        column: heading of its column in that table, and its tick label in figures.
-        interval: note on its interval; "": the usual note of its kind.
-    """
-
-    group: str
-    label: str
-    unit: str = NONE
+    group: str  # name of an analysis, or of a kind of classifier
+    label: str  # name of the number in a few words, for titles and rows
+    unit: str = NONE  # one of the constants of this module
     decimals: int = 3
+    #: Whether decimals counts significant digits instead (p-values, which may be near zero).
     significant: bool = False
-    better: int = 1
-    signed: bool = False
-    headline: bool = True
-    note: str = ""
-    order: tuple = ()
-    short: str = ""
+    better: int = 1  # 1 if higher is better, -1 if lower is better, 0 if neither
+    signed: bool = False  # for differences
+    headline: bool = True  # overviews include the number
+    note: str = ""  # note for readers of its deviations, or ""
+    order: tuple = ()  # sort key among all metrics
+    short: str = ""  # shorter label for the rows of overviews; "": the label
+    #: Whether the number is that of one repetition, and the range of all is shown instead of a deviation.
     shows_range: bool = False
+    #: Title of a table with this and other numbers, one for each data set; "": the number has its own table.
     table: str = ""
-    column: str = ""
-    interval: str = ""
+    column: str = ""  # heading of its column in that table, and its tick label in figures
+    interval: str = ""  # note on its interval; "": the usual note of its kind
 
     @property
     def title(self) -> str:

@@ -60,44 +60,26 @@ _SAME_FOR_ALL_SEEDS = (
 
 @dataclass(frozen=True)
 class ResultQuery:
-    """A selection of results: their origins and filters.
+    """A selection of results: their origins and filters."""
 
-    Attributes:
-        logreg_root_dir: one evaluation folder, read as a whole.
-        models_root_dir: folder of all models.
-        imports: files of ``--export``.
-        paper: version of the published numbers (key of :data:`cog.results.published.SOURCES`).
-        models: names and patterns of models; None: all (same for the other filters).
-        categories: categories of models, some of ``CATEGORIES``.
-        datasets: names of data sets.
-        n_shots: numbers of training images per class, 0 = all.
-        seeds: seeds of runs found on disk, which are then also the expected seeds.
-        eval_name: ``EVAL.NAME`` of runs found on disk.
-        baseline: name of a model that is read regardless of the filters by model.
-        compared: whether models and baseline are those of ``--compare``, for messages.
-        experiments: whether results of other evaluations and of analyses are selected as well.
-        models_file: file with the user's models, their pretraining and labels.
-        reads_predictions: whether right answers per concept are computed from saved predictions
-            (:mod:`cog.results.saved_predictions`) for runs without recorded ones; this reads one more file per run.
-        by_image: whether answers image by image are read from the saved predictions of all runs.
-    """
-
-    logreg_root_dir: Path | None = None
-    models_root_dir: Path | None = None
-    imports: tuple[Path, ...] = ()
-    paper: str | None = None
-    models: list[str] | None = None
-    categories: list[str] | None = None
-    datasets: list[str] | None = None
-    n_shots: list[int] | None = None
-    seeds: list[int] | None = None
-    eval_name: str = "logreg"
-    baseline: str | None = None
-    compared: bool = False
-    experiments: bool = False
-    models_file: str | None = None
+    logreg_root_dir: Path | None = None  # one evaluation folder, read as a whole
+    models_root_dir: Path | None = None  # folder of all models
+    imports: tuple[Path, ...] = ()  # files of --export
+    paper: str | None = None  # version of the published numbers (key of cog.results.published.SOURCES)
+    models: list[str] | None = None  # names and patterns of models; None: all (same for the other filters)
+    categories: list[str] | None = None  # categories of models, some of CATEGORIES
+    datasets: list[str] | None = None  # names of data sets
+    n_shots: list[int] | None = None  # numbers of training images per class, 0 = all
+    seeds: list[int] | None = None  # seeds of runs found on disk, which are then also the expected seeds
+    eval_name: str = "logreg"  # EVAL.NAME of runs found on disk
+    baseline: str | None = None  # name of a model that is read regardless of the filters by model
+    compared: bool = False  # whether models and baseline are those of --compare, for messages
+    experiments: bool = False  # whether results of other evaluations and of analyses are selected as well
+    models_file: str | None = None  # file with the user's models, their pretraining and labels
+    #: Whether right answers per concept are computed from saved predictions (cog.results.saved_predictions) for runs
+    #: without recorded ones; this reads one more file per run.
     reads_predictions: bool = False
-    by_image: bool = False
+    by_image: bool = False  # whether answers image by image are read from the saved predictions of all runs
 
     @property
     def reads_runs(self) -> bool:
@@ -134,28 +116,22 @@ class ResultQuery:
 
 @dataclass(frozen=True)
 class QueryResult:
-    """The results of a selection.
+    """The results of a selection."""
 
-    Attributes:
-        runs: selected runs found on disk.
-        problems: folders that were not counted.
-        cells: selected accuracies of one evaluation: first of the runs, then imported ones, then published ones.
-        others: accuracies outside the selection for comparisons: those of the baseline and, with ``needs_in1k`` of
-            :func:`gather`, those on IN-1K; of every data set and number of shots that were read.
-        measures: selected numbers of other experiments, as they were read.
-        all_measures: selected numbers of all experiments, including those of ``cells`` and derived ones.
-        analyses: selected results of analyses found on disk.
-        variants: selected runs of other evaluations, by the name of the evaluation.
-        model_facts: facts about the models.
-    """
-
-    runs: list[Run]
-    problems: list[Problem]
+    runs: list[Run]  # selected runs found on disk
+    problems: list[Problem]  # folders that were not counted
+    #: Selected accuracies of one evaluation: first of the runs, then imported ones, then published ones.
     cells: list[SeedAverage]
+    #: Accuracies outside the selection for comparisons: those of the baseline and, with needs_in1k of gather, those on
+    #: IN-1K; of every data set and number of shots that were read.
     others: list[SeedAverage]
+    #: Selected numbers of other experiments, as they were read.
     measures: list[SeedAverage] = field(default_factory=list)
+    #: Selected numbers of all experiments, including those of cells and derived ones.
     all_measures: list[SeedAverage] = field(default_factory=list)
+    #: Selected results of analyses found on disk.
     analyses: list[AnalysisRecord] = field(default_factory=list)
+    #: Selected runs of other evaluations, by the name of the evaluation.
     variants: dict[str, list[Run]] = field(default_factory=dict)
     model_facts: ModelFacts = field(default_factory=ModelFacts)
 

@@ -36,37 +36,23 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True)
 class RankSummary:
-    """The rank of one result among the published ones of the same data set and number of shots.
-
-    Attributes:
-        cell: the result.
-        rank: rank, 1 for the best.
-        of: number of ranked models, this one included.
-        shared: whether a published model has the same mean at the paper's precision.
-        best_rank: rank as the first of all models within one combined deviation.
-        worst_rank: rank as the last of all models within one combined deviation.
-        above: difference to the published model with the next higher mean; None for the best.
-        level_with: names of published models with the same mean at the paper's precision.
-        below: difference to the published model with the next lower mean; None for the last.
-        about_equal: names of published models within one combined deviation, best first.
-        to_reference: difference to the published ResNet50; None if it is not among the published results.
-        to_published: difference to the published result of the same model, which is not ranked; None without one.
-        field: the published means, best first.
-    """
+    """The rank of one result among the published ones of the same data set and number of shots."""
 
     cell: SeedAverage
-    rank: int
-    of: int
-    shared: bool
-    best_rank: int
-    worst_rank: int
-    above: Gap | None
-    level_with: tuple[str, ...]
-    below: Gap | None
-    about_equal: tuple[str, ...]
+    rank: int  # 1 for the best
+    of: int  # number of ranked models, this one included
+    shared: bool  # a published model has the same mean at the paper's precision
+    best_rank: int  # rank as the first of all models within one combined deviation
+    worst_rank: int  # rank as the last of all models within one combined deviation
+    above: Gap | None  # difference to the published model with the next higher mean; None for the best
+    level_with: tuple[str, ...]  # names of published models with the same mean at the paper's precision
+    below: Gap | None  # difference to the published model with the next lower mean; None for the last
+    about_equal: tuple[str, ...]  # names of published models within one combined deviation, best first
+    #: Difference to the published ResNet50; None if it is not among the published results.
     to_reference: Gap | None
+    #: Difference to the published result of the same model, which is not ranked; None without one.
     to_published: Gap | None
-    field: tuple[float, ...]
+    field: tuple[float, ...]  # the published means, best first
 
 
 def gap(average: SeedAverage, other: SeedAverage) -> Gap:

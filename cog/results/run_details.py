@@ -27,45 +27,31 @@ class Details:
 
     Entries that are absent or of another type are empty or None: they are for display, and no number is computed from
     them.
-
-    Attributes:
-        settings: the protocol's settings (``Settings`` of :mod:`cog.logreg.settings`) as recorded: numbers,
-            booleans, None, and lists of two numbers.
-        train_features: recorded identity of the training features: ``bytes``, ``checkpoint_sha256``,
-            ``image_list_sha256``.
-        test_features: the same for the test features.
-        train_features_file: path of the training features during the run.
-        test_features_file: path of the test features during the run.
-        n_classes: number of classes.
-        rows: numbers of samples: ``search_train``, ``search_val``, ``final_train``, ``test``.
-        n_trials: number of recorded trials of the search.
-        n_trials_diverged: number of trials that diverged.
-        n_trials_tied: number of trials that are about as good as the best one (:mod:`cog.results.ties`).
-        best_val_top1: accuracy on the held-out part, in percent, of the trial whose pair was used.
-        seconds: duration of search and final training together.
-        versions: versions of Python packages.
-        device: ``cpu``, ``cuda:0``, ...
-        precision: precision of the products that was used in training, even if CLF.PRECISION asked for another one:
-            ``bf16``, ``fp32 (search), bf16 (final training)``.
-        finished: time of the end, ISO 8601, UTC.
     """
 
+    #: The protocol's settings (Settings of cog.logreg.settings) as recorded: numbers, booleans, None, and lists of two
+    #: numbers.
     settings: Mapping[str, Any] = field(default_factory=dict)
+    #: Recorded identity of the training features: bytes, checkpoint_sha256, image_list_sha256.
     train_features: Mapping[str, Any] = field(default_factory=dict)
-    test_features: Mapping[str, Any] = field(default_factory=dict)
-    train_features_file: str | None = None
-    test_features_file: str | None = None
+    test_features: Mapping[str, Any] = field(default_factory=dict)  # the same for the test features
+    train_features_file: str | None = None  # path of the training features during the run
+    test_features_file: str | None = None  # path of the test features during the run
     n_classes: int | None = None
+    #: Numbers of samples: search_train, search_val, final_train, test.
     rows: Mapping[str, int] = field(default_factory=dict)
-    n_trials: int = 0
+    n_trials: int = 0  # recorded trials of the search
     n_trials_diverged: int = 0
-    n_trials_tied: int = 0
+    n_trials_tied: int = 0  # trials that are about as good as the best one (cog.results.ties)
+    #: Accuracy on the held-out part, in percent, of the trial whose pair was used.
     best_val_top1: float | None = None
-    seconds: float = 0.0
-    versions: Mapping[str, str] = field(default_factory=dict)
-    device: str | None = None
+    seconds: float = 0.0  # duration of search and final training together
+    versions: Mapping[str, str] = field(default_factory=dict)  # versions of Python packages
+    device: str | None = None  # cpu, cuda:0, ...
+    #: Precision of the products that was used in training, even if CLF.PRECISION asked for another one: bf16, fp32
+    #: (search), bf16 (final training).
     precision: str | None = None
-    finished: str | None = None
+    finished: str | None = None  # time of the end, ISO 8601, UTC
 
 
 #: Details of runs without a record; hundreds of thousands of runs share this object.

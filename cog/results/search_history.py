@@ -233,8 +233,8 @@ def _search(run: Run, record: dict[str, Any] | None, logs: Any) -> SearchRecord:
         trials=tuple(trials),
         lr=_float(run.lr),
         wd=_float(run.wd),
-        lr_interval=_interval(run.details.settings.get("lr_interval")),
-        wd_interval=_interval(run.details.settings.get("wd_interval")),
+        lr_interval=interval(run.details.settings.get("lr_interval")),
+        wd_interval=interval(run.details.settings.get("wd_interval")),
         curves=curves,
         missing=tuple(missing),
     )
@@ -271,6 +271,7 @@ def _floats(values: Any) -> tuple[float, ...]:
     return tuple(_float(value.tolist() if hasattr(value, "tolist") else value) for value in values)
 
 
-def _interval(value: Any) -> tuple[float, float] | None:
+def interval(value: Any) -> tuple[float, float] | None:
+    """Return the ends of a log-uniform interval as recorded in settings; None for other values."""
     ends = _floats(value)
     return (ends[0], ends[1]) if len(ends) == 2 and 0 < ends[0] < ends[1] else None

@@ -80,18 +80,12 @@ _MOST_SEEDS = 1000
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its interval.
+    """A mean with its interval."""
 
-    Attributes:
-        mean: mean in percent, or in points for a difference.
-        low: lower end of the interval.
-        high: upper end of the interval.
-        p: for a difference, two-sided p-value of the value 0: the interval of confidence 1 - p ends at 0; else None.
-    """
-
-    mean: float
+    mean: float  # in percent, or in points for a difference
     low: float
     high: float
+    #: For a difference, two-sided p-value of the value 0: the interval of confidence 1 - p ends at 0; else None.
     p: float | None = None
 
     @property
