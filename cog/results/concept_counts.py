@@ -40,19 +40,14 @@ TOLERANCE_PERCENT = 1e-3
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ConceptCounts:
-    """Numbers of test images of one run, and of correctly classified ones, per concept.
+    """Numbers of test images of one run, and of correctly classified ones, per concept."""
 
-    Attributes:
-        correct: number of correctly classified test images by class index.
-        images: number of test images of each class; a single number if equal for all classes.
-        image_list: SHA-256 of the list of test images; None when it is not known.
-        right: whether each image is classified correctly, in the order of the classes, uint8 ``(ceil(N / 8),)`` of
-            packed bits; None unless read from predictions (:func:`cog.results.saved_predictions.with_counts`).
-    """
-
-    correct: array[int]
+    correct: array[int]  # number of correctly classified test images by class index
+    #: Number of test images of each class; a single number if equal for all classes.
     images: array[int] | int
-    image_list: str | None = None
+    image_list: str | None = None  # SHA-256 of the list of test images; None when it is not known
+    #: Whether each image is classified correctly, in the order of the classes, uint8 (ceil(N / 8),) of packed bits;
+    #: None unless read from predictions (cog.results.saved_predictions.with_counts).
     right: np.ndarray | None = None
 
     @property

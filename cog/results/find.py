@@ -319,10 +319,12 @@ def _runs_in(
     """Return the run folders of an evaluation; runs in the archive are read already, since its index is in memory."""
     by_name = {}
     prefix = str(folder / "-").removesuffix("-")  # text: a path takes three times the memory
-    packed = Path(os.path.abspath(folder)).name
-    for name in archive.seeds(packed) if archive is not None else ():
-        seed = paths.parse_seed_folder(name)
-        if archive is not None and seed is not None and (wanted is None or seed in wanted):
+    if archive is not None:
+        packed = Path(os.path.abspath(folder)).name
+        for name in archive.seeds(packed):
+            seed = paths.parse_seed_folder(name)
+            if seed is None or (wanted is not None and seed not in wanted):
+                continue
             here, path = place._replace(seed=seed), f"{prefix}{name}"
             run: Run | Problem
             try:
