@@ -112,7 +112,7 @@ def test_official_counts():
     assert differences("cog_l3", "train", [732] * 500 + [1300] * 500) == []
     assert differences("own", "train", [1, 2]) == []
     (line,) = differences("cog_l3", "train", [731] + [1301] + [800] * 998)
-    assert "expected 732 to 1300 images per concept, found 731 to 1301 (2 of 1000" in line
+    assert "expected 732 to 1300 images per class, found 731 to 1301 (2 of 1000" in line
     classes, total = differences("in1k", "train", [10] * 999)
     assert "expected 1000 classes, found 999" in classes
     assert "expected 1281167 images, found 9990" in total
