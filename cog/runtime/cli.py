@@ -102,9 +102,7 @@ class Parser(OneLineParser):
         argv = list(sys.argv[1:] if args is None else args)
         valued = self._valued_flags()
         flags, opts = split_opts(argv, self.error, takes_value=valued)
-        namespace, unknown = self.parse_known_args(self._drop_unset(flags, valued), namespace)
-        if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}")
+        namespace = super().parse_args(self._drop_unset(flags, valued), namespace)
         if opts and self._no_opts is not None:
             self.error(f"{opts[0]} and other KEY VALUE pairs {self._no_opts}")
         for name, value in vars(namespace).items():  # shells do not expand the ~ of --flag=~/folder

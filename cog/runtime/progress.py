@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import time
-from types import TracebackType
 
 logger = logging.getLogger(__name__)
 
@@ -106,9 +105,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.close()
 

@@ -417,7 +417,7 @@ def test_broken_json(tmp_path, content):
 
 
 def test_ensure_writable_dir(tmp_path):
-    assert files.ensure_writable_dir(tmp_path / "a/b", "--output_dir").is_dir()
+    files.ensure_writable_dir(tmp_path / "a/b", "--output_dir")
     assert os.listdir(tmp_path / "a/b") == []
     (tmp_path / "file").write_text("x")
     with pytest.raises(CogError, match="cannot write into --output_dir"):
