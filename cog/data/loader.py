@@ -81,26 +81,21 @@ class Decoder:
         interpolation: str = "bicubic",
         squash: bool = False,
     ) -> None:
-        self.images = images
-        self.resize = resize
-        self.crop = crop
-        self.load_truncated = load_truncated
-        self.interpolation = interpolation
-        self.squash = squash
+        self.images, self.crop = images, crop
+        self._decode = partial(
+            decode_exact,
+            load_truncated=load_truncated,
+            resize=resize,
+            crop=crop,
+            interpolation=interpolation,
+            squash=squash,
+        )
 
     def __call__(self, row: int) -> np.ndarray | str:
         """Return uint8 pixels ``(crop, crop, 3)`` of a row of the image list, or the reason of a failure."""
         name = self.images.file(row)
         try:
-            return decode_exact(
-                self.images.store.read(name),
-                name=name,
-                load_truncated=self.load_truncated,
-                resize=self.resize,
-                crop=self.crop,
-                interpolation=self.interpolation,
-                squash=self.squash,
-            )
+            return self._decode(self.images.store.read(name), name=name)
         except Exception as error:
             return failure_reason(error)
 
