@@ -365,29 +365,25 @@ def test_one_voice_for_wrong_input(inputs, out, python, repository):
         assert len(error.splitlines()) == 1 and says in error, error
 
 
-@pytest.mark.slow
-def test_torchrun(inputs, alone, out, warm_python, repository):
-    process = subprocess.run(
-        [warm_python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=3",
-         str(repository / "extract_features.py"), *extraction.arguments(inputs, out)],
-        capture_output=True, text=True, env=environment("0.1"), timeout=180, check=False,
-    )  # fmt: skip
-    assert process.returncode == 0, process.stderr
-    assert "rank 1: placed_net on birds test" in process.stderr
-    assert extraction.outcome(out) == alone[inputs]
+def torchrun(warm_python):
+    return [[warm_python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=3"]], [{}]
+
+
+def srun(warm_python):
+    return [[warm_python]] * 4, [SRUN | {"SLURM_PROCID": str(number)} for number in range(4)]
 
 
 @pytest.mark.slow
-def test_srun_variables(inputs, alone, out, warm_python, repository):
+@pytest.mark.parametrize("start", [torchrun, srun])
+def test_other_launchers(inputs, alone, out, warm_python, repository, start):
+    script = [str(repository / "extract_features.py"), *extraction.arguments(inputs, out)]
     processes = [
-        subprocess.Popen(
-            [warm_python, str(repository / "extract_features.py"), *extraction.arguments(inputs, out)],
-            stderr=subprocess.PIPE, text=True, env=environment("0.2") | SRUN | {"SLURM_PROCID": str(number)},
-        )
-        for number in range(4)
-    ]  # fmt: skip
+        subprocess.Popen([*words, *script], stderr=subprocess.PIPE, text=True, env=environment("0.2") | more)
+        for words, more in zip(*start(warm_python), strict=True)
+    ]
     errors = [process.communicate(timeout=180)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0] * 4, errors
+    assert [process.returncode for process in processes] == [0] * len(processes), errors
+    assert "rank 1: placed_net on birds test" in "".join(errors)
     assert extraction.outcome(out) == alone[inputs]
 
 
