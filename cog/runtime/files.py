@@ -33,7 +33,7 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[
 
     Args:
         path: final name; its parent folder must exist.
-        mode: ``"wb"`` or ``"w"`` (UTF-8 text).
+        mode: ``"wb"``, ``"w+b"`` or ``"w"`` (UTF-8 text).
 
     Raises:
         CogError: when the file cannot be written (missing folder, no permission, full disk).
@@ -45,7 +45,7 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         # The permissions of open() for shared result folders; those of tempfile would be 0600.
-        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
         # surrogateescape: file names that are not UTF-8 are written with their original bytes.
         text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "errors": "surrogateescape"}
         with os.fdopen(descriptor, mode, **text) as handle:
