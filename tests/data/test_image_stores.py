@@ -20,7 +20,6 @@ import time
 import tracemalloc
 import zipfile
 import zlib
-from unittest import mock
 
 import archive_forms
 import extraction
@@ -28,6 +27,7 @@ import numpy as np
 import pytest
 import tiny
 from archive_forms import FORMS, tar_bytes, zip_bytes
+from waiting import wait_for
 
 from cog.commands import extract_features
 from cog.data import (
@@ -677,21 +677,23 @@ def test_two_starts_index_once(folders, root, scans, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
     archive_forms.tar_of_folders(folders, root)
     monkeypatch.setattr(archive_index, "_WAIT_SECONDS", 0.01)
-    first, second = open_store(root), open_store(root)
-    with first._index.claimed():
-        waiting = threading.Thread(target=second.prepare)
-        waiting.start()
-        deadline = time.monotonic() + 10
-        while "being indexed by another process" not in caplog.text and time.monotonic() < deadline:
-            time.sleep(0.005)
-        first._index._can_write = True
-        archive = archives.ArchiveFile.of(root / "everything.tar")
-        images = first._scan(first._groups[""][0], archive, mock.Mock())
-        first._index.put("everything.tar", first._signature(archive), images)
-        first._index.publish()
-    waiting.join(10)
-    assert "being indexed by another process" in caplog.text
-    assert listed(second) == listed(FolderImages(folders)) and scans == ["everything.tar"]
+    scan, begun, go_on = archive_images.scan, threading.Event(), threading.Event()
+
+    def waiting_scan(*arguments, inside):
+        begun.set()
+        assert go_on.wait(10)
+        return scan(*arguments, inside=inside)
+
+    monkeypatch.setattr(archive_images, "scan", waiting_scan)
+    first, second = (threading.Thread(target=open_store(root).prepare) for _ in range(2))
+    first.start()
+    assert begun.wait(10)
+    second.start()
+    wait_for(lambda: "being indexed by another process" in caplog.text)
+    go_on.set()
+    for thread in (first, second):
+        thread.join(10)
+    assert listed(open_store(root)) == listed(FolderImages(folders)) and scans == ["everything.tar"]
 
 
 def test_a_descriptor_that_the_file_server_forgot_is_opened_again(folders, root, monkeypatch):
