@@ -20,7 +20,7 @@ from cog.data.archive_index import ArchiveIndex, IndexedImages, as_rows
 from cog.data.archives import TAR_INSIDE, ZIP_DEFLATED, ArchiveFile, Member, read_member, scan
 from cog.data.image_stores import ImageStore
 from cog.data.wnids import is_wnid
-from cog.errors import CogError, some
+from cog.errors import CogError, os_errors_explained, some
 from cog.runtime.progress import Progress
 
 logger = logging.getLogger(__name__)
@@ -285,19 +285,15 @@ class ArchiveImages(ImageStore):
     def _scan(self, source: _Source, archive: ArchiveFile, passed: _Passed) -> IndexedImages:
         notes: list[str] = []
         outer = source.inside is None
-        try:
-            rows = as_rows(
-                image_names.name_images(
-                    source.place,
-                    scan(archive, notes, passed.add, inside=source.inside),
-                    part=self._part if outer else None,
-                    whole=self._whole or not outer,
-                    read=lambda member: read_member(archive, member),
-                )
+        with os_errors_explained(f"cannot read {archive.path}"):
+            images = image_names.name_images(
+                source.place,
+                scan(archive, notes, passed.add, inside=source.inside),
+                part=self._part if outer else None,
+                whole=self._whole or not outer,
+                read=lambda member: read_member(archive, member),
             )
-        except OSError as error:
-            raise CogError(f"cannot read {archive.path}: {error.strerror or error}") from error
-        return IndexedImages(rows, tuple(notes))
+            return IndexedImages(as_rows(images), tuple(notes))
 
 
 class _Passed:

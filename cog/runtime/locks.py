@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import hashlib
 import json
 import logging
@@ -40,7 +39,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from cog.errors import CogError
-from cog.runtime import files
+from cog.runtime import files, provenance
 
 logger = logging.getLogger(__name__)
 
@@ -429,7 +428,7 @@ def _this_process() -> Holder:
         pid=os.getpid(),
         started=_start_of(os.getpid()) or "",
         boot=_boot(),
-        since=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        since=provenance.now(),
         command=os.path.basename(sys.argv[0]) or "python",
         job=job,
         restarts=int(restarts) if restarts.isdecimal() else 0,

@@ -352,28 +352,23 @@ def test_color_only_on_terminals(capsys, monkeypatch, variable, colored):
     assert "\x1b[" in text if colored else text == "error: bad\n"
 
 
-def test_time_left_leaves_out_what_an_earlier_session_finished(caplog, monkeypatch):
-    times = [0.0]  # of the start, then 10 s later
-    monkeypatch.setattr("cog.runtime.progress.time.monotonic", lambda: times.pop() if times else 10.0)
-    with (
-        caplog.at_level("INFO", logger="cog"),
-        Progress(100, "search", unit="trials", interval=5.0) as progress,
-    ):
-        progress.skip(80)
-        progress.update(10)
-    assert [record.message for record in caplog.records] == [
-        "search: 90 of 100 trials (90 %), 1.0 trials/s, 10s left"
-    ]
-
-
 @pytest.mark.parametrize(
-    ("total", "line"), [(40, "checking: 3 of 40 commands (7 %), 8m13s left"), (None, "checking: 3 commands")]
+    ("total", "n_before", "n", "line"),
+    [
+        # The time left leaves out what an earlier session finished.
+        (100, 80, 10, "search: 90 of 100 units (90 %), 1.0 units/s, 10s left"),
+        # A rate that would be shown as 0.0 is left out.
+        (400, 0, 1, "search: 1 of 400 units (0 %), 2h13m left"),
+        (None, 0, 1, "search: 1 units"),
+    ],
 )
-def test_a_rate_that_would_be_shown_as_zero_is_left_out(caplog, monkeypatch, total, line):
-    times = [0.0]  # of the start, then 40 s later
-    monkeypatch.setattr("cog.runtime.progress.time.monotonic", lambda: times.pop() if times else 40.0)
-    with caplog.at_level("INFO", logger="cog"), Progress(total, "checking", unit="commands") as progress:
-        progress.update(3)
+def test_lines_of_progress(caplog, monkeypatch, total, n_before, n, line):
+    seconds = 10.0 if n_before else 20.0
+    times = [0.0]  # of the start, then that much later
+    monkeypatch.setattr("cog.runtime.progress.time.monotonic", lambda: times.pop() if times else seconds)
+    with caplog.at_level("INFO", logger="cog"), Progress(total, "search", unit="units") as progress:
+        progress.skip(n_before)
+        progress.update(n)
     assert [record.message for record in caplog.records] == [line]
 
 
