@@ -207,8 +207,7 @@ def pending(planned: Sequence[tuple[AnalysisRequest, AnalysisTask]], *, overwrit
     Complete results of the same settings and features are skipped.
 
     Raises:
-        CogError: a folder has another or an unfinished result and ``overwrite`` is False, a folder cannot be written
-            to, or features are missing.
+        CogError: a folder has another or an unfinished result and ``overwrite`` is False, or features are missing.
     """
     todo = []
     outputs: dict[Path, str] = {}
@@ -220,8 +219,6 @@ def pending(planned: Sequence[tuple[AnalysisRequest, AnalysisTask]], *, overwrit
         outputs[path] = task.name
         if not work.folder.is_done():
             todo.append(work)
-    for work in todo:
-        work.folder.require_writable()
     return todo
 
 

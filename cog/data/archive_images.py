@@ -20,7 +20,7 @@ from cog.data.archive_index import ArchiveIndex, IndexedImages, as_rows
 from cog.data.archives import TAR_INSIDE, ZIP_DEFLATED, ArchiveFile, Member, read_member, scan
 from cog.data.image_stores import ImageStore
 from cog.data.wnids import is_wnid
-from cog.errors import CogError, some
+from cog.errors import CogError, os_errors_explained, some
 from cog.runtime.progress import Progress
 
 logger = logging.getLogger(__name__)
@@ -124,17 +124,17 @@ class ArchiveImages(ImageStore):
         """Return the names of the classes, sorted, after indexing the archives that hold several classes."""
         listed = set(self._look_inside()) - {""}
         if "" in self._groups:
-            listed |= set(self._table("", keep=True).classes())
+            listed |= set(self._table("").classes())
         return sorted(listed)
 
     def names(self, folder: str) -> list[str]:
         """Return the images of a class."""
-        tables = self._tables_of(folder, keep=False)
+        tables = self._tables_of(folder)
         return sorted({name for table in tables for name in table.names(folder)})
 
     def empty_names(self, folder: str) -> list[str]:
         """Return the empty files among the images of a class, according to the index."""
-        tables = self._tables_of(folder, keep=False)
+        tables = self._tables_of(folder)
         return sorted({name for table in tables for name in table.empty_names(folder)})
 
     def has_class(self, folder: str) -> bool:
@@ -170,7 +170,7 @@ class ArchiveImages(ImageStore):
         return read_member(*place)
 
     def _place(self, name: str) -> tuple[ArchiveFile, Member] | None:
-        for table in self._tables_of(name.rpartition("/")[0], keep=True):
+        for table in self._tables_of(name.rpartition("/")[0]):
             if (place := table.find(name)) is not None:
                 return place
         return None
@@ -196,28 +196,20 @@ class ArchiveImages(ImageStore):
                 self._groups, self._looked_inside = groups, True
         return self._groups
 
-    def _tables_of(self, folder: str, *, keep: bool) -> Iterator[_Table]:
-        """Yield the tables that may hold images of a class; ``keep``: whether the class's table stays in memory."""
+    def _tables_of(self, folder: str) -> Iterator[_Table]:
+        """Yield the tables that may hold images of a class."""
         groups = self._look_inside()
         if folder in groups:
-            yield self._table(folder, keep=keep)
+            yield self._table(folder)
         if "" in groups and folder:
-            yield self._table("", keep=True)
+            yield self._table("")
 
-    def _table(self, group: str, *, keep: bool) -> _Table:
+    def _table(self, group: str) -> _Table:
         table = self._tables.get(group)
-        if table is not None:
-            return table
-        sources = self._groups[group]
-        self._make_index(sources)
-        archives = [source.current() for source in sources]
-        table = _Table(
-            [
-                (archive, self._rows(source, archive))
-                for source, archive in zip(sources, archives, strict=True)
-            ]
-        )
-        if keep:
+        if table is None:
+            self._make_index(self._groups[group])
+            archives = [(source, source.current()) for source in self._groups[group]]
+            table = _Table([(archive, self._rows(source, archive)) for source, archive in archives])
             with self._lock:
                 self._tables[group] = table
                 if len(self._tables) > _MOST_TABLES:
@@ -276,10 +268,9 @@ class ArchiveImages(ImageStore):
                             self._index.publish()
                             saved = time.monotonic()
                 finally:
-                    passed.stop()
+                    passed.stopped = True
                     pool.shutdown(cancel_futures=True)
                     self._index.publish()
-                rate = n_images / max(progress.seconds, 1e-9)
             if faults:
                 others = [source.name for source, _ in faults[1:]]
                 more = f" (and {len(others)} more cannot be used: {some(others, 3)})" if others else ""
@@ -287,48 +278,34 @@ class ArchiveImages(ImageStore):
                 classes = [name for name, of in self._groups.items() if not unusable.isdisjoint(of)]
                 raise UnusableArchivesError(f"{faults[0][1]}{more}", classes)
             logger.info(
-                "%s: %s members of %s archive%s indexed, %.0f a second; kept in %s",
-                self.root, f"{n_images:,}", f"{len(todo):,}", "s" * (len(todo) != 1), rate, self._index.path,
+                "%s: %s members of %s archive%s indexed; kept in %s",
+                self.root, f"{n_images:,}", f"{len(todo):,}", "s" * (len(todo) != 1), self._index.path,
             )  # fmt: skip
 
     def _scan(self, source: _Source, archive: ArchiveFile, passed: _Passed) -> IndexedImages:
         notes: list[str] = []
         outer = source.inside is None
-        try:
-            rows = as_rows(
-                image_names.name_images(
-                    source.place,
-                    scan(archive, notes, passed.add, inside=source.inside),
-                    part=self._part if outer else None,
-                    whole=self._whole or not outer,
-                    read=lambda member: read_member(archive, member),
-                )
+        with os_errors_explained(f"cannot read {archive.path}"):
+            images = image_names.name_images(
+                source.place,
+                scan(archive, notes, passed.add, inside=source.inside),
+                part=self._part if outer else None,
+                whole=self._whole or not outer,
+                read=lambda member: read_member(archive, member),
             )
-        except OSError as error:
-            raise CogError(f"cannot read {archive.path}: {error.strerror or error}") from error
-        return IndexedImages(rows, tuple(notes))
+            return IndexedImages(as_rows(images), tuple(notes))
 
 
 class _Passed:
-    """A count of the bytes of archives that several threads have passed; it can also stop the threads."""
+    """A count of the bytes of archives that several threads have passed; ``stopped`` ends the threads."""
 
     def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._n_bytes = 0
-        self._stopped = False
-        self._lock = threading.Lock()
-
-    def stop(self) -> None:
-        """Make the next call of :meth:`add` end each thread."""
-        self._stopped = True
+        self._progress, self._n_bytes, self._lock = progress, 0, threading.Lock()
+        self.stopped = False
 
     def add(self, n_bytes: int) -> None:
-        """Count ``n_bytes`` more.
-
-        Raises:
-            InterruptedError: after :meth:`stop`.
-        """
-        if self._stopped:
+        """Count ``n_bytes`` more; raise an InterruptedError once the threads are to end."""
+        if self.stopped:
             raise InterruptedError(errno.EINTR, "stopped")
         with self._lock:
             self._n_bytes += n_bytes

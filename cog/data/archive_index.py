@@ -105,8 +105,15 @@ class ArchiveIndex:
 
     def has(self, name: str, signature: str) -> bool:
         """Return whether the index has the images of an archive in a given state, see :meth:`get`."""
-        note = self._note(_quoted(name))
-        return note is not None and _signature_of(note) == signature
+        quoted = _quoted(name)
+        if quoted not in self._new and self._file is None:
+            self._open()
+        note, _ = self._new.get(quoted) or self._entries.get(quoted) or (b"", b"")
+        try:
+            version, stored, *_ = json.loads(note)
+        except (ValueError, TypeError):
+            return False
+        return (version, stored) == (_VERSION, signature)
 
     def get(self, name: str, signature: str) -> IndexedImages | None:
         """Return the images of an archive; None when the index lacks them, or has those of an earlier state.
@@ -118,23 +125,19 @@ class ArchiveIndex:
         if not self.has(name, signature):
             return None
         quoted = _quoted(name)
-        if quoted in self._new:
-            return _decode(*self._new[quoted])
-        note, member = self._entries[quoted]
         try:
-            assert self._file is not None
-            return _decode(note, read_member(self._file, member))
+            return _decode(*(self._new.get(quoted) or self._stored(quoted)))
         except (OSError, ValueError, TypeError, EOFError, zlib.error) as error:
             logger.warning("the index %s is damaged and is rebuilt (%s)", self.path, error)
             self._damaged.add(quoted)
+            del self._entries[quoted]
             return None
 
-    def _note(self, quoted: str) -> bytes | None:
-        if quoted in self._new:
-            return self._new[quoted][0]
-        if self._file is None:
-            self._open()
-        return self._entries[quoted][0] if quoted in self._entries and quoted not in self._damaged else None
+    def _stored(self, quoted: str) -> tuple[bytes, bytes]:
+        """Return the note and the data of an entry of the index file."""
+        assert self._file is not None
+        note, member = self._entries[quoted]
+        return note, read_member(self._file, member)
 
     def put(self, name: str, signature: str, images: IndexedImages) -> None:
         """Add the images of an archive; :meth:`publish` writes them."""
@@ -146,14 +149,12 @@ class ArchiveIndex:
     def claimed(self) -> Iterator[None]:
         """Wait until no other process makes this index, then lock the index if its folder can be written to."""
         with ExitStack() as stack:
-            announced = False
-            while True:
+            self._can_write = announced = False
+            lock_file = f".{self.path.stem}.lock"
+            while not self._can_write:
                 try:
-                    stack.enter_context(
-                        locks.locked(self.path.parent, flag="COG_CACHE_DIR", name=f".{self.path.stem}.lock")
-                    )
+                    stack.enter_context(locks.locked(self.path.parent, flag="COG_CACHE_DIR", name=lock_file))
                     self._can_write = True
-                    break
                 except locks.LockedError as error:
                     if not announced:
                         logger.info("the images are being indexed by another process, waiting (%s)", error)
@@ -161,7 +162,6 @@ class ArchiveIndex:
                     time.sleep(_WAIT_SECONDS)
                 except CogError as error:
                     logger.warning("%s; the index of the images is kept in memory only", error)
-                    self._can_write = False
                     break
             self._file = None
             yield
@@ -176,18 +176,11 @@ class ArchiveIndex:
                 for name in sorted(self._new.keys() | self._entries.keys()):
                     if name.partition("/")[0] not in self._archives:
                         continue
-                    if name in self._new:
-                        note, data = self._new[name]
-                    elif self._file is not None:
-                        note, member = self._entries[name]
-                        try:
-                            data = read_member(self._file, member)
-                        except OSError:
-                            continue
-                    else:
-                        continue
                     info = zipfile.ZipInfo(name)
-                    info.comment = note
+                    try:
+                        info.comment, data = self._new.get(name) or self._stored(name)
+                    except OSError:  # damaged
+                        continue
                     archive.writestr(info, data)
         except CogError as error:
             logger.warning("%s; the index of the images is kept in memory only", error)
@@ -204,24 +197,15 @@ class ArchiveIndex:
             file = ArchiveFile.of(self.path)
             with files.open_regular(self.path) as handle, zipfile.ZipFile(handle) as archive:
                 for info in archive.infolist():
-                    member = Member(
-                        info.filename, info.header_offset, info.compress_size, info.CRC, ZIP_STORED
-                    )
-                    entries[info.filename] = (info.comment, member)
+                    if info.filename not in self._damaged:
+                        place = (info.header_offset, info.compress_size, info.CRC, ZIP_STORED)
+                        entries[info.filename] = (info.comment, Member(info.filename, *place))
         except FileNotFoundError:
             pass
         except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError) as error:
             logger.warning("the index %s is damaged and is rebuilt (%s)", self.path, error)
             entries = {}
         self._entries, self._file = entries, file
-
-
-def _signature_of(note: bytes) -> str | None:
-    try:
-        version, signature, *_ = json.loads(note)
-    except (ValueError, TypeError):
-        return None
-    return signature if version == _VERSION else None
 
 
 def _decode(note: bytes, data: bytes) -> IndexedImages:

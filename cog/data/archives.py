@@ -10,6 +10,7 @@ import errno
 import functools
 import io
 import os
+import stat
 import struct
 import tarfile
 import zipfile
@@ -329,13 +330,11 @@ def _zip_members(archive: ArchiveFile, window: _Window) -> Iterator[Member]:
             continue
         path = _checked(info.filename, archive.path)
         kind = kinds.get(info.compress_type, _PACKED)
+        mode = info.external_attr >> 16 if info.create_system == 3 else 0  # of Unix
         if info.flag_bits & 1:
             kind = _ENCRYPTED
-        elif info.create_system == 3 and (info.external_attr >> 28) not in (
-            0,
-            8,
-        ):  # S_IFMT: 8 is a regular file
-            kind = _LINK if info.external_attr >> 28 == 10 else _DEVICE
+        elif stat.S_IFMT(mode) not in (0, stat.S_IFREG):
+            kind = _LINK if stat.S_ISLNK(mode) else _DEVICE
         yield Member(path, info.header_offset, info.compress_size, info.CRC, kind)
 
 

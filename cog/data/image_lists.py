@@ -135,7 +135,8 @@ def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> 
     try:
         store.prepare()
         classes = store.classes()
-        files = store.all_names(classes)
+        with ThreadPoolExecutor(_SCAN_THREADS) as pool:
+            files = list(pool.map(store.names, classes))
     except OSError as error:
         raise CogError(f"{flag}: cannot list {error.filename or folder}: {error.strerror}") from error
     if not classes:

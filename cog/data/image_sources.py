@@ -109,23 +109,21 @@ def count_differences(images: ImageList) -> list[str]:
         return []
     expected, counts = declared.counts[images.split], images.counts()
     begin = f"{images.dataset} {images.split}: expected"
-    noun = "concept" if declared.name == datasets.LEVELS else "class"
     differences = []
     if len(counts) != expected.n_classes:
-        plural = {"concept": "concepts", "class": "classes"}[noun]
-        differences.append(f"{begin} {expected.n_classes} {plural}, found {len(counts)}")
+        differences.append(f"{begin} {expected.n_classes} classes, found {len(counts)}")
     if expected.n_images not in (None, len(images)):
         differences.append(f"{begin} {expected.n_images} images, found {len(images)}")
     if expected.per_class is not None:
         low, high = expected.per_class
         outside = int(((counts < low) | (counts > high)).sum())
         if outside:
-            wanted = f"{low}" if low == high else f"{low} to {high}"
-            counted = (
-                f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
-            )
             differences.append(
-                f"{begin} {wanted} images per {noun}, found {counted} "
-                f"({outside} of {len(counts)} {noun}s outside)"
+                f"{begin} {_span(low, high)} images per class, found {_span(counts.min(), counts.max())} "
+                f"({outside} of {len(counts)} classes outside)"
             )
     return differences
+
+
+def _span(low: int, high: int) -> str:
+    return f"{low}" if low == high else f"{low} to {high}"

@@ -12,7 +12,6 @@ import os
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cog.runtime import files
@@ -23,9 +22,6 @@ IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif
 #: Largest size of an image in bytes, compressed or not; a larger image fails, because an archive of a few kilobytes can
 #: claim any size. The largest picture that Pillow decodes has fewer bytes, at 8 bits per channel.
 LARGEST_IMAGE = 1 << 29
-
-# Listing folders is limited by the file system, not by the processors.
-_THREADS = 16
 
 
 def is_image(name: str) -> bool:
@@ -109,9 +105,8 @@ class ImageStore(ABC):
     def lost(self, name: str) -> Path | None:
         """Return the folder or archive of an image if it is gone or has changed; None: it is intact."""
 
-    @abstractmethod
-    def prepare(self, folders: Iterable[str] | None = None) -> None:
-        """Index the archives of class folders (default: all) that are not indexed yet.
+    def prepare(self, folders: Iterable[str] | None = None) -> None:  # noqa: B027
+        """Index the archives of class folders (default: all) that are not indexed yet; folders need no index.
 
         Raises:
             OSError: an archive is missing.
@@ -134,11 +129,6 @@ class ImageStore(ABC):
     @abstractmethod
     def _read(self, name: str) -> bytes:
         """Return the stored bytes of an image, before unpacking."""
-
-    def all_names(self, folders: Sequence[str]) -> list[list[str]]:
-        """Return the images of several class folders."""
-        with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(self.names, folders))
 
 
 class FolderImages(ImageStore):
@@ -210,6 +200,3 @@ class FolderImages(ImageStore):
             if os.fstat(handle.fileno()).st_size > LARGEST_IMAGE:
                 raise too_large(name)
             return handle.read()
-
-    def prepare(self, folders: Iterable[str] | None = None) -> None:
-        """Do nothing: folders are listed on request."""

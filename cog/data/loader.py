@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader
 
 from cog.data.image_lists import ImageList
 from cog.data.pixels import decode_exact
@@ -80,26 +81,21 @@ class Decoder:
         interpolation: str = "bicubic",
         squash: bool = False,
     ) -> None:
-        self.images = images
-        self.resize = resize
-        self.crop = crop
-        self.load_truncated = load_truncated
-        self.interpolation = interpolation
-        self.squash = squash
+        self.images, self.crop = images, crop
+        self._decode = partial(
+            decode_exact,
+            load_truncated=load_truncated,
+            resize=resize,
+            crop=crop,
+            interpolation=interpolation,
+            squash=squash,
+        )
 
     def __call__(self, row: int) -> np.ndarray | str:
         """Return uint8 pixels ``(crop, crop, 3)`` of a row of the image list, or the reason of a failure."""
         name = self.images.file(row)
         try:
-            return decode_exact(
-                self.images.store.read(name),
-                name=name,
-                load_truncated=self.load_truncated,
-                resize=self.resize,
-                crop=self.crop,
-                interpolation=self.interpolation,
-                squash=self.squash,
-            )
+            return self._decode(self.images.store.read(name), name=name)
         except Exception as error:
             return failure_reason(error)
 
@@ -156,15 +152,19 @@ def _spans(ranges: Iterable[tuple[int, int]], batch_size: int) -> Iterator[range
             yield range(start, min(start + batch_size, stop))
 
 
+def _empty_batch(decoder: Decoder, first: int, n: int, *, batch_size: int, pin_memory: bool = False) -> Batch:
+    # PyTorch reuses pinned memory for the next batches, but only after the GPU has read it.
+    shape = (batch_size, decoder.crop, decoder.crop, 3)
+    pixels = torch.empty(shape, dtype=torch.uint8, pin_memory=pin_memory)
+    pixels[n:] = 0
+    return Batch(pixels, first, n)
+
+
 class _Job:
     """A batch that several threads decode, row by row."""
 
     def __init__(self, decoder: Decoder, rows: range, *, batch_size: int, pin_memory: bool) -> None:
-        n = len(rows)
-        shape = (batch_size, decoder.crop, decoder.crop, 3)
-        # PyTorch reuses pinned memory for the next batches, but only after the GPU has read it.
-        self.batch = Batch(torch.empty(shape, dtype=torch.uint8, pin_memory=pin_memory), rows[0], n)
-        self.batch.pixels[n:] = 0
+        self.batch = _empty_batch(decoder, rows[0], len(rows), batch_size=batch_size, pin_memory=pin_memory)
         self.helpers: list[Future[None]] = []
         self._decoder = decoder
         self._todo = deque(rows)
@@ -199,89 +199,56 @@ def _from_threads(
     Nothing is copied between processes. When the next batch is not ready, the consumer's thread does not wait but
     decodes as well.
     """
-    pool = ThreadPoolExecutor(n_workers, thread_name_prefix="cog-decode") if n_workers else None
+    pool = ThreadPoolExecutor(max(1, n_workers), thread_name_prefix="cog-decode")
+    n_ahead = PREFETCH if n_workers else 0
     jobs: deque[_Job] = deque()
+
+    def finish_first() -> Batch:
+        batch = jobs[0].result()
+        jobs.popleft()  # not before it is done, so that it can be abandoned
+        return batch
+
     try:
         for rows in spans:
-            job = _Job(decoder, rows, batch_size=batch_size, pin_memory=pin_memory)
-            if pool is None:
-                yield job.result()
-                continue
-            job.helpers = [pool.submit(job.work) for _ in range(n_workers)]
-            jobs.append(job)
-            if len(jobs) > PREFETCH:
-                # The job stays in the queue until it is done, so that it can be abandoned.
-                batch = jobs[0].result()
-                jobs.popleft()
-                yield batch
+            jobs.append(_Job(decoder, rows, batch_size=batch_size, pin_memory=pin_memory))
+            jobs[-1].helpers = [pool.submit(jobs[-1].work) for _ in range(n_workers)]
+            if len(jobs) > n_ahead:
+                yield finish_first()
         while jobs:
-            batch = jobs[0].result()
-            jobs.popleft()
-            yield batch
+            yield finish_first()
     finally:
         for job in jobs:
             job.abandon()
-        if pool is not None:
-            pool.shutdown(cancel_futures=True)
+        pool.shutdown(cancel_futures=True)
 
 
-class _Rows(Dataset):
-    """A decoder as a data set of PyTorch, for worker processes."""
-
-    def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
-
-    def __len__(self) -> int:
-        return len(self._decoder.images)
-
-    def __getitem__(self, row: int) -> tuple[int, np.ndarray | str]:
-        return row, self._decoder(row)
-
-
-def _collate(
-    samples: Sequence[tuple[int, np.ndarray | str]],
-) -> tuple[np.ndarray, list[tuple[int, str | None]]]:
-    """Collect the pixels and the failure reasons of a batch, in row order.
+def _decode(decoder: Decoder, rows: Sequence[int]) -> list[tuple[int, np.ndarray | str]]:
+    """Decode the rows of a batch in a worker process.
 
     NumPy arrays travel from the worker through its pipe. Tensors would travel through shared memory:
     one file descriptor each, in a /dev/shm that containers keep as small as 64 MB.
     """
-    decoded = [pixels for _, pixels in samples if isinstance(pixels, np.ndarray)]
-    others = [(row, None if isinstance(value, np.ndarray) else value) for row, value in samples]
-    return np.stack(decoded) if decoded else np.empty((0, 0, 0, 3), np.uint8), others
-
-
-class _Batches(Sampler[list[int]]):
-    """The rows of each batch, as a batch sampler of a DataLoader."""
-
-    def __init__(self, spans: Iterable[range]) -> None:
-        self._spans = spans
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return map(list, self._spans)
+    return [(row, decoder(row)) for row in rows]
 
 
 def _from_processes(
     decoder: Decoder, spans: Iterable[range], *, batch_size: int, n_workers: int, start_method: str
 ) -> Generator[Batch, None, None]:
-    loader = DataLoader(
-        _Rows(decoder),
-        batch_sampler=_Batches(spans),
+    loader: DataLoader = DataLoader(
+        range(len(decoder.images)),  # type: ignore[arg-type]
+        batch_sampler=map(list, spans),
         num_workers=n_workers,
         prefetch_factor=PREFETCH,
-        collate_fn=_collate,
+        collate_fn=partial(_decode, decoder),
         multiprocessing_context=start_method,
         # The iterator draws a base seed; its own generator leaves the caller's global random state unchanged.
         generator=torch.Generator().manual_seed(0),
     )
     try:
-        for stacked, samples in loader:
-            pixels = torch.empty((batch_size, decoder.crop, decoder.crop, 3), dtype=torch.uint8)
-            batch = Batch(pixels, samples[0][0], len(samples))
-            pixels[batch.n :] = 0
-            decoded = iter(stacked)
-            for row, failure in samples:
-                batch.add(row, next(decoded) if failure is None else failure)
+        for samples in loader:
+            batch = _empty_batch(decoder, samples[0][0], len(samples), batch_size=batch_size)
+            for row, decoded in samples:
+                batch.add(row, decoded)
             yield batch
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):

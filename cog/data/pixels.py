@@ -93,18 +93,6 @@ def can_decode(store: ImageStore, name: str, *, load_truncated: bool = False) ->
     return True
 
 
-def resized_size(width: int, height: int, *, resize: int) -> tuple[int, int]:
-    """Return ``(width, height)`` after resizing the shortest side to ``resize``; the other side is rounded down."""
-    if width <= height:
-        return resize, int(resize * height / width)
-    return int(resize * width / height), resize
-
-
-def crop_corner(width: int, height: int, *, crop: int) -> tuple[int, int]:
-    """Return ``(left, top)`` of the center crop, rounded as torchvision's ``CenterCrop`` does."""
-    return round((width - crop) / 2.0), round((height - crop) / 2.0)
-
-
 def resize_and_crop(
     image: Image.Image, *, resize: int, crop: int, interpolation: str = "bicubic", squash: bool = False
 ) -> np.ndarray:
@@ -126,11 +114,15 @@ def resize_and_crop(
     """
     width, height = image.size
     if min(width, height) != resize or (squash and width != height):
-        size = (resize, resize) if squash else resized_size(width, height, resize=resize)
-        image = image.resize(size, Image.Resampling[interpolation.upper()])
-        width, height = size
-    left, top = crop_corner(width, height, crop=crop)
+        if squash:
+            width, height = resize, resize
+        elif width <= height:
+            width, height = resize, int(resize * height / width)
+        else:
+            width, height = int(resize * width / height), resize
+        image = image.resize((width, height), Image.Resampling[interpolation.upper()])
     if (width, height) != (crop, crop):
+        left, top = round((width - crop) / 2.0), round((height - crop) / 2.0)  # as torchvision rounds them
         image = image.crop((left, top, left + crop, top + crop))
     return np.asarray(image)
 

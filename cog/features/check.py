@@ -51,7 +51,7 @@ def check(plan: ExtractionPlan) -> int:
                 images = lists[pair] = plan.images(pair)
             except MissingClassesError as error:
                 for fault in error.faults:
-                    report.fault(label, fault)
+                    report.problem(label, fault)
                 images, lost = error.images, error.classes
             check_images(report, images, label, allowed=plan.allow_failures, may_be_missing=listed, lost=lost)
     dim = None

@@ -53,27 +53,20 @@ class Report:
         self._add(WARNING, subject, text)
 
     def problem(self, subject: str, text: str) -> None:
-        """Add a finding that has to be fixed before the command can start."""
+        """Add a finding that has to be fixed before the command can start, unless it is known with another subject."""
         self._add(PROBLEM, subject, text)
-
-    def fault(self, subject: str, text: str) -> None:
-        """Note a problem, unless the same one was met before with another subject."""
-        if not any(
-            known.level == PROBLEM and known.text == " ".join(text.split()) for known in self.findings
-        ):
-            self.problem(subject, text)
 
     def _add(self, level: str, subject: str, text: str) -> None:
         finding = CheckFinding(level, subject, " ".join(text.split()))
-        if finding not in self.findings:
+        is_known_problem = level == PROBLEM and any(
+            known.level == PROBLEM and known.text == finding.text for known in self.findings
+        )
+        if finding not in self.findings and not is_known_problem:
             self.findings.append(finding)
 
     @contextlib.contextmanager
     def step(self, subject: str) -> Iterator[CheckStep]:
-        """Turn errors of the block into problems, and warnings in the log of the package into warnings.
-
-        An error with the same text as an earlier problem is the same fault, and is not reported again.
-        """
+        """Turn errors of the block into problems, and warnings in the log of the package into warnings."""
         logger = logging.getLogger("cog")
         handlers, propagate = logger.handlers, logger.propagate
         logger.handlers, logger.propagate = [_Collector(self, subject)], False
@@ -82,7 +75,7 @@ class Report:
             yield step
             step.ok = self.n_problems == before
         except CogError as error:
-            self.fault(subject, str(error))
+            self.problem(subject, str(error))
         except OSError as error:
             prefix = f"cannot access {error.filename}: " if error.filename else ""
             self.problem(subject, f"{prefix}{error.strerror or error}")

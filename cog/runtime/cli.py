@@ -9,6 +9,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Collection, Sequence
+from itertools import islice
 from typing import Any, NoReturn, TextIO, cast
 
 from cog import __version__
@@ -102,9 +103,7 @@ class Parser(OneLineParser):
         argv = list(sys.argv[1:] if args is None else args)
         valued = self._valued_flags()
         flags, opts = split_opts(argv, self.error, takes_value=valued)
-        namespace, unknown = self.parse_known_args(self._drop_unset(flags, valued), namespace)
-        if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}")
+        namespace = super().parse_args(self._drop_unset(flags, valued), namespace)
         if opts and self._no_opts is not None:
             self.error(f"{opts[0]} and other KEY VALUE pairs {self._no_opts}")
         for name, value in vars(namespace).items():  # shells do not expand the ~ of --flag=~/folder
@@ -119,7 +118,7 @@ class Parser(OneLineParser):
         return {
             option
             for action in self._actions
-            if action.nargs in (None, "+") and not isinstance(action, argparse._HelpAction)
+            if action.nargs in (None, "+")
             for option in action.option_strings
         }
 
@@ -130,17 +129,19 @@ class Parser(OneLineParser):
         folder.
         """
         kept: list[str] = []
-        position = 0
-        while position < len(argv):
-            flag, has_value, value = argv[position].partition("=")
-            length = 1
-            if flag in valued and not has_value and position + 1 < len(argv):
-                value, has_value, length = argv[position + 1], "=", 2
-            if flag in valued and has_value and not value.strip():
-                self.error(f"argument {flag}: the value is empty; leave the flag out, or give None")
-            if not (flag in valued and has_value and is_unset(value)):
-                kept += argv[position : position + length]
-            position += length
+        words = iter(argv)
+        for word in words:
+            flag, is_joined, value = word.partition("=")
+            given = [word]
+            if flag in valued:
+                if not is_joined:
+                    given += islice(words, 1)
+                    value = given[-1]
+                if not value.strip():
+                    self.error(f"argument {flag}: the value is empty; leave the flag out, or give None")
+                if is_unset(value):
+                    continue
+            kept += given
         return kept
 
 
@@ -164,21 +165,16 @@ def split_opts(
     """
     flags: list[str] = []
     opts: list[str] = []
-    position = 0
-    while position < len(argv):
-        token = argv[position]
-        if token in takes_value:
-            flags += argv[position : position + 2]
-            position += 2
-            continue
-        if not _CONFIG_KEY.fullmatch(token):
-            flags.append(token)
-            position += 1
-            continue
-        if position + 1 >= len(argv):
-            on_error(f"option {token} has no value; expected KEY VALUE pairs")
-        opts += [token, argv[position + 1]]
-        position += 2
+    words = iter(argv)
+    for word in words:
+        if word in takes_value:
+            flags += [word, *islice(words, 1)]
+        elif not _CONFIG_KEY.fullmatch(word):
+            flags.append(word)
+        elif (value := next(words, None)) is not None:
+            opts += [word, value]
+        else:
+            on_error(f"option {word} has no value; expected KEY VALUE pairs")
     return flags, opts
 
 

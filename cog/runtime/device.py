@@ -42,13 +42,10 @@ def resolve_device(name: str | None, rank: ranks.Rank | None = None) -> torch.de
         return device
     if device.type == "cuda":
         device = _cuda_device(device, name, rank or ranks.this_rank())
+    fault = ""
     try:
-        is_right = torch.equal(_step(device).cpu(), _step(torch.device("cpu")))
-        fault = (
-            ""
-            if is_right
-            else "its matrix products are wrong; report that to the administrator of this machine"
-        )
+        if not torch.equal(_step(device).cpu(), _step(torch.device("cpu"))):
+            fault = "its matrix products are wrong; report that to the administrator of this machine"
     except (RuntimeError, AssertionError, ImportError, AttributeError, TypeError) as error:
         fault = first_line(error)
     if fault:
@@ -141,21 +138,13 @@ def _unusable() -> str:
 
 
 def _described() -> str:
-    """Return number, name, compute capability and driver of the GPUs, as far as ``nvidia-smi`` reports them."""
-    for query in ("name,compute_cap,driver_version", "name,driver_version"):  # the second for old drivers
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            done = subprocess.run(
-                ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"],
-                capture_output=True,
-                text=True,
-                check=True,
-                timeout=30,
-            )
-            lines = [[word.strip() for word in line.split(",")] for line in done.stdout.splitlines() if line]
-            if lines:
-                words = ("", "compute capability ", "driver ") if len(lines[0]) == 3 else ("", "driver ")
-                known = ", ".join(a + b for a, b in zip(words, lines[0], strict=False))
-                return f"{len(lines)} GPU{'s' * (len(lines) > 1)} ({known})"
+    """Return number, name and driver of the GPUs, as far as ``nvidia-smi`` reports them."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+        if gpus := done.stdout.splitlines():
+            name, _, driver = gpus[0].rpartition(", ")
+            return f"{len(gpus)} GPU{'s' * (len(gpus) > 1)} ({name}, driver {driver})"
     n = _n_gpus()
     return f"{n} NVIDIA GPU{'s' * (n > 1)}"
 
@@ -172,17 +161,14 @@ def require_precision(device: torch.device, key: str, name: str) -> None:
         CogError: for TF32 on a device other than an NVIDIA GPU; for TF32 and bfloat16 on an NVIDIA GPU before Ampere
             (compute capability 8.0).
     """
-    if name not in ("bf16", "tf32"):
+    if name not in ("bf16", "tf32") or (name == "bf16" and device.type != "cuda"):
         return
-    if device.type != "cuda":
-        if name == "bf16":
-            return
-        actual = str(device)
-    elif torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 0):
-        return
-    else:
+    actual = device_name(device)
+    if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
-        actual = f"{torch.cuda.get_device_name(device)} ({major}.{minor})"
+        if torch.version.hip is not None or major >= 8:
+            return
+        actual += f" ({major}.{minor})"
     raise CogError(
         f"{key} {name} needs an NVIDIA GPU since Ampere (compute capability 8.0), found {actual}; use fp32"
     )

@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import re
+import secrets
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[
 
     Args:
         path: final name; its parent folder must exist.
-        mode: ``"wb"`` or ``"w"`` (UTF-8 text).
+        mode: ``"wb"``, ``"w+b"`` or ``"w"`` (UTF-8 text).
 
     Raises:
         CogError: when the file cannot be written (missing folder, no permission, full disk).
@@ -41,11 +42,10 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[
     if path.exists() and not path.is_file():
         # os.replace would put a regular file in the place of a device such as /dev/null.
         raise CogError(f"cannot write {path}: it exists and is not a regular file")
-    tmp_name = ""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        descriptor, tmp_name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        # mkstemp creates 0600; shared result folders need the permissions open() would have given.
-        os.chmod(tmp_name, 0o666 & ~_umask())
+        # The permissions of open() for shared result folders; those of tempfile would be 0600.
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
         # surrogateescape: file names that are not UTF-8 are written with their original bytes.
         text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "errors": "surrogateescape"}
         with os.fdopen(descriptor, mode, **text) as handle:
@@ -58,13 +58,12 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[
                 raise OSError(errno.EIO, "the data could not be written completely (disk full?)") from error
             handle.flush()
             os.fsync(handle.fileno())
-        os.replace(tmp_name, path)
+        os.replace(temporary, path)
     except OSError as error:
         raise CogError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         with contextlib.suppress(OSError):
-            if tmp_name:
-                os.unlink(tmp_name)
+            os.unlink(temporary)
 
 
 def is_temporary(name: str, of: str = ".+") -> bool:
@@ -88,12 +87,6 @@ def remove_temporary(folder: str | os.PathLike[str], of: str = ".+") -> None:
             if is_temporary(name, of) and os.path.isfile(path) and not os.path.islink(path):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> IO[bytes]:
@@ -237,15 +230,13 @@ def require_dir(path: str | os.PathLike[str], flag: str) -> Path:
     return path
 
 
-def ensure_writable_dir(path: str | os.PathLike[str], flag: str) -> Path:
+def ensure_writable_dir(path: str | os.PathLike[str], flag: str) -> None:
     """Create the folder ``path`` if needed, and write a temporary file there as a test.
 
     Raises:
         CogError: when the folder cannot be created or written to.
     """
-    path = Path(path)
     with os_errors_explained(f"cannot write into {flag} {path}"):
-        path.mkdir(parents=True, exist_ok=True)
+        os.makedirs(path, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
-    return path

@@ -16,16 +16,13 @@ over, or the holder that releases it. A process that saw a stale lock but was ov
 has created the successor, and starts again; no process moves or deletes a lock that may belong to another one by then.
 When the deciding process dies too early, its successor file is a stale lock with a successor of its own.
 
-A process that was considered dead may only have been suspended. The process that takes over appends its own record to
-the lock files that it replaces. The late process keeps its lock file open: it can name the other process even after
-that one has finished and the lock is gone.
+A process that was considered dead may only have been suspended: :meth:`Lock.require_held` raises an error then.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import hashlib
 import json
 import logging
@@ -42,7 +39,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from cog.errors import CogError
-from cog.runtime import files
+from cog.runtime import files, provenance
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +105,6 @@ class Lock:
     def __init__(self, path: Path, holder: Holder) -> None:
         self.path = path
         self.holder = holder
-        self._file = os.open(path, os.O_RDONLY)
         self._released = threading.Event()
         self._toucher = threading.Thread(target=self._touch, name="cog-lock", daemon=True)
         self._toucher.start()
@@ -130,17 +126,11 @@ class Lock:
         chain = _chain(self.path)
         if chain and chain[-1].token == self.holder.token:
             return
-        # The first process that took over counts. A file server may have dropped the file, if another host removed it.
-        with contextlib.suppress(OSError):
-            os.lseek(self._file, 0, os.SEEK_SET)
-            noted = _parse(os.read(self._file, _MOST_BYTES).partition(b"\n")[2])
-            if noted is None and chain:
-                noted = chain[-1].holder
-            if noted is not None:
-                raise LockedError(
-                    f"{self.path} was taken over by {noted} while this process was suspended; nothing was written; "
-                    "leave the work to that process, or run the same command again when it has ended"
-                )
+        if chain and chain[-1].holder is not None:
+            raise LockedError(
+                f"{self.path} was taken over by {chain[-1].holder} while this process was suspended; nothing was "
+                "written; leave the work to that process, or run the same command again when it has ended"
+            )
         raise LockedError(
             f"{self.path} is gone: it was removed, or taken over by a process that has ended since, while this process "
             "was suspended; nothing was written; run the same command again"
@@ -150,7 +140,6 @@ class Lock:
         """Release the lock."""
         self._released.set()
         self._toucher.join()
-        os.close(self._file)
         _release(self.path, self.holder)
 
 
@@ -177,7 +166,8 @@ def locked(
     try:
         for attempt in range(10):
             try:
-                for path in _missing(folder) if create else ():
+                missing = [path for path in (*folder.parents[::-1], folder) if not os.path.lexists(path)]
+                for path in missing if create else ():
                     with contextlib.suppress(FileExistsError):
                         path.mkdir()
                         created.append(path)
@@ -226,9 +216,18 @@ class _Entry:
 
     def is_stale(self) -> bool:
         """Return whether the process of the lock is gone, or the file is damaged."""
-        if self.holder is None:
+        holder = self.holder
+        if holder is None:
             return _age(self.path) > DAMAGED_SECONDS
-        return _is_stale(self.path, self.holder)
+        me = _this_process()
+        if holder.job and holder.job == me.job and holder.restarts < me.restarts:
+            return True
+        # The same host with another boot is the machine after a restart, or another container with that host name. Such
+        # a process cannot be seen from here, and counts as alive as long as it touches its lock.
+        if (holder.host, holder.boot) == (me.host, me.boot):
+            started = _start_of(holder.pid)
+            return started is None or (bool(holder.started) and started != holder.started)
+        return _age(self.path) > STALE_SECONDS
 
 
 def _chain(path: Path) -> list[_Entry]:
@@ -246,7 +245,9 @@ def _entry(path: Path) -> _Entry | None:
         status = path.stat()
     except OSError:
         return None
-    holder = _read(path)
+    holder = None
+    with contextlib.suppress(OSError), files.open_regular(path) as handle:
+        holder = _parse(handle.read(_MOST_BYTES))
     return _Entry(path, holder, holder.token if holder else f"{status.st_ino:x}-{status.st_mtime_ns:x}")
 
 
@@ -281,8 +282,6 @@ def _acquire(folder: Path, lock_file: str) -> Lock:
                     f"{folder} is being written by {last.holder}; wait for it to end (its lock is {path})"
                 )
             if _decide(path, chain, record, me):
-                for entry in chain:
-                    _append_record(entry, record)
                 os.replace(record, path)  # from now on other processes find this lock at ``path``
                 _remove_stale(path, me)
                 if last.holder is not None:
@@ -325,30 +324,19 @@ def _decide(path: Path, chain: list[_Entry], record: Path, me: Holder) -> bool:
     return False
 
 
-def _append_record(entry: _Entry, record: Path) -> None:
-    """Append the record of this process to a lock file that is taken over: its holder may still live and read it."""
-    if entry.holder is not None:
-        with contextlib.suppress(OSError):
-            descriptor = os.open(entry.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
-            try:
-                os.write(descriptor, b"\n" + record.read_bytes())
-            finally:
-                os.close(descriptor)
-
-
 def _release(path: Path, holder: Holder) -> None:
     chain = _chain(path)
     if _tokens(chain) != [holder.token]:
         return  # taken over, or gone
+    successor = dataclasses.replace(holder, token=secrets.token_hex(16))
     try:
-        record = _write_holder(path, dataclasses.replace(holder, token=secrets.token_hex(16)))
+        record = _write_holder(path, successor)
     except OSError:  # a full disk: a lock that stays behind would be worse than a race
         with contextlib.suppress(OSError):
             path.unlink()
         return
     with contextlib.suppress(OSError):
-        claimed = _read(record)
-        if claimed is not None and _decide(path, chain, record, claimed):
+        if _decide(path, chain, record, successor):
             path.unlink()
             _successor(path, holder.token).unlink()
     with contextlib.suppress(OSError):
@@ -398,41 +386,22 @@ def _link(source: Path, path: Path) -> bool:
     return True
 
 
-def _read(path: Path) -> Holder | None:
-    try:
-        with files.open_regular(path) as handle:
-            return _parse(handle.read(_MOST_BYTES))
-    except OSError:
-        return None
-
-
 def _parse(content: bytes) -> Holder | None:
-    """Return the holder in the first line of a lock file; None when the line is not a valid record."""
+    """Return the holder in the first line of a lock file; None when the line is not a valid record.
+
+    Earlier versions appended the record of a process that took over.
+    """
     try:
         data = json.loads(content.partition(b"\n")[0])
         holder = Holder(**{field.name: data[field.name] for field in fields(Holder)})
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    values = asdict(holder)
-    numbers = (values.pop("pid"), values.pop("restarts"))
-    if not all(type(number) is int and 0 <= number < 2**31 for number in numbers):
-        return None
-    if not all(isinstance(text, str) for text in values.values()):
-        return None
+    for name, value in asdict(holder).items():
+        if type(value) is not (int if name in ("pid", "restarts") else str):
+            return None
     # The token becomes part of a file name.
-    return holder if re.fullmatch("[0-9a-z]{1,64}", holder.token) else None
-
-
-def _is_stale(path: Path, holder: Holder) -> bool:
-    me = _this_process()
-    if holder.job and holder.job == me.job and holder.restarts < me.restarts:
-        return True
-    # The same host with another boot is the machine after a restart, or another container with that host name. Such a
-    # process cannot be seen from here, and counts as alive as long as it touches its lock.
-    if (holder.host, holder.boot) == (me.host, me.boot):
-        started = _start_of(holder.pid)
-        return started is None or (bool(holder.started) and started != holder.started)
-    return _age(path) > STALE_SECONDS
+    is_valid = 0 <= holder.pid < 2**31 and re.fullmatch("[0-9a-z]{1,64}", holder.token)
+    return holder if is_valid else None
 
 
 def _age(path: Path) -> float:
@@ -459,7 +428,7 @@ def _this_process() -> Holder:
         pid=os.getpid(),
         started=_start_of(os.getpid()) or "",
         boot=_boot(),
-        since=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        since=provenance.now(),
         command=os.path.basename(sys.argv[0]) or "python",
         job=job,
         restarts=int(restarts) if restarts.isdecimal() else 0,
@@ -476,12 +445,11 @@ def _start_of(pid: int) -> str | None:
     except (PermissionError, OverflowError):
         pass
     try:
-        fields_ = (
-            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        )
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    return None if fields_[0] == "Z" else fields_[19]
+    entries = status.rpartition(")")[2].split()  # after the name of the program, which may have spaces
+    return None if entries[0] == "Z" else entries[19]
 
 
 def _mark(pid: int) -> str:
@@ -505,11 +473,3 @@ def _boot() -> str:
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return ""
-
-
-def _missing(folder: Path) -> list[Path]:
-    missing = []
-    while not os.path.lexists(folder):
-        missing.append(folder)
-        folder = folder.parent
-    return missing[::-1]

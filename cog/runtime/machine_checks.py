@@ -34,22 +34,19 @@ def existing(path: Path) -> Path:
 
 def check_writable(report: Report, folder: Path) -> bool:
     """Return whether ``folder`` can be written to or created; report a problem if not."""
-    there = existing(folder)
-    if not there.is_dir():
-        report.problem("output", f"{there} is not a folder, and {folder} cannot be created")
-        return False
+    there, fault = existing(folder), ""
     try:
-        read_only = bool(os.statvfs(there).f_flag & os.ST_RDONLY)
+        if not there.is_dir():
+            fault = f"{there} is not a folder, and {folder} cannot be created"
+        elif os.statvfs(there).f_flag & os.ST_RDONLY:
+            fault = f"{there} is on a file system that is mounted read-only"
+        elif not os.access(there, os.W_OK | os.X_OK):
+            fault = f"no permission to write into {there}"
     except OSError as error:
-        report.problem("output", f"cannot access {there}: {error.strerror}")
-        return False
-    if read_only:
-        report.problem("output", f"{there} is on a file system that is mounted read-only")
-    elif not os.access(there, os.W_OK | os.X_OK):
-        report.problem("output", f"no permission to write into {there}")
-    else:
-        return True
-    return False
+        fault = f"cannot access {there}: {error.strerror}"
+    if fault:
+        report.problem("output", fault)
+    return not fault
 
 
 def check_state(report: Report, folder: Path) -> bool:

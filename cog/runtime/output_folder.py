@@ -268,15 +268,6 @@ class OutputFolder(abc.ABC):
             raise CogError(self.unfinished.format(resume=self.resume.path, changed="; ".join(changed)))
         return changed
 
-    def require_writable(self) -> None:
-        """Raise the error that a claim would raise, before long work; leave no trace.
-
-        Raises:
-            CogError: when the folder cannot be created or written to.
-        """
-        with contextlib.suppress(LockedError), self.claim():
-            pass
-
 
 class FolderClaim(contextlib.AbstractContextManager["FolderClaim"]):
     """An output folder on which no other process works, see :meth:`OutputFolder.claim`.

@@ -27,10 +27,6 @@ _THREADS = 8
 _PATIENCE = 64
 _CHUNK = 64
 
-# Number of slow items that decide for threads if the last call had to wait.
-_CONFIRMED = 8
-_had_to_wait = False
-
 # Least seconds of work that are divided among processes, and most processes whose results this process can take.
 _WORTH_PROCESSES = 1.0
 _MOST_PROCESSES = 4
@@ -49,8 +45,7 @@ def map_waiting(
         patience: excess of items that took longer to wait for than to work on, over the others, from which threads take
             the rest; also the number of items from which the time of the rest is estimated.
     """
-    global _had_to_wait
-    n_done, n_waited, seconds = 0, max(0, patience - _CONFIRMED) if _had_to_wait else 0, 0.0
+    n_done, n_waited, seconds = 0, 0, 0.0
     while n_done < len(items) and n_waited < patience:
         is_worth_it = n_done == patience and seconds / n_done * (len(items) - n_done) > _WORTH_PROCESSES
         if is_worth_it and (n_processes := _n_processes()) > 1:
@@ -63,10 +58,6 @@ def map_waiting(
         n_waited = max(0, n_waited + (1 if waited else -1))
         n_done, seconds = n_done + 1, seconds + worked
         yield result
-    if n_done == len(items):
-        _had_to_wait = _had_to_wait and (n_waited > 0 or n_done < _CONFIRMED)
-        return
-    _had_to_wait = True
     # A task per item would cost more than the item itself.
     size = max(1, min(_CHUNK, (len(items) - n_done) // _THREADS))
     chunks = [items[first : first + size] for first in range(n_done, len(items), size)]

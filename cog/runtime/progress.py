@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import sys
 import time
-from types import TracebackType
 
 logger = logging.getLogger(__name__)
-
-#: Least columns of a terminal for a bar with its rate, and for a bar with its label.
-_WIDE, _NARROW = 80, 48
 
 #: Seconds between plain lines, so that the log of a day stays readable, and seconds to the first line. The latter
 #: double from line to line up to the former, so that a task of a minute has a percentage, too.
@@ -26,7 +21,7 @@ class Progress:
     """Counter of units of work that shows the count, the rate and the time left.
 
     Args:
-        total: number of units; None if unknown: the count is shown without the time left.
+        total: number of units; None if unknown: the count is shown in plain lines, without the time left.
         label: name of the work.
         unit: plural name of a unit.
         interval: largest number of seconds between plain lines when there is no bar.
@@ -51,17 +46,10 @@ class Progress:
         self._wait = min(_FIRST_LINE, interval)
         self._start = self._last_line = time.monotonic()
         self._bar = None
-        if bar and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        if bar and total is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             from tqdm import tqdm
 
-            self._bar = tqdm(
-                total=total,
-                desc=label,
-                unit=f" {unit}",
-                smoothing=0.1,
-                dynamic_ncols=True,
-                bar_format=_bar_format(_columns(), total is not None),
-            )
+            self._bar = tqdm(total=total, desc=label, unit=f" {unit}", smoothing=0.1, dynamic_ncols=True)
 
     def update(self, count: int = 1) -> None:
         """Count ``count`` more finished units, and show the progress."""
@@ -106,29 +94,9 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.close()
-
-
-def _columns() -> int:
-    """Return the width of the terminal that shows the bar."""
-    try:
-        return os.get_terminal_size(sys.stderr.fileno()).columns or _WIDE
-    except (OSError, ValueError):
-        return shutil.get_terminal_size().columns
-
-
-def _bar_format(columns: int, has_total: bool) -> str | None:
-    """Return a format that tqdm cuts to one line, because it ends with a bar; None: the default of tqdm."""
-    if columns >= _WIDE:
-        return None
-    label = "{desc}: " if columns >= _NARROW else ""
-    if not has_total:
-        return label + "{n_fmt} [{elapsed}]{bar}"
-    return label + "{percentage:3.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{bar}"
 
 
 def duration(seconds: float) -> str:

@@ -10,15 +10,16 @@ import logging
 import platform
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import cog
 
-_PACKAGES = ("torch", "torchvision", "pillow", "numpy", "optuna")
+#: Label at the start of a log line of one run among several.
+_LABEL = re.compile(r"\[[^]]+\] ")
 
 
-def versions(packages: tuple[str, ...] = _PACKAGES) -> dict[str, str | None]:
+def versions(packages: Iterable[str]) -> dict[str, str | None]:
     """Return the versions of Python, of this toolkit and of ``packages`` (None: not installed)."""
     basic: dict[str, str | None] = {"python": platform.python_version(), "imagenet-cog": cog.__version__}
     return basic | {package: _version(package) for package in packages}
@@ -43,11 +44,6 @@ class _LogFile(logging.FileHandler):
         """Ignore a full disk: the result files raise one error for it, instead of one per message."""
 
 
-def bracketed(text: str) -> re.Match[str] | None:
-    """Match the ``[label] `` at the start of a log line of one run among several."""
-    return re.match(r"\[[^]]+\] ", text)
-
-
 @contextlib.contextmanager
 def log_file(path: Path, *, label: str = "") -> Iterator[None]:
     """Append the log of the package to ``path`` while the block runs, beginning with the command line.
@@ -60,7 +56,9 @@ def log_file(path: Path, *, label: str = "") -> Iterator[None]:
     handler = _LogFile(path, mode="a", encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     if label:
-        handler.addFilter(lambda line: (text := line.getMessage()).startswith(label) or not bracketed(text))
+        handler.addFilter(
+            lambda line: (text := line.getMessage()).startswith(label) or not _LABEL.match(text)
+        )
     logger = logging.getLogger("cog")
     logger.addHandler(handler)
     handler.handle(

@@ -70,18 +70,14 @@ class RunArchive:
 
     Raises:
         CogError: when the file is not an archive of runs.
-        FileNotFoundError: when the file does not exist.
+        OSError: when the file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._handle = files.open_regular(path)
         try:
-            self._handle = files.open_regular(path)
             self.runs: Mapping[str, Any] = self._read_index()
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise CogError(f"cannot read {path}: {error.strerror or error}") from error
         except (ValueError, RecursionError, struct.error) as error:
             raise CogError(f"{path} is not an archive of runs ({error}); {_REPAIR}") from error
 

@@ -59,6 +59,28 @@ _LINES = dict(zip(b"ILFSVP", b"nnnsso", strict=True))
 _INDEX_BYTES = dict(zip(b"qrhj", (1, 4, 1, 4), strict=True))
 _BINFLOAT_BYTES, _BATCH = 9, 1000  # Python's pickler appends so many items at once
 _MARK = b"("
+_TAKE = {
+    # opcode: values that are taken (0: all above the last mark), step to the next key among them (0: no keys), kinds of
+    # the container below that receives them, kind of the result, number of operations beyond one that the result costs
+    b"e": (0, 0, b"l", b"", 0),  # APPENDS
+    b"a": (1, 0, b"l", b"", 0),  # APPEND
+    b"u": (0, 2, b"do", b"", 0),  # SETITEMS
+    b"s": (2, 2, b"do", b"", 0),  # SETITEM
+    b"\x90": (0, 1, b"e", b"", 0),  # ADDITEMS
+    b"b": (1, 0, b"o", b"", 0),  # BUILD
+    b"l": (0, 0, b"", b"l", 2),  # LIST
+    b"d": (0, 2, b"", b"d", 2),  # DICT
+    b"\x91": (0, 1, b"", b"x", 2),  # FROZENSET
+    b"\x85": (1, 0, b"", b"t", 2),  # TUPLE1
+    b"\x86": (2, 0, b"", b"t", 2),  # TUPLE2
+    b"\x87": (3, 0, b"", b"t", 2),  # TUPLE3
+    b"t": (0, 0, b"", b"t", 2),  # TUPLE
+    b"R": (2, 0, b"", b"o", 4),  # REDUCE
+    b"\x81": (2, 0, b"", b"o", 4),  # NEWOBJ
+    b"Q": (1, 0, b"", b"o", 0),  # BINPERSID
+    b"1": (0, 0, b"", b"", 0),  # POP_MARK
+}
+_TAKEN = {code[0]: step for code, step in _TAKE.items()}
 
 
 def _n_floats(data: bytes | mmap.mmap, position: int) -> int:
@@ -99,22 +121,6 @@ def check(data: bytes | mmap.mmap, position: int = 0) -> int:
         items = bytes(stack[start + 1 :])
         del stack[start:]
         return items
-
-    def require(kinds: bytes) -> None:
-        if not stack or stack[-1] not in kinds:
-            raise ValueError("contents for something that cannot hold them")
-
-    def keys(items: bytes) -> None:
-        nonlocal n_keys
-        if items.translate(None, b"snto"):
-            raise UnsafeFileError("a container as a dict key or set element")
-        n_keys += len(items) - items.count(b"s")
-        if n_keys > _MAX_KEYS:
-            raise UnsafeFileError(f"more than {_MAX_KEYS:,} keys that are not text")
-
-    def push_tuple(items: bytes) -> None:
-        plain = len(items) <= _MAX_KEY_LENGTH and not items.translate(None, b"sn")
-        stack.extend(b"t" if plain else b"x")
 
     def line_end(start: int, most: int | None = None) -> int:
         end = data.find(b"\n", start)
@@ -178,31 +184,22 @@ def check(data: bytes | mmap.mmap, position: int = 0) -> int:
                 raise ValueError("an impossible memo entry")
             memo += b"x" * (index + 1 - len(memo))
             memo[index] = stack[-1]
-        elif code in b"e":  # APPENDS
-            to_mark()
-            require(b"l")
-        elif code in b"a":  # APPEND
-            take(1)
-            require(b"l")
-        elif code in b"u":  # SETITEMS
-            keys(to_mark()[::2])
-            require(b"do")
-        elif code in b"s":  # SETITEM
-            keys(take(2)[:1])
-            require(b"do")
-        elif code in b"\x85\x86\x87":  # TUPLE1, TUPLE2, TUPLE3
-            push_tuple(take(code - 0x84))
-            left -= 2
-        elif code in b"t":  # TUPLE
-            push_tuple(to_mark())
-            left -= 2
-        elif code in b"R\x81":  # REDUCE, NEWOBJ
-            take(2)
-            stack += b"o"
-            left -= 4
-        elif code in b"b":  # BUILD
-            take(1)
-            require(b"o")
+        elif code in _TAKEN:
+            n_taken, key_step, container, result, cost = _TAKEN[code]
+            items = take(n_taken) if n_taken else to_mark()
+            if key_step:
+                keys = items[::key_step]
+                if keys.translate(None, b"snto"):
+                    raise UnsafeFileError("a container as a dict key or set element")
+                n_keys += len(keys) - keys.count(b"s")
+                if n_keys > _MAX_KEYS:
+                    raise UnsafeFileError(f"more than {_MAX_KEYS:,} keys that are not text")
+            if container and (not stack or stack[-1] not in container):
+                raise ValueError("contents for something that cannot hold them")
+            if result == b"t" and (len(items) > _MAX_KEY_LENGTH or items.translate(None, b"sn")):
+                result = b"x"  # slow to hash
+            stack += result
+            left -= cost
         elif code in b"c":  # GLOBAL
             position = line_end(line_end(position))
             stack += b"o"
@@ -210,31 +207,11 @@ def check(data: bytes | mmap.mmap, position: int = 0) -> int:
             if take(2) != b"ss":
                 raise ValueError("a name that is not text")
             stack += b"o"
-        elif code in b"Q":  # BINPERSID
-            take(1)
-            stack += b"o"
         elif code in _LINES:
             position = line_end(position, _MAX_DIGITS if code in b"ILF" else None)
             stack.append(_LINES[code])
-        elif code in b"l":  # LIST
-            to_mark()
-            stack += b"l"
-            left -= 2
-        elif code in b"d":  # DICT
-            keys(to_mark()[::2])
-            stack += b"d"
-            left -= 2
-        elif code == 0x90:  # ADDITEMS
-            keys(to_mark())
-            require(b"e")
-        elif code == 0x91:  # FROZENSET
-            keys(to_mark())
-            stack += b"x"
-            left -= 2
         elif code in b"0":  # POP, of a value or a mark
             stack.pop()
-        elif code in b"1":  # POP_MARK
-            to_mark()
         elif code in b"2":  # DUP
             stack += take(1) * 2
         elif code in b"\x80\x95":  # PROTO, FRAME
@@ -395,12 +372,11 @@ class _Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str, /) -> Any:
         """Return the stand-in of a name; nothing is imported."""
-        if (module, name) in _PASSED_ON:
-            return _PASSED_ON[module, name]
-        method = _ADMITTED.get((module, name))
-        if method is not None:
-            return _Function(method if not isinstance(method, str) else getattr(self, method))
-        stand_in = None if self._names is None else self._names(module, name)
+        stand_in: Any = _ADMITTED.get((module, name))
+        if isinstance(stand_in, str):
+            stand_in = getattr(self, stand_in)
+        elif stand_in is None and self._names is not None:
+            stand_in = self._names(module, name)
         if stand_in is None:
             raise UnsafeFileError(f"{module}.{name}"[:200])
         if isinstance(stand_in, Sealed) or (isinstance(stand_in, type) and issubclass(stand_in, Instance)):
@@ -496,10 +472,10 @@ class _Reader(pickle.Unpickler):
 
 
 _NDARRAY = Sealed("numpy.ndarray")
-#: Names that a file may pass on but not call.
-_PASSED_ON: dict[tuple[str, str], Sealed] = {("numpy", "ndarray"): _NDARRAY}
-#: Names that a file may call; each stands for a function, or for the method of :class:`_Reader` of the given name.
-_ADMITTED: dict[tuple[str, str], Callable[..., Any] | str] = {
+#: Admitted names. Each stands for a value that a file may pass on but not call, for a function, or for the method of
+#: :class:`_Reader` of the given name.
+_ADMITTED: dict[tuple[str, str], Sealed | Callable[..., Any] | str] = {
+    ("numpy", "ndarray"): _NDARRAY,
     ("numpy", "dtype"): _dtype,
     ("_codecs", "encode"): "_encode",
     ("collections", "OrderedDict"): "_dict",
@@ -510,7 +486,7 @@ for _builtins in ("builtins", "__builtin__"):  # Python 3 and 2
         _ADMITTED[_builtins, _name] = "_" + _name
     _ADMITTED[_builtins, "complex"] = _complex
     for _name in ("int", "float", "str"):
-        _PASSED_ON[_builtins, _name] = Sealed(_name)
+        _ADMITTED[_builtins, _name] = Sealed(_name)
 for _core in ("numpy.core", "numpy._core"):  # numpy 1 and numpy 2 spell the same module
     _ADMITTED[_core + ".multiarray", "_reconstruct"] = "_empty_array"
     _ADMITTED[_core + ".multiarray", "scalar"] = "_scalar"

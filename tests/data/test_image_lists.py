@@ -24,10 +24,6 @@ def listed(images):
     return [images.file(row) for row in range(len(images))]
 
 
-def in1k(root, split, dataset="in1k"):
-    return datasets.DATASETS[dataset].images(dataset, split, {f"{dataset}_images_root": str(root)})
-
-
 def own(dataset, root):
     return datasets.OWN.images(dataset, "train", {"images_root": str(root)})
 
@@ -37,7 +33,7 @@ def test_in1k_order_equals_torchvisions_image_folder(tmp_path):
         tmp_path / "val",
         "n02/n02_10.JPEG", "n02/n02_9.JPEG", "n01/b.JPEG", "n01/B.JPEG", "n01/a.jpg", "n10/é.png", "n10/z.JPEG",
     )  # fmt: skip
-    images = in1k(tmp_path, "test")
+    images = datasets.DATASETS["in1k"].images("in1k", "test", {"in1k_images_root": str(tmp_path)})
     reference = ImageFolder(tmp_path / "val")
     assert [str(tmp_path / "val" / file) for file in listed(images)] == [
         path for path, _ in reference.samples
@@ -112,7 +108,7 @@ def test_official_counts():
     assert differences("cog_l3", "train", [732] * 500 + [1300] * 500) == []
     assert differences("own", "train", [1, 2]) == []
     (line,) = differences("cog_l3", "train", [731] + [1301] + [800] * 998)
-    assert "expected 732 to 1300 images per concept, found 731 to 1301 (2 of 1000" in line
+    assert "expected 732 to 1300 images per class, found 731 to 1301 (2 of 1000" in line
     classes, total = differences("in1k", "train", [10] * 999)
     assert "expected 1000 classes, found 999" in classes
     assert "expected 1281167 images, found 9990" in total
@@ -121,21 +117,10 @@ def test_official_counts():
 @pytest.mark.parametrize(("split", "n"), [("train", 1_281_066), ("test", 49_997)])
 def test_official_counts_of_blurred_images(split, n, repository):
     """Of the paper's Table 4."""
-    counts = [n // 1000 + (i < n % 1000) for i in range(1000)]
-    assert differences("in1k_blurred", split, counts) == []
-    (line,) = differences("in1k_blurred", split, [*counts[1:], counts[0] + 1])
-    assert f"in1k_blurred {split}: expected {n} images, found {n + 1}" in line
+    assert datasets.DATASETS["in1k_blurred"].counts[split] == datasets.OfficialCounts(1000, n)
     published = repository.parent / "shared/paper/cog_v2_in1k_blurred_counts.csv"
     if published.is_file():
         assert f"IN-1K-blurred,{'val' if split == 'test' else split},{n}\n" in published.read_text()
-
-
-def test_blurred_images_have_the_layout_of_in1k(tmp_path):
-    touch(tmp_path / "val", "n02/n02_9.JPEG", "n01/a.jpg")
-    images = in1k(tmp_path, "test", dataset="in1k_blurred")
-    assert (images.dataset, listed(images)) == ("in1k_blurred", ["n01/a.jpg", "n02/n02_9.JPEG"])
-    with pytest.raises(CogError, match="--in1k_blurred_images_root"):
-        in1k(tmp_path, "train", dataset="in1k_blurred")
 
 
 def test_digest_tells_lists_apart(tmp_path):

@@ -50,22 +50,6 @@ def test_input_equals_torchvision_bit_for_bit(size, resize, crop):
         assert torch.equal(ours[1], reference)
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_any_shape(seed):
-    """Narrow, tall and enlarged images too: Pillow's order of passes depends on the shape."""
-    random = np.random.default_rng(seed)
-    for _ in range(5):
-        width, height = (int(side) for side in random.integers(1, (500, 60)[seed % 2], 2))
-        resize = int(random.integers(1, 200))
-        crop = int(random.integers(1, resize + 1))
-        if max(width, height) * resize > 20_000 * min(width, height):
-            continue
-        image = noise(width, height, seed)
-        pixels = resize_and_crop(image, resize=resize, crop=crop)
-        expected = expected_input(image, resize=resize, crop=crop)
-        assert torch.equal(our_input(pixels), expected), (width, height, resize, crop)
-
-
 def test_real_photographs_bit_for_bit(shared_dir):
     files = sorted((shared_dir / "miniature").rglob("*.JPEG"))
     files = files[:: len(files) // 60]
@@ -76,7 +60,7 @@ def test_real_photographs_bit_for_bit(shared_dir):
 
 
 def hard_files(folder):
-    """Files of every kind that is not a plain RGB photograph."""
+    """Files of every kind that is not a plain RGB photograph: how they become RGB is Pillow's choice."""
     colors, grey = noise(40, 30), noise(40, 30).convert("L")
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -87,6 +71,7 @@ def hard_files(folder):
         "palette.png": (colors.quantize(16), {}),
         "palette_alpha.png": (colors.quantize(16), {"transparency": bytes(range(16))}),
         "palette.gif": (colors.quantize(200), {}),
+        "animation.gif": (grey, {"save_all": True, "append_images": [Image.new("L", grey.size)]}),
         "bilevel.png": (grey.convert("1"), {}),
         "grey.jpg": (grey, {}),
         "grey_alpha.png": (alpha.convert("LA"), {}),
@@ -156,54 +141,6 @@ def saved(tmp_path, image, name, **options):
     path = tmp_path / name
     image.save(path, **options)
     return path
-
-
-def palette_with_transparency():
-    image = Image.new("P", (3, 3), 1)
-    image.putpalette([0, 0, 0, 10, 20, 30])
-    return image
-
-
-#: What happens -> image, name of its file, further options, and pixels of its first row.
-CONVERTED = {
-    "grey is repeated": (Image.fromarray(np.array([[0, 9]], np.uint8)), "grey.png", {}, [[0] * 3, [9] * 3]),
-    "transparency is dropped, not blended": (
-        Image.new("RGBA", (1, 1), (200, 100, 50, 0)), "rgba.png", {}, [[200, 100, 50]],
-    ),
-    "palette with transparency": (
-        palette_with_transparency(), "palette.png", {"transparency": bytes([0, 0])}, [[10, 20, 30]] * 3,
-    ),
-    "16-bit grey is clipped": (
-        Image.fromarray(np.array([[0, 100, 255, 256, 1000, 65535]], np.uint16)), "deep.png", {},
-        [[value] * 3 for value in (0, 100, 255, 255, 255, 255)],
-    ),
-    "first frame of an animation": (
-        Image.new("RGB", (1, 1), "red"), "two.gif",
-        {"save_all": True, "append_images": [Image.new("RGB", (1, 1), "blue")]}, [[255, 0, 0]],
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.filterwarnings("ignore:Palette images")
-@pytest.mark.parametrize("case", CONVERTED)
-def test_conversion_to_rgb(case, tmp_path):
-    image, name, options, expected = CONVERTED[case]
-    assert np.asarray(load_rgb(saved(tmp_path, image, name, **options)))[0].tolist() == expected
-
-
-def test_cmyk_uses_pillows_formula(tmp_path):
-    image = Image.new("CMYK", (2, 2), (255, 0, 128, 64))
-    rgb = np.asarray(load_rgb(saved(tmp_path, image, "cmyk.tif")))
-    # (255 - c) * (255 - k) / 255 per channel
-    expected = [round((255 - ink) * (255 - 64) / 255) for ink in (255, 0, 128)]
-    assert np.abs(rgb[0, 0].astype(int) - expected).max() <= 1
-
-
-def test_exif_orientation_is_not_applied(tmp_path):
-    image = noise(20, 10)
-    exif = Image.Exif()
-    exif[0x0112] = 6  # rotate by 90 degrees
-    assert load_rgb(saved(tmp_path, image, "rotated.jpg", exif=exif)).size == (20, 10)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])

@@ -151,8 +151,8 @@ def test_a_driver_that_is_too_old(gpus):
             and "driver on your system is too old (found version 11040)" in text
         )
         assert "CUDA 13.0 for sm_75" in text and "update the driver" in text and "--device cpu" in text
-    gpus.smi = "Tesla V100, 7.0, 470.1\nTesla V100, 7.0, 470.1\n"
-    assert "2 GPUs (Tesla V100, compute capability 7.0, driver 470.1)" in refused(None)
+    gpus.smi = "Tesla V100, 470.1\nTesla V100, 470.1\n"
+    assert "2 GPUs (Tesla V100, driver 470.1)" in refused(None)
     assert resolve_device("cpu").type == "cpu"
 
 

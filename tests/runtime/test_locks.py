@@ -134,7 +134,7 @@ def test_stale_locks(tmp_path, monkeypatch, changes, age, stale):
     assert acquired(tmp_path / "out") == stale
     assert leftovers(tmp_path / "out") == ([] if stale else [".lock"])
     if not stale:
-        assert locks._read(tmp_path / "out/.lock") == holder
+        assert live_holder(tmp_path / "out") == holder
 
 
 def test_zombies_are_dead(tmp_path):
@@ -209,7 +209,7 @@ def test_a_lost_lock_is_noticed_and_left_to_its_holder(tmp_path, monkeypatch, lo
 
 
 def test_the_late_one_is_told_who_took_over(tmp_path, monkeypatch):
-    """The holder stands still, on another machine as it seems; two others take over one after the other, and end."""
+    """The holder stands still, on another machine as it seems; another one takes over, and ends."""
     with contextlib.ExitStack() as late:
         lock = late.enter_context(locked(tmp_path, flag="x"))
         monkeypatch.setattr(locks, "_boot", lambda: "of another machine")
@@ -217,11 +217,8 @@ def test_the_late_one_is_told_who_took_over(tmp_path, monkeypatch):
         with locked(tmp_path, flag="x") as second:
             with pytest.raises(LockedError, match=f"was taken over by {re.escape(str(second.holder))} while"):
                 lock.require_held()
-        monkeypatch.setattr(locks, "STALE_SECONDS", 300.0)
-        with locked(tmp_path, flag="x"):
-            pass
         assert leftovers(tmp_path) == []
-        with pytest.raises(LockedError, match=f"was taken over by {re.escape(str(second.holder))} while"):
+        with pytest.raises(LockedError, match="is gone: it was removed, or taken over by"):
             lock.require_held()
     assert leftovers(tmp_path) == []
 
@@ -344,10 +341,10 @@ def test_leftovers_of_dead_processes_are_removed(tmp_path):
         assert leftovers(tmp_path) == sorted([".lock", ".lock-notes", ".lock.ijklmnop", mine])
 
 
-@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("signed", [False, True])  # as by earlier versions
 @pytest.mark.parametrize("n_successors", [1, 2])
 def test_one_who_took_over_and_died_is_succeeded(tmp_path, n_successors, signed):
-    """The holder died, one that had decided to take over (and had perhaps signed the lock), and one after that one."""
+    """The holder died, one that had decided to take over, and one after that one."""
     write_lock(tmp_path, pid=dead_pid(), token="0")
     if signed:
         with open(tmp_path / ".lock", "a") as handle:

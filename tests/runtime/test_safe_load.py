@@ -10,6 +10,7 @@ import io
 import os
 import pickle
 import pickletools
+import re
 import select
 import signal
 import struct
@@ -68,14 +69,6 @@ def same(ours, theirs) -> bool:
     if isinstance(theirs, list | tuple):
         return len(ours) == len(theirs) and all(map(same, ours, theirs))
     return ours == theirs or (ours != ours and theirs != theirs)
-
-
-def test_same_can_tell_values_apart():
-    assert same([np.zeros(2)], [np.zeros(2)])
-    assert not same([np.zeros(2)], [np.ones(2)])
-    assert not same(np.zeros(2), np.zeros(2, dtype="f4"))
-    assert not same({"a": 1}, {"a": 1.0})
-    assert not same((1,), [1])
 
 
 VALUES = {
@@ -241,16 +234,6 @@ def test_files_do_not_run_code(tmp_path, load, unrestricted, advice, make):
     assert canary.exists()
 
 
-def test_the_forbidden_name_is_in_the_message(tmp_path):
-    for load, content in (
-        (safe_load.load_pickle, hostile.PICKLES["os.system"]),
-        (safe_load.load_torch, hostile.TORCH_FILES["zip container"]),
-    ):
-        (tmp_path / "file").write_bytes(content(tmp_path / "canary"))
-        with pytest.raises(UnsafeFileError, match=r"contains posix\.system|contains nt\.system"):
-            load(tmp_path / "file")
-
-
 def _call(module: str, name: str, *arguments) -> bytes:
     """A pickle that calls ``module.name(*arguments)``."""
     body = pickle.dumps(arguments, protocol=2)[2:-1]
@@ -269,7 +252,7 @@ operator:attrgetter
 
 @pytest.mark.parametrize("name", FORBIDDEN.split())
 def test_other_names_are_refused(read, name):
-    with pytest.raises(UnsafeFileError, match="refused"):
+    with pytest.raises(UnsafeFileError, match=f"refused.*contains {re.escape(name.replace(':', '.'))}"):
         read(_call(*name.split(":"), "1"))
 
 
@@ -403,9 +386,6 @@ def load_apart(python, repository):
 def test_arrays_that_lie_about_their_content(read, state):
     version, shape, dtype, order, content = state
 
-    def put(value):
-        return pickle.dumps(value, protocol=4)[2:-1].replace(b"\x94", b"")
-
     def unframed(value):
         return _unframed(pickle.dumps(value, protocol=3))[2:-1]
 
@@ -510,11 +490,6 @@ def test_hostile_files_end_soon_in_one_line(tmp_path, load_apart, name):
     seconds, megabytes = map(float, output.split())
     assert seconds < 5
     assert megabytes < 300 + len(HOSTILE[name]) / 2**20
-
-
-def test_numbers_of_too_many_digits(read):
-    with pytest.raises(CogError, match="not a readable pickle.*too many digits"):
-        read(HOSTILE["number of 100,000 digits"])
 
 
 def test_hostile_state_changes_nothing_for_the_next_file(read):
