@@ -21,14 +21,9 @@ _DPI = 150
 
 
 def save_similarity_figure(path: Path, built: BuiltLevels) -> None:
-    """Plot similarity to the seen concepts by rank, with a band per level; gaps are gray.
-
-    Raises:
-        ValueError: the order is random, so there is no similarity to plot.
-    """
+    """Plot similarity to the seen concepts by rank, with a band per level; gaps are gray."""
     values = built.ranking.similarities
-    if values is None:
-        raise ValueError("a random order has no similarities")
+    assert values is not None  # a random order has none
     figure = _figure(8.0, 3.6)
     axes = figure.add_subplot()
     finite = np.where(np.isfinite(values), values, np.nan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,7 @@ IMAGES_FIGURE = "images.png"
 
 def show(text: str) -> None:
     """Print text and flush it, so that it stays in order with the log on standard error."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    print(text, flush=True)
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -22,9 +22,8 @@ from filelock import FileLock, Timeout
 
 from cog.errors import CogError, UnsafeFileError
 from cog.models.check import CheckpointStatus
-from cog.models.formats.detect import checkpoint_files, detect
-from cog.models.hashes import abbreviated, is_published, sha256
-from cog.models.spec import CheckpointSource, ModelSpec
+from cog.models.formats.detect import checkpoint_files, detect, sha256
+from cog.models.spec import CheckpointSource, ModelSpec, abbreviated
 from cog.paths import ModelDir
 from cog.runtime import files
 from cog.runtime.progress import Progress
@@ -126,7 +125,7 @@ def _check_existing(spec: ModelSpec, target: Path) -> str:
         CogError: the file is neither the published nor the downloaded file.
     """
     digest = sha256(target)
-    published = is_published(spec, digest)
+    published = spec.is_published(digest)
     downloaded = _read_strings(_record_file(target)).get("sha256")
     if downloaded is not None and digest != downloaded:
         raise CogError(
@@ -135,8 +134,8 @@ def _check_existing(spec: ModelSpec, target: Path) -> str:
         )
     if published is False and downloaded is None:
         raise CogError(
-            f"{target} exists but is not the published file (SHA-256 {digest}, expected "
-            f"{' or '.join(map(abbreviated, spec.sha256_prefixes))}); remove it to download it again"
+            f"{target} exists but is not the published file (SHA-256 {digest}, expected {spec.published_sha256}); "
+            "remove it to download it again"
         )
     known = "unchanged since its download" if downloaded else "SHA-256 not known"
     detail = f"already there, {'SHA-256 as published' if published else known}"

@@ -18,7 +18,7 @@ from marks import first_quick
 import cog
 from cog.commands import extract_features
 from cog.errors import CogError
-from cog.models.hashes import is_published, sha256
+from cog.models.formats.detect import sha256
 from cog.models.request import ModelRequest
 from cog.models.zoo import get_spec
 from cog.runtime import cli as cli_tools
@@ -127,9 +127,9 @@ def test_wrong_hash(name, tmp_path):
 
 def test_hash_of_published_files_and_of_files_in_parts(tmp_path):
     spec = get_spec("sup_resnet50")
-    assert is_published(spec, "0676ba61" + 56 * "0")
-    assert is_published(spec, "00000000" + 56 * "0") is False
-    assert is_published(get_spec("swav_resnet50"), 64 * "0") is None
+    assert spec.is_published("0676ba61" + 56 * "0")
+    assert spec.is_published("00000000" + 56 * "0") is False
+    assert get_spec("swav_resnet50").is_published(64 * "0") is None
     prefix = tmp_path / "model.ckpt"
     prefix.with_name("model.ckpt.index").write_bytes(b"ab")
     prefix.with_name("model.ckpt.data-00000-of-00001").write_bytes(b"c")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
 
 from cog.errors import CogError
 from cog.models.formats.detect import SHARDED_SUFFIX, weight_map
-
-if TYPE_CHECKING:
-    import torch
-
 
 # Limit of the header in bytes. The library accepts 100 MB, the header of a million empty tensors, which takes two
 # minutes; networks have a few thousand tensors, with 100 bytes of header each.
@@ -40,9 +39,6 @@ def read(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _read_file(path: Path) -> dict[str, torch.Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
     try:
         with open(path, "rb") as file:
             n_header = int.from_bytes(file.read(8), "little")

@@ -15,7 +15,7 @@ from open_clip.pretrained import download_pretrained, get_pretrained_cfg
 from torch import nn
 
 from cog.errors import CogError
-from cog.models.sources import LibraryModel, layouts
+from cog.models.sources import LibraryModel, hub_link, layouts
 from cog.models.spec import Preprocess
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class OpenClipModel(LibraryModel):
         """Link of the weights, at the Hugging Face hub if the hub has them."""
         repository, _, file = (self._weights.get("hf_hub") or "").rpartition("/")
         if repository:
-            return f"https://huggingface.co/{repository}/resolve/main/{file or 'open_clip_model.safetensors'}"
+            return hub_link(repository, file or "open_clip_model.safetensors")
         return self._weights.get("url") or None
 
     def download(self) -> Path:
