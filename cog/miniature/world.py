@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from cog import constants
 from cog.errors import CogError
@@ -64,7 +65,7 @@ class _Job:
 
 def make_world(
     output_dir: Path, graph: NounGraph, settings: WorldSettings, *, n_workers: int | None = None
-) -> Concepts:
+) -> None:
     """Draw the missing images of a world.
 
     Args:
@@ -88,7 +89,7 @@ def make_world(
     n_images = sum(count for job in jobs for _, _, count in job.folders)
     if not jobs:
         logger.info("%s holds all images of %d concepts already", output_dir, len(concepts.every))
-        return concepts
+        return
     n_workers = min(n_workers or n_processors(), len(jobs))
     with Progress(n_images, "drawing", interval=10) as progress:
         if n_workers == 1:
@@ -102,7 +103,6 @@ def make_world(
     logger.info(
         "%s: drew %d images of %d concepts in %s", output_dir, n_images, len(jobs), duration(progress.seconds)
     )
-    return concepts
 
 
 def _claim(output_dir: Path, settings: WorldSettings) -> None:
@@ -159,7 +159,8 @@ def _draw_job(job: _Job) -> int:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         for k in range(first, first + count):
-            _write_jpeg(partial / f"{job.wnid}_{k}.JPEG", pictures[k], quality=75 + (k * 7) % 20)
+            path = partial / f"{job.wnid}_{k}.JPEG"
+            Image.fromarray(pictures[k]).save(path, format="JPEG", quality=75 + (k * 7) % 20)
         partial.rename(folder)
     return sum(count for _, _, count in job.folders)
 
@@ -172,9 +173,3 @@ def concept_images(wnid: str, traits: np.ndarray, n_images: int, *, seed: int) -
         rng = np.random.default_rng([seed, int(wnid[1:]), chunk + 1])
         chunks.append(draw(traits, _CHUNK, rng))
     return np.concatenate(chunks)[:n_images]
-
-
-def _write_jpeg(path: Path, picture: np.ndarray, *, quality: int) -> None:
-    from PIL import Image
-
-    Image.fromarray(picture).save(path, format="JPEG", quality=quality)

@@ -14,7 +14,7 @@ from cog.errors import CogError
 from cog.levels.wordnet import NounGraph
 from cog.miniature import __main__ as command
 from cog.miniature import concepts, render, traits, world
-from cog.miniature.expectation import check_results
+from cog.miniature.expectation import TRAINED, UNTRAINED, check_results
 from cog.results.scores import SeedAverage
 
 SMALL = world.WorldSettings(seed=3, n_train=3, n_test=2)
@@ -357,17 +357,14 @@ CHANCE = dict.fromkeys(GOOD, 30.0)
 )
 def test_expectations(changed, n_failed):
     findings = check_results(
-        cells("a_b", 0, {**GOOD, **changed}) + cells("a_c", 0, CHANCE) + cells("a_b", 4, GOOD),
-        trained="a_b",
-        untrained="a_c",
+        cells(TRAINED, 0, {**GOOD, **changed}) + cells(UNTRAINED, 0, CHANCE) + cells(TRAINED, 4, GOOD)
     )
     assert len(findings) == 4
     assert sum(not finding.holds for finding in findings) == n_failed
 
 
 def test_nothing_is_claimed_without_results():
-    assert check_results([], trained="a_b", untrained="a_c") == []
-    assert check_results(cells("a_c", 0, GOOD), trained="a_b", untrained="a_c") == []
+    assert check_results([]) == check_results(cells(UNTRAINED, 0, GOOD)) == []
 
 
 # Scripts --------------------------------------------------------------------------------------------------

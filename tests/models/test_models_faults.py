@@ -215,21 +215,6 @@ def test_entries_that_are_no_tensors(tmp_path):
     assert "are not tensors" in refusal("mocov2_resnet50", path)
 
 
-def test_the_container_of_torch_0_1_is_refused_with_what_to_do(tmp_path):
-    import tarfile
-
-    path = tmp_path / "resnet50-19c8e357.pth"
-    with tarfile.open(path, "w") as archive:
-        for part in ("storages", "tensors", "pickle"):
-            data = pickle.dumps(Payload(tmp_path / "canary"), protocol=2)
-            info = tarfile.TarInfo(part)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    said = refusal("sup_resnet50", path)
-    assert "container of torch 0.1" in said and "resnet50-0676ba61.pth" in said
-    assert not (tmp_path / "canary").exists()
-
-
 def test_allow_lists_are_per_model(tmp_path):
     # CompRess may hold an argparse.Namespace, MoCo may not.
     import argparse

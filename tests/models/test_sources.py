@@ -254,22 +254,6 @@ def test_a_loader_of_the_users_comes_first(tmp_path):
     assert list(request.config(None, ()).FT_EXTRACT.IMAGE_NORM.MEAN) == list(IMAGENET_MEAN)
 
 
-def test_images_of_a_size_that_the_network_refuses(tmp_path):
-    path = write(tmp_path, "torchvision_vit_b_32", {})
-    spec = find_spec("torchvision_vit_b_32")
-
-    class Refusing(torch.nn.Module):
-        def forward(self, x):
-            raise AssertionError("Wrong image height!\nExpected 224")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(spec), "load", lambda *_, **__: (Refusing(), None))
-        with pytest.raises(
-            CogError, match=r"images of 96 x 96 pixels \(AssertionError: Wrong image height!\)"
-        ):
-            cog.load_backbone("torchvision_vit_b_32", path, image_size=96)
-
-
 @needs_timm
 @pytest.mark.parametrize("name", first_quick(1, ["test_vit", "test_vit3", "test_vit4"]))
 def test_pooling_of_timms_tokens(name, tmp_path):
