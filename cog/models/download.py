@@ -15,12 +15,12 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from cog.errors import CogError, UnsafeFileError
+from cog.errors import CogError, UnsafeFileError, os_errors_explained
 from cog.models.check import CheckpointStatus
 from cog.models.formats.detect import checkpoint_files, detect, sha256
 from cog.models.spec import CheckpointSource, ModelSpec, abbreviated
@@ -252,31 +252,22 @@ def _request(url: str, path: Path) -> None:
         etag = answer.headers.get("ETag") or ""
         version = "" if etag.startswith("W/") else etag or answer.headers.get("Last-Modified") or ""
         files.write_json(_state_file(path), {"url": url, "version": version})
-        with _writing(path):
+        with os_errors_explained(f"cannot write {path}"):
             file = open(path, "ab" if start else "wb")  # noqa: SIM115 (closed below)
         n_units = None if total is None else -(-total // _MB)
         with file, Progress(n_units, path.name, unit="MB", interval=_PROGRESS_S) as progress:
             progress.skip(start // _MB)
             while chunk := answer.read(_MB):
-                with _writing(path):
+                with os_errors_explained(f"cannot write {path}"):
                     file.write(chunk)
                 progress.update()
                 if progress.done > _MAX_MB:
                     raise _SourceError(f"more than {_MAX_MB} MB: not a checkpoint")
-            with _writing(path):
+            with os_errors_explained(f"cannot write {path}"):
                 file.flush()
                 os.fsync(file.fileno())
     if total is not None and path.stat().st_size != total:
         raise http.client.IncompleteRead(b"", total - path.stat().st_size)
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Raise errors of this machine's disk as CogErrors, unlike errors of the connection."""
-    try:
-        yield
-    except OSError as error:
-        raise CogError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _require_space(path: Path, n_bytes: int) -> None:

@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 from cog.constants import is_plain_name
-from cog.errors import CogError
+from cog.errors import CogError, os_errors_explained
 from cog.runtime import files
 
 #: First bytes of a file of ``torch.save`` before torch 1.6: its pickled magic number.
@@ -111,12 +111,9 @@ def detect(path: Path) -> str:
         return "tensorflow"
     if parts[0].name.endswith(SHARDED_SUFFIX):
         return "safetensors"
-    try:
+    with os_errors_explained(f"cannot read {path}"), open(parts[0], "rb") as handle:
         size = parts[0].stat().st_size
-        with open(parts[0], "rb") as handle:
-            head = handle.read(512)
-    except OSError as error:
-        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
+        head = handle.read(512)
     if not head:
         raise CogError(f"{path} is empty; download it again")
     if head.startswith(b"PK\x03\x04"):

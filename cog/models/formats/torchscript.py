@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from cog.errors import CogError, UnsafeFileError
+from cog.models.formats import errors_explained
 from cog.runtime import safe_pickle
 from cog.runtime.safe_pickle import Sealed
 from cog.runtime.zip_files import require_stored
@@ -160,26 +160,19 @@ def read(path: Path) -> dict[str, torch.Tensor]:
         UnsafeFileError: the archive names a class or function that parameters do not need.
         CogError: the archive is damaged.
     """
-    try:
-        with open(path, "rb") as handle, zipfile.ZipFile(require_stored(handle)) as archive:
-            root = next(name for name in archive.namelist() if name.endswith("/data.pkl")).rpartition("/")[0]
-            if "/" in root:
-                raise ValueError("data.pkl in a folder of a folder")
-            if f"{root}/byteorder" in archive.namelist() and archive.read(f"{root}/byteorder") != b"little":
-                raise CogError(f"{path} was written on a big-endian machine, which is not supported")
-            module = safe_pickle.load(
-                archive.read(f"{root}/data.pkl"), names=_names, persistent=_Storages(archive, root)
-            )
+    with (
+        errors_explained(path, "TorchScript archive"),
+        open(path, "rb") as handle,
+        zipfile.ZipFile(require_stored(handle)) as archive,
+    ):
+        root = next(name for name in archive.namelist() if name.endswith("/data.pkl")).rpartition("/")[0]
+        if "/" in root:
+            raise ValueError("data.pkl in a folder of a folder")
+        if f"{root}/byteorder" in archive.namelist() and archive.read(f"{root}/byteorder") != b"little":
+            raise CogError(f"{path} was written on a big-endian machine, which is not supported")
+        module = safe_pickle.load(
+            archive.read(f"{root}/data.pkl"), names=_names, persistent=_Storages(archive, root)
+        )
         if not isinstance(module, _Object):
             raise CogError(f"{path} holds no module, expected a TorchScript archive of a network")
         return _tensors(module)
-    except UnsafeFileError as error:
-        raise UnsafeFileError(
-            f"refused to read {path}: it contains {error}; expected only parameters"
-        ) from None
-    except OSError as error:
-        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
-    except (*safe_pickle.MALFORMED, RuntimeError, StopIteration, zipfile.BadZipFile, zlib.error) as error:
-        raise CogError(
-            f"{path} is not a readable TorchScript archive ({type(error).__name__}: {error}); is it complete?"
-        ) from None
