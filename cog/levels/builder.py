@@ -11,7 +11,7 @@ import numpy as np
 
 from cog.data.level_files import Levels
 from cog.errors import CogError
-from cog.levels.ranking import cut, level_starts, rank, shuffled
+from cog.levels.ranking import level_ranks, rank, shuffled
 from cog.levels.selection import ConceptSelection, select
 from cog.levels.wordnet import embeddings, similarity
 from cog.levels.wordnet.graph import NounGraph
@@ -96,7 +96,7 @@ class BuiltLevels:
 
     Attributes:
         levels: ids by level, level 1 first.
-        level_of: level of each rank (from 1), None in a gap.
+        ranks: ranks of each level in the ranking, from 0.
         ranking: ranking that was cut into levels.
         selection: selection of the eligible concepts; None when these were given.
         seen: ids of the seen concepts in use, ascending.
@@ -104,11 +104,16 @@ class BuiltLevels:
     """
 
     levels: Levels
-    level_of: list[int | None]
+    ranks: list[range]
     ranking: Ranking
     selection: ConceptSelection | None
     seen: list[str]
     seen_outside: list[str]
+
+    @property
+    def n_in_gaps(self) -> int:
+        """Number of ranked concepts in no level."""
+        return len(self.ranking.wnids) - sum(map(len, self.levels))
 
 
 def build(graph: NounGraph, inputs: LevelInputs, options: LevelOptions) -> BuiltLevels:
@@ -136,11 +141,11 @@ def build(graph: NounGraph, inputs: LevelInputs, options: LevelOptions) -> Built
             discarded=options.discarded,
         )
         pool = selection.eligible
-    # Checked before the similarities are computed, so that the error comes at once.
-    level_starts(len(pool), n_levels=options.n_levels, level_size=options.level_size)
+    # Too few concepts are an error before the similarities are computed.
+    ranks = level_ranks(len(pool), n_levels=options.n_levels, level_size=options.level_size)
     ranking = _rank(graph, pool, seen=seen, universe=universe, options=options)
-    levels, level_of = cut(ranking.wnids, n_levels=options.n_levels, level_size=options.level_size)
-    return BuiltLevels(levels, level_of, ranking, selection, seen, seen_outside)
+    levels = [ranking.wnids[level.start : level.stop] for level in ranks]
+    return BuiltLevels(levels, ranks, ranking, selection, seen, seen_outside)
 
 
 def _rank(

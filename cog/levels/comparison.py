@@ -166,9 +166,11 @@ def compare_files(
     text, rows = compare(read_levels(path_a), read_levels(path_b))
     table = csv_text(("wnid", "a", "b"), rows)
     file = None if output_dir is None else Path(output_dir) / outputs.COMPARISON_CSV
-    done = file is not None and not overwrite and _holds(file, table)
-    if file is not None and file.exists() and not overwrite and not done:
-        raise CogError(f"{file} holds another comparison; remove it or add --overwrite")
+    done = False
+    if file is not None and file.exists() and not overwrite:
+        done = file.is_file() and file.read_bytes() == table.encode()
+        if not done:
+            raise CogError(f"{file} holds another comparison; remove it or add --overwrite")
     outputs.show(f"A: {path_a}\nB: {path_b}\n{text}")
     if rows:
         words = _words_of([row[0] for row in rows[:_SHOWN_MOVES]], wordnet_dir)
@@ -184,14 +186,6 @@ def compare_files(
         files.ensure_writable_dir(file.parent, "--output_dir")
         files.write_text(file, table)
         outputs.show(f"wrote {file}")
-
-
-def _holds(file: Path, text: str) -> bool:
-    """Return whether the contents of a file are exactly ``text``."""
-    try:
-        return file.read_bytes() == text.encode()
-    except OSError:
-        return False
 
 
 def _words_of(wnids: list[str], wordnet_dir: str | None) -> dict[str, str]:

@@ -164,7 +164,7 @@ def _report(
         },
         "similarity": built.ranking.facts,
         "levels": rows,
-        "concepts_in_gaps": built.level_of.count(None),
+        "concepts_in_gaps": built.n_in_gaps,
         "split": None if split is None else {
             "seed": plan.seed,
             "training_images": sum(len(parts["train"]) for parts in split.split.values()),

@@ -37,6 +37,7 @@ _MB = 1_000_000  # bytes: the size of one read, and the unit of progress
 _TIMEOUT_S = 60
 _PROGRESS_S = 10  # between two lines of progress in a log
 _ATTEMPTS = 5
+_RETRY_WAIT_S = 2.0  # before the first repetition; it doubles with each further one
 _HEADERS = {"User-Agent": "imagenet-cog (checkpoint download)", "Accept-Encoding": "identity"}
 _MAX_MB = 20_000
 _MAX_EXPANSION = 20  # times the archive's size: weights hardly compress, so a larger member is no checkpoint
@@ -51,7 +52,6 @@ def prepare(
     models_root_dir: str | os.PathLike[str],
     *,
     dry_run: bool = False,
-    retry_wait_s: float = 2.0,
 ) -> list[CheckpointStatus]:
     """Bring the checkpoints of several models into place.
 
@@ -59,7 +59,6 @@ def prepare(
         specs: declarations of the models.
         models_root_dir: root of the model folders; created when missing.
         dry_run: whether the downloads are only logged.
-        retry_wait_s: pause before the first repetition, in seconds; it doubles with each further repetition.
 
     Returns:
         One status per model, in order: "ready", "manual", "failed" or (in a dry run) "would download"; after a failed
@@ -73,7 +72,7 @@ def prepare(
     outcomes = []
     for spec in specs:
         try:
-            status, detail = _prepare_model(spec, Path(models_root_dir), dry_run, retry_wait_s)
+            status, detail = _prepare_model(spec, Path(models_root_dir), dry_run)
         except CogError as error:
             status, detail = FAILED, str(error)
             logger.error("%s: %s", spec.name, error)
@@ -81,7 +80,7 @@ def prepare(
     return outcomes
 
 
-def _prepare_model(spec: ModelSpec, root: Path, dry_run: bool, retry_wait_s: float) -> tuple[str, str]:
+def _prepare_model(spec: ModelSpec, root: Path, dry_run: bool) -> tuple[str, str]:
     """Bring one checkpoint into place; return status and detail."""
     target = ModelDir(root, spec.name).checkpoint
     if checkpoint_files(target):
@@ -96,7 +95,7 @@ def _prepare_model(spec: ModelSpec, root: Path, dry_run: bool, retry_wait_s: flo
     for source in direct:
         try:
             files.ensure_writable_dir(target.parent, "folder")
-            _fetch(source, target, retry_wait_s)
+            _fetch(source, target)
             return READY, f"downloaded from {source.url}"
         except _SourceError as error:
             problems.append(f"{source.url}: {error}")
@@ -157,13 +156,12 @@ def _read_strings(path: Path) -> dict[str, str]:
     return {key: str(value) for key, value in data.items()} if isinstance(data, dict) else {}
 
 
-def _fetch(source: CheckpointSource, target: Path, retry_wait_s: float) -> None:
+def _fetch(source: CheckpointSource, target: Path) -> None:
     """Download the files of one source, check them, and move them to ``target``.
 
     Args:
         source: link of the checkpoint.
         target: final path (each of ``source.parts`` is appended); its folder must exist.
-        retry_wait_s: pause before the first repetition, in seconds.
 
     Raises:
         _SourceError: the source does not deliver the file.
@@ -175,7 +173,7 @@ def _fetch(source: CheckpointSource, target: Path, retry_wait_s: float) -> None:
         with FileLock(lock, timeout=0), contextlib.ExitStack() as stack:
             stack.callback(lock.unlink, missing_ok=True)
             for part, path in zip(source.parts, partial, strict=True):
-                _download(source.url + part, path, retry_wait_s)
+                _download(source.url + part, path)
             try:
                 _check(partial, source)
             except _SourceError:
@@ -202,13 +200,13 @@ def _discard(paths: Sequence[Path]) -> None:
         _state_file(path).unlink(missing_ok=True)
 
 
-def _download(url: str, path: Path, retry_wait_s: float) -> None:
+def _download(url: str, path: Path) -> None:
     """Download ``url`` to ``path``; continue a partial download, and try again after cut connections."""
     problem = ""
     attempt = longest = 0
     while attempt < _ATTEMPTS:
         if attempt:
-            time.sleep(retry_wait_s * 2 ** (attempt - 1))
+            time.sleep(_RETRY_WAIT_S * 2 ** (attempt - 1))
             logger.warning("%s: %s; trying again (%d of %d)", url, problem, attempt + 1, _ATTEMPTS)
         attempt += 1
         try:

@@ -89,6 +89,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch):
+    monkeypatch.setattr(download, "_RETRY_WAIT_S", 0.0)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     with Server() as running:
@@ -104,7 +105,7 @@ def spec(*sources: CheckpointSource) -> ModelSpec:
 
 
 def prepare(declared: ModelSpec, root, **options):
-    (outcome,) = download.prepare([declared], root, retry_wait_s=0.0, **options)
+    (outcome,) = download.prepare([declared], root, **options)
     return outcome, root / "dino" / "resnet50" / "model.ckpt"
 
 
