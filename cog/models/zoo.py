@@ -205,9 +205,7 @@ def _efficientnet(
 # (19c8e357, b121ed2d, 1a9a5a14) are of torch 0.1 and 0.2; torchvision released the same tensors again
 # under the names below.
 _resnet50(
-    "sup_resnet50",
-    "ResNet50",
-    "reference",
+    "sup_resnet50", "ResNet50", "reference",
     _RESNET,
     release=_release(
         "prepare_sup.sh",
@@ -217,7 +215,7 @@ _resnet50(
         accuracy=Published(76.13),
     ),
     note="torchvision's V1 weights; V2 is another training run",
-)
+)  # fmt: skip
 
 # ---- architecture -----------------------------------------------------------------------------------
 register(
@@ -389,9 +387,7 @@ _REFERENCE_STATISTICS = (
     "ImageNet's mean and standard deviation"
 )
 _resnet50(
-    "simclrv2_resnet50",
-    "s-SimCLR-v2",
-    "self-supervision",
+    "simclrv2_resnet50", "s-SimCLR-v2", "self-supervision",
     "Big Self-Supervised Models are Strong Semi-Supervised Learners",
     network=dataclasses.replace(_RESNET50, args={"max_pool": "same"}),
     layouts=(
@@ -421,11 +417,9 @@ _resnet50(
     ),
     note="input in [0, 1], not normalized; max-pooling padded as in TensorFlow; not the moving average; the PyTorch "
     'conversion {"resnet", "head"} is accepted',
-)
+)  # fmt: skip
 _resnet50(
-    "byol_resnet50",
-    "s-BYOL",
-    "self-supervision",
+    "byol_resnet50", "s-BYOL", "self-supervision",
     "Bootstrap your own latent: A new approach to self-supervised Learning",
     network=dataclasses.replace(_RESNET50, args={"convolutions": "same", "max_pool": "same"}),
     layouts=(
@@ -449,11 +443,9 @@ _resnet50(
         license="CC-BY-NC-4.0 (the code: Apache-2.0)",
     ),
     note="online network; padded as in Haiku; the bare state dict of byol-convert is accepted",
-)
+)  # fmt: skip
 _resnet50(
-    "mocov2_resnet50",
-    "s-MoCo-v2",
-    "self-supervision",
+    "mocov2_resnet50", "s-MoCo-v2", "self-supervision",
     "Momentum Contrast for Unsupervised Visual Representation Learning",
     layouts=(_MOCO,),
     release=_release(
@@ -462,11 +454,9 @@ _resnet50(
         license="CC-BY-NC-4.0 by the README, MIT by the LICENSE file since 2023",
     ),
     note="query encoder",
-)
+)  # fmt: skip
 _resnet50(
-    "mochi_resnet50",
-    "s-MoCHi",
-    "self-supervision",
+    "mochi_resnet50", "s-MoCHi", "self-supervision",
     "Hard Negative Mixing for Contrastive Learning",
     layouts=(_MOCO,),
     release=_release(
@@ -474,11 +464,9 @@ _resnet50(
         "https://download.europe.naverlabs.com/ComputerVision/MOCHI_models/mochi_512_1024_512_e1000.pth.tar",
     ),
     note="query encoder",
-)
+)  # fmt: skip
 _resnet50(
-    "infomin_resnet50",
-    "s-InfoMin",
-    "self-supervision",
+    "infomin_resnet50", "s-InfoMin", "self-supervision",
     "What Makes for Good Views for Contrastive Learning?",
     layouts=(
         Unwrap(
@@ -497,32 +485,26 @@ _resnet50(
         license="BSD-2-Clause",
     ),
     note="not the momentum model",
-)
+)  # fmt: skip
 _resnet50(
-    "swav_resnet50",
-    "s-SwAV",
-    "self-supervision",
+    "swav_resnet50", "s-SwAV", "self-supervision",
     "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments",
     layouts=(Unwrap(prefix="module.", drop=("projection_head.", "prototypes.")),),
     release=_release(
         "prepare_swav.sh", _FB + "deepcluster/swav_800ep_pretrain.pth.tar", license="CC-BY-NC-4.0"
     ),
-)
+)  # fmt: skip
 _resnet50(
-    "dino_resnet50",
-    "s-DINO",
-    "self-supervision",
+    "dino_resnet50", "s-DINO", "self-supervision",
     "Emerging Properties in Self-Supervised Vision Transformers",
     release=_release(
         "prepare_dino.sh",
         _FB + "dino/dino_resnet50_pretrain/dino_resnet50_pretrain.pth",
         license="Apache-2.0",
     ),
-)
+)  # fmt: skip
 _resnet50(
-    "obow_resnet50",
-    "s-OBoW",
-    "self-supervision",
+    "obow_resnet50", "s-OBoW", "self-supervision",
     "Online Bag-of-Visual-Words Generation for Unsupervised Representation Learning",
     layouts=(Unwrap("network"),),
     release=_release(
@@ -536,11 +518,9 @@ _resnet50(
         license="Apache-2.0 by the LICENSE file, MIT by the README",
     ),
     note="student network",
-)
+)  # fmt: skip
 _resnet50(
-    "barlow_resnet50",
-    "s-BarlowTwins",
-    "self-supervision",
+    "barlow_resnet50", "s-BarlowTwins", "self-supervision",
     "Barlow Twins: Self-Supervised Learning via Redundancy Reduction",
     release=_release(
         "prepare_barlow.sh",
@@ -548,11 +528,9 @@ _resnet50(
         license="CC-BY-NC-4.0 while this file was listed, MIT since July 2021",
     ),
     note="the first of three released checkpoints, the one the paper used; torch.hub gives another one",
-)
+)  # fmt: skip
 _resnet50(
-    "compress_resnet50",
-    "s-CompReSS",
-    "self-supervision",
+    "compress_resnet50", "s-CompReSS", "self-supervision",
     "CompRess: Self-Supervised Learning by Compressing Representations",
     layouts=(Unwrap("model", "module.", allow=("argparse.Namespace", "numpy.scalar")),),
     release=_release(
@@ -561,7 +539,7 @@ _resnet50(
         license="MIT",
     ),
     note="student of a SimCLR ResNet-50 x4",
-)
+)  # fmt: skip
 
 # ---- regularization ---------------------------------------------------------------------------------
 # Classifiers trained with DataParallel; a file may or may not wrap its state dict.
@@ -595,9 +573,7 @@ for _name, _label, _title, _folder, _top1 in (
         ),
     )
 _resnet50(
-    "relabel_resnet50",
-    "r-ReLabel",
-    "regularization",
+    "relabel_resnet50", "r-ReLabel", "regularization",
     "Re-labeling ImageNet: from Single to Multi-Labels, from Global to Localized Labels",
     layouts=(Unwrap(prefix="module."),),
     release=_release(
@@ -607,11 +583,9 @@ _resnet50(
         license="Apache-2.0",
         accuracy=Published(78.9),
     ),
-)
+)  # fmt: skip
 _resnet50(
-    "advrobust_resnet50",
-    "r-Adv-Robust",
-    "regularization",
+    "advrobust_resnet50", "r-Adv-Robust", "regularization",
     "Do Adversarially Robust ImageNet Models Transfer Better?",
     layouts=(
         Unwrap(
@@ -631,11 +605,9 @@ _resnet50(
         accuracy=Published(74.78),
     ),
     note="trained against L2 perturbations of size 0.1; the network's own input normalization is done outside",
-)
+)  # fmt: skip
 _resnet50(
-    "mealv2_resnet50",
-    "r-MEAL-v2",
-    "regularization",
+    "mealv2_resnet50", "r-MEAL-v2", "regularization",
     "MEAL V2: Boosting Vanilla ResNet-50 to 80%+ Top-1 Accuracy on ImageNet without Tricks",
     layouts=(Unwrap(prefix="module."),),
     release=_release(
@@ -644,13 +616,11 @@ _resnet50(
         CheckpointSource("https://1drv.ms/u/s!AtMVZxJ8MfxCi0NGENlMK0pYVDQM?e=GkwZ93", manual=True),
         accuracy=Published(80.67),
     ),
-)
+)  # fmt: skip
 
 # ---- web data ---------------------------------------------------------------------------------------
 _resnet50(
-    "mopro_resnet50",
-    "d-MoPro",
-    "web-data",
+    "mopro_resnet50", "d-MoPro", "web-data",
     "MoPro: Webly Supervised Learning with Momentum Prototypes",
     layouts=(
         Unwrap(
@@ -666,11 +636,9 @@ _resnet50(
     ),
     note="query encoder, trained on WebVision V1; the file is a torch file despite its ending",
     pretraining="web",
-)
+)  # fmt: skip
 _resnet50(
-    "ssup_resnet50",
-    "d-Semi-Sup",
-    "web-data",
+    "ssup_resnet50", "d-Semi-Sup", "web-data",
     _SEMI,
     release=_release(
         "prepare_swsup.sh",
@@ -682,11 +650,9 @@ _resnet50(
         accuracy=Published(79.3),
     ),
     pretraining="IN-1K + other",
-)
+)  # fmt: skip
 _resnet50(
-    "swsup_resnet50",
-    "d-Semi-Weakly-Sup",
-    "web-data",
+    "swsup_resnet50", "d-Semi-Weakly-Sup", "web-data",
     _SEMI,
     release=_release(
         "prepare_swsup.sh",
@@ -698,7 +664,7 @@ _resnet50(
         accuracy=Published(81.2),
     ),
     pretraining="IN-1K + other",
-)
+)  # fmt: skip
 register(
     ModelSpec(
         "clip_resnet50",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cog.errors import UnsafeFileError
-from cog.models.formats import errors_explained
+from cog.models.formats.errors import errors_explained
 from cog.runtime import safe_pickle
 from cog.runtime.safe_load import contents
 

@@ -9,8 +9,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from cog.errors import CogError
-from cog.models.formats import errors_explained
 from cog.models.formats.detect import SHARDED_SUFFIX, weight_map
+from cog.models.formats.errors import errors_explained
 
 # Limit of the header in bytes. The library accepts 100 MB, the header of a million empty tensors, which takes two
 # minutes; networks have a few thousand tensors, with 100 bytes of header each.

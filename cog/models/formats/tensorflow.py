@@ -17,8 +17,8 @@ import google_crc32c
 import numpy as np
 
 from cog.errors import CogError
-from cog.models.formats import errors_explained
 from cog.models.formats.detect import checkpoint_files
+from cog.models.formats.errors import errors_explained
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_BYTES = 48

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from cog.errors import CogError, UnsafeFileError
-from cog.models.formats import errors_explained
+from cog.models.formats.errors import errors_explained
 from cog.runtime import safe_pickle
 from cog.runtime.safe_pickle import Sealed
 from cog.runtime.zip_files import require_stored

@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import logging
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
@@ -113,13 +112,24 @@ class LibraryModel(ABC):
         """Preprocessing with which the library makes the input of its weights from an image."""
 
     @property
-    @abstractmethod
+    def hub(self) -> tuple[str, str] | None:
+        """Repository and file of the weights at the Hugging Face hub; None: the weights lie elsewhere."""
+        return None
+
+    @property
+    def url(self) -> str | None:
+        """Link of weights that lie elsewhere; None when the library has no weights."""
+        return None
+
+    @property
     def address(self) -> str | None:
         """Link of the library's weights; None when the library has no weights."""
+        return hub_link(*self.hub) if self.hub is not None else self.url
 
-    @abstractmethod
     def download(self) -> Path:
         """Return the library's file of the weights, downloaded unless it is cached; a failure raises any exception."""
+        assert self.hub is not None
+        return hub_file(*self.hub)
 
     @abstractmethod
     def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
@@ -194,14 +204,13 @@ class LibraryModel(ABC):
     @property
     def is_cached(self) -> bool:
         """Whether the library has downloaded the weights already; False when that is not known."""
-        address = self.address or ""
-        if link := re.fullmatch(r"https://huggingface\.co/(.+)/resolve/main/(.+)", address):
+        if self.hub is not None:
             from huggingface_hub import try_to_load_from_cache
 
-            return isinstance(try_to_load_from_cache(link[1], link[2]), str)
+            return isinstance(try_to_load_from_cache(*self.hub), str)
         from torch.hub import get_dir
 
-        return Path(get_dir(), "checkpoints", os.path.basename(address)).is_file()
+        return Path(get_dir(), "checkpoints", os.path.basename(self.address or "")).is_file()
 
     @property
     def place(self) -> str:

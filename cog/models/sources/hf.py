@@ -81,13 +81,9 @@ class HuggingFaceModel(LibraryModel):
         return from_processor(values, str(path))
 
     @property
-    def address(self) -> str | None:
-        """Link of the weights."""
-        return hub_link(self._repository, SAFETENSORS)
-
-    def download(self) -> Path:
-        """Return the file in the cache of huggingface_hub."""
-        return hub_file(self._repository, SAFETENSORS)
+    def hub(self) -> tuple[str, str] | None:
+        """Repository and file of the weights."""
+        return self._repository, SAFETENSORS
 
     def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
         """Build the network with random weights."""

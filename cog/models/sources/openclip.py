@@ -15,7 +15,7 @@ from open_clip.pretrained import download_pretrained, get_pretrained_cfg
 from torch import nn
 
 from cog.errors import CogError
-from cog.models.sources import LibraryModel, hub_link, layouts
+from cog.models.sources import LibraryModel, layouts
 from cog.models.spec import Preprocess
 
 if TYPE_CHECKING:
@@ -65,11 +65,14 @@ class OpenClipModel(LibraryModel):
         )
 
     @property
-    def address(self) -> str | None:
-        """Link of the weights, at the Hugging Face hub if the hub has them."""
+    def hub(self) -> tuple[str, str] | None:
+        """Repository and file of the weights at the Hugging Face hub."""
         repository, _, file = (self._weights.get("hf_hub") or "").rpartition("/")
-        if repository:
-            return hub_link(repository, file or "open_clip_model.safetensors")
+        return (repository, file or "open_clip_model.safetensors") if repository else None
+
+    @property
+    def url(self) -> str | None:
+        """Link of weights that lie elsewhere."""
         return self._weights.get("url") or None
 
     def download(self) -> Path:

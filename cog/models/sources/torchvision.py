@@ -52,7 +52,7 @@ class TorchvisionModel(LibraryModel):
         return from_transforms(self._weights.transforms())
 
     @property
-    def address(self) -> str | None:
+    def url(self) -> str | None:
         """Link of the weights."""
         return self._weights.url
 
