@@ -27,7 +27,7 @@ SIMILARITIES = {
 
 @dataclass(frozen=True)
 class LevelOptions:
-    """Options of the construction; the defaults are those of the paper (protocol v2).
+    """Options of the construction.
 
     Attributes:
         protocol: selection of eligible concepts: ``v2`` or ``v1``.
@@ -42,16 +42,16 @@ class LevelOptions:
         seed: seed of the order ``random``.
     """
 
-    protocol: str = "v2"
-    similarity: str = "lin"
-    ties: str = "introsort"
-    n_levels: int = 5
-    level_size: int = 1000
-    min_images: int = 782
-    excluded_roots: tuple[str, ...] = ("n00007846",)
-    discarded: Collection[str] = ()
-    embeddings: Path | None = None
-    seed: int = 22
+    protocol: str
+    similarity: str
+    ties: str
+    n_levels: int
+    level_size: int
+    min_images: int
+    excluded_roots: tuple[str, ...]
+    discarded: Collection[str]
+    embeddings: Path | None
+    seed: int
 
 
 @dataclass(frozen=True)

@@ -83,12 +83,10 @@ def overlap_table(reference: Levels, others: Mapping[str, Levels]) -> str:
             rows.append((f"{stem}* mean", *(f"{statistics.fmean(column):.1f}" for column in columns)))
             rows.append((f"{stem}* range", *(f"{min(column):,}-{max(column):,}" for column in columns)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    )
+    lines = []
+    for name, *numbers in rows:
+        lines.append("  ".join([name.ljust(widths[0]), *map(str.rjust, numbers, widths[1:])]))
+    return "\n".join(lines)
 
 
 def levels_files(paths: Sequence[str]) -> list[str]:

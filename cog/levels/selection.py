@@ -56,10 +56,10 @@ def select(
     *,
     counts: Mapping[str, int],
     seen: Collection[str],
-    protocol: str = "v2",
-    min_images: int = 782,
-    excluded_roots: Iterable[str] = ("n00007846",),
-    discarded: Collection[str] = (),
+    protocol: str,
+    min_images: int,
+    excluded_roots: Iterable[str],
+    discarded: Collection[str],
 ) -> ConceptSelection:
     """Select the eligible concepts.
 

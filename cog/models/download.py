@@ -48,10 +48,7 @@ class _SourceError(Exception):
 
 
 def prepare(
-    specs: Sequence[ModelSpec],
-    models_root_dir: str | os.PathLike[str],
-    *,
-    dry_run: bool = False,
+    specs: Sequence[ModelSpec], models_root_dir: str | os.PathLike[str], *, dry_run: bool = False
 ) -> list[CheckpointStatus]:
     """Bring the checkpoints of several models into place.
 

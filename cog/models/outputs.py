@@ -87,12 +87,7 @@ def _prefix(n_tokens: int, name: str) -> int:
 
 
 def pool(
-    tokens: torch.Tensor,
-    n_prefix: int,
-    pooling: str,
-    *,
-    name: str,
-    norm: torch.nn.Module | None = None,
+    tokens: torch.Tensor, n_prefix: int, pooling: str, *, name: str, norm: torch.nn.Module | None = None
 ) -> torch.Tensor:
     """Return one vector per image.
 

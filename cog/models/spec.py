@@ -300,10 +300,7 @@ class ModelSpec:
                 "it out"
             )
         return dataclasses.replace(
-            self.preprocess,
-            resize=authors.resize,
-            crop=authors.crop,
-            interpolation=authors.interpolation,
+            self.preprocess, resize=authors.resize, crop=authors.crop, interpolation=authors.interpolation
         )
 
     def resolve(self, profile: str = "authors", variant: str = "") -> ModelSpec:

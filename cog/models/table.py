@@ -51,10 +51,7 @@ def text(specs: Sequence[ModelSpec]) -> str:
     """Return the short columns, aligned."""
     cells = [SHORT_COLUMNS, *([row(spec)[column] for column in SHORT_COLUMNS] for spec in specs)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(SHORT_COLUMNS))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
-    )
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
 
 
 def markdown(specs: Sequence[ModelSpec], *, columns: Sequence[str] = COLUMNS, links: str = "") -> str:

@@ -622,7 +622,10 @@ def test_protocol_v1_and_discarded(toy):
 
 def test_ancestors_of_concepts_with_few_images():
     """Protocol v2 removes the ancestors of all concepts, v1 only those of the concepts that are left."""
-    counts, options = {wnid(4): N_IMAGES, wnid(30): 1}, {"min_images": 6, "excluded_roots": ()}
+    counts, options = (
+        {wnid(4): N_IMAGES, wnid(30): 1},
+        {"min_images": 6, "excluded_roots": (), "discarded": ()},
+    )
     for protocol, expected in (("v2", []), ("v1", [wnid(4)])):
         selection = select(toy_graph(), counts=counts, seen=SEEN, protocol=protocol, **options)
         assert selection.eligible == expected

@@ -228,10 +228,7 @@ def test_levels_are_the_groups_by_distance(small_world, wordnet, tmp_path):
     assert not build_levels.main([*argv, "LEVELS.MIN_IMAGES", "5", "LEVELS.N_TEST", "2"])
     mapping = tmp_path / "levels" / "cog_levels_mapping_file.pkl"
     levels = read_levels(mapping)
-    rows = (
-        concepts.SEEN_FAMILIES,
-        *(concepts.UNSEEN_FAMILIES[k : k + 6] for k in range(0, 24, 6)),
-    )
+    rows = (concepts.SEEN_FAMILIES, *(concepts.UNSEEN_FAMILIES[k : k + 6] for k in range(0, 24, 6)))
     for level, families in zip(levels, rows, strict=True):
         assert len(level) == 24
         assert {wordnet.wnids[wordnet.parents(wordnet.index(w))[0]] for w in level} == set(families)

@@ -24,12 +24,7 @@ from cog.models.zoo import get_spec
 from cog.runtime import cli as cli_tools
 
 #: One model per container and kind of layout; the other rows are slow.
-QUICK = (
-    "deit_small_distilled",
-    "simclrv2_resnet50",
-    "byol_resnet50",
-    "mocov2_resnet50",
-)
+QUICK = ("deit_small_distilled", "simclrv2_resnet50", "byol_resnet50", "mocov2_resnet50")
 
 
 def rows(names=tuple(rules.load_index()), quick=QUICK):

@@ -30,12 +30,7 @@ pytestmark = pytest.mark.usefixtures("quick_initial_values")
 needs_timm = pytest.mark.skipif(timm is None, reason="timm is not installed (pip install '.[timm]')")
 
 #: Name, and side of the images in pixels.
-TIMM = {
-    "test_resnet": 64,
-    "test_convnext": 64,
-    "test_vit": 160,
-    "mobilenetv3_small_050": 64,
-}
+TIMM = {"test_resnet": 64, "test_convnext": 64, "test_vit": 160, "mobilenetv3_small_050": 64}
 TIMM_SLOW = {
     "test_efficientnet": 64,
     "test_vit3": 160,
@@ -57,10 +52,7 @@ TIMM_SLOW = {
 }
 
 #: Classifier, and side of the images.
-TORCHVISION = {
-    "mobilenet_v3_small": ("classifier.3", 64),
-    "shufflenet_v2_x0_5": ("fc", 64),
-}
+TORCHVISION = {"mobilenet_v3_small": ("classifier.3", 64), "shufflenet_v2_x0_5": ("fc", 64)}
 TORCHVISION_SLOW = {
     "resnet18": ("fc", 64),
     "mnasnet0_5": ("classifier.1", 64),
