@@ -76,6 +76,8 @@ class LibraryModel(ABC):
     Attributes:
         name: ``<title>_<architecture>``.
         architecture: name of the model in the library, followed by the tag of its weights if one is given.
+        model: part of ``architecture`` before the first dot, which is the name of the model in most libraries.
+        tag: part of ``architecture`` after the first dot; empty without one.
         folder: folder of the checkpoint, which may hold further files of the model; None: not known.
 
     Raises:
@@ -91,6 +93,7 @@ class LibraryModel(ABC):
         self.name = name
         self.folder = folder
         self.architecture = split_model_name(name)[1]
+        self.model, _, self.tag = self.architecture.partition(".")
         self.check_name()
 
     @property

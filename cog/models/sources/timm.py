@@ -35,8 +35,7 @@ class TimmModel(LibraryModel):
         try:
             get_pretrained_cfg(self.architecture)
         except RuntimeError:  # an unknown tag
-            model = self.architecture.partition(".")[0]
-            raise self.unknown([name for name in tagged if name.partition(".")[0] == model]) from None
+            raise self.unknown([name for name in tagged if name.partition(".")[0] == self.model]) from None
 
     @cached_property
     def _cfg(self) -> dict[str, Any]:
