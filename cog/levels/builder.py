@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from cog.data.level_files import Levels
 from cog.errors import CogError
-from cog.levels.ranking import cut, level_starts, rank, shuffled
+from cog.levels.ranking import level_ranks, rank, shuffled
 from cog.levels.selection import ConceptSelection, select
 from cog.levels.wordnet import embeddings, similarity
 from cog.levels.wordnet.graph import NounGraph
@@ -27,7 +27,7 @@ SIMILARITIES = {
 
 @dataclass(frozen=True)
 class LevelOptions:
-    """Options of the construction; the defaults are those of the paper (protocol v2).
+    """Options of the construction.
 
     Attributes:
         protocol: selection of eligible concepts: ``v2`` or ``v1``.
@@ -42,16 +42,35 @@ class LevelOptions:
         seed: seed of the order ``random``.
     """
 
-    protocol: str = "v2"
-    similarity: str = "lin"
-    ties: str = "introsort"
-    n_levels: int = 5
-    level_size: int = 1000
-    min_images: int = 782
-    excluded_roots: tuple[str, ...] = ("n00007846",)
-    discarded: Collection[str] = ()
-    embeddings: Path | None = None
-    seed: int = 22
+    protocol: str
+    similarity: str
+    ties: str
+    n_levels: int
+    level_size: int
+    min_images: int
+    excluded_roots: tuple[str, ...]
+    discarded: Collection[str]
+    embeddings: Path | None
+    seed: int
+
+
+@dataclass(frozen=True)
+class LevelInputs:
+    """The input of a construction; all ids are noun synsets of WordNet.
+
+    Attributes:
+        counts: wnid -> number of images; None without counts (only with ``pool``).
+        concepts: wnids of all concepts of the data set, which span the taxonomy; None: those of ``counts``.
+        seen: wnids that the networks were trained on.
+        pool: wnids of the levels to rank again, ascending; None: the eligible concepts are selected.
+        scanned: whether ``counts`` are those of all folders of the images, counted by this call.
+    """
+
+    counts: dict[str, int] | None
+    concepts: list[str] | None
+    seen: list[str]
+    pool: list[str] | None
+    scanned: bool
 
 
 @dataclass(frozen=True)
@@ -77,7 +96,7 @@ class BuiltLevels:
 
     Attributes:
         levels: ids by level, level 1 first.
-        level_of: level of each rank (from 1), None in a gap.
+        ranks: ranks of each level in the ranking, from 0.
         ranking: ranking that was cut into levels.
         selection: selection of the eligible concepts; None when these were given.
         seen: ids of the seen concepts in use, ascending.
@@ -85,68 +104,48 @@ class BuiltLevels:
     """
 
     levels: Levels
-    level_of: list[int | None]
+    ranks: list[range]
     ranking: Ranking
     selection: ConceptSelection | None
     seen: list[str]
     seen_outside: list[str]
 
+    @property
+    def n_in_gaps(self) -> int:
+        """Number of ranked concepts in no level."""
+        return len(self.ranking.wnids) - sum(map(len, self.levels))
 
-def build(
-    graph: NounGraph,
-    *,
-    counts: Mapping[str, int] | None,
-    seen: Collection[str],
-    options: LevelOptions,
-    concepts: Collection[str] | None = None,
-    pool: Collection[str] | None = None,
-) -> BuiltLevels:
+
+def build(graph: NounGraph, inputs: LevelInputs, options: LevelOptions) -> BuiltLevels:
     """Build levels.
 
-    Args:
-        graph: the nouns.
-        counts: wnid -> number of images of the concepts to select from; may be None with ``pool``.
-        seen: wnids that the networks were trained on. Seen concepts that are not among the concepts (such as the one
-            class of IN-1K that IN-21K lacks) are left out. If no seen concept is among the concepts, all seen concepts
-            are used and join the taxonomy.
-        options: options of the construction.
-        concepts: all concepts of the data set, which span the taxonomy (default: those of ``counts``).
-        pool: concepts to rank, instead of a selection of eligible ones.
+    Seen concepts that are not among the concepts (such as the one class of IN-1K that IN-21K lacks) are left out. If no
+    seen concept is among the concepts, all seen concepts are used and join the taxonomy.
 
     Raises:
-        CogError: unknown ids, no seen concept, too few eligible concepts, unknown options.
+        CogError: too few eligible concepts, or a similarity whose further inputs are not given.
     """
-    if options.similarity not in SIMILARITIES:
-        raise CogError(
-            f"{options.similarity!r} is not a similarity, expected one of {', '.join(SIMILARITIES)}"
-        )
-    universe = set(counts or ()) if concepts is None else set(concepts)
-    graph.indices(sorted(universe), "the concepts")
-    graph.indices(sorted(seen), "the seen concepts")
-    if not seen:
-        raise CogError("the list of seen concepts is empty, expected at least one id")
-    inside = sorted(universe & set(seen)) if universe else []
-    seen_used = inside or sorted(set(seen))
-    seen_outside = sorted(set(seen) - set(seen_used))
-    selection = None
+    counts = inputs.counts or {}
+    universe = set(counts if inputs.concepts is None else inputs.concepts)
+    seen = sorted(universe & set(inputs.seen)) or sorted(set(inputs.seen))
+    seen_outside = sorted(set(inputs.seen) - set(seen))
+    selection, pool = None, inputs.pool
     if pool is None:
-        if counts is None:
-            raise CogError("no image counts were given to select the eligible concepts by")
         selection = select(
             graph,
             counts={wnid: counts[wnid] for wnid in sorted(universe)},
-            seen=seen_used,
+            seen=seen,
             protocol=options.protocol,
             min_images=options.min_images,
             excluded_roots=options.excluded_roots,
             discarded=options.discarded,
         )
         pool = selection.eligible
-    # Checked before the similarities are computed, so that the error comes at once.
-    level_starts(len(set(pool)), n_levels=options.n_levels, level_size=options.level_size)
-    ranking = _rank(graph, sorted(set(pool)), seen=seen_used, universe=universe, options=options)
-    levels, level_of = cut(ranking.wnids, n_levels=options.n_levels, level_size=options.level_size)
-    return BuiltLevels(levels, level_of, ranking, selection, seen_used, seen_outside)
+    # Too few concepts are an error before the similarities are computed.
+    ranks = level_ranks(len(pool), n_levels=options.n_levels, level_size=options.level_size)
+    ranking = _rank(graph, pool, seen=seen, universe=universe, options=options)
+    levels = [ranking.wnids[level.start : level.stop] for level in ranks]
+    return BuiltLevels(levels, ranks, ranking, selection, seen, seen_outside)
 
 
 def _rank(
@@ -165,6 +164,7 @@ def _rank(
         "ties": options.ties,
     }
     if options.similarity == "embedding":
+        assert options.embeddings is not None
         values = _cosines(graph, nodes, seen_nodes, spanning, options.embeddings, facts)
     else:
         if options.similarity in similarity.NEEDS_TAXONOMY and not universe:
@@ -192,11 +192,9 @@ def _cosines(
     nodes: np.ndarray,
     seen_nodes: np.ndarray,
     documents: list[int],
-    path: Path | None,
+    path: Path,
     facts: dict[str, Any],
 ) -> np.ndarray:
-    if path is None:
-        raise CogError("--similarity embedding needs a file of word vectors: give --embeddings FILE")
     wanted = embeddings.vocabulary(graph, {*nodes.tolist(), *seen_nodes.tolist()})
     vectors = embeddings.read_vectors(path, wanted)
     learned_on = sorted({*documents, *nodes.tolist()})

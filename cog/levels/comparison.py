@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from cog import constants
-from cog.data.level_files import read_levels
+from cog.data.level_files import Levels, read_levels
 from cog.errors import CogError
 from cog.levels import outputs, wordnet
 from cog.runtime import files
@@ -23,77 +23,40 @@ logger = logging.getLogger(__name__)
 _SHOWN_MOVES = 20
 
 
-@dataclass(frozen=True)
-class LevelComparison:
-    """Agreement of levels ``a`` and ``b``.
-
-    Attributes:
-        pairs: (size in a, size in b, concepts in both) per level number; the size of a level that is missing is 0.
-        moves: wnid -> (levels in a, levels in b) of the concepts whose levels differ, as tuples of numbers from 1; ids
-            ascending.
-        n_concepts: number of different concepts in a or b.
-        same_order: whether all levels of a and b list the same concepts in the same order.
-    """
-
-    pairs: list[tuple[int, int, int]]
-    moves: dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
-    n_concepts: int
-    same_order: bool
-
-    @property
-    def identical(self) -> bool:
-        """Whether every concept is in the same level of a and b, in any order."""
-        return not self.moves and all(a == b for a, b, _ in self.pairs)
-
-
-def compare(a: Sequence[Sequence[str]], b: Sequence[Sequence[str]]) -> LevelComparison:
+def compare(a: Levels, b: Levels) -> tuple[str, list[tuple[str, str, str]]]:
     """Compare two lists of levels.
 
-    Args:
-        a: wnids per level.
-        b: wnids per level.
+    Returns:
+        The table of levels and a line of totals, as text; and wnid, levels in a and levels in b (``L1``, ``L1+L3``, or
+        ``-`` for no level) of each concept whose levels differ, ids ascending.
     """
-    n_levels = max(len(a), len(b))
-    pad_a, pad_b = ([*levels, *[[]] * (n_levels - len(levels))] for levels in (a, b))
-    pairs = [(len(x), len(y), len(set(x) & set(y))) for x, y in zip(pad_a, pad_b, strict=True)]
-    in_a, in_b = _levels_by_concept(a), _levels_by_concept(b)
-    concepts = sorted(in_a.keys() | in_b.keys())
-    moves = {
-        wnid: (in_a.get(wnid, ()), in_b.get(wnid, ()))
-        for wnid in concepts
-        if in_a.get(wnid) != in_b.get(wnid)
-    }
-    same_order = all(list(x) == list(y) for x, y in zip(pad_a, pad_b, strict=True))
-    return LevelComparison(pairs, moves, len(concepts), same_order)
+    lines = ["level       in A       in B    in both   agreement"]
+    none: list[str] = []
+    for number, (in_a, in_b) in enumerate(itertools.zip_longest(a, b, fillvalue=none), start=1):
+        both = len(set(in_a) & set(in_b))
+        share = 100 * both / max(len(in_a), len(in_b), 1)
+        lines.append(f"L{number:<4} {len(in_a):>10,} {len(in_b):>10,} {both:>10,} {share:>10.2f}%")
+    of_a, of_b = _levels_by_concept(a), _levels_by_concept(b)
+    concepts = sorted(of_a.keys() | of_b.keys())
+    moves = [(wnid, of_a.get(wnid, "-"), of_b.get(wnid, "-")) for wnid in concepts]
+    moves = [move for move in moves if move[1] != move[2]]
+    lines.append(
+        f"{len(concepts) - len(moves):,} of {len(concepts):,} concepts are in the same level of both"
+    )
+    if not moves:
+        lines[-1] += ", in the same order" if a == b else ", in another order"
+    return "\n".join(lines), moves
 
 
-def _levels_by_concept(levels: Sequence[Sequence[str]]) -> dict[str, tuple[int, ...]]:
-    numbers: dict[str, tuple[int, ...]] = {}
+def _levels_by_concept(levels: Levels) -> dict[str, str]:
+    labels: dict[str, str] = {}
     for number, level in enumerate(levels, start=1):
         for wnid in level:
-            numbers[wnid] = (*numbers.get(wnid, ()), number)
-    return numbers
+            labels[wnid] = f"{labels[wnid]}+L{number}" if wnid in labels else f"L{number}"
+    return labels
 
 
-def label(levels: tuple[int, ...]) -> str:
-    """Return the numbers of levels as text: ``L1``, ``L1+L3``, or ``-`` for no level."""
-    return "+".join(f"L{number}" for number in levels) or "-"
-
-
-def describe(comparison: LevelComparison) -> str:
-    """Return the table of levels and a line of totals, as text."""
-    lines = ["level       in A       in B    in both   agreement"]
-    for number, (size_a, size_b, both) in enumerate(comparison.pairs, start=1):
-        share = 100 * both / max(size_a, size_b, 1)
-        lines.append(f"L{number:<4} {size_a:>10,} {size_b:>10,} {both:>10,} {share:>10.2f}%")
-    same = comparison.n_concepts - len(comparison.moves)
-    lines.append(f"{same:,} of {comparison.n_concepts:,} concepts are in the same level of both")
-    if comparison.identical:
-        lines[-1] += ", in the same order" if comparison.same_order else ", in another order"
-    return "\n".join(lines)
-
-
-def overlap_table(reference: Sequence[Sequence[str]], others: Mapping[str, Sequence[Sequence[str]]]) -> str:
+def overlap_table(reference: Levels, others: Mapping[str, Levels]) -> str:
     """Return a table, as text, of the concepts that levels share with the reference level of the same number.
 
     A file with one level (a random draw) is compared with every reference level. Two or more files whose names differ
@@ -120,12 +83,10 @@ def overlap_table(reference: Sequence[Sequence[str]], others: Mapping[str, Seque
             rows.append((f"{stem}* mean", *(f"{statistics.fmean(column):.1f}" for column in columns)))
             rows.append((f"{stem}* range", *(f"{min(column):,}-{max(column):,}" for column in columns)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    )
+    lines = []
+    for name, *numbers in rows:
+        lines.append("  ".join([name.ljust(widths[0]), *map(str.rjust, numbers, widths[1:])]))
+    return "\n".join(lines)
 
 
 def levels_files(paths: Sequence[str]) -> list[str]:
@@ -200,14 +161,15 @@ def compare_files(
     Raises:
         CogError: a levels file cannot be read, or the folder has a list of other moves.
     """
-    comparison = compare(read_levels(path_a), read_levels(path_b))
-    rows = [(wnid, label(in_a), label(in_b)) for wnid, (in_a, in_b) in comparison.moves.items()]
+    text, rows = compare(read_levels(path_a), read_levels(path_b))
     table = csv_text(("wnid", "a", "b"), rows)
     file = None if output_dir is None else Path(output_dir) / outputs.COMPARISON_CSV
-    done = file is not None and not overwrite and _holds(file, table)
-    if file is not None and file.exists() and not overwrite and not done:
-        raise CogError(f"{file} holds another comparison; remove it or add --overwrite")
-    outputs.show(f"A: {path_a}\nB: {path_b}\n{describe(comparison)}")
+    done = False
+    if file is not None and file.exists() and not overwrite:
+        done = file.is_file() and file.read_bytes() == table.encode()
+        if not done:
+            raise CogError(f"{file} holds another comparison; remove it or add --overwrite")
+    outputs.show(f"A: {path_a}\nB: {path_b}\n{text}")
     if rows:
         words = _words_of([row[0] for row in rows[:_SHOWN_MOVES]], wordnet_dir)
         outputs.show("\nconcept    in A  in B  names")
@@ -222,14 +184,6 @@ def compare_files(
         files.ensure_writable_dir(file.parent, "--output_dir")
         files.write_text(file, table)
         outputs.show(f"wrote {file}")
-
-
-def _holds(file: Path, text: str) -> bool:
-    """Return whether the contents of a file are exactly ``text``."""
-    try:
-        return file.read_bytes() == text.encode()
-    except OSError:
-        return False
 
 
 def _words_of(wnids: list[str], wordnet_dir: str | None) -> dict[str, str]:

@@ -21,20 +21,15 @@ _DPI = 150
 
 
 def save_similarity_figure(path: Path, built: BuiltLevels) -> None:
-    """Plot similarity to the seen concepts by rank, with a band per level; gaps are gray.
-
-    Raises:
-        ValueError: the order is random, so there is no similarity to plot.
-    """
+    """Plot similarity to the seen concepts by rank, with a band per level; gaps are gray."""
     values = built.ranking.similarities
-    if values is None:
-        raise ValueError("a random order has no similarities")
+    assert values is not None  # a random order has none
     figure = _figure(8.0, 3.6)
     axes = figure.add_subplot()
     finite = np.where(np.isfinite(values), values, np.nan)
     axes.axvspan(-0.5, len(values) - 0.5, color=_GRAY, lw=0, zorder=0)
-    for number, shade in enumerate(_colors(len(built.levels)), start=1):
-        ranks = [rank for rank, level in enumerate(built.level_of) if level == number]
+    shades = _colors(len(built.levels))
+    for number, (ranks, shade) in enumerate(zip(built.ranks, shades, strict=True), start=1):
         axes.axvspan(ranks[0] - 0.5, ranks[-1] + 0.5, color="white", lw=0, zorder=1)
         axes.axvspan(ranks[0] - 0.5, ranks[-1] + 0.5, color=shade, alpha=0.35, lw=0, zorder=1)
         axes.annotate(
@@ -51,7 +46,7 @@ def save_similarity_figure(path: Path, built: BuiltLevels) -> None:
     axes.margins(y=0.12)
     axes.set_xlabel(f"{len(values):,} concepts ranked by similarity to {len(built.seen):,} seen concepts")
     axes.set_ylabel(f"highest similarity ({built.ranking.facts['measure']})")
-    if None in built.level_of:
+    if built.n_in_gaps:
         axes.set_title("gray: concepts between levels, in none of them", fontsize=9, loc="right")
     _save(figure, path)
 

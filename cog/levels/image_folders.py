@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import errno
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -120,7 +120,7 @@ def list_images(store: ImageStore, wnid: str) -> list[str]:
         ) from error
 
 
-def unreadable_images(store: ImageStore, names: Iterable[str], *, pool: Executor) -> dict[str, str]:
+def unreadable_images(store: ImageStore, names: Sequence[str], *, pool: Executor) -> dict[str, str]:
     """Decode every image as feature extraction does, and return the errors of the images that fail.
 
     Threads suffice: Pillow releases the interpreter lock while it decodes.
@@ -142,6 +142,5 @@ def unreadable_images(store: ImageStore, names: Iterable[str], *, pool: Executor
             return " ".join(f"{type(error).__name__}: {error}".split()).replace(f"{store.root}{os.sep}", "")
         return ""
 
-    names = list(names)
     errors = zip(names, pool.map(error_of, names), strict=True)
     return {name: error for name, error in errors if error}

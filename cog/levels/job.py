@@ -48,14 +48,7 @@ def run(plan: LevelsPlan) -> None:
 def _build(plan: LevelsPlan) -> tuple[BuiltLevels, list[dict[str, Any]]]:
     """Build and print the levels, and return them with the facts about each level."""
     inputs, limits = plan.inputs, plan.cfg.LEVELS
-    built = builder.build(
-        plan.graph,
-        counts=inputs.counts,
-        seen=inputs.seen,
-        options=plan.options,
-        concepts=inputs.concepts,
-        pool=inputs.pool,
-    )
+    built = builder.build(plan.graph, inputs, plan.options)
     if built.seen_outside:
         logger.info(
             "seen concepts that are not among the concepts are left out: %s", some(built.seen_outside)
@@ -171,7 +164,7 @@ def _report(
         },
         "similarity": built.ranking.facts,
         "levels": rows,
-        "concepts_in_gaps": built.level_of.count(None),
+        "concepts_in_gaps": built.n_in_gaps,
         "split": None if split is None else {
             "seed": plan.seed,
             "training_images": sum(len(parts["train"]) for parts in split.split.values()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,7 @@ IMAGES_FIGURE = "images.png"
 
 def show(text: str) -> None:
     """Print text and flush it, so that it stays in order with the log on standard error."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    print(text, flush=True)
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -46,8 +44,9 @@ def write_levels_csv(
     """
     ranking = built.ranking
     averages = None if ranking.similarities is None else average_ranks(ranking.similarities)
+    level_of = {rank: f"L{number}" for number, ranks in enumerate(built.ranks, start=1) for rank in ranks}
     rows = []
-    for rank, (wnid, level) in enumerate(zip(ranking.wnids, built.level_of, strict=True)):
+    for rank, wnid in enumerate(ranking.wnids):
         nearest = ranking.nearest[rank] if ranking.nearest is not None else None
         rows.append(
             (
@@ -57,7 +56,7 @@ def write_levels_csv(
                 "" if ranking.similarities is None else repr(float(ranking.similarities[rank])),
                 nearest or "",
                 graph.words(graph.index(nearest)) if nearest else "",
-                "gap" if level is None else f"L{level}",
+                level_of.get(rank, "gap"),
                 "" if counts is None else counts.get(wnid, ""),
                 "" if averages is None else f"{averages[rank]:g}",
             )
@@ -85,8 +84,7 @@ def level_facts(
     """Return the facts about each level: ranks, range of similarity, ties, and the number of images of a split."""
     facts = []
     similarities = built.ranking.similarities
-    for number, level in enumerate(built.levels, start=1):
-        ranks = [rank for rank, level_number in enumerate(built.level_of) if level_number == number]
+    for number, (level, ranks) in enumerate(zip(built.levels, built.ranks, strict=True), start=1):
         fact: dict[str, Any] = {
             "level": number,
             "concepts": len(level),
@@ -96,7 +94,7 @@ def level_facts(
         if similarities is not None:
             fact["highest_similarity"] = _plain(similarities[ranks[0]])
             fact["lowest_similarity"] = _plain(similarities[ranks[-1]])
-            ties = Ties.of(similarities[ranks])
+            ties = Ties.of(similarities[ranks.start : ranks.stop])
             fact["distinct_similarities"] = ties.distinct
             fact["largest_tie"] = {"concepts": ties.largest, "similarity": _plain(ties.value)}
             fact["warning"] = ties.warning
@@ -160,8 +158,7 @@ def describe(
             f"{similar if values[0] is not None else '':>17} "
             f"{distinct:>7} {tied:>7} {train:>11} {test:>9}"
         )
-    in_gaps = built.level_of.count(None)
-    lines.append(f"{'gaps':<7}{in_gaps:>9,}")
+    lines.append(f"{'gaps':<7}{built.n_in_gaps:>9,}")
     if built.ranking.similarities is not None:
         lines += ["values: different similarities; tied: most concepts that share one"]
     return "\n".join(lines)

@@ -19,7 +19,7 @@ from cog.data.root_layout import open_store
 from cog.data.wnids import IN1K_LIST
 from cog.errors import CogError, some
 from cog.levels import image_folders, outputs, wordnet
-from cog.levels.builder import LevelOptions
+from cog.levels.builder import LevelInputs, LevelOptions
 from cog.levels.selection import DISCARDED_LIST, read_wnids
 from cog.levels.wordnet.graph import NounGraph
 from cog.runtime import files, machine_checks
@@ -43,25 +43,6 @@ _LIMITED_CHOICE = 20
 
 #: Flags that name an input file.
 _FILES = ("image_counts", "concepts", "seen_wnids", "discarded_wnids", "rerank", "embeddings")
-
-
-@dataclass(frozen=True)
-class LevelInputs:
-    """The input of a construction.
-
-    Attributes:
-        counts: wnid -> number of images; None without counts (only with ``pool``).
-        concepts: wnids of all concepts, if given.
-        seen: wnids that the networks were trained on.
-        pool: wnids of the levels to rank again, ascending; None without ``--rerank``.
-        scanned: whether ``counts`` are those of all folders of the images, counted by this call.
-    """
-
-    counts: dict[str, int] | None
-    concepts: list[str] | None
-    seen: list[str]
-    pool: list[str] | None
-    scanned: bool
 
 
 @dataclass(frozen=True)

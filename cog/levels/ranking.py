@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from cog.data.level_files import Levels
 from cog.errors import CogError
 from cog.levels.introsort import argsort_introsort
 
@@ -25,12 +23,7 @@ def rank(similarities: np.ndarray, *, ties: str) -> np.ndarray:
 
     Returns:
         int64 ``(n,)``: positions, most similar first.
-
-    Raises:
-        CogError: an unknown order of ties.
     """
-    if ties not in TIES:
-        raise CogError(f"{ties!r} is not an order of ties, expected one of {', '.join(TIES)}")
     if ties == "introsort":
         return argsort_introsort(-similarities)
     return np.argsort(-similarities, kind="stable")
@@ -86,8 +79,8 @@ def shuffled(n: int, *, seed: int) -> np.ndarray:
     return np.argsort(np.asarray(raw, dtype=np.uint64), kind="stable")
 
 
-def level_starts(n_concepts: int, *, n_levels: int, level_size: int) -> list[int]:
-    """Return the first rank (from 0) of every level.
+def level_ranks(n_concepts: int, *, n_levels: int, level_size: int) -> list[range]:
+    """Return the ranks (from 0) of every level.
 
     The levels include both ends of the ranking, with equal gaps in between as wide as possible: ``(n_concepts -
     n_levels * level_size) // (n_levels - 1)`` concepts; the remainder of the division widens the last gap. For
@@ -100,31 +93,10 @@ def level_starts(n_concepts: int, *, n_levels: int, level_size: int) -> list[int
     if spare < 0:
         raise CogError(
             f"{n_concepts:,} eligible concepts are too few for {n_levels} levels of {level_size:,}; "
-            f"lower --n_levels, "
-            "--level_size or LEVELS.MIN_IMAGES, or give more concepts"
+            "lower --n_levels, --level_size or LEVELS.MIN_IMAGES, or give more concepts"
         )
-    if n_levels == 1:
-        return [0]
-    step = level_size + spare // (n_levels - 1)
-    return [*(number * step for number in range(n_levels - 1)), n_concepts - level_size]
-
-
-def cut(ranked: Sequence[str], *, n_levels: int, level_size: int) -> tuple[Levels, list[int | None]]:
-    """Cut a ranking into levels.
-
-    Args:
-        ranked: wnids, most similar to the seen concepts first.
-        n_levels: number of levels.
-        level_size: concepts per level.
-
-    Returns:
-        The levels, each in the order of the ranking, and the level of each rank (from 1), None in a gap.
-
-    Raises:
-        CogError: see :func:`level_starts`.
-    """
-    starts = level_starts(len(ranked), n_levels=n_levels, level_size=level_size)
-    level_of: list[int | None] = [None] * len(ranked)
-    for number, start in enumerate(starts, start=1):
-        level_of[start : start + level_size] = [number] * level_size
-    return [list(ranked[start : start + level_size]) for start in starts], level_of
+    step = level_size + spare // max(1, n_levels - 1)
+    starts = [number * step for number in range(n_levels)]
+    if n_levels > 1:
+        starts[-1] = n_concepts - level_size
+    return [range(start, start + level_size) for start in starts]

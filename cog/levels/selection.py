@@ -56,10 +56,10 @@ def select(
     *,
     counts: Mapping[str, int],
     seen: Collection[str],
-    protocol: str = "v2",
-    min_images: int = 782,
-    excluded_roots: Iterable[str] = ("n00007846",),
-    discarded: Collection[str] = (),
+    protocol: str,
+    min_images: int,
+    excluded_roots: Iterable[str],
+    discarded: Collection[str],
 ) -> ConceptSelection:
     """Select the eligible concepts.
 
@@ -79,10 +79,8 @@ def select(
         discarded: wnids; ids that are not among the concepts have no effect. Not used by v1.
 
     Raises:
-        CogError: unknown protocol or ids.
+        CogError: unknown ids.
     """
-    if protocol not in PROTOCOLS:
-        raise CogError(f"{protocol!r} is not a protocol, expected one of {', '.join(PROTOCOLS)}")
     nodes = dict(zip(counts, graph.indices(counts, "the concepts").tolist(), strict=True))
     seen_nodes = set(graph.indices(seen, "the seen concepts").tolist())
     left = {wnid: nodes[wnid] for wnid in sorted(nodes)}

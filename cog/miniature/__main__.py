@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cog import constants
 from cog.errors import CogError
+from cog.miniature.expectation import TRAINED, UNTRAINED, check_results
 from cog.runtime import cli as cli_tools
 
 logger = logging.getLogger("cog.miniature")
@@ -40,7 +41,7 @@ def parser() -> cli_tools.Parser:
                    help="make: test images per concept (default: 50)")  # fmt: skip
     p.add_argument("--models_root_dir", type=Path, metavar="DIR",
                    help="train, check: the models' folder (default: <output_dir>/models)")  # fmt: skip
-    p.add_argument("--model", default="miniature_convnet", choices=("miniature_convnet", "miniature_random"),
+    p.add_argument("--model", default=TRAINED, choices=(TRAINED, UNTRAINED),
                    help="train: the network, or the same one left untrained (default: miniature_convnet)")  # fmt: skip
     p.add_argument(
         "--n_epochs",
@@ -71,7 +72,7 @@ def _make(args: argparse.Namespace) -> None:
 
 
 def _train(args: argparse.Namespace) -> None:
-    from cog.miniature.train import UNTRAINED, TrainSettings, train_network
+    from cog.miniature.train import TrainSettings, train_network
     from cog.paths import ModelDir
     from cog.runtime import files
 
@@ -100,13 +101,11 @@ def _overview(args: argparse.Namespace) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from cog.miniature.expectation import check_results
-    from cog.miniature.train import TRAINED, UNTRAINED
     from cog.results import find, run_records
 
     root = args.models_root_dir or args.output_dir / "models"
     runs, _ = find.find_runs(root, models=(TRAINED, UNTRAINED))
-    findings = check_results(run_records.average_runs(runs), trained=TRAINED, untrained=UNTRAINED)
+    findings = check_results(run_records.average_runs(runs))
     if not findings:
         raise CogError(
             f"{root} holds no results of {TRAINED} on {constants.IN1K} and the levels; run logreg.py first"

@@ -37,6 +37,7 @@ from cog.logreg.preprocess import prepare
 from cog.logreg.settings import Settings
 from cog.logreg.sgd import TrainSpec, initial_layers, learning_rate
 from cog.models.backbone import Backbone
+from cog.models.spec import IMAGENET_MEAN, IMAGENET_STD
 from cog.runtime import progress
 from cog.runtime.check_report import Report
 from cog.runtime.device import exact_float32, require_precision, resolve_device
@@ -58,7 +59,7 @@ _LEVEL = (1_100_000, 1000, 50_000)
 #: Number of images of the six data sets, both splits.
 _N_IMAGES = 7_100_000
 
-_MEAN, _STD, _RESIZE, _CROP = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 224, 224
+_RESIZE = _CROP = 224
 
 Measured = dict[str, Any]
 
@@ -88,18 +89,17 @@ class Sizes:
 SIZES = Sizes()
 
 
-def examine(report: Report, device_name: str | None, sizes: Sizes | None = None) -> Measured:
+def examine(report: Report, device_name: str | None) -> Measured:
     """Test all parts that a study uses on this machine.
 
     Args:
         report: report for the findings; a problem is a finding that prevents a study.
         device_name: value of ``--device``.
-        sizes: sizes of the computations (default: :data:`SIZES`).
 
     Returns:
         JSON values of the measurements, by name.
     """
-    sizes = SIZES if sizes is None else sizes
+    sizes = SIZES
     measured: Measured = {}
     _look_at_software(report, measured)
     device = _look_at_device(report, device_name, measured)
@@ -295,10 +295,7 @@ def _full_scale(data: Data, engine: Engine, sizes: Sizes) -> dict[str, float]:
     settings = Settings(seed=22, batch_size=sizes.batch_size)
     speed = estimate.Speed(data, settings, engine, n_train)
     rows = estimate.rows_of([n_train // n_classes] * n_classes, settings, n_test)
-    return {
-        "steps_per_second": 1 / speed.full_step,
-        "seconds_per_run": speed.run(rows, settings),
-    }
+    return {"steps_per_second": 1 / speed.full_step, "seconds_per_run": speed.run(rows, settings)}
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -339,8 +336,8 @@ def _network(name: str) -> Backbone:
 def _extractor(network: Backbone, device: torch.device, precision: str, n_workers: int) -> Extractor:
     on_device = copy.deepcopy(network).to(device)
     return Extractor(
-        on_device, resize=_RESIZE, crop=_CROP, mean=_MEAN, std=_STD, device=device, batch_size=64, precision=precision,
-        n_workers=n_workers,
+        on_device, resize=_RESIZE, crop=_CROP, mean=IMAGENET_MEAN, std=IMAGENET_STD, device=device, batch_size=64,
+        precision=precision, n_workers=n_workers,
     )  # fmt: skip
 
 

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from cog import constants
 from cog.results.scores import SeedAverage
 
+#: Names of the trained network, and of the control: the same network before training.
+TRAINED = "miniature_convnet"
+UNTRAINED = "miniature_random"
+
 
 @dataclass(frozen=True)
 class ExpectationResult:
@@ -17,7 +21,7 @@ class ExpectationResult:
     holds: bool
 
 
-def check_results(cells: Sequence[SeedAverage], *, trained: str, untrained: str) -> list[ExpectationResult]:
+def check_results(cells: Sequence[SeedAverage]) -> list[ExpectationResult]:
     """Compare top-1 accuracies with the consequences of inheritance and training.
 
     With all training images, the trained network must be better on the seen concepts than on any level,
@@ -26,19 +30,17 @@ def check_results(cells: Sequence[SeedAverage], *, trained: str, untrained: str)
     There is no expectation about neighboring levels: 24 concepts per level are too few to determine their order.
 
     Args:
-        cells: results averaged over seeds.
-        trained: name of the trained network.
-        untrained: name of the untrained network, the control.
+        cells: results of :data:`TRAINED` and :data:`UNTRAINED`, averaged over seeds.
 
     Returns:
         The expectations that can be checked with these results.
     """
     top1 = {(cell.model, cell.n_shot, cell.dataset): cell.value for cell in cells if cell.metric == "top1"}
     findings = []
-    for n_shot in sorted({cell.n_shot for cell in cells if cell.model == trained}, key=lambda n: (n == 0, n)):
+    for n_shot in sorted({cell.n_shot for cell in cells if cell.model == TRAINED}, key=lambda n: (n == 0, n)):
         label = f"N = {n_shot}" if n_shot else "all images"
-        seen = top1.get((trained, n_shot, constants.IN1K))
-        levels = {d: top1[trained, n_shot, d] for d in constants.COG_LEVELS if (trained, n_shot, d) in top1}
+        seen = top1.get((TRAINED, n_shot, constants.IN1K))
+        levels = {d: top1[TRAINED, n_shot, d] for d in constants.COG_LEVELS if (TRAINED, n_shot, d) in top1}
         if seen is None or not levels:
             continue
         best = max(levels, key=lambda dataset: levels[dataset])
@@ -49,7 +51,7 @@ def check_results(cells: Sequence[SeedAverage], *, trained: str, untrained: str)
             )
         )
     first, last = (
-        top1.get((trained, 0, dataset)) for dataset in (constants.COG_LEVELS[0], constants.COG_LEVELS[-1])
+        top1.get((TRAINED, 0, dataset)) for dataset in (constants.COG_LEVELS[0], constants.COG_LEVELS[-1])
     )
     if first is not None and last is not None:
         findings.append(
@@ -59,9 +61,9 @@ def check_results(cells: Sequence[SeedAverage], *, trained: str, untrained: str)
             )
         )
     margins = {
-        dataset: top1[trained, 0, dataset] - top1[untrained, 0, dataset]
+        dataset: top1[TRAINED, 0, dataset] - top1[UNTRAINED, 0, dataset]
         for dataset in constants.DATASETS
-        if (trained, 0, dataset) in top1 and (untrained, 0, dataset) in top1
+        if (TRAINED, 0, dataset) in top1 and (UNTRAINED, 0, dataset) in top1
     }
     if margins:
         text = ", ".join(f"{dataset} {margin:+.1f}" for dataset, margin in margins.items())

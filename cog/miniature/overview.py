@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
+
+from PIL import Image, ImageDraw, ImageFont
 
 from cog import constants
 from cog.data.level_files import Levels
+from cog.data.pixels import load_rgb
 from cog.errors import CogError
 from cog.levels.wordnet import NounGraph
 from cog.miniature.render import SIZE
@@ -29,10 +31,6 @@ def write_overview(world_dir: Path, graph: NounGraph, levels: Levels, path: Path
     Raises:
         CogError: an image is missing.
     """
-    from PIL import Image, ImageDraw, ImageFont
-
-    from cog.data.pixels import open_image
-
     seen_file = files.require_file(world_dir / SEEN_FILE, "the list of seen concepts")
     seen = seen_file.read_text(encoding="utf-8").split()
     rows = [
@@ -64,12 +62,9 @@ def write_overview(world_dir: Path, graph: NounGraph, levels: Levels, path: Path
             for example in range(_EXAMPLES):
                 source = folder / wnid / f"{wnid}_{example}.JPEG"
                 try:
-                    with open_image(source) as image:
-                        picture = image.convert("RGB")
+                    picture = load_rgb(source)
                 except OSError as error:
                     raise CogError(f"cannot read {source} ({error}); make the miniature again") from error
                 sheet.paste(picture, (column * SIZE, r * row_height + _TITLE + _CAPTION + example * SIZE))
-    buffer = io.BytesIO()
-    sheet.save(buffer, format="PNG")
     with files.atomic_write(path) as handle:
-        handle.write(buffer.getvalue())
+        sheet.save(handle, format="PNG")

@@ -198,18 +198,12 @@ class _Scene:
         inside: np.ndarray,
     ) -> np.ndarray:
         """Return the colors (pixels, 3) of points of the body, with pattern, rim and core."""
-        body = _hue(
-            traits,
-            "body",
-            _scale(traits["body_saturation"], 0.1, 0.9),
-            _scale(traits["body_value"], 0.3, 1.0),
-        )
-        mark = _hue(
-            traits,
-            "mark",
-            _scale(traits["mark_saturation"], 0.1, 0.9),
-            _scale(traits["mark_value"], 0.1, 1.0),
-        )
+
+        def color(part: str, darkest: float) -> np.ndarray:
+            value = _scale(traits[f"{part}_value"], darkest, 1.0)
+            return _hue(traits, part, _scale(traits[f"{part}_saturation"], 0.1, 0.9), value)
+
+        body, mark = color("body", 0.3), color("mark", 0.1)
         core = _hue(traits, "core", 0.7, _scale(traits["mark_value"], 0.9, 0.3))
         share = (
             self.pattern(traits, phase, image, u, v) * _scale(traits["pattern_contrast"], 0.35, 1.0)[image]

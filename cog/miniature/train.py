@@ -5,31 +5,22 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 
 from cog import constants
+from cog.data.pixels import load_rgb
 from cog.errors import CogError
+from cog.miniature.network import ConvNet
 from cog.miniature.render import SIZE
 from cog.miniature.world import IN1K_DIR
+from cog.models.spec import IMAGENET_MEAN, IMAGENET_STD
 from cog.runtime import files, safe_load
 from cog.runtime.progress import Progress, duration
 
-if TYPE_CHECKING:
-    import torch
-
-    from cog.miniature.network import ConvNet
-
 logger = logging.getLogger(__name__)
-
-#: Names of the trained network, and of the control: the same network before training.
-TRAINED = "miniature_convnet"
-UNTRAINED = "miniature_random"
-
-# The toolkit's default preprocessing.
-_MEAN = (0.485, 0.456, 0.406)
-_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
@@ -73,8 +64,6 @@ def train_network(
         CogError: an image is missing or unreadable, or a checkpoint of other settings exists and ``overwrite`` is
             False.
     """
-    import torch
-
     train_dir = files.require_dir(
         world_dir / IN1K_DIR / constants.IN1K_FOLDERS["train"], "the seen training images"
     )
@@ -107,16 +96,11 @@ def _same(checkpoint: Any, classes: list[str], settings: TrainSettings) -> bool:
 
 def _read_images(train_dir: Path, classes: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return images (N, 3, SIZE, SIZE) uint8 and labels (N,) int64."""
-    import torch
-
-    from cog.data.pixels import open_image
-
     pictures, labels = [], []
     for label, wnid in enumerate(classes):
         for path in sorted((train_dir / wnid).glob("*.JPEG")):
             try:
-                with open_image(path) as image:
-                    picture = np.asarray(image.convert("RGB"))
+                picture = np.asarray(load_rgb(path))
             except OSError as error:
                 raise CogError(
                     f"cannot read {path} ({error}); delete its folder and make the miniature again"
@@ -131,17 +115,11 @@ def _read_images(train_dir: Path, classes: list[str]) -> tuple[torch.Tensor, tor
 
 
 def _normalize(x: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (_MEAN, _STD))
+    mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
     return (x.float() / 255 - mean) / std
 
 
 def _fit(x: torch.Tensor, y: torch.Tensor, *, n_classes: int, settings: TrainSettings) -> ConvNet:
-    import torch
-
-    from cog.miniature.network import ConvNet
-
     network = ConvNet(n_classes=n_classes, seed=settings.seed)
     generator = torch.Generator().manual_seed(settings.seed)
     network.train()
@@ -181,8 +159,6 @@ def _fit(x: torch.Tensor, y: torch.Tensor, *, n_classes: int, settings: TrainSet
 
 def _augment(x: torch.Tensor, max_shift: int, generator: torch.Generator) -> torch.Tensor:
     """Shift a batch by a random number of pixels, and mirror each image with probability 1/2."""
-    import torch
-
     side = x.shape[-1]
     padded = torch.nn.functional.pad(x, (max_shift,) * 4, mode="reflect")
     top, left = torch.randint(0, 2 * max_shift + 1, (2,), generator=generator).tolist()

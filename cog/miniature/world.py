@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from cog import constants
 from cog.errors import CogError
@@ -52,19 +53,13 @@ class WorldSettings:
     n_test: int = 50
 
 
-@dataclass(frozen=True)
-class _Job:
-    """The images of one concept to draw: ``folders`` are tuples (path, first image, number of images)."""
-
-    wnid: str
-    traits: np.ndarray
-    seed: int
-    folders: tuple[tuple[Path, int, int], ...]
+#: A class folder to draw: path, number of the first image, number of images.
+_Folder = tuple[Path, int, int]
 
 
 def make_world(
     output_dir: Path, graph: NounGraph, settings: WorldSettings, *, n_workers: int | None = None
-) -> Concepts:
+) -> None:
     """Draw the missing images of a world.
 
     Args:
@@ -84,25 +79,23 @@ def make_world(
     _write_lines(output_dir / SEEN_FILE, concepts.seen)
     _write_lines(output_dir / CONCEPTS_FILE, concepts.every)
     _write_lines(output_dir / COUNTS_FILE, ["wnid,count", *(f"{wnid},{n_each}" for wnid in concepts.every)])
-    jobs = [job for job in _jobs(output_dir, graph, concepts, settings) if job.folders]
-    n_images = sum(count for job in jobs for _, _, count in job.folders)
+    jobs = _jobs(output_dir, graph, concepts, settings)
+    n_images = sum(count for _, _, folders in jobs for _, _, count in folders)
     if not jobs:
         logger.info("%s holds all images of %d concepts already", output_dir, len(concepts.every))
-        return concepts
+        return
     n_workers = min(n_workers or n_processors(), len(jobs))
-    with Progress(n_images, "drawing", interval=10) as progress:
-        if n_workers == 1:
-            for job in jobs:
-                progress.update(_draw_job(job))
-        else:
-            # Spawned, because forking a process with threads (a test runner, a notebook) can hang.
-            with ProcessPoolExecutor(n_workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-                for future in as_completed([pool.submit(_draw_job, job) for job in jobs]):
-                    progress.update(future.result())
+    # Spawned, because forking a process with threads (a test runner, a notebook) can hang.
+    context = multiprocessing.get_context("spawn")
+    with (
+        Progress(n_images, "drawing", interval=10) as progress,
+        ProcessPoolExecutor(n_workers, mp_context=context) as pool,
+    ):
+        for future in as_completed([pool.submit(_draw, *job, settings.seed) for job in jobs]):
+            progress.update(future.result())
     logger.info(
         "%s: drew %d images of %d concepts in %s", output_dir, n_images, len(jobs), duration(progress.seconds)
     )
-    return concepts
 
 
 def _claim(output_dir: Path, settings: WorldSettings) -> None:
@@ -131,8 +124,13 @@ def _write_lines(path: Path, lines: Sequence[str]) -> None:
         files.write_text(path, text)
 
 
-def _jobs(output_dir: Path, graph: NounGraph, concepts: Concepts, settings: WorldSettings) -> list[_Job]:
-    """Return the class folders to draw; an existing folder is complete, because a folder gets its name last."""
+def _jobs(
+    output_dir: Path, graph: NounGraph, concepts: Concepts, settings: WorldSettings
+) -> list[tuple[str, np.ndarray, list[_Folder]]]:
+    """Return id, traits and class folders of the concepts that are not drawn yet.
+
+    An existing folder is complete, because a folder gets its name last.
+    """
     n_train, n_test = settings.n_train, settings.n_test
     all_traits = concept_traits(graph, concepts.every, seed=settings.seed)
     jobs = []
@@ -145,23 +143,24 @@ def _jobs(output_dir: Path, graph: NounGraph, concepts: Concepts, settings: Worl
             ]
         else:
             folders = [(output_dir / IN21K_DIR / wnid, 0, n_train + n_test)]
-        missing = tuple(folder for folder in folders if not folder[0].is_dir())
-        jobs.append(_Job(wnid=wnid, traits=traits, seed=settings.seed, folders=missing))
+        if missing := [folder for folder in folders if not folder[0].is_dir()]:
+            jobs.append((wnid, traits, missing))
     return jobs
 
 
-def _draw_job(job: _Job) -> int:
-    """Draw and write the folders of one concept, and return the number of images."""
-    n_images = max(first + count for _, first, count in job.folders)
-    pictures = concept_images(job.wnid, job.traits, n_images, seed=job.seed)
-    for folder, first, count in job.folders:
+def _draw(wnid: str, traits: np.ndarray, folders: list[_Folder], seed: int) -> int:
+    """Draw and write class folders of one concept, and return the number of images."""
+    n_images = max(first + count for _, first, count in folders)
+    pictures = concept_images(wnid, traits, n_images, seed=seed)
+    for folder, first, count in folders:
         partial = folder.with_name(f".{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         for k in range(first, first + count):
-            _write_jpeg(partial / f"{job.wnid}_{k}.JPEG", pictures[k], quality=75 + (k * 7) % 20)
+            path = partial / f"{wnid}_{k}.JPEG"
+            Image.fromarray(pictures[k]).save(path, format="JPEG", quality=75 + (k * 7) % 20)
         partial.rename(folder)
-    return sum(count for _, _, count in job.folders)
+    return sum(count for _, _, count in folders)
 
 
 def concept_images(wnid: str, traits: np.ndarray, n_images: int, *, seed: int) -> np.ndarray:
@@ -172,9 +171,3 @@ def concept_images(wnid: str, traits: np.ndarray, n_images: int, *, seed: int) -
         rng = np.random.default_rng([seed, int(wnid[1:]), chunk + 1])
         chunks.append(draw(traits, _CHUNK, rng))
     return np.concatenate(chunks)[:n_images]
-
-
-def _write_jpeg(path: Path, picture: np.ndarray, *, quality: int) -> None:
-    from PIL import Image
-
-    Image.fromarray(picture).save(path, format="JPEG", quality=quality)

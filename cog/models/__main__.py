@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "download", "download checkpoints into <models_root_dir>; prepare_models/*.sh call this"
     )
     which = download.add_mutually_exclusive_group(required=True)
-    which.add_argument("--script", choices=sorted(model_docs.families(list(MODELS.values()))), metavar="SCRIPT",
+    which.add_argument("--script", choices=sorted(model_docs.families()), metavar="SCRIPT",
                        help="the models of one script in prepare_models/")  # fmt: skip
     which.add_argument("--model", action="append", help="a model; may be repeated")
     which.add_argument("--all", action="store_true", help="all models")
@@ -69,17 +70,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     docs = command("docs", "compare prepare_models/, docs/models.md and docs/data.md with the declarations")
     docs.add_argument("--write", action="store_true", help="rewrite it")
     # The scripts put "--" before the user's own arguments, which may start with flags.
-    argv = None if argv is None else list(argv)
-    return parser.parse_args(_without_separator(argv))
-
-
-def _without_separator(argv: list[str] | None) -> list[str]:
-    import sys
-
     words = list(sys.argv[1:] if argv is None else argv)
     if "--" in words:
         words.remove("--")
-    return words
+    return parser.parse_args(words)
 
 
 def chosen(names: Sequence[str] | None) -> list[ModelSpec]:
@@ -123,7 +117,7 @@ def _top1(args: argparse.Namespace) -> int:
     from cog.models import top1
     from cog.runtime.device import resolve_device
 
-    accuracy = top1.measure(
+    accuracy, n_images = top1.measure(
         spec,
         checkpoint,
         args.in1k_images_root,
@@ -132,7 +126,7 @@ def _top1(args: argparse.Namespace) -> int:
         n_workers=args.n_workers,
         limit=args.limit,
     )
-    print(top1.verdict(spec, accuracy))
+    print(top1.verdict(spec, accuracy, n_images))
     return 0
 
 
@@ -142,7 +136,7 @@ def _download(args: argparse.Namespace) -> int:
     if not args.models_root_dir.strip():
         raise CogError("<models_root_dir> is empty; give the folder that holds the models")
     if args.script:
-        specs = model_docs.families(list(MODELS.values()))[args.script]
+        specs = model_docs.families()[args.script]
     else:
         specs = chosen(args.model)
     outcomes = download.prepare(specs, args.models_root_dir, dry_run=args.dry_run)
@@ -153,13 +147,14 @@ def _download(args: argparse.Namespace) -> int:
 def _docs(args: argparse.Namespace) -> int:
     repository = Path(__file__).resolve().parents[2]
     files.require_dir(repository / "prepare_models", "the checkout's")
-    specs = list(MODELS.values())
+    stale = model_docs.changed(repository)
     if args.write:
-        for path in model_docs.write(specs, repository):
+        for path, text in stale.items():
+            files.write_text(path, text)
+            if path.suffix == ".sh":
+                path.chmod(0o755)
             print(f"wrote {path}")
-        return 0
-    stale = model_docs.changed(specs, repository)
-    if stale:
+    elif stale:
         which = ", ".join(str(path.relative_to(repository)) for path in stale)
         raise CogError(f"{which} differ from the declarations; run `python -m cog.models docs --write`")
     return 0

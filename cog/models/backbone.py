@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 from cog.errors import CogError, first_line
-from cog.models.checkpoint import import_target, load_strictly, read_state_dict, remove_head
+from cog.models.checkpoint import load_strictly, read_state_dict, remove_head
 from cog.models.formats.detect import require_checkpoint
 from cog.models.outputs import features_of
 from cog.models.preprocessing import declared
 from cog.models.sources import LibraryModel, find_spec
-from cog.models.spec import ModelSpec, Preprocess
+from cog.models.spec import ModelSpec, Preprocess, import_target
 from cog.paths import split_model_name
 from cog.runtime import files
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cog.errors import CogError
-from cog.models.formats.detect import checkpoint_files, detect
-from cog.models.hashes import is_published, sha256
+from cog.models.formats.detect import checkpoint_files, detect, sha256
 from cog.models.spec import ModelSpec
 from cog.paths import ModelDir
 
@@ -43,17 +42,17 @@ def check(
     Returns:
         One status per model, in order.
     """
-    return [check_one(spec, ModelDir(models_root_dir, spec.name).checkpoint, deep=deep) for spec in specs]
-
-
-def check_one(spec: ModelSpec, path: Path, *, deep: bool = False) -> CheckpointStatus:
-    """Check one checkpoint; see :func:`check`."""
-    if not checkpoint_files(path):
-        return CheckpointStatus(spec.name, "absent", f"there is no {path}")
-    try:
-        return CheckpointStatus(spec.name, "ok", ", ".join(_facts(spec, path, deep=deep)))
-    except CogError as error:
-        return CheckpointStatus(spec.name, "bad", str(error))
+    results = []
+    for spec in specs:
+        path = ModelDir(models_root_dir, spec.name).checkpoint
+        status, detail = "absent", f"there is no {path}"
+        if checkpoint_files(path):
+            try:
+                status, detail = "ok", ", ".join(_facts(spec, path, deep=deep))
+            except CogError as error:
+                status, detail = "bad", str(error)
+        results.append(CheckpointStatus(spec.name, status, detail))
+    return results
 
 
 def _facts(spec: ModelSpec, path: Path, *, deep: bool) -> list[str]:
@@ -62,13 +61,12 @@ def _facts(spec: ModelSpec, path: Path, *, deep: bool) -> list[str]:
     from cog.models.backbone import load_backbone
 
     digest = sha256(path)
-    published = is_published(spec, digest)
     facts = [
         {
             True: "SHA-256 as published",
             False: f"not the published file (SHA-256 {digest[:8]}...)",
             None: f"SHA-256 {digest[:8]}... (none is published)",
-        }[published],
+        }[spec.is_published(digest)],
         f"container {detect(path)}",
     ]
     backbone = load_backbone(spec.name, path)

@@ -2,57 +2,44 @@
 
 from __future__ import annotations
 
-import importlib
+import argparse
 import os
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
 
 from cog.errors import CogError
 from cog.models.formats.detect import detect
-from cog.models.spec import Unwrap
+from cog.models.spec import Unwrap, import_target
 from cog.runtime.safe_load import load_torch
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
 
 # Batch counters are optional: networks in eval mode never read them, and files from before
 # torch 0.4.1 lack them.
 _OPTIONAL_SUFFIX = ".num_batches_tracked"
 
 
-def allow_list(entries: Sequence[str]) -> list[Any]:
-    """Resolve the allow-list names of :class:`~cog.models.spec.Unwrap` to classes for torch.
+_SCALAR = np.float64(0).__reduce__()[0]
 
-    Raises:
-        CogError: an unknown name.
-    """
-    resolved: list[Any] = []
-    for entry in entries:
-        if entry == "argparse.Namespace":
-            import argparse
-
-            resolved.append(argparse.Namespace)
-        elif entry == "numpy.scalar":
-            import numpy as np
-
-            scalar = np.float64(0).__reduce__()[0]
-            resolved += [
-                (scalar, "numpy.core.multiarray.scalar"),
-                (scalar, "numpy._core.multiarray.scalar"),
-                np.dtype,
-                type(np.dtype("float64")),
-            ]
-        else:
-            raise CogError(f"{entry!r} is not a known allow-list entry")
-    return resolved
+#: Classes for torch by the names in :class:`~cog.models.spec.Unwrap`.
+_ALLOWED: dict[str, list[Any]] = {
+    "argparse.Namespace": [argparse.Namespace],
+    "numpy.scalar": [
+        (_SCALAR, "numpy.core.multiarray.scalar"),
+        (_SCALAR, "numpy._core.multiarray.scalar"),
+        np.dtype,
+        type(np.dtype("float64")),
+    ],
+}
 
 
 def read_state_dict(
     path: str | os.PathLike[str],
-    layouts: Unwrap | Sequence[Unwrap],
+    layouts: Sequence[Unwrap],
     *,
     expected: Collection[str] = (),
     drop: Sequence[str] = (),
@@ -73,7 +60,6 @@ def read_state_dict(
         CogError: unreadable or unsafe file, no layout applies, or unexpected parameters.
     """
     path = Path(path)
-    layouts = (layouts,) if isinstance(layouts, Unwrap) else tuple(layouts)
     expected = frozenset(expected)
     data = _open(path, layouts)
     best: tuple[dict[str, Any], list[str]] | None = None
@@ -111,19 +97,12 @@ def _selected(state: dict[str, Any], layout: Unwrap) -> tuple[dict[str, Any], li
     return (import_target(layout.rename)(kept) if layout.rename else kept), unexpected
 
 
-def import_target(target: str) -> Any:
-    """Import ``"module:attribute"``."""
-    module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
 def _open(path: Path, layouts: Sequence[Unwrap]) -> Any:
     """Read the file with the reader of its container; no reader unpickles without restriction."""
     container = detect(path)
     if container == "torch":
-        return load_torch(
-            path, allow=allow_list(sorted({name for layout in layouts for name in layout.allow}))
-        )
+        names = sorted({name for layout in layouts for name in layout.allow})
+        return load_torch(path, allow=[kind for name in names for kind in _ALLOWED[name]])
     if container == "torchscript":
         from cog.models.formats import torchscript
 
@@ -172,9 +151,6 @@ def _better_key(data: dict[str, Any], layout: Unwrap) -> Any:
 
 
 def _is_array(value: Any) -> bool:
-    import numpy as np
-    import torch
-
     return isinstance(value, torch.Tensor | np.ndarray)
 
 
@@ -207,8 +183,6 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str |
     Raises:
         CogError: missing, unexpected or sparse parameters, or other shapes; the message names up to three.
     """
-    import torch
-
     parameters = module.state_dict()
     missing = [key for key in parameters if key not in state and not key.endswith(_OPTIONAL_SUFFIX)]
     unexpected = [key for key in state if key not in parameters]
@@ -243,7 +217,5 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str |
 
 def remove_head(module: nn.Module, head: str) -> None:
     """Replace the classifier with the dotted name ``head`` by an identity."""
-    from torch import nn
-
     parent, _, leaf = head.rpartition(".")
     setattr(module.get_submodule(parent), leaf, nn.Identity())

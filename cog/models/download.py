@@ -15,16 +15,15 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from cog.errors import CogError, UnsafeFileError
+from cog.errors import CogError, UnsafeFileError, os_errors_explained
 from cog.models.check import CheckpointStatus
-from cog.models.formats.detect import checkpoint_files, detect
-from cog.models.hashes import abbreviated, is_published, sha256
-from cog.models.spec import CheckpointSource, ModelSpec
+from cog.models.formats.detect import checkpoint_files, detect, sha256
+from cog.models.spec import CheckpointSource, ModelSpec, abbreviated
 from cog.paths import ModelDir
 from cog.runtime import files
 from cog.runtime.progress import Progress
@@ -38,6 +37,7 @@ _MB = 1_000_000  # bytes: the size of one read, and the unit of progress
 _TIMEOUT_S = 60
 _PROGRESS_S = 10  # between two lines of progress in a log
 _ATTEMPTS = 5
+_RETRY_WAIT_S = 2.0  # before the first repetition; it doubles with each further one
 _HEADERS = {"User-Agent": "imagenet-cog (checkpoint download)", "Accept-Encoding": "identity"}
 _MAX_MB = 20_000
 _MAX_EXPANSION = 20  # times the archive's size: weights hardly compress, so a larger member is no checkpoint
@@ -48,11 +48,7 @@ class _SourceError(Exception):
 
 
 def prepare(
-    specs: Sequence[ModelSpec],
-    models_root_dir: str | os.PathLike[str],
-    *,
-    dry_run: bool = False,
-    retry_wait_s: float = 2.0,
+    specs: Sequence[ModelSpec], models_root_dir: str | os.PathLike[str], *, dry_run: bool = False
 ) -> list[CheckpointStatus]:
     """Bring the checkpoints of several models into place.
 
@@ -60,7 +56,6 @@ def prepare(
         specs: declarations of the models.
         models_root_dir: root of the model folders; created when missing.
         dry_run: whether the downloads are only logged.
-        retry_wait_s: pause before the first repetition, in seconds; it doubles with each further repetition.
 
     Returns:
         One status per model, in order: "ready", "manual", "failed" or (in a dry run) "would download"; after a failed
@@ -74,7 +69,7 @@ def prepare(
     outcomes = []
     for spec in specs:
         try:
-            status, detail = _prepare_model(spec, Path(models_root_dir), dry_run, retry_wait_s)
+            status, detail = _prepare_model(spec, Path(models_root_dir), dry_run)
         except CogError as error:
             status, detail = FAILED, str(error)
             logger.error("%s: %s", spec.name, error)
@@ -82,7 +77,7 @@ def prepare(
     return outcomes
 
 
-def _prepare_model(spec: ModelSpec, root: Path, dry_run: bool, retry_wait_s: float) -> tuple[str, str]:
+def _prepare_model(spec: ModelSpec, root: Path, dry_run: bool) -> tuple[str, str]:
     """Bring one checkpoint into place; return status and detail."""
     target = ModelDir(root, spec.name).checkpoint
     if checkpoint_files(target):
@@ -97,7 +92,7 @@ def _prepare_model(spec: ModelSpec, root: Path, dry_run: bool, retry_wait_s: flo
     for source in direct:
         try:
             files.ensure_writable_dir(target.parent, "folder")
-            _fetch(source, target, retry_wait_s)
+            _fetch(source, target)
             return READY, f"downloaded from {source.url}"
         except _SourceError as error:
             problems.append(f"{source.url}: {error}")
@@ -126,7 +121,7 @@ def _check_existing(spec: ModelSpec, target: Path) -> str:
         CogError: the file is neither the published nor the downloaded file.
     """
     digest = sha256(target)
-    published = is_published(spec, digest)
+    published = spec.is_published(digest)
     downloaded = _read_strings(_record_file(target)).get("sha256")
     if downloaded is not None and digest != downloaded:
         raise CogError(
@@ -135,8 +130,8 @@ def _check_existing(spec: ModelSpec, target: Path) -> str:
         )
     if published is False and downloaded is None:
         raise CogError(
-            f"{target} exists but is not the published file (SHA-256 {digest}, expected "
-            f"{' or '.join(map(abbreviated, spec.sha256_prefixes))}); remove it to download it again"
+            f"{target} exists but is not the published file (SHA-256 {digest}, expected {spec.published_sha256}); "
+            "remove it to download it again"
         )
     known = "unchanged since its download" if downloaded else "SHA-256 not known"
     detail = f"already there, {'SHA-256 as published' if published else known}"
@@ -158,13 +153,12 @@ def _read_strings(path: Path) -> dict[str, str]:
     return {key: str(value) for key, value in data.items()} if isinstance(data, dict) else {}
 
 
-def _fetch(source: CheckpointSource, target: Path, retry_wait_s: float) -> None:
+def _fetch(source: CheckpointSource, target: Path) -> None:
     """Download the files of one source, check them, and move them to ``target``.
 
     Args:
         source: link of the checkpoint.
         target: final path (each of ``source.parts`` is appended); its folder must exist.
-        retry_wait_s: pause before the first repetition, in seconds.
 
     Raises:
         _SourceError: the source does not deliver the file.
@@ -176,7 +170,7 @@ def _fetch(source: CheckpointSource, target: Path, retry_wait_s: float) -> None:
         with FileLock(lock, timeout=0), contextlib.ExitStack() as stack:
             stack.callback(lock.unlink, missing_ok=True)
             for part, path in zip(source.parts, partial, strict=True):
-                _download(source.url + part, path, retry_wait_s)
+                _download(source.url + part, path)
             try:
                 _check(partial, source)
             except _SourceError:
@@ -203,13 +197,13 @@ def _discard(paths: Sequence[Path]) -> None:
         _state_file(path).unlink(missing_ok=True)
 
 
-def _download(url: str, path: Path, retry_wait_s: float) -> None:
+def _download(url: str, path: Path) -> None:
     """Download ``url`` to ``path``; continue a partial download, and try again after cut connections."""
     problem = ""
     attempt = longest = 0
     while attempt < _ATTEMPTS:
         if attempt:
-            time.sleep(retry_wait_s * 2 ** (attempt - 1))
+            time.sleep(_RETRY_WAIT_S * 2 ** (attempt - 1))
             logger.warning("%s: %s; trying again (%d of %d)", url, problem, attempt + 1, _ATTEMPTS)
         attempt += 1
         try:
@@ -253,31 +247,22 @@ def _request(url: str, path: Path) -> None:
         etag = answer.headers.get("ETag") or ""
         version = "" if etag.startswith("W/") else etag or answer.headers.get("Last-Modified") or ""
         files.write_json(_state_file(path), {"url": url, "version": version})
-        with _writing(path):
+        with os_errors_explained(f"cannot write {path}"):
             file = open(path, "ab" if start else "wb")  # noqa: SIM115 (closed below)
         n_units = None if total is None else -(-total // _MB)
         with file, Progress(n_units, path.name, unit="MB", interval=_PROGRESS_S) as progress:
             progress.skip(start // _MB)
             while chunk := answer.read(_MB):
-                with _writing(path):
+                with os_errors_explained(f"cannot write {path}"):
                     file.write(chunk)
                 progress.update()
                 if progress.done > _MAX_MB:
                     raise _SourceError(f"more than {_MAX_MB} MB: not a checkpoint")
-            with _writing(path):
+            with os_errors_explained(f"cannot write {path}"):
                 file.flush()
                 os.fsync(file.fileno())
     if total is not None and path.stat().st_size != total:
         raise http.client.IncompleteRead(b"", total - path.stat().st_size)
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Raise errors of this machine's disk as CogErrors, unlike errors of the connection."""
-    try:
-        yield
-    except OSError as error:
-        raise CogError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _require_space(path: Path, n_bytes: int) -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 from cog.data import datasets
 from cog.models import table
 from cog.models.spec import ModelSpec
+from cog.models.zoo import MODELS
 
 README_COLUMNS = tuple(name for name in table.COLUMNS if name not in ("license", "publication", "notes"))
 
 _SCRIPT = """\
 #!/usr/bin/env bash
-# Fetches {content}.
+# Fetches the {content}.
 #   bash prepare_models/{name} <models_root_dir> [--dry_run]
 # Written from the declarations in cog/models/zoo.py by `python -m cog.models docs --write`.
 [ -n "${{BASH_VERSION:-}}" ] || {{ echo "error: run it with bash: bash $0" >&2; exit 2; }}
@@ -26,34 +27,17 @@ exec "${{python}}" -m cog.models download {choice} -- "$@"
 """
 
 
-def families(specs: Sequence[ModelSpec]) -> dict[str, list[ModelSpec]]:
+def families() -> dict[str, list[ModelSpec]]:
     """Return the models by their script, in the order of the first model of each script."""
     grouped: dict[str, list[ModelSpec]] = {}
-    for spec in specs:
+    for spec in MODELS.values():
         grouped.setdefault(spec.release.script, []).append(spec)
     return grouped
 
 
-def script(name: str, specs: Sequence[ModelSpec]) -> str:
-    """Return the text of one script."""
-    noun = "the checkpoint of " if len(specs) == 1 else "the checkpoints of "
-    return _SCRIPT.format(
-        content=noun + ", ".join(spec.name for spec in specs), name=name, choice=f"--script {name}"
-    )
-
-
-def script_for_all() -> str:
-    """Return the text of ``all.sh``."""
-    return _SCRIPT.format(
-        content="the checkpoints of all models, and ends with a table: ready, manual or failed",
-        name="all.sh",
-        choice="--all",
-    )
-
-
-def _sources(specs: Sequence[ModelSpec]) -> str:
+def _sources() -> str:
     lines = ["| model | publication | license | links, best first (SHA-256) |", "|---|---|---|---|"]
-    for spec in specs:
+    for spec in MODELS.values():
         links = []
         for source in spec.release.sources:
             host = source.url.split("/")[2]
@@ -70,9 +54,9 @@ def _sources(specs: Sequence[ModelSpec]) -> str:
     return "\n".join(lines)
 
 
-def _profiles(specs: Sequence[ModelSpec]) -> str:
+def _profiles() -> str:
     lines = ["| model | setting | difference |", "|---|---|---|"]
-    for spec in specs:
+    for spec in MODELS.values():
         for key, changes in (("PROFILE", spec.profiles), ("VARIANT", spec.variants)):
             for name, change in changes.items():
                 lines.append(f"| {spec.name} | `FT_EXTRACT.{key} {name}` | {change.note} |")
@@ -83,14 +67,15 @@ def _profiles(specs: Sequence[ModelSpec]) -> str:
 _BEGIN, _END = "<!-- generated: python -m cog.models docs --write -->\n", "\n<!-- end -->"
 
 
-def pages(specs: Sequence[ModelSpec]) -> dict[str, tuple[str, ...]]:
+def pages() -> dict[str, tuple[str, ...]]:
     """Return the generated tables of each page, in their order there, by the page's path in the repository."""
+    specs = list(MODELS.values())
     notes = "\n".join(f"- `{spec.name}`: {spec.note}" for spec in specs if spec.note)
     models = table.markdown(specs, columns=README_COLUMNS, links=".")
     return {
         "docs/models.md": (table.markdown(specs, columns=README_COLUMNS, links="../prepare_models"),),
         "docs/data.md": (datasets.markdown(),),
-        "prepare_models/README.md": (models, _sources(specs), _profiles(specs), notes),
+        "prepare_models/README.md": (models, _sources(), _profiles(), notes),
     }
 
 
@@ -102,31 +87,27 @@ def with_tables(text: str, tables: Sequence[str]) -> str:
     )
 
 
-def generated(specs: Sequence[ModelSpec]) -> dict[str, str]:
+def generated() -> dict[str, str]:
     """Return file name -> text of the scripts in ``prepare_models/``."""
-    texts = {name: script(name, members) for name, members in families(specs).items()}
-    return {"all.sh": script_for_all(), **texts}
+    scripts = {
+        "all.sh": ("checkpoints of all models, and ends with a table: ready, manual or failed", "--all")
+    }
+    for name, members in families().items():
+        noun = "checkpoint" if len(members) == 1 else "checkpoints"
+        scripts[name] = (f"{noun} of {', '.join(spec.name for spec in members)}", f"--script {name}")
+    return {
+        name: _SCRIPT.format(name=name, content=content, choice=choice)
+        for name, (content, choice) in scripts.items()
+    }
 
 
-def changed(specs: Sequence[ModelSpec], repository: Path) -> dict[Path, str]:
+def changed(repository: Path) -> dict[Path, str]:
     """Return path -> text of every file that differs from the declarations."""
-    texts = {repository / "prepare_models" / name: text for name, text in generated(specs).items()}
-    for page, tables in pages(specs).items():
+    texts = {repository / "prepare_models" / name: text for name, text in generated().items()}
+    for page, tables in pages().items():
         texts[repository / page] = with_tables((repository / page).read_text(encoding="utf-8"), tables)
     return {
         path: text
         for path, text in texts.items()
         if not path.is_file() or path.read_text(encoding="utf-8") != text
     }
-
-
-def write(specs: Sequence[ModelSpec], repository: Path) -> list[Path]:
-    """Write all generated files that differ from the declarations, and return their paths."""
-    from cog.runtime import files
-
-    written = changed(specs, repository)
-    for path, text in written.items():
-        files.write_text(path, text)
-        if path.suffix == ".sh":
-            path.chmod(0o755)
-    return list(written)

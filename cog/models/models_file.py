@@ -24,7 +24,7 @@ import yaml
 
 from cog import config
 from cog.constants import GEOMETRIES, POOLINGS, is_model_name
-from cog.errors import CogError, nearest
+from cog.errors import CogError
 from cog.models.preprocessing import KEYS, check_keys, from_mapping
 from cog.models.spec import PRETRAINING
 
@@ -138,11 +138,6 @@ def find(path: str | os.PathLike[str], name: str) -> ModelEntry | None:
     """
     entries = read(path)
     return parse(path, name, entries[name]) if name in entries else None
-
-
-def near(path: str | os.PathLike[str], name: str) -> list[str]:
-    """Return the names in the file that are close to ``name``."""
-    return nearest(name, read(path), n=3)
 
 
 def parse(path: str | os.PathLike[str], name: str, entry: Any) -> ModelEntry:

@@ -35,17 +35,14 @@ def features_of(
         CogError: the output has no features, or no tokens to pool; the message has a remedy.
     """
     y = output if isinstance(output, torch.Tensor) else _field(output, name, pooling)
-    if y.ndim == 3:
-        if pooling == "default":
-            raise CogError(
-                f"model {name} returned tokens of shape {tuple(y.shape)}, expected a tensor (B, D); give "
-                "FT_EXTRACT.POOLING cls, mean or cls+mean, or return one vector per image, such as tokens[:, 0]"
-            )
-        return pool(y, n_prefix if n_prefix is not None else _prefix(y.shape[1], name), pooling, name=name)
     if pooling != "default":
+        if y.ndim == 3 and n_prefix is None:
+            n_prefix = _prefix(y.shape[1], name)
+        return pool(y, n_prefix or 0, pooling, name=name)
+    if y.ndim == 3:
         raise CogError(
-            f"FT_EXTRACT.POOLING {pooling} is for models that give tokens (B, N, D); model {name} returned "
-            f"{tuple(y.shape)}; leave it out"
+            f"model {name} returned tokens of shape {tuple(y.shape)}, expected a tensor (B, D); give "
+            "FT_EXTRACT.POOLING cls, mean or cls+mean, or return one vector per image, such as tokens[:, 0]"
         )
     if y.ndim == 4:
         if y.shape[2:] != (1, 1):
@@ -90,12 +87,7 @@ def _prefix(n_tokens: int, name: str) -> int:
 
 
 def pool(
-    tokens: torch.Tensor,
-    n_prefix: int,
-    pooling: str,
-    *,
-    name: str,
-    norm: torch.nn.Module | None = None,
+    tokens: torch.Tensor, n_prefix: int, pooling: str, *, name: str, norm: torch.nn.Module | None = None
 ) -> torch.Tensor:
     """Return one vector per image.
 
@@ -111,7 +103,7 @@ def pool(
     """
     if tokens.ndim != 3:
         raise CogError(
-            f"FT_EXTRACT.POOLING {pooling} is for models that give tokens (B, N, D); model {name} gives "
+            f"FT_EXTRACT.POOLING {pooling} is for models that give tokens (B, N, D); model {name} returned "
             f"{tuple(tokens.shape)}; leave it out"
         )
     if "cls" in pooling and n_prefix < 1:

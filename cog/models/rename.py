@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import torch
+import torch
 
 _DEPTHS = (3, 4, 6, 3)  # blocks per stage of ResNet-50
 
@@ -39,8 +37,6 @@ def _numbered(name: str, index: int) -> str:
 
 def _tensor(array: np.ndarray, shape: str = "") -> torch.Tensor:
     """Copy an array into a tensor; ``shape`` "hwio" transposes a convolution kernel, "flat" flattens the array."""
-    import torch
-
     if shape == "hwio" and array.ndim == 4:
         array = array.transpose(3, 2, 0, 1)
     elif shape == "flat":

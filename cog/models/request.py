@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cog import config
-from cog.errors import CogError
-from cog.models import hashes, models_file
-from cog.models.formats.detect import SHARDED_SUFFIX, checkpoint_files, require_checkpoint
+from cog.errors import CogError, nearest
+from cog.models import models_file
+from cog.models.formats.detect import SHARDED_SUFFIX, checkpoint_files, require_checkpoint, sha256
 from cog.models.preprocessing import from_mapping, to_mapping
 from cog.models.pretraining import UNKNOWN, pretraining, stated
 from cog.models.sources import LibraryModel, find_spec, is_library_model
@@ -176,7 +176,7 @@ class ModelRequest:
         entry = models_file.find(path, self.model)
         if entry is None:
             known = self.model in MODELS or is_library_model(self.model) or self.model_loader is not None
-            if not known and (names := models_file.near(path, self.model)):
+            if not known and (names := nearest(self.model, models_file.read(path), n=3)):
                 raise CogError(
                     f"--model {self.model!r} is not in --models_file {path}; did you mean {' or '.join(names)}?"
                 )
@@ -290,7 +290,7 @@ class ModelRequest:
             CogError: see :attr:`paths`; with ``strict_hash`` a checkpoint that is not the published file.
         """
         loader_file = Path(self.model_loader.rpartition(":")[0]) if self.model_loader else None
-        digest = hashes.sha256(self.checkpoint) if self.checkpoint else None
+        digest = sha256(self.checkpoint) if self.checkpoint else None
         description: dict[str, Any] = {
             "model": self.model,
             "checkpoint": str(self.checkpoint) if self.checkpoint else None,
@@ -312,15 +312,18 @@ class ModelRequest:
 
     def _is_published(self, digest: str | None) -> bool | None:
         """Return whether the checkpoint is the published file of its model; None when no SHA-256 was published."""
-        spec = self.spec
-        published = None if digest is None else hashes.is_published(spec, digest)
-        if published is False:
-            known = " or ".join(map(hashes.abbreviated, spec.sha256_prefixes))
-            text = f"the checkpoint of {self.model} is not the published file: SHA-256 {digest}, expected {known}"
-            if self.strict_hash:
-                raise CogError(f"{text} (--strict_hash)")
-            logger.warning("%s", text)
-        elif published is None and self.strict_hash:
+        published = None
+        if digest is not None and not isinstance(self.spec, LibraryModel):
+            published = self.spec.is_published(digest)
+            if published is False:
+                text = (
+                    f"the checkpoint of {self.model} is not the published file: SHA-256 {digest}, expected "
+                    f"{self.spec.published_sha256}"
+                )
+                if self.strict_hash:
+                    raise CogError(f"{text} (--strict_hash)")
+                logger.warning("%s", text)
+        if published is None and self.strict_hash:
             logger.warning(
                 "no SHA-256 of the checkpoint of %s was published; --strict_hash cannot check it", self.model
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,12 @@ CATEGORIES = (
 
 #: Kinds of pretraining data, from which it follows whether the concepts of the levels were unseen.
 PRETRAINING = ("IN-1K", "IN-21K", "IN-1K + other", "web", "unknown")
+
+
+def import_target(target: str) -> Any:
+    """Import ``"module:attribute"``."""
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,7 @@ class Unwrap:
         rename: ``"module:function"`` of a function from a state dict to one with the architecture's names.
         ema_alternative: keys of a second state dict (a moving average), of its validation error, and of the
             validation error of the first state dict; the state dict with the lower error is taken.
-        allow: names of the classes that the file may contain in addition to tensors, resolved by
+        allow: classes that the file may contain in addition to tensors, by their names in
             :mod:`cog.models.checkpoint`.
     """
 
@@ -92,6 +99,11 @@ class Unwrap:
     rename: str = ""
     ema_alternative: tuple[str, str, str] | None = None
     allow: tuple[str, ...] = ()
+
+
+def abbreviated(sha256: str) -> str:
+    """Return a SHA-256 for a message; known first digits end with an ellipsis."""
+    return sha256 if len(sha256) == 64 else f"{sha256}..."
 
 
 @dataclass(frozen=True)
@@ -263,6 +275,16 @@ class ModelSpec:
         """SHA-256 digests, or their known first digits, of the files that hold these weights; may be empty."""
         return tuple(source.sha256 for source in self.release.sources if source.sha256 and not source.member)
 
+    @property
+    def published_sha256(self) -> str:
+        """The digests of :attr:`sha256_prefixes` as text; known first digits end with an ellipsis."""
+        return " or ".join(map(abbreviated, self.sha256_prefixes))
+
+    def is_published(self, digest: str) -> bool | None:
+        """Return whether a checkpoint's SHA-256 is a declared one; None when no SHA-256 is declared."""
+        known = self.sha256_prefixes
+        return digest.startswith(known) if known else None
+
     def preprocess_for(self, geometry: str) -> Preprocess:
         """Return the preprocessing for a value of ``FT_EXTRACT.PREPROCESS``.
 
@@ -278,10 +300,7 @@ class ModelSpec:
                 "it out"
             )
         return dataclasses.replace(
-            self.preprocess,
-            resize=authors.resize,
-            crop=authors.crop,
-            interpolation=authors.interpolation,
+            self.preprocess, resize=authors.resize, crop=authors.crop, interpolation=authors.interpolation
         )
 
     def resolve(self, profile: str = "authors", variant: str = "") -> ModelSpec:

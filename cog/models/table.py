@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 
 from cog.models.spec import ModelSpec
+from cog.runtime.csv_text import csv_text
 
 COLUMNS = (
     "model", "label", "category", "pretraining", "comparable", "dim", "params (M)", "input", "mean / std", "settings",
@@ -25,7 +24,7 @@ _STATISTICS = {
 
 
 def row(spec: ModelSpec) -> dict[str, str]:
-    """Return one model's cells, column -> text."""
+    """Return one model's cells, column -> text, in the order of :data:`COLUMNS`."""
     pre = spec.preprocess
     statistics = _STATISTICS.get((tuple(pre.mean), tuple(pre.std)), f"{pre.mean} / {pre.std}")  # type: ignore[arg-type]
     return {
@@ -52,10 +51,7 @@ def text(specs: Sequence[ModelSpec]) -> str:
     """Return the short columns, aligned."""
     cells = [SHORT_COLUMNS, *([row(spec)[column] for column in SHORT_COLUMNS] for spec in specs)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(SHORT_COLUMNS))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
-    )
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
 
 
 def markdown(specs: Sequence[ModelSpec], *, columns: Sequence[str] = COLUMNS, links: str = "") -> str:
@@ -78,22 +74,19 @@ def markdown(specs: Sequence[ModelSpec], *, columns: Sequence[str] = COLUMNS, li
 
 def comma_separated(specs: Sequence[ModelSpec]) -> str:
     """Return all columns as CSV, with further declared numbers."""
-    extra = ("parameters", "paper_parameters_M", "published_top1", "sources", "sha256")
-    out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=[*COLUMNS, *extra], lineterminator="\n")
-    writer.writeheader()
-    for spec in specs:
-        writer.writerow(
-            row(spec)
-            | {
-                "parameters": spec.network.parameters,
-                "paper_parameters_M": "" if spec.paper.parameters is None else spec.paper.parameters,
-                "published_top1": "" if spec.release.accuracy is None else spec.release.accuracy.top1,
-                "sources": " ".join(source.url for source in spec.release.sources),
-                "sha256": " ".join(spec.sha256_prefixes),
-            }
+    header = (*COLUMNS, "parameters", "paper_parameters_M", "published_top1", "sources", "sha256")
+    rows = (
+        (
+            *row(spec).values(),
+            spec.network.parameters,
+            spec.paper.parameters,
+            None if spec.release.accuracy is None else spec.release.accuracy.top1,
+            " ".join(source.url for source in spec.release.sources),
+            " ".join(spec.sha256_prefixes),
         )
-    return out.getvalue().rstrip("\n")
+        for spec in specs
+    )
+    return csv_text(header, rows).rstrip("\n")
 
 
 FORMATS = {"text": text, "markdown": markdown, "csv": comma_separated}

@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from cog.constants import IN1K
-from cog.data import datasets, image_lists
+from cog.data import datasets
 from cog.data.loader import Decoder, batches, usable_workers
 from cog.data.pixels import normalizer, to_input
 from cog.data.wnids import IN1K_LIST
@@ -29,24 +28,6 @@ from cog.runtime.progress import Progress
 TOLERANCE = 0.5
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """Result of :func:`measure`.
-
-    Attributes:
-        top1: accuracy in percent.
-        n_images: number of images that were classified.
-    """
-
-    top1: float
-    n_images: int
-
-
-def in1k_validation_images(in1k_images_root: str | os.PathLike[str]) -> image_lists.ImageList:
-    """Return the images in ``val/<wnid>/`` of a root."""
-    return datasets.DATASETS[IN1K].images(IN1K, "test", {"in1k_images_root": os.fspath(in1k_images_root)})
-
-
 def measure(
     spec: ModelSpec,
     ckpt_file: str | os.PathLike[str],
@@ -56,7 +37,7 @@ def measure(
     batch_size: int = 128,
     n_workers: int = 8,
     limit: int = 0,
-) -> Accuracy:
+) -> tuple[float, int]:
     """Classify the ImageNet-1K validation images.
 
     Args:
@@ -68,6 +49,9 @@ def measure(
         n_workers: number of decoding threads.
         limit: number of images, spread evenly over the classes; 0 takes all.
 
+    Returns:
+        The accuracy in percent, and the number of images.
+
     Raises:
         CogError: no published accuracy of the model is known, or the checkpoint or an image cannot be read.
     """
@@ -76,7 +60,7 @@ def measure(
             f"no published ImageNet-1K accuracy is known for {spec.name}: it was released without an ImageNet-1K "
             "classifier, or without a figure for it; there is nothing to compare"
         )
-    images = in1k_validation_images(in1k_images_root)
+    images = datasets.DATASETS[IN1K].images(IN1K, "test", {"in1k_images_root": os.fspath(in1k_images_root)})
     order = {wnid: label for label, wnid in enumerate(sorted(IN1K_LIST.read_text().split()))}
     foreign = [name for name in images.classes if name not in order]
     if foreign:
@@ -108,20 +92,21 @@ def measure(
                 raise CogError(f"{ckpt_file}: its classifier does not have the 1000 classes of ImageNet-1K")
             hits += int((logits.argmax(1).cpu() == labels[batch.first : batch.first + batch.n]).sum())
             progress.update(batch.n)
-    return Accuracy(100 * hits / len(images), len(images))
+    return 100 * hits / len(images), len(images)
 
 
-def verdict(spec: ModelSpec, accuracy: Accuracy) -> str:
-    """Return one line that compares an accuracy with the published one."""
+def verdict(spec: ModelSpec, top1: float, n_images: int) -> str:
+    """Return one line that compares an accuracy in percent with the published one."""
     assert spec.release.accuracy is not None
-    difference = accuracy.top1 - spec.release.accuracy.top1
+    published = spec.release.accuracy.top1
+    difference = top1 - published
     # For a sample of the validation images, the tolerance grows by two standard deviations of a proportion.
     noise = 0.0
-    if accuracy.n_images < 50_000:
-        p = spec.release.accuracy.top1 / 100
-        noise = 200 * (p * (1 - p) / max(accuracy.n_images, 1)) ** 0.5
+    if n_images < 50_000:
+        p = published / 100
+        noise = 200 * (p * (1 - p) / max(n_images, 1)) ** 0.5
     comparison = "as published" if abs(difference) <= TOLERANCE + noise else "NOT as published"
     return (
-        f"{spec.name}: top-1 {accuracy.top1:.2f} % on {accuracy.n_images} images, published "
-        f"{spec.release.accuracy.top1:.2f} % (difference {difference:+.2f}): {comparison}"
+        f"{spec.name}: top-1 {top1:.2f} % on {n_images} images, published {published:.2f} % "
+        f"(difference {difference:+.2f}): {comparison}"
     )

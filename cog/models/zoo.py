@@ -62,6 +62,7 @@ def get_spec(name: str) -> ModelSpec:
 _RESNET = "Deep Residual Learning for Image Recognition"
 _DEIT = "Training data-efficient image transformers & distillation through attention"
 _EFFICIENTNET = "EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks"
+_VGG = "Very Deep Convolutional Networks for Large-Scale Image Recognition"
 _SEMI = "Billion-scale semi-supervised learning for image classification"
 
 # ---- hosts ------------------------------------------------------------------------------------------
@@ -87,6 +88,14 @@ def _timm(name: str) -> CheckpointSource:
     return CheckpointSource(url, note="re-released by timm")
 
 
+def _release(
+    script: str, *sources: CheckpointSource | str, license: str = "", accuracy: Published | None = None
+) -> Release:
+    """Return a release; a text among the sources is the link to a file without a published hash."""
+    links = tuple(CheckpointSource(source) if isinstance(source, str) else source for source in sources)
+    return Release(script, links, license, accuracy)
+
+
 # ---- families ---------------------------------------------------------------------------------------
 #: Stride in the 3x3 convolutions; the feature is the global average pool.
 _RESNET50 = Network("cog.models.arch.resnet:resnet50", feature_dim=2048, parameters=23_508_032)
@@ -108,36 +117,84 @@ def _resnet50(
     register(ModelSpec(name, paper, layouts=layouts, **{"network": _RESNET50, **fields}))
 
 
-def _deit(name: str, paper: Paper, network: Network, *, file: str, timm: str, top1: float) -> None:
-    size = network.args["image_size"]
-    sources = (CheckpointSource(f"{_FB}deit/{file}", file.rpartition("-")[2].partition(".")[0]), _timm(timm))
-    accuracy = Published(top1, resize=size * 256 // 224, crop=size, interpolation="bicubic")
-    mean = " (not its mean with the distillation token)" if network.args["distilled"] else ""
+def _fc7(
+    name: str,
+    paper: Paper,
+    *,
+    constructor: str,
+    parameters: int,
+    file: str,
+    timm: str,
+    top1: float,
+    note: str,
+) -> None:
+    """Declare a network of torchvision whose feature is the last of its fully connected hidden layers."""
+    digits = file.rpartition("-")[2].partition(".")[0]
+    sources = [CheckpointSource(_TORCH + file, digits), *([_timm(timm)] if timm else [])]
     register(
         ModelSpec(
             name,
             paper,
-            network,
+            Network(f"torchvision.models:{constructor}", 4096, parameters, head=("classifier.6",)),
+            layouts=(Unwrap(), Unwrap(rename="cog.models.rename:vgg_timm")) if timm else (Unwrap(),),
+            release=_release("prepare_sup.sh", *sources, license="BSD-3-Clause", accuracy=Published(top1)),
+            note=note,
+        )
+    )
+
+
+def _deit(
+    name: str, paper: Paper, *, dim: int, heads: int, size: int, distilled: bool, parameters: int, file: str,
+    timm: str, top1: float,
+) -> None:  # fmt: skip
+    args = {"dim": dim, "heads": heads, "image_size": size, "distilled": distilled}
+    head = ("head", "head_dist") if distilled else ("head",)
+    digits = file.rpartition("-")[2].partition(".")[0]
+    mean = " (not its mean with the distillation token)" if distilled else ""
+    register(
+        ModelSpec(
+            name,
+            paper,
+            Network("cog.models.arch.vit:DeiT", dim, parameters, args, head),
             layouts=(Unwrap("model"), Unwrap()),
             preprocess=Preprocess(resize=size, crop=size),
-            release=Release("prepare_deit.sh", sources, "Apache-2.0", accuracy),
+            release=_release(
+                "prepare_deit.sh",
+                CheckpointSource(f"{_FB}deit/{file}", digits),
+                _timm(timm),
+                license="Apache-2.0",
+                accuracy=Published(top1, resize=size * 256 // 224, crop=size, interpolation="bicubic"),
+            ),
             note=f"the feature is the class token after the final LayerNorm{mean}",
         )
     )
 
 
 def _efficientnet(
-    name: str, paper: Paper, network: Network, *, size: int, file: str, accuracy: Published
+    name: str,
+    paper: Paper,
+    *,
+    args: dict[str, Any],
+    parameters: int,
+    size: int,
+    file: str,
+    accuracy: Published,
 ) -> None:
-    sources = (CheckpointSource(f"{_FB}pycls/dds_baselines/{file}"),)
     register(
         ModelSpec(
             name,
             paper,
-            network,
+            Network(
+                "cog.models.arch.efficientnet:EfficientNet", args["head"], parameters, args, ("head.fc",)
+            ),
             layouts=(_PYCLS, Unwrap()),
             preprocess=Preprocess(resize=size, crop=size),
-            release=Release("prepare_efficientnet.sh", sources, "MIT", accuracy),
+            release=_release(
+                "prepare_efficientnet.sh",
+                f"{_FB}pycls/dds_baselines/{file}",
+                license="MIT",
+                accuracy=accuracy,
+            ),
             note="pycls' training, not TensorFlow's; the channels are reversed inside (BGR)",
         )
     )
@@ -148,18 +205,17 @@ def _efficientnet(
 # (19c8e357, b121ed2d, 1a9a5a14) are of torch 0.1 and 0.2; torchvision released the same tensors again
 # under the names below.
 _resnet50(
-    "sup_resnet50",
-    "ResNet50",
-    "reference",
+    "sup_resnet50", "ResNet50", "reference",
     _RESNET,
-    release=Release(
+    release=_release(
         "prepare_sup.sh",
-        (CheckpointSource(_TORCH + "resnet50-0676ba61.pth", "0676ba61"), _timm("resnet50.tv_in1k")),
-        "BSD-3-Clause",
-        Published(76.13),
+        CheckpointSource(_TORCH + "resnet50-0676ba61.pth", "0676ba61"),
+        _timm("resnet50.tv_in1k"),
+        license="BSD-3-Clause",
+        accuracy=Published(76.13),
     ),
     note="torchvision's V1 weights; V2 is another training run",
-)
+)  # fmt: skip
 
 # ---- architecture -----------------------------------------------------------------------------------
 register(
@@ -168,11 +224,12 @@ register(
         Paper("a-ResNet152", "architecture", _RESNET, parameters=58.1),
         Network("torchvision.models:resnet152", feature_dim=2048, parameters=58_143_808),
         layouts=tuple(dict.fromkeys((Unwrap(), *_PLAIN))),
-        release=Release(
+        release=_release(
             "prepare_sup.sh",
-            (CheckpointSource(_TORCH + "resnet152-394f9c45.pth", "394f9c45"), _timm("resnet152.tv_in1k")),
-            "BSD-3-Clause",
-            Published(78.31),
+            CheckpointSource(_TORCH + "resnet152-394f9c45.pth", "394f9c45"),
+            _timm("resnet152.tv_in1k"),
+            license="BSD-3-Clause",
+            accuracy=Published(78.31),
         ),
         note="torchvision's V1 weights",
     )
@@ -211,84 +268,39 @@ register(
                 network_args={"transform_input": True},
             )
         },
-        release=Release(
+        release=_release(
             "prepare_sup.sh",
-            (
-                CheckpointSource(_TORCH + "inception_v3_google-0cc3c7bd.pth", "0cc3c7bd"),
-                CheckpointSource(_TORCH + "inception_v3_google-1a9a5a14.pth", "1a9a5a14"),
-                _timm("inception_v3.tv_in1k"),
-            ),
-            "BSD-3-Clause",
-            Published(77.29, resize=342, crop=299),
+            CheckpointSource(_TORCH + "inception_v3_google-0cc3c7bd.pth", "0cc3c7bd"),
+            CheckpointSource(_TORCH + "inception_v3_google-1a9a5a14.pth", "1a9a5a14"),
+            _timm("inception_v3.tv_in1k"),
+            license="BSD-3-Clause",
+            accuracy=Published(77.29, resize=342, crop=299),
         ),
         note="input scaled to [-1, 1] as the weights expect; the paper's 25.1M include the auxiliary classifier "
         "(3.3M), which no feature passes through",
     )
 )
-register(
-    ModelSpec(
-        "sup_vgg19",
-        Paper(
-            "a-VGG19",
-            "architecture",
-            "Very Deep Convolutional Networks for Large-Scale Image Recognition",
-            parameters=139.6,
-        ),
-        Network(
-            "torchvision.models:vgg19_bn", feature_dim=4096, parameters=139_581_248, head=("classifier.6",)
-        ),
-        layouts=(Unwrap(), Unwrap(rename="cog.models.rename:vgg_timm")),
-        release=Release(
-            "prepare_sup.sh",
-            (CheckpointSource(_TORCH + "vgg19_bn-c79401a0.pth", "c79401a0"), _timm("vgg19_bn.tv_in1k")),
-            "BSD-3-Clause",
-            Published(74.22),
-        ),
-        note="with batch normalization; the feature is fc7 after its ReLU",
-    )
-)
+_fc7(
+    "sup_vgg19", Paper("a-VGG19", "architecture", _VGG, parameters=139.6),
+    constructor="vgg19_bn", parameters=139_581_248, file="vgg19_bn-c79401a0.pth", timm="vgg19_bn.tv_in1k", top1=74.22,
+    note="with batch normalization; the feature is fc7 after its ReLU",
+)  # fmt: skip
 _deit(
-    "deit_small",
-    Paper("a-DeiT-S", "architecture", _DEIT, comparable=True, parameters=21.7),
-    Network(
-        "cog.models.arch.vit:DeiT",
-        feature_dim=384,
-        parameters=21_665_664,
-        args={"dim": 384, "heads": 6, "image_size": 224, "distilled": False},
-        head=("head",),
-    ),
-    file="deit_small_patch16_224-cd65a155.pth",
-    timm="deit_small_patch16_224.fb_in1k",
-    top1=79.9,
-)
+    "deit_small", Paper("a-DeiT-S", "architecture", _DEIT, comparable=True, parameters=21.7),
+    dim=384, heads=6, size=224, distilled=False, parameters=21_665_664, top1=79.9,
+    file="deit_small_patch16_224-cd65a155.pth", timm="deit_small_patch16_224.fb_in1k",
+)  # fmt: skip
 _deit(
     "deit_small_distilled",
     Paper("a-DeiT-S-distilled", "architecture", _DEIT, comparable=True, parameters=21.7),
-    Network(
-        "cog.models.arch.vit:DeiT",
-        feature_dim=384,
-        parameters=21_666_432,
-        args={"dim": 384, "heads": 6, "image_size": 224, "distilled": True},
-        head=("head", "head_dist"),
-    ),
-    file="deit_small_distilled_patch16_224-649709d9.pth",
-    timm="deit_small_distilled_patch16_224.fb_in1k",
-    top1=81.2,
-)
+    dim=384, heads=6, size=224, distilled=True, parameters=21_666_432, top1=81.2,
+    file="deit_small_distilled_patch16_224-649709d9.pth", timm="deit_small_distilled_patch16_224.fb_in1k",
+)  # fmt: skip
 _deit(
-    "deit_base_distilled_384",
-    Paper("a-DeiT-B-distilled", "architecture", _DEIT, parameters=86.1),
-    Network(
-        "cog.models.arch.vit:DeiT",
-        feature_dim=768,
-        parameters=86_092_032,
-        args={"dim": 768, "heads": 12, "image_size": 384, "distilled": True},
-        head=("head", "head_dist"),
-    ),
-    file="deit_base_distilled_patch16_384-d0272ac0.pth",
-    timm="deit_base_distilled_patch16_384.fb_in1k",
-    top1=85.2,
-)
+    "deit_base_distilled_384", Paper("a-DeiT-B-distilled", "architecture", _DEIT, parameters=86.1),
+    dim=768, heads=12, size=384, distilled=True, parameters=86_092_032, top1=85.2,
+    file="deit_base_distilled_patch16_384-d0272ac0.pth", timm="deit_base_distilled_patch16_384.fb_in1k",
+)  # fmt: skip
 register(
     ModelSpec(
         "nat_m4",
@@ -300,14 +312,12 @@ register(
             Unwrap(),
             *(Unwrap(key, prefix) for prefix in ("module.", "") for key in (None, "state_dict")),
         ),
-        release=Release(
+        release=_release(
             "prepare_nat.sh",
-            (
-                CheckpointSource(
-                    "https://www.zhichaolu.com/assets/neural-architecture-transfer/pretrained/imagenet/"
-                    "net-img@240-flops@600-top1@80.5/net.weights",
-                    note="the only known copy, on the author's own site",
-                ),
+            CheckpointSource(
+                "https://www.zhichaolu.com/assets/neural-architecture-transfer/pretrained/imagenet/"
+                "net-img@240-flops@600-top1@80.5/net.weights",
+                note="the only known copy, on the author's own site",
             ),
             accuracy=Published(80.5, resize=274, crop=240, interpolation="bicubic"),
         ),
@@ -319,41 +329,25 @@ register(
 _efficientnet(
     "efficientnet_b1",
     Paper("a-EfficientNet-B1", "architecture", _EFFICIENTNET, parameters=6.5),
-    Network(
-        "cog.models.arch.efficientnet:EfficientNet",
-        feature_dim=1280,
-        parameters=6_513_184,
-        args={
-            "stem": 32,
-            "depths": (2, 3, 3, 4, 4, 5, 2),
-            "widths": (16, 24, 40, 80, 112, 192, 320),
-            "head": 1280,
-        },
-        head=("head.fc",),
-    ),
+    args={
+        "stem": 32, "depths": (2, 3, 3, 4, 4, 5, 2), "widths": (16, 24, 40, 80, 112, 192, 320), "head": 1280,
+    },
+    parameters=6_513_184,
     size=240,
     file="161304979/EN-B1_dds_8gpu.pyth",
     accuracy=Published(75.9, resize=274, crop=240),
-)
+)  # fmt: skip
 _efficientnet(
     "efficientnet_b4",
     Paper("a-EfficientNet-B4", "architecture", _EFFICIENTNET, parameters=17.5),
-    Network(
-        "cog.models.arch.efficientnet:EfficientNet",
-        feature_dim=1792,
-        parameters=17_548_616,
-        args={
-            "stem": 48,
-            "depths": (2, 4, 4, 6, 6, 8, 2),
-            "widths": (24, 32, 56, 112, 160, 272, 448),
-            "head": 1792,
-        },
-        head=("head.fc",),
-    ),
+    args={
+        "stem": 48, "depths": (2, 4, 4, 6, 6, 8, 2), "widths": (24, 32, 56, 112, 160, 272, 448), "head": 1792,
+    },
+    parameters=17_548_616,
     size=380,
     file="161305098/EN-B4_dds_8gpu.pyth",
     accuracy=Published(78.6, resize=434, crop=380),
-)
+)  # fmt: skip
 register(
     ModelSpec(
         "t2tvit_t14",
@@ -372,18 +366,14 @@ register(
             Unwrap(prefix="module."),
             Unwrap(),
         ),
-        release=Release(
+        release=_release(
             "prepare_t2tvit.sh",
-            (
-                CheckpointSource(
-                    "https://github.com/yitu-opensource/T2T-ViT/releases/download/main/81.7_T2T_ViTt_14.pth.tar"
-                ),
-                CheckpointSource(
-                    "https://drive.google.com/file/d/1WdUT-3qq3duhECKk1CabXGktvd24p3Ti", manual=True
-                ),
+            "https://github.com/yitu-opensource/T2T-ViT/releases/download/main/81.7_T2T_ViTt_14.pth.tar",
+            CheckpointSource(
+                "https://drive.google.com/file/d/1WdUT-3qq3duhECKk1CabXGktvd24p3Ti", manual=True
             ),
-            "BSD-3-Clause-Clear",
-            Published(81.7, resize=248, crop=224, interpolation="bicubic"),
+            license="BSD-3-Clause-Clear",
+            accuracy=Published(81.7, resize=248, crop=224, interpolation="bicubic"),
         ),
         note="moving average of the weights; the feature is the class token after the final LayerNorm; the fixed "
         "position embedding is not counted as parameters",
@@ -397,9 +387,7 @@ _REFERENCE_STATISTICS = (
     "ImageNet's mean and standard deviation"
 )
 _resnet50(
-    "simclrv2_resnet50",
-    "s-SimCLR-v2",
-    "self-supervision",
+    "simclrv2_resnet50", "s-SimCLR-v2", "self-supervision",
     "Big Self-Supervised Models are Strong Semi-Supervised Learners",
     network=dataclasses.replace(_RESNET50, args={"max_pool": "same"}),
     layouts=(
@@ -418,24 +406,20 @@ _resnet50(
             network_args={"max_pool": "symmetric"},
         )
     },
-    release=Release(
+    release=_release(
         "prepare_simclr.sh",
-        (
-            CheckpointSource(
-                "https://storage.googleapis.com/simclr-checkpoints/simclrv2/pretrained/r50_1x_sk0/model.ckpt-250228",
-                parts=(".data-00000-of-00001", ".index"),
-                note="a TensorFlow checkpoint in two files, model.ckpt.index and model.ckpt.data-00000-of-00001",
-            ),
+        CheckpointSource(
+            "https://storage.googleapis.com/simclr-checkpoints/simclrv2/pretrained/r50_1x_sk0/model.ckpt-250228",
+            parts=(".data-00000-of-00001", ".index"),
+            note="a TensorFlow checkpoint in two files, model.ckpt.index and model.ckpt.data-00000-of-00001",
         ),
-        "Apache-2.0",
+        license="Apache-2.0",
     ),
     note="input in [0, 1], not normalized; max-pooling padded as in TensorFlow; not the moving average; the PyTorch "
     'conversion {"resnet", "head"} is accepted',
-)
+)  # fmt: skip
 _resnet50(
-    "byol_resnet50",
-    "s-BYOL",
-    "self-supervision",
+    "byol_resnet50", "s-BYOL", "self-supervision",
     "Bootstrap your own latent: A new approach to self-supervised Learning",
     network=dataclasses.replace(_RESNET50, args={"convolutions": "same", "max_pool": "same"}),
     layouts=(
@@ -453,46 +437,36 @@ _resnet50(
             rename="cog.models.rename:byol_haiku",
         ),
     ),
-    release=Release(
+    release=_release(
         "prepare_byol.sh",
-        (CheckpointSource("https://storage.googleapis.com/deepmind-byol/checkpoints/pretrain_res50x1.pkl"),),
-        "CC-BY-NC-4.0 (the code: Apache-2.0)",
+        "https://storage.googleapis.com/deepmind-byol/checkpoints/pretrain_res50x1.pkl",
+        license="CC-BY-NC-4.0 (the code: Apache-2.0)",
     ),
     note="online network; padded as in Haiku; the bare state dict of byol-convert is accepted",
-)
+)  # fmt: skip
 _resnet50(
-    "mocov2_resnet50",
-    "s-MoCo-v2",
-    "self-supervision",
+    "mocov2_resnet50", "s-MoCo-v2", "self-supervision",
     "Momentum Contrast for Unsupervised Visual Representation Learning",
     layouts=(_MOCO,),
-    release=Release(
+    release=_release(
         "prepare_moco.sh",
-        (CheckpointSource(_FB + "moco/moco_checkpoints/moco_v2_800ep/moco_v2_800ep_pretrain.pth.tar"),),
-        "CC-BY-NC-4.0 by the README, MIT by the LICENSE file since 2023",
+        _FB + "moco/moco_checkpoints/moco_v2_800ep/moco_v2_800ep_pretrain.pth.tar",
+        license="CC-BY-NC-4.0 by the README, MIT by the LICENSE file since 2023",
     ),
     note="query encoder",
-)
+)  # fmt: skip
 _resnet50(
-    "mochi_resnet50",
-    "s-MoCHi",
-    "self-supervision",
+    "mochi_resnet50", "s-MoCHi", "self-supervision",
     "Hard Negative Mixing for Contrastive Learning",
     layouts=(_MOCO,),
-    release=Release(
+    release=_release(
         "prepare_mochi.sh",
-        (
-            CheckpointSource(
-                "https://download.europe.naverlabs.com/ComputerVision/MOCHI_models/mochi_512_1024_512_e1000.pth.tar"
-            ),
-        ),
+        "https://download.europe.naverlabs.com/ComputerVision/MOCHI_models/mochi_512_1024_512_e1000.pth.tar",
     ),
     note="query encoder",
-)
+)  # fmt: skip
 _resnet50(
-    "infomin_resnet50",
-    "s-InfoMin",
-    "self-supervision",
+    "infomin_resnet50", "s-InfoMin", "self-supervision",
     "What Makes for Good Views for Contrastive Learning?",
     layouts=(
         Unwrap(
@@ -502,153 +476,116 @@ _resnet50(
             allow=("argparse.Namespace",),
         ),
     ),
-    release=Release(
+    release=_release(
         "prepare_infomin.sh",
-        (
-            CheckpointSource(_DROPBOX + "sh/87d24jqsl6ra7t2/AAAzMTynP3Qc8mIE4XWkgILUa/InfoMin_800.pth?dl=1"),
-            CheckpointSource(
-                _DROPBOX + "sh/87d24jqsl6ra7t2/AAAzMTynP3Qc8mIE4XWkgILUa/InfoMin_800.pth", manual=True
-            ),
+        _DROPBOX + "sh/87d24jqsl6ra7t2/AAAzMTynP3Qc8mIE4XWkgILUa/InfoMin_800.pth?dl=1",
+        CheckpointSource(
+            _DROPBOX + "sh/87d24jqsl6ra7t2/AAAzMTynP3Qc8mIE4XWkgILUa/InfoMin_800.pth", manual=True
         ),
-        "BSD-2-Clause",
+        license="BSD-2-Clause",
     ),
     note="not the momentum model",
-)
+)  # fmt: skip
 _resnet50(
-    "swav_resnet50",
-    "s-SwAV",
-    "self-supervision",
+    "swav_resnet50", "s-SwAV", "self-supervision",
     "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments",
     layouts=(Unwrap(prefix="module.", drop=("projection_head.", "prototypes.")),),
-    release=Release(
-        "prepare_swav.sh",
-        (CheckpointSource(_FB + "deepcluster/swav_800ep_pretrain.pth.tar"),),
-        "CC-BY-NC-4.0",
+    release=_release(
+        "prepare_swav.sh", _FB + "deepcluster/swav_800ep_pretrain.pth.tar", license="CC-BY-NC-4.0"
     ),
-)
+)  # fmt: skip
 _resnet50(
-    "dino_resnet50",
-    "s-DINO",
-    "self-supervision",
+    "dino_resnet50", "s-DINO", "self-supervision",
     "Emerging Properties in Self-Supervised Vision Transformers",
-    release=Release(
+    release=_release(
         "prepare_dino.sh",
-        (CheckpointSource(_FB + "dino/dino_resnet50_pretrain/dino_resnet50_pretrain.pth"),),
-        "Apache-2.0",
+        _FB + "dino/dino_resnet50_pretrain/dino_resnet50_pretrain.pth",
+        license="Apache-2.0",
     ),
-)
+)  # fmt: skip
 _resnet50(
-    "obow_resnet50",
-    "s-OBoW",
-    "self-supervision",
+    "obow_resnet50", "s-OBoW", "self-supervision",
     "Online Bag-of-Visual-Words Generation for Unsupervised Representation Learning",
     layouts=(Unwrap("network"),),
-    release=Release(
+    release=_release(
         "prepare_obow.sh",
-        (
-            CheckpointSource(
-                "https://github.com/valeoai/obow/releases/download/v0.1.0/"
-                "ImageNetFull_ResNet50_OBoW_full_feature_extractor.zip",
-                member="ImageNetFull_ResNet50_OBoW_full_feature_extractor/"
-                "tochvision_resnet50_student_K8192_epoch200.pth.tar",
-            ),
+        CheckpointSource(
+            "https://github.com/valeoai/obow/releases/download/v0.1.0/"
+            "ImageNetFull_ResNet50_OBoW_full_feature_extractor.zip",
+            member="ImageNetFull_ResNet50_OBoW_full_feature_extractor/"
+            "tochvision_resnet50_student_K8192_epoch200.pth.tar",
         ),
-        "Apache-2.0 by the LICENSE file, MIT by the README",
+        license="Apache-2.0 by the LICENSE file, MIT by the README",
     ),
     note="student network",
-)
+)  # fmt: skip
 _resnet50(
-    "barlow_resnet50",
-    "s-BarlowTwins",
-    "self-supervision",
+    "barlow_resnet50", "s-BarlowTwins", "self-supervision",
     "Barlow Twins: Self-Supervised Learning via Redundancy Reduction",
-    release=Release(
+    release=_release(
         "prepare_barlow.sh",
-        (
-            CheckpointSource(
-                _FB
-                + "barlowtwins/epochs1000_bs2048_lr0.2_lambd0.0051_proj_8192_8192_8192_scale0.024/resnet50.pth"
-            ),
-        ),
-        "CC-BY-NC-4.0 while this file was listed, MIT since July 2021",
+        _FB + "barlowtwins/epochs1000_bs2048_lr0.2_lambd0.0051_proj_8192_8192_8192_scale0.024/resnet50.pth",
+        license="CC-BY-NC-4.0 while this file was listed, MIT since July 2021",
     ),
     note="the first of three released checkpoints, the one the paper used; torch.hub gives another one",
-)
+)  # fmt: skip
 _resnet50(
-    "compress_resnet50",
-    "s-CompReSS",
-    "self-supervision",
+    "compress_resnet50", "s-CompReSS", "self-supervision",
     "CompRess: Self-Supervised Learning by Compressing Representations",
     layouts=(Unwrap("model", "module.", allow=("argparse.Namespace", "numpy.scalar")),),
-    release=Release(
+    release=_release(
         "prepare_compress.sh",
-        (CheckpointSource("https://drive.google.com/file/d/15rzzSkcedEuCE7Cm8yLXopA5PqHUQscb", manual=True),),
-        "MIT",
+        CheckpointSource("https://drive.google.com/file/d/15rzzSkcedEuCE7Cm8yLXopA5PqHUQscb", manual=True),
+        license="MIT",
     ),
     note="student of a SimCLR ResNet-50 x4",
-)
+)  # fmt: skip
 
 # ---- regularization ---------------------------------------------------------------------------------
 # Classifiers trained with DataParallel; a file may or may not wrap its state dict.
-_resnet50(
-    "mixup_resnet50",
-    "r-MixUp",
-    "regularization",
-    "mixup: Beyond Empirical Risk Minimization",
-    layouts=(Unwrap("state_dict", "module."),),
-    release=Release(
-        "prepare_cutmix.sh",
-        (CheckpointSource(_DROPBOX + "sh/g64c8bda61n12if/AACyaTZnku_Sgibc9UvOSblNa?dl=0", manual=True),),
-        "MIT",
-        Published(77.42),
+for _name, _label, _title, _folder, _top1 in (
+    (
+        "mixup_resnet50", "r-MixUp", "mixup: Beyond Empirical Risk Minimization",
+        "g64c8bda61n12if/AACyaTZnku_Sgibc9UvOSblNa", 77.42,
     ),
-)
-_resnet50(
-    "manifold-mixup_resnet50",
-    "r-Manifold-MixUp",
-    "regularization",
-    "Manifold Mixup: Better Representations by Interpolating Hidden States",
-    layouts=(Unwrap("state_dict", "module."),),
-    release=Release(
-        "prepare_cutmix.sh",
-        (CheckpointSource(_DROPBOX + "sh/bjardjje11pti0g/AABFGW0gNrNE8o8TqUf4-SYSa?dl=0", manual=True),),
-        "MIT",
-        Published(77.50),
+    (
+        "manifold-mixup_resnet50", "r-Manifold-MixUp",
+        "Manifold Mixup: Better Representations by Interpolating Hidden States",
+        "bjardjje11pti0g/AABFGW0gNrNE8o8TqUf4-SYSa", 77.50,
     ),
-)
-_resnet50(
-    "cutmix_resnet50",
-    "r-CutMix",
-    "regularization",
-    "CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features",
-    layouts=(Unwrap("state_dict", "module."),),
-    release=Release(
-        "prepare_cutmix.sh",
-        (CheckpointSource(_DROPBOX + "sh/w8dvfgdc3eirivf/AABnGcTO9wao9xVGWwqsXRala?dl=0", manual=True),),
-        "MIT",
-        Published(78.60),
+    (
+        "cutmix_resnet50", "r-CutMix",
+        "CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features",
+        "w8dvfgdc3eirivf/AABnGcTO9wao9xVGWwqsXRala", 78.60,
     ),
-)
+):  # fmt: skip
+    _resnet50(
+        _name,
+        _label,
+        "regularization",
+        _title,
+        layouts=(Unwrap("state_dict", "module."),),
+        release=_release(
+            "prepare_cutmix.sh",
+            CheckpointSource(f"{_DROPBOX}sh/{_folder}?dl=0", manual=True),
+            license="MIT",
+            accuracy=Published(_top1),
+        ),
+    )
 _resnet50(
-    "relabel_resnet50",
-    "r-ReLabel",
-    "regularization",
+    "relabel_resnet50", "r-ReLabel", "regularization",
     "Re-labeling ImageNet: from Single to Multi-Labels, from Global to Localized Labels",
     layouts=(Unwrap(prefix="module."),),
-    release=Release(
+    release=_release(
         "prepare_relabel.sh",
-        (
-            CheckpointSource(_DROPBOX + "s/a0jzq3933s1wcig/rn50_relabel_78.9.pth?dl=1"),
-            CheckpointSource(_DROPBOX + "s/a0jzq3933s1wcig/rn50_relabel_78.9.pth?dl=0", manual=True),
-        ),
-        "Apache-2.0",
-        Published(78.9),
+        _DROPBOX + "s/a0jzq3933s1wcig/rn50_relabel_78.9.pth?dl=1",
+        CheckpointSource(_DROPBOX + "s/a0jzq3933s1wcig/rn50_relabel_78.9.pth?dl=0", manual=True),
+        license="Apache-2.0",
+        accuracy=Published(78.9),
     ),
-)
+)  # fmt: skip
 _resnet50(
-    "advrobust_resnet50",
-    "r-Adv-Robust",
-    "regularization",
+    "advrobust_resnet50", "r-Adv-Robust", "regularization",
     "Do Adversarially Robust ImageNet Models Transfer Better?",
     layouts=(
         Unwrap(
@@ -658,42 +595,32 @@ _resnet50(
             allow=("numpy.scalar",),
         ),
     ),
-    release=Release(
+    release=_release(
         "prepare_advrobust.sh",
-        (
-            CheckpointSource(
-                "https://huggingface.co/madrylab/robust-imagenet-models/resolve/main/resnet50_l2_eps0.1.ckpt",
-                note="where the authors moved the file; the original link expired in 2021",
-            ),
+        CheckpointSource(
+            "https://huggingface.co/madrylab/robust-imagenet-models/resolve/main/resnet50_l2_eps0.1.ckpt",
+            note="where the authors moved the file; the original link expired in 2021",
         ),
-        "MIT",
-        Published(74.78),
+        license="MIT",
+        accuracy=Published(74.78),
     ),
     note="trained against L2 perturbations of size 0.1; the network's own input normalization is done outside",
-)
+)  # fmt: skip
 _resnet50(
-    "mealv2_resnet50",
-    "r-MEAL-v2",
-    "regularization",
+    "mealv2_resnet50", "r-MEAL-v2", "regularization",
     "MEAL V2: Boosting Vanilla ResNet-50 to 80%+ Top-1 Accuracy on ImageNet without Tricks",
     layouts=(Unwrap(prefix="module."),),
-    release=Release(
+    release=_release(
         "prepare_mealv2.sh",
-        (
-            CheckpointSource(
-                "https://github.com/szq0214/MEAL-V2/releases/download/v1.0.0/MEALV2_ResNet50_224.pth"
-            ),
-            CheckpointSource("https://1drv.ms/u/s!AtMVZxJ8MfxCi0NGENlMK0pYVDQM?e=GkwZ93", manual=True),
-        ),
+        "https://github.com/szq0214/MEAL-V2/releases/download/v1.0.0/MEALV2_ResNet50_224.pth",
+        CheckpointSource("https://1drv.ms/u/s!AtMVZxJ8MfxCi0NGENlMK0pYVDQM?e=GkwZ93", manual=True),
         accuracy=Published(80.67),
     ),
-)
+)  # fmt: skip
 
 # ---- web data ---------------------------------------------------------------------------------------
 _resnet50(
-    "mopro_resnet50",
-    "d-MoPro",
-    "web-data",
+    "mopro_resnet50", "d-MoPro", "web-data",
     "MoPro: Webly Supervised Learning with Momentum Prototypes",
     layouts=(
         Unwrap(
@@ -703,54 +630,41 @@ _resnet50(
             drop=("classifier.", "fc1.", "fc2."),
         ),
     ),
-    release=Release(
+    release=_release(
         "prepare_mopro.sh",
-        (
-            CheckpointSource(
-                "https://storage.googleapis.com/sfr-pcl-data-research/MoPro_checkpoint/MoPro_V1_epoch90.tar"
-            ),
-        ),
+        "https://storage.googleapis.com/sfr-pcl-data-research/MoPro_checkpoint/MoPro_V1_epoch90.tar",
     ),
     note="query encoder, trained on WebVision V1; the file is a torch file despite its ending",
     pretraining="web",
-)
+)  # fmt: skip
 _resnet50(
-    "ssup_resnet50",
-    "d-Semi-Sup",
-    "web-data",
+    "ssup_resnet50", "d-Semi-Sup", "web-data",
     _SEMI,
-    release=Release(
+    release=_release(
         "prepare_swsup.sh",
-        (
-            CheckpointSource(
-                _FB + "semiweaksupervision/model_files/semi_supervised_resnet50-08389792.pth", "08389792"
-            ),
-            _timm("resnet50.fb_ssl_yfcc100m_ft_in1k"),
+        CheckpointSource(
+            _FB + "semiweaksupervision/model_files/semi_supervised_resnet50-08389792.pth", "08389792"
         ),
-        "CC-BY-NC-4.0",
-        Published(79.3),
+        _timm("resnet50.fb_ssl_yfcc100m_ft_in1k"),
+        license="CC-BY-NC-4.0",
+        accuracy=Published(79.3),
     ),
     pretraining="IN-1K + other",
-)
+)  # fmt: skip
 _resnet50(
-    "swsup_resnet50",
-    "d-Semi-Weakly-Sup",
-    "web-data",
+    "swsup_resnet50", "d-Semi-Weakly-Sup", "web-data",
     _SEMI,
-    release=Release(
+    release=_release(
         "prepare_swsup.sh",
-        (
-            CheckpointSource(
-                _FB + "semiweaksupervision/model_files/semi_weakly_supervised_resnet50-16a12f1b.pth",
-                "16a12f1b",
-            ),
-            _timm("resnet50.fb_swsl_ig1b_ft_in1k"),
+        CheckpointSource(
+            _FB + "semiweaksupervision/model_files/semi_weakly_supervised_resnet50-16a12f1b.pth", "16a12f1b"
         ),
-        "CC-BY-NC-4.0",
-        Published(81.2),
+        _timm("resnet50.fb_swsl_ig1b_ft_in1k"),
+        license="CC-BY-NC-4.0",
+        accuracy=Published(81.2),
     ),
     pretraining="IN-1K + other",
-)
+)  # fmt: skip
 register(
     ModelSpec(
         "clip_resnet50",
@@ -790,20 +704,18 @@ register(
                 head=("attnpool",),
             )
         },
-        release=Release(
+        release=_release(
             "prepare_clip.sh",
-            (
-                CheckpointSource(
-                    "https://openaipublic.azureedge.net/clip/models/"
-                    "afeb0e10f9e5a86da6080e35cf09123aca3b358a0c3e3b6c78a7b63bc04b6762/RN50.pt",
-                    "afeb0e10f9e5a86da6080e35cf09123aca3b358a0c3e3b6c78a7b63bc04b6762",
-                ),
-                CheckpointSource(
-                    "https://huggingface.co/timm/resnet50_clip.openai/resolve/main/open_clip_model.safetensors",
-                    note="re-released by timm",
-                ),
+            CheckpointSource(
+                "https://openaipublic.azureedge.net/clip/models/"
+                "afeb0e10f9e5a86da6080e35cf09123aca3b358a0c3e3b6c78a7b63bc04b6762/RN50.pt",
+                "afeb0e10f9e5a86da6080e35cf09123aca3b358a0c3e3b6c78a7b63bc04b6762",
             ),
-            "MIT",
+            CheckpointSource(
+                "https://huggingface.co/timm/resnet50_clip.openai/resolve/main/open_clip_model.safetensors",
+                note="re-released by timm",
+            ),
+            license="MIT",
         ),
         note="image tower only, in float32; 1024-d output of encode_image, as the original toolkit's code gives (the "
         "paper's Table 3 says 2048 for every ResNet: that is the variant trunk, with 23.5M parameters)",
@@ -813,37 +725,18 @@ register(
 
 # ---- only in the paper's first version ------------------------------------------------------------------
 # From Fig. 11 of its supplement, which has no numbers. torchvision's V1 weights; their file names hold the hashes.
-for _name, _label, _title, _constructor, _parameters, _file, _hash, _timm_name, _top1 in (
-    (
-        "sup_alexnet", "AlexNet", "One weird trick for parallelizing convolutional neural networks", "alexnet",
-        57_003_840, "alexnet-owt-7be5be79.pth", "7be5be79", None, 56.522,
-    ),
-    (
-        "sup_vgg16", "VGG-16", "Very Deep Convolutional Networks for Large-Scale Image Recognition", "vgg16_bn",
-        134_268_992, "vgg16_bn-6c64b313.pth", "6c64b313", "vgg16_bn.tv_in1k", 73.36,
-    ),
-):  # fmt: skip
-    register(
-        ModelSpec(
-            _name,
-            Paper(_label, "first-version", _title),
-            Network(
-                f"torchvision.models:{_constructor}",
-                feature_dim=4096,
-                parameters=_parameters,
-                head=("classifier.6",),
-            ),
-            layouts=(Unwrap(), Unwrap(rename="cog.models.rename:vgg_timm")) if _timm_name else (Unwrap(),),
-            release=Release(
-                "prepare_sup.sh",
-                (CheckpointSource(_TORCH + _file, _hash), *([_timm(_timm_name)] if _timm_name else [])),
-                "BSD-3-Clause",
-                Published(_top1),
-            ),
-            note=f"in the paper's first version alone; {'with batch normalization; ' if _timm_name else ''}the feature "
-            "is the last hidden layer (fc7) after its ReLU",
-        )
-    )
+_fc7(
+    "sup_alexnet",
+    Paper("AlexNet", "first-version", "One weird trick for parallelizing convolutional neural networks"),
+    constructor="alexnet", parameters=57_003_840, file="alexnet-owt-7be5be79.pth", timm="", top1=56.522,
+    note="in the paper's first version alone; the feature is the last hidden layer (fc7) after its ReLU",
+)  # fmt: skip
+_fc7(
+    "sup_vgg16", Paper("VGG-16", "first-version", _VGG),
+    constructor="vgg16_bn", parameters=134_268_992, file="vgg16_bn-6c64b313.pth", timm="vgg16_bn.tv_in1k", top1=73.36,
+    note="in the paper's first version alone; with batch normalization; the feature is the last hidden layer (fc7) "
+    "after its ReLU",
+)  # fmt: skip
 
 # ---- later models of the same authors, on IN-1K alone -----------------------------------------------
 _TREX = "No Reason for No Supervision: Improved Generalization in Supervised Models"
@@ -856,15 +749,13 @@ for _name, _label, _file, _top1 in (
         _label,
         "later",
         _TREX,
-        release=Release(
+        release=_release(
             "prepare_trex.sh",
-            (
-                CheckpointSource(
-                    f"https://download.europe.naverlabs.com/ComputerVision/trex_models/{_file}",
-                    note="the link of the authors' README; no SHA-256 is published",
-                ),
+            CheckpointSource(
+                f"https://download.europe.naverlabs.com/ComputerVision/trex_models/{_file}",
+                note="the link of the authors' README; no SHA-256 is published",
             ),
-            "CC-BY-NC-SA-4.0",
+            license="CC-BY-NC-SA-4.0",
         ),
         note=f"not in the paper; the file holds no classifier (the authors report {_top1} % on IN-1K)",
     )

@@ -183,7 +183,7 @@ class TestEveryDataset:
         members = datasets.find(name).members
         (row,) = [line for line in datasets.markdown().splitlines() if line.startswith(f"| `{members[0]}`")]
         assert all(f"`--{flag}`" in row for flag in datasets.find(name).flags)
-        assert row in model_docs.pages([])["docs/data.md"][0]
+        assert row in model_docs.pages()["docs/data.md"][0]
 
 
 @pytest.mark.parametrize("name", datasets.names())

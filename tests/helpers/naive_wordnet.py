@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import warnings
 from functools import lru_cache
 from pathlib import Path
@@ -41,17 +40,6 @@ def toy_files(synsets, *, licence: bytes = LICENCE) -> tuple[bytes, bytes]:
     for word, places in sorted(senses.items()):
         index += f"{word} n {len(places)} 1 @ {len(places)} 0 {' '.join(f'{o:08d}' for o in places)}  \n"
     return data.encode(), index.encode()
-
-
-def read_parents(data_noun: Path) -> dict[str, list[str]]:
-    """Read hypernyms and instance hypernyms by a regular expression instead of by fields."""
-    parents = {}
-    for line in data_noun.read_text().splitlines():
-        if line.startswith(" "):
-            continue
-        head = line.split(" | ")[0]
-        parents["n" + line[:8]] = ["n" + offset for offset in re.findall(r" @i? (\d{8}) n \d{4}", head)]
-    return parents
 
 
 class Naive:

@@ -80,10 +80,7 @@ def test_many_unknown_ids_are_counted():
 
 DATA, INDEX = toy_files(TOY)
 LINES = DATA.split(b"\n")
-NO_SUCH_HYPERNYM = [
-    *LINES[:-2],
-    LINES[-2].replace(b"@i ", b"@i 9", 1).replace(b" n 0000", b"n 0000", 1),
-]
+NO_SUCH_HYPERNYM = [*LINES[:-2], LINES[-2].replace(b"@i ", b"@i 9", 1).replace(b" n 0000", b"n 0000", 1)]
 #: Kind of damage -> changed file, and what the message says.
 DAMAGED = {
     "crlf": ({"data": DATA.replace(b"\n", b"\r\n")}, "malformed"),

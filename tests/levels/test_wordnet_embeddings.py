@@ -191,30 +191,6 @@ def test_names_of_several_words_are_entities(tmp_path):
     assert plain.coverage["entities"] == 0
 
 
-def test_gloss_weights_are_those_of_scikit_learn(graph, vectors):
-    from sklearn.feature_extraction import text
-
-    def words(node):
-        return [
-            w.lower() for w in tokenize(" ".join(LEMMAS[node]).replace("_", " ") + " " + graph.gloss(node))
-        ]
-
-    learned = text.TfidfVectorizer(analyzer=words, norm=None).fit(range(4))
-    rows = text.TfidfVectorizer(
-        analyzer=lambda node: [w.lower() for w in tokenize(graph.gloss(node))], norm=None,
-        vocabulary=learned.vocabulary_,
-    )  # fmt: skip
-    rows.idf_ = learned.idf_
-    weights = rows.transform(range(4)).toarray()
-    columns = learned.get_feature_names_out()
-    known = [i for i, word in enumerate(columns) if word in vectors]
-    table = np.array([vectors[columns[i]] for i in known], dtype=float)
-    found = embed_concepts(graph, range(4), range(4), vectors)
-    for node, names in ((1, vectors["cat"]), (3, (vectors["hot"].astype(float) + vectors["dog"]) / 2)):
-        expected = names + weights[node, known] @ table / weights[node, known].sum()
-        np.testing.assert_allclose(found.vectors[node], expected, atol=1e-12)
-
-
 def test_vocabulary_has_both_cases(graph):
     assert {"Canis", "canis", "familiaris", "dog", "house"} <= vocabulary(graph, [0])
     assert "barked" not in vocabulary(graph, [0])

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import http.server
 import io
 import json
-import logging
 import os
-import re
 import subprocess
 import threading
 import urllib.request
@@ -92,6 +89,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch):
+    monkeypatch.setattr(download, "_RETRY_WAIT_S", 0.0)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     with Server() as running:
@@ -107,7 +105,7 @@ def spec(*sources: CheckpointSource) -> ModelSpec:
 
 
 def prepare(declared: ModelSpec, root, **options):
-    (outcome,) = download.prepare([declared], root, retry_wait_s=0.0, **options)
+    (outcome,) = download.prepare([declared], root, **options)
     return outcome, root / "dino" / "resnet50" / "model.ckpt"
 
 
@@ -327,15 +325,6 @@ def test_hostile_and_damaged_archives_are_refused_in_one_line(server, tmp_path, 
     assert ("damaged" if kind not in ("bomb", "lzma") else "student.pth.tar") in outcome.detail
     assert not target.exists() and not leftovers(target)
     assert bool(written) == (kind == "damaged")  # the others are refused before a byte is unpacked
-
-
-def test_progress_tells_rate_and_time_left(server, tmp_path, monkeypatch, caplog):
-    server.files["/a"] = checkpoint_bytes(n=1_000_000)
-    monkeypatch.setattr(download, "Progress", functools.partial(download.Progress, bar=False))
-    monkeypatch.setattr(download, "_PROGRESS_S", 0)
-    with caplog.at_level(logging.INFO, "cog"):
-        prepare(spec(CheckpointSource(server.url("/a"))), tmp_path)
-    assert re.search(r"model\.ckpt\.download: 1 of 5 MB \(20 %\), [\d.]+ MB/s, \d+s left", caplog.text)
 
 
 def test_checkpoints_in_parts(server, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import shutil
 from pathlib import Path
@@ -11,9 +10,9 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 import torchvision
 from golden import containers, rules
+from random_networks import randomize
 from safetensors.torch import save_file
 
 import cog
@@ -51,10 +50,7 @@ def cases() -> list:
 
 
 #: Models whose file several tests need; the others' are removed when the next one is written.
-KEPT = {
-    "clip_resnet50", "sup_inception-v3", "simclrv2_resnet50", "byol_resnet50", *QUICK, "mocov2_resnet50",
-    "sup_vgg19", "deit_small",
-}  # fmt: skip
+KEPT = {"clip_resnet50", "sup_inception-v3", "simclrv2_resnet50", "byol_resnet50", "deit_small", *QUICK}
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +118,7 @@ def test_variants(name, variant, suffix, files):
 @pytest.mark.parametrize("name", ["simclrv2_resnet50", "byol_resnet50"])
 def test_conversions_to_torchvisions_names(name, files, tmp_path):
     """Only names and container differ from the authors' file."""
-    state = read_state_dict(files(name), get_spec(name).layouts[0])
+    state = read_state_dict(files(name), get_spec(name).layouts[:1])
     state |= {"fc.weight": torch.zeros(1000, 2048), "fc.bias": torch.zeros(1000)}
     torch.save(state, tmp_path / "model.ckpt")
     assert error(run(cog.load_backbone(name, tmp_path / "model.ckpt"), name), name) < TOLERANCE
@@ -157,88 +153,16 @@ def test_later_models_are_bare_resnets(name, tmp_path):
 @pytest.mark.parametrize(("name", "constructor"), [("sup_alexnet", "alexnet"), ("sup_vgg16", "vgg16_bn")])
 def test_models_of_the_first_version_are_torchvisions(name, constructor, tmp_path):
     """The feature is what torchvision's last layer gets, 4096 numbers after a ReLU, from its own state dict."""
-    with torch.device("meta"):
-        network = getattr(torchvision.models, constructor)().eval()
-    network = network.to_empty(device="cpu")
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for key, tensor in network.state_dict().items():
-            if tensor.is_floating_point():
-                scale = tensor[0].numel() ** -0.5 if tensor.ndim > 1 else 1.0
-                tensor.uniform_(0.0 if tensor.ndim == 1 else -scale, scale, generator=generator)
-            else:
-                tensor.zero_()
+    network = randomize(getattr(torchvision.models, constructor)())
     torch.save(network.state_dict(), tmp_path / "model.ckpt")
     found = {}
     network.classifier[6].register_forward_pre_hook(lambda _, inputs: found.update(expected=inputs[0]))
-    x = torch.rand(1, 3, 224, 224, generator=generator)
+    x = torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         network(x)
         features = cog.load_backbone(name, tmp_path / "model.ckpt")(x)
     assert features.shape == (1, 4096) and (features >= 0).all() and features.std() > 0
     assert torch.equal(features, found["expected"])
-
-
-# ---- the tolerance would show even the mistakes with the smallest effects -------------------------------------
-
-
-def set_eps(kind, eps):
-    def change(network):
-        modules = [module for module in network.modules() if isinstance(module, kind)]
-        assert modules and all(module.eps != eps for module in modules)
-        for module in modules:
-            module.eps = eps
-
-    return change
-
-
-def skip_bias(network):
-    network.layer4[2].bn3.bias.zero_()
-
-
-def pad_max_pool_on_both_sides(network):
-    network.maxpool = torch.nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
-
-
-def in_bfloat16(network):
-    network.bfloat16()
-    return lambda x: network(x.bfloat16()).float()
-
-
-def tanh_gelu(network):
-    gelu = functools.partial(F.gelu, approximate="tanh")
-
-    def forward(x):
-        with mock.patch("cog.models.arch.vit.F.gelu", gelu):
-            return network(x)
-
-    return forward
-
-
-#: Model, mistake, and its ``max |f - g| / rms(g)`` of seed A as the makers of the goldens measured it.
-SMALL_MISTAKES = [
-    pytest.param("mocov2_resnet50", skip_bias, 8.68e-2, id="mocov2_resnet50-one bias skipped"),
-    pytest.param("mocov2_resnet50", set_eps(torch.nn.BatchNorm2d, 1e-3), 4.60e-2, id="mocov2_resnet50-eps"),
-    pytest.param("byol_resnet50", pad_max_pool_on_both_sides, 9.37e-2, id="byol_resnet50-padding"),
-    pytest.param("clip_resnet50", in_bfloat16, 2.37e-2, id="clip_resnet50-bfloat16"),
-    pytest.param("nat_m4", set_eps(torch.nn.BatchNorm2d, 1e-3), 1.96e-1, id="nat_m4-eps"),
-    pytest.param("t2tvit_t14", set_eps(torch.nn.LayerNorm, 1e-6), 3.53e-3, id="t2tvit_t14-eps"),
-    pytest.param("efficientnet_b1", set_eps(torch.nn.BatchNorm2d, 1e-3), 7.20e-2, id="efficientnet_b1-eps"),
-    pytest.param("deit_small", set_eps(torch.nn.LayerNorm, 1e-5), 8.01e-3, id="deit_small-eps"),
-    pytest.param("deit_small", tanh_gelu, 7.21e-4, id="deit_small-tanh GELU"),
-    pytest.param("sup_inception-v3", set_eps(torch.nn.BatchNorm2d, 1e-5), 8.45e-2, id="sup_inception-v3-eps"),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize(("name", "change", "expected"), SMALL_MISTAKES)
-def test_the_smallest_mistakes_have_the_effects_that_the_makers_measured(name, change, expected, files):
-    backbone = cog.load_backbone(name, files(name))
-    forward = change(backbone.network) or backbone
-    # The rounding of bfloat16 depends on the processor's kernels.
-    tolerance = 0.3 if change is in_bfloat16 else 0.05
-    assert error(run(forward, name), name) == pytest.approx(expected, rel=tolerance)
 
 
 @pytest.mark.slow

@@ -14,11 +14,9 @@ from yacs.config import CfgNode
 
 import cog
 from cog import config
-from cog.commands import study
 from cog.errors import CogError
 from cog.models import models_file, outputs
 from cog.models.request import ModelRequest
-from cog.models.spec import IMAGENET_MEAN
 
 LOADER = "import torch, types\n\n\ndef load_my_model(init_args):\n"
 
@@ -406,24 +404,3 @@ def test_two_models_of_one_file_are_extracted(extract, tmp_path):
         match="made differently .*source: torchvision_shufflenet_v2_x0_5 -> torchvision_shufflenet_v2_x1_0",
     ):
         extract("mine_a", "--models_file", str(path))
-
-
-def test_a_study_passes_the_file_on(tmp_path, own_file):
-    args, words = study.parse_args(
-        ["--models_root_dir", str(tmp_path), "--log_dir", str(tmp_path), "--models_file", str(own_file)]
-    )
-    assert f"--models_file={own_file}" in study.split(args, words).extract
-
-
-def test_config_files_of_other_models_are_no_matter(tmp_path, monkeypatch):
-    """A file in configs/ of any well-formed name applies to its model alone."""
-    folder = tmp_path / "configs"
-    folder.mkdir()
-    (folder / "default.py").write_text((config.configs_dir() / "default.py").read_text())
-    (folder / "mobilenet_v2_100.yaml").write_text("FT_EXTRACT: {IMAGE_CROP_SIZE: 100, NONSENSE: 3}")
-    (folder / "mine_net.yaml").write_text("FT_EXTRACT: {IMAGE_NORM: {MEAN: [0.5, 0.5, 0.5]}}")
-    monkeypatch.setattr(config, "configs_dir", lambda: folder)
-    assert list(config.get_cfg(model_name="sup_resnet50").FT_EXTRACT.IMAGE_NORM.MEAN) == list(IMAGENET_MEAN)
-    assert list(config.get_cfg(model_name="mine_net").FT_EXTRACT.IMAGE_NORM.MEAN) == [0.5] * 3
-    with pytest.raises(CogError, match="NONSENSE"):
-        config.get_cfg(model_name="mobilenet_v2_100")

@@ -30,12 +30,7 @@ pytestmark = pytest.mark.usefixtures("quick_initial_values")
 needs_timm = pytest.mark.skipif(timm is None, reason="timm is not installed (pip install '.[timm]')")
 
 #: Name, and side of the images in pixels.
-TIMM = {
-    "test_resnet": 64,
-    "test_convnext": 64,
-    "test_vit": 160,
-    "mobilenetv3_small_050": 64,
-}
+TIMM = {"test_resnet": 64, "test_convnext": 64, "test_vit": 160, "mobilenetv3_small_050": 64}
 TIMM_SLOW = {
     "test_efficientnet": 64,
     "test_vit3": 160,
@@ -57,10 +52,7 @@ TIMM_SLOW = {
 }
 
 #: Classifier, and side of the images.
-TORCHVISION = {
-    "mobilenet_v3_small": ("classifier.3", 64),
-    "shufflenet_v2_x0_5": ("fc", 64),
-}
+TORCHVISION = {"mobilenet_v3_small": ("classifier.3", 64), "shufflenet_v2_x0_5": ("fc", 64)}
 TORCHVISION_SLOW = {
     "resnet18": ("fc", 64),
     "mnasnet0_5": ("classifier.1", 64),
@@ -252,22 +244,6 @@ def test_a_loader_of_the_users_comes_first(tmp_path):
     )
     assert request.checkpoint is None and request.library_model is None
     assert list(request.config(None, ()).FT_EXTRACT.IMAGE_NORM.MEAN) == list(IMAGENET_MEAN)
-
-
-def test_images_of_a_size_that_the_network_refuses(tmp_path):
-    path = write(tmp_path, "torchvision_vit_b_32", {})
-    spec = find_spec("torchvision_vit_b_32")
-
-    class Refusing(torch.nn.Module):
-        def forward(self, x):
-            raise AssertionError("Wrong image height!\nExpected 224")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(spec), "load", lambda *_, **__: (Refusing(), None))
-        with pytest.raises(
-            CogError, match=r"images of 96 x 96 pixels \(AssertionError: Wrong image height!\)"
-        ):
-            cog.load_backbone("torchvision_vit_b_32", path, image_size=96)
 
 
 @needs_timm

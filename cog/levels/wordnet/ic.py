@@ -29,16 +29,16 @@ class Taxonomy:
     descendants: np.ndarray
     information: np.ndarray
 
-    def require(self, nodes: np.ndarray, noun: str) -> None:
-        """Check that all ``nodes`` (int64) are in the taxonomy; the error calls them ``noun``.
+    def require(self, nodes: np.ndarray) -> None:
+        """Check that all ``nodes`` (int64) are in the taxonomy.
 
         Raises:
             CogError: a node is outside the taxonomy; the message names the first such node.
         """
-        outside = np.asarray(nodes)[self.descendants[nodes] == 0]
+        outside = nodes[self.descendants[nodes] == 0]
         if len(outside):
             raise CogError(
-                f"{noun} {self.graph.wnids[outside[0]]} is outside the taxonomy that the concepts span; "
+                f"the concept {self.graph.wnids[outside[0]]} is outside the taxonomy that the concepts span; "
                 "add it to --concepts"
             )
 

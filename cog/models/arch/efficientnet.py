@@ -10,7 +10,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 
@@ -27,58 +26,33 @@ class SqueezeExcite(nn.Module):
         return x * self.f_ex(x.mean((2, 3), keepdim=True))
 
 
-class MBConv(nn.Module):
+class MBConv(nn.Sequential):
     """Inverted residual: 1x1 expansion, depthwise convolution, squeeze-excite, linear 1x1 projection."""
 
     def __init__(self, w_in: int, w_out: int, *, expansion: int, kernel: int, stride: int) -> None:
-        super().__init__()
         width = w_in * expansion
-        self.expands = expansion != 1
-        if self.expands:
-            self.exp = nn.Conv2d(w_in, width, 1, bias=False)
-            self.exp_bn = nn.BatchNorm2d(width)
-        self.dwise = nn.Conv2d(
+        layers: OrderedDict[str, nn.Module] = OrderedDict()
+        if expansion != 1:
+            layers["exp"] = nn.Conv2d(w_in, width, 1, bias=False)
+            layers["exp_bn"] = nn.BatchNorm2d(width)
+            layers["exp_act"] = nn.SiLU()
+        layers["dwise"] = nn.Conv2d(
             width, width, kernel, stride=stride, padding=kernel // 2, groups=width, bias=False
         )
-        self.dwise_bn = nn.BatchNorm2d(width)
-        self.se = SqueezeExcite(width, int(w_in * 0.25))
-        self.lin_proj = nn.Conv2d(width, w_out, 1, bias=False)
-        self.lin_proj_bn = nn.BatchNorm2d(w_out)
+        layers["dwise_bn"] = nn.BatchNorm2d(width)
+        layers["dwise_act"] = nn.SiLU()
+        layers["se"] = SqueezeExcite(width, int(w_in * 0.25))
+        layers["lin_proj"] = nn.Conv2d(width, w_out, 1, bias=False)
+        layers["lin_proj_bn"] = nn.BatchNorm2d(w_out)
+        super().__init__(layers)
         self.has_skip = stride == 1 and w_in == w_out
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = F.silu(self.exp_bn(self.exp(x))) if self.expands else x
-        y = self.se(F.silu(self.dwise_bn(self.dwise(y))))
-        y = self.lin_proj_bn(self.lin_proj(y))
+        y = super().forward(x)
         return x + y if self.has_skip else y
 
 
-class Stem(nn.Module):
-    """3x3 convolution with stride 2."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, width, 3, stride=2, padding=1, bias=False)
-        self.bn = nn.BatchNorm2d(width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.silu(self.bn(self.conv(x)))
-
-
-class Head(nn.Module):
-    """1x1 convolution, global average, classifier."""
-
-    def __init__(self, w_in: int, width: int) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(w_in, width, 1, bias=False)
-        self.conv_bn = nn.BatchNorm2d(width)
-        self.fc = nn.Linear(width, 1000)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fc(F.silu(self.conv_bn(self.conv(x))).mean((2, 3)))
-
-
-class EfficientNet(nn.Module):
+class EfficientNet(nn.Sequential):
     """EfficientNet, ``(B, 3, H, W)`` to ``(B, 1000)``.
 
     The input is RGB, normalized with RGB statistics, as for every other model here. The weights were trained on that
@@ -96,10 +70,13 @@ class EfficientNet(nn.Module):
     _EXPANSIONS = (1, 6, 6, 6, 6, 6, 6)
 
     def __init__(self, *, stem: int, depths: Sequence[int], widths: Sequence[int], head: int) -> None:
-        super().__init__()
-        self.stem = Stem(stem)
+        layers: OrderedDict[str, nn.Module] = OrderedDict()
+        layers["stem"] = _named(
+            conv=nn.Conv2d(3, stem, 3, stride=2, padding=1, bias=False),
+            bn=nn.BatchNorm2d(stem),
+            act=nn.SiLU(),
+        )
         w_in = stem
-        self.n_stages = len(depths)
         for stage, (depth, width) in enumerate(zip(depths, widths, strict=True)):
             blocks: OrderedDict[str, nn.Module] = OrderedDict()
             for block in range(depth):
@@ -111,11 +88,16 @@ class EfficientNet(nn.Module):
                     stride=self._STRIDES[stage] if block == 0 else 1,
                 )
                 w_in = width
-            self.add_module(f"s{stage + 1}", nn.Sequential(blocks))
-        self.head = Head(w_in, head)
+            layers[f"s{stage + 1}"] = nn.Sequential(blocks)
+        layers["head"] = _named(
+            conv=nn.Conv2d(w_in, head, 1, bias=False), conv_bn=nn.BatchNorm2d(head), act=nn.SiLU(),
+            pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), fc=nn.Linear(head, 1000),
+        )  # fmt: skip
+        super().__init__(layers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.stem(x.flip(1))
-        for stage in range(self.n_stages):
-            x = self.get_submodule(f"s{stage + 1}")(x)
-        return self.head(x)
+        return super().forward(x.flip(1))
+
+
+def _named(**layers: nn.Module) -> nn.Sequential:
+    return nn.Sequential(OrderedDict(layers))

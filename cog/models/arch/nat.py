@@ -14,26 +14,26 @@ from torch import nn
 # Width in, width out, kernel, stride, width inside (0: no expansion), squeeze-excite, skip connection.
 # The inner width is taken from the config: it is not always a multiple of the input width.
 _BLOCKS = (
-    (24, 24, 3, 1, 0, 0, 1),
-    (24, 32, 3, 2, 72, 0, 0),
-    (32, 32, 5, 1, 128, 0, 1),
-    (32, 32, 3, 1, 96, 0, 1),
-    (32, 48, 5, 2, 128, 1, 0),
-    (48, 48, 5, 1, 192, 1, 1),
-    (48, 48, 3, 1, 288, 1, 1),
-    (48, 48, 5, 1, 144, 1, 1),
-    (48, 96, 7, 2, 288, 0, 0),
-    (96, 96, 5, 1, 576, 0, 1),
-    (96, 96, 3, 1, 288, 0, 1),
-    (96, 96, 5, 1, 384, 0, 1),
-    (96, 136, 3, 1, 576, 1, 0),
-    (136, 136, 5, 1, 816, 1, 1),
-    (136, 136, 7, 1, 816, 1, 1),
-    (136, 136, 3, 1, 544, 1, 1),
-    (136, 192, 3, 2, 816, 1, 0),
-    (192, 192, 3, 1, 1152, 1, 1),
-    (192, 192, 5, 1, 1152, 1, 1),
-    (192, 192, 3, 1, 576, 1, 1),
+    (24, 24, 3, 1, 0, False, True),
+    (24, 32, 3, 2, 72, False, False),
+    (32, 32, 5, 1, 128, False, True),
+    (32, 32, 3, 1, 96, False, True),
+    (32, 48, 5, 2, 128, True, False),
+    (48, 48, 5, 1, 192, True, True),
+    (48, 48, 3, 1, 288, True, True),
+    (48, 48, 5, 1, 144, True, True),
+    (48, 96, 7, 2, 288, False, False),
+    (96, 96, 5, 1, 576, False, True),
+    (96, 96, 3, 1, 288, False, True),
+    (96, 96, 5, 1, 384, False, True),
+    (96, 136, 3, 1, 576, True, False),
+    (136, 136, 5, 1, 816, True, True),
+    (136, 136, 7, 1, 816, True, True),
+    (136, 136, 3, 1, 544, True, True),
+    (136, 192, 3, 2, 816, True, False),
+    (192, 192, 3, 1, 1152, True, True),
+    (192, 192, 5, 1, 1152, True, True),
+    (192, 192, 3, 1, 576, True, True),
 )
 
 
@@ -91,44 +91,34 @@ class ConvLayer(nn.Module):
         return self.se(F.mish(x) if self.activation else x)
 
 
-class MobileInvertedConv(nn.Module):
-    """Expansion (optional), depthwise convolution with squeeze-excite, linear projection."""
+class _Block(nn.Module):
+    """Expansion (optional), depthwise convolution with squeeze-excite, linear projection: a row of ``_BLOCKS``."""
 
     def __init__(
-        self, w_in: int, w_out: int, *, kernel: int, stride: int, width: int, squeeze_excite: bool
+        self,
+        w_in: int,
+        w_out: int,
+        kernel: int,
+        stride: int,
+        width: int,
+        squeeze_excite: bool,
+        has_skip: bool,
     ) -> None:
         super().__init__()
-        self.inverted_bottleneck = ConvLayer(w_in, width) if width else nn.Identity()
-        width = width or w_in
-        self.depth_conv = ConvLayer(width, width, kernel, stride, groups=width, squeeze_excite=squeeze_excite)
-        self.point_linear = ConvLayer(width, w_out, activation=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.point_linear(self.depth_conv(self.inverted_bottleneck(x)))
-
-
-class _Block(nn.Module):
-    """An inverted convolution with or without skip connection."""
-
-    def __init__(self, convolution: MobileInvertedConv, *, has_skip: bool) -> None:
-        super().__init__()
-        self.mobile_inverted_conv = convolution
         self.has_skip = has_skip
+        layers: OrderedDict[str, nn.Module] = OrderedDict()
+        if width:
+            layers["inverted_bottleneck"] = ConvLayer(w_in, width)
+        width = width or w_in
+        layers["depth_conv"] = ConvLayer(
+            width, width, kernel, stride, groups=width, squeeze_excite=squeeze_excite
+        )
+        layers["point_linear"] = ConvLayer(width, w_out, activation=False)
+        self.mobile_inverted_conv = nn.Sequential(layers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.mobile_inverted_conv(x)
         return x + y if self.has_skip else y
-
-
-class _Classifier(nn.Module):
-    """The last linear layer."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(width, 1000)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(x)
 
 
 class NATM4(nn.Module):
@@ -137,20 +127,10 @@ class NATM4(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first_conv = ConvLayer(3, 24, 3, 2)
-        self.blocks = nn.Sequential(
-            *(
-                _Block(
-                    MobileInvertedConv(
-                        w_in, w_out, kernel=kernel, stride=stride, width=width, squeeze_excite=bool(se)
-                    ),
-                    has_skip=bool(skip),
-                )
-                for w_in, w_out, kernel, stride, width, se, skip in _BLOCKS
-            )
-        )
+        self.blocks = nn.Sequential(*(_Block(*row) for row in _BLOCKS))
         self.final_expand_layer = ConvLayer(192, 1152)
         self.feature_mix_layer = ConvLayer(1152, 1536, norm=False)
-        self.classifier = _Classifier(1536)
+        self.classifier = nn.Sequential(OrderedDict(linear=nn.Linear(1536, 1000)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.final_expand_layer(self.blocks(self.first_conv(x)))

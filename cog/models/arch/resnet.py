@@ -27,7 +27,7 @@ def resnet50(*, convolutions: str = "symmetric", max_pool: str = "symmetric") ->
                 if isinstance(child, nn.Conv2d) and child.stride == (2, 2) and child.kernel_size > (1, 1):
                     setattr(module, name, SameConv2d(child))
     if max_pool == "same":
-        network.maxpool = SameMaxPool2d(kernel_size=3, stride=2)
+        network.maxpool = SameMaxPool2d()
     return network
 
 
@@ -51,13 +51,7 @@ class SameConv2d(nn.Conv2d):
 
 
 class SameMaxPool2d(nn.Module):
-    """Max-pooling with padding "SAME"."""
-
-    def __init__(self, kernel_size: int, stride: int) -> None:
-        super().__init__()
-        self.kernel_size = kernel_size
-        self.stride = stride
+    """Max-pooling of 3x3 pixels with stride 2 and padding "SAME"."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = pad_same(x, self.kernel_size, self.stride, value=float("-inf"))
-        return F.max_pool2d(x, self.kernel_size, self.stride)
+        return F.max_pool2d(pad_same(x, 3, 2, value=float("-inf")), 3, 2)

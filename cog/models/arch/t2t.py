@@ -49,8 +49,9 @@ class TokenTransformer(nn.Module):
 class TokensToToken(nn.Module):
     """Three overlapping unfoldings (strides 4, 2, 2) with a transformer after the first two."""
 
-    def __init__(self, dim: int, token_dim: int = 64) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
+        token_dim = 64
         self.attention1 = TokenTransformer(3 * 7 * 7, token_dim)
         self.attention2 = TokenTransformer(token_dim * 3 * 3, token_dim)
         self.project = nn.Linear(token_dim * 3 * 3, dim)
@@ -74,14 +75,15 @@ class T2TViT(nn.Module):
     pos_embed: torch.Tensor
     num_prefix_tokens = 1
 
-    def __init__(self, *, dim: int = 384, depth: int = 14, heads: int = 6, image_size: int = 224) -> None:
+    def __init__(self) -> None:
         super().__init__()
+        dim = 384
         self.tokens_to_token = TokensToToken(dim)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
         # Fixed sinusoids, but stored in the file: a buffer, and not counted as a parameter.
-        self.register_buffer("pos_embed", torch.zeros(1, (image_size // 16) ** 2 + 1, dim))
+        self.register_buffer("pos_embed", torch.zeros(1, (224 // 16) ** 2 + 1, dim))
         self.blocks = nn.Sequential(
-            *(Block(dim, heads, mlp_ratio=3.0, qkv_bias=False, eps=1e-5) for _ in range(depth))
+            *(Block(dim, heads=6, mlp_ratio=3.0, qkv_bias=False, eps=1e-5) for _ in range(14))
         )
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, 1000)

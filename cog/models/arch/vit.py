@@ -5,6 +5,8 @@ Parameter names are those of the released files.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -53,17 +55,6 @@ class Block(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
-class PatchEmbed(nn.Module):
-    """Non-overlapping patches to tokens, ``(B, 3, H, W)`` to ``(B, N, D)``."""
-
-    def __init__(self, dim: int, patch: int) -> None:
-        super().__init__()
-        self.proj = nn.Conv2d(3, dim, patch, stride=patch)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.proj(x).flatten(2).transpose(1, 2)
-
-
 class DeiT(nn.Module):
     """DeiT: the feature is the class token after the final LayerNorm.
 
@@ -73,31 +64,23 @@ class DeiT(nn.Module):
         image_size: side of the input, in pixels.
         distilled: whether the network has a distillation token. Its output is not part of the feature: the original
             toolkit takes the class token alone (timm's pooled feature is the mean of both tokens).
-        depth: number of blocks.
-        patch: side of a patch, in pixels.
     """
 
-    def __init__(
-        self,
-        *,
-        dim: int,
-        heads: int,
-        image_size: int = 224,
-        distilled: bool = False,
-        depth: int = 12,
-        patch: int = 16,
-    ) -> None:
+    def __init__(self, *, dim: int, heads: int, image_size: int, distilled: bool) -> None:
         super().__init__()
         self.distilled = distilled
         self.num_prefix_tokens = 1 + distilled
-        self.patch_embed = PatchEmbed(dim, patch)
+        patch = 16
+        self.patch_embed = nn.Sequential(
+            OrderedDict(proj=nn.Conv2d(3, dim, patch, stride=patch), flatten=nn.Flatten(2))
+        )
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
         if distilled:
             self.dist_token = nn.Parameter(torch.zeros(1, 1, dim))
         n_tokens = (image_size // patch) ** 2 + 1 + distilled
         self.pos_embed = nn.Parameter(torch.zeros(1, n_tokens, dim))
         self.blocks = nn.Sequential(
-            *(Block(dim, heads, mlp_ratio=4.0, qkv_bias=True, eps=1e-6) for _ in range(depth))
+            *(Block(dim, heads, mlp_ratio=4.0, qkv_bias=True, eps=1e-6) for _ in range(12))
         )
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.head = nn.Linear(dim, 1000)
@@ -106,7 +89,7 @@ class DeiT(nn.Module):
 
     def tokens(self, x: torch.Tensor) -> torch.Tensor:
         """Return all tokens after the final LayerNorm, ``(B, N, D)``."""
-        x = self.patch_embed(x)
+        x = self.patch_embed(x).transpose(1, 2)  # (B, N, D)
         first = [self.cls_token, self.dist_token] if self.distilled else [self.cls_token]
         x = torch.cat([*(token.expand(len(x), -1, -1) for token in first), x], dim=1)
         return self.norm(self.blocks(x + self.pos_embed))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import zipfile
 from pathlib import Path
 
 from cog.constants import is_plain_name
-from cog.errors import CogError
+from cog.errors import CogError, os_errors_explained
 from cog.runtime import files
 
 #: First bytes of a file of ``torch.save`` before torch 1.6: its pickled magic number.
@@ -41,7 +42,19 @@ def checkpoint_files(path: str | os.PathLike[str]) -> list[Path]:
     index = prefix.with_name(prefix.name + INDEX_SUFFIX)
     if not index.is_file():
         return []
-    return [index, *sorted(prefix.parent.glob(f"{_glob_escape(prefix.name)}.data-*-of-*"))]
+    return [index, *sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.data-*-of-*"))]
+
+
+def sha256(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a checkpoint; of one in several files, that of the index followed by the data.
+
+    Raises:
+        CogError: the checkpoint is missing or cannot be read.
+    """
+    parts = checkpoint_files(path)
+    if not parts:
+        raise CogError(f"{path} does not exist or is not a file")
+    return files.sha256(*parts)
 
 
 def weight_map(index: Path) -> dict[str, str]:
@@ -62,10 +75,6 @@ def weight_map(index: Path) -> dict[str, str]:
         if not index.with_name(name).is_file():
             raise CogError(f"{index} names {name}, which is not beside it; get all parts")
     return {tensor: str(name) for tensor, name in names.items()}
-
-
-def _glob_escape(name: str) -> str:
-    return "".join(f"[{character}]" if character in "*?[" else character for character in name)
 
 
 def require_checkpoint(path: str | os.PathLike[str], flag: str) -> list[Path]:
@@ -102,12 +111,9 @@ def detect(path: Path) -> str:
         return "tensorflow"
     if parts[0].name.endswith(SHARDED_SUFFIX):
         return "safetensors"
-    try:
+    with os_errors_explained(f"cannot read {path}"), open(parts[0], "rb") as handle:
         size = parts[0].stat().st_size
-        with open(parts[0], "rb") as handle:
-            head = handle.read(512)
-    except OSError as error:
-        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
+        head = handle.read(512)
     if not head:
         raise CogError(f"{path} is empty; download it again")
     if head.startswith(b"PK\x03\x04"):

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from cog.errors import CogError, UnsafeFileError
+from cog.errors import UnsafeFileError
+from cog.models.formats.errors import errors_explained
 from cog.runtime import safe_pickle
 from cog.runtime.safe_load import contents
 
@@ -103,19 +104,9 @@ def read(path: Path) -> Any:
         UnsafeFileError: the file names a class or function that BYOL's files do not need; the message has the name.
         CogError: the file is damaged.
     """
-    try:
+    with errors_explained(path, "checkpoint"):
         content = contents(path, "checkpoint")
         data = safe_pickle.load(content, names=lambda module, name: _NAMES.get((module, name)))
         if not isinstance(data, dict):
             return data
         return {key: _flat(value) if isinstance(value, dict) else value for key, value in data.items()}
-    except UnsafeFileError as error:
-        raise UnsafeFileError(
-            f"refused to read {path}: it contains {error}; expected only named tuples and Haiku mappings of arrays"
-        ) from None
-    except OSError as error:
-        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
-    except safe_pickle.MALFORMED as error:
-        raise CogError(
-            f"{path} is not a readable checkpoint ({type(error).__name__}: {error}); is the download complete?"
-        ) from None

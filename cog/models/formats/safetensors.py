@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
 
 from cog.errors import CogError
 from cog.models.formats.detect import SHARDED_SUFFIX, weight_map
-
-if TYPE_CHECKING:
-    import torch
-
+from cog.models.formats.errors import errors_explained
 
 # Limit of the header in bytes. The library accepts 100 MB, the header of a million empty tensors, which takes two
 # minutes; networks have a few thousand tensors, with 100 bytes of header each.
@@ -40,18 +40,12 @@ def read(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _read_file(path: Path) -> dict[str, torch.Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    try:
+    with errors_explained(path, "safetensors file"):
         with open(path, "rb") as file:
             n_header = int.from_bytes(file.read(8), "little")
         if n_header > _MAX_HEADER:
             raise ValueError(f"a header of {n_header} bytes, expected at most {_MAX_HEADER}")
-        return load(path.read_bytes())
-    except OSError as error:
-        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
-    except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise CogError(
-            f"{path} is not a readable safetensors file ({type(error).__name__}: {error}); is it complete?"
-        ) from None
+        try:
+            return load(path.read_bytes())
+        except SafetensorError as error:
+            raise ValueError(str(error)) from None

@@ -18,6 +18,7 @@ import numpy as np
 
 from cog.errors import CogError
 from cog.models.formats.detect import checkpoint_files
+from cog.models.formats.errors import errors_explained
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_BYTES = 48
@@ -29,10 +30,6 @@ def _masked_crc32c(data: bytes) -> int:
     """Return the CRC-32C in the form that TensorFlow and LevelDB store: rotated by 15 bits, plus a constant."""
     crc = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-class _Damaged(ValueError):
-    """The files contradict their format or their checksums."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
     number = shift = 0
     while True:
         if position >= len(data) or shift > 63:
-            raise _Damaged("a number ends early")
+            raise ValueError("a number ends early")
         octet = data[position]
         position += 1
         number |= (octet & 127) << shift
@@ -77,9 +74,9 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif kind in (1, 5):
             length = 8 if kind == 1 else 4
         else:
-            raise _Damaged("a field of an unknown kind")
+            raise ValueError("a field of an unknown kind")
         if position + length > len(message):
-            raise _Damaged("a field ends early")
+            raise ValueError("a field ends early")
         raw = message[position : position + length]
         yield tag >> 3, raw if kind == 2 else int.from_bytes(raw, "little")
         position += length
@@ -87,13 +84,13 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 def _number(value: int | bytes) -> int:
     if not isinstance(value, int):
-        raise _Damaged("a field of the wrong kind")
+        raise ValueError("a field of the wrong kind")
     return value
 
 
 def _message(value: int | bytes) -> bytes:
     if not isinstance(value, bytes):
-        raise _Damaged("a field of the wrong kind")
+        raise ValueError("a field of the wrong kind")
     return value
 
 
@@ -118,14 +115,14 @@ def _block(table: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]
     """Yield the keys and values of one block of the table, after checking its checksum."""
     end = offset + size + _BLOCK_TRAILER_BYTES
     if end > len(table):
-        raise _Damaged("a block reaches beyond the end of the file")
+        raise ValueError("a block reaches beyond the end of the file")
     if _masked_crc32c(table[offset : end - 4]) != struct.unpack("<I", table[end - 4 : end])[0]:
-        raise _Damaged("the checksum of a block is wrong")
+        raise ValueError("the checksum of a block is wrong")
     if table[end - 5]:
-        raise _Damaged("a block is compressed, which TensorFlow never does")
+        raise ValueError("a block is compressed, which TensorFlow never does")
     data = table[offset : offset + size]
     if size < 4:
-        raise _Damaged("a block is too short")
+        raise ValueError("a block is too short")
     n_restarts = struct.unpack("<I", data[-4:])[0]
     stop = size - 4 * (n_restarts + 1)
     position, key = 0, b""
@@ -134,7 +131,7 @@ def _block(table: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]
         fresh, position = _varint(data, position)
         length, position = _varint(data, position)
         if shared > len(key) or position + fresh + length > stop:
-            raise _Damaged("an entry of a block is malformed")
+            raise ValueError("an entry of a block is malformed")
         key = key[:shared] + data[position : position + fresh]
         position += fresh
         yield key, data[position : position + length]
@@ -144,7 +141,7 @@ def _block(table: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]
 def _read_index(path: Path) -> dict[str, _Entry]:
     table = path.read_bytes()
     if len(table) < _FOOTER_BYTES or struct.unpack("<Q", table[-8:])[0] != _MAGIC:
-        raise _Damaged("it does not end as an index does")
+        raise ValueError("it does not end as an index does")
     footer = table[-_FOOTER_BYTES:]
     _, position = _varint(footer, 0)
     _, position = _varint(footer, position)  # the handle of the meta block, which is empty
@@ -158,29 +155,29 @@ def _read_index(path: Path) -> dict[str, _Entry]:
             if key:
                 entries[key.decode()] = _parse_entry(value)
             elif any(field == 2 and order for field, order in _fields(value)):
-                raise _Damaged("it was written on a big-endian machine")
+                raise ValueError("it was written on a big-endian machine")
     return entries
 
 
 def _check_extent(name: str, entry: _Entry, shards: list[Path]) -> None:
     """Refuse data files that end before any tensor, requested or not: they are incomplete."""
     if entry.shard >= len(shards):
-        raise _Damaged(f"data file {entry.shard} is missing")
+        raise ValueError(f"data file {entry.shard} is missing")
     if entry.offset + entry.size > shards[entry.shard].stat().st_size:
-        raise _Damaged(f"the data of {name} are incomplete")
+        raise ValueError(f"the data of {name} are incomplete")
 
 
 def _read_tensor(name: str, entry: _Entry, shards: list[Path]) -> np.ndarray:
     if entry.sliced or entry.dtype not in _DTYPES:
-        raise _Damaged(f"{name} is not stored as a plain tensor of numbers")
+        raise ValueError(f"{name} is not stored as a plain tensor of numbers")
     dtype = np.dtype(_DTYPES[entry.dtype])
     if entry.size != math.prod(entry.shape) * dtype.itemsize:
-        raise _Damaged(f"the size of {name} contradicts its shape")
+        raise ValueError(f"the size of {name} contradicts its shape")
     with open(shards[entry.shard], "rb") as file:
         file.seek(entry.offset)
         raw = file.read(entry.size)
     if _masked_crc32c(raw) != entry.crc:
-        raise _Damaged(f"the checksum of {name} is wrong")
+        raise ValueError(f"the checksum of {name} is wrong")
     return np.frombuffer(raw, dtype=dtype).reshape(entry.shape)
 
 
@@ -202,10 +199,10 @@ def read(path: Path, *, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
         raise CogError(
             f"{path}: there is no data file beside {index.name} ({index.stem}.data-00000-of-00001)"
         )
-    try:
+    with errors_explained(path, "TensorFlow checkpoint"):
         expected = int(shards[0].name.rpartition("-")[2])
         if len(shards) != expected:
-            raise _Damaged(f"{len(shards)} of {expected} data files are there")
+            raise ValueError(f"{len(shards)} of {expected} data files are there")
         entries = _read_index(index)
         for name, entry in entries.items():
             _check_extent(name, entry, shards)
@@ -213,10 +210,3 @@ def read(path: Path, *, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
             name: _read_tensor(name, entry, shards) if wanted(name) else np.empty(0)
             for name, entry in entries.items()
         }
-    except OSError as error:
-        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, struct.error, IndexError, MemoryError) as error:
-        raise CogError(
-            f"{path} is not a readable TensorFlow checkpoint ({error}); is the download complete? "
-            f"Expected {index.name} and {index.stem}.data-*"
-        ) from None

@@ -6,17 +6,15 @@ import contextlib
 import importlib
 import logging
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cog.constants import CHECKPOINT_FILE
 from cog.errors import CogError, did_you_mean, first_line, nearest
 from cog.models.names import find_model
-from cog.models.spec import ModelSpec, Preprocess, Unwrap
+from cog.models.spec import ModelSpec, Preprocess, Unwrap, import_target
 from cog.models.zoo import MODELS, get_spec
 from cog.paths import split_model_name
 
@@ -41,42 +39,35 @@ def layouts(*prefixes: str, others: tuple[str, ...] = ()) -> tuple[Unwrap, ...]:
     )
 
 
-@dataclass(frozen=True)
-class ModelSource:
-    """A library whose models are known by name.
+#: File of the weights in a repository of the Hugging Face hub.
+SAFETENSORS = "model.safetensors"
 
-    Attributes:
-        target: ``"module:class"`` of its :class:`LibraryModel`.
-        package: package that has to be installed; empty: none other than PyTorch.
-    """
-
-    target: str
-    package: str = ""
-
-    def model(self, name: str, folder: Path | None = None) -> LibraryModel:
-        """Return the declaration of a model, whose files may lie in ``folder``.
-
-        Raises:
-            CogError: the library is not installed, or has no such model.
-        """
-        module, _, attribute = self.target.partition(":")
-        try:
-            constructor = getattr(importlib.import_module(module), attribute)
-        except ImportError as error:
-            raise CogError(
-                f"--model {name} needs {self.package}, which cannot be imported ({error}); pip install {self.package}"
-            ) from None
-        return constructor(name, folder)
-
-
-#: Sources by the first part of their models' names.
+#: Class of each source's models (``"module:class"``) and package that it needs, by the first part of the models' names.
 SOURCES = {
-    "timm": ModelSource("cog.models.sources.timm:TimmModel", "timm"),
-    "torchvision": ModelSource("cog.models.sources.torchvision:TorchvisionModel", "torchvision"),
-    "openclip": ModelSource("cog.models.sources.openclip:OpenClipModel", "open_clip_torch"),
-    "hf": ModelSource("cog.models.sources.hf:HuggingFaceModel", "transformers"),
-    "hub": ModelSource("cog.models.sources.hub:HubModel"),
+    "timm": ("cog.models.sources.timm:TimmModel", "timm"),
+    "torchvision": ("cog.models.sources.torchvision:TorchvisionModel", "torchvision"),
+    "openclip": ("cog.models.sources.openclip:OpenClipModel", "open_clip_torch"),
+    "hf": ("cog.models.sources.hf:HuggingFaceModel", "transformers"),
+    "hub": ("cog.models.sources.hub:HubModel", "torch"),
 }
+
+
+def hub_link(repository: str, file: str) -> str:
+    """Return the link of a file in a repository of the Hugging Face hub."""
+    return f"https://huggingface.co/{repository}/resolve/main/{file}"
+
+
+def hub_file(repository: str, file: str) -> Path:
+    """Return a file of a repository in the cache of huggingface_hub; older repositories have a pickle of weights."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(repository, file))
+    except EntryNotFoundError as error:
+        if file != SAFETENSORS or isinstance(error, LocalEntryNotFoundError):  # the latter: no network
+            raise
+        return Path(hf_hub_download(repository, "pytorch_model.bin"))
 
 
 class LibraryModel(ABC):
@@ -85,14 +76,14 @@ class LibraryModel(ABC):
     Attributes:
         name: ``<title>_<architecture>``.
         architecture: name of the model in the library, followed by the tag of its weights if one is given.
+        model: part of ``architecture`` before the first dot, which is the name of the model in most libraries.
+        tag: part of ``architecture`` after the first dot; empty without one.
         folder: folder of the checkpoint, which may hold further files of the model; None: not known.
 
     Raises:
         CogError: the library has no such model.
     """
 
-    #: No SHA-256 is declared for other libraries' files.
-    sha256_prefixes: tuple[str, ...] = ()
     #: Not known before the network is built.
     feature_dim: int | None = None
     #: Layouts of checkpoint files.
@@ -102,6 +93,7 @@ class LibraryModel(ABC):
         self.name = name
         self.folder = folder
         self.architecture = split_model_name(name)[1]
+        self.model, _, self.tag = self.architecture.partition(".")
         self.check_name()
 
     @property
@@ -123,13 +115,24 @@ class LibraryModel(ABC):
         """Preprocessing with which the library makes the input of its weights from an image."""
 
     @property
-    @abstractmethod
+    def hub(self) -> tuple[str, str] | None:
+        """Repository and file of the weights at the Hugging Face hub; None: the weights lie elsewhere."""
+        return None
+
+    @property
+    def url(self) -> str | None:
+        """Link of weights that lie elsewhere; None when the library has no weights."""
+        return None
+
+    @property
     def address(self) -> str | None:
         """Link of the library's weights; None when the library has no weights."""
+        return hub_link(*self.hub) if self.hub is not None else self.url
 
-    @abstractmethod
     def download(self) -> Path:
         """Return the library's file of the weights, downloaded unless it is cached; a failure raises any exception."""
+        assert self.hub is not None
+        return hub_file(*self.hub)
 
     @abstractmethod
     def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
@@ -204,14 +207,13 @@ class LibraryModel(ABC):
     @property
     def is_cached(self) -> bool:
         """Whether the library has downloaded the weights already; False when that is not known."""
-        address = self.address or ""
-        if link := re.fullmatch(r"https://huggingface\.co/(.+)/resolve/main/(.+)", address):
+        if self.hub is not None:
             from huggingface_hub import try_to_load_from_cache
 
-            return isinstance(try_to_load_from_cache(link[1], link[2]), str)
+            return isinstance(try_to_load_from_cache(*self.hub), str)
         from torch.hub import get_dir
 
-        return Path(get_dir(), "checkpoints", os.path.basename(address)).is_file()
+        return Path(get_dir(), "checkpoints", os.path.basename(self.address or "")).is_file()
 
     @property
     def place(self) -> str:
@@ -359,7 +361,14 @@ def find_spec(name: str, folder: Path | None = None) -> ModelSpec | LibraryModel
         CogError: an unknown model, or a library that is not installed.
     """
     if is_library_model(name):
-        return SOURCES[name.partition("_")[0]].model(name, folder)
+        target, package = SOURCES[name.partition("_")[0]]
+        try:
+            constructor = import_target(target)
+        except ImportError as error:
+            raise CogError(
+                f"--model {name} needs {package}, which cannot be imported ({error}); pip install {package}"
+            ) from None
+        return constructor(name, folder)
     full_name = find_model(name)
     title, _, architecture = full_name.partition("_")
     # Of nearly the same length: "open" of open_clip_RN50 is no misspelt "openclip".

@@ -13,9 +13,10 @@ import transformers
 from torch import nn
 
 from cog.errors import CogError, first_line
+from cog.models.checkpoint import read_state_dict
 from cog.models.outputs import features_of
 from cog.models.preprocessing import from_processor
-from cog.models.sources import LibraryModel
+from cog.models.sources import SAFETENSORS, LibraryModel, hub_file, hub_link
 from cog.models.spec import Preprocess
 from cog.runtime import files
 
@@ -44,19 +45,15 @@ class HuggingFaceModel(LibraryModel):
         """
         if self.folder is not None and (self.folder / file).is_file():
             return self.folder / file
-        address = f"https://huggingface.co/{self._repository}/resolve/main/{file}"
         place = "give --models_root_dir"
         if self.folder is not None:
             place = (
                 f"save it as {self.folder / file}, beside config.json, preprocessor_config.json and "
                 "model.safetensors of the same place"
             )
-        return self.obtain(f"{file}", address, place, lambda: self._cached(file))
-
-    def _cached(self, file: str) -> Path:
-        from huggingface_hub import hf_hub_download
-
-        return Path(hf_hub_download(self._repository, file))
+        return self.obtain(
+            file, hub_link(self._repository, file), place, lambda: hub_file(self._repository, file)
+        )
 
     @cached_property
     def _config(self) -> Any:
@@ -84,20 +81,9 @@ class HuggingFaceModel(LibraryModel):
         return from_processor(values, str(path))
 
     @property
-    def address(self) -> str | None:
-        """Link of the weights."""
-        return f"https://huggingface.co/{self._repository}/resolve/main/model.safetensors"
-
-    def download(self) -> Path:
-        """Return the file in the cache of huggingface_hub; older repositories have a pickled file."""
-        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-
-        try:
-            return self._cached("model.safetensors")
-        except LocalEntryNotFoundError:  # no network
-            raise
-        except EntryNotFoundError:
-            return self._cached("pytorch_model.bin")
+    def hub(self) -> tuple[str, str] | None:
+        """Repository and file of the weights."""
+        return self._repository, SAFETENSORS
 
     def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
         """Build the network with random weights."""
@@ -107,8 +93,6 @@ class HuggingFaceModel(LibraryModel):
         self, checkpoint: Path | None, *, size: int | None = None, pooling: str = "default"
     ) -> tuple[nn.Module, Callable[[torch.Tensor], Any] | None]:
         """Load a checkpoint with transformers' renaming; it must have all parameters that images pass through."""
-        from cog.models.checkpoint import read_state_dict
-
         config = self._config
         if config.model_type == "vit_mae":
             config.mask_ratio = 0.0

@@ -31,24 +31,16 @@ class OpenClipModel(LibraryModel):
     def check_name(self) -> None:
         """Check architecture and tag against open_clip's registers; a name without tag has no weights to download."""
         known = [f"{model}.{tag}" for model, tag in open_clip.list_pretrained()]
-        if self._model not in open_clip.list_models() or (self._tag and self.architecture not in known):
+        if self.model not in open_clip.list_models() or (self.tag and self.architecture not in known):
             raise self.unknown([*known, *open_clip.list_models()])
-
-    @property
-    def _model(self) -> str:
-        return self.architecture.partition(".")[0]
-
-    @property
-    def _tag(self) -> str:
-        return self.architecture.partition(".")[2]
 
     @cached_property
     def _weights(self) -> dict[str, Any]:
-        return get_pretrained_cfg(self._model, self._tag) if self._tag else {}
+        return get_pretrained_cfg(self.model, self.tag) if self.tag else {}
 
     @cached_property
     def _config(self) -> dict[str, Any]:
-        config = open_clip.get_model_config(self._model)
+        config = open_clip.get_model_config(self.model)
         assert config is not None
         return copy.deepcopy(config)
 
@@ -65,11 +57,14 @@ class OpenClipModel(LibraryModel):
         )
 
     @property
-    def address(self) -> str | None:
-        """Link of the weights, at the Hugging Face hub if the hub has them."""
+    def hub(self) -> tuple[str, str] | None:
+        """Repository and file of the weights at the Hugging Face hub."""
         repository, _, file = (self._weights.get("hf_hub") or "").rpartition("/")
-        if repository:
-            return f"https://huggingface.co/{repository}/resolve/main/{file or 'open_clip_model.safetensors'}"
+        return (repository, file or "open_clip_model.safetensors") if repository else None
+
+    @property
+    def url(self) -> str | None:
+        """Link of weights that lie elsewhere."""
         return self._weights.get("url") or None
 
     def download(self) -> Path:

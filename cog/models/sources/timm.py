@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import sys
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,8 @@ from timm.models import get_pretrained_cfg
 from torch import nn
 
 from cog.errors import CogError
-from cog.models.sources import LibraryModel
+from cog.models.preprocessing import from_mapping
+from cog.models.sources import SAFETENSORS, LibraryModel
 from cog.models.spec import Preprocess
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ class TimmModel(LibraryModel):
         try:
             get_pretrained_cfg(self.architecture)
         except RuntimeError:  # an unknown tag
-            model = self.architecture.partition(".")[0]
-            raise self.unknown([name for name in tagged if name.partition(".")[0] == model]) from None
+            raise self.unknown([name for name in tagged if name.partition(".")[0] == self.model]) from None
 
     @cached_property
     def _cfg(self) -> dict[str, Any]:
@@ -58,45 +57,28 @@ class TimmModel(LibraryModel):
             raise CogError(
                 f"model {self.name} takes inputs of {channels} x {height} x {width}, expected square RGB images"
             )
-        mode = config["crop_mode"]
-        if mode == "border":
+        if config["crop_mode"] == "border":
             logger.warning("%s: timm pads its images; here their center is cropped", self.name)
-        return Preprocess(
-            math.floor(height / config["crop_pct"]),
-            height,
-            tuple(config["mean"]),
-            tuple(config["std"]),
-            config["interpolation"],
-            squash=mode == "squash",
-        )
+        return from_mapping(config, self.name)
 
     @property
-    def address(self) -> str | None:
-        """Link of the weights, at the Hugging Face hub if the hub has them."""
-        if repository := self._cfg.get("hf_hub_id"):
-            file = self._cfg.get("hf_hub_filename") or "model.safetensors"
-            return f"https://huggingface.co/{repository}/resolve/main/{file}"
+    def hub(self) -> tuple[str, str] | None:
+        """Repository and file of the weights at the Hugging Face hub."""
+        repository = self._cfg.get("hf_hub_id")
+        return (repository, self._cfg.get("hf_hub_filename") or SAFETENSORS) if repository else None
+
+    @property
+    def url(self) -> str | None:
+        """Link of weights that lie elsewhere."""
         return self._cfg.get("url") or None
 
     def download(self) -> Path:
         """Return the file in the cache of huggingface_hub or torch.hub."""
-        repository = self._cfg.get("hf_hub_id")
-        if not repository:
-            from timm.models import download_cached_file  # type: ignore[attr-defined]
+        if self.hub is not None:
+            return super().download()
+        from timm.models import download_cached_file  # type: ignore[attr-defined]
 
-            return Path(download_cached_file(self._cfg["url"]))
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-
-        file = self._cfg.get("hf_hub_filename") or "model.safetensors"
-        try:
-            return Path(hf_hub_download(repository, file))
-        except LocalEntryNotFoundError:  # no network
-            raise
-        except EntryNotFoundError:
-            if file != "model.safetensors":
-                raise
-            return Path(hf_hub_download(repository, "pytorch_model.bin"))
+        return Path(download_cached_file(self.url))
 
     def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
         """Build the network with ``num_classes=0``, for the size of the images if the network depends on it."""

@@ -33,18 +33,16 @@ class TorchvisionModel(LibraryModel):
     def check_name(self) -> None:
         """Check name and weights against torchvision's registers."""
         names = zoo.list_models(module=zoo)
-        model, _, tag = self.architecture.partition(".")
-        if model not in names:
+        if self.model not in names:
             raise self.unknown(names)
-        known = [weights.name for weights in zoo.get_model_weights(model)]
-        if tag and tag not in known:
-            raise self.unknown([f"{model}.{weights}" for weights in known])
+        known = [weights.name for weights in zoo.get_model_weights(self.model)]
+        if self.tag and self.tag not in known:
+            raise self.unknown([f"{self.model}.{weights}" for weights in known])
 
     @cached_property
     def _weights(self) -> Any:
-        model, _, tag = self.architecture.partition(".")
-        register = zoo.get_model_weights(model)
-        return register[tag] if tag else register.DEFAULT
+        register = zoo.get_model_weights(self.model)
+        return register[self.tag] if self.tag else register.DEFAULT
 
     @cached_property
     def own_preprocess(self) -> Preprocess:
@@ -52,7 +50,7 @@ class TorchvisionModel(LibraryModel):
         return from_transforms(self._weights.transforms())
 
     @property
-    def address(self) -> str | None:
+    def url(self) -> str | None:
         """Link of the weights."""
         return self._weights.url
 
@@ -67,13 +65,12 @@ class TorchvisionModel(LibraryModel):
 
     def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
         """Build the network of the weights; the last layer with 1000 outputs is the classifier."""
-        model = self.architecture.partition(".")[0]
-        builder = zoo.get_model_builder(model)
+        builder = zoo.get_model_builder(self.model)
         arguments: dict[str, Any] = {}
-        if model in ("inception_v3", "googlenet"):
+        if self.model in ("inception_v3", "googlenet"):
             # The weights come from another framework and expect pixels from -1 to 1; the network converts its input.
             arguments = {"transform_input": True, "aux_logits": False, "init_weights": False}
-        elif model.startswith("vit_"):
+        elif self.model.startswith("vit_"):
             arguments = {"image_size": size}
         network = builder(weights=None, **arguments)
         head = [
