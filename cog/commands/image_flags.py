@@ -60,11 +60,6 @@ def sources(args: argparse.Namespace) -> ImageSources:
     )
 
 
-def require(args: argparse.Namespace, dataset: str, *, why: str | None = None) -> dict[str, str]:
-    """Return the values of the flags that a data set needs; see :meth:`ImageSources.require`."""
-    return sources(args).require(dataset, why=why)
-
-
 def add_model(parser: argparse.ArgumentParser, *, ckpt_help: str, output_help: str, writes: str) -> None:
     """Add the flags that locate a model and the output folder.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +27,7 @@ from cog.runtime.output_folder import MISSING as MISSING
 from cog.runtime.output_folder import RUNNING as RUNNING
 from cog.runtime.output_folder import read_state
 from cog.runtime.parallel_reading import map_waiting
+from cog.runtime.run_archive import RunArchive
 
 #: State of a submitted unit that is not begun; it comes from a scheduler (:mod:`cog.study.slurm`), never a folder.
 QUEUED = "queued"
@@ -168,8 +169,7 @@ def _survey_pair(study: Study, model: str, dataset: str) -> dict[Unit, Status]:
         listed = _list(path) if path.name in entries else frozenset()
         statuses[extraction] = _status(path, listed, done=constants.FEATURES_FILE in listed)
     archive = run_archive.open_archive(folder) if run_archive.ARCHIVE_FILE in entries else None
-    packed = archive.runs if archive is not None else {}
-    places = _run_places(folder, entries, packed, study)
+    places = _run_places(folder, entries, archive, study)
     for training in study.trainings(model, dataset):
         statuses[training] = _run_status(places.get((training.n_shot, training.seed), ()))
     return statuses if version == run_archive.version(folder) else _survey_pair(study, model, dataset)
@@ -192,21 +192,19 @@ class _RunPlace(NamedTuple):
 
 
 def _run_places(
-    folder: Path, entries: frozenset[str], packed: Collection[str], study: Study
+    folder: Path, entries: frozenset[str], archive: RunArchive | None, study: Study
 ) -> dict[tuple[int, int], list[_RunPlace]]:
     """Return the possible folders of the runs by (n_shot, seed), in both spellings, this toolkit's spelling first."""
     places: dict[tuple[int, int], list[_RunPlace]] = {}
-    in_archive: dict[str, set[str]] = {}
-    for run in packed:
-        in_archive.setdefault(run.partition("/")[0], set()).add(run.partition("/")[2])
-    for name in sorted({*entries, *in_archive}):
+    packed = () if archive is None else archive.runs
+    for name in sorted({*entries, *(run.partition("/")[0] for run in packed)}):
         parsed = paths.parse_evaluation_folder(name)
         if parsed is None or parsed[0] != study.evaluation or parsed[1] not in study.n_shots:
             continue
         is_own = name == paths.evaluation_folder(*parsed)
         path = os.path.join(folder, name)
         listed = _list(path)
-        archived: Collection[str] = in_archive.get(name, frozenset())
+        archived = [] if archive is None else archive.seeds(name)
         for seed_name in sorted({*listed, *archived}):
             seed = paths.parse_seed_folder(seed_name)
             if seed is None:
