@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+#: Quantiles at the ends of an interval of 95 %.
+ENDS = [(1 - 0.95) / 2, (1 + 0.95) / 2]
+
 #: Number of drawn points (resamples x n) that are in memory at a time.
 _DRAWS = 1 << 17
 
@@ -72,17 +75,15 @@ def spearman_interval(
     *,
     n_resamples: int = 10_000,
     seed: int = 0,
-    level: float = 0.95,
     strata: np.ndarray | None = None,
 ) -> CorrelationInterval:
-    """Return Spearman's rho with a percentile bootstrap interval over points (Efron and Tibshirani, 1993, chapter 13).
+    """Return Spearman's rho with a 95 % percentile bootstrap interval over points (Efron and Tibshirani, 1993, ch. 13).
 
     Args:
         x: first quantity, ``(n,)``.
         y: second quantity, ``(n,)``.
         n_resamples: number of draws of n points with replacement; 0: no interval.
         seed: seed of the draws.
-        level: coverage of the interval.
         strata: group of each point, ``(n,)``; a resample draws as many points of a group as the group has.
     """
     value = spearman(x, y)
@@ -90,7 +91,7 @@ def spearman_interval(
     rho = rho[~np.isnan(rho)]
     if not len(rho) or math.isnan(value):
         return CorrelationInterval(value, math.nan, math.nan, len(x), len(rho))
-    low, high = np.quantile(rho, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(rho, ENDS)
     return CorrelationInterval(value, float(low), float(high), len(x), len(rho))
 
 
