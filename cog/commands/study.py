@@ -75,9 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         paths.check_dataset_name(dataset)
     log_dir = Path(os.path.abspath(args.log_dir))
     options = slurm_flags.options(args, log_dir)
-    commands = plan.ScriptCommands(
-        sys.executable, study.root, passed.extract, passed.logreg, slurm_flags.launcher(args)
-    )
+    commands = plan.ScriptCommands(study.root, passed.extract, passed.logreg, slurm_flags.launcher(args))
     with contextlib.ExitStack() as stack:
         if not (args.dry_run or args.check):
             stack.enter_context(locks.locked(log_dir, flag="--log_dir"))

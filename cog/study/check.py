@@ -199,11 +199,11 @@ class Findings:
             failed: whether the script ended with an error.
         """
         matches = filter(None, map(_FINDING.fullmatch, printed.splitlines()))
-        found = [CheckFinding(*match.groups()) for match in matches]
-        if failed and not any(finding.level == PROBLEM for finding in found):
+        findings = [CheckFinding(*match.groups()) for match in matches]
+        if failed and not any(finding.level == PROBLEM for finding in findings):
             lines = [line for line in errors.splitlines() if line.strip()]
-            found.append(CheckFinding(PROBLEM, "script", lines[-1] if lines else "ended with an error"))
-        self.add(model, found)
+            findings.append(CheckFinding(PROBLEM, "script", lines[-1] if lines else "ended with an error"))
+        self.add(model, findings)
 
     def add(self, model: str, findings: Iterable[CheckFinding]) -> None:
         """Add findings on a model; "": on the study."""

@@ -10,7 +10,7 @@ import signal
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -279,10 +279,10 @@ class _Timing:
     """
 
     def __init__(self, tasks: Sequence[LocalTask], n_processes: int) -> None:
-        self._tasks = tasks
+        self._tasks = {task.name: task for task in tasks}
         self._n_processes = n_processes
-        self._began: dict[str, float] = {}
-        self._seconds: dict[str, float] = {}  # durations of successful tasks
+        self._began: dict[str, float] = {}  # start of each running task
+        self._seconds: dict[str, list[float]] = {}  # durations of successful tasks by their kind
         self._reported = time.monotonic()
 
     def start(self, name: str) -> None:
@@ -293,10 +293,10 @@ class _Timing:
         """Record the end of a task and return its seconds; those of a failed task are not used for estimates."""
         seconds = time.monotonic() - self._began.pop(name)
         if succeeded:
-            self._seconds[name] = seconds
+            self._seconds.setdefault(_kind(name), []).append(seconds)
         return seconds
 
-    def left(self, ended: Iterable[str]) -> float | str:
+    def left(self, ended: Collection[str]) -> float | str:
         """Return the seconds until all tasks have ended, if tasks take as long as finished tasks of their kind.
 
         Args:
@@ -305,32 +305,26 @@ class _Timing:
         Returns:
             The estimate; or the name of a kind of remaining tasks of which no task has finished yet.
         """
-        done: dict[str, list[float]] = {}
-        for name, seconds in self._seconds.items():
-            done.setdefault(_kind(name), []).append(seconds)
-        ended, now = set(ended), time.monotonic()
+        now = time.monotonic()
         work = longest = 0.0
-        for task in self._tasks:
-            if task.name in ended:
+        for name in self._tasks:
+            if name in ended:
                 continue
-            if _kind(task.name) not in done:
-                return _kind(task.name)
-            seconds = statistics.fmean(done[_kind(task.name)])
-            if task.name in self._began:
-                seconds = max(0.0, seconds - (now - self._began[task.name]))
+            if _kind(name) not in self._seconds:
+                return _kind(name)
+            seconds = statistics.fmean(self._seconds[_kind(name)])
+            seconds = max(0.0, seconds - (now - self._began.get(name, now)))
             work, longest = work + seconds, max(longest, seconds)
         return max(longest, work / self._n_processes)
 
-    def report(self, running: Iterable[str], ended: Collection[str]) -> None:
+    def report(self, ended: Collection[str]) -> None:
         """Log from time to time the last line of the log of each running task, and the progress of all tasks."""
         if time.monotonic() - self._reported < _REPORT_SECONDS:
             return
         self._reported = time.monotonic()
-        logs = {task.name: task.log for task in self._tasks}
-        for name in running:
-            logger.info(
-                "%s, %s: %s", name, duration(self._reported - self._began[name]), _last_line(logs[name])
-            )
+        for name, began in self._began.items():
+            last = _last_line(self._tasks[name].log)
+            logger.info("%s, %s: %s", name, duration(self._reported - began), last)
         left = self.left(ended)
         logger.info("%d of %d tasks have ended (%d %%), %s", len(ended), len(self._tasks),
                     100 * len(ended) // len(self._tasks),
@@ -390,7 +384,7 @@ def run(
                         signals.running[task.name].send_signal(signal.SIGTERM)
                     continue
                 time.sleep(_POLL_SECONDS)
-                timing.report(signals.running, {*summary.codes, *summary.skipped})
+                timing.report({*summary.codes, *summary.skipped})
                 for name in [name for name, process in signals.running.items() if process.poll() is not None]:
                     code = signals.running.pop(name).returncode
                     code = code if code >= 0 else 128 - code

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import logging
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,14 +56,12 @@ class ScriptCommands:
     """Command lines of the scripts.
 
     Attributes:
-        python: path of the Python interpreter.
         root: ``<models_root_dir>``.
         extract_flags: further arguments of ``extract_features.py``.
         logreg_flags: further arguments of ``logreg.py``.
         launcher: command that starts the ranks of an extraction (``srun ...``).
     """
 
-    python: str
     root: Path
     extract_flags: tuple[str, ...] = ()
     logreg_flags: tuple[str, ...] = ()
@@ -71,14 +70,14 @@ class ScriptCommands:
     def extract(self, model: str, datasets: Sequence[str], splits: Sequence[str]) -> list[str]:
         """Return the command that extracts features."""
         return [
-            *self.launcher, self.python, str(REPOSITORY / "extract_features.py"), f"--models_root_dir={self.root}",
+            *self.launcher, sys.executable, str(REPOSITORY / "extract_features.py"), f"--models_root_dir={self.root}",
             f"--model={model}", "--dataset", *datasets, "--split", *splits, *self.extract_flags,
         ]  # fmt: skip
 
     def logreg(self, model: str, dataset: str, seeds: Sequence[int], n_shots: Sequence[int]) -> list[str]:
         """Return the command that trains classifiers: every seed with every number of shots."""
         return [
-            self.python, str(REPOSITORY / "logreg.py"), f"--models_root_dir={self.root}", f"--model={model}",
+            sys.executable, str(REPOSITORY / "logreg.py"), f"--models_root_dir={self.root}", f"--model={model}",
             f"--dataset={dataset}", "--seeds", *map(str, seeds), "--n_shots", *map(str, n_shots), *self.logreg_flags,
         ]  # fmt: skip
 

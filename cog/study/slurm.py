@@ -7,6 +7,7 @@ determine which units must not be submitted again.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shlex
@@ -218,9 +219,8 @@ def queued_tasks() -> dict[str, str]:
 
 def encode_unit(unit: Unit) -> list[Any]:
     """Return a unit as a JSON value."""
-    if isinstance(unit, ExtractionUnit):
-        return ["features", unit.model, unit.dataset, unit.split]
-    return ["run", unit.model, unit.dataset, unit.evaluation, unit.n_shot, unit.seed]
+    kind = "features" if isinstance(unit, ExtractionUnit) else "run"
+    return [kind, *dataclasses.astuple(unit)]
 
 
 def decode_unit(entry: Any) -> Unit | None:

@@ -24,13 +24,14 @@ def defaults(repository, script):
 
 def test_names_are_those_of_the_package(repository):
     seeds, shots = " ".join(map(str, constants.SEEDS)), " ".join(map(str, constants.SHOTS))
-    assert defaults(repository, "logreg.sh")["seeds"] == seeds
-    assert defaults(repository, "fewshot.sh")["seeds"] == seeds
+    for script in ("logreg.sh", "fewshot.sh", "pca.sh", "study.sh", "slurm/submit_study.sh"):
+        assert defaults(repository, script)["seeds"] == seeds
     assert defaults(repository, "fewshot.sh")["shots"] == shots
-    assert defaults(repository, "pca.sh")["seeds"] == seeds
-    extraction = defaults(repository, "extract_features.sh")
-    assert extraction["datasets"].split() == list(constants.DATASETS)
-    assert sorted(extraction["splits"].split()) == sorted(constants.SPLITS)
+    for script in ("extract_features.sh", "study.sh", "slurm/submit_study.sh"):
+        given = defaults(repository, script)
+        assert given["datasets"].split() == list(constants.DATASETS)
+        assert sorted(given["splits"].split()) == sorted(constants.SPLITS)
+        assert given.get("shots", f"0 {shots}") == f"0 {shots}"
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ def test_what_a_process_works_on_stays(study):
 
 
 def make_plan(study):
-    commands = plan.ScriptCommands("python", study.root)
+    commands = plan.ScriptCommands(study.root)
     return plan.make_plan(study, units.survey(study), slurm.QueuedJobs(), commands)
 
 

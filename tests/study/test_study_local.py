@@ -264,18 +264,6 @@ def test_help_and_missing_variables(bash):
     assert code == 2 and err.startswith("error: no log_dir: give log_dir=...")
 
 
-def test_defaults_are_those_of_the_package(repository):
-    from cog import constants
-
-    for script in ("study.sh", "slurm/submit_study.sh"):
-        source = (repository / "bash-scripts" / script).read_text()
-        defaults = dict(re.findall(r'^(\w+)="\$\{\1:-([^}]*)\}"$', source, re.MULTILINE))
-        assert defaults["seeds"] == " ".join(map(str, constants.SEEDS))
-        assert defaults["shots"] == " ".join(map(str, (0, *constants.SHOTS)))
-        assert defaults["datasets"].split() == list(constants.DATASETS)
-        assert defaults["splits"].split() == list(constants.SPLITS)
-
-
 @pytest.mark.slow
 def test_study_that_fails_once_equals_the_sequential_drivers(bash, workshop, tmp_path, repository, python):
     broken = workshop.in1k / "val" / "n01440764" / "n01440764_0.JPEG"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ NOTHING_AHEAD = QueuedJobs()
 def make_plan(study, statuses=None, ahead=NOTHING_AHEAD, **options):
     """Return the plan of a study; without statuses everything is missing."""
     statuses = all_missing(study) if statuses is None else statuses
-    commands = study_plan.ScriptCommands(python="python", root=study.root)
+    commands = study_plan.ScriptCommands(root=study.root)
     return study_plan.make_plan(study, statuses, ahead, commands, **options)
 
 
@@ -54,11 +55,11 @@ def test_everything_is_missing(tmp_path):
     assert (extract.name, logreg.name, logreg.after.arrays) == ("extract", "logreg", ("extract",))
     assert list(extract.commands) == list(logreg.commands) == [0, 1, 2, 3]
     assert extract.commands[1] == [
-        "python", str(study_plan.REPOSITORY / "extract_features.py"), f"--models_root_dir={tmp_path}", "--model=a_net",
-        "--dataset", "cog_l1", "--split", "train", "test",
+        sys.executable, str(study_plan.REPOSITORY / "extract_features.py"), f"--models_root_dir={tmp_path}",
+        "--model=a_net", "--dataset", "cog_l1", "--split", "train", "test",
     ]  # fmt: skip
     assert logreg.commands[2] == [
-        "python", str(study_plan.REPOSITORY / "logreg.py"), f"--models_root_dir={tmp_path}", "--model=b_net",
+        sys.executable, str(study_plan.REPOSITORY / "logreg.py"), f"--models_root_dir={tmp_path}", "--model=b_net",
         "--dataset=in1k", "--seeds", "1", "2", "--n_shots", "0", "8",
     ]  # fmt: skip
     covered = [unit for array in plan.arrays for some in array.units.values() for unit in some]
@@ -368,13 +369,6 @@ def test_one_study_at_a_time_per_log_folder(workshop, tmp_path):
         pytest.raises(locks.LockedError, match="is being written by"),
     ):
         command.main(arguments(workshop, tmp_path / "logs"))
-
-
-def test_unknown_model_without_a_loader(workshop, tmp_path):
-    given_ = arguments(workshop, tmp_path / "logs", "--dry_run")
-    del given_[given_.index("--model_loader") : given_.index("--model_loader") + 2]
-    with pytest.raises(CogError, match="tiny_net"):
-        command.main(given_)
 
 
 def test_order_of_units_does_not_depend_on_the_file_system(tmp_path):
