@@ -78,16 +78,15 @@ def apply(
             part = x[start:stop].to(device)
             if norms is not None:
                 part = (part / norms[start:stop].to(device)).float()
-            total: torch.Tensor | None = None
+            total = torch.zeros((), dtype=torch.float64, device=device)
             for row, classifier in enumerate(all_classifiers):
                 log_p = torch.log_softmax(classifier.logits(part).double(), dim=1)
-                total = log_p.exp() if total is None else total + log_p.exp()
+                total = total + log_p.exp()
                 best, classes = log_p.max(dim=1)
                 predicted[row, start:stop] = classes.cpu().numpy()
                 confidence[row, start:stop] = best.exp().cpu().numpy()
                 others = log_p.scatter(1, classes[:, None], -math.inf).logsumexp(dim=1)
                 log_odds[row, start:stop] = (best - others).cpu().numpy()
-            assert total is not None
             best, classes = (total / len(all_classifiers)).max(dim=1)
             others = total.scatter(1, classes[:, None], 0.0).sum(dim=1) / len(all_classifiers)
             predicted[-1, start:stop] = classes.cpu().numpy()

@@ -86,9 +86,4 @@ def intervals(
         numbers(np.concatenate([m[rng.integers(len(m), size=len(m))] for m in members]))
         for _ in range(n_resamples)
     ]
-    ends = []
-    for column in np.array(drawn, dtype=np.float64).T if drawn else ():
-        known = column[~np.isnan(column)]
-        low, high = np.quantile(known, statistics.ENDS) if len(known) else (math.nan,) * 2
-        ends.append((float(low), float(high)))
-    return ends
+    return [statistics.percentile_interval(column) for column in np.array(drawn, dtype=np.float64).T]

@@ -121,12 +121,8 @@ def test_fewshot_with_feature_folders_and_output_dir(bash, feature_folders, tmp_
 
 
 def test_first_failure_stops_everything_and_a_check_looks_at_all_steps(bash, workshop):
-    words = [
-        "logreg.sh",
-        f"models_root_dir={workshop.models}",
-        "model_name=tiny_net",
-        "dataset=none_such birds",
-    ]
+    root = f"models_root_dir={workshop.models}"
+    words = ["logreg.sh", root, "model_name=tiny_net", "dataset=none_such birds"]
     done = bash(*words)
     assert done.returncode == 2
     assert "stopped at step 1 of 2 (logreg on none_such, seeds 22 37 45 77 93)" in done.stderr
