@@ -16,11 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from cog import constants, paths
+from cog import constants
 from cog.analysis import concepts, saved_runs, statistics
 from cog.analysis.concepts import Concept
 from cog.analysis.confident_errors import read_labels
@@ -30,7 +29,8 @@ from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, Analys
 from cog.errors import CogError
 from cog.features.folder import read_image_paths
 from cog.levels.ranking import Ties
-from cog.results import uncertainty
+from cog.paths import ModelDir
+from cog.results import find, uncertainty
 from cog.results.analysis_records import Number
 from cog.results.metric_info import (
     NONE,
@@ -41,7 +41,7 @@ from cog.results.metric_info import (
     companion_of,
     declare,
 )
-from cog.results.scores import interval_of, natural_key
+from cog.results.scores import dataset_key, interval_of, natural_key
 from cog.runtime import files
 
 logger = logging.getLogger(__name__)
@@ -85,13 +85,13 @@ class Tested:
 
 
 def read_tested(
-    runs: Sequence[SavedRun], features_file: Path | None, dataset: str, *, levels_file: str | None = None
+    runs: Sequence[SavedRun], features_file: Path, dataset: str, *, levels_file: str | None
 ) -> Tested:
     """Compare the predictions of runs with the labels of the test features.
 
     Args:
         runs: runs of one evaluation of a data set.
-        features_file: test features; None: the features that the runs recorded.
+        features_file: test features; where they are missing, the features that the runs recorded are read.
         dataset: name of the data set.
         levels_file: ``cog_levels_mapping_file.pkl``, which names the classes where the features do not.
 
@@ -100,9 +100,9 @@ def read_tested(
     """
     recorded = runs[0].record.get("test_features")
     file = features_file
-    if (file is None or not file.is_file()) and isinstance(recorded, str):
+    if not file.is_file() and isinstance(recorded, str):
         file = Path(recorded)
-    if file is None or not file.is_file():
+    if not file.is_file():
         raise CogError(
             f"there are no test features {file} with the labels of the test images of {dataset}; give their folder"
         )
@@ -140,22 +140,27 @@ def read_tested(
     return tested
 
 
-def runs_of(request: AnalysisRequest) -> dict[str, list[SavedRun]]:
-    """Return the runs by data set: those of the data set of a request, or for ``cog_levels`` those of every level.
+def runs_of(request: AnalysisRequest, folder: ModelDir, dataset: str) -> dict[str, list[SavedRun]]:
+    """Return the runs of a model by data set: those of a data set, or for ``cog_levels`` those of every level.
 
     Raises:
         CogError: there are no runs, or only those of one level.
     """
-    folder, dataset, seeds = request.model_dir, request.dataset, request.args.run_seeds
-    assert folder is not None and dataset is not None
-    if dataset != ALL_LEVELS:
-        return {dataset: saved_runs.find_runs(folder, dataset, request.cfg, seeds=seeds)}
-    levels = _levels_with_runs(request)
-    if len(levels) < 2:
+    levels = [dataset]
+    if dataset == ALL_LEVELS:
+        evaluation, n_shot = saved_runs.evaluation(request.cfg)
+        levels = [
+            level
+            for level in sorted(find.list_folders(folder.path), key=dataset_key)
+            if constants.cog_level(level) is not None
+            and saved_runs.any_in(folder.evaluation(level, name=evaluation, n_shot=n_shot))
+        ]
+    if dataset == ALL_LEVELS and len(levels) < 2:
         raise CogError(
             f"--dataset {ALL_LEVELS} needs classifiers of two levels or more, and {folder.path} has those of "
             f"{len(levels)}; run logreg.py on cog_l1, cog_l2, ... first"
         )
+    seeds = request.args.run_seeds
     return {level: saved_runs.find_runs(folder, level, request.cfg, seeds=seeds) for level in levels}
 
 
@@ -165,38 +170,27 @@ def plan(request: AnalysisRequest) -> list[AnalysisTask]:
     Raises:
         CogError: no ``--levels_csv``, no runs, or a data set of seen concepts.
     """
-    args, dataset = request.args, request.dataset
+    args = request.args
     if args.levels_csv is None:
         raise CogError(
             "--analysis distance needs --levels_csv FILE: levels.csv of build_levels.py, with the similarity of every "
             "concept to IN-1K"
         )
-    if request.model_dir is None or dataset is None:
-        raise CogError("--analysis distance needs --models_root_dir, --model and --dataset")
+    folder, dataset = request.place("distance")
     if dataset == constants.IN1K:
         raise CogError(
             f"--analysis distance: the concepts of {dataset} are the seen ones; give levels (cog_l1 ..., or "
             f"{ALL_LEVELS} for all of them together)"
         )
     similarities = concepts.read_levels_csv(args.levels_csv)
-    runs = runs_of(request)
-    settings: dict[str, Any] = {
-        "evaluation": paths.evaluation_folder(*saved_runs.evaluation(request.cfg)),
+    runs = runs_of(request, folder, dataset)
+    settings = {
         "levels_csv_sha256": files.sha256(args.levels_csv),
         "n_resamples": args.n_resamples,
-        "predictions": {
-            level: saved_runs.prediction_digests(level_runs) for level, level_runs in runs.items()
-        },
+        "predictions": {level: saved_runs.prediction_digests(of_level) for level, of_level in runs.items()},
     }
-    return [
-        AnalysisTask(
-            name=f"distance{saved_runs.evaluation_label(request.cfg)}",
-            splits=(),
-            settings=settings,
-            compute=partial(_compute, runs=runs, similarities=similarities),
-            packages=("numpy",),
-        )
-    ]
+    compute = partial(_compute, runs=runs, similarities=similarities)
+    return saved_runs.classifier_task(request, "distance", settings, compute)
 
 
 ANALYSIS = Analysis(
@@ -208,82 +202,61 @@ ANALYSIS = Analysis(
 )
 
 
+#: Label of the correlation of this analysis.
+CORRELATION = "Spearman correlation of accuracy per concept with its similarity to IN-1K"
+
+# Position of the concepts in the label of the mean accuracy of each tenth.
+_TENTHS = {"nearest_accuracy": "nearest to", "farthest_accuracy": "farthest from"}
+
+# Label and unit of the numbers on equal similarities.
+_TIES = {
+    "n_similarities": ("different similarities to IN-1K", NONE),
+    "largest_tie_percent": ("concepts that share the most frequent similarity", PERCENT),
+}
+
+
 def _metric(variant: str, quantity: str) -> Metric | None:
-    rest = f", {variant}" if variant else ""
+    rest, key = f", {variant}" if variant else "", natural_key(variant)
     if companion_of(quantity) is not None:
         return None
     if quantity == "spearman":
         return Metric(
-            group="distance",
-            label="Spearman correlation of accuracy per concept with its similarity to IN-1K" + rest,
-            decimals=2,
-            better=0,
-            headline=not variant,
-            order=(5, natural_key(variant), 0),
+            group="distance", label=CORRELATION + rest, decimals=2, better=0, headline=not variant, order=(5, key, 0),
             short="accuracy ~ similarity, Spearman",
-        )
-    if quantity in ("nearest_accuracy", "farthest_accuracy"):
-        which = quantity.removesuffix("_accuracy")
-        position = {"nearest": "nearest to", "farthest": "farthest from"}[which]
+        )  # fmt: skip
+    if quantity in _TENTHS:
+        farthest = quantity == "farthest_accuracy"
         return Metric(
             group="distance",
-            label=f"accuracy on the tenth of the concepts {position} IN-1K{rest}",
+            label=f"accuracy on the tenth of the concepts {_TENTHS[quantity]} IN-1K{rest}",
             unit=PERCENT,
             decimals=1,
-            headline=which == "farthest" and not variant,
-            order=(5, natural_key(variant), 1 + (which == "farthest")),
-            short=f"{which} tenth of the concepts",
+            headline=farthest and not variant,
+            order=(5, key, 1 + farthest),
+            short=f"{quantity.removesuffix('_accuracy')} tenth of the concepts",
             interval=OVER_CONCEPTS_AND_SEEDS,
         )
     if quantity == "mean_accuracy":
-        return dataclasses.replace(
-            by_name(f"distance_{variant}" if variant else "distance", quantity),
-            interval=OVER_CONCEPTS_AND_SEEDS,
-        )
-    if quantity in ("n_similarities", "largest_tie_percent"):
-        label = {
-            "n_similarities": "different similarities to IN-1K",
-            "largest_tie_percent": "concepts that share the most frequent similarity",
-        }[quantity]
+        usual = by_name(f"distance_{variant}" if variant else "distance", quantity)
+        return dataclasses.replace(usual, interval=OVER_CONCEPTS_AND_SEEDS)
+    if quantity in _TIES:
+        label, unit = _TIES[quantity]
         return Metric(
-            group="distance",
-            label=f"{label}{rest}",
-            unit=PERCENT if quantity.endswith("_percent") else NONE,
-            decimals=0,
-            better=0,
-            headline=False,
-            order=(5, natural_key(variant), 4, quantity),
-        )
+            group="distance", label=label + rest, unit=unit, decimals=0, better=0, headline=False,
+            order=(5, key, 4, quantity),
+        )  # fmt: skip
     if quantity.startswith("spearman_"):  # the correlation within one level, in an analysis of all levels
         level = quantity.removeprefix("spearman_")
         return Metric(
-            group="distance",
-            label=f"Spearman correlation of accuracy per concept with its similarity to IN-1K within {level}{rest}",
-            decimals=2,
-            better=0,
-            headline=False,
-            order=(5, natural_key(variant), 3, natural_key(level)),
-        )
+            group="distance", label=f"{CORRELATION} within {level}{rest}", decimals=2, better=0, headline=False,
+            order=(5, key, 3, natural_key(level)),
+        )  # fmt: skip
     return None
 
 
 declare(
     "distance", _metric, title=lambda variant: f"accuracy and distance{f', {variant}' if variant else ''}"
 )
-
-
-def _levels_with_runs(request: AnalysisRequest) -> list[str]:
-    assert request.model_dir is not None
-    name, n_shot = saved_runs.evaluation(request.cfg)
-    folders = (
-        [path.name for path in request.model_dir.path.iterdir()] if request.model_dir.path.is_dir() else []
-    )
-    levels = sorted((level, name_) for name_ in folders if (level := constants.cog_level(name_)) is not None)
-    return [
-        dataset
-        for _, dataset in levels
-        if saved_runs.any_in(request.model_dir.evaluation(dataset, name=name, n_shot=n_shot))
-    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,11 +304,11 @@ def concept_points(tested: Sequence[Tested], similarities: Mapping[str, Concept]
         CogError: a concept has no row in ``similarities``.
     """
     seeds = sorted(set.intersection(*(set(data.seeds) for data in tested)))
-    columns: list[tuple[str, str, float, np.ndarray, float, float, int]] = []
+    rows = []
     unknown: list[str] = []
     for data in tested:
         accuracy = data.accuracies()
-        rows = [data.seeds.index(seed) for seed in seeds]
+        common = [data.seeds.index(seed) for seed in seeds]
         for label, (wnid, n) in enumerate(zip(data.wnids, data.n_test().tolist(), strict=True)):
             if not n:
                 continue
@@ -343,26 +316,16 @@ def concept_points(tested: Sequence[Tested], similarities: Mapping[str, Concept]
                 unknown.append(wnid)
                 continue
             values = accuracy[:, label]
-            columns.append(
-                (data.dataset, wnid, similarities[wnid].similarity if similarities is not None else math.nan,
-                 values[rows], float(values.mean()),
-                 float(values.std()), n)
-            )  # fmt: skip
+            near = math.nan if similarities is None else similarities[wnid].similarity
+            rows.append((data.dataset, wnid, near, values[common], values.mean(), values.std(), n))
     if unknown:
         raise CogError(
             f"--levels_csv has no row for {len(unknown)} concepts of {', '.join(data.dataset for data in tested)} "
             f"({', '.join(unknown[:3])}); give the levels.csv that belongs to these levels"
         )
-    return ConceptPoints(
-        dataset=[column[0] for column in columns],
-        wnids=[column[1] for column in columns],
-        similarity=np.array([column[2] for column in columns]),
-        accuracy=np.array([column[3] for column in columns]).reshape(len(columns), len(seeds)).T,
-        mean=np.array([column[4] for column in columns]),
-        std=np.array([column[5] for column in columns]),
-        n_test=np.array([column[6] for column in columns]),
-        seeds=seeds,
-    )
+    datasets, wnids, *numbers = zip(*rows, strict=True)
+    similarity, accuracy, mean, std, n_test = map(np.array, numbers)
+    return ConceptPoints(list(datasets), list(wnids), similarity, accuracy.T, mean, std, n_test, seeds)
 
 
 def _compute(
@@ -428,7 +391,6 @@ def _compute(
     }
     return AnalysisOutcome(
         values=values,
-        seeds=points.seeds,
         per_seed=per_seed,
         details={
             "files": ["bins.csv", "concepts.csv", "similarities.csv"],
@@ -453,15 +415,11 @@ def _ends(bins: Sequence[Mapping[str, float | int]]) -> dict[str, Number]:
 
 def _intervals(points: ConceptPoints, bins: Sequence[Mapping[str, float | int]]) -> dict[str, Number]:
     """Return the ends of the intervals of three mean accuracies: over all, the nearest, and the farthest concepts."""
-    parts = {
-        "mean_accuracy": np.full(len(points.mean), True),
-        "nearest_accuracy": points.similarity >= bins[0]["similarity_low"],
-        "farthest_accuracy": points.similarity <= bins[-1]["similarity_high"],
-    }
+    everything = np.full(len(points.mean), True)
     return {
-        end: value
-        for name, inside in parts.items()
-        for end, value in ends_of_mean(points, inside, name).items()
+        **ends_of_mean(points, everything, "mean_accuracy"),
+        **ends_of_mean(points, points.similarity >= bins[0]["similarity_low"], "nearest_accuracy"),
+        **ends_of_mean(points, points.similarity <= bins[-1]["similarity_high"], "farthest_accuracy"),
     }
 
 
@@ -477,7 +435,11 @@ def ends_of_mean(points: ConceptPoints, inside: np.ndarray, name: str) -> dict[s
     """
     same_seeds = len(points.accuracy) > 0 and np.allclose(points.accuracy.mean(axis=0), points.mean)
     accuracies = points.accuracy if same_seeds else points.mean[None]
-    interval = uncertainty.mean_accuracy(accuracies[:, inside], int(points.n_test[inside].sum()))
+    return ends_of(name, uncertainty.mean_accuracy(accuracies[:, inside], int(points.n_test[inside].sum())))
+
+
+def ends_of(name: str, interval: uncertainty.Estimate | None) -> dict[str, Number]:
+    """Return the ends of the interval of a number by their names; None where unknown."""
     ends = (None, None) if interval is None else (interval.low, interval.high)
     return dict(zip(interval_of(name), ends, strict=True))
 
@@ -566,19 +528,11 @@ def _write_tables(
     rows = []
     for k in np.argsort(-points.similarity, kind="stable"):
         concept = similarities[points.wnids[k]]
+        accuracies = (points.mean[k], points.std[k], *points.accuracy[:, k])
         rows.append(
-            (
-                points.dataset[k],
-                concept.wnid,
-                concept.names,
-                repr(concept.similarity),
-                concept.nearest,
-                int(points.n_test[k]),
-                f"{points.mean[k]:.4f}",
-                f"{points.std[k]:.4f}",
-                *(f"{row[k]:.4f}" for row in points.accuracy),
-            )
-        )
+            (points.dataset[k], concept.wnid, concept.names, repr(concept.similarity), concept.nearest,
+             int(points.n_test[k]), *(f"{accuracy:.4f}" for accuracy in accuracies))
+        )  # fmt: skip
     header = ("dataset", "wnid", "names", "similarity", "nearest_seen", "test_images", "accuracy", "std")
     concepts.write_csv(
         stage / "concepts.csv", (*header, *(f"accuracy_seed_{seed}" for seed in points.seeds)), rows

@@ -57,10 +57,7 @@ def class_names(
                     f"label {label} of {dataset} belongs to images of two classes, {by_label[label]} and {folder}; "
                     "extract the features again (--overwrite)"
                 )
-        return [
-            by_label.get(label, f"{_UNNAMED}{label}")
-            for label in range(max(n_classes, *by_label) if by_label else 0)
-        ]
+        return [by_label.get(label, f"{_UNNAMED}{label}") for label in range(max(n_classes, *by_label))]
     level = constants.cog_level(dataset) if dataset else None
     if level is not None and levels_file is not None:
         from cog.data.level_files import read_levels
@@ -91,30 +88,28 @@ class Words:
     """A function from WordNet ids to the words of concepts, if WordNet is installed.
 
     Args:
-        wordnet_dir: folder of WordNet 3.0; None for the usual places.
-        required: whether the absence of WordNet is an error.
+        wordnet_dir: folder of WordNet 3.0, where its absence is an error; None for the usual places.
 
     Raises:
-        CogError: WordNet is required and absent.
+        CogError: the folder does not have WordNet.
     """
 
-    def __init__(self, wordnet_dir: str | None = None, *, required: bool = False) -> None:
+    def __init__(self, wordnet_dir: str | None = None) -> None:
         from cog.levels.wordnet import load_wordnet
 
         self._graph = None
         try:
             self._graph = load_wordnet(wordnet_dir)
         except CogError as error:
-            if required or wordnet_dir is not None:
+            if wordnet_dir is not None:
                 raise
             logger.info("concepts are shown by their ids alone: %s", error)
 
-    def __call__(self, wnid: str, *, short: bool = False) -> str:
-        """Return the words of a synset (``short``: the first word); the id itself if WordNet does not have it."""
+    def __call__(self, wnid: str) -> str:
+        """Return the words of a synset; the id itself if WordNet does not have it."""
         if self._graph is None or wnid not in self._graph:
             return wnid
-        node = self._graph.index(wnid)
-        return self._graph.lemmas(node)[0].replace("_", " ") if short else self._graph.words(node)
+        return self._graph.words(self._graph.index(wnid))
 
 
 @dataclass(frozen=True)
@@ -126,14 +121,12 @@ class Concept:
         names: words of the concept.
         similarity: similarity to the most similar seen concept.
         nearest: WordNet id of the most similar seen concept.
-        level: ``cog_l<k>``; empty in the gaps between levels.
     """
 
     wnid: str
     names: str
     similarity: float
     nearest: str
-    level: str
 
 
 def read_levels_csv(path: str | os.PathLike[str]) -> dict[str, Concept]:
@@ -186,14 +179,8 @@ def _concept(row: Mapping[str, str | None], place: str) -> Concept:
         raise CogError(
             f"{place}: {row['wnid']!r} with similarity {text!r}, expected an id and a number{hint}"
         )
-    level = (row["level"] or "").removeprefix("L")
-    return Concept(
-        wnid=str(row["wnid"]),
-        names=row.get("names") or str(row["wnid"]),
-        similarity=similarity,
-        nearest=row.get("nearest_seen") or "",
-        level=f"cog_l{level}" if level.isdecimal() else "",
-    )
+    wnid = str(row["wnid"])
+    return Concept(wnid, row.get("names") or wnid, similarity, row.get("nearest_seen") or "")
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -48,7 +48,7 @@ def apply(
 
     Args:
         x: features as in the file, float32 ``(n, D)``; every classifier normalizes them as in its training.
-        all_classifiers: S classifiers of the same classes.
+        all_classifiers: S classifiers of the same classes, on ``device``.
         device: device of the computation.
         norms: divisors of the rows, ``(n, 1)``, see :class:`cog.features.feature_files.FeatureSet`; or None.
         source: name of the features in messages.
@@ -69,7 +69,6 @@ def apply(
                 f"the classifiers have {all_classifiers[0].n_classes} and {classifier.n_classes} classes; take seeds "
                 "of one data set"
             )
-    on_device = [classifier.to(device) for classifier in all_classifiers]
     n, n_rows = len(x), len(all_classifiers) + 1
     confidence, log_odds = np.empty((n_rows, n)), np.empty((n_rows, n))
     predicted = np.empty((n_rows, n), dtype=np.int64)
@@ -79,18 +78,17 @@ def apply(
             part = x[start:stop].to(device)
             if norms is not None:
                 part = (part / norms[start:stop].to(device)).float()
-            total: torch.Tensor | None = None
-            for row, classifier in enumerate(on_device):
+            total = torch.zeros((), dtype=torch.float64, device=device)
+            for row, classifier in enumerate(all_classifiers):
                 log_p = torch.log_softmax(classifier.logits(part).double(), dim=1)
-                total = log_p.exp() if total is None else total + log_p.exp()
+                total = total + log_p.exp()
                 best, classes = log_p.max(dim=1)
                 predicted[row, start:stop] = classes.cpu().numpy()
                 confidence[row, start:stop] = best.exp().cpu().numpy()
                 others = log_p.scatter(1, classes[:, None], -math.inf).logsumexp(dim=1)
                 log_odds[row, start:stop] = (best - others).cpu().numpy()
-            assert total is not None
-            best, classes = (total / len(on_device)).max(dim=1)
-            others = total.scatter(1, classes[:, None], 0.0).sum(dim=1) / len(on_device)
+            best, classes = (total / len(all_classifiers)).max(dim=1)
+            others = total.scatter(1, classes[:, None], 0.0).sum(dim=1) / len(all_classifiers)
             predicted[-1, start:stop] = classes.cpu().numpy()
             confidence[-1, start:stop] = best.cpu().numpy()
             log_odds[-1, start:stop] = (best.log() - others.log()).cpu().numpy()

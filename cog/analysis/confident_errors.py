@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class _Inputs:
+    """The inputs of the computation beside the test features.
+
+    Attributes:
+        runs: runs of the classifiers.
+        trained_on: data set of the classifiers; None: unknown.
+        trained_features: features of this data set, whose image list names the classes; or None.
+        own_test: test features of this data set, unless they are those of the request; or None.
+        images_root: root of the image paths of the test features; None: there is no contact sheet.
+    """
+
+    runs: list[SavedRun]
+    trained_on: str | None
+    trained_features: Path | None
+    own_test: Path | None
+    images_root: Path | None
+
+
 def plan(request: AnalysisRequest) -> list[AnalysisTask]:
     """Return the task that applies saved classifiers to the test features of a data set.
 
@@ -52,30 +72,31 @@ def plan(request: AnalysisRequest) -> list[AnalysisTask]:
     """
     args = request.args
     runs, trained_on = _find_runs(request)
-    label = trained_on or "other"
-    features = _trained_features(request, trained_on, runs)
-    own_test = _own_test_features(request, trained_on, runs)
-    images_root = _images_root(request) if args.sheet_images else None
+    own_test = next(
+        (path for path in _own_features(request, trained_on, runs, "test") if path.is_file()), None
+    )
+    if own_test is not None and own_test.samefile(request.features_file("test")):
+        own_test = None
+    inputs = _Inputs(
+        runs,
+        trained_on,
+        _trained_features(request, trained_on, runs),
+        own_test,
+        _images_root(request) if args.sheet_images else None,
+    )
     if args.cog_levels_mapping_file is not None:
         files.require_file(args.cog_levels_mapping_file, "--cog_levels_mapping_file")
     settings = {
         "trained_on": trained_on,
-        "evaluation": paths.evaluation_folder(*saved_runs.evaluation(request.cfg)),
         "classifiers": {str(run.seed): _digest(run) for run in runs},
         "confidence": args.confidence,
-        "sheet_images": args.sheet_images if images_root is not None else 0,
+        "sheet_images": args.sheet_images if inputs.images_root is not None else 0,
         "own_test_features": None if own_test is None else sample_sha256(own_test),
     }
-    compute = partial(
-        _compute,
-        runs=runs,
-        trained_on=trained_on,
-        trained_features=features,
-        own_test=own_test,
-        images_root=images_root,
-    )
-    name = f"cross_{label}{saved_runs.evaluation_label(request.cfg)}"
-    return [AnalysisTask(name=name, splits=("test",), settings=settings, compute=compute)]
+    return saved_runs.classifier_task(
+        request, f"cross_{trained_on or 'other'}", settings, partial(_compute, inputs), splits=("test",),
+        packages=("torch", "numpy"),
+    )  # fmt: skip
 
 
 ANALYSIS = Analysis(
@@ -96,36 +117,23 @@ ANALYSIS = Analysis(
 )
 
 
+# End of the label and of the short label of each metric, its digits, its direction, and its place.
+_METRICS: dict[str, tuple[str, str, int, int, float]] = {
+    "confident_percent": (" on other test images: confident", " confident here", 2, 0, 0),
+    "above_own_median_percent": (
+        " on other test images: more confident than half of its own", " above its own median", 1, 0, 0.5,
+    ),
+    "auroc": (": its own test images more confident than others, AUROC", ", AUROC own/here", 1, 1, 1),
+}  # fmt: skip
+
+
 def _metric(trained_on: str, quantity: str) -> Metric | None:
-    if quantity == "confident_percent":
+    if quantity in _METRICS:
+        label, short, decimals, better, place = _METRICS[quantity]
         return Metric(
-            group="cross",
-            label=f"classifier of {trained_on} on other test images: confident",
-            unit=PERCENT,
-            decimals=2,
-            better=0,
-            order=(5.5, natural_key(trained_on), 0),
-            short=f"{trained_on} classifier confident here",
-        )
-    if quantity == "auroc":
-        return Metric(
-            group="cross",
-            label=f"classifier of {trained_on}: its own test images more confident than others, AUROC",
-            unit=PERCENT,
-            decimals=1,
-            order=(5.5, natural_key(trained_on), 1),
-            short=f"{trained_on} classifier, AUROC own/here",
-        )
-    if quantity == "above_own_median_percent":
-        return Metric(
-            group="cross",
-            label=f"classifier of {trained_on} on other test images: more confident than half of its own",
-            unit=PERCENT,
-            decimals=1,
-            better=0,
-            order=(5.5, natural_key(trained_on), 0.5),
-            short=f"{trained_on} classifier above its own median",
-        )
+            group="cross", label=f"classifier of {trained_on}{label}", unit=PERCENT, decimals=decimals, better=better,
+            order=(5.5, natural_key(trained_on), place), short=f"{trained_on} classifier{short}",
+        )  # fmt: skip
     if quantity == "n_confident":  # the mean over seeds
         return dataclasses.replace(by_name(f"cross_{trained_on}", quantity), decimals=1)
     if quantity.startswith("own_"):
@@ -144,16 +152,14 @@ def _find_runs(request: AnalysisRequest) -> tuple[list[SavedRun], str | None]:
         folder = Path(args.classifier_dir)
         if run_archive.locate(folder) is None:
             files.require_dir(folder, "--classifier_dir")
-        trained_on = args.trained_on
         seed = paths.parse_seed_folder(folder.name)
-        model, dataset = request.model or "any_model", trained_on or "any"
         if seed is not None:
-            runs = [saved_runs.read_run(folder, model=model, dataset=dataset, n_shot=None, seed=seed)]
+            runs = [saved_runs.read_run(folder, n_shot=None, seed=seed)]
         else:
-            runs = saved_runs.runs_in(folder, model=model, dataset=dataset, seeds=args.run_seeds)
+            runs = saved_runs.runs_in(folder, seeds=args.run_seeds)
         if not runs:
             raise CogError(f"--classifier_dir {folder} holds no complete runs (seed-<seed>/)")
-        return runs, trained_on
+        return runs, args.trained_on
     if args.trained_on is None:
         raise CogError(
             "--analysis cross needs --trained_on DATASET, the data set of the classifiers to apply (or "
@@ -171,42 +177,32 @@ def _digest(run: SavedRun) -> str:
     return saved_runs.digest(run.file(MODEL_FILE), *extra)
 
 
+def _own_features(
+    request: AnalysisRequest, trained_on: str | None, runs: Sequence[SavedRun], split: str
+) -> list[Path]:
+    """Return the possible files of the features of a split of the classifiers' own data set."""
+    candidates = []
+    if request.model_dir is not None and trained_on is not None:
+        candidates.append(request.model_dir.features(trained_on, split) / constants.FEATURES_FILE)
+    recorded = runs[0].record.get(f"{split}_features")
+    return [*candidates, *([Path(recorded)] if isinstance(recorded, str) else [])]
+
+
 def _trained_features(
     request: AnalysisRequest, trained_on: str | None, runs: Sequence[SavedRun]
 ) -> Path | None:
     """Return features of the classifiers' own data set, whose image list names their classes; None without features."""
-    candidates: list[Path] = []
     if request.args.trained_features_dir is not None:
         given = Path(request.args.trained_features_dir)
         candidates = [given / constants.FEATURES_FILE if given.is_dir() else given]
         if not candidates[0].is_file():
             raise CogError(f"--trained_features_dir {given} holds no {constants.FEATURES_FILE}")
     else:
-        if request.model_dir is not None and trained_on is not None:
-            candidates += [
-                request.model_dir.features(trained_on, split) / constants.FEATURES_FILE
-                for split in ("test", "train")
-            ]
-        recorded = (runs[0].record.get(key) for key in ("test_features", "train_features"))
-        candidates += [Path(path) for path in recorded if isinstance(path, str)]
+        candidates = [
+            path for split in ("test", "train") for path in _own_features(request, trained_on, runs, split)
+        ]
     usable = (path for path in candidates if path.is_file() and (path.parent / PATHS_FILE).is_file())
     return next(usable, None)
-
-
-def _own_test_features(
-    request: AnalysisRequest, trained_on: str | None, runs: Sequence[SavedRun]
-) -> Path | None:
-    """Return the test features of the classifiers' own data set; None if they are missing or those of the request."""
-    candidates: list[Path] = []
-    if request.model_dir is not None and trained_on is not None:
-        candidates.append(request.model_dir.features(trained_on, "test") / constants.FEATURES_FILE)
-    recorded = runs[0].record.get("test_features")
-    if isinstance(recorded, str):
-        candidates.append(Path(recorded))
-    file = next((path for path in candidates if path.is_file()), None)
-    if file is not None and file.samefile(request.features_file("test")):
-        return None
-    return file
 
 
 def _images_root(request: AnalysisRequest) -> Path | None:
@@ -219,62 +215,50 @@ def _images_root(request: AnalysisRequest) -> Path | None:
     return declared.folder(str(files.require_dir(root, f"--{declared.root}")), "test")
 
 
-def _compute(
-    job: AnalysisContext,
-    *,
-    runs: Sequence[SavedRun],
-    trained_on: str | None,
-    trained_features: Path | None,
-    own_test: Path | None,
-    images_root: Path | None,
-) -> AnalysisOutcome:
-    classifiers = [saved_runs.load_classifier(run, normalize=job.request.cfg.CLF.NORM_FTS) for run in runs]
-    own_applied = _apply_to_own_test(
-        job, classifiers, own_test, trained_on
-    )  # first: its features go before others come
-    images = _apply_to_test(job, classifiers, runs, trained_on, trained_features)
+def _compute(inputs: _Inputs, job: AnalysisContext) -> AnalysisOutcome:
+    args = job.request.args
+    classifiers = [
+        saved_runs.load_classifier(run, normalize=job.request.cfg.CLF.NORM_FTS, device=job.device)
+        for run in inputs.runs
+    ]
+    own_applied = _apply_to_own_test(inputs, job, classifiers)  # first: its features go before others come
+    images = _apply_to_test(inputs, job, classifiers)
     tables = confident_lists.write_lists(job.stage, images)
     in_any = confident_lists.write_confident_in_any(job.stage / "confident.csv", images)
     histogram = confident_lists.write_histogram(
         job.stage / "histogram.csv", images.applied, list(images.lists)
     )
     unreadable = None
-    if images_root is not None and job.request.args.sheet_images:
-        unreadable = confident_lists.write_sheet(job, images, in_any, images_root, trained_on)
+    if inputs.images_root is not None:
+        unreadable = confident_lists.write_sheet(job, images, in_any, inputs.images_root, inputs.trained_on)
     sheet = [] if unreadable is None else ["sheet.png", "sheet.html"]
     details = {
-        "trained_on": trained_on,
-        "confidence": job.request.args.confidence,
+        "trained_on": inputs.trained_on,
+        "confidence": args.confidence,
         "n_images": len(images.labels),
         "files": sorted([*tables, "confident.csv", "histogram.csv", *sheet]),
         "histogram_mean": histogram,
         "unreadable_on_sheet": unreadable,
     }
-    return _summarize(images, own_applied, job.request.args.confidence, details)
+    return _summarize(images, own_applied, args.confidence, details)
 
 
 def _apply_to_own_test(
-    job: AnalysisContext,
-    classifiers: Sequence[SavedClassifier],
-    own_test: Path | None,
-    trained_on: str | None,
+    inputs: _Inputs, job: AnalysisContext, classifiers: Sequence[SavedClassifier]
 ) -> Applied | None:
     """Apply the classifiers to the test features of their own data set; None without such features."""
     from cog.features.feature_files import load
 
-    if own_test is None:
-        whose = trained_on or "the classifiers' data set"
+    if inputs.own_test is None:
+        whose = inputs.trained_on or "the classifiers' data set"
         logger.info("%sAUROC is left out: there are no test features of %s beside these", job.label, whose)
         return None
-    return apply(load(own_test).x, classifiers, device=job.device, source=f"the test features {own_test}")
+    source = f"the test features {inputs.own_test}"
+    return apply(load(inputs.own_test).x, classifiers, device=job.device, source=source)
 
 
 def _apply_to_test(
-    job: AnalysisContext,
-    classifiers: Sequence[SavedClassifier],
-    runs: Sequence[SavedRun],
-    trained_on: str | None,
-    trained_features: Path | None,
+    inputs: _Inputs, job: AnalysisContext, classifiers: Sequence[SavedClassifier]
 ) -> confident_lists.Images:
     """Apply the classifiers to the test features of the data set, and name the concepts on both sides."""
     request, args = job.request, job.request.args
@@ -289,39 +273,32 @@ def _apply_to_test(
         labels=labels,
         levels_file=args.cog_levels_mapping_file,
     )
-    predicted_names = _predicted_names(
-        runs, classifiers[0].n_classes, trained_on, trained_features, args.cog_levels_mapping_file
-    )
+    predicted_names = _predicted_names(inputs, classifiers[0].n_classes, args.cog_levels_mapping_file)
     lists = {
-        run.seed: confident_rows(applied, row, threshold=args.confidence) for row, run in enumerate(runs)
+        run.seed: confident_rows(applied, row, threshold=args.confidence)
+        for row, run in enumerate(inputs.runs)
     }
     words = concepts.Words(args.wordnet_dir)
     return confident_lists.Images(labels, image_paths, true_names, predicted_names, applied, lists, words)
 
 
-def _predicted_names(
-    runs: Sequence[SavedRun],
-    n_classes: int,
-    trained_on: str | None,
-    trained_features: Path | None,
-    levels_file: str | None,
-) -> list[str]:
+def _predicted_names(inputs: _Inputs, n_classes: int, levels_file: str | None) -> list[str]:
     """Return the concept of each output of the classifiers."""
     image_paths = labels = None
-    outputs = runs[0].labels
+    outputs = inputs.runs[0].labels
     n_labels = n_classes if outputs is None else max(outputs) + 1
-    if trained_features is not None:
-        image_paths = read_image_paths(trained_features)
-        labels = read_labels(trained_features)
+    if inputs.trained_features is not None:
+        image_paths = read_image_paths(inputs.trained_features)
+        labels = read_labels(inputs.trained_features)
         if image_paths is not None and len(image_paths) != len(labels):
             image_paths = None
     known = concepts.class_names(
-        trained_on, n_classes=n_labels, image_paths=image_paths, labels=labels, levels_file=levels_file
+        inputs.trained_on, n_classes=n_labels, image_paths=image_paths, labels=labels, levels_file=levels_file
     )
     if len(known) < n_labels:
         raise CogError(
-            f"the classifiers have {n_classes} classes, and {trained_features} has {len(known)}; give the features "
-            "they were trained on with --trained_features_dir"
+            f"the classifiers have {n_classes} classes, and {inputs.trained_features} has {len(known)}; give the "
+            "features they were trained on with --trained_features_dir"
         )
     return known[:n_labels] if outputs is None else [known[label] for label in outputs]
 
@@ -332,24 +309,12 @@ def read_labels(features_file: Path) -> np.ndarray:
     Raises:
         CogError: the file has another form.
     """
-    import torch
+    from cog.features.feature_files import open_file
 
-    from cog.runtime.safe_load import load_torch
-
-    try:
-        data = load_torch(features_file, mmap=True)
-    except CogError:  # files in older formats cannot be mapped into memory
-        data = load_torch(features_file)
-    labels = data.get("Y") if isinstance(data, dict) else None
-    if (
-        not isinstance(labels, torch.Tensor)
-        or labels.ndim != 1
-        or labels.is_floating_point()
-        or not len(labels)
-        or int(labels.min()) < 0
-    ):
-        raise CogError(f"{features_file} holds no labels Y, expected whole numbers from 0")
-    return labels.long().numpy().copy()
+    labels = open_file(features_file, mapped=True).y.long().numpy().copy()
+    if labels.min() < 0:
+        raise CogError(f"{features_file} has the label {labels.min()}, expected whole numbers from 0")
+    return labels
 
 
 def _beside_own(
@@ -408,7 +373,6 @@ def _summarize(
     )
     return AnalysisOutcome(
         values=values,
-        seeds=list(lists),
         per_seed=per_seed,
         details=details,
         summary=(

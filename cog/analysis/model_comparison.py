@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from cog import constants, paths
+from cog import constants
 from cog.analysis import concepts, saved_runs, statistics
-from cog.analysis.accuracy_vs_similarity import Tested, read_tested
+from cog.analysis.accuracy_vs_similarity import Tested, ends_of, read_tested
 from cog.analysis.probe_flags import PROBE_FLAGS
 from cog.analysis.saved_runs import SavedRun
 from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, AnalysisRequest, AnalysisTask
@@ -37,7 +37,7 @@ from cog.paths import ModelDir
 from cog.results import uncertainty
 from cog.results.analysis_records import Number
 from cog.results.metric_info import POINTS, Metric, by_name, declare
-from cog.results.scores import interval_of, natural_key
+from cog.results.scores import natural_key
 
 logger = logging.getLogger(__name__)
 
@@ -57,37 +57,30 @@ def plan(request: AnalysisRequest) -> list[AnalysisTask]:
     Raises:
         CogError: no ``--against``, or no runs of either model.
     """
-    args, dataset = request.args, request.dataset
+    args = request.args
     if args.against is None:
         raise CogError("--analysis winners needs --against MODEL: the model to compare with")
-    if request.model_dir is None or dataset is None:
-        raise CogError("--analysis winners needs --models_root_dir, --model and --dataset")
+    model_dir, dataset = request.place("winners")
     if not constants.is_model_name(args.against):
         raise CogError(
             f"--against {args.against!r} is not a model name, expected <model_title>_<architecture_name> such as "
             "sup_resnet50 (letters, digits and ._+- only)"
         )
-    other_dir = ModelDir(request.model_dir.root, args.against)
+    other_dir = ModelDir(model_dir.root, args.against)
     if args.against == request.model:
         raise CogError(f"--against {args.against} is --model itself; give another one")
-    runs = saved_runs.find_runs(request.model_dir, dataset, request.cfg, seeds=args.run_seeds)
-    other_runs = saved_runs.find_runs(other_dir, dataset, request.cfg, seeds=args.run_seeds)
-    settings: dict[str, Any] = {
+    runs, other_runs = (
+        saved_runs.find_runs(folder, dataset, request.cfg, seeds=args.run_seeds)
+        for folder in (model_dir, other_dir)
+    )
+    settings = {
         "against": args.against,
-        "evaluation": paths.evaluation_folder(*saved_runs.evaluation(request.cfg)),
         "top_n": args.top_n,
         "predictions": saved_runs.prediction_digests(runs),
         "predictions_against": saved_runs.prediction_digests(other_runs),
     }
-    return [
-        AnalysisTask(
-            name=f"winners_{args.against}{saved_runs.evaluation_label(request.cfg)}",
-            splits=(),
-            settings=settings,
-            compute=partial(_compute, runs=runs, other_runs=other_runs, other_dir=other_dir),
-            packages=("numpy",),
-        )
-    ]
+    compute = partial(_compute, dataset=dataset, runs={model_dir: runs, other_dir: other_runs})
+    return saved_runs.classifier_task(request, f"winners_{args.against}", settings, compute)
 
 
 ANALYSIS = Analysis(
@@ -104,7 +97,6 @@ def _title(other: str) -> str:
 
 
 def _metric(other: str, quantity: str) -> Metric | None:
-    ahead = {"n_surely_better": "better", "n_surely_worse": "worse"}.get(quantity)
     if quantity == "p_sign_test":
         return dataclasses.replace(
             by_name(f"winners_{other}", quantity),
@@ -125,16 +117,17 @@ def _metric(other: str, quantity: str) -> Metric | None:
             order=(9, natural_key(f"winners_{other}"), False, natural_key(quantity)),
             interval=_OVER_IMAGES if these else _OVER_CONCEPTS,
         )
-    if ahead is None:
-        return None
-    return Metric(
-        group="winners",
-        label=f"concepts {ahead} than {other}, false discovery rate {100 * _RATE:.0f} %",
-        decimals=0,
-        better=1 if ahead == "better" else -1,
-        order=(5.6, natural_key(other), ahead == "worse"),
-        short=f"concepts {ahead} than {other} (FDR {100 * _RATE:.0f} %)",
-    )
+    if quantity in ("n_surely_better", "n_surely_worse"):
+        ahead = quantity.removeprefix("n_surely_")
+        return Metric(
+            group="winners",
+            label=f"concepts {ahead} than {other}, false discovery rate {100 * _RATE:.0f} %",
+            decimals=0,
+            better=1 if ahead == "better" else -1,
+            order=(5.6, natural_key(other), ahead == "worse"),
+            short=f"concepts {ahead} than {other} (FDR {100 * _RATE:.0f} %)",
+        )
+    return None
 
 
 declare("winners", _metric, title=_title)
@@ -170,15 +163,14 @@ class ConceptComparison:
         return self.accuracy - self.other_accuracy
 
 
-def _not_comparable(tested: Tested, other: Tested) -> str:
-    """Return why the test images of two models cannot be compared; "" if they can."""
+def _require_same_images(tested: Tested, other: Tested) -> None:
+    """Raise a ``CogError`` unless two models were tested on the same images."""
     unnamed = [concepts.are_unnamed(runs.wnids) for runs in (tested, other)]
     if unnamed[0] != unnamed[1]:
         which = "--model" if unnamed[0] else "--against"
-        flag = (
-            ", or give --cog_levels_mapping_file" if constants.cog_level(tested.dataset) is not None else ""
-        )
-        return (
+        is_level = constants.cog_level(tested.dataset) is not None
+        flag = ", or give --cog_levels_mapping_file" if is_level else ""
+        raise CogError(
             f"the class names of {tested.dataset} are not known for {which}: its test features have no {PATHS_FILE} "
             f"beside them, unlike those of the other model; extract them again (--overwrite){flag}"
         )
@@ -190,12 +182,11 @@ def _not_comparable(tested: Tested, other: Tested) -> str:
         not np.array_equal(tested.labels, other.labels) and "labels",
     )  # fmt: skip
     if reasons := [name for name in differences if name]:
-        return (
+        raise CogError(
             f"the two models were not tested on the same images of {tested.dataset}: the {reasons[0]} differ "
             f"({len(tested.labels)} and {len(other.labels)} images of {len(tested.wnids)} and {len(other.wnids)} "
             "concepts); extract the test features of both from the same image lists"
         )
-    return ""
 
 
 def compare(tested: Tested, other: Tested) -> ConceptComparison:
@@ -204,8 +195,7 @@ def compare(tested: Tested, other: Tested) -> ConceptComparison:
     Raises:
         CogError: the models were not tested on the same images.
     """
-    if reason := _not_comparable(tested, other):
-        raise CogError(reason)
+    _require_same_images(tested, other)
     from scipy import stats
 
     n_classes = len(tested.wnids)
@@ -237,10 +227,10 @@ def compare(tested: Tested, other: Tested) -> ConceptComparison:
 
 
 def _compute(
-    job: AnalysisContext, *, runs: Sequence[SavedRun], other_runs: Sequence[SavedRun], other_dir: ModelDir
+    job: AnalysisContext, *, dataset: str, runs: Mapping[ModelDir, Sequence[SavedRun]]
 ) -> AnalysisOutcome:
-    request, args, dataset = job.request, job.request.args, job.request.dataset
-    assert dataset is not None and request.model_dir is not None
+    """Compare the first model of ``runs`` with the second one."""
+    args = job.request.args
     tested, other_tested = (
         read_tested(
             saved,
@@ -248,7 +238,7 @@ def _compute(
             dataset,
             levels_file=args.cog_levels_mapping_file,
         )
-        for saved, folder in ((runs, request.model_dir), (other_runs, other_dir))
+        for folder, saved in runs.items()
     )
     comparison = compare(tested, other_tested)
     words = concepts.Words(args.wordnet_dir)
@@ -279,9 +269,7 @@ def _compute(
         f"{len(order)} concepts ({values['n_surely_better']} at a false discovery rate of {100 * _RATE:.0f} %), "
         f"worse on {values['n_worse']} ({values['n_surely_worse']})"
     )
-    return AnalysisOutcome(
-        values, comparison.seeds, _per_seed(tested, other_tested, comparison.seeds), details, summary
-    )
+    return AnalysisOutcome(values, _per_seed(tested, other_tested, comparison.seeds), details, summary)
 
 
 def _headline(comparison: ConceptComparison, order: Sequence[int]) -> dict[str, Number]:
@@ -307,12 +295,12 @@ def _mean_intervals(tested: Tested, other: Tested, order: Sequence[int]) -> dict
         over_concepts = uncertainty.mean_difference(differences, len(tested.labels))
         by_image = 100 * (tested.correct.astype(np.float64) - other.correct)
         over_images = uncertainty.mean_difference_over_images(by_image, tested.labels)
-    ends: dict[str, Number] = {}
-    for name, interval in (("mean_difference", over_concepts), (_OF_THESE, over_images)):
-        values = (None, None) if interval is None else (interval.low, interval.high)
-        ends |= dict(zip(interval_of(name), values, strict=True))
     mean = None if over_images is None else over_images.mean
-    return {_OF_THESE: mean, **ends}
+    return {
+        _OF_THESE: mean,
+        **ends_of("mean_difference", over_concepts),
+        **ends_of(_OF_THESE, over_images),
+    }
 
 
 def _per_seed(tested: Tested, other_tested: Tested, seeds: Sequence[int]) -> dict[int, dict[str, Number]]:

@@ -50,14 +50,14 @@ def partial_spearman(
     return float(np.clip(a @ b / math.sqrt((a @ a) * (b @ b)), -1, 1))
 
 
-def within_spearman(x: np.ndarray, y: np.ndarray, groups: np.ndarray, *, least: int = MIN_GROUP) -> float:
+def within_spearman(x: np.ndarray, y: np.ndarray, groups: np.ndarray) -> float:
     """Return the mean of the rank correlations within groups, weighted by their sizes.
 
-    Groups of fewer than ``least`` points, and groups in which ``x`` or ``y`` is constant, are left out; NaN without any
-    other group.
+    Groups of fewer than ``MIN_GROUP`` points, and groups in which ``x`` or ``y`` is constant, are left out; NaN without
+    any other group.
     """
     total, weight = 0.0, 0
-    for group in np.flatnonzero(np.bincount(groups) >= least):
+    for group in np.flatnonzero(np.bincount(groups) >= MIN_GROUP):
         inside = groups == group
         rho = statistics.spearman(x[inside], y[inside])
         if not math.isnan(rho):
@@ -67,35 +67,23 @@ def within_spearman(x: np.ndarray, y: np.ndarray, groups: np.ndarray, *, least: 
 
 
 def intervals(
-    numbers: Callable[[np.ndarray], Sequence[float]],
-    strata: np.ndarray,
-    *,
-    n_resamples: int,
-    seed: int = 0,
-    level: float = 0.95,
+    numbers: Callable[[np.ndarray], Sequence[float]], strata: np.ndarray, *, n_resamples: int
 ) -> list[tuple[float, float]]:
-    """Return percentile bootstrap intervals of several numbers of the same points.
+    """Return 95 % percentile bootstrap intervals of several numbers of the same points.
 
     Args:
         numbers: function from the positions of drawn points, int64 ``(n,)``, to their numbers; NaN where undefined.
         strata: group of each point, ``(n,)``; a resample draws as many points of a group as the group has, with
             replacement.
         n_resamples: number of draws; 0: no intervals.
-        seed: seed of the draws.
-        level: coverage.
 
     Returns:
         Both ends of the interval of each number; NaN where the number is undefined.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     members = [np.flatnonzero(strata == group) for group in np.unique(strata)]
     drawn = [
         numbers(np.concatenate([m[rng.integers(len(m), size=len(m))] for m in members]))
         for _ in range(n_resamples)
     ]
-    ends = []
-    for column in np.array(drawn, dtype=np.float64).T if drawn else ():
-        known = column[~np.isnan(column)]
-        low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2]) if len(known) else (math.nan,) * 2
-        ends.append((float(low), float(high)))
-    return ends
+    return [statistics.percentile_interval(column) for column in np.array(drawn, dtype=np.float64).T]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,8 @@ from cog.runtime.resume_dir import sample_sha256
 _RESULT_BYTES = 64 << 20
 
 
-def plan_tasks(args: argparse.Namespace) -> Iterator[tuple[AnalysisRequest, AnalysisTask]]:
-    """Yield every task of every data set that the flags name.
-
-    Args:
-        args: flags of ``analyze_features.py``.
+def plan_tasks(args: argparse.Namespace) -> Iterator[PlannedWork]:
+    """Yield every task of every data set that the flags of ``analyze_features.py`` name.
 
     Raises:
         CogError: flags contradict each other, or an input of a task is missing.
@@ -41,8 +38,8 @@ def plan_tasks(args: argparse.Namespace) -> Iterator[tuple[AnalysisRequest, Anal
     analyses = registry.get(args.analysis)
     for request in _requests(args, cfg):
         for analysis in analyses:
-            for task in registry.plan(analysis, request):
-                yield request, task
+            for task in analysis.plan(request):
+                yield PlannedWork(request, task)
 
 
 def _requests(args: argparse.Namespace, cfg: CfgNode) -> list[AnalysisRequest]:
@@ -52,66 +49,38 @@ def _requests(args: argparse.Namespace, cfg: CfgNode) -> list[AnalysisRequest]:
         CogError: flags contradict each other, or the models root is missing.
     """
     datasets: list[str] = args.dataset or []
-    for dataset in datasets:
-        check_dataset_name(dataset)
+    for name in datasets:
+        check_dataset_name(name)
     if len(set(datasets)) < len(datasets):
         raise CogError(f"--dataset names a data set twice: {' '.join(datasets)}")
     given = {"train": args.train_features_dir, "test": args.test_features_dir}
-    if any(path is not None for path in given.values()):
-        return [_request_for_folders(args, cfg, given, datasets)]
-    if args.models_root_dir is None or args.model is None or not datasets:
-        raise CogError(
-            "no features: give --models_root_dir with --model and --dataset, or --train_features_dir and "
-            "--test_features_dir"
-        )
-    model_dir = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
-    requests = []
-    for dataset in datasets:
-        if args.output_dir is None:
-            output = model_dir.path / dataset
-        else:
-            output = Path(args.output_dir) / dataset if len(datasets) > 1 else Path(args.output_dir)
-        requests.append(
-            AnalysisRequest(
-                model=args.model,
-                dataset=dataset,
-                model_dir=model_dir,
-                features={split: model_dir.features(dataset, split) for split in constants.SPLITS},
-                output_root=output,
-                cfg=cfg,
-                args=args,
-            )
-        )
-    return requests
-
-
-def _request_for_folders(
-    args: argparse.Namespace, cfg: CfgNode, given: dict[str, str | None], datasets: list[str]
-) -> AnalysisRequest:
-    if len(datasets) > 1:
+    folders = {split: Path(path) for split, path in given.items() if path is not None}
+    if len(datasets) > 1 and folders:
         raise CogError(
             "--train_features_dir and --test_features_dir are of one data set, and --dataset names "
             f"{len(datasets)}; give --models_root_dir instead"
         )
     model_dir = None
-    dataset = datasets[0] if datasets else None
     if args.models_root_dir is not None and args.model is not None:
         model_dir = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
-    if args.output_dir is not None:
-        output = Path(args.output_dir)
-    elif model_dir is not None and dataset is not None:
-        output = model_dir.path / dataset
-    else:
-        raise CogError("nowhere to write: give --output_dir")
-    return AnalysisRequest(
-        model=args.model,
-        dataset=dataset,
-        model_dir=model_dir,
-        features={split: Path(path) for split, path in given.items() if path is not None},
-        output_root=Path(os.path.normpath(output)),
-        cfg=cfg,
-        args=args,
-    )
+    if not folders and not (model_dir and datasets):
+        raise CogError(
+            "no features: give --models_root_dir with --model and --dataset, or --train_features_dir and "
+            "--test_features_dir"
+        )
+    requests = []
+    for dataset in datasets or (None,):
+        features, output = folders, None if args.output_dir is None else Path(args.output_dir)
+        if model_dir is not None and dataset is not None:
+            features = folders or {split: model_dir.features(dataset, split) for split in constants.SPLITS}
+            if output is None:
+                output = model_dir.path / dataset
+            elif len(datasets) > 1:
+                output /= dataset
+        if output is None:
+            raise CogError("nowhere to write: give --output_dir")
+        requests.append(AnalysisRequest(args.model, dataset, model_dir, features, output, cfg, args))
+    return requests
 
 
 class AnalysisOutput(OutputFolder):
@@ -151,43 +120,34 @@ class AnalysisOutput(OutputFolder):
 
 @dataclass(frozen=True)
 class PlannedWork:
-    """A task of a data set with its output folder.
+    """A task of a data set.
 
     Attributes:
         request: request of the data set.
         task: task to compute.
-        folder: folder of the result, with the identity of the result.
     """
 
     request: AnalysisRequest
     task: AnalysisTask
-    folder: AnalysisOutput
+
+    @functools.cached_property
+    def folder(self) -> AnalysisOutput:
+        """The folder of the result, with its identity: settings, and sizes, origins and samples of its features."""
+        path = self.request.output(self.task.name)
+        identity = dict(self.task.settings)
+        for split in self.task.splits:
+            file = self.request.features_file(split)
+            identity[f"{split}_features"] = identify_features(file)
+            metadata = FeatureFolder(file.parent).metadata(of_output=path) or {}
+            if "limit" in metadata:
+                identity["limit"] = metadata["limit"]
+        return AnalysisOutput(path, identity, overwrite=self.request.args.overwrite)
 
     @property
     def label(self) -> str:
         """Prefix of log lines: model and data set."""
         words = [word for word in (self.request.model, self.request.dataset) if word]
         return f"[{' '.join(words)}] " if words else ""
-
-
-def plan_work(request: AnalysisRequest, task: AnalysisTask, *, overwrite: bool) -> PlannedWork:
-    """Return a task with its folder; the identity of its features is read."""
-    identity = identify(request, task)
-    return PlannedWork(
-        request, task, AnalysisOutput(request.output(task.name), identity, overwrite=overwrite)
-    )
-
-
-def identify(request: AnalysisRequest, task: AnalysisTask) -> dict[str, Any]:
-    """Return the identity of a result: its settings, and sizes, origins and samples of its features."""
-    identity = dict(task.settings)
-    for split in task.splits:
-        file = request.features_file(split)
-        identity[f"{split}_features"] = identify_features(file)
-        metadata = FeatureFolder(file.parent).metadata(of_output=request.output(task.name)) or {}
-        if "limit" in metadata:
-            identity["limit"] = metadata["limit"]
-    return identity
 
 
 def identify_features(file: Path) -> dict[str, Any]:
@@ -201,25 +161,15 @@ def identify_features(file: Path) -> dict[str, Any]:
     }
 
 
-def pending(planned: Sequence[tuple[AnalysisRequest, AnalysisTask]], *, overwrite: bool) -> list[PlannedWork]:
+def pending(args: argparse.Namespace) -> list[PlannedWork]:
     """Return the work for the missing results, after a check of all input and output folders.
 
     Complete results of the same settings and features are skipped.
 
     Raises:
-        CogError: a folder has another or an unfinished result and ``overwrite`` is False, or features are missing.
+        CogError: a folder has another or an unfinished result and there is no ``--overwrite``, or features are missing.
     """
-    todo = []
-    outputs: dict[Path, str] = {}
-    for request, task in planned:
-        work = plan_work(request, task, overwrite=overwrite)
-        path = work.folder.path
-        if path in outputs:
-            raise CogError(f"{outputs[path]} and {task.name} would both be written to {path}")
-        outputs[path] = task.name
-        if not work.folder.is_done():
-            todo.append(work)
-    return todo
+    return [work for work in plan_tasks(args) if not work.folder.is_done()]
 
 
 def check(args: argparse.Namespace) -> int:
@@ -233,15 +183,15 @@ def check(args: argparse.Namespace) -> int:
     report = Report()
     planned = []
     with report.step("input"):
-        for request_and_task in plan_tasks(args):
-            planned.append(request_and_task)
+        for work in plan_tasks(args):
+            planned.append(work)
     opened: dict[Path, float] = {}
     todo = []
-    for request, task in planned:
+    for work in planned:
         before = report.n_problems
-        for split in task.splits:
+        for split in work.task.splits:
             with report.step("features"):
-                path = request.features_file(split)
+                path = work.request.features_file(split)
                 if path not in opened:
                     opened[path] = 0.0
                     features = feature_files.open_file(path, mapped=True)
@@ -250,7 +200,6 @@ def check(args: argparse.Namespace) -> int:
         if report.n_problems > before:
             continue
         with report.step("output"):
-            work = plan_work(request, task, overwrite=args.overwrite)
             folder = work.folder
             if not machine_checks.check_state(report, folder.path):
                 continue
@@ -258,11 +207,11 @@ def check(args: argparse.Namespace) -> int:
                 report.ok("output", f"{folder.path} is complete and would be skipped")
                 continue
             if machine_checks.check_writable(report, folder.path):
-                todo.append(work)
+                todo.append(folder.path)
                 report.ok("output", str(folder.path))
     if todo:
         with report.step("disk"):
-            machine_checks.check_disk(report, [(work.folder.path, _RESULT_BYTES) for work in todo])
+            machine_checks.check_disk(report, [(path, _RESULT_BYTES) for path in todo])
         with report.step("memory"):
             most = sum(sorted(opened.values())[-2:])
             machine_checks.check_memory(

@@ -63,7 +63,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     cross.add_argument(
         "--confidence",
-        type=_share,
+        type=cli.real_number(0, 1, "0 <= P < 1"),
         default=0.99,
         metavar="P",
         help="list images predicted with a confidence above P (default: 0.99)",
@@ -88,13 +88,3 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     cross.add_argument(
         "--wordnet_dir", metavar="DIR", help="folder of WordNet 3.0, for the names of concepts"
     )
-
-
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is out of range, expected 0 <= P < 1")
-    return value

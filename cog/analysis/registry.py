@@ -13,10 +13,9 @@ from cog.analysis import (
     knn,
     model_comparison,
     ncm,
-    probe_flags,
     subtrees,
 )
-from cog.analysis.task import Analysis, AnalysisRequest, AnalysisTask
+from cog.analysis.task import Analysis
 from cog.errors import CogError, did_you_mean
 
 ANALYSES: tuple[Analysis, ...] = (
@@ -49,11 +48,6 @@ def get(names: Sequence[str]) -> list[Analysis]:
     return [a for a in ANALYSES if a.name in names or (ALL in names and a.in_all)]
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of all analyses to the parser."""
-    probe_flags.add_flags(parser)
-
-
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; a flag that no requested analysis uses is an error.
 
@@ -71,8 +65,3 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argpar
             of = ", ".join(analysis.name for analysis in ANALYSES if flag in analysis.uses)
             raise CogError(f"--{flag} is for --analysis {of} and has no effect here; leave it out")
     return args
-
-
-def plan(analysis: Analysis, request: AnalysisRequest) -> list[AnalysisTask]:
-    """Return the tasks of an analysis for one data set."""
-    return analysis.plan(request)

@@ -53,13 +53,10 @@ class SharedFeatures:
         return self._loaded[key]
 
 
-def execute(todo: Sequence[PlannedWork], *, device: torch.device) -> list[AnalysisRecord]:
+def execute(todo: Sequence[PlannedWork], *, device: torch.device) -> None:
     """Compute all results, and publish and print each result as soon as it is finished.
 
     SIGTERM and SIGUSR1 end the work at a point where it can be continued.
-
-    Returns:
-        The records, in the order of ``todo``.
 
     Raises:
         CogError: an analysis fails (earlier results stay).
@@ -68,7 +65,6 @@ def execute(todo: Sequence[PlannedWork], *, device: torch.device) -> list[Analys
     """
     from cog.runtime.device import exact_float32
 
-    done: list[AnalysisRecord] = []
     with signals.deferred(), exact_float32():
         shared: SharedFeatures | None = None
         for position, work in enumerate(todo):
@@ -76,16 +72,13 @@ def execute(todo: Sequence[PlannedWork], *, device: torch.device) -> list[Analys
             if shared is None or work.request is not todo[position - 1].request:
                 shared = None  # the features of one data set are freed before the next are read
                 shared = SharedFeatures(work.request)
-            done.append(_do(work, shared, device))
-    return done
+            _do(work, shared, device)
 
 
-def _do(work: PlannedWork, shared: SharedFeatures, device: torch.device) -> AnalysisRecord:
+def _do(work: PlannedWork, shared: SharedFeatures, device: torch.device) -> None:
     with work.folder.claim() as claim:
         if claim.is_done():  # another process has computed this result in the meantime
-            record = analysis_records.read(work.folder.path)
-            assert isinstance(record, AnalysisRecord)
-            return record
+            return
         claim.begin()
         with claim.failures_noted(), claim.publish() as stage:
             with provenance.log_file(stage / "program.log"):
@@ -99,7 +92,6 @@ def _do(work: PlannedWork, shared: SharedFeatures, device: torch.device) -> Anal
             analysis_records.write(stage, record)
     summary = outcome.summary or _summary(record)
     print(f"{work.label}{work.task.name}: {summary}  ({work.folder.path})", flush=True)
-    return record
 
 
 def _as_record(
@@ -111,7 +103,7 @@ def _as_record(
         dataset=work.request.dataset,
         identity=work.folder.identity,
         values=plain(outcome.values),
-        seeds=list(outcome.seeds),
+        seeds=list(outcome.per_seed),
         per_seed=plain(outcome.per_seed),
         details=plain(outcome.details),
         versions=provenance.versions(work.task.packages),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cog import config
+from cog.analysis.task import AnalysisContext, AnalysisOutcome, AnalysisRequest, AnalysisTask
 from cog.errors import CogError
 from cog.paths import ModelDir, evaluation_folder, parse_seed_folder
 from cog.results import run_records, saved_predictions
@@ -27,6 +28,8 @@ from cog.runtime.safe_load import load_torch
 if TYPE_CHECKING:
     import torch
     from yacs.config import CfgNode
+
+    from cog.logreg.sgd import TrainedClassifier
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +85,21 @@ def evaluation_label(cfg: CfgNode) -> str:
     return "" if folder == protocol else folder.removeprefix("eval")
 
 
+def classifier_task(
+    request: AnalysisRequest,
+    name: str,
+    settings: Mapping[str, Any],
+    compute: Callable[[AnalysisContext], AnalysisOutcome],
+    *,
+    splits: tuple[str, ...] = (),
+    packages: tuple[str, ...] = ("numpy",),
+) -> list[AnalysisTask]:
+    """Return the task of an analysis of classifiers, with their evaluation in its name and settings."""
+    of_evaluation = {"evaluation": evaluation_folder(*evaluation(request.cfg))}
+    name += evaluation_label(request.cfg)
+    return [AnalysisTask(name, splits, of_evaluation | dict(settings), compute, packages)]
+
+
 def find_runs(
     model_dir: ModelDir, dataset: str, cfg: CfgNode, *, seeds: Sequence[int] | None = None
 ) -> list[SavedRun]:
@@ -98,7 +116,7 @@ def find_runs(
     """
     name, n_shot = evaluation(cfg)
     folder = model_dir.evaluation(dataset, name=name, n_shot=n_shot)
-    runs = runs_in(folder, model=model_dir.model, dataset=dataset, n_shot=n_shot, seeds=seeds)
+    runs = runs_in(folder, n_shot=n_shot, seeds=seeds)
     if not runs:
         raise CogError(
             f"there are no classifiers in {folder}; run logreg.py --model {model_dir.model} --dataset {dataset} first, "
@@ -107,9 +125,7 @@ def find_runs(
     return runs
 
 
-def runs_in(
-    folder: Path, *, model: str, dataset: str, n_shot: int | None = None, seeds: Sequence[int] | None = None
-) -> list[SavedRun]:
+def runs_in(folder: Path, *, n_shot: int | None = None, seeds: Sequence[int] | None = None) -> list[SavedRun]:
     """Return the complete runs in a folder of seed folders; a warning names the runs that cannot be read.
 
     Raises:
@@ -131,9 +147,7 @@ def runs_in(
         if seeds is not None and seed not in seeds:
             continue
         try:
-            runs.setdefault(
-                seed, read_run(folder / entry, model=model, dataset=dataset, n_shot=n_shot, seed=seed)
-            )
+            runs.setdefault(seed, read_run(folder / entry, n_shot=n_shot, seed=seed))
         except CogError as error:
             if seeds is not None:
                 raise CogError(f"{folder / entry} cannot be used: {error}") from error
@@ -153,13 +167,13 @@ def any_in(folder: Path) -> bool:
     return folder.is_dir() or (archive is not None and bool(archive.seeds(folder.name)))
 
 
-def read_run(path: Path, *, model: str, dataset: str, n_shot: int | None, seed: int) -> SavedRun:
+def read_run(path: Path, *, n_shot: int | None, seed: int) -> SavedRun:
     """Read one seed folder.
 
     Raises:
         CogError: see :func:`cog.results.run_records.read_run`.
     """
-    run = run_records.read_run(path, run_records.RunPlace(model, dataset, n_shot, seed))
+    run = run_records.read_run(path, run_records.RunPlace("", "", n_shot, seed))
     record: Any = {}
     if run_archive.is_file(path / run_records.RESULTS_FILE):
         record = safe_load.read_json(path / run_records.RESULTS_FILE, "record of a run")
@@ -205,74 +219,55 @@ def predictions(run: SavedRun) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class SavedClassifier:
-    """Weights of a run and the preprocessing of their input.
+    """A classifier of a run, and the preprocessing of its input.
 
     Attributes:
-        layers: weight float32 ``(out, in)`` and bias ``(out,)`` of each layer, in order.
-        activation: activation between layers, ``"relu"`` or ``"none"``.
+        network: layers of the classifier.
         normalize: whether the input of the layers is l2-normalized.
         projection: ``mean`` ``(D,)`` and ``components`` ``(d, D)`` of principal components; None without projection.
         normalizes_before: whether features are l2-normalized before they are projected.
     """
 
-    layers: list[tuple[torch.Tensor, torch.Tensor]]
-    activation: str
+    network: TrainedClassifier
     normalize: bool
-    projection: tuple[torch.Tensor, torch.Tensor] | None
+    projection: tuple[torch.Tensor, torch.Tensor] | None = None
     normalizes_before: bool = False
 
     @property
     def n_classes(self) -> int:
         """Number of classes, C."""
-        return len(self.layers[-1][1])
+        return self.network.sizes[-1]
 
     @property
     def feature_dim(self) -> int:
         """Width of the features that the classifier takes, D."""
-        return self.layers[0][0].shape[1] if self.projection is None else self.projection[1].shape[1]
-
-    def to(self, device: torch.device) -> SavedClassifier:
-        """Return a copy on a device."""
-        return SavedClassifier(
-            [(weight.to(device), bias.to(device)) for weight, bias in self.layers],
-            self.activation,
-            self.normalize,
-            None
-            if self.projection is None
-            else (self.projection[0].to(device), self.projection[1].to(device)),
-            self.normalizes_before,
-        )
+        return self.network.sizes[0] if self.projection is None else self.projection[1].shape[1]
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits, float32 ``(n, C)``, of features as in the file, float32 ``(n, D)``."""
-        import torch
+        from cog.features.feature_files import unit_rows
 
-        from cog.features import feature_files
-
+        if self.normalizes_before:
+            x = unit_rows(x)
         if self.projection is not None:
-            if self.normalizes_before:
-                x = feature_files.unit_rows(x)
             x = (x - self.projection[0]) @ self.projection[1].T
-        if self.normalize:
-            x = feature_files.unit_rows(x)
-        for position, (weight, bias) in enumerate(self.layers):
-            if position and self.activation == "relu":
-                x = x.relu()
-            x = torch.addmm(bias, x, weight.T)
-        return x
+        return self.network.logits(unit_rows(x) if self.normalize else x)
 
 
-def load_classifier(run: SavedRun, *, normalize: bool) -> SavedClassifier:
+def load_classifier(run: SavedRun, *, normalize: bool, device: torch.device | str = "cpu") -> SavedClassifier:
     """Read ``model.pth`` of a run, a linear layer or the Sequential of an MLP, and ``pca.pth`` if it exists.
 
     Args:
         run: a complete run.
         normalize: whether features are l2-normalized, if the run does not record it (the original toolkit).
+        device: device of the classifier.
 
     Raises:
         CogError: a file has another form, or values that are not finite.
     """
     import torch
+
+    from cog.logreg.sgd import TrainedClassifier
 
     path = run.file(MODEL_FILE)
     content = load_torch(path)
@@ -283,11 +278,7 @@ def load_classifier(run: SavedRun, *, normalize: bool) -> SavedClassifier:
             (key.removesuffix("weight") for key in state if str(key).endswith("weight")),
             key=lambda prefix: int(prefix.rstrip(".")) if prefix.rstrip(".").isdecimal() else -1,
         )
-        layers = [
-            (state[f"{prefix}weight"], state[f"{prefix}bias"])
-            for prefix in prefixes
-            if f"{prefix}bias" in state
-        ]
+        layers = [(state[f"{p}weight"], state[f"{p}bias"]) for p in prefixes if f"{p}bias" in state]
     if not layers or any(
         not isinstance(weight, torch.Tensor)
         or not isinstance(bias, torch.Tensor)
@@ -296,22 +287,17 @@ def load_classifier(run: SavedRun, *, normalize: bool) -> SavedClassifier:
         for weight, bias in layers
     ):
         raise CogError(f"{path} holds no linear layers, expected {{'model': {{'weight', 'bias'}}}}")
-    layers = [(weight.float(), bias.float()) for weight, bias in layers]
+    layers = [(weight.to(device).float(), bias.to(device).float()) for weight, bias in layers]
     if not all(bool(torch.isfinite(tensor).all()) for layer in layers for tensor in layer):
         raise CogError(f"{path} holds NaN or infinite weights: the training diverged; leave its seed out")
     settings = run.record.get("configuration")
     settings = settings if isinstance(settings, dict) else {}
     recorded = settings.get("CLF.NORM_FTS")
-    projection = None
-    if run_archive.is_file(run.folder / PCA_FILE):
-        tensors = load_torch(run.folder / PCA_FILE)
-        projection = (tensors["mean"].float(), tensors["components"].float())
     normalize = recorded if isinstance(recorded, bool) else normalize
-    before = normalize and projection is not None and settings.get("CLF.PCA_NORM") == "before"
-    return SavedClassifier(
-        layers,
-        "none" if settings.get("CLF.TYPE") == "mlp_noact" else "relu",
-        normalize and not before,
-        projection,
-        before,
-    )
+    network = TrainedClassifier(layers, relu=settings.get("CLF.TYPE") != "mlp_noact")
+    if not run_archive.is_file(run.folder / PCA_FILE):
+        return SavedClassifier(network, normalize)
+    tensors = load_torch(run.folder / PCA_FILE)
+    projection = (tensors["mean"].to(device).float(), tensors["components"].to(device).float())
+    before = normalize and settings.get("CLF.PCA_NORM") == "before"
+    return SavedClassifier(network, normalize and not before, projection, before)

@@ -66,36 +66,34 @@ class CorrelationInterval:
     n_resamples: int
 
 
+def percentile_interval(values: np.ndarray) -> tuple[float, float]:
+    """Return the ends of the 95 % percentile interval of resampled values ``(n,)``; NaN are left out."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return math.nan, math.nan
+    low, high = np.quantile(known, [(1 - 0.95) / 2, (1 + 0.95) / 2])
+    return float(low), float(high)
+
+
 def spearman_interval(
-    x: np.ndarray,
-    y: np.ndarray,
-    *,
-    n_resamples: int = 10_000,
-    seed: int = 0,
-    level: float = 0.95,
-    strata: np.ndarray | None = None,
+    x: np.ndarray, y: np.ndarray, *, n_resamples: int, strata: np.ndarray | None = None
 ) -> CorrelationInterval:
-    """Return Spearman's rho with a percentile bootstrap interval over points (Efron and Tibshirani, 1993, chapter 13).
+    """Return Spearman's rho with a 95 % percentile bootstrap interval over points (Efron and Tibshirani, 1993, ch. 13).
 
     Args:
         x: first quantity, ``(n,)``.
         y: second quantity, ``(n,)``.
         n_resamples: number of draws of n points with replacement; 0: no interval.
-        seed: seed of the draws.
-        level: coverage of the interval.
         strata: group of each point, ``(n,)``; a resample draws as many points of a group as the group has.
     """
     value = spearman(x, y)
-    rho = resampled_spearman(x, y, n_resamples=n_resamples, seed=seed, strata=strata)
-    rho = rho[~np.isnan(rho)]
-    if not len(rho) or math.isnan(value):
-        return CorrelationInterval(value, math.nan, math.nan, len(x), len(rho))
-    low, high = np.quantile(rho, [(1 - level) / 2, (1 + level) / 2])
-    return CorrelationInterval(value, float(low), float(high), len(x), len(rho))
+    rho = resampled_spearman(x, y, n_resamples=n_resamples, strata=strata)
+    low, high = (math.nan, math.nan) if math.isnan(value) else percentile_interval(rho)
+    return CorrelationInterval(value, low, high, len(x), int((~np.isnan(rho)).sum()))
 
 
 def resampled_spearman(
-    x: np.ndarray, y: np.ndarray, *, n_resamples: int, seed: int, strata: np.ndarray | None = None
+    x: np.ndarray, y: np.ndarray, *, n_resamples: int, strata: np.ndarray | None = None
 ) -> np.ndarray:
     """Return Spearman's rho of every resample, float64 ``(n_resamples,)``; NaN where ``x`` or ``y`` is constant.
 
@@ -105,7 +103,7 @@ def resampled_spearman(
     n = len(x)
     if n < 2:
         return np.full(n_resamples, math.nan)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     order = np.argsort(x, kind="stable")  # the order of all vectors below
     x_codes, y_codes = (np.unique(values[order], return_inverse=True)[1].ravel() for values in (x, y))
     by_y = np.argsort(y_codes, kind="stable")

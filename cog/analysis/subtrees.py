@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from cog import constants, paths
+from cog import constants
 from cog.analysis import concepts, saved_runs, statistics
 from cog.analysis.accuracy_vs_similarity import (
+    CORRELATION,
     ConceptPoints,
     Tested,
     concept_points,
@@ -82,32 +82,24 @@ def plan(request: AnalysisRequest) -> list[AnalysisTask]:
     Raises:
         CogError: there are no runs, or a root is not a WordNet id.
     """
-    args, dataset = request.args, request.dataset
-    if request.model_dir is None or dataset is None:
-        raise CogError("--analysis subtrees needs --models_root_dir, --model and --dataset")
+    args = request.args
+    folder, dataset = request.place("subtrees")
     for root in args.subtrees or ():
         if not is_wnid(root):
             raise CogError(f"--subtrees {root} is not a noun id, expected 'n' and 8 digits such as n02084071")
-    runs = runs_of(request)
+    runs = runs_of(request, folder, dataset)
     # levels.csv has no similarities of the seen concepts.
     csv_file = None if dataset == constants.IN1K else args.levels_csv
     similarities = None if csv_file is None else concepts.read_levels_csv(csv_file)
-    settings: dict[str, Any] = {
-        "evaluation": paths.evaluation_folder(*saved_runs.evaluation(request.cfg)),
+    settings = {
         "subtrees": sorted(args.subtrees) if args.subtrees else {k: list(v) for k, v in SUBTREES.items()},
         "levels_csv_sha256": None if csv_file is None else files.sha256(csv_file),
         "n_resamples": args.n_resamples,
         "predictions": {name: saved_runs.prediction_digests(saved) for name, saved in runs.items()},
     }
-    return [
-        AnalysisTask(
-            name=f"subtrees{saved_runs.evaluation_label(request.cfg)}",
-            splits=(),
-            settings=settings,
-            compute=partial(_compute, runs=runs, similarities=similarities),
-            packages=("numpy", "scipy"),
-        )
-    ]
+    compute = partial(_compute, runs=runs, similarities=similarities)
+    packages = ("numpy", "scipy")
+    return saved_runs.classifier_task(request, "subtrees", settings, compute, packages=packages)
 
 
 ANALYSIS = Analysis(
@@ -130,19 +122,14 @@ def _metric(variant: str, quantity: str) -> Metric | None:
         subtree = quantity.removeprefix("accuracy_")
         name = subtree.replace("_", " ")
         known = [*SUBTREES, REST]
+        place = known.index(subtree) if subtree in known else 0
         return Metric(
             group="subtrees",
             label=f"{_title(variant)}: {name}",
             unit=PERCENT,
             decimals=1,
             headline=False,
-            order=(
-                5.2,
-                natural_key(variant),
-                1,
-                known.index(subtree) if subtree in known else 0,
-                natural_key(name),
-            ),
+            order=(5.2, natural_key(variant), 1, place, natural_key(name)),
             table=_title(variant),
             column=name,
             interval=OVER_CONCEPTS_AND_SEEDS,
@@ -150,9 +137,7 @@ def _metric(variant: str, quantity: str) -> Metric | None:
     if quantity in _CORRELATIONS:
         return Metric(
             group="subtrees",
-            label="Spearman correlation of accuracy per concept with its similarity to IN-1K"
-            + _CORRELATIONS[quantity]
-            + (f", {variant}" if variant else ""),
+            label=CORRELATION + _CORRELATIONS[quantity] + (f", {variant}" if variant else ""),
             decimals=2,
             better=0,
             headline=quantity == "spearman_within_subtrees" and not variant,
@@ -269,7 +254,6 @@ def _compute(
     _write_tables(job.stage, grouped, graph, with_similarity=similarities is not None)
     return AnalysisOutcome(
         values=values,
-        seeds=points.seeds,
         per_seed={
             seed: _accuracies(grouped, row) for seed, row in zip(points.seeds, points.accuracy, strict=True)
         },

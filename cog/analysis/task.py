@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 
     from cog.features.feature_files import FeatureSet
     from cog.runtime.resume_dir import ResumeFolder
-
-
-#: Splits of a task that needs training and test features.
-BOTH_SPLITS = ("train", "test")
 
 
 @dataclass(frozen=True)
@@ -63,6 +59,16 @@ class AnalysisRequest:
             raise no_features(file, split)
         return file
 
+    def place(self, analysis: str) -> tuple[ModelDir, str]:
+        """Return the model's folder and the name of the data set, which an analysis of saved runs needs.
+
+        Raises:
+            CogError: one of them is not given.
+        """
+        if self.model_dir is None or self.dataset is None:
+            raise CogError(f"--analysis {analysis} needs --models_root_dir, --model and --dataset")
+        return self.model_dir, self.dataset
+
     def output(self, name: str) -> Path:
         """Return the folder of the result of an analysis."""
         return self.output_root / analysis_folder(name)
@@ -74,14 +80,12 @@ class AnalysisOutcome:
 
     Attributes:
         values: headline numbers by name; None (or NaN) where undefined.
-        seeds: seeds of the repetitions, in order; empty for a result without randomness.
-        per_seed: values of each repetition.
+        per_seed: values of each repetition by its seed, in order; empty for a result without randomness.
         details: JSON values that explain the numbers: sizes, settings, names of files.
         summary: one line for the terminal; None: the line is made of ``values``.
     """
 
     values: Mapping[str, Number]
-    seeds: Sequence[int] = ()
     per_seed: Mapping[int, Mapping[str, Number]] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     summary: str | None = None
@@ -154,7 +158,7 @@ def feature_analysis(
     compute: Callable[[dict[str, Any], AnalysisContext], AnalysisOutcome],
     *,
     settings: Callable[[CfgNode], dict[str, Any]] = lambda options: {},
-    splits: tuple[str, ...] = BOTH_SPLITS,
+    splits: tuple[str, ...] = constants.SPLITS,
     packages: tuple[str, ...] = ("torch", "numpy"),
 ) -> Analysis:
     """Return the declaration of an analysis that needs only the features of one data set.

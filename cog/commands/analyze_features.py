@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from cog.analysis import registry
+from cog.analysis import probe_flags, registry
 from cog.commands import feature_flags, limits, names
 from cog.runtime import cli as cli_tools
 
@@ -42,7 +42,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     cli_tools.add_common(run)
     limits.add(run)
     cli_tools.add_check(run)
-    registry.add_flags(parser)
+    probe_flags.add_flags(parser)
     return registry.parse(parser, argv)
 
 
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if args.check:
         return plan.check(args)
-    todo = plan.pending(list(plan.plan_tasks(args)), overwrite=args.overwrite)
+    todo = plan.pending(args)
     if not todo:
         return 0
 

@@ -27,18 +27,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         choices=constants.SPLITS,
         help="one or both; test of in1k is its official val folder. Every data set is extracted in every split given",
     )
-    image_flags.add_model(
-        parser,
-        ckpt_help="checkpoint to load instead (a TensorFlow checkpoint: the common part of the paths of its .index "
-        "and .data files)",
-        output_help="folder to write to instead (for one data set and one split)",
-        writes="<dataset>/features_<split>/",
-    )
-    image_flags.add(
-        parser,
-        failures_help="accept up to N images per data set and split that cannot be decoded (default: 0; with "
-        "more, the exit code is 3)",
-    )
+    image_flags.add_model(parser, writes="<dataset>/features_<split>/")
+    image_flags.add(parser)
     run = parser.add_argument_group("run")
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
     cli_tools.add_common(run)

@@ -20,16 +20,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
     parser = cli_tools.Parser(__doc__ or "")
     image_flags.add_target(parser, "what to train")
-    image_flags.add_model(
-        parser,
-        ckpt_help="checkpoint to load instead",
-        output_help="folder of the run, instead of the one under --models_root_dir",
-        writes="<dataset>/eval_finetune/seed-<seed>/",
-    )
-    image_flags.add(
-        parser,
-        failures_help="accept up to N images that cannot be decoded (default: 0; with more, the exit code is 3)",
-    )
+    image_flags.add_model(parser, writes="<dataset>/eval_finetune/seed-<seed>/")
+    image_flags.add(parser)
     run = parser.add_argument_group("run")
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
     run.add_argument(

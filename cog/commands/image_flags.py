@@ -32,13 +32,8 @@ def add_target(parser: argparse.ArgumentParser, title: str) -> argparse._Argumen
     return group
 
 
-def add(parser: argparse.ArgumentParser, *, failures_help: str) -> None:
-    """Add the flags that locate images and select the accepted problems.
-
-    Args:
-        parser: parser for the group of flags.
-        failures_help: help of ``--allow_failures``.
-    """
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that locate images and select the accepted problems."""
     group = parser.add_argument_group("images")
     add_places(group)
     group.add_argument(
@@ -47,7 +42,12 @@ def add(parser: argparse.ArgumentParser, *, failures_help: str) -> None:
         help="stop when class or image counts differ from the official data (default: warn)",
     )
     group.add_argument(
-        "--allow_failures", type=cli_tools.whole_number(0), default=0, metavar="N", help=failures_help
+        "--allow_failures",
+        type=cli_tools.whole_number(0),
+        default=0,
+        metavar="N",
+        help="accept up to N images per data set and split that cannot be decoded (default: 0; with more, the exit "
+        "code is 3)",
     )
 
 
@@ -60,32 +60,24 @@ def sources(args: argparse.Namespace) -> ImageSources:
     )
 
 
-def require(args: argparse.Namespace, dataset: str, *, why: str | None = None) -> dict[str, str]:
-    """Return the values of the flags that a data set needs; see :meth:`ImageSources.require`."""
-    return sources(args).require(dataset, why=why)
-
-
-def add_model(parser: argparse.ArgumentParser, *, ckpt_help: str, output_help: str, writes: str) -> None:
-    """Add the flags that locate a model and the output folder.
-
-    Args:
-        parser: parser for the group of flags.
-        ckpt_help: help of ``--ckpt_file``.
-        output_help: help of ``--output_dir``.
-        writes: folder below that of the model that the command writes.
-    """
+def add_model(parser: argparse.ArgumentParser, *, writes: str) -> None:
+    """Add the flags that locate a model and the output folder; ``writes`` is its default below that of the model."""
     group = parser.add_argument_group("model and output: --models_root_dir, or --ckpt_file with --output_dir")
     group.add_argument(
         "--models_root_dir",
         help=f"reads <root>/<model_title>/<architecture_name>/model.ckpt, writes {writes} beside it",
     )
-    group.add_argument("--ckpt_file", help=ckpt_help)
+    group.add_argument(
+        "--ckpt_file",
+        help="checkpoint to load instead (a TensorFlow checkpoint: the common part of the paths of its .index and "
+        ".data files)",
+    )
     group.add_argument(
         "--strict_hash",
         action="store_true",
         help="stop when the SHA-256 of the checkpoint is not that of the published file (default: warn)",
     )
-    group.add_argument("--output_dir", help=output_help)
+    group.add_argument("--output_dir", help="folder to write to instead (for a single output)")
     group.add_argument(
         "--model_loader",
         type=cli_tools.python_target,

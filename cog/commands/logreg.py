@@ -10,6 +10,7 @@ folder and the same result as in a process of its own.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 
 from cog import config
@@ -43,11 +44,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     run = parser.add_argument_group("run")
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
-    run.add_argument("--mom", type=_fraction, default=0.9, help="momentum of SGD (default: 0.9)")
+    fraction = cli_tools.real_number(0.0, 1.0, "0 <= momentum < 1")
+    positive = cli_tools.real_number(5e-324, math.inf, "a positive number")
+    not_negative = cli_tools.real_number(0.0, math.inf, "zero or a positive number")
+    run.add_argument("--mom", type=fraction, default=0.9, help="momentum of SGD (default: 0.9)")
     run.add_argument(
-        "--lr", type=_positive, help="fixed learning rate instead of a search; needs --wd and CLF.N_TRIALS 0"
+        "--lr", type=positive, help="fixed learning rate instead of a search; needs --wd and CLF.N_TRIALS 0"
     )
-    run.add_argument("--wd", type=_not_negative, help="fixed weight decay instead of a search")
+    run.add_argument("--wd", type=not_negative, help="fixed weight decay instead of a search")
     run.add_argument(
         "--print_freq",
         type=cli_tools.whole_number(0),
@@ -58,28 +62,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     limits.add(run)
     cli_tools.add_check(run)
     return parser.parse_args(argv)
-
-
-def _number(text: str, *, low: float, high: float, wanted: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-    if not low <= value < high:
-        raise argparse.ArgumentTypeError(f"{text} is out of range, expected {wanted}")
-    return value
-
-
-def _fraction(text: str) -> float:
-    return _number(text, low=0.0, high=1.0, wanted="0 <= momentum < 1")
-
-
-def _positive(text: str) -> float:
-    return _number(text, low=5e-324, high=float("inf"), wanted="a positive number")
-
-
-def _not_negative(text: str) -> float:
-    return _number(text, low=0.0, high=float("inf"), wanted="zero or a positive number")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,8 +10,8 @@ from pathlib import Path
 from cog.errors import CogError
 from cog.runtime import cli as cli_tools
 from cog.study import slurm
-from cog.study.plan import EXTRACT, REPOSITORY, RESULTS
-from cog.study.slurm import Resources, SlurmOptions
+from cog.study.plan import EXTRACT, REPOSITORY, RESULTS, STAGES
+from cog.study.slurm import SlurmOptions
 
 _OF_ALL_JOBS = ("partition", "account", "qos", "constraint")
 
@@ -94,28 +94,27 @@ def options(args: argparse.Namespace, log_dir: Path) -> SlurmOptions:
     return SlurmOptions(
         log_dir=log_dir,
         task_script=task_script,
-        throttle=args.throttle,
-        requeue=args.requeue == "yes",
-        max_requeues=args.max_requeues,
+        flags={kind: _sbatch_flags(args, kind) for kind in STAGES},
+        max_requeues=args.max_requeues if args.requeue == "yes" else 0,
         signal_seconds=args.signal_seconds,
-        more=tuple(args.sbatch_args),
-        **{flag: getattr(args, flag) for flag in _OF_ALL_JOBS},
     )
 
 
-def resources(args: argparse.Namespace, kind: str) -> Resources:
-    """Return the resources of the jobs of a kind."""
-    more = tuple(getattr(args, f"{kind}_sbatch_args"))
-    if kind == RESULTS:
-        return Resources(more=more)
-    return Resources(
-        gpus=args.gpus,
-        cpus=args.cpus,
-        mem=args.mem,
-        time=getattr(args, f"{kind}_time"),
-        n_ranks=args.ranks_per_task if kind == EXTRACT else 1,
-        more=more,
-    )
+def _sbatch_flags(args: argparse.Namespace, kind: str) -> list[str]:
+    """Return the arguments of ``sbatch`` for the jobs of a kind; the job that makes the table gets no resources."""
+    flags = {flag: getattr(args, flag) for flag in _OF_ALL_JOBS}
+    if kind != RESULTS:
+        shares = kind == EXTRACT and args.ranks_per_task > 1
+        flags |= {
+            "ntasks": args.ranks_per_task if shares else None,
+            "gpus-per-task": (args.gpus or None) if shares else None,
+            "gres": f"gpu:{args.gpus}" if args.gpus and not shares else None,
+            "cpus-per-task": args.cpus,
+            "mem": args.mem,
+            "time": getattr(args, f"{kind}_time"),
+        }
+    given = [f"--{flag}={value}" for flag, value in flags.items() if value is not None]
+    return [*given, *args.sbatch_args, *getattr(args, f"{kind}_sbatch_args")]
 
 
 def launcher(args: argparse.Namespace) -> tuple[str, ...]:

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from cog import constants, paths
-from cog.commands import extract_features, image_flags, logreg, names, print_results, slurm_flags, study_flags
+from cog.commands import image_flags, names, passthrough, slurm_flags, study_flags, study_results
 from cog.runtime import cli as cli_tools
 from cog.runtime import locks
-from cog.study import check, local_workers, plan, results, slurm, submit, units
-from cog.study.passthrough import PassthroughArgs, split_passthrough_args
+from cog.study import check, local_workers, plan, slurm, submit, units
 
 
 def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
@@ -65,49 +64,28 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
     return args, given[cut + 1 :]
 
 
-def split(args: argparse.Namespace, words: Sequence[str]) -> PassthroughArgs:
-    """Return the arguments of the scripts, from the flags and the words after ``--``."""
-    places = {**image_flags.sources(args).values, "models_file": args.models_file}
-    image_args = [f"--{flag}={os.path.abspath(value)}" for flag, value in places.items() if value]
-    if args.model_loader is not None:
-        file, _, function = args.model_loader.rpartition(":")
-        image_args.append(f"--model_loader={os.path.abspath(file)}:{function}")
-    return split_passthrough_args(
-        words,
-        extract_args=args.extract_args,
-        logreg_args=args.logreg_args,
-        image_args=image_args,
-        parse_extract=extract_features.parse_args,
-        parse_logreg=logreg.parse_args,
-    )
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Submit or run the missing units, and return the exit code."""
     parsed, words = parse_args(argv)
     args = names.understood(parsed)
-    passed = split(args, words)
+    passed = passthrough.split(args, words)
     args.datasets = args.datasets or list(constants.DATASETS)
     study = study_flags.select(args, passed.opts, config_file=passed.config_file)
     for dataset in study.datasets:
         paths.check_dataset_name(dataset)
     log_dir = Path(os.path.abspath(args.log_dir))
     options = slurm_flags.options(args, log_dir)
-    commands = plan.ScriptCommands(
-        sys.executable, study.root, passed.extract, passed.logreg, slurm_flags.launcher(args)
-    )
+    commands = plan.ScriptCommands(study.root, passed.extract, passed.logreg, slurm_flags.launcher(args))
     with contextlib.ExitStack() as stack:
         if not (args.dry_run or args.check):
             stack.enter_context(locks.locked(log_dir, flag="--log_dir"))
-        queued = slurm.queued_jobs(log_dir, study.root) if args.slurm else slurm.QueuedJobs({}, ())
+        queued = slurm.queued_jobs(log_dir, study.root) if args.slurm else slurm.QueuedJobs()
         statuses = plan.with_queue(units.survey(study), queued)
         tasks = plan.make_plan(
             study,
             statuses,
             queued,
             commands,
-            extract=slurm_flags.resources(args, plan.EXTRACT),
-            logreg=slurm_flags.resources(args, plan.LOGREG),
             extract_task=args.extract_task,
             logreg_task=args.logreg_task,
             stages=args.stages,
@@ -116,20 +94,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         if args.check:  # each script checks its own inputs, so that one problem does not hide others
             return check.check_study(study, tasks, statuses, commands, options, with_slurm=args.slurm)
-        check.check_inputs(
-            study, tasks, model_loader=args.model_loader, models_file=args.models_file,
-            require_images=lambda dataset, why: image_flags.require(args, dataset, why=why),
-        )  # fmt: skip
+        images = image_flags.sources(args)
+        check.check_inputs(study, tasks, images, model_loader=args.model_loader, models_file=args.models_file)
         tasks.log(statuses)
         opts = passed.results_opts()
         with_results = plan.RESULTS in args.stages
-        finish = functools.partial(results.delete_features, study, log_dir) if args.delete_features else None
+        finish = (
+            functools.partial(study_results.delete_features, study, log_dir) if args.delete_features else None
+        )
         if args.slurm:
-            command = submit.results_command(study, log_dir, opts, delete_features=args.delete_features)
-            job = submit.ResultsJob(command, slurm_flags.resources(args, plan.RESULTS))
-            last = job if with_results else None
-            return submit.submit(study, tasks, queued, options, last, dry_run=args.dry_run, finish=finish)
-        show = functools.partial(results.show_results, study, log_dir, opts, print_results.main)
+            last = submit.results_command(study, log_dir, opts, delete_features=args.delete_features)
+            return submit.submit(
+                study,
+                tasks,
+                queued,
+                options,
+                last if with_results else None,
+                dry_run=args.dry_run,
+                finish=finish,
+            )
+        show = functools.partial(study_results.show, study, log_dir, opts)
         return local_workers.run_plan(
             study, tasks, log_dir, n_processes=args.n_processes, gpu_ids=args.gpu_ids, dry_run=args.dry_run,
             show_results=show if with_results else None, finish=finish,

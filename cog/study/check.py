@@ -6,15 +6,17 @@ import dataclasses
 import os
 import re
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from cog.data.image_sources import ImageSources
 from cog.errors import CogError, some
-from cog.runtime.check_report import OK, PROBLEM, WARNING
+from cog.runtime import machine_checks
+from cog.runtime.check_report import OK, PROBLEM, WARNING, CheckFinding, Report
 from cog.runtime.progress import Progress
 from cog.study import slurm
 from cog.study.plan import EXTRACT, ScriptCommands, StudyPlan
-from cog.study.slurm import SlurmOptions
+from cog.study.slurm import Dependencies, SlurmOptions
 from cog.study.units import DELETED, DONE, ExtractionUnit, Status, Study, Unit
 
 #: A finding in the form that :class:`cog.runtime.check_report.Report` prints.
@@ -30,20 +32,19 @@ _FILES_OF_RUN, _FILES_OF_FEATURES = 12, 5
 def check_inputs(
     study: Study,
     plan: StudyPlan,
+    images: ImageSources,
     *,
     model_loader: str | None,
-    models_file: str | None = None,
-    require_images: Callable[[str, str], object],
+    models_file: str | None,
 ) -> None:
     """Check that the models and the images of all planned extractions exist.
 
     Args:
         study: wanted units.
         plan: tasks of the study.
+        images: places of the images.
         model_loader: ``FILE.py:FUNCTION`` that loads the models; None: models of the zoo.
         models_file: file that declares the user's models; or None.
-        require_images: ``require_images(dataset, why)`` raises a ``CogError``, which begins with ``why``, when the
-            images of a data set are not given.
 
     Raises:
         CogError: a model or images are missing.
@@ -63,7 +64,7 @@ def check_inputs(
         more = f" (others that cannot be loaded: {some(others, _NAMED)})" if others else ""
         raise CogError(f"{faults[0][1]}{more}")
     for dataset in dict.fromkeys(unit.dataset for unit in todo):
-        require_images(dataset, f"the features of {dataset} are missing, and extracting them needs")
+        images.require(dataset, why=f"the features of {dataset} are missing, and extracting them needs")
 
 
 def check_study(
@@ -88,41 +89,33 @@ def check_study(
     Returns:
         The worst exit code.
     """
-    code = _check_log_dir(options.log_dir)
-    if with_slurm and not code:
-        code = _check_slurm(plan, options)
-    code = max(code, _check_files(study, statuses))
-    code = max(code, _check_scripts(study, statuses, commands))
+    report = Report()
+    if machine_checks.check_writable(report, options.log_dir):
+        report.ok("log_dir", str(options.log_dir))
+        if with_slurm:
+            _check_slurm(report, plan, options)
+    _check_files(report, study, statuses)
+    findings = Findings()
+    findings.add("", report.findings)
+    code = max(report.exit_code, _check_scripts(findings, study, statuses, commands))
     print("fix the problems above before starting" if code else "it can start")
     return code
 
 
-def _check_log_dir(log_dir: Path) -> int:
-    existing = next(folder for folder in (log_dir, *log_dir.parents) if folder.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        print(f"problem  log_dir       {log_dir} cannot be created or written to")
-        return 2
-    print(f"ok       log_dir       {log_dir}")
-    return 0
-
-
-def _check_slurm(plan: StudyPlan, options: SlurmOptions) -> int:
-    worst = 0
+def _check_slurm(report: Report, plan: StudyPlan, options: SlurmOptions) -> None:
     for kind in dict.fromkeys(array.kind for array in plan.arrays):
         array = next(array for array in plan.arrays if array.kind == kind)
-        alone = dataclasses.replace(array, after=(), after_jobs=(), after_tasks=())
+        alone = dataclasses.replace(array, after=Dependencies())
         command = slurm.sbatch(alone, options, task_list=Path("tasks.txt"), jobs={})
         try:
             slurm.run_slurm(command[0], "--test-only", *command[1:])
-            print(f"ok       SLURM         would accept {kind} tasks")
+            report.ok("SLURM", f"would accept {kind} tasks")
         except CogError as error:
-            print(f"problem  SLURM         {kind} tasks: {error}")
-            worst = 2
-    return worst
+            report.problem("SLURM", f"{kind} tasks: {error}")
 
 
-def _check_files(study: Study, statuses: Mapping[Unit, Status]) -> int:
-    """Print the number of files and folders per model, and whether the file system has room for the missing ones."""
+def _check_files(report: Report, study: Study, statuses: Mapping[Unit, Status]) -> None:
+    """Report the number of files and folders per model, and whether the file system has room for the missing ones."""
     n_runs = len(study.n_shots) * len(study.seeds)
     # The folder of the data set and an archive are the first two.
     outside = 2 + len(study.n_shots) + _FILES_OF_FEATURES * len(study.splits)
@@ -137,48 +130,48 @@ def _check_files(study: Study, statuses: Mapping[Unit, Status]) -> int:
         f"about {per_model:,} files and folders per model ({len(study.datasets) * outside:,} when its runs are packed, "
         f"see pack.sh); {n_missing:,} are still to be made"
     )
-    free = disk.f_favail if disk.f_files else None  # some file systems have no limit of files
-    if free is not None and free < n_missing:
-        print(
-            f"problem  files         {text}, and the file system takes {free:,} more; make room, or pack finished runs"
-        )
-        return 2
-    print(
-        f"ok       files         {text}{'' if free is None else f', and the file system takes {free:,} more'}"
-    )
-    return 0
+    if not disk.f_files:  # some file systems have no limit of files
+        report.ok("files", text)
+        return
+    text += f", and the file system takes {disk.f_favail:,} more"
+    if disk.f_favail < n_missing:
+        report.problem("files", f"{text}; make room, or pack finished runs")
+    else:
+        report.ok("files", text)
 
 
-def _check_scripts(study: Study, statuses: Mapping[Unit, Status], commands: ScriptCommands) -> int:
-    """Run each script with ``--check`` for its missing units; return the worst exit code."""
+def _check_scripts(
+    findings: Findings, study: Study, statuses: Mapping[Unit, Status], commands: ScriptCommands
+) -> int:
+    """Run each script with ``--check`` for its missing units, print all findings, and return the worst exit code."""
     calls: list[tuple[str, list[str]]] = []
     for model in study.models:
+        datasets = [name for name in study.datasets if not _is_over(study, statuses, model, name)]
         todo = [
             unit
-            for dataset in study.datasets
+            for dataset in datasets
             for unit in study.extractions(model, dataset)
-            if statuses[unit].state != DONE and not _is_over(study, statuses, model, dataset)
+            if statuses[unit].state != DONE
         ]
+        without_features = dict.fromkeys(unit.dataset for unit in todo)
         if todo:
-            datasets = list(dict.fromkeys(unit.dataset for unit in todo))
             splits = list(dict.fromkeys(unit.split for unit in todo))
-            calls.append((model, commands.extract(model, datasets, splits)[len(commands.launcher) :]))
-        without_features = {unit.dataset for unit in todo}
+            extraction = commands.extract(model, list(without_features), splits)
+            calls.append((model, extraction[len(commands.launcher) :]))
         calls += [
             (model, commands.logreg(model, dataset, study.seeds, study.n_shots))
-            for dataset in study.datasets
-            if dataset not in without_features and not _is_over(study, statuses, model, dataset)
+            for dataset in datasets
+            if dataset not in without_features
         ]
-    findings = Findings()
     worst = 0
     with Progress(len(calls), "checking", unit="commands") as progress:
         for model, call in calls:
             done = subprocess.run([*call, "--check"], check=False, capture_output=True, text=True)
-            findings.add(model, done.stdout, done.stderr, failed=done.returncode != 0)
+            findings.add_printed(model, done.stdout, done.stderr, failed=done.returncode != 0)
             worst = max(worst, done.returncode)
             progress.update()
+    print(findings.text(), end="", flush=True)
     if calls:
-        print(findings.text(), end="", flush=True)
         print(f"the first of these checks in full: {slurm.command_line([*calls[0][1], '--check'])}")
     return worst
 
@@ -191,13 +184,13 @@ def _is_over(study: Study, statuses: Mapping[Unit, Status], model: str, dataset:
 
 
 class Findings:
-    """The findings of the checks of many scripts, grouped by cause: a cause has one line for all its models."""
+    """The findings of many checks, grouped by cause: a cause has one line for all models."""
 
     def __init__(self) -> None:
         self._by_cause: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
 
-    def add(self, model: str, printed: str, errors: str, *, failed: bool) -> None:
-        """Add the findings of one script.
+    def add_printed(self, model: str, printed: str, errors: str, *, failed: bool) -> None:
+        """Add the findings of a script.
 
         Args:
             model: name of the model that the script checked.
@@ -205,46 +198,44 @@ class Findings:
             errors: standard error of the script.
             failed: whether the script ended with an error.
         """
-        n_problems = 0
-        for line in printed.splitlines():
-            match = _FINDING.fullmatch(line)
-            if match is None:
-                continue
-            level, subject, text = match.groups()
-            n_problems += level == PROBLEM
-            # Findings with the same cause may differ in the names of models (also in paths) and in amounts.
-            cause = text.replace(model, "MODEL").replace("/".join(model.split("_", 1)), "MODEL")
-            if level == OK:
-                # The user verifies the input and output of each model; the number of other passed checks suffices.
-                cause = text if subject == "model" else subject
-            else:
+        matches = filter(None, map(_FINDING.fullmatch, printed.splitlines()))
+        findings = [CheckFinding(*match.groups()) for match in matches]
+        if failed and not any(finding.level == PROBLEM for finding in findings):
+            lines = [line for line in errors.splitlines() if line.strip()]
+            findings.append(CheckFinding(PROBLEM, "script", lines[-1] if lines else "ended with an error"))
+        self.add(model, findings)
+
+    def add(self, model: str, findings: Iterable[CheckFinding]) -> None:
+        """Add findings on a model; "": on the study."""
+        for finding in findings:
+            cause = finding.text
+            if model and finding.level != OK:
+                # Findings with the same cause may differ in the names of models (also in paths) and in amounts.
+                cause = cause.replace(model, "MODEL").replace(model.replace("_", "/", 1), "MODEL")
                 cause = re.sub(r"[0-9a-f]{12,}|[0-9][0-9,.]*", "N", cause)
-            self._by_cause.setdefault((level, subject, cause), []).append((model, text))
-        if failed and not n_problems:
-            last = next(
-                (line for line in reversed(errors.splitlines()) if line.strip()), "ended with an error"
-            )
-            self._by_cause.setdefault((PROBLEM, "script", last), []).append((model, last))
+            elif model and finding.subject != "model":
+                # The user verifies the input and output of each model; the number of other passed checks suffices.
+                cause = finding.subject
+            key = finding.level, finding.subject, cause
+            self._by_cause.setdefault(key, []).append((model, finding.text))
 
     def text(self) -> str:
         """Return a line per cause: first the problems that stop the study, then warnings, then passed checks."""
         lines = []
-        all_models = {model for same in self._by_cause.values() for model, _ in same}
+        n_models = len({model for same in self._by_cause.values() for model, _ in same if model})
         # Lines of one subject stand together.
         subjects = list(dict.fromkeys(subject for _, subject, _ in self._by_cause))
-        causes = sorted(self._by_cause.items(), key=lambda item: subjects.index(item[0][1]))
-        for level in (PROBLEM, WARNING, OK):
-            for (level_of_cause, subject, _), same in causes:
-                if level_of_cause != level:
-                    continue
-                models = list(dict.fromkeys(model for model, _ in same))
-                texts = list(dict.fromkeys(text for _, text in same))
-                if level == OK:
-                    text = texts[0] if len(texts) == 1 else f"{len(same)} checks passed"
-                else:
-                    concerns_all = len(models) == len(all_models) > _NAMED
-                    names = f"all {len(models)} models" if concerns_all else some(models, _NAMED)
-                    times = f", {len(same)} times" if len(same) > len(models) else ""
-                    text = f"{texts[0]} [{names}{times}]"
-                lines.append(f"{level:<8} {subject:<13} {text}\n")
+        levels = (PROBLEM, WARNING, OK)
+        for (level, subject, _), same in sorted(
+            self._by_cause.items(), key=lambda item: (levels.index(item[0][0]), subjects.index(item[0][1]))
+        ):
+            models = list(dict.fromkeys(model for model, _ in same if model))
+            text = same[0][1]
+            if level == OK and any(other != text for _, other in same):
+                text = f"{len(same)} checks passed"
+            elif level != OK and models:
+                names = f"all {n_models} models" if len(models) == n_models > _NAMED else some(models, _NAMED)
+                times = f", {len(same)} times" if len(same) > len(models) else ""
+                text = f"{text} [{names}{times}]"
+            lines.append(f"{level:<8} {subject:<13} {text}\n")
         return "".join(lines)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from cog import constants, paths
-from cog.errors import CogError
+from cog.errors import CogError, os_errors_explained
 from cog.features.folder import DELETED_FILE
 from cog.logreg.run_folder import RunFolder
 from cog.runtime import files, locks, machine_checks, provenance
@@ -20,7 +20,7 @@ from cog.study.units import Status, Study, Unit
 
 logger = logging.getLogger(__name__)
 
-_RESULTS = ("results.json", "report.json")
+_RESULTS = ("results.json", "report.json", constants.FEATURES_FILE)
 
 
 def delete_features(study: Study, statuses: Mapping[Unit, Status]) -> list[Path]:
@@ -77,18 +77,14 @@ def _damaged(folders: Iterable[Path]) -> Iterator[str]:
 def _unfinished(model_folder: Path, dataset: str) -> Iterator[str]:
     """Yield a line for each unfinished output on the data set, and for each unfinished analysis of the model."""
     for folder in sorted(path for path in model_folder.glob("*/*") if path.is_dir()):
-        is_analysis = paths.parse_analysis_folder(folder.name) is not None
-        outputs = [folder]
-        if paths.parse_evaluation_folder(folder.name) is not None:
-            outputs = sorted(path for path in folder.iterdir() if path.is_dir())
-        if not is_analysis and folder.parent.name != dataset:
+        if paths.parse_analysis_folder(folder.name) is None and folder.parent.name != dataset:
             continue
-        for output in outputs:
+        is_evaluation = paths.parse_evaluation_folder(folder.name) is not None
+        for output in (
+            sorted(path for path in folder.iterdir() if path.is_dir()) if is_evaluation else [folder]
+        ):
             names = os.listdir(output)
-            is_features = folder.name.startswith("features_")
-            complete = any(name in _RESULTS or name.startswith("final") for name in names) or (
-                is_features and constants.FEATURES_FILE in names
-            )
+            complete = any(name in _RESULTS or name.startswith("final") for name in names)
             state = read_state(output, names, complete=complete).state
             if state not in (DONE, MISSING):
                 yield f"{output} is {state}"
@@ -96,13 +92,13 @@ def _unfinished(model_folder: Path, dataset: str) -> Iterator[str]:
 
 def _delete(path: Path) -> int:
     """Delete a feature file, and return its size."""
-    with locks.locked(path.parent, flag="--models_root_dir", create=False):
-        try:
-            size = path.stat().st_size
-            # The record comes first: if the process dies before the deletion, a record beside features has no effect.
-            files.write_json(path.parent / DELETED_FILE, {"deleted": provenance.now(), "bytes": size})
-            path.unlink()
-        except OSError as error:
-            raise CogError(f"cannot delete {path}: {error.strerror or error}") from error
+    with (
+        locks.locked(path.parent, flag="--models_root_dir", create=False),
+        os_errors_explained(f"cannot delete {path}"),
+    ):
+        size = path.stat().st_size
+        # The record comes first: if the process dies before the deletion, a record beside features has no effect.
+        files.write_json(path.parent / DELETED_FILE, {"deleted": provenance.now(), "bytes": size})
+        path.unlink()
     print(f"deleted {path} ({machine_checks.size(size)})", flush=True)
     return size

@@ -10,12 +10,12 @@ import signal
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from cog.errors import CogError, FailedImagesError
+from cog.errors import CogError, FailedImagesError, os_errors_explained, some
 from cog.runtime.progress import duration
 from cog.runtime.ranks import n_processors
 from cog.runtime.signals import EXIT_CODE
@@ -84,13 +84,12 @@ def tasks_of(arrays: Sequence[Array], log_dir: Path) -> list[LocalTask]:
     for array in arrays:
         for number, command in array.commands.items():
             units = array.units[number]
-            more = f" and {len(units) - 1} more" if len(units) > 1 else ""
             tasks.append(
                 LocalTask(
                     name=f"{array.name} {number}",
-                    label=f"{units[0]}{more}",
+                    label=some([str(unit) for unit in units], 1),
                     command=command,
-                    needs=tuple(f"{name} {number}" for name in array.after),
+                    needs=tuple(f"{name} {number}" for name in array.after.arrays),
                     log=log_dir / "logs" / f"{array.name}_{number}.log",
                     units=tuple(units),
                 )
@@ -128,35 +127,28 @@ def run_plan(
         CogError: a folder cannot be written to, or there are no results for the table although no task failed.
     """
     tasks = tasks_of(plan.arrays, log_dir)
-    gpus = list(gpu_ids or find_gpus(os.environ))
+    gpus = gpu_ids or find_gpus()
     n_processes = n_processes or max(1, len(gpus))
     if dry_run:
         for task in tasks:
-            print(
-                f"# {task.name}: {task.label}" + (f" (after {', '.join(task.needs)})" if task.needs else "")
-            )
-            print(command_line(task.command))
+            after = f" (after {', '.join(task.needs)})" if task.needs else ""
+            print(f"# {task.name}: {task.label}{after}\n{command_line(task.command)}")
         print(f"# {n_processes} at a time, GPUs: {' '.join(gpus) or 'none'}")
         return 0
-    try:
+    with os_errors_explained(f"cannot write into --log_dir {log_dir}"):
         (log_dir / "logs").mkdir(exist_ok=True)
-    except OSError as error:
-        raise CogError(f"cannot write into --log_dir {log_dir}: {error.strerror or error}") from error
 
     def look(task: LocalTask) -> list[Status]:
         model, dataset = task.units[0].model, task.units[0].dataset  # all units are of one model and data set
         statuses = survey(dataclasses.replace(study, models=(model,), datasets=(dataset,)))
         return [statuses[unit] for unit in task.units]
 
-    summary = run(tasks, n_processes=n_processes, gpus=gpus, environment=os.environ, look=look)
-    if summary.signal is not None:
-        n_done = sum(code == 0 for code in summary.codes.values())
-        name = summary.signal.name
-        logger.error(
-            "ended by %s: %d of %d tasks are done; the same command continues", name, n_done, len(tasks)
-        )
-        return summary.exit_code
+    summary = run(tasks, n_processes=n_processes, gpus=gpus, look=look)
     n_failed = sum(code != 0 for code in summary.codes.values())
+    if summary.signal is not None:
+        logger.error("ended by %s: %d of %d tasks are done; the same command continues", summary.signal.name,
+                     len(summary.codes) - n_failed, len(tasks))  # fmt: skip
+        return summary.exit_code
     if n_failed:
         images = FailedImagesError.exit_code in summary.codes.values()
         logger.error(
@@ -177,9 +169,9 @@ def run_plan(
     return summary.exit_code
 
 
-def find_gpus(environment: Mapping[str, str]) -> list[str]:
+def find_gpus() -> list[str]:
     """Return the usable GPUs by their names in ``CUDA_VISIBLE_DEVICES``: indices, and UUIDs of slices of a GPU."""
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
     try:
@@ -208,13 +200,11 @@ def parse_gpus(listing: str) -> list[str]:
     return names
 
 
-def place(slot: int, n_processes: int, gpus: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+def place(slot: int, n_processes: int, gpus: Sequence[str]) -> dict[str, str]:
     """Return the environment variables of the tasks of one slot, with its GPU and its share of the processors."""
-    result = dict(environment)
+    result = {"OMP_NUM_THREADS": str(max(1, n_processors() // n_processes)), **os.environ}
     if gpus:
         result["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
-    if "OMP_NUM_THREADS" not in environment:
-        result["OMP_NUM_THREADS"] = str(max(1, n_processors() // n_processes))
     return result
 
 
@@ -289,10 +279,10 @@ class _Timing:
     """
 
     def __init__(self, tasks: Sequence[LocalTask], n_processes: int) -> None:
-        self._tasks = tasks
+        self._tasks = {task.name: task for task in tasks}
         self._n_processes = n_processes
-        self._began: dict[str, float] = {}
-        self._seconds: dict[str, float] = {}  # durations of successful tasks
+        self._began: dict[str, float] = {}  # start of each running task
+        self._seconds: dict[str, list[float]] = {}  # durations of successful tasks by their kind
         self._reported = time.monotonic()
 
     def start(self, name: str) -> None:
@@ -303,10 +293,10 @@ class _Timing:
         """Record the end of a task and return its seconds; those of a failed task are not used for estimates."""
         seconds = time.monotonic() - self._began.pop(name)
         if succeeded:
-            self._seconds[name] = seconds
+            self._seconds.setdefault(_kind(name), []).append(seconds)
         return seconds
 
-    def left(self, ended: Iterable[str]) -> float | str:
+    def left(self, ended: Collection[str]) -> float | str:
         """Return the seconds until all tasks have ended, if tasks take as long as finished tasks of their kind.
 
         Args:
@@ -315,32 +305,26 @@ class _Timing:
         Returns:
             The estimate; or the name of a kind of remaining tasks of which no task has finished yet.
         """
-        done: dict[str, list[float]] = {}
-        for name, seconds in self._seconds.items():
-            done.setdefault(_kind(name), []).append(seconds)
-        ended, now = set(ended), time.monotonic()
+        now = time.monotonic()
         work = longest = 0.0
-        for task in self._tasks:
-            if task.name in ended:
+        for name in self._tasks:
+            if name in ended:
                 continue
-            if _kind(task.name) not in done:
-                return _kind(task.name)
-            seconds = statistics.fmean(done[_kind(task.name)])
-            if task.name in self._began:
-                seconds = max(0.0, seconds - (now - self._began[task.name]))
+            if _kind(name) not in self._seconds:
+                return _kind(name)
+            seconds = statistics.fmean(self._seconds[_kind(name)])
+            seconds = max(0.0, seconds - (now - self._began.get(name, now)))
             work, longest = work + seconds, max(longest, seconds)
         return max(longest, work / self._n_processes)
 
-    def report(self, running: Iterable[str], ended: Collection[str]) -> None:
+    def report(self, ended: Collection[str]) -> None:
         """Log from time to time the last line of the log of each running task, and the progress of all tasks."""
         if time.monotonic() - self._reported < _REPORT_SECONDS:
             return
         self._reported = time.monotonic()
-        logs = {task.name: task.log for task in self._tasks}
-        for name in running:
-            logger.info(
-                "%s, %s: %s", name, duration(self._reported - self._began[name]), _last_line(logs[name])
-            )
+        for name, began in self._began.items():
+            last = _last_line(self._tasks[name].log)
+            logger.info("%s, %s: %s", name, duration(self._reported - began), last)
         left = self.left(ended)
         logger.info("%d of %d tasks have ended (%d %%), %s", len(ended), len(self._tasks),
                     100 * len(ended) // len(self._tasks),
@@ -358,7 +342,6 @@ def run(
     *,
     n_processes: int,
     gpus: Sequence[str],
-    environment: Mapping[str, str],
     look: Callable[[LocalTask], Sequence[Status]],
 ) -> LocalSummary:
     """Run tasks, at most ``n_processes`` at a time, each as soon as the tasks that it needs have succeeded.
@@ -371,7 +354,6 @@ def run(
         tasks: tasks to run.
         n_processes: largest number of tasks at a time.
         gpus: names of GPUs, from :func:`find_gpus`.
-        environment: environment variables of the tasks.
         look: function that returns the statuses of a task's units.
 
     Raises:
@@ -395,14 +377,14 @@ def run(
                     logger.info("[%d/%d] %s: %s", len(summary.codes) + len(signals.running) + 1, len(tasks), task.name,
                                 task.label)  # fmt: skip
                     timing.start(task.name)
-                    signals.running[task.name] = _start(task, place(slot, n_processes, gpus, environment))
+                    signals.running[task.name] = _start(task, place(slot, n_processes, gpus))
                     slots[task.name] = slot
                     # A signal that arrived while the process was being started was not passed on to it.
                     if signals.first is not None:
                         signals.running[task.name].send_signal(signal.SIGTERM)
                     continue
                 time.sleep(_POLL_SECONDS)
-                timing.report(signals.running, {*summary.codes, *summary.skipped})
+                timing.report({*summary.codes, *summary.skipped})
                 for name in [name for name, process in signals.running.items() if process.poll() is not None]:
                     code = signals.running.pop(name).returncode
                     code = code if code >= 0 else 128 - code
@@ -440,19 +422,17 @@ def _next(waiting: list[LocalTask], summary: LocalSummary, others: _OtherProcess
 
 
 def _start(task: LocalTask, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    try:
-        with open(task.log, "ab") as log:
-            log.write(f"{command_line(task.command)}\n".encode("utf-8", "surrogateescape"))
-            log.flush()
-            # In a new session, so that ^C reaches only this process, which signals the tasks to save.
-            return subprocess.Popen(
-                task.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment,
-                start_new_session=True,
-            )  # fmt: skip
-    except OSError as error:
-        raise CogError(
-            f"cannot start {task.name} with the log {task.log}: {error.strerror or error}"
-        ) from error
+    with (
+        os_errors_explained(f"cannot start {task.name} with the log {task.log}"),
+        open(task.log, "ab") as log,
+    ):
+        log.write(f"{command_line(task.command)}\n".encode("utf-8", "surrogateescape"))
+        log.flush()
+        # In a new session, so that ^C reaches only this process, which signals the tasks to save.
+        return subprocess.Popen(
+            task.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
 
 
 def _last_line(log: Path) -> str:

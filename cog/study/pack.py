@@ -9,7 +9,9 @@ the leftovers of a process that died.
 
 from __future__ import annotations
 
+import calendar
 import contextlib
+import copy
 import os
 import shutil
 import stat
@@ -22,10 +24,10 @@ from pathlib import Path
 from typing import IO
 
 from cog import constants, paths
-from cog.errors import CogError
+from cog.errors import CogError, os_errors_explained
 from cog.results import run_records
 from cog.runtime import files, locks, run_archive
-from cog.runtime.locks import LOCK_FILE, LockedError
+from cog.runtime.locks import LOCK_FILE
 from cog.runtime.output_folder import DONE, read_state
 from cog.runtime.run_archive import ARCHIVE_FILE, RunArchive
 
@@ -136,20 +138,18 @@ def unpack(folder: Path, *, dry_run: bool = False) -> PackResult:
                     archive.content(info)
             return result
         _require_space(folder, sum(info.file_size for run in missing for info in members[run].values()))
-        stage = Path(tempfile.mkdtemp(dir=folder, prefix=_UNPACKING))
-        try:
+        with (
+            os_errors_explained(f"cannot write into {folder}"),
+            tempfile.TemporaryDirectory(dir=folder, prefix=_UNPACKING, ignore_cleanup_errors=True) as stage,
+        ):
             for run in missing:
-                _extract(archive, members[run], stage / run)
+                _extract(archive, members[run], Path(stage, run))
             for run in missing:
                 (folder / run).parent.mkdir(exist_ok=True)
-                os.rename(stage / run, folder / run)
+                os.rename(Path(stage, run), folder / run)
                 _sync((folder / run).parent)
             _sync(folder)
             archive.path.unlink()
-        except OSError as error:
-            raise CogError(f"cannot write into {folder}: {error.strerror or error}") from error
-        finally:
-            shutil.rmtree(stage, ignore_errors=True)
     return result
 
 
@@ -253,9 +253,10 @@ def _write(path: Path, old: RunArchive | None, new: Sequence[_LooseRun]) -> None
     with files.atomic_write(path, "w+b") as handle:
         with zipfile.ZipFile(handle, "w") as archive:
             run_archive.write_index(archive, dict(sorted(runs.items())))
-            for info in old.members.values() if old is not None else ():
-                assert old is not None
-                archive.writestr(_copy_of(info), old.content(info))
+            if old is not None:
+                for info in old.members.values():
+                    # Writing changes the record, of which the old archive needs its own.
+                    archive.writestr(copy.copy(info), old.content(info))
             for run in new:
                 for name, status in run.files.items():
                     archive.writestr(_info(f"{run.name}/{name}", status), (run.path / name).read_bytes())
@@ -285,12 +286,6 @@ def _info(name: str, status: os.stat_result) -> zipfile.ZipInfo:
     return info
 
 
-def _copy_of(info: zipfile.ZipInfo) -> zipfile.ZipInfo:
-    copy = zipfile.ZipInfo(info.filename, info.date_time)
-    copy.external_attr, copy.compress_type = info.external_attr, info.compress_type
-    return copy
-
-
 def _remove(folder: Path, loose: Sequence[_LooseRun], result: PackResult) -> None:
     """Delete the folders of runs that are in the archive; folders that have changed since they were read stay."""
     stage = Path(tempfile.mkdtemp(dir=folder, prefix=_PACKED))
@@ -299,25 +294,22 @@ def _remove(folder: Path, loose: Sequence[_LooseRun], result: PackResult) -> Non
         away.parent.mkdir(exist_ok=True)
         try:
             with locks.locked(run.path, flag="--models_root_dir", create=False):
-                statuses, _ = _statuses(run.path)
-                if not _unchanged(statuses, run.files):
+                if _versions(_statuses(run.path)[0]) != _versions(run.files):
                     raise CogError("it changed while it was packed")
                 os.rename(run.path, away)
-        except (CogError, OSError) as error:
-            if not isinstance(error, LockedError | CogError):
-                raise CogError(f"cannot write into {folder}: {error.strerror or error}") from error
+        except CogError as error:
             result.left_out.append(f"{run.path}: {error}")
             result.runs -= 1
             result.files -= len(run.files) + run.n_folders
+        except OSError as error:
+            raise CogError(f"cannot write into {folder}: {error.strerror or error}") from error
     _sync(folder)
     shutil.rmtree(stage, ignore_errors=True)
 
 
-def _unchanged(now: Mapping[str, os.stat_result], before: Mapping[str, os.stat_result]) -> bool:
-    def facts(status: os.stat_result) -> tuple[int, int, int]:
-        return status.st_ino, status.st_size, status.st_mtime_ns
-
-    return now.keys() == before.keys() and all(facts(now[name]) == facts(before[name]) for name in before)
+def _versions(statuses: Mapping[str, os.stat_result]) -> dict[str, tuple[int, int, int]]:
+    """Return the facts that change with a file."""
+    return {name: (status.st_ino, status.st_size, status.st_mtime_ns) for name, status in statuses.items()}
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -358,7 +350,7 @@ def _is_same(archive: RunArchive, run: str, names: Mapping[str, zipfile.ZipInfo]
             return False
     except FileNotFoundError:
         return False
-    same = {**_statuses(path)[0]}.keys() == names.keys() and all(
+    same = _statuses(path)[0].keys() == names.keys() and all(
         (path / name).read_bytes() == archive.content(info) for name, info in names.items()
     )
     if not same:
@@ -384,16 +376,10 @@ def _extract(archive: RunArchive, names: Mapping[str, zipfile.ZipInfo], path: Pa
         mode = (info.external_attr >> 16) & 0o777
         os.chmod(target, mode or 0o644)
         with contextlib.suppress(ValueError, OverflowError):  # the record may have an impossible date
-            when = _seconds(info)
+            when = calendar.timegm((*info.date_time, 0, 0, 0))
             os.utime(target, (when, when))
     for root, _, _ in os.walk(path):
         _sync(Path(root))
-
-
-def _seconds(info: zipfile.ZipInfo) -> float:
-    import calendar
-
-    return calendar.timegm((*info.date_time, 0, 0, 0))
 
 
 def _sync(folder: Path) -> None:

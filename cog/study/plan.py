@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import collections
 import logging
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cog import constants
-from cog.study.slurm import Array, QueuedJobs, Resources
+from cog.study.slurm import Array, Dependencies, QueuedJobs
 from cog.study.units import (
     DELETED,
     DONE,
@@ -55,14 +56,12 @@ class ScriptCommands:
     """Command lines of the scripts.
 
     Attributes:
-        python: path of the Python interpreter.
         root: ``<models_root_dir>``.
         extract_flags: further arguments of ``extract_features.py``.
         logreg_flags: further arguments of ``logreg.py``.
         launcher: command that starts the ranks of an extraction (``srun ...``).
     """
 
-    python: str
     root: Path
     extract_flags: tuple[str, ...] = ()
     logreg_flags: tuple[str, ...] = ()
@@ -71,14 +70,14 @@ class ScriptCommands:
     def extract(self, model: str, datasets: Sequence[str], splits: Sequence[str]) -> list[str]:
         """Return the command that extracts features."""
         return [
-            *self.launcher, self.python, str(REPOSITORY / "extract_features.py"), f"--models_root_dir={self.root}",
+            *self.launcher, sys.executable, str(REPOSITORY / "extract_features.py"), f"--models_root_dir={self.root}",
             f"--model={model}", "--dataset", *datasets, "--split", *splits, *self.extract_flags,
         ]  # fmt: skip
 
     def logreg(self, model: str, dataset: str, seeds: Sequence[int], n_shots: Sequence[int]) -> list[str]:
         """Return the command that trains classifiers: every seed with every number of shots."""
         return [
-            self.python, str(REPOSITORY / "logreg.py"), f"--models_root_dir={self.root}", f"--model={model}",
+            sys.executable, str(REPOSITORY / "logreg.py"), f"--models_root_dir={self.root}", f"--model={model}",
             f"--dataset={dataset}", "--seeds", *map(str, seeds), "--n_shots", *map(str, n_shots), *self.logreg_flags,
         ]  # fmt: skip
 
@@ -132,8 +131,6 @@ def make_plan(
     queued: QueuedJobs,
     commands: ScriptCommands,
     *,
-    extract: Resources,
-    logreg: Resources,
     extract_task: str = "dataset",
     logreg_task: str = "dataset",
     stages: Sequence[str] = (EXTRACT, LOGREG),
@@ -147,8 +144,6 @@ def make_plan(
         statuses: statuses of the units, with the queue (:func:`with_queue`).
         queued: tasks of earlier submissions; empty without a scheduler.
         commands: command lines of the scripts.
-        extract: resources of an extraction task.
-        logreg: resources of a classifier task.
         extract_task: one of ``EXTRACT_TASKS``.
         logreg_task: one of ``LOGREG_TASKS``.
         stages: wanted kinds of tasks.
@@ -159,15 +154,12 @@ def make_plan(
     arrays: list[Array] = []
     held_back: list[str] = []
     for part, start in enumerate(range(0, len(pairs), max_array_size), 1):
-        chunk = _Chunk(
-            study, statuses, queued, commands, extract, logreg, suffix=f"-{part}" if part > 1 else ""
-        )
+        chunk = _Chunk(study, statuses, queued, commands, suffix=f"-{part}" if part > 1 else "")
         for number, pair in enumerate(pairs[start : start + max_array_size]):
-            waits, reason = chunk.add_extractions(number, *pair, per=extract_task, wanted=EXTRACT in stages)
+            after, reason = chunk.add_extractions(number, *pair, per=extract_task, wanted=EXTRACT in stages)
             if LOGREG in stages:
-                chunk.add_trainings(number, *pair, waits, reason, per=logreg_task, held_back=held_back)
-            elif reason:
-                held_back.append(reason)
+                reason = chunk.add_trainings(number, *pair, after, reason, per=logreg_task)
+            held_back += [reason] if reason else []
         arrays += chunk.arrays.values()
     for kind in (EXTRACT, LOGREG):
         same = [array for array in arrays if array.kind == kind]
@@ -176,130 +168,105 @@ def make_plan(
     return StudyPlan(tuple(sorted(arrays, key=lambda array: array.kind != EXTRACT)), tuple(held_back))
 
 
-@dataclass(frozen=True)
-class _Waits:
-    """The arrays, earlier jobs and earlier tasks that the classifiers of a model and data set wait for."""
-
-    arrays: tuple[str, ...] = ()
-    jobs: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ()
-
-
-def _by_number(tasks: Iterable[str], number: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Split tasks into the jobs of tasks with this number (``aftercorr``) and all other tasks."""
-    same = [task.partition("_")[0] for task in tasks if task.partition("_")[2] == str(number)]
-    other = [task for task in tasks if task.partition("_")[2] != str(number)]
-    return tuple(sorted(same)), tuple(sorted(other))
+def _dependencies(arrays: Iterable[str], tasks: Iterable[str], number: int) -> Dependencies:
+    """Return the dependencies of the tasks of a number: arrays of this submission, and tasks of earlier ones."""
+    places = sorted((*task.split("_"), task) for task in tasks)
+    same = tuple(job for job, place, _ in places if place == str(number))
+    other = tuple(task for _, place, task in places if place != str(number))
+    return Dependencies(tuple(arrays), same, other)
 
 
+@dataclass
 class _Chunk:
-    """The arrays for a range of (model, data set) pairs, which share task numbers."""
+    """The arrays for a range of (model, data set) pairs, which share task numbers.
 
-    def __init__(
+    Attributes:
+        suffix: end of the names of the arrays.
+        arrays: arrays by name.
+    """
+
+    study: Study
+    statuses: Mapping[Unit, Status]
+    queued: QueuedJobs
+    commands: ScriptCommands
+    suffix: str
+    arrays: dict[str, Array] = field(default_factory=dict)
+    names: dict[tuple[Dependencies, int], str] = field(default_factory=dict)
+
+    def _add(
         self,
-        study: Study,
-        statuses: Mapping[Unit, Status],
-        queued: QueuedJobs,
-        commands: ScriptCommands,
-        extract: Resources,
-        logreg: Resources,
-        *,
-        suffix: str,
-    ) -> None:
-        self._study = study
-        self._statuses = statuses
-        self._queued = queued
-        self._commands = commands
-        self._resources = {EXTRACT: extract, LOGREG: logreg}
-        self._suffix = suffix
-        self._of_waits: dict[tuple[_Waits, int], str] = {}
-        self.arrays: dict[str, Array] = {}
-
-    def _array(self, name: str, kind: str, waits: _Waits) -> Array:
-        name += self._suffix
-        if name not in self.arrays:
-            self.arrays[name] = Array(
-                name,
-                kind,
-                self._resources[kind],
-                after=waits.arrays,
-                after_jobs=waits.jobs,
-                after_tasks=waits.tasks,
-            )
-        return self.arrays[name]
+        name: str,
+        kind: str,
+        after: Dependencies,
+        number: int,
+        command: list[str],
+        units: Sequence[Unit],
+    ) -> str:
+        """Add a task to the array of this name, and return the full name of the array."""
+        name += self.suffix
+        array = self.arrays.setdefault(name, Array(name, kind, after))
+        array.commands[number], array.units[number] = command, units
+        return name
 
     def add_extractions(
         self, number: int, model: str, dataset: str, *, per: str, wanted: bool
-    ) -> tuple[_Waits, str]:
+    ) -> tuple[Dependencies, str]:
         """Add the tasks that extract the features of a pair.
 
         Returns:
-            The tasks that its classifiers wait for, and the reason why the classifiers cannot be submitted ("" if they
-            can).
+            The dependencies of its classifiers, and the reason why these cannot be submitted ("" if they can).
         """
-        units = self._study.extractions(model, dataset)
+        units = self.study.extractions(model, dataset)
         # Deleted features are extracted again only for a run that needs them.
-        needed = any(self._statuses[unit].state in _TO_DO for unit in self._study.trainings(model, dataset))
+        needed = any(self.statuses[unit].state in _TO_DO for unit in self.study.trainings(model, dataset))
         settled, to_do = ((DONE,), (*_TO_DO, DELETED)) if needed else ((DONE, DELETED), _TO_DO)
-        open_ = [unit for unit in units if self._statuses[unit].state not in settled]
-        todo = [unit for unit in open_ if self._statuses[unit].state in to_do]
-        queued_tasks = {self._queued.units[unit][0] for unit in open_ if unit in self._queued.units}
-        elsewhere = [unit for unit in open_ if unit not in todo and unit not in self._queued.units]
+        open_ = [unit for unit in units if self.statuses[unit].state not in settled]
+        todo = [unit for unit in open_ if self.statuses[unit].state in to_do]
+        elsewhere = [unit for unit in open_ if unit not in todo and unit not in self.queued.units]
         reason = ""
         if elsewhere:
-            reason = f"{elsewhere[0]}: {self._statuses[elsewhere[0]].detail}"
+            reason = f"{elsewhere[0]}: {self.statuses[elsewhere[0]].detail}"
         elif todo and not wanted:
             reason = f"{todo[0]}: missing"
         for split in constants.SPLITS:
             other = ExtractionUnit(model, dataset, split)
-            if (
-                other not in units
-                and not (other.folder(self._study.root) / constants.FEATURES_FILE).is_file()
-            ):
-                reason = reason or f"{other}: missing, and {split} is not among the splits"
-        if not wanted:
-            return _Waits((), *_by_number(queued_tasks, number)), reason
-        waits_for = []
+            file = other.folder(self.study.root) / constants.FEATURES_FILE
+            if not reason and other not in units and not file.is_file():
+                reason = f"{other}: missing, and {split} is not among the splits"
         groups = [todo] if per == "dataset" else [[unit] for unit in todo]
-        for group in filter(None, groups):
+        arrays = []
+        for group in groups if wanted and todo else ():
             name = EXTRACT if per == "dataset" else f"{EXTRACT}-{group[0].split}"
-            array = self._array(name, EXTRACT, _Waits())
-            array.commands[number] = self._commands.extract(model, [dataset], [unit.split for unit in group])
-            array.units[number] = list(group)
-            waits_for.append(array.name)
-        return _Waits(tuple(waits_for), *_by_number(queued_tasks, number)), reason
+            command = self.commands.extract(model, [dataset], [unit.split for unit in group])
+            arrays.append(self._add(name, EXTRACT, Dependencies(), number, command, group))
+        queued_tasks = {self.queued.units[unit][0] for unit in open_ if unit in self.queued.units}
+        return _dependencies(arrays, queued_tasks, number), reason
 
     def add_trainings(
-        self,
-        number: int,
-        model: str,
-        dataset: str,
-        waits: _Waits,
-        reason: str,
-        *,
-        per: str,
-        held_back: list[str],
-    ) -> None:
-        """Add the tasks that train the classifiers of a pair."""
-        units = self._study.trainings(model, dataset)
-        missing = [unit for unit in units if self._statuses[unit].state in _TO_DO]
-        if not missing:
-            return
-        if reason:
-            held_back.append(f"{len(missing)} classifier runs of {model} on {dataset} wait for {reason}")
-            return
+        self, number: int, model: str, dataset: str, after: Dependencies, reason: str, *, per: str
+    ) -> str:
+        """Add the tasks that train the classifiers of a pair, unless there is a reason against it.
+
+        Returns:
+            The reason why classifiers are left out; "" if none are.
+        """
+        units = self.study.trainings(model, dataset)
+        missing = [unit for unit in units if self.statuses[unit].state in _TO_DO]
+        if not missing or reason:
+            runs = f"{len(missing)} classifier runs of {model} on {dataset}"
+            return f"{runs} wait for {reason}" if missing else ""
         taken = {
             (unit.seed, unit.n_shot)
             for unit in units
-            if self._statuses[unit].state in (RUNNING, QUEUED) or self._statuses[unit].foreign
+            if self.statuses[unit].state in (RUNNING, QUEUED) or self.statuses[unit].foreign
         }
         for turn, (seeds, shots) in enumerate(as_seed_shot_grids(missing, taken, per=per)):
-            key = (waits, turn)
-            if key not in self._of_waits:
-                self._of_waits[key] = LOGREG if not self._of_waits else f"{LOGREG}-{len(self._of_waits) + 1}"
-            array = self._array(self._of_waits[key], LOGREG, waits)
-            array.commands[number] = self._commands.logreg(model, dataset, seeds, shots)
-            array.units[number] = [unit for unit in missing if unit.seed in seeds and unit.n_shot in shots]
+            n = len(self.names) + 1
+            name = self.names.setdefault((after, turn), f"{LOGREG}-{n}" if n > 1 else LOGREG)
+            command = self.commands.logreg(model, dataset, seeds, shots)
+            inside = [unit for unit in missing if unit.seed in seeds and unit.n_shot in shots]
+            self._add(name, LOGREG, after, number, command, inside)
+        return ""
 
 
 def as_seed_shot_grids(

@@ -7,11 +7,12 @@ determine which units must not be submitted again.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,55 +30,37 @@ _SECONDS = 60
 
 
 @dataclass(frozen=True)
-class Resources:
-    """The resources that one task of a kind requests; None: the partition's default.
-
-    Attributes:
-        gpus: number of GPUs per process; 0: no GPU is requested.
-        cpus: number of processors per process.
-        mem: memory, as a value of ``--mem``.
-        time: time limit, as a value of ``--time``.
-        n_ranks: number of processes that share a task.
-        more: further arguments of ``sbatch``.
-    """
-
-    gpus: int = 0
-    cpus: int | None = None
-    mem: str | None = None
-    time: str | None = None
-    n_ranks: int = 1
-    more: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class SlurmOptions:
-    """The options that all jobs of a study share.
+    """The options of the jobs of a study.
 
     Attributes:
         log_dir: folder of logs and submissions.
         task_script: ``bash-scripts/slurm/task.sh``.
-        partition: value of sbatch's ``--partition``; None: the default.
-        account: value of ``--account``; None: the default.
-        qos: value of ``--qos``; None: the default.
-        constraint: value of ``--constraint``; None: the default.
-        throttle: largest number of tasks of a kind at the same time; None: unlimited.
-        requeue: whether interrupted tasks are queued again.
-        max_requeues: largest number of times that a task is queued again.
+        flags: arguments of ``sbatch`` by kind of job: partition, resources, and those that the user adds.
+        max_requeues: largest number of times that an interrupted task is queued again.
         signal_seconds: seconds before the time limit at which a task gets the signal to save; 0: never.
-        more: further arguments of ``sbatch``.
     """
 
     log_dir: Path
     task_script: Path
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    throttle: int | None = None
-    requeue: bool = True
+    flags: Mapping[str, Sequence[str]]
     max_requeues: int = 100
     signal_seconds: int = 120
-    more: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Dependencies:
+    """The work that must have succeeded before tasks of an array start.
+
+    Attributes:
+        arrays: arrays of which a task waits for the task of its own number.
+        jobs: job numbers of such arrays of earlier submissions.
+        tasks: tasks of earlier submissions (``"12_3"``) for which all tasks wait.
+    """
+
+    arrays: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
 
 
 @dataclass
@@ -87,23 +70,17 @@ class Array:
     Attributes:
         name: unique name within a submission, also that of the task list.
         kind: ``extract`` or ``logreg``, part of the job's name.
-        resources: resources of each task.
+        after: work for which the tasks wait.
         commands: command by task number.
         units: output folders of each task, by task number.
-        after: arrays whose task of the same number must have succeeded before a task starts.
-        after_jobs: job numbers of arrays of earlier submissions whose task of the same number must have succeeded.
-        after_tasks: tasks of earlier submissions (``"12_3"``) that must have succeeded before any task starts.
         throttle: largest number of tasks at the same time.
     """
 
     name: str
     kind: str
-    resources: Resources
+    after: Dependencies = Dependencies()
     commands: dict[int, list[str]] = field(default_factory=dict)
-    units: dict[int, list[Unit]] = field(default_factory=dict)
-    after: tuple[str, ...] = ()
-    after_jobs: tuple[str, ...] = ()
-    after_tasks: tuple[str, ...] = ()
+    units: dict[int, Sequence[Unit]] = field(default_factory=dict)
     throttle: int | None = None
 
     def task_list(self) -> str:
@@ -126,7 +103,7 @@ def command_line(command: Sequence[str]) -> str:
     return shlex.join(command)
 
 
-def sbatch(array: Array, options: SlurmOptions, *, task_list: Path, jobs: dict[str, str]) -> list[str]:
+def sbatch(array: Array, options: SlurmOptions, *, task_list: Path, jobs: Mapping[str, str]) -> list[str]:
     """Return the command that submits an array.
 
     Args:
@@ -135,83 +112,41 @@ def sbatch(array: Array, options: SlurmOptions, *, task_list: Path, jobs: dict[s
         task_list: file with the array's task list.
         jobs: job numbers of the arrays submitted before, by name.
     """
-    numbers = number_ranges(array.commands)
-    limit = f"%{array.throttle}" if array.throttle else ""
-    after = [f"aftercorr:{job}" for job in (*(jobs[name] for name in array.after), *array.after_jobs)]
-    after += [f"afterok:{':'.join(array.after_tasks)}"] if array.after_tasks else []
-    signal = [f"--signal=B:USR1@{options.signal_seconds}"] if options.signal_seconds else []
-    return [
-        "sbatch",
-        "--parsable",
-        f"--job-name=cog-{array.kind}",
-        f"--array={numbers}{limit}",
-        f"--output={_pattern(options.log_dir)}/%x-%A_%a.log",
-        "--open-mode=append",
-        *_place(options),
-        *_resources(array.resources),
-        "--requeue" if options.requeue else "--no-requeue",
-        *signal,
+    throttle = f"%{array.throttle}" if array.throttle else ""
+    after = [f"aftercorr:{job}" for job in (*(jobs[name] for name in array.after.arrays), *array.after.jobs)]
+    after += [f"afterok:{':'.join(array.after.tasks)}"] if array.after.tasks else []
+    flags = [
+        f"--array={number_ranges(array.commands)}{throttle}",
+        "--requeue" if options.max_requeues else "--no-requeue",
+        *([f"--signal=B:USR1@{options.signal_seconds}"] if options.signal_seconds else []),
         *([f"--dependency={','.join(after)}", "--kill-on-invalid-dep=yes"] if after else []),
-        *options.more,
-        *array.resources.more,
-        str(options.task_script),
-        str(task_list),
-        str(options.max_requeues if options.requeue else 0),
     ]
+    return _sbatch(array.kind, flags, options, task_list, options.max_requeues, log="%x-%A_%a")
 
 
-def sbatch_last(
-    options: SlurmOptions, resources: Resources, *, kind: str, task_list: Path, after: Iterable[str]
-) -> list[str]:
+def sbatch_last(options: SlurmOptions, *, kind: str, task_list: Path, after: Sequence[str]) -> list[str]:
     """Return the command that submits a single job to run when all jobs ``after`` (job numbers) have ended."""
-    after = list(after)
+    flags = [f"--dependency=afterany:{':'.join(after)}"] if after else []
+    return _sbatch(kind, flags, options, task_list, 0, log="%x-%j")
+
+
+def _sbatch(
+    kind: str, flags: Sequence[str], options: SlurmOptions, task_list: Path, max_requeues: int, *, log: str
+) -> list[str]:
+    # % and backslashes have a meaning in the value of --output.
+    logs = str(options.log_dir / "logs").replace("\\", "\\\\").replace("%", "%%")
     return [
         "sbatch",
         "--parsable",
         f"--job-name=cog-{kind}",
-        f"--output={_pattern(options.log_dir)}/%x-%j.log",
+        *flags,
+        f"--output={logs}/{log}.log",
         "--open-mode=append",
-        *_place(options),
-        *_resources(resources),
-        *([f"--dependency=afterany:{':'.join(after)}"] if after else []),
-        *options.more,
-        *resources.more,
+        *options.flags[kind],  # last, so that the user's arguments take precedence
         str(options.task_script),
         str(task_list),
-        "0",
+        str(max_requeues),
     ]
-
-
-def _pattern(folder: Path) -> str:
-    """Return the folder of the logs as a value of ``--output``, with ``%`` and backslashes escaped."""
-    return str(folder / "logs").replace("\\", "\\\\").replace("%", "%%")
-
-
-def _place(options: SlurmOptions) -> list[str]:
-    return [
-        f"--{flag}={value}"
-        for flag, value in (
-            ("partition", options.partition),
-            ("account", options.account),
-            ("qos", options.qos),
-            ("constraint", options.constraint),
-        )
-        if value is not None
-    ]
-
-
-def _resources(resources: Resources) -> list[str]:
-    asked = []
-    if resources.n_ranks > 1:
-        asked.append(f"--ntasks={resources.n_ranks}")
-        if resources.gpus:
-            asked.append(f"--gpus-per-task={resources.gpus}")
-    elif resources.gpus:
-        asked.append(f"--gres=gpu:{resources.gpus}")
-    for flag, value in (("cpus-per-task", resources.cpus), ("mem", resources.mem), ("time", resources.time)):
-        if value is not None:
-            asked.append(f"--{flag}={value}")
-    return asked
 
 
 def number_ranges(numbers: Iterable[int]) -> str:
@@ -284,9 +219,8 @@ def queued_tasks() -> dict[str, str]:
 
 def encode_unit(unit: Unit) -> list[Any]:
     """Return a unit as a JSON value."""
-    if isinstance(unit, ExtractionUnit):
-        return ["features", unit.model, unit.dataset, unit.split]
-    return ["run", unit.model, unit.dataset, unit.evaluation, unit.n_shot, unit.seed]
+    kind = "features" if isinstance(unit, ExtractionUnit) else "run"
+    return [kind, *dataclasses.astuple(unit)]
 
 
 def decode_unit(entry: Any) -> Unit | None:
@@ -300,22 +234,18 @@ def decode_unit(entry: Any) -> Unit | None:
 
 
 class Submission:
-    """The folder ``<log_dir>/submissions/<number>/`` of a submission."""
+    """The folder ``<log_dir>/submissions/<number>/`` of a new submission; numbers begin with 1."""
 
-    def __init__(self, log_dir: Path, number: int) -> None:
+    def __init__(self, log_dir: Path) -> None:
+        number = 1 + max((int(path.name) for path in _submissions(log_dir)), default=0)
         self.path = log_dir / "submissions" / f"{number:04d}"
         self._jobs: list[dict[str, Any]] = []
 
-    def add(self, job: str, *, kind: str, root: Path, units: dict[int, list[Unit]]) -> None:
+    def add(self, job: str, *, kind: str, root: Path, units: Mapping[int, Sequence[Unit]]) -> None:
         """Record a job at once, so that the record survives a later failure."""
         tasks = {str(task): [encode_unit(unit) for unit in units[task]] for task in sorted(units)}
         self._jobs.append({"job": job, "kind": kind, "models_root_dir": str(root), "tasks": tasks})
         files.write_json(self.path / JOBS_FILE, {"jobs": self._jobs})
-
-
-def next_submission(log_dir: Path) -> int:
-    """Return the number of the next submission, from 1."""
-    return 1 + max((int(path.name) for path in _submissions(log_dir)), default=0)
 
 
 def _submissions(log_dir: Path) -> list[Path]:
@@ -334,8 +264,8 @@ class QueuedJobs:
         last: numbers of the jobs that will make the table of results.
     """
 
-    units: dict[Unit, tuple[str, str]]
-    last: tuple[str, ...]
+    units: dict[Unit, tuple[str, str]] = field(default_factory=dict)
+    last: tuple[str, ...] = ()
 
 
 def queued_jobs(log_dir: Path, root: Path) -> QueuedJobs:
@@ -354,7 +284,7 @@ def queued_jobs(log_dir: Path, root: Path) -> QueuedJobs:
                 raise CogError(f"{path} is not the record of a submission; move it away")
             recorded += [job for job in jobs if job.get("models_root_dir") == str(root)]
     if not recorded:
-        return QueuedJobs({}, ())
+        return QueuedJobs()
     tasks = queued_tasks()
     units: dict[Unit, tuple[str, str]] = {}
     last = []

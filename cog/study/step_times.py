@@ -10,13 +10,12 @@ from __future__ import annotations
 import argparse
 import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cog import config, constants
 from cog.analysis import registry
-from cog.analysis.estimate import FeatureSizes, classifier_flops, label_free_flops
 from cog.features.folder import FeatureFolder
 from cog.logreg.run_folder import RESULTS_FILE, RunFolder
 from cog.logreg.settings import Settings
@@ -29,6 +28,14 @@ _EFFICIENCY = 0.5
 #: Time of an image in training, relative to extraction: the backward pass takes twice as long as the forward pass.
 _TRAINING_FACTOR = 3.0
 
+#: Time of a repetition of k-means, in products of all training rows with all centers: about 60 iterations, in which
+#: bounds make most distances unnecessary, and the starting centers (tests/benchmarks/bench_analysis.py).
+#: Features without clusters take several times as long.
+_KMEANS_PRODUCTS = 29
+
+#: Time of products in float64, which nearest class means use, relative to those in float32.
+_FLOAT64 = 2.0
+
 _PROBE_SECONDS = 0.2
 _PROBE_SIZE = 1024
 
@@ -38,18 +45,37 @@ _NO_PRODUCTS = "no estimate: it works on saved predictions"
 
 
 @dataclass(frozen=True)
-class DatasetFeatures:
-    """The contents of ``features.json`` of both splits of a data set; a value that the file lacks is None.
+class FeatureFacts:
+    """The contents of ``features.json`` of both splits of a data set.
 
     Attributes:
-        sizes: sizes of the features.
-        images_per_second: rate of the extraction by one process.
-        device: name of the device of the extraction.
+        n_train: number of training images.
+        n_test: number of test images.
+        n_classes: number of classes, C.
+        dim: width of the features.
+        images_per_second: rate of the extraction by one process; None when unknown.
+        device: name of the device of the extraction; None when unknown.
     """
 
-    sizes: FeatureSizes | None
+    n_train: int
+    n_test: int
+    n_classes: int
+    dim: int
     images_per_second: float | None
     device: str | None
+
+
+def read_features(model: ModelDir, dataset: str) -> FeatureFacts | None:
+    """Return the contents of ``features.json`` of both splits of a data set; None when a size is missing."""
+    train, test = (
+        FeatureFolder(model.features(dataset, split)).metadata() or {} for split in constants.SPLITS
+    )
+    n_train, n_test = whole(train.get("n_images")), whole(test.get("n_images"))
+    n_classes, dim = whole(train.get("n_classes")), whole(train.get("feature_dim"))
+    if not (n_train and n_test and n_classes and dim):
+        return None
+    rate, device = number(train.get("images_per_second")), text(train.get("device"))
+    return FeatureFacts(n_train, n_test, n_classes, dim, rate, device)
 
 
 def classifier_experiments(args: argparse.Namespace) -> Iterator[tuple[str, list[str], list[int]]]:
@@ -63,30 +89,42 @@ def classifier_experiments(args: argparse.Namespace) -> Iterator[tuple[str, list
         yield kind, ["CLF.TYPE", kind], [0]
 
 
-def classifier_training_flops(cfg: Any, n_runs: dict[int, int], sizes: FeatureSizes) -> float:
-    """Return the floating-point operations of classifier runs.
+def training_flops(clf: Any, n_shot: int, facts: FeatureFacts) -> float:
+    """Return the floating-point operations of a classifier run.
 
     Args:
-        cfg: the configuration.
-        n_runs: number of runs by number of training images per class, 0 = all.
-        sizes: sizes of the features.
+        clf: the section CLF of the configuration.
+        n_shot: number of training images per class, 0 = all.
+        facts: the features.
     """
     from cog.logreg import estimate
 
-    clf, n_classes = cfg.CLF, sizes.n_classes
-    per_class = max(1, min(sizes.n_train // n_classes, clf.MAX_PER_CLASS or sizes.n_train))
-    total = 0.0
-    for n_shot, n in n_runs.items():
-        fixed = None if clf.N_TRIALS else 1.0
-        settings = Settings(
-            seed=0, n_shot=n_shot, n_trials=clf.N_TRIALS, n_epochs=clf.N_EPOCHS, classifier=clf.TYPE,
-            mlp_hidden=clf.MLP_HIDDEN, mlp_layers=clf.MLP_LAYERS, val_frac=clf.VAL_PERC, lr=fixed, wd=fixed,
-        )  # fmt: skip
-        rows = estimate.rows_of([per_class] * n_classes, settings, sizes.n_test)
-        total += n * estimate.estimate_flops(
-            rows, settings, dim=clf.PCA_DIM or sizes.dim, n_classes=n_classes
-        )
-    return total
+    per_class = max(1, min(facts.n_train // facts.n_classes, clf.MAX_PER_CLASS or facts.n_train))
+    fixed = None if clf.N_TRIALS else 1.0
+    settings = Settings(
+        seed=0, n_shot=n_shot, n_trials=clf.N_TRIALS, n_epochs=clf.N_EPOCHS, classifier=clf.TYPE,
+        mlp_hidden=clf.MLP_HIDDEN, mlp_layers=clf.MLP_LAYERS, val_frac=clf.VAL_PERC, lr=fixed, wd=fixed,
+    )  # fmt: skip
+    rows = estimate.rows_of([per_class] * facts.n_classes, settings, facts.n_test)
+    dim = clf.PCA_DIM or facts.dim
+    return estimate.estimate_flops(rows, settings, dim=dim, n_classes=facts.n_classes)
+
+
+def label_free_flops(name: str, facts: FeatureFacts, options: Any) -> float:
+    """Return the floating-point operations of the matrix products in an analysis of ``--analysis all``.
+
+    Args:
+        name: name of the analysis.
+        facts: the features.
+        options: the section ANALYSIS of the configuration.
+    """
+    k = options.KMEANS_K or facts.n_classes
+    return {
+        "kmeans": 2.0 * facts.dim * facts.n_train * k * _KMEANS_PRODUCTS * len(options.KMEANS_SEEDS),
+        "alignment": 1.0 * facts.dim * facts.n_test * facts.n_test,
+        "knn": 2.0 * facts.dim * facts.n_train * facts.n_test,
+        "ncm": _FLOAT64 * 2 * 2.0 * facts.dim * facts.n_test * facts.n_classes,
+    }[name]
 
 
 def measure_rate(name: str | None) -> float:
@@ -110,17 +148,6 @@ def measure_rate(name: str | None) -> float:
     return 2.0 * _PROBE_SIZE**3 * times / min(multiply(times) for _ in range(3))
 
 
-def read_features(model: ModelDir, dataset: str) -> DatasetFeatures:
-    """Return the contents of ``features.json`` of both splits of a data set."""
-    train, test = (
-        FeatureFolder(model.features(dataset, split)).metadata() or {} for split in constants.SPLITS
-    )
-    numbers = [whole(train.get("n_images")), whole(test.get("n_images"))]
-    numbers += [whole(train.get(key)) for key in ("n_classes", "feature_dim")]
-    sizes = FeatureSizes(*(n or 0 for n in numbers)) if all(numbers) else None
-    return DatasetFeatures(sizes, number(train.get("images_per_second")), text(train.get("device")))
-
-
 class StepTimes:
     """Expected durations of the experiments of a model: seconds, or as text the reason why there is no estimate.
 
@@ -140,13 +167,21 @@ class StepTimes:
     def all(self) -> Iterator[tuple[str, dict[str, float | str]]]:
         """Yield each experiment with its durations by data set."""
         for name, opts, shots in classifier_experiments(self._args):
-            yield name, {dataset: self._classifiers(dataset, opts, shots) for dataset in self._features}
-        yield "label_free", {dataset: self._label_free(dataset) for dataset in self._features}
-        others = [dataset for dataset in self._features if dataset != self._args.trained_on]
-        yield "cross", {dataset: self._cross(dataset) for dataset in others}
+            yield name, self._each(functools.partial(self._classifiers, opts, shots))
+        yield "label_free", self._each(self._label_free)
+        times = self._each(self._cross)
+        times.pop(self._args.trained_on, None)
+        yield "cross", times
         for name in ("distance", "subtrees", "winners"):
             yield name, dict.fromkeys(self._features, _NO_PRODUCTS)
-        yield "finetune", {dataset: self._finetune(dataset) for dataset in self._features}
+        yield "finetune", self._each(self._finetune)
+
+    def _each(self, estimate: Callable[[str, FeatureFacts], float | str]) -> dict[str, float | str]:
+        """Return the durations of an experiment by data set."""
+        return {
+            dataset: _NO_SIZE if facts is None else estimate(dataset, facts)
+            for dataset, facts in self._features.items()
+        }
 
     def _config(self, *opts: str) -> Any:
         return config.get_cfg(
@@ -158,49 +193,44 @@ class StepTimes:
         folders = (self._model.run(dataset, name=evaluation, n_shot=n_shot, seed=seed) for seed in seeds)
         return sum(not RunFolder(folder).is_complete() for folder in folders)
 
-    def _classifiers(self, dataset: str, opts: list[str], shots: list[int]) -> float | str:
-        sizes = self._features[dataset].sizes
-        if sizes is None:
-            return _NO_SIZE
+    def _is_done(self, dataset: str, analysis: str) -> bool:
+        return (self._model.path / dataset / analysis_folder(analysis) / RESULTS_FILE).is_file()
+
+    def _classifiers(self, opts: list[str], shots: list[int], dataset: str, facts: FeatureFacts) -> float:
         cfg = self._config(*opts)
         evaluation = config.evaluation_name(cfg)
-        n_runs = {n: self._n_left(dataset, evaluation, n, self._args.seeds) for n in shots}
-        return classifier_training_flops(cfg, n_runs, sizes) / (self._rate * _EFFICIENCY)
+        n_flops = sum(
+            self._n_left(dataset, evaluation, n_shot, self._args.seeds)
+            * training_flops(cfg.CLF, n_shot, facts)
+            for n_shot in shots
+        )
+        return n_flops / (self._rate * _EFFICIENCY)
 
-    def _label_free(self, dataset: str) -> float | str:
-        sizes = self._features[dataset].sizes
-        if sizes is None:
-            return _NO_SIZE
+    def _label_free(self, dataset: str, facts: FeatureFacts) -> float:
         options = self._config().ANALYSIS
         names = [analysis.name for analysis in registry.get([registry.ALL])]
-        folder = self._model.path / dataset
-        left = [name for name in names if not (folder / analysis_folder(name) / RESULTS_FILE).is_file()]
-        return sum(label_free_flops(name, sizes, options) for name in left) / self._rate
+        left = [name for name in names if not self._is_done(dataset, name)]
+        return sum(label_free_flops(name, facts, options) for name in left) / self._rate
 
-    def _cross(self, dataset: str) -> float | str:
+    def _cross(self, dataset: str, facts: FeatureFacts) -> float | str:
         trained_on = self._args.trained_on
-        if trained_on not in self._features:
+        trained = self._features.get(trained_on)
+        if trained is None:
             return _NO_SIZE
-        trained, sizes = self._features[trained_on].sizes, self._features[dataset].sizes
-        if trained is None or sizes is None:
-            return _NO_SIZE
-        done = self._model.path / dataset / analysis_folder(f"cross_{trained_on}") / RESULTS_FILE
-        if done.is_file():
+        if self._is_done(dataset, f"cross_{trained_on}"):
             return 0.0
-        n_rows = sizes.n_test + trained.n_test
-        return classifier_flops(n_rows, trained.n_classes, sizes.dim, len(self._args.seeds)) / self._rate
+        n_rows = (facts.n_test + trained.n_test) * len(self._args.seeds)
+        return 2.0 * facts.dim * n_rows * trained.n_classes / self._rate
 
-    def _finetune(self, dataset: str) -> float | str:
+    def _finetune(self, dataset: str, facts: FeatureFacts) -> float | str:
         from cog.runtime.device import device_name, resolve_device
 
-        features, device = self._features[dataset], resolve_device(self._args.device)
-        if features.sizes is None:
-            return _NO_SIZE
-        if not features.images_per_second or features.device != device_name(device):
+        device = resolve_device(self._args.device)
+        if not facts.images_per_second or facts.device != device_name(device):
             return _NO_RATE
         n_left = self._n_left(dataset, config.FINETUNE, 0, self._args.finetune_seeds)
         # On a CPU, more processes share the same cores and are not faster.
         n_processes = self._args.n_processes if device.type == "cuda" else 1
-        per_epoch = _TRAINING_FACTOR * features.sizes.n_train + features.sizes.n_test
+        per_epoch = _TRAINING_FACTOR * facts.n_train + facts.n_test
         n_images = n_left * self._config().FINETUNE.N_EPOCHS * per_epoch
-        return n_images / (features.images_per_second * n_processes)
+        return n_images / (facts.images_per_second * n_processes)

@@ -5,31 +5,19 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from cog.errors import CogError
+from cog.errors import os_errors_explained
 from cog.runtime import files
 from cog.study import slurm
 from cog.study.plan import REPOSITORY, RESULTS, StudyPlan
-from cog.study.results import TABLE_FILE
-from cog.study.slurm import QueuedJobs, Resources, SlurmOptions
+from cog.study.slurm import QueuedJobs, SlurmOptions
 from cog.study.units import Study
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class ResultsJob:
-    """The last job of a submission.
-
-    Attributes:
-        command: command that makes the table.
-        resources: resources of the job.
-    """
-
-    command: list[str]
-    resources: Resources
+#: File in the log folder with the table of results.
+TABLE_FILE = "results.txt"
 
 
 def results_command(
@@ -49,7 +37,7 @@ def submit(
     plan: StudyPlan,
     queued: QueuedJobs,
     options: SlurmOptions,
-    results: ResultsJob | None,
+    results: Sequence[str] | None,
     *,
     dry_run: bool,
     finish: Callable[[], None] | None = None,
@@ -61,7 +49,7 @@ def submit(
         plan: tasks of the study.
         queued: unfinished tasks of earlier submissions.
         options: options of all jobs.
-        results: the last job; None: no table is made.
+        results: command of the last job, which makes the table; None: no table is made.
         dry_run: whether to only print task lists and commands.
         finish: last step of the last job; called here if there is no job to submit and none in the queue.
 
@@ -72,7 +60,7 @@ def submit(
         CogError: a folder cannot be written to, or SLURM refuses a job.
     """
     log_dir = options.log_dir
-    submission = slurm.Submission(log_dir, slurm.next_submission(log_dir))
+    submission = slurm.Submission(log_dir)
     earlier = {task.split("_")[0] for task, _ in queued.units.values()}
     table = log_dir / TABLE_FILE
     if not plan.arrays and (results is None or earlier or queued.last or table.is_file()):
@@ -82,16 +70,13 @@ def submit(
         return 0
     lists = {array.name: (submission.path / f"{array.name}.txt", array.task_list()) for array in plan.arrays}
     if results is not None:
-        content = slurm.command_line(results.command) + "\n"
-        lists[RESULTS] = (submission.path / f"{RESULTS}.txt", content)
+        lists[RESULTS] = (submission.path / f"{RESULTS}.txt", slurm.command_line(results) + "\n")
     if dry_run:
-        _show(plan, lists, options, results, earlier)
+        _show(plan, lists, options, earlier)
         return 0
-    try:
+    with os_errors_explained(f"cannot write into --log_dir {log_dir}"):
         submission.path.mkdir(parents=True)
         (log_dir / "logs").mkdir(exist_ok=True)
-    except OSError as error:
-        raise CogError(f"cannot write into --log_dir {log_dir}: {error.strerror or error}") from error
     for path, content in lists.values():
         files.write_text(path, content)
     jobs: dict[str, str] = {}
@@ -101,24 +86,20 @@ def submit(
         submission.add(jobs[array.name], kind=array.kind, root=study.root, units=array.units)
         print(f"{jobs[array.name]}  {array.kind}: {len(array.commands)} tasks ({path})", flush=True)
     if results is not None:
-        after = [*jobs.values(), *sorted(earlier)]
-        job = slurm.submit(_sbatch_results(results, options, lists[RESULTS][0], after))
+        job = slurm.submit(_sbatch_results(options, lists[RESULTS][0], [*jobs.values(), *sorted(earlier)]))
         submission.add(job, kind=RESULTS, root=study.root, units={})
         print(f"{job}  results: {table} when all of these have ended", flush=True)
     return 0
 
 
-def _sbatch_results(
-    results: ResultsJob, options: SlurmOptions, task_list: Path, after: Sequence[str]
-) -> list[str]:
-    return slurm.sbatch_last(options, results.resources, kind=RESULTS, task_list=task_list, after=after)
+def _sbatch_results(options: SlurmOptions, task_list: Path, after: Sequence[str]) -> list[str]:
+    return slurm.sbatch_last(options, kind=RESULTS, task_list=task_list, after=after)
 
 
 def _show(
     plan: StudyPlan,
     lists: Mapping[str, tuple[Path, str]],
     options: SlurmOptions,
-    results: ResultsJob | None,
     earlier: Collection[str],
 ) -> None:
     """Print task lists and commands in the form of a shell script."""
@@ -136,9 +117,9 @@ def _show(
     for array in plan.arrays:
         task_list = lists[array.name][0]
         assign(array.name, slurm.sbatch(array, options, task_list=task_list, jobs=placeholders))
-    if results is not None:
+    if RESULTS in lists:
         after = [*placeholders.values(), *sorted(earlier)]
-        assign(RESULTS, _sbatch_results(results, options, lists[RESULTS][0], after))
+        assign(RESULTS, _sbatch_results(options, lists[RESULTS][0], after))
 
 
 def _variable(name: str) -> str:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from cog import constants, paths
 from cog.errors import CogError
@@ -27,6 +26,7 @@ from cog.runtime.output_folder import MISSING as MISSING
 from cog.runtime.output_folder import RUNNING as RUNNING
 from cog.runtime.output_folder import read_state
 from cog.runtime.parallel_reading import map_waiting
+from cog.runtime.run_archive import RunArchive
 
 #: State of a submitted unit that is not begun; it comes from a scheduler (:mod:`cog.study.slurm`), never a folder.
 QUEUED = "queued"
@@ -168,75 +168,46 @@ def _survey_pair(study: Study, model: str, dataset: str) -> dict[Unit, Status]:
         listed = _list(path) if path.name in entries else frozenset()
         statuses[extraction] = _status(path, listed, done=constants.FEATURES_FILE in listed)
     archive = run_archive.open_archive(folder) if run_archive.ARCHIVE_FILE in entries else None
-    packed = archive.runs if archive is not None else {}
-    places = _run_places(folder, entries, packed, study)
+    runs = _run_statuses(folder, entries, archive, study)
     for training in study.trainings(model, dataset):
-        statuses[training] = _run_status(places.get((training.n_shot, training.seed), ()))
+        statuses[training] = runs.get((training.n_shot, training.seed), _MISSING)
     return statuses if version == run_archive.version(folder) else _survey_pair(study, model, dataset)
 
 
-class _RunPlace(NamedTuple):
-    """A possible folder of a run.
-
-    Attributes:
-        path: path of the folder.
-        is_own: whether the path has this toolkit's spelling.
-        exists: whether the folder exists; a run in the archive needs no folder.
-        is_packed: whether the run is in the archive.
-    """
-
-    path: str
-    is_own: bool
-    exists: bool
-    is_packed: bool
-
-
-def _run_places(
-    folder: Path, entries: frozenset[str], packed: Collection[str], study: Study
-) -> dict[tuple[int, int], list[_RunPlace]]:
-    """Return the possible folders of the runs by (n_shot, seed), in both spellings, this toolkit's spelling first."""
-    places: dict[tuple[int, int], list[_RunPlace]] = {}
-    in_archive: dict[str, set[str]] = {}
-    for run in packed:
-        in_archive.setdefault(run.partition("/")[0], set()).add(run.partition("/")[2])
-    for name in sorted({*entries, *in_archive}):
+def _run_statuses(
+    folder: Path, entries: frozenset[str], archive: RunArchive | None, study: Study
+) -> dict[tuple[int, int], Status]:
+    """Return the statuses of runs by (n_shot, seed), read from folders in either spelling, or from the archive."""
+    places: list[tuple[bool, int, int, str, bool, bool]] = []
+    packed = () if archive is None else archive.runs
+    for name in sorted({*entries, *(run.partition("/")[0] for run in packed)}):
         parsed = paths.parse_evaluation_folder(name)
         if parsed is None or parsed[0] != study.evaluation or parsed[1] not in study.n_shots:
             continue
-        is_own = name == paths.evaluation_folder(*parsed)
         path = os.path.join(folder, name)
         listed = _list(path)
-        archived: Collection[str] = in_archive.get(name, frozenset())
-        for seed_name in sorted({*listed, *archived}):
+        archived = [] if archive is None else archive.seeds(name)
+        for seed_name in {*listed, *archived}:
             seed = paths.parse_seed_folder(seed_name)
-            if seed is None:
-                continue
-            place = _RunPlace(
-                f"{path}{os.sep}{seed_name}",
-                is_own and seed_name == paths.seed_folder(seed),
-                seed_name in listed,
-                seed_name in archived,
-            )
-            of_run = places.setdefault((parsed[1], seed), [])
-            of_run.insert(0 if place.is_own else len(of_run), place)
-    return places
-
-
-def _run_status(places: Sequence[_RunPlace]) -> Status:
-    """Return the status of a run, read from its possible folders."""
-    best = _MISSING
-    for place in places:
-        listed = _list(place.path) if place.exists else frozenset()
-        marked = RESULTS_FILE in listed or place.is_packed
+            if seed in study.seeds:
+                usual = (paths.evaluation_folder(*parsed), paths.seed_folder(seed))
+                place = f"{path}{os.sep}{seed_name}", seed_name in listed, seed_name in archived
+                places.append(((name, seed_name) != usual, parsed[1], seed, *place))
+    statuses: dict[tuple[int, int], Status] = {}
+    for foreign, n_shot, seed, path, exists, is_packed in sorted(places):  # this toolkit's spelling first
+        if (before := statuses.get((n_shot, seed))) is not None and before.state in (DONE, RUNNING):
+            continue
+        listed = _list(path) if exists else frozenset()
+        marked = RESULTS_FILE in listed or is_packed
         done = marked or (
-            any(name.startswith("final-lr-") for name in listed) and RunFolder(place.path).is_complete()
+            any(name.startswith("final-lr-") for name in listed) and RunFolder(path).is_complete()
         )
-        status = _status(place.path, listed, done=done, marked=marked)
-        if place.is_own or (status.state == DONE and best.state != RUNNING):
-            best = status if place.is_own else dataclasses.replace(status, foreign=True)
-            if status.state in (DONE, RUNNING):
-                break
-    return best
+        status = _status(path, listed, done=done, marked=marked)
+        if not foreign:
+            statuses[n_shot, seed] = status
+        elif status.state == DONE:
+            statuses[n_shot, seed] = dataclasses.replace(status, foreign=True)
+    return statuses
 
 
 def _status(path: str | Path, listed: frozenset[str], *, done: bool, marked: bool = True) -> Status:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from marks import first_quick
 
-from cog.analysis import alignment, clustering_metrics, kmeans, knn, lloyd, ncm, ranked_classes, seeding
+from cog.analysis import alignment, kmeans, knn, lloyd, ncm, ranked_classes, seeding
 from cog.analysis.rows import FeatureRows
 from cog.features.feature_files import FeatureSet
 from cog.runtime.state_file import StateFile
@@ -77,8 +77,8 @@ def test_kmeans_from_the_same_start_ends_where_scikit_learn_does(n, dim, k, spre
     assert ours.iterations == theirs.n_iter_
     assert ours.inertia == pytest.approx(theirs.inertia_, rel=1e-7)
     np.testing.assert_allclose(ours.centers.numpy(), theirs.cluster_centers_[same[1]], atol=1e-6)
-    ours_found = clustering_metrics.agreement(features.y.numpy(), ours.labels.numpy())
-    for name, value in clustering_metrics.agreement(features.y.numpy(), theirs.labels_).items():
+    ours_found = kmeans.agreement(features.y.numpy(), ours.labels.numpy())
+    for name, value in kmeans.agreement(features.y.numpy(), theirs.labels_).items():
         assert ours_found[name] == pytest.approx(value, abs=1e-12), name
 
 
@@ -216,14 +216,14 @@ def test_kmeans_with_features_in_their_file_is_the_same():
 def test_purities_by_hand():
     #          cluster:  0  0  0  1  1  1  2  2
     classes = np.array([0, 0, 1, 1, 1, 0, 1, 1])
-    found = clustering_metrics.agreement(classes, np.array([0, 0, 0, 1, 1, 1, 2, 2]))
+    found = kmeans.agreement(classes, np.array([0, 0, 0, 1, 1, 1, 2, 2]))
     assert found["purity_v1"] == pytest.approx((2 / 3 + 2 / 5) / 2)
     assert found["purity"] == pytest.approx((2 + 2 + 2) / 8)
 
 
 def test_agreement_ignores_the_numbers_of_clusters():
     classes = np.repeat(np.arange(4), 10)
-    assert set(clustering_metrics.agreement(classes, 7 - classes).values()) == {1.0}
+    assert set(kmeans.agreement(classes, 7 - classes).values()) == {1.0}
 
 
 # ------------------------------------------------------------------------------------------------------------

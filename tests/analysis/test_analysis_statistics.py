@@ -30,10 +30,10 @@ def test_resamples_equal_brute_force(strata):
     rng = np.random.default_rng(3)
     x, y = rng.integers(0, 6, 25).astype(float), rng.integers(0, 5, 25).astype(float)
     groups = None if strata is None else np.repeat([7, 2, 4], [10, 5, 10])
-    found = statistics.resampled_spearman(x, y, n_resamples=400, seed=11, strata=groups)
+    found = statistics.resampled_spearman(x, y, n_resamples=400, strata=groups)
     # The same draws: of the points in the order of x, all at once.
     order = np.argsort(x, kind="stable")
-    generator = np.random.default_rng(11)
+    generator = np.random.default_rng(0)
     if groups is None:
         drawn = generator.integers(25, size=(400, 25))
     else:
@@ -48,18 +48,11 @@ def test_interval_covers_as_often_as_it_says():
     rng = np.random.default_rng(0)
     truth = 6 / math.pi * math.asin(0.6 / 2)  # Spearman's of a bivariate normal with correlation 0.6
     hits = 0
-    for sample in range(200):
+    for _ in range(200):
         x, noise = rng.standard_normal((2, 80))
-        found = statistics.spearman_interval(x, 0.6 * x + 0.8 * noise, n_resamples=300, seed=sample)
+        found = statistics.spearman_interval(x, 0.6 * x + 0.8 * noise, n_resamples=300)
         hits += found.low <= truth <= found.high
     assert 0.89 <= hits / 200 <= 0.99
-
-
-def test_interval_depends_on_the_seed_alone():
-    x, y = np.random.default_rng(1).standard_normal((2, 40))
-    first, again, other = (statistics.spearman_interval(x, y, n_resamples=200, seed=s) for s in (1, 1, 2))
-    assert first == again != other
-    assert first.low < first.value < first.high and first.n_resamples == 200
 
 
 @pytest.mark.parametrize(

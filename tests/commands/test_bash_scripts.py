@@ -24,13 +24,14 @@ def defaults(repository, script):
 
 def test_names_are_those_of_the_package(repository):
     seeds, shots = " ".join(map(str, constants.SEEDS)), " ".join(map(str, constants.SHOTS))
-    assert defaults(repository, "logreg.sh")["seeds"] == seeds
-    assert defaults(repository, "fewshot.sh")["seeds"] == seeds
+    for script in ("logreg.sh", "fewshot.sh", "pca.sh", "study.sh", "slurm/submit_study.sh"):
+        assert defaults(repository, script)["seeds"] == seeds
     assert defaults(repository, "fewshot.sh")["shots"] == shots
-    assert defaults(repository, "pca.sh")["seeds"] == seeds
-    extraction = defaults(repository, "extract_features.sh")
-    assert extraction["datasets"].split() == list(constants.DATASETS)
-    assert sorted(extraction["splits"].split()) == sorted(constants.SPLITS)
+    for script in ("extract_features.sh", "study.sh", "slurm/submit_study.sh"):
+        given = defaults(repository, script)
+        assert given["datasets"].split() == list(constants.DATASETS)
+        assert sorted(given["splits"].split()) == sorted(constants.SPLITS)
+        assert given.get("shots", f"0 {shots}") == f"0 {shots}"
 
 
 @pytest.fixture
@@ -120,12 +121,8 @@ def test_fewshot_with_feature_folders_and_output_dir(bash, feature_folders, tmp_
 
 
 def test_first_failure_stops_everything_and_a_check_looks_at_all_steps(bash, workshop):
-    words = [
-        "logreg.sh",
-        f"models_root_dir={workshop.models}",
-        "model_name=tiny_net",
-        "dataset=none_such birds",
-    ]
+    root = f"models_root_dir={workshop.models}"
+    words = ["logreg.sh", root, "model_name=tiny_net", "dataset=none_such birds"]
     done = bash(*words)
     assert done.returncode == 2
     assert "stopped at step 1 of 2 (logreg on none_such, seeds 22 37 45 77 93)" in done.stderr

@@ -208,15 +208,8 @@ def test_what_takes_days_is_left_out_unless_named(experiments, tmp_path):
     (tmp_path / "levels.csv").touch()
 
     def shown(*more: str) -> str:
-        words = [
-            "datasets=cog_l1",
-            "seeds=22",
-            "shots=1",
-            "dims=32",
-            f"levels_csv={tmp_path}/levels.csv",
-            *more,
-        ]
-        done = experiments(tmp_path, *words, "--device", "cpu")
+        words = ["datasets=cog_l1", "seeds=22", "shots=1", "dims=32", f"levels_csv={tmp_path}/levels.csv"]
+        done = experiments(tmp_path, *words, *more, "--device", "cpu")
         assert done.returncode == 2  # there are no features
         return done.stdout + done.stderr
 

@@ -227,16 +227,8 @@ def test_what_a_network_takes_on_the_disk(check, workshop, tmp_path, monkeypatch
 
 
 def test_analyses(check, workshop):
-    argv = (
-        "--models_root_dir",
-        workshop.models,
-        "--model",
-        "tiny_net",
-        "--dataset",
-        "birds",
-        "--analysis",
-        "ncm",
-    )
+    of_model = ("--models_root_dir", workshop.models, "--model", "tiny_net", "--dataset", "birds")
+    argv = (*of_model, "--analysis", "ncm")
     report = check(analyze_features.main, *argv)
     assert report.code == 0 and "analysis_ncm" in report.text
     assert analyze_features.main([*map(str, argv), "--device", "cpu"]) == 0

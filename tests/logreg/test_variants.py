@@ -98,7 +98,7 @@ def test_a_run_on_components_of_normalized_features(feature_folders, tmp_path):
     """The saved run gives the recorded accuracy; it is another run than the default, which earlier records name not."""
     pairs = ["CLF.PCA_DIM", "3", *SMALL]
     logreg.main(command(feature_folders, tmp_path / "out", *pairs, "CLF.PCA_NORM", "before"))
-    run = saved_runs.read_run(tmp_path / "out", model="a_b", dataset="c", n_shot=None, seed=22)
+    run = saved_runs.read_run(tmp_path / "out", n_shot=None, seed=22)
     test = feature_files.load(feature_folders[1])
     predicted = saved_runs.load_classifier(run, normalize=True).logits(test.x).argmax(1)
     assert 100 * (predicted == test.y).double().mean().item() == pytest.approx(run.top1)

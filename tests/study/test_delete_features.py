@@ -77,9 +77,8 @@ def test_what_a_process_works_on_stays(study):
 
 
 def make_plan(study):
-    commands = plan.ScriptCommands("python", study.root)
-    empty, nothing = slurm.QueuedJobs({}, ()), slurm.Resources()
-    return plan.make_plan(study, units.survey(study), empty, commands, extract=nothing, logreg=nothing)
+    commands = plan.ScriptCommands(study.root)
+    return plan.make_plan(study, units.survey(study), slurm.QueuedJobs(), commands)
 
 
 def test_not_extracted_again_unless_a_run_needs_it(study):
@@ -89,7 +88,7 @@ def test_not_extracted_again_unless_a_run_needs_it(study):
     again = make_plan(study)
     assert {(unit.model, unit.dataset) for unit in again.units(plan.EXTRACT)} == {("a_net", "in1k")}
     assert again.held_back == ()
-    assert again.arrays[1].after == ("extract",)
+    assert again.arrays[1].after.arrays == ("extract",)
 
 
 def test_status_says_deleted(study, capsys):

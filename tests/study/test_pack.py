@@ -120,7 +120,7 @@ def test_every_reader_finds_packed_runs(root, folder, capsys):
         outputs += [capsys.readouterr().out, json.loads(export.read_text()) | {"written": ""}]
         for run in saved_runs.find_runs(model_dir, "birds", cfg):
             classifier = saved_runs.load_classifier(run, normalize=True)
-            outputs += [saved_runs.predictions(run).tolist(), classifier.layers[0][0].tolist(), run.record]
+            outputs += [saved_runs.predictions(run).tolist(), classifier.network.weight.tolist(), run.record]
         outputs.append(saved_runs.prediction_digests(saved_runs.find_runs(model_dir, "birds", cfg)))
         return outputs
 

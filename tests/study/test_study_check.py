@@ -24,9 +24,9 @@ def test_the_same_about_many_models_is_one_line():
     findings = check.Findings()
     for number in range(20):
         printed = CHECK.format(place=f"net/{number:02d}", size=7 + number)
-        findings.add(f"net_{number:02d}", printed, "", failed=True)
+        findings.add_printed(f"net_{number:02d}", printed, "", failed=True)
     assert findings.text().splitlines()[0].endswith("[all 20 models]")
-    findings.add("other_net", "ok       checkpoint    fine\n", "", failed=False)
+    findings.add_printed("other_net", "ok       checkpoint    fine\n", "", failed=False)
     lines = findings.text().splitlines()
     assert len(lines) == 4
     assert lines[0].startswith(
@@ -42,7 +42,7 @@ def test_what_each_model_sees_is_shown():
     findings = check.Findings()
     for name, mean in (("a_net", 0.5), ("b_net", 0.4)):
         printed = f"ok       checkpoint   fine\nok       model   {name}: images of 224 pixels, mean {mean}\n"
-        findings.add(name, f"{printed}ok       disk   enough for {name}\n", "", failed=False)
+        findings.add_printed(name, f"{printed}ok       disk   enough for {name}\n", "", failed=False)
     assert findings.text().splitlines() == [
         "ok       checkpoint    fine",
         "ok       model         a_net: images of 224 pixels, mean 0.5",
@@ -53,9 +53,11 @@ def test_what_each_model_sees_is_shown():
 
 def test_causes_stay_apart_and_none_is_lost():
     findings = check.Findings()
-    findings.add("a_net", "problem  output  no permission\nproblem  model   no such model\n", "", failed=True)
-    findings.add("b_net", "", "warning: x\nerror: no features\n", failed=True)
-    findings.add("c_net", "", "", failed=True)
+    findings.add_printed(
+        "a_net", "problem  output  no permission\nproblem  model   no such model\n", "", failed=True
+    )
+    findings.add_printed("b_net", "", "warning: x\nerror: no features\n", failed=True)
+    findings.add_printed("c_net", "", "", failed=True)
     assert findings.text().splitlines() == [
         "problem  output        no permission [a_net]",
         "problem  model         no such model [a_net]",

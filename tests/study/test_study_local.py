@@ -27,14 +27,8 @@ def shell(tmp_path: Path, name: str, script: str, *needs: str) -> LocalTask:
     return LocalTask(name, f"label of {name}", ["bash", "-c", script], needs, tmp_path / f"{name}.log")
 
 
-def run(tasks, n_processes=2, gpus=(), look=lambda task: [], **environment: str):
-    return local_workers.run(
-        tasks,
-        n_processes=n_processes,
-        gpus=list(gpus),
-        environment={"PATH": os.environ["PATH"]} | environment,
-        look=look,
-    )
+def run(tasks, n_processes=2, gpus=(), look=lambda task: []):
+    return local_workers.run(tasks, n_processes=n_processes, gpus=gpus, look=look)
 
 
 def test_order_and_failures(tmp_path, caplog):
@@ -159,23 +153,28 @@ def test_as_many_at_a_time_each_with_its_gpu(tmp_path):
     assert {gpu for _, _, gpu in spans} == {"gpu=0", "gpu=2"}
 
 
-def test_processors_are_shared(tmp_path):
+def test_processors_are_shared(monkeypatch):
+    for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
     cpus = len(os.sched_getaffinity(0))
-    assert local_workers.place(0, 1, [], {})["OMP_NUM_THREADS"] == str(cpus)
-    assert local_workers.place(1, 10 * cpus, [], {})["OMP_NUM_THREADS"] == "1"
-    assert local_workers.place(0, 1, [], {"OMP_NUM_THREADS": "3"})["OMP_NUM_THREADS"] == "3"
-    assert "CUDA_VISIBLE_DEVICES" not in local_workers.place(0, 1, [], {})
+    assert local_workers.place(0, 1, [])["OMP_NUM_THREADS"] == str(cpus)
+    assert local_workers.place(1, 10 * cpus, [])["OMP_NUM_THREADS"] == "1"
+    assert "CUDA_VISIBLE_DEVICES" not in local_workers.place(0, 1, [])
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert local_workers.place(0, 1, [])["OMP_NUM_THREADS"] == "3"
 
 
 def test_gpus_that_are_visible(tmp_path, monkeypatch):
-    assert local_workers.find_gpus({"CUDA_VISIBLE_DEVICES": "3, 5"}) == ["3", "5"]
-    assert local_workers.find_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
+    for visible, names in (("3, 5", ["3", "5"]), ("", [])):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert local_workers.find_gpus() == names
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nprintf 'GPU %d: NVIDIA A100 (UUID: GPU-a)\\n' 0 1\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
-    assert local_workers.find_gpus({}) == ["0", "1"]
+    assert local_workers.find_gpus() == ["0", "1"]
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
-    assert local_workers.find_gpus({}) == []
+    assert local_workers.find_gpus() == []
 
 
 def test_slices_of_gpus_are_named_by_uuid():
@@ -201,13 +200,12 @@ def test_signals_let_tasks_save(tmp_path, sent, code):
     """Nothing more is started, nothing is left running."""
     driver = subprocess.Popen(
         [sys.executable, "-c", f"""
-import os, sys
+import sys
 from pathlib import Path
 from cog.study import local_workers
 folder, command = Path({str(tmp_path)!r}), ["bash", "-c", {SAVES!r}]
 tasks = [local_workers.LocalTask(str(n), "x", command, (), folder / f"{{n}}.log") for n in range(3)]
-sys.exit(local_workers.run(tasks, n_processes=2, gpus=[], environment=os.environ,
-                         look=lambda task: []).exit_code)
+sys.exit(local_workers.run(tasks, n_processes=2, gpus=[], look=lambda task: []).exit_code)
 """], cwd=Path(__file__).parents[2],
     )  # fmt: skip
     try:
@@ -264,18 +262,6 @@ def test_help_and_missing_variables(bash):
     assert code == 2 and err.startswith("error: no models")
     code, _, err = finish(bash("slurm/submit_study.sh", "models_root_dir=x"))
     assert code == 2 and err.startswith("error: no log_dir: give log_dir=...")
-
-
-def test_defaults_are_those_of_the_package(repository):
-    from cog import constants
-
-    for script in ("study.sh", "slurm/submit_study.sh"):
-        source = (repository / "bash-scripts" / script).read_text()
-        defaults = dict(re.findall(r'^(\w+)="\$\{\1:-([^}]*)\}"$', source, re.MULTILINE))
-        assert defaults["seeds"] == " ".join(map(str, constants.SEEDS))
-        assert defaults["shots"] == " ".join(map(str, (0, *constants.SHOTS)))
-        assert defaults["datasets"].split() == list(constants.DATASETS)
-        assert defaults["splits"].split() == list(constants.SPLITS)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,13 @@ from hypothesis import strategies as st
 from result_folders import small_study
 
 from cog import constants
+from cog.commands import slurm_flags
 from cog.commands import study as command
 from cog.errors import CogError
 from cog.runtime import locks
 from cog.study import plan as study_plan
 from cog.study import slurm, units
-from cog.study.slurm import Array, QueuedJobs, Resources, SlurmOptions
+from cog.study.slurm import Array, Dependencies, QueuedJobs, SlurmOptions
 from cog.study.units import (
     DONE,
     FAILED,
@@ -32,16 +34,14 @@ from cog.study.units import (
     TrainingUnit,
 )
 
-NOTHING_AHEAD = QueuedJobs({}, ())
+NOTHING_AHEAD = QueuedJobs()
 
 
 def make_plan(study, statuses=None, ahead=NOTHING_AHEAD, **options):
     """Return the plan of a study; without statuses everything is missing."""
     statuses = all_missing(study) if statuses is None else statuses
-    commands = study_plan.ScriptCommands(python="python", root=study.root)
-    return study_plan.make_plan(
-        study, statuses, ahead, commands, extract=Resources(), logreg=Resources(), **options
-    )  # fmt: skip
+    commands = study_plan.ScriptCommands(root=study.root)
+    return study_plan.make_plan(study, statuses, ahead, commands, **options)
 
 
 def all_missing(study: Study) -> dict:
@@ -52,14 +52,14 @@ def test_everything_is_missing(tmp_path):
     study = small_study(tmp_path)
     plan = make_plan(study)
     extract, logreg = plan.arrays
-    assert (extract.name, logreg.name, logreg.after) == ("extract", "logreg", ("extract",))
+    assert (extract.name, logreg.name, logreg.after.arrays) == ("extract", "logreg", ("extract",))
     assert list(extract.commands) == list(logreg.commands) == [0, 1, 2, 3]
     assert extract.commands[1] == [
-        "python", str(study_plan.REPOSITORY / "extract_features.py"), f"--models_root_dir={tmp_path}", "--model=a_net",
-        "--dataset", "cog_l1", "--split", "train", "test",
+        sys.executable, str(study_plan.REPOSITORY / "extract_features.py"), f"--models_root_dir={tmp_path}",
+        "--model=a_net", "--dataset", "cog_l1", "--split", "train", "test",
     ]  # fmt: skip
     assert logreg.commands[2] == [
-        "python", str(study_plan.REPOSITORY / "logreg.py"), f"--models_root_dir={tmp_path}", "--model=b_net",
+        sys.executable, str(study_plan.REPOSITORY / "logreg.py"), f"--models_root_dir={tmp_path}", "--model=b_net",
         "--dataset=in1k", "--seeds", "1", "2", "--n_shots", "0", "8",
     ]  # fmt: skip
     covered = [unit for array in plan.arrays for some in array.units.values() for unit in some]
@@ -81,8 +81,8 @@ def test_numbers_correspond_and_what_is_done_is_left_out(tmp_path):
     assert list(extract.commands) == [0, 2, 3]
     assert extract.commands[2][-2:] == ["--split", "train"]
     waiting, free = trainings
-    assert (waiting.after, list(waiting.commands)) == (("extract",), [0, 2])
-    assert (free.after, list(free.commands)) == ((), [1])
+    assert (waiting.after.arrays, list(waiting.commands)) == (("extract",), [0, 2])
+    assert (free.after, list(free.commands)) == (Dependencies(), [1])
     # The run that is done is skipped by logreg.py: one call for all keeps the features loaded once.
     assert waiting.commands[0][-6:] == ["--seeds", "1", "2", "--n_shots", "0", "8"]
     assert TrainingUnit("a_net", "in1k", "logreg", 8, 2) not in waiting.units[0]
@@ -103,7 +103,9 @@ def test_split_by_split(tmp_path):
     by_name = {array.name: array for array in plan.arrays}
     assert list(by_name["extract-train"].commands) == [1, 2, 3]
     assert list(by_name["extract-test"].commands) == [0, 1, 2, 3]
-    assert {(array.after, tuple(array.commands)) for array in plan.arrays if array.kind == "logreg"} == {
+    assert {
+        (array.after.arrays, tuple(array.commands)) for array in plan.arrays if array.kind == "logreg"
+    } == {
         (("extract-test",), (0,)),
         (("extract-train", "extract-test"), (1, 2, 3)),
     }
@@ -119,7 +121,7 @@ def test_smaller_classifier_tasks(tmp_path, per, n_arrays, first):
     plan = make_plan(small_study(tmp_path), logreg_task=per, throttle=9)
     extract, *trainings = plan.arrays
     assert len(trainings) == n_arrays
-    assert all(array.after == ("extract",) and len(array.commands) == 4 for array in trainings)
+    assert all(array.after.arrays == ("extract",) and len(array.commands) == 4 for array in trainings)
     assert trainings[0].commands[0][-len(first) :] == first
     assert extract.throttle == 9 and {array.throttle for array in trainings} == {9 // n_arrays}
     covered = [unit for array in trainings for some in array.units.values() for unit in some]
@@ -141,7 +143,7 @@ def test_what_is_queued_or_running_is_not_submitted_again(tmp_path):
     plan = make_plan(study, statuses, ahead)
     assert {array.kind for array in plan.arrays} == {"logreg"}
     # Task 0 of job 12 has the number of the pair, so that one array can wait for all such tasks.
-    assert all((array.after_jobs, array.after_tasks) == (("12",), ("13_4",)) for array in plan.arrays)
+    assert all(array.after == Dependencies((), ("12",), ("13_4",)) for array in plan.arrays)
     commands = [array.commands[0] for array in plan.arrays]
     runs = sorted(" ".join(words[words.index("--seeds") :]) for words in commands)
     assert runs == ["--seeds 1 2 --n_shots 8", "--seeds 2 --n_shots 0"]
@@ -176,7 +178,7 @@ def test_stages(tmp_path):
 
 def test_arrays_of_limited_size(tmp_path):
     plan = make_plan(small_study(tmp_path), max_array_size=3)
-    assert [(array.name, list(array.commands), array.after) for array in plan.arrays] == [
+    assert [(array.name, list(array.commands), array.after.arrays) for array in plan.arrays] == [
         ("extract", [0, 1, 2], ()),
         ("extract-2", [0], ()),
         ("logreg", [0, 1, 2], ("extract",)),
@@ -212,7 +214,7 @@ def test_task_lists_survive_the_shell(tmp_path):
         "a b", "it's", '"x"', "$HOME", "`id`", "*", "back\\slash", "tab\there", "", "ü", "--flag=[0.5, 0.5]",
         "a;b",
     ]  # fmt: skip
-    array = Array("logreg", "logreg", Resources(), commands={1: ["printf", "%s\\0", *odd], 3: ["true"]})
+    array = Array("logreg", "logreg", commands={1: ["printf", "%s\\0", *odd], 3: ["true"]})
     lines = array.task_list().splitlines()
     assert [line.startswith("#") for line in lines] == [True, False, True, False]
     done = subprocess.run(
@@ -235,41 +237,46 @@ def test_array_numbers(numbers):
     assert len(ranges) == sum(number - 1 not in numbers for number in numbers)
 
 
-def test_sbatch_command(tmp_path):
-    options = SlurmOptions(
-        log_dir=Path("/logs/100%"), task_script=Path("/repo/task.sh"), partition="gpu", account="me", qos="high",
-        constraint="a100|h100", max_requeues=7, signal_seconds=90, more=("--exclusive",),
+def slurm_options(*flags: str) -> SlurmOptions:
+    args, _ = command.parse_args(["--models_root_dir=/models", "--log_dir=/logs/100%", *flags])
+    return slurm_flags.options(args, Path(args.log_dir))
+
+
+def test_sbatch_command():
+    options = slurm_options(
+        "--partition=gpu", "--account=me", "--qos=high", "--constraint=a100|h100", "--max_requeues=7",
+        "--signal_seconds=90", "--sbatch_args=--exclusive", "--gpus=1", "--cpus=8", "--mem=64G", "--logreg_time=1-0",
+        "--logreg_sbatch_args=--nice=3",
     )  # fmt: skip
-    resources = Resources(gpus=1, cpus=8, mem="64G", time="1-0", more=("--nice=3",))
-    array = Array("logreg", "logreg", resources, commands={0: ["true"], 2: ["true"]}, after=("extract",),
-                  after_jobs=("8",), after_tasks=("9_1", "9_3"), throttle=5)  # fmt: skip
+    array = Array("logreg", "logreg", Dependencies(("extract",), ("8",), ("9_1", "9_3")),
+                  commands={0: ["true"], 2: ["true"]}, throttle=5)  # fmt: skip
     words = slurm.sbatch(array, options, task_list=Path("/logs/list.txt"), jobs={"extract": "77"})
     assert words == [
-        "sbatch", "--parsable", "--job-name=cog-logreg", "--array=0,2%5", "--output=/logs/100%%/logs/%x-%A_%a.log",
-        "--open-mode=append", "--partition=gpu", "--account=me", "--qos=high", "--constraint=a100|h100",
-        "--gres=gpu:1", "--cpus-per-task=8", "--mem=64G", "--time=1-0", "--requeue", "--signal=B:USR1@90",
-        "--dependency=aftercorr:77,aftercorr:8,afterok:9_1:9_3", "--kill-on-invalid-dep=yes", "--exclusive", "--nice=3",
-        "/repo/task.sh", "/logs/list.txt", "7",
+        "sbatch", "--parsable", "--job-name=cog-logreg", "--array=0,2%5", "--requeue", "--signal=B:USR1@90",
+        "--dependency=aftercorr:77,aftercorr:8,afterok:9_1:9_3", "--kill-on-invalid-dep=yes",
+        "--output=/logs/100%%/logs/%x-%A_%a.log", "--open-mode=append", "--partition=gpu",
+        "--account=me", "--qos=high", "--constraint=a100|h100", "--gres=gpu:1", "--cpus-per-task=8", "--mem=64G",
+        "--time=1-0", "--exclusive", "--nice=3", str(options.task_script), "/logs/list.txt", "7",
     ]  # fmt: skip
-    ranks = slurm.sbatch(
-        Array("extract", "extract", Resources(gpus=1, n_ranks=4), commands={0: ["true"]}), options,
-        task_list=Path("x"), jobs={},
-    )  # fmt: skip
-    assert {"--ntasks=4", "--gpus-per-task=1"} <= set(ranks) and not any(
-        w.startswith("--dependency") for w in ranks
-    )
+    options = slurm_options("--gpus=1", "--ranks_per_task=4", "--requeue=no", "--signal_seconds=0", "--slurm")
+    array = Array("extract", "extract", commands={0: ["true"]})
+    assert slurm.sbatch(array, options, task_list=Path("x"), jobs={})[3:] == [
+        "--array=0", "--no-requeue", "--output=/logs/100%%/logs/%x-%A_%a.log", "--open-mode=append", "--ntasks=4",
+        "--gpus-per-task=1", str(options.task_script), "x", "0",
+    ]  # fmt: skip
+    assert options.flags["results"] == []
 
 
 def test_records_of_submissions(tmp_path, monkeypatch):
     """What was submitted for another root, or has ended, is not ahead."""
     unit, run = ExtractionUnit("a_net", "in1k", "test"), TrainingUnit("a_net", "in1k", "logreg", 8, 22)
     other = ExtractionUnit("b_net", "in1k", "test")
-    submission = slurm.Submission(tmp_path, slurm.next_submission(tmp_path))
+    submission = slurm.Submission(tmp_path)
     submission.path.mkdir(parents=True)
     submission.add("12", kind="extract", root=tmp_path, units={0: [unit], 3: [other]})
     submission.add("13", kind="logreg", root=tmp_path, units={0: [run]})
     submission.add("14", kind="results", root=tmp_path, units={})
-    assert slurm.next_submission(tmp_path) == 2
+    assert slurm.Submission(tmp_path).path.name == "0002"
     monkeypatch.setattr(
         slurm, "queued_tasks", lambda: {"12_0": "RUNNING", "13_0": "PENDING", "14": "PENDING"}
     )
@@ -362,13 +369,6 @@ def test_one_study_at_a_time_per_log_folder(workshop, tmp_path):
         pytest.raises(locks.LockedError, match="is being written by"),
     ):
         command.main(arguments(workshop, tmp_path / "logs"))
-
-
-def test_unknown_model_without_a_loader(workshop, tmp_path):
-    given_ = arguments(workshop, tmp_path / "logs", "--dry_run")
-    del given_[given_.index("--model_loader") : given_.index("--model_loader") + 2]
-    with pytest.raises(CogError, match="tiny_net"):
-        command.main(given_)
 
 
 def test_order_of_units_does_not_depend_on_the_file_system(tmp_path):

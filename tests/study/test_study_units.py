@@ -15,13 +15,13 @@ import result_folders
 from result_folders import small_study
 
 from cog import constants, paths
-from cog.commands import print_results, status
+from cog.commands import status, study_results
 from cog.errors import CogError
 from cog.logreg.run_folder import RunFolder
 from cog.results import find
 from cog.runtime import locks
-from cog.study import results, units
 from cog.study import status as status_text
+from cog.study import units
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_results_of_a_part_say_once_what_is_not_there(root, tmp_path, caplog, ca
         result_folders.make_seed_folder(run_of(seed).folder(root))
     logs = tmp_path / "logs"
     logs.mkdir()
-    results.write_results(small_study(root), logs, [], print_results.main)
+    study_results.write(small_study(root), logs, [])
     assert "a_net" in (logs / "results.txt").read_text() and "a_net" in (logs / "report.html").read_text()
     shown = capsys.readouterr().err + caplog.text
     for absent in ("--model b_net", "--dataset cog_l1", "--n_shot 8"):

@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
 from cog import config
+from cog.commands import extract_features, image_flags, logreg
 from cog.errors import CogError
 from cog.runtime import cli
-
-#: Function that parses the arguments of a script, and exits as argparse does for wrong arguments.
-ParseArgs = Callable[[Sequence[str]], argparse.Namespace]
 
 #: Keys of a configuration file that name an evaluation.
 _EVALUATION_KEYS = ("EVAL.NAME", "CLF.TYPE", "CLF.PCA_DIM", "CLF.MAX_PER_CLASS")
@@ -47,26 +46,14 @@ class PassthroughArgs:
         return [*named, *self.opts]
 
 
-def split_passthrough_args(
-    words: Sequence[str],
-    *,
-    extract_args: Sequence[str],
-    logreg_args: Sequence[str],
-    image_args: Sequence[str],
-    parse_extract: ParseArgs,
-    parse_logreg: ParseArgs,
-) -> PassthroughArgs:
+def split(args: argparse.Namespace, words: Sequence[str]) -> PassthroughArgs:
     """Split the words after ``--`` between the scripts, and parse the arguments of each script.
 
     ``FT_EXTRACT.*`` keys go to ``extract_features.py``, other keys to ``logreg.py``, flags to both.
 
     Args:
+        args: flags of the study, of which those on images and models go to ``extract_features.py``.
         words: command line after ``--``.
-        extract_args: arguments of ``extract_features.py`` alone.
-        logreg_args: arguments of ``logreg.py`` alone.
-        image_args: flags of ``extract_features.py`` that name images and the loader of models.
-        parse_extract: argument parsing of ``extract_features.py``.
-        parse_logreg: argument parsing of ``logreg.py``.
 
     Raises:
         CogError: an argument is not one of any script, or would overwrite results.
@@ -76,13 +63,15 @@ def split_passthrough_args(
     logreg_opts: list[str] = []
     for key, value in zip(opts[::2], opts[1::2], strict=True):
         (extract_opts if key.startswith("FT_EXTRACT.") else logreg_opts).extend((key, value))
-    extract = (*image_args, *flags, *extract_args, *extract_opts)
-    logreg = (*flags, *logreg_args, *logreg_opts)
-    if "--overwrite" in (*extract, *logreg):
+    extract = (*_image_args(args), *flags, *args.extract_args, *extract_opts)
+    logreg_args = (*flags, *args.logreg_args, *logreg_opts)
+    if "--overwrite" in (*extract, *logreg_args):
         _fail("--overwrite would repeat finished work at every submission; use it with the script itself")
     common = ["--models_root_dir=.", "--model=a_b", "--dataset=in1k"]
-    extraction = _parse("extract_features.py", parse_extract, [*common, "--split", "test", *extract])
-    training = _parse("logreg.py", parse_logreg, [*common, *logreg])
+    extraction = _parse(
+        "extract_features.py", extract_features.parse_args, [*common, "--split", "test", *extract]
+    )
+    training = _parse("logreg.py", logreg.parse_args, [*common, *logreg_args])
     for flag, value in (
         ("--output_dir", extraction.output_dir),
         ("--output_dir", training.output_dir),
@@ -93,14 +82,26 @@ def split_passthrough_args(
     ):
         if value is not None:
             _fail(f"{flag} is not for a study, whose results all lie under --models_root_dir; leave it out")
-    return PassthroughArgs(extract, logreg, tuple(training.opts), training.config)
+    return PassthroughArgs(extract, logreg_args, tuple(training.opts), training.config)
+
+
+def _image_args(args: argparse.Namespace) -> list[str]:
+    """Return the flags of a study that are flags of ``extract_features.py``, with absolute paths."""
+    places = {**image_flags.sources(args).values, "models_file": args.models_file}
+    image_args = [f"--{flag}={os.path.abspath(value)}" for flag, value in places.items() if value]
+    if args.model_loader is not None:
+        file, _, function = args.model_loader.rpartition(":")
+        image_args.append(f"--model_loader={os.path.abspath(file)}:{function}")
+    return image_args
 
 
 def _fail(message: str) -> NoReturn:
     raise CogError(message)
 
 
-def _parse(script: str, parse: ParseArgs, arguments: Sequence[str]) -> argparse.Namespace:
+def _parse(
+    script: str, parse: Callable[[Sequence[str]], argparse.Namespace], arguments: Sequence[str]
+) -> argparse.Namespace:
     """Return the parsed arguments of a script; an error now is better than one in each of a hundred jobs."""
     stderr = io.StringIO()
     try:
