@@ -9,15 +9,14 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
+from cog import constants
 from cog.logreg.run_folder import RunPlan
 from cog.runtime.output_folder import FolderClaim
 from cog.runtime.resume_dir import sample_sha256
 
 #: Version of work in progress; it changes when work of an earlier version cannot be continued.
 _FORMAT = 1
-
 
 #: The plan of a run that this process has to do, and the claim of its folder.
 ClaimedRun = tuple[RunPlan, FolderClaim]
@@ -64,13 +63,13 @@ def claimed(plans: Sequence[RunPlan]) -> Iterator[list[ClaimedRun]]:
         finally:
             any_begun = any(claim.published or claim.resume.has_progress() for _, claim in runs)
             for _, claim in runs:
-                resume = claim.resume
-                stored = None if claim.published else resume.read()
+                stored = None if claim.published else claim.resume.read()
+                if stored is None or claim.resume.has_progress():
+                    continue
                 # A run that an interrupted call with --overwrite has still to replace stays marked, if any run of the
                 # call has progress.
-                is_marked = stored is not None and stored["replaces"] and any_begun
-                if stored is not None and not is_marked and not resume.has_progress():
-                    resume.remove()
+                if not (stored["replaces"] and any_begun):
+                    claim.resume.remove()
 
 
 def begin(runs: Sequence[ClaimedRun], *, device: str, precision: str) -> None:
@@ -86,14 +85,11 @@ def begin(runs: Sequence[ClaimedRun], *, device: str, precision: str) -> None:
     """
     sample = functools.cache(sample_sha256)
     for plan, claim in runs:
-        metadata, folder, resume = plan.metadata, plan.folder, claim.resume
         more = {"device": device, "training_precision": precision}
-        more |= {
-            f"{split}_features_sample": sample(metadata[f"{split}_features"]) for split in ("train", "test")
-        }
-        versions: dict[str, Any] = {"format": _FORMAT}
-        versions |= {key: metadata["versions"].get(key) for key in ("torch", "optuna", "numpy")}
-        claim.begin(more, versions=versions)
-        if folder.overwrite:
-            resume.replaces = bool(folder.replaced())
-            resume.create()
+        for split in constants.SPLITS:
+            more[f"{split}_features_sample"] = sample(plan.metadata[f"{split}_features"])
+        versions = {key: plan.metadata["versions"][key] for key in ("torch", "optuna", "numpy")}
+        claim.begin(more, versions={"format": _FORMAT} | versions)
+        if plan.folder.overwrite:
+            claim.resume.replaces = bool(plan.folder.replaced())
+            claim.resume.create()

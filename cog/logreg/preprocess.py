@@ -77,9 +77,8 @@ def prepare(train: FeatureSet, test: FeatureSet, engine: Engine, settings: Setti
     elif rows is not None:
         train = _keep(train, rows)
     y, test_y, labels = feature_files.to_consecutive_labels(train.y, test.y)
-    features, test_features = engine.load(train.x, train.norms, in_file=train.in_file), engine.load(test.x)
     targets, test_y = y.to(engine.device), test_y.to(engine.device)
-    return Data(features, y, targets, test_features, test_y, labels, projection, preparation)
+    return Data(engine.load(train), y, targets, engine.load(test), test_y, labels, projection, preparation)
 
 
 def _project(

@@ -59,13 +59,7 @@ class Trial:
 
     Attributes:
         number: 0, 1, ...
-        lr: learning rate.
-        wd: weight decay.
-        val_top1: see :class:`Result`.
-        diverged: see :class:`Result`.
-        seconds: see :class:`Result`.
         pruned: always False; earlier versions could stop trials early, and readers of results need the entry.
-        val_loss: see :class:`Result`.
     """
 
     number: int
@@ -158,18 +152,19 @@ class Search:
 
         return max(self.trials, key=rank)
 
-    @property
-    def tied(self) -> list[Trial]:
-        """Trials that are about as good as the best one."""
+    def tie_record(self) -> dict[str, Any]:
+        """Return the record of the trials that are about as good as the best one, with their least and largest rate."""
         scores = [math.nan if trial.diverged else trial.val_top1 for trial in self.trials]
-        return [self.trials[position] for position in ties.tied(scores)]
+        rates = [self.trials[position].lr for position in ties.tied(scores)]
+        return {"points": ties.TIE_POINTS, "n_trials": len(rates), "lr": [min(rates), max(rates)]}
 
     def describe_ties(self) -> str:
         """Return a text with the number and the learning rates of the trials that are about as good as the best one."""
-        rates = sorted(trial.lr for trial in self.tied)
-        text = ties.describe(len(rates), len(self.trials))
-        if len(rates) > 1:
-            text += f": learning rates from {rates[0]:.3g} to {rates[-1]:.3g} are as good"
+        record = self.tie_record()
+        text = ties.describe(record["n_trials"], len(self.trials))
+        if record["n_trials"] > 1:
+            low, high = record["lr"]
+            text += f": learning rates from {low:.3g} to {high:.3g} are as good"
         return text
 
     def ask(self) -> list[tuple[float, float]]:
@@ -200,7 +195,7 @@ class Search:
         """Record the results of the pairs that :meth:`ask` returned last, in their order.
 
         Raises:
-            CogError: when a trial cannot be written; when all trials diverged.
+            CogError: when a trial cannot be written.
         """
         for result in results:
             if len(self.trials) < len(self._earlier):  # trained again because of the others only
@@ -214,7 +209,6 @@ class Search:
                 self._settings.label, trial.number, trial.lr, trial.wd, trial.val_top1,
                 ", diverged" if trial.diverged else "", self.best.val_top1,
             )  # fmt: skip
-        self._raise_if_all_diverged()
 
     def _draw_round(self) -> None:
         size = self._settings.trials_per_round if self._settings.search == "batched" else 1

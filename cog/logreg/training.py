@@ -68,9 +68,7 @@ def train_all(
         if number:
             signals.check("finished work is saved")
         resume = runs[number][1].resume
-        work = Work(
-            resume.path, print_freq=print_freq, bar=at_once == 1, before_epoch=before_epoch, before_save=resume.create,
-        )  # fmt: skip
+        work = Work(resume, print_freq=print_freq, bar=at_once == 1, before_epoch=before_epoch)
         place = f"run {number + 1} of {len(runs)}" if len(runs) > 1 else ""
         _do_run(*runs[number], data, engine, work, place)
 

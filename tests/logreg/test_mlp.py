@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from pathlib import Path
 
 import pytest
 import tiny
 import torch
-from classifier_runs import command, run_once
+from classifier_runs import command
 from torch.utils.flop_counter import FlopCounterMode
 
 from cog.commands import logreg
@@ -51,11 +50,6 @@ def test_the_command_writes_an_ordinary_run(feature_folders, tmp_path, kind, lr,
     assert "top-1: " in capsys.readouterr().out
 
 
-def test_without_momentum(feature_folders, tmp_path):
-    pairs = ["CLF.TYPE", "mlp", *SMALL, "--mom", "0"]
-    assert logreg.main(command(feature_folders, tmp_path / "out", *pairs)) == 0
-
-
 def test_networks_beyond_memory_are_refused(feature_folders, tmp_path, monkeypatch):
     """In one line, before a weight is made, and by --check."""
     more = ["CLF.TYPE", "mlp", "CLF.MLP_LAYERS", "3", *SMALL[2:], "CLF.MLP_HIDDEN"]
@@ -65,44 +59,6 @@ def test_networks_beyond_memory_are_refused(feature_folders, tmp_path, monkeypat
     assert logreg.main(command(feature_folders, tmp_path / "out", *more, "9000", "--check")) == 2
     assert logreg.main(command(feature_folders, tmp_path / "out", *more, "90", "--overwrite", "--check")) == 0
     assert not (tmp_path / "out/results.json").exists()
-
-
-def test_given_values_replace_the_types_own(feature_folders, tmp_path):
-    pairs = ["CLF.NORM_FTS", "True", "CLF.LR_INTV", "(1e-3,1e-2)"]
-    logreg.main(command(feature_folders, tmp_path / "out", "CLF.TYPE", "mlp", *SMALL, *pairs))
-    identity = json.loads((tmp_path / "out/results.json").read_text())["identity"]
-    expected = {"normalize": True, "lr_interval": [1e-3, 1e-2], "wd_interval": [1e-8, 1e-4]}
-    assert {key: identity[key] for key in expected} == expected
-
-
-def test_when_every_trial_diverges(tmp_path):
-    """Huge features without normalization: one line, and what to do."""
-    x, y = tiny.make_xy(n_per_class=8)
-    settings = Settings(
-        seed=22,
-        n_trials=3,
-        n_epochs=3,
-        classifier="mlp_noact",
-        mlp_hidden=8,
-        lr_interval=(1e2, 1e3),
-        normalize=False,
-    )
-    with pytest.raises(CogError, match="training diverged in all 3 trials .*CLF.NORM_FTS True"):
-        sets = [FeatureSet(1e6 * x.clone(), y, "huge") for _ in range(2)]
-        run_once(*sets, settings, Engine(torch.device("cpu")))
-
-
-def test_zero_features_and_zero_vectors():
-    """Dead inputs train the biases alone: the most frequent class."""
-    y = torch.tensor([0] * 12 + [1] * 6)
-    settings = Settings(seed=22, n_trials=0, lr=0.1, wd=0.0, n_epochs=20, classifier="mlp", mlp_hidden=8)
-    sets = [FeatureSet(torch.zeros(18, 4), y, "zeros") for _ in range(2)]
-    outcome = run_once(*sets, settings, Engine(torch.device("cpu")))
-    assert outcome.classifier.predictions.tolist() == [0] * 18
-    share = torch.tensor([12.0, 6.0]) / 18
-    entropy = -(share * share.log()).sum().item()
-    assert outcome.classifier.logs["test/loss"][-1] == pytest.approx(entropy, abs=0.02)
-    assert math.isfinite(outcome.classifier.logs["train/loss"][-1])
 
 
 @pytest.mark.slow

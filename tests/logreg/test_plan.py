@@ -9,7 +9,7 @@ import time
 import pytest
 import tiny
 import torch
-from classifier_runs import QUICK, Spy, clusters, command, feature_set, run_once
+from classifier_runs import QUICK, clusters, command, feature_set, run_once
 
 from cog.commands import logreg
 from cog.errors import CogError
@@ -144,29 +144,6 @@ def test_the_form_that_will_run_is_measured(monkeypatch, largest, form, n_steps)
     speed = plan.Speed(data, Settings(seed=1, batch_size=16), engine, largest)
     assert set(measured) == {form}
     assert speed.full_step == pytest.approx(1 / n_steps)
-
-
-@pytest.mark.parametrize("n_shot", [0, 1, 3])
-def test_estimate_counts_every_step_and_score(monkeypatch, n_shot):
-    """With durations given, the sum over what the engine was asked to do."""
-
-    def step(n_rows):
-        return 100 + 3 * n_rows
-
-    monkeypatch.setattr(plan.Speed, "_time_step", lambda self, n_rows: (step(n_rows), 7.0))
-    monkeypatch.setattr(plan.Speed, "_time_score", lambda self: 0.5)
-    settings = dataclasses.replace(QUICK, n_shot=n_shot, batch_size=50)
-    data, _ = prepared()
-    spy = Spy()
-    protocol.run_protocol(data, settings, spy)
-    expected = 7.0 * len(spy.specs)
-    for run, tested in zip(spy.specs, spy.tested, strict=True):
-        sizes = [len(part) for part in run.rows.split(50)]
-        expected += settings.n_epochs * sum(step(size) for size in sizes)
-        expected += 0.5 * (settings.n_epochs * 120 if tested else 24)
-    rows = plan.rows_of(torch.bincount(data.y).tolist(), settings, data.test.n)
-    largest = max(rows.search_train, rows.final_train)
-    assert plan.Speed(data, settings, spy, largest).run(rows, settings) == pytest.approx(expected)
 
 
 def test_command_plans_and_maps_with_the_same_result(feature_folders, tmp_path, monkeypatch, caplog):

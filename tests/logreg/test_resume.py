@@ -8,8 +8,6 @@ import pickle
 import re
 import shutil
 import signal
-import subprocess
-import time
 
 import pytest
 import tiny
@@ -92,51 +90,6 @@ def test_interrupted_after_epochs_of_search_and_final_training(
     assert not list(out.glob(".*"))
     assert (out / "program.log").read_text().count("command: ") == sessions
     assert f"continuing, session {sessions}" in (out / "program.log").read_text()
-
-
-@pytest.mark.slow
-def test_a_real_signal_to_a_real_process(feature_folders, tmp_path, python, repository):
-    """Exit code 75 and one line; the same command again gives what one run gives."""
-    out = tmp_path / "run"
-    pairs = ["CLF.N_TRIALS", "0", "--lr", "1", "--wd", "1e-6", "CLF.N_EPOCHS", "500", "CLF.BATCH_SIZE", "6"]
-    arguments = [python, str(repository / "logreg.py"), *command(feature_folders, out, *pairs)]
-    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, cwd=repository)
-    while not (out / ".resume" / "program.log").exists():
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.02)
-    time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 75, errors
-    assert "ended by SIGTERM: the training so far is saved" in errors
-    assert "Traceback" not in errors
-    assert logreg.main(arguments[2:]) == 0
-    resumed = contents(out)
-    shutil.rmtree(out)
-    logreg.main(arguments[2:])
-    assert_same_files(contents(out), resumed)
-
-
-@pytest.mark.slow
-def test_a_study_interrupted_in_the_middle(feature_folders, tmp_path, signalled):
-    root = tmp_path / "results"
-    arguments = study_command(feature_folders, root, "CLF.N_TRIALS", "2")
-    n_asked = signalled(None)
-    logreg.main(arguments)
-    whole, total = contents(root), len(n_asked)
-    shutil.rmtree(root)
-    done = []
-    for k in (total // 3, total // 2, None):
-        signalled(k)
-        if k is None:
-            assert logreg.main(arguments) == 0
-        else:
-            with pytest.raises(Interrupted):
-                logreg.main(arguments)
-        done.append(complete(root))
-        assert len(list(root.rglob(".resume"))) == (k is not None)
-    assert 0 < len(done[0]) < len(done[1]) < len(done[2]) == len(FOLDERS)
-    assert_same_files(contents(root), whole)
 
 
 def test_a_signal_at_the_very_end_is_too_late(feature_folders, tmp_path, monkeypatch):
@@ -222,17 +175,6 @@ def test_other_features_of_the_same_size_are_refused(half_done, feature_folders)
         logreg.main(arguments)
 
 
-def test_other_versions_are_refused(half_done):
-    out, arguments = half_done
-    path = out / ".resume" / "identity.json"
-    data = json.loads(path.read_text())
-    data["versions"]["optuna"] = "1.0"
-    path.write_text(json.dumps(data))
-    with pytest.raises(CogError, match=r"optuna: 1\.0 -> \d"):
-        logreg.main(arguments)
-    assert logreg.main([*arguments, "--overwrite"]) == 0
-
-
 @pytest.mark.parametrize("content", first_quick(2, ["{", '{"identity": {}}', "", "[]"]))
 def test_work_whose_description_is_damaged_is_begun_again(half_done, content):
     out, arguments = half_done
@@ -310,29 +252,6 @@ def test_a_folder_that_is_being_written(feature_folders, tmp_path):
     logreg.main(study_command(feature_folders, root))
     assert set(complete(root)) == FOLDERS
     assert not list(root.rglob(".*"))
-
-
-@pytest.mark.slow
-def test_two_real_processes(feature_folders, tmp_path, python, repository):
-    out = tmp_path / "run"
-    arguments = [python, str(repository / "logreg.py"), *command(feature_folders, out)]
-    both = [
-        subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=repository)
-        for _ in range(2)
-    ]
-    ends = [(*process.communicate(timeout=120), process.returncode) for process in both]
-    # One works; the other one is refused, or comes so late that it finds a complete run.
-    assert sorted(code for _, _, code in ends) in ([0, 0], [0, 2])
-    for printed, errors, code in ends:
-        if code == 2:
-            assert (
-                len([line for line in errors.splitlines() if "is being written by logreg.py on" in line]) == 1
-            )
-            assert printed == ""
-        else:
-            assert "top-1: " in printed
-    assert json.loads((out / "results.json").read_text())["sessions"] == 1
-    assert not list(out.glob(".*"))
 
 
 def test_a_run_that_another_process_finished_meanwhile(feature_folders, tmp_path, monkeypatch):

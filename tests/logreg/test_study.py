@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import pickle
-import subprocess
 import threading
 import time
 
@@ -73,13 +72,6 @@ def test_every_file_is_that_of_a_single_call(feature_folders, tmp_path, pairs):
 def test_folders(feature_folders, tmp_path, seeds, shots, pairs, expected):
     logreg.main(study_command(feature_folders, tmp_path, *pairs, seeds=seeds, shots=shots))
     assert set(complete(tmp_path)) == expected
-
-
-def test_a_trailing_slash_of_the_folder_changes_nothing(feature_folders, tmp_path):
-    arguments = study_command(feature_folders, tmp_path, seeds=(1,), shots=(2,))
-    arguments[arguments.index("--output_dir") + 1] += "/"
-    logreg.main(arguments)
-    assert (tmp_path / "out_N2/seed-1/results.json").is_file()
 
 
 @pytest.mark.parametrize("side_by_side", [1, 3])
@@ -202,20 +194,6 @@ def test_finished_runs_stay_and_the_one_that_failed_can_be_continued(
     assert set(complete(root)) == FOLDERS
 
 
-def test_a_failure_is_one_line(feature_folders, tmp_path, python, repository):
-    root = tmp_path / "results"
-    root.mkdir()
-    (root / "out_N2").write_text("")
-    done = subprocess.run(
-        [python, str(repository / "logreg.py"), *study_command(feature_folders, root, shots=(2,))],
-        check=False, capture_output=True, text=True, cwd=repository,
-    )  # fmt: skip
-    assert done.returncode == 2
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
@@ -238,14 +216,6 @@ def test_combinations_without_a_meaning(feature_folders, tmp_path, extra, messag
     arguments = study_command(feature_folders, tmp_path, seeds=(22, 37), shots=(0, 2))
     with pytest.raises(CogError, match=message):
         logreg.main([*arguments, *extra])
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("flags", [["--seeds"], ["--seeds", "-1"], ["--n_shots", "1.5"], ["--seeds", "a"]])
-def test_values_that_are_no_numbers(feature_folders, tmp_path, flags, capsys):
-    with pytest.raises((SystemExit, CogError)) as stopped:
-        logreg.main([*command(feature_folders, tmp_path / "out"), *flags])
-    assert getattr(stopped.value, "code", 2) == 2
     assert not (tmp_path / "out").exists()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import subprocess
 
 import pytest
@@ -296,11 +295,6 @@ def test_classes_smaller_than_the_cap_are_named(tmp_path, caplog):
     results = degenerate(cloud(24, 8), y, ["CLF.MAX_PER_CLASS", "6"], tmp_path)
     assert results["max_per_class"] == {"n": 6, "rows": 16, "of_rows": 24, "smaller_classes": 1}
     assert "1 classes have fewer than CLF.MAX_PER_CLASS 6 images" in caplog.text
-
-
-def test_a_test_set_of_another_width(tmp_path):
-    text = degenerate(cloud(24, 8), Y, pairs_of(4), tmp_path, test=(cloud(24, 9), Y))
-    assert re.search("training features have 8 dimensions, test features 9", text)
 
 
 def test_components_beyond_memory(tmp_path, monkeypatch):
