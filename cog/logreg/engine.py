@@ -98,21 +98,19 @@ class Engine:
         """Largest number of runs (seeds and shots) that are trained side by side."""
         return torch.get_num_threads() if self.device.type == "cpu" else _GPU_RUNS
 
-    def arithmetic(self, n_rows: int, settings: Settings, dim: int) -> dict[str, str]:
-        """Return ``precision`` of the products and ``form`` of trainings on ``n_rows`` rows of ``dim`` features.
+    def arithmetic(self, rows: RowCounts, settings: Settings, dim: int) -> dict[str, Any]:
+        """Return ``precision`` of the products and ``form`` of a run's final training; under ``search``, of its trials.
 
         Few rows, as the shape decides, are trained in their span and always in float32.
         """
+        final, search = (
+            self._arithmetic(n_rows, settings, dim) for n_rows in (rows.final_train, rows.search_train)
+        )
+        return final | {"search": search} if rows.search_train else final
+
+    def _arithmetic(self, n_rows: int, settings: Settings, dim: int) -> dict[str, Any]:
         kind = _learner(n_rows, settings, dim)
         return {"precision": "fp32" if kind is GramLearner else self.precision, "form": kind.form}
-
-    def used_precision(self, rows: RowCounts, settings: Settings, dim: int) -> str:
-        """Return the precision in which a run is trained: ``fp32``, or ``fp32 (search), bf16 (final training)``."""
-        final, search = (
-            self.arithmetic(n, settings, dim)["precision"]
-            for n in (rows.final_train, rows.search_train or rows.final_train)
-        )
-        return final if search == final else f"{search} (search), {final} (final training)"
 
     def load(self, features: FeatureSet) -> FeatureMatrix:
         """Store features on the device if they fit there, else on the host.
@@ -155,7 +153,7 @@ class Engine:
         key |= {"device": self.device.type, "precision": self.precision}
         saved = work.restore(key, settings.label)
         n, n_epochs, start = len(spec.rows), settings.n_epochs, time.monotonic() - saved.seconds
-        arithmetic: dict[str, Any] = dict(self.arithmetic(n, settings, data.features.dim))
+        arithmetic = self._arithmetic(n, settings, data.features.dim)
         with self._computing():
             learner = self.make_learner(data, spec, settings)
             if saved.epochs:

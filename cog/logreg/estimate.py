@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from cog.errors import CogError
-from cog.logreg import gram
+from cog.logreg import gram, precision
 from cog.logreg.engine import Engine, device_room
 from cog.logreg.matrix import Data, FeatureMatrix, HostMatrix, StoredMatrix
 from cog.logreg.metrics import CPU_CHUNK, evaluate
@@ -185,7 +185,7 @@ def describe(data: Data, study: Sequence[Settings], engine: Engine, *, at_once: 
     class_sizes = torch.bincount(data.y).tolist()
     runs = [(rows_of(class_sizes, settings, data.test.n), settings) for settings in study]
     n_flops = sum(estimate_flops(*run, dim=dim, n_classes=n_classes) for run in runs)
-    precision = " and ".join(sorted({engine.used_precision(*run, dim) for run in runs}))
+    used = " and ".join(sorted({precision.describe(engine.arithmetic(*run, dim)) for run in runs}))
     if n_flops < _MOMENT:
         expected, measured = "seconds", ""
     else:
@@ -207,7 +207,7 @@ def describe(data: Data, study: Sequence[Settings], engine: Engine, *, at_once: 
         f"plan: {n_runs} of {trainings}, {first.n_epochs} epochs, {n_classes} classes, {_format_flops(n_flops)} of "
         f"matrix products{side_by_side}",
         f"plan: training features {_storage_of(data.features)}, test features {_storage_of(data.test)}{left}",
-        f"plan: {expected} on {engine.device}{threads} ({precision}{measured})",
+        f"plan: {expected} on {engine.device}{threads} ({used}{measured})",
     ]
 
 

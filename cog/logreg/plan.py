@@ -255,29 +255,21 @@ def _check_together(report: Report, train: FeatureSet, test: FeatureSet, plans: 
         settings = plans[0].settings  # the runs differ only in seed and shots
         if settings.max_per_class:
             y = y[feature_files.cap_per_class(y, settings.max_per_class)[0]]
-        _check_components(report, settings.pca_dim, train.x.shape[1], len(y))
+        dim = train.x.shape[1]
+        most = min(dim, len(y) - 1)  # the true number of directions takes a computation
+        if settings.pca_dim > most:
+            report.problem(
+                "features",
+                f"CLF.PCA_DIM {settings.pca_dim}: {len(y)} training images of {dim} dimensions vary in {most} "
+                "directions at most; set at most that, or 0",
+            )
         for n_shot in sorted({plan.settings.n_shot for plan in plans}):
-            n_short = int((y.bincount() < n_shot).sum())
-            if n_short:
-                report.warn(
-                    "features", f"{n_short} classes have fewer than {n_shot} images, of which all are taken"
-                )
+            if n_short := int((y.bincount() < n_shot).sum()):
+                text = f"{n_short} classes have fewer than {n_shot} images, of which all are taken"
+                report.warn("features", text)
         if settings.n_trials:
             rng = random_streams.numpy_rng(settings.seed, "split")
             feature_files.split_train_val(y, val_frac=settings.val_frac, rng=rng)
-
-
-def _check_components(report: Report, wanted: int, dim: int, n_rows: int) -> None:
-    """Report a number of principal components that the shape excludes; their true number takes a computation."""
-    if wanted > dim:
-        report.problem(
-            "features", f"CLF.PCA_DIM {wanted}: there are {dim} dimensions; set at most that, or 0"
-        )
-    elif wanted > n_rows - 1:
-        report.problem(
-            "features",
-            f"CLF.PCA_DIM {wanted}: {n_rows} training images vary in {n_rows - 1} directions at most; set at most that",
-        )
 
 
 def _classifier_shape(settings: Settings, train: FeatureSet) -> tuple[int, int]:
@@ -289,17 +281,15 @@ def _check_outputs(report: Report, plans: list[RunPlan]) -> list[RunPlan]:
     """Report the state of all folders, and return the runs to do."""
     todo, n_complete, n_refused = [], 0, 0
     for plan in plans:
-        n_before = report.n_problems
-        if n_refused < _SHOWN:
-            with report.step("output"):
-                if not machine_checks.check_state(report, plan.folder.path):
-                    n_refused += 1
-                    continue
+        if n_refused == _SHOWN:
+            break
+        with report.step("output") as step:
+            if machine_checks.check_state(report, plan.folder.path):
                 if plan.folder.would_skip():
                     n_complete += 1
                 elif machine_checks.check_writable(report, plan.folder.path):
                     todo.append(plan)
-        n_refused += report.n_problems > n_before
+        n_refused += not step.ok
     if plans:
         path = plans[0].folder.path
         place = f"{path}" if len(plans) == 1 else f"{path.parent} and beside it"

@@ -19,8 +19,9 @@ import contextlib
 import functools
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -51,6 +52,12 @@ def resolve_precision(name: str, device: torch.device) -> str:
         return "tf32" if ampere else "fp32"
     require_precision(device, "CLF.PRECISION", name)
     return name
+
+
+def describe(arithmetic: Mapping[str, Any]) -> str:
+    """Return the precision in a record of arithmetic: ``fp32``, or ``fp32 (search), bf16 (final training)``."""
+    final, search = arithmetic["precision"], arithmetic.get("search", arithmetic)["precision"]
+    return final if search == final else f"{search} (search), {final} (final training)"
 
 
 #: Lock for the precision of products, a setting of the process: other trainings wait while one issues its work.

@@ -256,6 +256,8 @@ def write(
     """
     import torch
 
+    from cog.logreg import precision
+
     classifier, search = result.classifier, result.search
     dim, n_classes = classifier.sizes[0], classifier.sizes[-1]
     final = write_final(
@@ -272,7 +274,7 @@ def write(
         "status": "complete",
         **plan.metadata,
         **metadata,
-        "precision": result.precision,
+        "precision": precision.describe(result.arithmetic),
         "seed": plan.settings.seed,
         "n_shot": plan.settings.n_shot,
         "identity": plan.folder.identity,

@@ -544,9 +544,10 @@ def test_training_in_the_span_is_float32_whatever_the_precision_is():
         ((0, 120), "bf16"),
         ((20, 25), "fp32 (search), bf16 (final training)"),
     ):
-        assert engine.used_precision(RowCounts(search, 9, final, 9), SETTINGS, 48) == expected
+        used = engine.arithmetic(RowCounts(search, 9, final, 9), SETTINGS, 48)
+        assert precision.describe(used) == expected
     mlp = dataclasses.replace(SETTINGS, classifier="mlp")
-    assert engine.used_precision(RowCounts(20, 9, 20, 9), mlp, 48) == "bf16"
+    assert engine.arithmetic(RowCounts(20, 9, 20, 9), mlp, 48)["precision"] == "bf16"
 
 
 def test_many_classifiers_are_scored_as_one_is(sets):
