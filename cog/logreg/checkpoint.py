@@ -90,17 +90,14 @@ class Work:
         logger.info("%scontinuing after epoch %d", label, state.epochs)
         return state
 
-    def offer(self, state: Callable[[], TrainState]) -> None:
+    def offer(self, state: TrainState) -> None:
         """Save the state of the training if a save is due; to be called after every epoch but the last.
-
-        Args:
-            state: function that returns the state of the training, whose memory may be reused after this call.
 
         Raises:
             Interrupted: when the process was asked to end; the state is saved then.
         """
         if self._file is not None and self._file.due():
-            self._file.save({"key": self._key, "state": dict(vars(state()))})
+            self._file.save({"key": self._key, "state": dict(vars(state))})
             signals.check("the training so far is saved")
         self._before_epoch()
 

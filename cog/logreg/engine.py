@@ -183,9 +183,7 @@ class Engine:
                         on_epoch(epoch, logs)
                 if last:
                     break
-                work.offer(
-                    lambda: TrainState(epoch + 1, learner.state, time.monotonic() - start, logs)  # noqa: B023
-                )
+                work.offer(TrainState(epoch + 1, learner.state, time.monotonic() - start, logs))
             arithmetic["cuda_graphs"] = stepper.n_replays > 0
             layers = [learner.layers(k) for k in range(len(spec.pairs))]
         seconds = (time.monotonic() - start) / len(spec.pairs)

@@ -7,16 +7,10 @@ complete run (``results.json``). The process that works on the run holds the loc
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator, Sequence
 
-from cog import constants
 from cog.logreg.run_folder import RunPlan
 from cog.runtime.output_folder import FolderClaim
-from cog.runtime.resume_dir import sample_sha256
-
-#: Version of work in progress; it changes when work of an earlier version cannot be continued.
-_FORMAT = 1
 
 #: The plan of a run that this process has to do, and the claim of its folder.
 ClaimedRun = tuple[RunPlan, FolderClaim]
@@ -70,26 +64,3 @@ def claimed(plans: Sequence[RunPlan]) -> Iterator[list[ClaimedRun]]:
                 # call has progress.
                 if not (stored["replaces"] and any_begun):
                     claim.resume.remove()
-
-
-def begin(runs: Sequence[ClaimedRun], *, device: str, precision: str) -> None:
-    """Compare unfinished work with the claimed runs, before any computation.
-
-    Args:
-        runs: from :func:`claimed`.
-        device: type of the device, ``cpu`` or ``cuda``, on which the last bits depend.
-        precision: precision of the products in training.
-
-    Raises:
-        CogError: unfinished work of a different run, or of other versions, unless it is to be overwritten.
-    """
-    sample = functools.cache(sample_sha256)
-    for plan, claim in runs:
-        more = {"device": device, "training_precision": precision}
-        for split in constants.SPLITS:
-            more[f"{split}_features_sample"] = sample(plan.metadata[f"{split}_features"])
-        versions = {key: plan.metadata["versions"][key] for key in ("torch", "optuna", "numpy")}
-        claim.begin(more, versions={"format": _FORMAT} | versions)
-        if plan.folder.overwrite:
-            claim.resume.replaces = bool(plan.folder.replaced())
-            claim.resume.create()

@@ -129,11 +129,8 @@ def test_the_recorded_run_has_the_plain_loops_curves(sets, n_shot, precision):
     for split in ("train", "test"):
         np.testing.assert_allclose(trained.logs[f"{split}/loss"], logs[f"{split}/loss"], rtol=loss, atol=1e-4)
         for key in ("top1", "top5"):
-            np.testing.assert_allclose(
-                trained.logs[f"{split}/{key}"],
-                logs[f"{split}/{key}"],
-                atol=points if n_shot != 1 else 100,
-            )
+            ours, theirs = trained.logs[f"{split}/{key}"], logs[f"{split}/{key}"]
+            np.testing.assert_allclose(ours, theirs, atol=points if n_shot != 1 else 100)
     assert trained.predictions.tolist() == trained.logits(sets[0][sets[3]]).argmax(1).tolist()
     span = gram.applies(len(spec.rows), DIM)
     assert span == (n_shot == 1)
@@ -176,12 +173,10 @@ def test_bfloat16_gives_the_same_accuracy(sets):
     for name in ("fp32", "bf16"):
         engine = Engine(CPU, name)
         data = load(sets, engine)
-        scores.append(
-            np.array(engine.validate(data, sets[3], engine.fit(data, spec_of(sets[2], *RATES), SETTINGS))[0])
-        )
+        trained = engine.fit(data, spec_of(sets[2], *RATES), SETTINGS)
+        scores.append(np.array(engine.validate(data, sets[3], trained)[0]))
     differences = scores[0] - scores[1]
-    assert abs(differences.mean()) < 0.1
-    assert np.abs(differences).max() < 0.4
+    assert abs(differences.mean()) < 0.1 and np.abs(differences).max() < 0.4
 
 
 MODULES = {"mlp": torch.nn.ReLU, "mlp_noact": torch.nn.Identity}
@@ -230,27 +225,17 @@ def test_initial_layers_of_a_network_are_torchs():
 #: name: (shots, learning rates, changes of the configuration)
 FORMS = {
     "dense": (0, (10.0,), {}),
+    "mlp": (0, (0.5,), {"classifier": "mlp", "mlp_hidden": 16}),
     "wide": (0, tuple(RATES), {}),
     "span": (1, (5.0, 2.0), {}),
     "span in parts": (1, (5.0,), {"batch_size": 7}),
-    "mlp": (0, (0.5,), {"classifier": "mlp", "mlp_hidden": 16}),
     "mlp_noact": (0, (0.1,), {"classifier": "mlp_noact", "mlp_hidden": 16, "mlp_layers": 1}),
 }
+PRECISIONS = ["bf16"] * 2 + ["fp32"] * 4, ["fp32"] * 2 + ["bf16"] * 4
 
 
-#: Each form once; with the other precision, and what is much like another form, in the slow tests.
-QUICK_FORMS = (
-    *(("dense", "bf16"), ("wide", "fp32"), ("span", "fp32"), ("span in parts", "fp32"), ("mlp", "bf16")),
-    ("mlp_noact", "fp32"),
-)
-
-
-@pytest.mark.parametrize(
-    ("form", "precision"),
-    first_quick(
-        len(QUICK_FORMS),
-        sorted(itertools.product(FORMS, ("fp32", "bf16")), key=lambda pair: pair not in QUICK_FORMS),
-    ),
+@pytest.mark.parametrize(  # each form once; with the other precision in the slow tests
+    ("form", "precision"), first_quick(len(FORMS), [pair for each in PRECISIONS for pair in zip(FORMS, each)])
 )
 class TestEveryForm:
     """The contract of a learner."""
@@ -265,8 +250,7 @@ class TestEveryForm:
     def training(self, sets, form, precision):
         """Engine, data, what to train (recorded, where it can be), configuration, whether it can be recorded."""
         n_shot, rates, changes = FORMS[form]
-        engine = Engine(CPU, precision)
-        single = len(rates) == 1
+        engine, single = Engine(CPU, precision), len(rates) == 1
         spec = spec_of(draw(sets, n_shot) if n_shot else sets[2], *rates, record=single)
         settings = dataclasses.replace(SETTINGS, n_epochs=4, **changes)
         return engine, load(sets, engine), spec, settings, single
@@ -362,13 +346,10 @@ class TestEveryForm:
         with ImitationCuda(monkeypatch, failure) as cuda:
             found = [engine.fit(data, spec, settings) for _ in range(2)]
         assert cuda.failure is None
-        assert all(map(equal, expected, found[0]))
-        assert all(map(equal, expected, found[1]))
-        assert not engine.graphs.enabled
-        assert not found[1][0].arithmetic["cuda_graphs"]
+        assert all(map(equal, [*expected, *expected], [*found[0], *found[1]]))
+        assert not engine.graphs.enabled and not found[1][0].arithmetic["cuda_graphs"]
         (record,) = caplog.records
-        assert "CUDA graphs are not used: " in record.message
-        assert "\n" not in record.message
+        assert "CUDA graphs are not used: " in record.message and "\n" not in record.message
 
 
 def test_graphs_can_be_turned_off(monkeypatch):
@@ -393,11 +374,7 @@ def test_without_memory_for_the_comparison(sets, monkeypatch, caplog):
     data, spec = load(sets, engine), spec_of(sets[2], 1.0)
     expected = engine.fit(data, spec, SETTINGS)
     engine.graphs = graphs.Graphs(wanted=True)
-
-    def full(self):
-        return None
-
-    monkeypatch.setattr(graphs.Stepper, "_copies", full)
+    monkeypatch.setattr(graphs.Stepper, "_copies", lambda self: None)
     assert equal(engine.fit(data, spec, SETTINGS)[0], expected[0])
     assert "not enough memory" in caplog.text
 
@@ -443,8 +420,9 @@ def test_trials_share_products_of_a_thousand_columns():
 @given(npst.arrays(np.float32, (4, 6), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)))
 def test_split_features_lose_nothing(values):
     values = np.clip(values, -3e38, 3e38)
-    expected = torch.from_numpy(values.copy())
-    split = SplitMatrix(torch.from_numpy(values.copy()))
+    expected, x = torch.from_numpy(values.copy()), torch.from_numpy(values.copy())
+    split = SplitMatrix(x)
+    assert split._planes.data_ptr() == x.data_ptr()  # no second copy
     rows = torch.tensor([3, 0, 0, 2])
     assert torch.equal(split.exact(rows).view(torch.int32), expected[rows].view(torch.int32))
     assert torch.equal(split.part(1, 3, exact=True).view(torch.int32), expected[1:3].view(torch.int32))
@@ -455,14 +433,9 @@ def test_split_features_lose_nothing(values):
     assert (error <= (rounded.double() - expected.double()).abs()).all()
 
 
-def test_split_features_take_no_second_copy():
-    x = torch.randn(100, 8)
-    address = x.data_ptr()
-    assert SplitMatrix(x)._planes.data_ptr() == address
-
-
 def test_features_beyond_bfloat16_are_refused():
     x = torch.ones(3, 4)
+    assert SplitMatrix(x.clone()).n == 3
     x[1, 2] = 3.4e38
     with pytest.raises(CogError, match="do not fit into bfloat16"):
         SplitMatrix(x)
@@ -584,14 +557,17 @@ def test_precisions_by_device(monkeypatch):
 def test_products_are_set_for_the_block_alone():
     cuda = torch.device("cuda")
     options = torch.backends.cuda.matmul
-    before = torch.get_float32_matmul_precision(), options.allow_bf16_reduced_precision_reduction
+
+    def current():
+        return torch.get_float32_matmul_precision(), options.allow_bf16_reduced_precision_reduction
+
+    before = current()
     with precision.products(cuda, "tf32"):
-        assert torch.get_float32_matmul_precision() == "high"
-        assert not options.allow_bf16_reduced_precision_reduction
+        assert current() == ("high", False)
         with precision.products(cuda, "fp32"):
-            assert torch.get_float32_matmul_precision() == "highest"
-        assert torch.get_float32_matmul_precision() == "high"
-    assert (torch.get_float32_matmul_precision(), options.allow_bf16_reduced_precision_reduction) == before
+            assert current() == ("highest", False)
+        assert current() == ("high", False)
+    assert current() == before
 
 
 def test_ranks_that_do_not_wait_are_the_same(monkeypatch):

@@ -109,16 +109,11 @@ def test_estimate_is_near(monkeypatch, n, d, n_classes, n_shot):
     """Processor time, as the tests' machine has other things to do; about a factor of 1.3 when it is quiet."""
     monkeypatch.setattr(plan, "_clock", time.process_time)
     engine = Engine(CPU)
-    train, test = (
-        FeatureSet(torch.nn.functional.normalize(torch.randn(m, d)), torch.arange(m) % n_classes, "random")
-        for m in (n, 272)
-    )
-    data = prepare(train, test, engine)
+    data = prepare(*(FeatureSet(*clusters(m, d, n_classes), "random") for m in (n, 272)), engine)
     settings = Settings(seed=1, n_trials=12, n_epochs=20, n_shot=n_shot)
     rows = plan.rows_of(torch.bincount(data.y).tolist(), settings, data.test.n)
-    estimate = plan.Speed(data, settings, engine, max(rows.search_train, rows.final_train)).run(
-        rows, settings
-    )
+    speed = plan.Speed(data, settings, engine, max(rows.search_train, rows.final_train))
+    estimate = speed.run(rows, settings)
     start = time.process_time()
     protocol.run_protocol(data, settings, engine)
     assert 1 / 4 < estimate / (time.process_time() - start) < 4
@@ -127,10 +122,8 @@ def test_estimate_is_near(monkeypatch, n, d, n_classes, n_shot):
 @pytest.mark.parametrize(("largest", "form", "n_steps"), [(40, "span", 1), (41, "dense", 3)])
 def test_the_form_that_will_run_is_measured(monkeypatch, largest, form, n_steps):
     """Batches of 16 rows of 80 features: few enough for their span, but not what they are batches of."""
-    n, d = 60, 80
-    sets = (FeatureSet(torch.randn(n, d), torch.arange(n) % 3, "random") for _ in range(2))
     engine = Engine(CPU)
-    data = prepare(*sets, engine)
+    data = prepare(*(FeatureSet(*clusters(60, 80, 3), "random") for _ in range(2)), engine)
     fit, measured = engine.fit, []
 
     def recorded(data, spec, settings):

@@ -313,7 +313,7 @@ def test_a_state_belongs_to_its_training(tmp_path, monkeypatch):
     monkeypatch.setattr(state_file, "SAVE_SECONDS", 0.0)
     work = Work(begun(tmp_path))
     assert work.restore({"stage": "final"}, "").epochs == 0
-    work.offer(lambda: checkpoint.TrainState(3, {"weight": torch.ones(2)}, 1.0, {"lr": [1.0]}))
+    work.offer(checkpoint.TrainState(3, {"weight": torch.ones(2)}, 1.0, {"lr": [1.0]}))
     state = work.restore({"stage": "final"}, "")
     assert (state.epochs, state.logs) == (3, {"lr": [1.0]})
     assert Work(begun(tmp_path)).restore({"stage": "search"}, "").epochs == 0

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
 
 import pytest
 import sklearn.decomposition
 import tiny
 import torch
-from classifier_runs import FLAGS, cloud, command, run_once
+from classifier_runs import cloud, command, run_once
 
 from cog import config, paths
 from cog.analysis import saved_runs
-from cog.commands import extract_features, logreg, print_results
+from cog.commands import logreg
 from cog.errors import CogError
 from cog.features import feature_files, pca
 from cog.features.feature_files import FeatureSet
@@ -136,26 +134,22 @@ def test_capped_features_are_those_of_the_file(tmp_path, mapped, normalize):
     tiny.write_features(tmp_path, x, y)
     kept, _ = feature_files.cap_per_class(y, 11)
     whole = feature_files.load(tmp_path, normalize=normalize)
-    made = prepare(
-        feature_files.load(tmp_path, normalize=normalize, mapped=mapped),
-        feature_files.load(tmp_path, normalize=normalize),
-        Engine(CPU), Settings(seed=0, max_per_class=11, normalize=normalize),
+    made, projected = (
+        prepare(
+            feature_files.load(tmp_path, normalize=normalize, mapped=mapped),
+            feature_files.load(tmp_path, normalize=normalize),
+            Engine(CPU), Settings(seed=0, max_per_class=11, normalize=normalize, pca_dim=dim),
+        )
+        for dim in (0, 3)
     )  # fmt: skip
     assert torch.equal(rows_of(made.features), whole.x[kept])
     assert torch.equal(made.y, y[kept])
     assert torch.equal(rows_of(made.test), whole.x)
     assert made.preparation == {"max_per_class": {"n": 11, "rows": 44, "of_rows": 120, "smaller_classes": 0}}
     assert made.projection is None
-
-
-def test_components_of_a_capped_set_are_its_own(tmp_path):
-    train, test = labelled(30, 4, 12, 0), labelled(5, 4, 12, 1)
-    kept, _ = feature_files.cap_per_class(train.y, 9)
-    expected = pca.fit(train.x[kept])
-    made = prepare(train, test, Engine(CPU), Settings(seed=0, pca_dim=3, max_per_class=9))
-    assert torch.equal(made.projection["components"], expected.components[:3].float())
-    assert made.preparation["pca"]["rows"] == 36
-    assert (made.features.n, made.features.dim) == (36, 3)
+    components = pca.fit(whole.x[kept]).components[:3].float()  # of the images that are left
+    torch.testing.assert_close(projected.projection["components"], components)
+    assert projected.preparation["pca"]["rows"] == projected.features.n == 44
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -280,43 +274,3 @@ def test_components_beyond_memory(tmp_path, monkeypatch):
         with pytest.raises(CogError, match="of memory are available; lower CLF.PCA_DIM or CLF.MAX_PER_CLASS"):
             train, test = feature_files.load(tmp_path, mapped=True), feature_files.load(tmp_path)
             prepare(train, test, Engine(CPU), Settings(seed=0, **values))
-
-
-# ------------------------------------------------------------------------------------------------------------
-# IN-1K with blurred faces, and the driver
-
-
-def test_blurred_images_from_extraction_to_results(workshop, caplog, capsys):
-    """A data set like the others; the flag names its own images, and its counts are compared with the official ones."""
-    base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "in1k_blurred"]
-    options = [
-        "--split", "train", "test", "--model_loader", f"{workshop.loader}:load_my_model", "--device", "cpu",
-        "FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "16", "FT_EXTRACT.N_WORKERS", "0",
-    ]  # fmt: skip
-    with pytest.raises(CogError, match="--dataset in1k_blurred needs --in1k_blurred_images_root"):
-        extract_features.main([*base, *options, "--in1k_images_root", str(workshop.in1k)])
-    extract_features.main([*base, *options, "--in1k_blurred_images_root", str(workshop.in1k)])
-    assert "in1k_blurred train: expected 1281066 images" in caplog.text
-    logreg.main([*base, *FLAGS])
-    capsys.readouterr()
-    print_results.main(["--models_root_dir", str(workshop.models), "--seeds", "22"])
-    assert "in1k_blurred" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_the_driver_of_principal_components(workshop, repository, warm_python):
-    """Each number of components in the folder that print_results looks for, skipped the second time."""
-    command = [
-        "bash", str(repository / "bash-scripts/pca.sh"), f"models_root_dir={workshop.models}", "model_name=tiny_net",
-        "dataset=birds", "dims=1 3", "seeds=22 37", *FLAGS,
-    ]  # fmt: skip
-    environment = {**os.environ, "COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1"}
-    for times in (0, 4):
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert done.stderr.count("is complete, skipped") == times
-    for dim in (1, 3):
-        assert f"Average over seeds 22 37: birds, {dim} components" in done.stdout
-        for seed in (22, 37):
-            folder = workshop.models / f"tiny/net/birds/eval_logreg_pca{dim}/seed-{seed}"
-            assert json.loads((folder / "results.json").read_text())["feature_dim"] == dim
