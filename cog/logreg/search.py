@@ -93,7 +93,7 @@ def _quiet_optuna() -> Iterator[Any]:
         yield optuna
 
 
-def search_space(settings: Settings) -> dict[str, Any]:
+def _search_space(settings: Settings) -> dict[str, Any]:
     """Return the distributions of ``lr`` and ``wd``, both log-uniform."""
     from optuna.distributions import FloatDistribution
 
@@ -133,7 +133,7 @@ class Search:
     def __init__(self, settings: Settings, journal: TrialJournal | None = None, *, width: int = 1000) -> None:
         self._settings, self._journal, self._width = settings, journal, width
         self._earlier = () if journal is None else tuple(journal.trials[: settings.n_trials])
-        self.study, self._space = _create_study(settings), search_space(settings)
+        self.study, self._space = _create_study(settings), _search_space(settings)
         self.trials: list[Trial] = []
         self._round: list[optuna.Trial] = []
         self._n_told = 0  # trials of the earlier rounds
@@ -234,20 +234,22 @@ class Search:
         params = self._round[number - self._n_told].params
         # A diverged trial counts as 0 %, so that the sampler avoids its pair; it would ignore a failed trial.
         val_top1 = 0.0 if result.diverged else result.val_top1
-        seconds = round(result.seconds, 3)
-        trial = Trial(number, params["lr"], params["wd"], val_top1, result.diverged, seconds)
-        self.trials.append(dataclasses.replace(trial, val_loss=result.val_loss))
+        trial = Trial(
+            number, params["lr"], params["wd"], val_top1, result.diverged, round(result.seconds, 3),
+            val_loss=result.val_loss,
+        )  # fmt: skip
+        self.trials.append(trial)
         if len(self.trials) - self._n_told == len(self._round):
-            for asked, trial in zip(self._round, self.trials[self._n_told :], strict=True):
-                asked.set_user_attr("diverged", trial.diverged)
-                self.study.tell(asked, trial.val_top1)
+            for asked, finished in zip(self._round, self.trials[self._n_told :], strict=True):
+                asked.set_user_attr("diverged", finished.diverged)
+                self.study.tell(asked, finished.val_top1)
             self._round, self._n_told = [], len(self.trials)
-        return self.trials[-1]
+        return trial
 
     def _raise_if_all_diverged(self) -> None:
         if len(self.trials) == self._settings.n_trials and all(trial.diverged for trial in self.trials):
             if self._journal is not None:
-                self._journal.remove()  # the next start will have other settings
+                self._journal.path.unlink(missing_ok=True)  # the next start will have other settings
             rates = [trial.lr for trial in self.trials]
             raise CogError(
                 f"training diverged in all {len(rates)} trials (learning rates {min(rates):.3g} to {max(rates):.3g}); "
@@ -275,7 +277,7 @@ class TrialJournal:
         self, path: Path, settings: Settings, *, before_append: Callable[[], None] = lambda: None
     ) -> None:
         self.path, self._before_append = path, before_append
-        self._space = search_space(settings)
+        self._space = _search_space(settings)
         self._study: optuna.Study | None = None
         self.trials: list[Trial] = []
         with self._write_errors_explained():
@@ -314,19 +316,12 @@ class TrialJournal:
             self._study = self._study or self._open()
             self._study.add_trial(frozen)
 
-    def remove(self) -> None:
-        """Delete the file."""
-        self._study, self.trials = None, []
-        self.path.unlink(missing_ok=True)
-
     def _open(self) -> optuna.Study:
         with _quiet_optuna() as optuna:
-            journal = optuna.storages.journal
+            storages, file = optuna.storages, str(self.path)
             # Exclusive creation, because some network file systems have no symbolic links (Optuna's default).
-            lock = journal.JournalFileOpenLock(str(self.path))
-            storage = optuna.storages.JournalStorage(
-                journal.JournalFileBackend(str(self.path), lock_obj=lock)
-            )
+            lock = storages.journal.JournalFileOpenLock(file)
+            storage = storages.JournalStorage(storages.journal.JournalFileBackend(file, lock_obj=lock))
         return optuna.create_study(
             storage=storage, study_name="search", direction="maximize", load_if_exists=True
         )

@@ -441,45 +441,34 @@ def test_features_beyond_bfloat16_are_refused():
         SplitMatrix(x)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(
-    ("precision", "normalize"),
-    first_quick(2, [("fp32", True), ("bf16", False), ("fp32", False), ("bf16", True)]),
+    ("dtype", "how", "form"),
+    [
+        (torch.float32, "mapped", "stay in their file (memory-mapped, 576 kB)"),
+        (torch.float16, "rounded", "in memory as float16 (288 kB)"),
+        (torch.bfloat16, "rounded", "in memory as bfloat16 (288 kB)"),
+    ],
+    ids=str,
 )
-def test_mapped_features_are_those_in_memory(tmp_path, sets, precision, normalize):
-    """Bit for bit, and the file stays as it is."""
+def test_features_kept_as_stored_give_the_same_bits(tmp_path, sets, precision, dtype, how, form):
+    """Those of features that were read as float32, normalized or not; the file stays as it is."""
     x, y, rows, val = sets
     path = tmp_path / "X_Y.pth"
-    feature_files.save(FeatureSet(7 * x, y, "scaled"), path)
+    feature_files.save(FeatureSet((7 * x).to(dtype), y, "scaled"), path)
     before = path.read_bytes()
     engine = Engine(CPU, precision)
-    trained, scores = [], []
-    for mapped in (False, True):
-        loaded = feature_files.load(path, normalize=normalize, mapped=mapped)
-        assert (loaded.norms is not None) == mapped
-        data = prepare(loaded, FeatureSet(x[val].clone(), y[val], "test"), engine)
-        in_memory = {"fp32": FloatMatrix, "bf16": SplitMatrix}[precision]
-        assert type(data.features) is (StoredMatrix if mapped else in_memory)
-        trained += engine.fit(data, spec_of(rows, 2.0), SETTINGS)
-        scores.append(engine.validate(data, val, trained[-1:])[0])
-    assert equal(*trained)
-    assert scores[0] == scores[1]
-    assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_rounded_features_take_half_the_memory_and_give_the_same_bits(tmp_path, sets, dtype):
-    x, y, rows, val = sets
-    feature_files.save(FeatureSet((7 * x).to(dtype), y, "scaled"), tmp_path / "X_Y.pth")
-    for kind in ("fp32", "bf16"):
-        engine, trained = Engine(CPU, kind), []
-        for rounded in (False, True):
-            loaded = feature_files.load(tmp_path, normalize=True, rounded=rounded)
-            assert loaded.x.nbytes == x.numel() * (2 if rounded else 4)
+    for normalize in (True, False):
+        trained, scores = [], []
+        for options in ({}, {how: True}):
+            loaded = feature_files.load(path, normalize=normalize, **options)
             data = prepare(loaded, FeatureSet(x[val].clone(), y[val], "test"), engine)
+            assert isinstance(data.features, StoredMatrix) == bool(options)
             trained += engine.fit(data, spec_of(rows, 2.0), SETTINGS)
-        form = f"in memory as {str(dtype).rpartition('.')[2]} ({x.numel() * 2 / 1000:.3g} kB)"
+            scores.append(engine.validate(data, val, trained[-1:])[0])
         assert form in " ".join(estimate.describe(data, [SETTINGS], engine))
-        assert equal(*trained)
+        assert equal(*trained) and scores[0] == scores[1]
+    assert path.read_bytes() == before
 
 
 class FullDevice:

@@ -47,9 +47,8 @@ def test_rows_are_those_of_the_protocol(changes):
 
 def test_a_class_of_one_image_is_never_held_out():
     assert plan.rows_of([1, 10], QUICK, 7) == RowCounts(9, 2, 11, 7)
-    assert plan.rows_of([10, 10], dataclasses.replace(QUICK, n_trials=0, lr=1.0, wd=0.0), 7) == RowCounts(
-        0, 0, 20, 7
-    )
+    fixed = dataclasses.replace(QUICK, n_trials=0, lr=1.0, wd=0.0)
+    assert plan.rows_of([10, 10], fixed, 7) == RowCounts(0, 0, 20, 7)
 
 
 def test_operations_at_full_scale():

@@ -16,7 +16,7 @@ from classifier_runs import Killed, KillingFile, begun, feature_set, killing_wor
 from marks import first_quick
 
 from cog.errors import CogError
-from cog.logreg import checkpoint, protocol
+from cog.logreg import protocol
 from cog.logreg import search as tune
 from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine
@@ -307,14 +307,3 @@ def test_saves_are_rare_and_rarer_where_they_are_slow(tmp_path, monkeypatch):
     now[0] += 3.0 / 0.005 - state_file.SAVE_SECONDS
     assert saved.due()
     assert saved.load()["weight"].tolist() == [1.0, 1.0] and not saved.due()
-
-
-def test_a_state_belongs_to_its_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(state_file, "SAVE_SECONDS", 0.0)
-    work = Work(begun(tmp_path))
-    assert work.restore({"stage": "final"}, "").epochs == 0
-    work.offer(checkpoint.TrainState(3, {"weight": torch.ones(2)}, 1.0, {"lr": [1.0]}))
-    state = work.restore({"stage": "final"}, "")
-    assert (state.epochs, state.logs) == (3, {"lr": [1.0]})
-    assert Work(begun(tmp_path)).restore({"stage": "search"}, "").epochs == 0
-    assert Work().restore({"stage": "final"}, "").epochs == 0
