@@ -48,10 +48,6 @@ class RunFolder(OutputFolder):
     """The folder of one classifier run, see :class:`~cog.runtime.output_folder.OutputFolder`."""
 
     markers = (RESULTS_FILE,)
-    unfinished = (
-        "{resume} holds unfinished work of a different run ({changed}); remove this folder to discard it (so does "
-        "--overwrite, which also replaces complete runs)"
-    )
     damaged: ClassVar[str | None] = None
     unknown = (
         "{path} holds a run already ({names}); add --overwrite to replace it, or --skip_complete to keep it"

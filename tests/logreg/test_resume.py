@@ -145,7 +145,7 @@ def test_another_configuration_is_refused(half_done):
         (["CLF.N_EPOCHS", "5"], "n_epochs: 4 -> 5"),
         (["--mom", "0.8"], "momentum: 0.9 -> 0.8"),
     ):
-        message = f"unfinished work of a different run ({difference}"
+        message = f"beginning of different work ({difference}"
         with pytest.raises(CogError, match=re.escape(message)):
             logreg.main([*arguments, *pairs])
         assert tiny.snapshot(out) == before
@@ -172,7 +172,7 @@ def test_other_versions_and_features_of_the_same_size_are_refused(half_done, fea
     data = torch.load(path, weights_only=True)
     data["X"][7, 3] += 1.0
     torch.save(data, path)
-    with pytest.raises(CogError, match="train_features_sample: .*; remove this folder"):
+    with pytest.raises(CogError, match="train_features_sample: .* or remove this folder"):
         logreg.main(arguments)
 
 
