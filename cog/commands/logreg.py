@@ -13,7 +13,6 @@ import argparse
 import math
 from collections.abc import Sequence
 
-from cog import config
 from cog.commands import feature_flags, limits, names
 from cog.runtime import cli as cli_tools
 from cog.runtime import signals
@@ -72,8 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if args.check:
         return max(map(plan.check, each))
-    cfg = config.get_cfg(model_name=args.model, config_file=args.config, opts=args.opts)
-    planned = [plan.plan_runs(of_dataset, cfg) for of_dataset in each]
+    planned = [plan.plan_runs(of_dataset) for of_dataset in each]
     with signals.deferred():
         for plans, train, test in planned:
             plans = jobs.pending(plans)

@@ -68,7 +68,6 @@ class FineTuneFolder(RunFolder):
     """The folder of one fine-tuning run."""
 
     unknown = "{path} holds a run of another kind ({names}); add --overwrite to replace it"
-    unfinished = OutputFolder.unfinished
     damaged = OutputFolder.damaged
     announce_done = OutputFolder.announce_done
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ import torch
 from cog.logreg.search import TrialJournal
 from cog.logreg.settings import Settings
 from cog.runtime import signals
-from cog.runtime.state_file import StateFile
+from cog.runtime.resume_dir import ResumeFolder
 
 logger = logging.getLogger(__name__)
 
@@ -53,29 +52,27 @@ class Work:
         print_freq: epochs between log lines of the final training; 0: no lines.
         bar: whether progress may be shown as a bar on the terminal.
         before_epoch: function called before every epoch; may raise an error.
-        before_save: function called before anything is written; it creates the folder, and raises an error when another
-            process holds it by now.
     """
 
     def __init__(
         self,
-        folder: Path | None = None,
+        folder: ResumeFolder | None = None,
         *,
         print_freq: int = 10,
         bar: bool = True,
         before_epoch: Callable[[], None] = lambda: None,
-        before_save: Callable[[], None] = lambda: None,
     ) -> None:
         self.print_freq, self.bar = print_freq, bar
-        self._folder, self._before_epoch, self._before_save = folder, before_epoch, before_save
-        self._file = None if folder is None else StateFile(folder / CHECKPOINT_FILE, create=before_save)
+        self._folder, self._before_epoch = folder, before_epoch
+        self._file = None if folder is None else folder.state(CHECKPOINT_FILE)
         self._key: dict[str, Any] = {}
 
     def journal(self, settings: Settings) -> TrialJournal | None:
         """Return the journal of the finished trials; None without a folder."""
-        if self._folder is None:
+        folder = self._folder
+        if folder is None:
             return None
-        return TrialJournal(self._folder / JOURNAL_FILE, settings, before_append=self._before_save)
+        return TrialJournal(folder.path / JOURNAL_FILE, settings, before_append=folder.create)
 
     def restore(self, key: dict[str, Any], label: str) -> TrainState:
         """Begin a training and return its saved state, tensors on the CPU; the initial state without a readable file.
@@ -93,17 +90,14 @@ class Work:
         logger.info("%scontinuing after epoch %d", label, state.epochs)
         return state
 
-    def offer(self, state: Callable[[], TrainState]) -> None:
+    def offer(self, state: TrainState) -> None:
         """Save the state of the training if a save is due; to be called after every epoch but the last.
-
-        Args:
-            state: function that returns the state of the training, whose memory may be reused after this call.
 
         Raises:
             Interrupted: when the process was asked to end; the state is saved then.
         """
         if self._file is not None and self._file.due():
-            self._file.save({"key": self._key, "state": dict(vars(state()))})
+            self._file.save({"key": self._key, "state": dict(vars(state))})
             signals.check("the training so far is saved")
         self._before_epoch()
 

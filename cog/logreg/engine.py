@@ -18,7 +18,6 @@ GPU, also because more trials share a product on a GPU.
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from typing import Any
 
 import torch
 
+from cog.features.feature_files import FeatureSet
 from cog.logreg import gram, metrics
 from cog.logreg.checkpoint import TrainState, Work
 from cog.logreg.gram import GramLearner
@@ -81,13 +81,9 @@ class Engine:
         self._thread = threading.local()
 
     def trials_per_batch(self, n_rows: int, settings: Settings, *, dim: int, n_classes: int) -> int:
-        """Return the number of trials of a search to train in lockstep; a function of settings and shape alone.
+        """Return the number of trials to train in lockstep, in a search on ``n_rows`` rows of ``dim`` features.
 
-        Args:
-            n_rows: training rows of the search.
-            settings: settings of the run.
-            dim: dimension of the features.
-            n_classes: number of classes.
+        It is a function of settings and shape alone.
         """
         if settings.is_mlp:
             return 1  # the products of one network take far longer than gathering its batches
@@ -102,39 +98,32 @@ class Engine:
         """Largest number of runs (seeds and shots) that are trained side by side."""
         return torch.get_num_threads() if self.device.type == "cpu" else _GPU_RUNS
 
-    def arithmetic(self, n_rows: int, settings: Settings, dim: int) -> dict[str, str]:
-        """Return ``precision`` of the products and ``form`` of trainings on ``n_rows`` rows of ``dim`` features.
+    def arithmetic(self, rows: RowCounts, settings: Settings, dim: int) -> dict[str, Any]:
+        """Return ``precision`` of the products and ``form`` of a run's final training; under ``search``, of its trials.
 
         Few rows, as the shape decides, are trained in their span and always in float32.
         """
+        final, search = (
+            self._arithmetic(n_rows, settings, dim) for n_rows in (rows.final_train, rows.search_train)
+        )
+        return final | {"search": search} if rows.search_train else final
+
+    def _arithmetic(self, n_rows: int, settings: Settings, dim: int) -> dict[str, Any]:
         kind = _learner(n_rows, settings, dim)
         return {"precision": "fp32" if kind is GramLearner else self.precision, "form": kind.form}
 
-    def used_precision(self, rows: RowCounts, settings: Settings, dim: int) -> str:
-        """Return the precision in which a run is trained: ``fp32``, or ``fp32 (search), bf16 (final training)``."""
-        final, search = (
-            self.arithmetic(n, settings, dim)["precision"]
-            for n in (rows.final_train, rows.search_train or rows.final_train)
-        )
-        return final if search == final else f"{search} (search), {final} (final training)"
-
-    def load(
-        self, x: torch.Tensor, norms: torch.Tensor | None = None, *, in_file: bool = False
-    ) -> FeatureMatrix:
+    def load(self, features: FeatureSet) -> FeatureMatrix:
         """Store features on the device if they fit there, else on the host.
 
-        Args:
-            x: float32 ``(n, d)``, on the CPU; taken over, its memory may be rewritten.
-            norms: divisors of the rows, ``(n, 1)``, if the features are kept as stored, in memory or memory-mapped;
-                these features are not rewritten, and may be float16 or bfloat16. None for other features.
-            in_file: whether ``x`` is memory-mapped.
+        Features without ``norms`` are taken over: their memory may be rewritten.
         """
+        x, norms = features.x, features.norms
         kind = SplitMatrix if self.precision == "bf16" else FloatMatrix
         if self.device.type != "cpu" and 4 * x.numel() <= _USABLE * device_room(self.device):
             with contextlib.suppress(torch.OutOfMemoryError):
                 resident = x.to(self.device).float()
                 return kind(resident if norms is None else resident.div_(norms.to(self.device)))
-        host = kind(x) if norms is None else StoredMatrix(x, norms, kind.dtype, in_file=in_file)
+        host = kind(x) if norms is None else StoredMatrix(features, kind.dtype)
         return host if self.device.type == "cpu" else HostMatrix(host, self.device)
 
     @torch.no_grad()
@@ -147,17 +136,14 @@ class Engine:
         on_epoch: OnEpoch | None = None,
         work: Work | None = None,
     ) -> list[TrainedClassifier]:
-        """Train classifiers in lockstep.
+        """Train the classifiers of ``spec`` in lockstep, and return them in the order of their pairs.
 
         Args:
             data: the data set.
-            spec: the classifiers to train.
+            spec: rows, pairs and seeds.
             settings: settings of the run.
             on_epoch: function called after every recorded epoch, except for epochs of an earlier session.
             work: work in progress of the run, which saves the training; None: nothing is saved.
-
-        Returns:
-            One classifier per pair of hyper-parameters, in their order.
 
         Raises:
             Interrupted: by ``work``, when the process was asked to end; the training is saved then.
@@ -167,22 +153,19 @@ class Engine:
         key |= {"device": self.device.type, "precision": self.precision}
         saved = work.restore(key, settings.label)
         n, n_epochs, start = len(spec.rows), settings.n_epochs, time.monotonic() - saved.seconds
-        arithmetic: dict[str, Any] = {**self.arithmetic(n, settings, data.features.dim)}
+        arithmetic = self._arithmetic(n, settings, data.features.dim)
         with self._computing():
             learner = self.make_learner(data, spec, settings)
             if saved.epochs:
                 learner.resume(saved.values)
-            stepper = Stepper(
-                learner, self.graphs, functools.partial(products, self.device, arithmetic["precision"])
-            )
-            rates = torch.tensor(
-                [[learning_rate(lr, epoch, n_epochs) for lr, _ in spec.pairs] for epoch in range(n_epochs)]
-            )
+            stepper = Stepper(learner, self.graphs, arithmetic["precision"])
             logs, predictions = saved.logs or (metrics.new_logs() if spec.record else None), None
             orders = _draw_orders(spec, data.features.index_device, saved.epochs, n_epochs)
             order = next(orders)
             for epoch in range(saved.epochs, n_epochs):
-                learner.begin_epoch(rates[epoch])
+                learner.begin_epoch(
+                    torch.tensor([learning_rate(lr, epoch, n_epochs) for lr, _ in spec.pairs])
+                )
                 for rows in order.split(settings.batch_size):
                     learner.load(rows)
                     stepper.step(len(rows))
@@ -200,16 +183,13 @@ class Engine:
                         on_epoch(epoch, logs)
                 if last:
                     break
-                work.offer(
-                    lambda: TrainState(epoch + 1, learner.state, time.monotonic() - start, logs)  # noqa: B023
-                )
+                work.offer(TrainState(epoch + 1, learner.state, time.monotonic() - start, logs))
             arithmetic["cuda_graphs"] = stepper.n_replays > 0
             layers = [learner.layers(k) for k in range(len(spec.pairs))]
         seconds = (time.monotonic() - start) / len(spec.pairs)
+        shared = logs, predictions, seconds, arithmetic
         return [
-            TrainedClassifier(
-                layers[k], settings.has_relu, not finite[k], logs, predictions, seconds, arithmetic
-            )
+            TrainedClassifier(layers[k], settings.has_relu, not finite[k], *shared)
             for k in range(len(spec.pairs))
         ]
 

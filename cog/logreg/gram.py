@@ -32,11 +32,8 @@ class GramLearner(SoftmaxLearner):
         k, c, features = self._k, self._c, self._data.features
         self._rows = features.exact(self._spec.rows.to(features.index_device))
         n = len(self._rows)
-        self._gram, self._initial, self._initial_logits = (
-            self._rows @ self._rows.T,
-            weight,
-            self._rows @ weight.T,
-        )
+        self._gram = self._rows @ self._rows.T
+        self._initial, self._initial_logits = weight, self._rows @ weight.T
         self.state = {
             "coefficients": torch.zeros(k, n, c, device=self.device),
             "bias": bias.repeat(k, 1),
@@ -53,10 +50,8 @@ class GramLearner(SoftmaxLearner):
             self._x, self._x_initial = self._gram, self._initial_logits
             self._y.copy_(self._data.targets[rows])
         else:
-            self._x, self._x_initial = (
-                self._gram[: self._size].clone(),
-                self._initial_logits[: self._size].clone(),
-            )
+            self._x = self._gram[: self._size].clone()
+            self._x_initial = self._initial_logits[: self._size].clone()
             self._position = torch.empty(features.n, dtype=torch.int64, device=self.device)
             self._position[rows] = torch.arange(n, device=self.device)
             self._batch = torch.zeros(self._size, dtype=torch.int64, device=self.device)

@@ -9,16 +9,15 @@ graphs from the result of the usual step.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
 import os
-from collections.abc import Callable
 
 import torch
 
 from cog.errors import first_line
 from cog.logreg.learners import Learner
+from cog.logreg.precision import products
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +41,13 @@ class Graphs:
     def __init__(self, *, wanted: bool) -> None:
         self.enabled = wanted and os.environ.get(VARIABLE) != "0"
 
-    def give_up(self, reason: str) -> None:
-        """Switch graphs off, and log a warning once."""
+    def give_up(self, reason: str, device: torch.device) -> None:
+        """Switch graphs off, log a warning once, and wait for the device: an error, when it is no longer usable."""
         if self.enabled:
             self.enabled = False
             logger.warning("CUDA graphs are not used: %s; training is correct, but slower", reason)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
 
 class Stepper:
@@ -55,16 +56,14 @@ class Stepper:
     Args:
         learner: learner with all tensors that a step changes in :attr:`~Learner.tensors`.
         graphs: switch of the engine.
-        issuing: returns a context that sets the precision of products while kernels are issued.
+        precision: precision of the products, see :func:`cog.logreg.precision.products`.
 
     Attributes:
         n_replays: steps that were replayed after the comparison.
     """
 
-    def __init__(
-        self, learner: Learner, graphs: Graphs, issuing: Callable[[], contextlib.AbstractContextManager[None]]
-    ) -> None:
-        self._learner, self._graphs, self._issuing = learner, graphs, issuing
+    def __init__(self, learner: Learner, graphs: Graphs, precision: str) -> None:
+        self._learner, self._graphs, self._precision = learner, graphs, precision
         self._captured: dict[int, torch.cuda.CUDAGraph] = {}  # by the size of the batch
         self._n_done: dict[int, int] = {}
         self.n_replays = 0
@@ -81,7 +80,7 @@ class Stepper:
             self._replay(b)
 
     def _issue(self, b: int) -> None:
-        with self._issuing():
+        with products(self._learner.device, self._precision):
             self._learner.step(b)
 
     def _compare(self, b: int) -> None:
@@ -90,13 +89,13 @@ class Stepper:
         self._issue(b)
         after = None if before is None else self._copies()
         if before is None or after is None:
-            self._graphs.give_up("there is not enough memory to check them")
+            self._graphs.give_up("there is not enough memory to check them", self._learner.device)
             return
         reason = ""
         try:
             self._restore(before)
             if b not in self._captured:
-                with self._issuing():
+                with products(self._learner.device, self._precision):
                     self._captured[b] = _capture(self._learner, b)
             self._captured[b].replay()
             if not all(map(_same_bits, self._learner.tensors, after)):
@@ -104,7 +103,7 @@ class Stepper:
         except RuntimeError as error:  # also when memory runs out
             reason = first_line(error)
         if reason:
-            self._give_up(reason)
+            self._graphs.give_up(reason, self._learner.device)
             self._restore(after)
 
     def _replay(self, b: int) -> None:
@@ -112,14 +111,8 @@ class Stepper:
             self._captured[b].replay()  # launches all kernels or none
             self.n_replays += 1
         except RuntimeError as error:
-            self._give_up(first_line(error))
+            self._graphs.give_up(first_line(error), self._learner.device)
             self._issue(b)
-
-    def _give_up(self, reason: str) -> None:
-        """Switch graphs off, and wait for the device; the wait raises an error when the device is no longer usable."""
-        self._graphs.give_up(reason)
-        if self._learner.device.type == "cuda":
-            torch.cuda.synchronize(self._learner.device)
 
     def _copies(self) -> list[torch.Tensor] | None:
         try:

@@ -7,17 +7,10 @@ complete run (``results.json``). The process that works on the run holds the loc
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from cog.logreg.run_folder import RunPlan
 from cog.runtime.output_folder import FolderClaim
-from cog.runtime.resume_dir import sample_sha256
-
-#: Version of work in progress; it changes when work of an earlier version cannot be continued.
-_FORMAT = 1
-
 
 #: The plan of a run that this process has to do, and the claim of its folder.
 ClaimedRun = tuple[RunPlan, FolderClaim]
@@ -64,36 +57,10 @@ def claimed(plans: Sequence[RunPlan]) -> Iterator[list[ClaimedRun]]:
         finally:
             any_begun = any(claim.published or claim.resume.has_progress() for _, claim in runs)
             for _, claim in runs:
-                resume = claim.resume
-                stored = None if claim.published else resume.read()
+                stored = None if claim.published else claim.resume.read()
+                if stored is None or claim.resume.has_progress():
+                    continue
                 # A run that an interrupted call with --overwrite has still to replace stays marked, if any run of the
                 # call has progress.
-                is_marked = stored is not None and stored["replaces"] and any_begun
-                if stored is not None and not is_marked and not resume.has_progress():
-                    resume.remove()
-
-
-def begin(runs: Sequence[ClaimedRun], *, device: str, precision: str) -> None:
-    """Compare unfinished work with the claimed runs, before any computation.
-
-    Args:
-        runs: from :func:`claimed`.
-        device: type of the device, ``cpu`` or ``cuda``, on which the last bits depend.
-        precision: precision of the products in training.
-
-    Raises:
-        CogError: unfinished work of a different run, or of other versions, unless it is to be overwritten.
-    """
-    sample = functools.cache(sample_sha256)
-    for plan, claim in runs:
-        metadata, folder, resume = plan.metadata, plan.folder, claim.resume
-        more = {"device": device, "training_precision": precision}
-        more |= {
-            f"{split}_features_sample": sample(metadata[f"{split}_features"]) for split in ("train", "test")
-        }
-        versions: dict[str, Any] = {"format": _FORMAT}
-        versions |= {key: metadata["versions"].get(key) for key in ("torch", "optuna", "numpy")}
-        claim.begin(more, versions=versions)
-        if folder.overwrite:
-            resume.replaces = bool(folder.replaced())
-            resume.create()
+                if not (stored["replaces"] and any_begun):
+                    claim.resume.remove()

@@ -15,7 +15,7 @@ import torch
 from cog.logreg import metrics
 from cog.logreg.matrix import Data
 from cog.logreg.settings import Settings
-from cog.logreg.sgd import Layer, TrainSpec, build_module, initial_layers, sgd_step
+from cog.logreg.sgd import Layer, TrainSpec, build_module, initial_layers
 
 #: An incomplete batch is filled up when that adds at most this share to the rows of an epoch.
 _MOST_FILL = 0.05
@@ -63,7 +63,7 @@ class Learner:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """All tensors that a step changes."""
+        """All tensors that a step changes and a later one reads."""
         return [*self.state.values(), *([] if self.sums is None else [self.sums])]
 
     def resume(self, state: dict[str, torch.Tensor]) -> None:
@@ -93,9 +93,9 @@ class Learner:
 
     def is_finite(self) -> list[bool]:
         """Return whether the weights of each classifier are finite; waits for the device."""
-        n_classifiers = len(self._spec.pairs)
-        sums = [tensor.sum() for k in range(n_classifiers) for layer in self.layers(k) for tensor in layer]
-        return list(map(math.isfinite, torch.stack(sums).view(n_classifiers, -1).sum(1).tolist()))
+        n = len(self._spec.pairs)
+        sums = [tensor.sum() for k in range(n) for layer in self.layers(k) for tensor in layer]
+        return list(map(math.isfinite, torch.stack(sums).view(n, -1).sum(1).tolist()))
 
     def _record(self, logits: torch.Tensor, y: torch.Tensor) -> None:
         if self.sums is not None:
@@ -108,8 +108,24 @@ class Learner:
         gradients: list[torch.Tensor],
         velocities: list[torch.Tensor],
     ) -> None:
-        wd, momentum = self._spec.pairs[k][1], self._settings.momentum
-        sgd_step(parameters, gradients, velocities, lr=self.lr[k], wd=wd, momentum=momentum)
+        """Do one update of ``torch.optim.SGD`` in place: decay goes into the gradient, momentum without dampening.
+
+        The tensors are contiguous and float32; velocities are not changed without momentum. The learning rate is read
+        from a tensor, so that a captured step has its current value.
+        """
+        lr, wd, momentum = self.lr[k], self._spec.pairs[k][1], self._settings.momentum
+        if lr.device.type in (
+            "cpu",
+            "cuda",
+        ):  # the call of torch.optim.SGD(fused=True): one pass over the memory
+            torch._fused_sgd_(
+                parameters, gradients, velocities if momentum else [], weight_decay=wd, momentum=momentum, lr=lr,
+                dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
+            )  # fmt: skip
+            return
+        for parameter, gradient, velocity in zip(parameters, gradients, velocities, strict=True):
+            velocity.mul_(momentum).add_(gradient).add_(parameter, alpha=wd)
+            parameter.addcmul_(velocity, lr, value=-1.0)
 
 
 class SoftmaxLearner(Learner):
@@ -179,27 +195,16 @@ class LinearLearner(SoftmaxLearner):
         self._parts = [*zip(*(tensor.split(self._c) for tensor in tensors), strict=True)]
         self._low = dtype != torch.float32
         if self._low:
-            self._low_weight = state["weight"].to(dtype)
+            self._low_weight = torch.empty_like(state["weight"], dtype=dtype)
             self._low_logits = torch.empty_like(self._logits, dtype=dtype).view(self._size, -1)
             self._low_gradient = torch.empty_like(self._by_weight, dtype=dtype)
-
-    @property
-    def tensors(self) -> list[torch.Tensor]:
-        """All tensors that a step changes."""
-        return [*super().tensors, *([self._low_weight] if self._low else [])]
-
-    def resume(self, state: dict[str, torch.Tensor]) -> None:
-        """Continue from a saved :attr:`state`."""
-        super().resume(state)
-        if self._low:
-            self._low_weight.copy_(self.state["weight"])
 
     def _forward(self, b: int, logits: torch.Tensor) -> None:
         out, x, bias = logits.view(b, -1), self._x[:b], self.state["bias"]
         if not self._low:
             torch.addmm(bias, x, self.state["weight"].T, out=out)
             return
-        low = torch.mm(x, self._low_weight.T, out=self._low_logits[:b])
+        low = torch.mm(x, self._low_weight.copy_(self.state["weight"]).T, out=self._low_logits[:b])
         out.copy_(low).add_(bias)  # one operation on mixed types would make a float32 copy first
 
     def _backward(self, b: int, gradient: torch.Tensor) -> None:
@@ -212,8 +217,6 @@ class LinearLearner(SoftmaxLearner):
         torch.sum(by_logits, 0, out=self._by_bias)
         for k, parts in enumerate(self._parts):
             self._update(k, [*parts[:2]], [*parts[2:4]], [*parts[4:]])
-        if self._low:
-            self._low_weight.copy_(self.state["weight"])
 
     def layers(self, k: int) -> list[Layer]:
         """See :meth:`Learner.layers`."""
@@ -235,12 +238,13 @@ class MlpLearner(Learner):
         assert len(spec.pairs) == 1
         sizes = settings.layer_sizes(data.features.dim, len(data.labels))
         self._module = build_module(sizes, relu=settings.has_relu).to_empty(device=self.device)
-        self._parameters = list(self._module.parameters())
-        self._velocities = [torch.zeros_like(parameter.data) for parameter in self._parameters]
+        self._parameters = [parameter.data for parameter in self._module.parameters()]
+        self._velocities = [torch.zeros_like(parameter) for parameter in self._parameters]
         initial = [tensor for layer in initial_layers(sizes, spec.init_seed) for tensor in layer]
-        for i, (parameter, values) in enumerate(zip(self._parameters, initial, strict=True)):
-            self.state[f"parameter{i}"] = parameter.data.copy_(values)
-        self.state |= {f"velocity{i}": velocity for i, velocity in enumerate(self._velocities)}
+        for parameter, values in zip(self._parameters, initial, strict=True):
+            parameter.copy_(values)
+        for name, tensors in (("parameter", self._parameters), ("velocity", self._velocities)):
+            self.state |= {f"{name}{i}": tensor for i, tensor in enumerate(tensors)}
         self._x = self._new_batch()
 
     def step(self, b: int) -> None:
@@ -253,12 +257,10 @@ class MlpLearner(Learner):
                 logits = self._module(x)
             logits = logits[:b].float()
             loss = torch.nn.functional.cross_entropy(logits, y)
-            gradients = torch.autograd.grad(loss, self._parameters)
+            gradients = torch.autograd.grad(loss, [*self._module.parameters()])
         self._record(logits.detach(), y)
-        parameters = [parameter.data for parameter in self._parameters]
-        self._update(0, parameters, [gradient.contiguous() for gradient in gradients], self._velocities)
+        self._update(0, self._parameters, [gradient.contiguous() for gradient in gradients], self._velocities)
 
     def layers(self, k: int) -> list[Layer]:
         """See :meth:`Learner.layers`."""
-        parameters = [parameter.data for parameter in self._parameters]
-        return list(zip(parameters[::2], parameters[1::2], strict=True))
+        return list(zip(self._parameters[::2], self._parameters[1::2], strict=True))

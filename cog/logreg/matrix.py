@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from cog.errors import CogError
+from cog.features.feature_files import FeatureSet
 
 #: Rows converted at a time: the temporaries stay in the cache (256 x 2048 float32 is 2 MB).
 _CHUNK = 256
@@ -136,23 +137,19 @@ class StoredMatrix(FeatureMatrix):
     """Features in the type of their file, in memory or memory-mapped, with the values of the other forms, bit for bit.
 
     Args:
-        x: features ``(n, d)`` in the type of the file: float32, float16 or bfloat16.
-        norms: divisors of the rows, ``(n, 1)``, see :class:`cog.features.feature_files.FeatureSet`.
+        stored: features with ``norms``; they are not changed.
         dtype: type of the batches, float32 or bfloat16.
-        in_file: whether ``x`` is memory-mapped.
 
     Attributes:
-        stored: ``x``; not to be changed.
-        in_file: the argument.
+        stored: the features.
     """
 
     device = index_device = torch.device("cpu")
 
-    def __init__(
-        self, x: torch.Tensor, norms: torch.Tensor, dtype: torch.dtype, *, in_file: bool = False
-    ) -> None:
-        self.stored, self._norms, self.dtype, self.in_file = x, norms, dtype, in_file
-        self.n, self.dim = x.shape
+    def __init__(self, stored: FeatureSet, dtype: torch.dtype) -> None:
+        assert stored.norms is not None
+        self.stored, self._x, self._norms, self.dtype = stored, stored.x, stored.norms, dtype
+        self.n, self.dim = stored.x.shape
 
     def batch(self, rows: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """See :class:`FeatureMatrix`."""
@@ -163,7 +160,7 @@ class StoredMatrix(FeatureMatrix):
 
     def exact(self, rows: torch.Tensor) -> torch.Tensor:
         """See :class:`FeatureMatrix`."""
-        return torch.index_select(self.stored, 0, rows).float().div_(self._norms[rows])
+        return torch.index_select(self._x, 0, rows).float().div_(self._norms[rows])
 
 
 class HostMatrix(FeatureMatrix):
@@ -189,9 +186,9 @@ class HostMatrix(FeatureMatrix):
         """See :class:`FeatureMatrix`."""
         pinned = torch.empty(len(rows), self.dim, dtype=self.dtype, pin_memory=self.device.type == "cuda")
         self.host.batch(rows, out=pinned)
-        return (
-            pinned.to(self.device, non_blocking=True) if out is None else out.copy_(pinned, non_blocking=True)
-        )
+        if out is None:
+            return pinned.to(self.device, non_blocking=True)
+        return out.copy_(pinned, non_blocking=True)
 
     def exact(self, rows: torch.Tensor) -> torch.Tensor:
         """See :class:`FeatureMatrix`."""

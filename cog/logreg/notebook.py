@@ -81,35 +81,24 @@ def evaluate(
     engine = Engine(resolve_device(device), first.precision)
     class_lists = tuple(sorted({part.class_list for part in features if part.class_list is not None}))
     data = prepare(features[0], features[1], engine, first)
+    evaluation = variant_name(first.classifier, pca_dim=first.pca_dim, max_per_class=first.max_per_class)
     scores = []
     for n_shot in shots:
         for seed in seeds:
-            run = Settings(seed=seed, n_shot=n_shot, **settings)
+            run = dataclasses.replace(first, seed=seed, n_shot=n_shot)
             with exact_float32():
                 result = run_protocol(data, run, engine)
-            trained, rows = result.classifier, result.rows
+            trained, rows, n_classes = result.classifier, result.rows, len(data.labels)
             logs, predictions = trained.logs, trained.predictions
             assert logs is not None and predictions is not None
-            top1, n_classes = logs["test/top1"][-1], trained.sizes[-1]
+            top1, top5 = (logs[f"test/{metric}"][-1] for metric in ("top1", "top5"))
             n_train = () if n_shot else (rows.final_train,)
-            behind = Counts((n_classes,), n_train, (rows.test,), class_lists)
-            counts = counts_per_class(predictions, data.test_y, n_classes, top1=top1)
-            concepts = concept_counts.read(counts, n_classes=n_classes, top1=top1)
-            evaluation = variant_name(run.classifier, pca_dim=run.pca_dim, max_per_class=run.max_per_class)
-            scores += [
-                Score(
-                    model,
-                    dataset,
-                    evaluation,
-                    n_shot,
-                    metric,
-                    logs[f"test/{metric}"][-1],
-                    seed,
-                    counts=behind,
-                    concepts=known,
-                )
-                for metric, known in (("top1", concepts), ("top5", None))
-            ]
+            counts = Counts((n_classes,), n_train, (rows.test,), class_lists)
+            per_class = counts_per_class(predictions, data.test_y, n_classes, top1=top1)
+            concepts = concept_counts.read(per_class, n_classes=n_classes, top1=top1)
+            place = model, dataset, evaluation, n_shot
+            scores.append(Score(*place, "top1", top1, seed, counts=counts, concepts=concepts))
+            scores.append(Score(*place, "top5", top5, seed, counts=counts))
     return scores
 
 
@@ -118,7 +107,7 @@ def _features(backbone: nn.Module | None, images: Any, *, normalize: bool, **how
     if isinstance(images, FeatureSet):
         x = images.x.float().clone()
         feature_files.check_and_normalize_(x, images.name, normalize=normalize)
-        return dataclasses.replace(images, x=x)
+        return FeatureSet(x, images.y, images.name, class_list=images.class_list)
     if str(images).endswith(".pth"):
         described = FeatureFolder(Path(images).parent).metadata() or {}
         loaded = feature_files.load(images, normalize=normalize)

@@ -37,14 +37,14 @@ _RUN_BYTES = 1 << 20
 # Runs
 
 
-def plan_runs(args: argparse.Namespace, cfg: CfgNode) -> tuple[list[RunPlan], Path, Path]:
+def plan_runs(args: argparse.Namespace) -> tuple[list[RunPlan], Path, Path]:
     """Return the plans of the requested runs, and the feature files of both splits.
 
     Raises:
         CogError: flags and keys that do not fit together; missing features.
     """
     train, test, model_dir = _resolve_features(args)
-    runs = _one_run_configs(args, cfg)
+    runs = _run_configs(args)
     flags = {
         name: value for name, value in vars(args).items() if name not in ("opts", "seeds", "n_shots", "check")
     }
@@ -95,7 +95,7 @@ def _resolve_features(args: argparse.Namespace) -> tuple[Path, Path, ModelDir | 
     return paths[0], paths[1], model_dir
 
 
-def _one_run_configs(args: argparse.Namespace, cfg: CfgNode) -> list[tuple[CfgNode, list[str]]]:
+def _run_configs(args: argparse.Namespace) -> list[tuple[CfgNode, list[str]]]:
     """Return the configuration and the ``KEY VALUE`` pairs of each run, as for a call with this run alone."""
     for flag, values, key in (
         ("--seeds", args.seeds, "EVAL.SEED"),
@@ -105,19 +105,18 @@ def _one_run_configs(args: argparse.Namespace, cfg: CfgNode) -> list[tuple[CfgNo
             raise CogError(f"{flag} and {key} are both given; leave one of them out")
         if values is not None and len(set(values)) < len(values):
             raise CogError(f"{flag} names a value twice: {' '.join(map(str, values))}")
-    if args.seeds is None and args.n_shots is None:
-        return [(cfg, args.opts)]
-    runs = []
-    for n_shot in args.n_shots if args.n_shots is not None else [cfg.CLF.N_SHOT]:
-        for seed in args.seeds if args.seeds is not None else [cfg.EVAL.SEED]:
-            pairs = ["EVAL.SEED", str(seed), "CLF.N_SHOT", str(n_shot)]
-            run_cfg = cfg.clone()
-            run_cfg.defrost()
-            run_cfg.merge_from_list(pairs)
-            config.check_values(run_cfg)
-            run_cfg.freeze()
-            runs.append((run_cfg, [*args.opts, *pairs]))
-    return runs
+    cfg, runs = _config(args, args.opts), [args.opts]
+    if args.seeds is not None or args.n_shots is not None:
+        runs = [
+            [*args.opts, "EVAL.SEED", str(seed), "CLF.N_SHOT", str(n_shot)]
+            for n_shot in args.n_shots or [cfg.CLF.N_SHOT]
+            for seed in args.seeds or [cfg.EVAL.SEED]
+        ]
+    return [(_config(args, opts), opts) for opts in runs]
+
+
+def _config(args: argparse.Namespace, opts: list[str]) -> CfgNode:
+    return config.get_cfg(model_name=args.model, config_file=args.config, opts=opts)
 
 
 def _get_settings(args: argparse.Namespace, cfg: CfgNode, label: str) -> Settings:
@@ -203,16 +202,15 @@ def check(args: argparse.Namespace) -> int:
     report = Report()
     cfg = train = test = None
     plans: list[RunPlan] = []
-    todo: list[RunPlan] = []
     with report.step("configuration"):
-        cfg = config.get_cfg(model_name=args.model, config_file=args.config, opts=args.opts)
+        cfg = _config(args, args.opts)
     with report.step("features"):
         train, test, _ = _resolve_features(args)
     sets = [_check_features(report, path) for path in (train, test) if path is not None]
     if cfg is not None and train is not None and test is not None:
         train_set, test_set = sets
         with report.step("runs"):
-            plans, _, _ = plan_runs(args, cfg)
+            plans, _, _ = plan_runs(args)
         if train_set is not None and test_set is not None:
             _check_together(report, train_set, test_set, plans)
         todo = _check_outputs(report, plans)
@@ -220,10 +218,8 @@ def check(args: argparse.Namespace) -> int:
             if not stays_in_file(train, test, rounded=True):
                 report.ok("memory", "the features of both splits fit into what is available")
             if train_set is not None and todo and args.device == "cpu":
-                settings = todo[0].settings
-                require_room(
-                    settings, len(train_set.y), *_classifier_shape(settings, train_set), torch.device("cpu")
-                )
+                shape = _classifier_shape(todo[0].settings, train_set)
+                require_room(todo[0].settings, len(train_set.y), *shape, torch.device("cpu"))
         if train_set is not None and test_set is not None and todo:
             with report.step("disk"):
                 _check_space(report, todo, train_set, len(test_set.y), args.device)
@@ -248,41 +244,32 @@ def _check_features(report: Report, path: Path) -> FeatureSet | None:
 def _check_together(report: Report, train: FeatureSet, test: FeatureSet, plans: list[RunPlan]) -> None:
     """Compare the sets with each other, and the class sizes with the settings."""
     from cog.features import feature_files
+    from cog.runtime import random_streams
 
     with report.step("features"):
         if mixed := feature_files.check_pair(train, test):
             report.warn("features", mixed)
         y, _, _ = feature_files.to_consecutive_labels(train.y.long(), test.y.long())
-        counts = y.bincount()
-        if plans:
-            most = plans[0].settings.max_per_class
-            counts = counts.clamp(max=most) if most else counts
-            _check_components(report, plans[0].settings.pca_dim, train.x.shape[1], int(counts.sum()))
-        for n_shot in sorted({plan.settings.n_shot for plan in plans}):
-            n_short = int((counts < n_shot).sum())
-            if n_short:
-                report.warn(
-                    "features", f"{n_short} classes have fewer than {n_shot} images, of which all are taken"
-                )
-        if any(plan.settings.n_trials for plan in plans) and int(counts.max()) < 2:
+        if not plans:
+            return
+        settings = plans[0].settings  # the runs differ only in seed and shots
+        if settings.max_per_class:
+            y = y[feature_files.cap_per_class(y, settings.max_per_class)[0]]
+        dim = train.x.shape[1]
+        most = min(dim, len(y) - 1)  # the true number of directions takes a computation
+        if settings.pca_dim > most:
             report.problem(
                 "features",
-                "every class has a single training image, so none can be held out to tune on; give --lr and --wd with "
-                "CLF.N_TRIALS 0",
+                f"CLF.PCA_DIM {settings.pca_dim}: {len(y)} training images of {dim} dimensions vary in {most} "
+                "directions at most; set at most that, or 0",
             )
-
-
-def _check_components(report: Report, wanted: int, dim: int, n_rows: int) -> None:
-    """Report a number of principal components that the shape excludes; their true number takes a computation."""
-    if wanted > dim:
-        report.problem(
-            "features", f"CLF.PCA_DIM {wanted}: there are {dim} dimensions; set at most that, or 0"
-        )
-    elif wanted > n_rows - 1:
-        report.problem(
-            "features",
-            f"CLF.PCA_DIM {wanted}: {n_rows} training images vary in {n_rows - 1} directions at most; set at most that",
-        )
+        for n_shot in sorted({plan.settings.n_shot for plan in plans}):
+            if n_short := int((y.bincount() < n_shot).sum()):
+                text = f"{n_short} classes have fewer than {n_shot} images, of which all are taken"
+                report.warn("features", text)
+        if settings.n_trials:
+            rng = random_streams.numpy_rng(settings.seed, "split")
+            feature_files.split_train_val(y, val_frac=settings.val_frac, rng=rng)
 
 
 def _classifier_shape(settings: Settings, train: FeatureSet) -> tuple[int, int]:
@@ -294,17 +281,15 @@ def _check_outputs(report: Report, plans: list[RunPlan]) -> list[RunPlan]:
     """Report the state of all folders, and return the runs to do."""
     todo, n_complete, n_refused = [], 0, 0
     for plan in plans:
-        n_before = report.n_problems
-        if n_refused < _SHOWN:
-            with report.step("output"):
-                if not machine_checks.check_state(report, plan.folder.path):
-                    n_refused += 1
-                    continue
+        if n_refused == _SHOWN:
+            break
+        with report.step("output") as step:
+            if machine_checks.check_state(report, plan.folder.path):
                 if plan.folder.would_skip():
                     n_complete += 1
                 elif machine_checks.check_writable(report, plan.folder.path):
                     todo.append(plan)
-        n_refused += report.n_problems > n_before
+        n_refused += not step.ok
     if plans:
         path = plans[0].folder.path
         place = f"{path}" if len(plans) == 1 else f"{path.parent} and beside it"
@@ -326,7 +311,7 @@ def _check_space(
     from cog.logreg.search import N_STARTUP_TRIALS
     from cog.runtime.device import resolve_device
 
-    settings = todo[0].settings  # the runs differ only in seed and shots, which do not matter here
+    settings = todo[0].settings  # seed and shots do not matter here
     dim, n_classes = _classifier_shape(settings, train)
     classifier = 4 * settings.n_parameters(dim, n_classes)
     projection = 4 * (settings.pca_dim + 1) * train.x.shape[1] if settings.pca_dim else 0

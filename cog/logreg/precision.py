@@ -19,8 +19,9 @@ import contextlib
 import functools
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -47,28 +48,32 @@ def resolve_precision(name: str, device: torch.device) -> str:
     if name == "auto":
         if device.type == "cpu":
             return "bf16" if cpu_has_bfloat16() else "fp32"
-        return (
-            "tf32" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
-        )
+        ampere = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+        return "tf32" if ampere else "fp32"
     require_precision(device, "CLF.PRECISION", name)
     return name
+
+
+def describe(arithmetic: Mapping[str, Any]) -> str:
+    """Return the precision in a record of arithmetic: ``fp32``, or ``fp32 (search), bf16 (final training)``."""
+    final, search = arithmetic["precision"], arithmetic.get("search", arithmetic)["precision"]
+    return final if search == final else f"{search} (search), {final} (final training)"
 
 
 #: Lock for the precision of products, a setting of the process: other trainings wait while one issues its work.
 _PRODUCTS = threading.RLock()
 
 
-def products(device: torch.device, precision: str) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def products(device: torch.device, precision: str) -> Iterator[None]:
     """Multiply float32 matrices in ``fp32`` or ``tf32``, and sum up bfloat16 products in float32, inside a block.
 
     By default, cuBLAS may sum up parts of bfloat16 products in bfloat16. Other devices need no setting for single
     products: float32 is exact during all computations of the engine.
     """
-    return _cuda_products(precision) if device.type == "cuda" else contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def _cuda_products(precision: str) -> Iterator[None]:
+    if device.type != "cuda":
+        yield
+        return
     matmul = torch.backends.cuda.matmul
     with _PRODUCTS, exact_float32():
         saved = matmul.allow_bf16_reduced_precision_reduction

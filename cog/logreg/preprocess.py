@@ -48,7 +48,6 @@ def prepare(train: FeatureSet, test: FeatureSet, engine: Engine, settings: Setti
         logger.warning("%s", mixed)
     settings = settings or Settings(seed=0)
     max_per_class, pca_dim = settings.max_per_class, settings.pca_dim
-    normalize = settings.normalize and not settings.normalizes_features
     logger.info(
         "%s: %d x %d training and %d test features, %s",
         train.name, *train.x.shape, len(test), engine.device,
@@ -70,28 +69,26 @@ def prepare(train: FeatureSet, test: FeatureSet, engine: Engine, settings: Setti
             components = pca.timed_fit(
                 train.x, pca_dim, rows=rows, norms=train.norms, device=engine.device, source=train.name
             )
-            train = _project(train, rows, components, pca_dim, engine.device, normalize)
-            test = _project(test, None, components, pca_dim, engine.device, normalize)
-        preparation["pca"] = components.as_dict(pca_dim) | {"normalized": normalize}
+            train = _project(train, components, settings, engine.device, rows)
+            test = _project(test, components, settings, engine.device)
+        preparation["pca"] = components.as_dict(pca_dim) | {"normalized": settings.normalizes_components}
         projection = components.tensors(pca_dim)
     elif rows is not None:
         train = _keep(train, rows)
     y, test_y, labels = feature_files.to_consecutive_labels(train.y, test.y)
-    features, test_features = engine.load(train.x, train.norms, in_file=train.in_file), engine.load(test.x)
     targets, test_y = y.to(engine.device), test_y.to(engine.device)
-    return Data(features, y, targets, test_features, test_y, labels, projection, preparation)
+    return Data(engine.load(train), y, targets, engine.load(test), test_y, labels, projection, preparation)
 
 
 def _project(
     features: FeatureSet,
-    rows: torch.Tensor | None,
     components: pca.Pca,
-    dim: int,
+    settings: Settings,
     device: torch.device,
-    normalize: bool,
+    rows: torch.Tensor | None = None,
 ) -> FeatureSet:
-    """Return the projections of ``rows`` of the features (None: all) onto the first ``dim`` principal components."""
-    in_place = features.norms is None
+    """Return the projections of ``rows`` of the features (None: all) onto the first principal components."""
+    dim, in_place = settings.pca_dim, features.norms is None
     y = features.y if rows is None else features.y[rows]
     if not in_place:
         _require_room(features, len(y), dim)
@@ -100,7 +97,8 @@ def _project(
     )
     if in_place and 4 * dim <= features.x.shape[1]:
         x = x.clone()  # frees the rest of the memory
-    feature_files.check_and_normalize_(x, f"the principal components of {features.name}", normalize=normalize)
+    source = f"the principal components of {features.name}"
+    feature_files.check_and_normalize_(x, source, normalize=settings.normalizes_components)
     return FeatureSet(x, y, features.name)
 
 

@@ -42,7 +42,6 @@ class RunResult:
         wd: weight decay of the final training.
         search: the search; None without one.
         rows: numbers of rows used.
-        precision: precision of the training, see :meth:`cog.logreg.engine.Engine.used_precision`.
         arithmetic: arithmetic of the training: ``precision``, ``form`` and ``cuda_graphs`` of the final training and,
             under ``search``, precision and form of the trials.
     """
@@ -52,7 +51,6 @@ class RunResult:
     wd: float
     search: Search | None
     rows: RowCounts
-    precision: str
     arithmetic: dict[str, Any]
 
 
@@ -104,11 +102,8 @@ def run_protocol(data: Data, settings: Settings, engine: Engine, work: Work | No
     if final.diverged:
         logger.warning("the final training diverged (lr %.4g, wd %.4g); lower CLF.LR_INTV", lr, wd)
     counts = RowCounts(len(train_rows), len(val_rows), len(rows), len(data.test_y))
-    dim, arithmetic = data.features.dim, dict(final.arithmetic)
-    if search is not None:
-        arithmetic["search"] = engine.arithmetic(len(train_rows), settings, dim)
-    precision = engine.used_precision(counts, settings, dim)
-    return RunResult(final, lr, wd, search, counts, precision, arithmetic)
+    arithmetic = final.arithmetic | engine.arithmetic(counts, settings, data.features.dim)
+    return RunResult(final, lr, wd, search, counts, arithmetic)
 
 
 def _draw_few_shot(data: Data, settings: Settings, rows: torch.Tensor, *, stage: str) -> torch.Tensor:

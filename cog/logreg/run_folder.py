@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from cog.errors import CogError
 from cog.logreg.settings import Settings
 from cog.results import concept_counts
-from cog.results.ties import TIE_POINTS
 from cog.runtime import atomic_dir, files, run_archive, safe_load
 from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import OutputFolder
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
     from cog.logreg.matrix import Data
     from cog.logreg.protocol import RunResult
-    from cog.logreg.search import Search
     from cog.logreg.sgd import TrainedClassifier
 
 RESULTS_FILE = "results.json"
@@ -50,10 +48,6 @@ class RunFolder(OutputFolder):
     """The folder of one classifier run, see :class:`~cog.runtime.output_folder.OutputFolder`."""
 
     markers = (RESULTS_FILE,)
-    unfinished = (
-        "{resume} holds unfinished work of a different run ({changed}); remove this folder to discard it (so does "
-        "--overwrite, which also replaces complete runs)"
-    )
     damaged: ClassVar[str | None] = None
     unknown = (
         "{path} holds a run already ({names}); add --overwrite to replace it, or --skip_complete to keep it"
@@ -249,25 +243,16 @@ def counts_per_class(
     return entries
 
 
-def _ties(search: Search) -> dict[str, Any]:
-    """Return the record of the trials that are about as good as the best trial."""
-    rates = [trial.lr for trial in search.tied]
-    return {"points": TIE_POINTS, "n_trials": len(rates), "lr": [min(rates), max(rates)]}
-
-
 def write(
     stage: Path, result: RunResult, data: Data, plan: RunPlan, metadata: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Write a finished run, and return the entry ``final`` of its ``results.json``.
+    """Write a finished run into ``stage``, and return the entry ``final`` of its ``results.json``.
 
-    Args:
-        stage: folder to write into, see :meth:`cog.runtime.output_folder.FolderClaim.publish`.
-        result: result of the protocol.
-        data: the data set.
-        plan: plan of the run.
-        metadata: further entries of results.json.
+    ``metadata`` has further entries of that file.
     """
     import torch
+
+    from cog.logreg import precision
 
     classifier, search = result.classifier, result.search
     dim, n_classes = classifier.sizes[0], classifier.sizes[-1]
@@ -285,7 +270,7 @@ def write(
         "status": "complete",
         **plan.metadata,
         **metadata,
-        "precision": result.precision,
+        "precision": precision.describe(result.arithmetic),
         "seed": plan.settings.seed,
         "n_shot": plan.settings.n_shot,
         "identity": plan.folder.identity,
@@ -296,7 +281,7 @@ def write(
         "final": final,
         "best_trial": None if search is None else search.best.number,
         "trials": [trial.as_dict() for trial in trials],
-        "ties": None if search is None else _ties(search),
+        "ties": None if search is None else search.tie_record(),
         "seconds": {
             "search": round(sum(trial.seconds for trial in trials), 3),
             "final": round(classifier.seconds, 3),

@@ -59,13 +59,7 @@ class Trial:
 
     Attributes:
         number: 0, 1, ...
-        lr: learning rate.
-        wd: weight decay.
-        val_top1: see :class:`Result`.
-        diverged: see :class:`Result`.
-        seconds: see :class:`Result`.
         pruned: always False; earlier versions could stop trials early, and readers of results need the entry.
-        val_loss: see :class:`Result`.
     """
 
     number: int
@@ -99,7 +93,7 @@ def _quiet_optuna() -> Iterator[Any]:
         yield optuna
 
 
-def search_space(settings: Settings) -> dict[str, Any]:
+def _search_space(settings: Settings) -> dict[str, Any]:
     """Return the distributions of ``lr`` and ``wd``, both log-uniform."""
     from optuna.distributions import FloatDistribution
 
@@ -139,7 +133,7 @@ class Search:
     def __init__(self, settings: Settings, journal: TrialJournal | None = None, *, width: int = 1000) -> None:
         self._settings, self._journal, self._width = settings, journal, width
         self._earlier = () if journal is None else tuple(journal.trials[: settings.n_trials])
-        self.study, self._space = _create_study(settings), search_space(settings)
+        self.study, self._space = _create_study(settings), _search_space(settings)
         self.trials: list[Trial] = []
         self._round: list[optuna.Trial] = []
         self._n_told = 0  # trials of the earlier rounds
@@ -158,18 +152,19 @@ class Search:
 
         return max(self.trials, key=rank)
 
-    @property
-    def tied(self) -> list[Trial]:
-        """Trials that are about as good as the best one."""
+    def tie_record(self) -> dict[str, Any]:
+        """Return the record of the trials that are about as good as the best one, with their least and largest rate."""
         scores = [math.nan if trial.diverged else trial.val_top1 for trial in self.trials]
-        return [self.trials[position] for position in ties.tied(scores)]
+        rates = [self.trials[position].lr for position in ties.tied(scores)]
+        return {"points": ties.TIE_POINTS, "n_trials": len(rates), "lr": [min(rates), max(rates)]}
 
     def describe_ties(self) -> str:
         """Return a text with the number and the learning rates of the trials that are about as good as the best one."""
-        rates = sorted(trial.lr for trial in self.tied)
-        text = ties.describe(len(rates), len(self.trials))
-        if len(rates) > 1:
-            text += f": learning rates from {rates[0]:.3g} to {rates[-1]:.3g} are as good"
+        record = self.tie_record()
+        text = ties.describe(record["n_trials"], len(self.trials))
+        if record["n_trials"] > 1:
+            low, high = record["lr"]
+            text += f": learning rates from {low:.3g} to {high:.3g} are as good"
         return text
 
     def ask(self) -> list[tuple[float, float]]:
@@ -200,7 +195,7 @@ class Search:
         """Record the results of the pairs that :meth:`ask` returned last, in their order.
 
         Raises:
-            CogError: when a trial cannot be written; when all trials diverged.
+            CogError: when a trial cannot be written.
         """
         for result in results:
             if len(self.trials) < len(self._earlier):  # trained again because of the others only
@@ -214,7 +209,6 @@ class Search:
                 self._settings.label, trial.number, trial.lr, trial.wd, trial.val_top1,
                 ", diverged" if trial.diverged else "", self.best.val_top1,
             )  # fmt: skip
-        self._raise_if_all_diverged()
 
     def _draw_round(self) -> None:
         size = self._settings.trials_per_round if self._settings.search == "batched" else 1
@@ -240,20 +234,22 @@ class Search:
         params = self._round[number - self._n_told].params
         # A diverged trial counts as 0 %, so that the sampler avoids its pair; it would ignore a failed trial.
         val_top1 = 0.0 if result.diverged else result.val_top1
-        seconds = round(result.seconds, 3)
-        trial = Trial(number, params["lr"], params["wd"], val_top1, result.diverged, seconds)
-        self.trials.append(dataclasses.replace(trial, val_loss=result.val_loss))
+        trial = Trial(
+            number, params["lr"], params["wd"], val_top1, result.diverged, round(result.seconds, 3),
+            val_loss=result.val_loss,
+        )  # fmt: skip
+        self.trials.append(trial)
         if len(self.trials) - self._n_told == len(self._round):
-            for asked, trial in zip(self._round, self.trials[self._n_told :], strict=True):
-                asked.set_user_attr("diverged", trial.diverged)
-                self.study.tell(asked, trial.val_top1)
+            for asked, finished in zip(self._round, self.trials[self._n_told :], strict=True):
+                asked.set_user_attr("diverged", finished.diverged)
+                self.study.tell(asked, finished.val_top1)
             self._round, self._n_told = [], len(self.trials)
-        return self.trials[-1]
+        return trial
 
     def _raise_if_all_diverged(self) -> None:
         if len(self.trials) == self._settings.n_trials and all(trial.diverged for trial in self.trials):
             if self._journal is not None:
-                self._journal.remove()  # the next start will have other settings
+                self._journal.path.unlink(missing_ok=True)  # the next start will have other settings
             rates = [trial.lr for trial in self.trials]
             raise CogError(
                 f"training diverged in all {len(rates)} trials (learning rates {min(rates):.3g} to {max(rates):.3g}); "
@@ -281,7 +277,7 @@ class TrialJournal:
         self, path: Path, settings: Settings, *, before_append: Callable[[], None] = lambda: None
     ) -> None:
         self.path, self._before_append = path, before_append
-        self._space = search_space(settings)
+        self._space = _search_space(settings)
         self._study: optuna.Study | None = None
         self.trials: list[Trial] = []
         with self._write_errors_explained():
@@ -320,19 +316,12 @@ class TrialJournal:
             self._study = self._study or self._open()
             self._study.add_trial(frozen)
 
-    def remove(self) -> None:
-        """Delete the file."""
-        self._study, self.trials = None, []
-        self.path.unlink(missing_ok=True)
-
     def _open(self) -> optuna.Study:
         with _quiet_optuna() as optuna:
-            journal = optuna.storages.journal
+            storages, file = optuna.storages, str(self.path)
             # Exclusive creation, because some network file systems have no symbolic links (Optuna's default).
-            lock = journal.JournalFileOpenLock(str(self.path))
-            storage = optuna.storages.JournalStorage(
-                journal.JournalFileBackend(str(self.path), lock_obj=lock)
-            )
+            lock = storages.journal.JournalFileOpenLock(file)
+            storage = storages.JournalStorage(storages.journal.JournalFileBackend(file, lock_obj=lock))
         return optuna.create_study(
             storage=storage, study_name="search", direction="maximize", load_if_exists=True
         )

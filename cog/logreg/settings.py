@@ -82,7 +82,12 @@ class Settings:
     @property
     def normalizes_features(self) -> bool:
         """Whether the features themselves are l2-normalized, instead of their principal components."""
-        return self.normalize and (not self.pca_dim or self.pca_norm == "before")
+        return self.normalize and not self.normalizes_components
+
+    @property
+    def normalizes_components(self) -> bool:
+        """Whether the principal components are l2-normalized."""
+        return self.normalize and self.pca_dim > 0 and self.pca_norm == "after"
 
     @property
     def has_relu(self) -> bool:

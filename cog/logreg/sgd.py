@@ -1,4 +1,4 @@
-"""Training by mini-batch SGD: input and output, initial weights, schedule, update."""
+"""Training by mini-batch SGD: input and output, initial weights, schedule."""
 
 from __future__ import annotations
 
@@ -133,33 +133,3 @@ def learning_rate(base: float, epoch: int, n_epochs: int) -> float:
 def logged_rate(base: float, epoch: int, n_epochs: int) -> float:
     """Return the learning rate in the logs of an epoch: the rate set after the epoch, as in the original toolkit."""
     return base * 0.5 * (1.0 + math.cos(math.pi * epoch / n_epochs))
-
-
-def sgd_step(
-    parameters: list[torch.Tensor],
-    gradients: list[torch.Tensor],
-    velocities: list[torch.Tensor],
-    *,
-    lr: torch.Tensor,
-    wd: float,
-    momentum: float,
-) -> None:
-    """Do one update of ``torch.optim.SGD`` in place: decay goes into the gradient, momentum without dampening.
-
-    Args:
-        parameters: contiguous float32 tensors.
-        gradients: tensors of the same shapes.
-        velocities: tensors of the same shapes; not changed without momentum.
-        lr: learning rate, float32 ``()`` on the same device, so that a captured step reads its current value.
-        wd: weight decay.
-        momentum: momentum of SGD.
-    """
-    if lr.device.type in ("cpu", "cuda"):  # the call of torch.optim.SGD(fused=True): one pass over the memory
-        torch._fused_sgd_(
-            parameters, gradients, velocities if momentum else [], weight_decay=wd, momentum=momentum, lr=lr,
-            dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
-        )  # fmt: skip
-        return
-    for parameter, gradient, velocity in zip(parameters, gradients, velocities, strict=True):
-        velocity.mul_(momentum).add_(gradient).add_(parameter, alpha=wd)
-        parameter.addcmul_(velocity, lr, value=-1.0)

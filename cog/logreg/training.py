@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from cog import constants
 from cog.features import feature_files
 from cog.features.storage import stays_in_file
-from cog.logreg import jobs, protocol, run_folder
+from cog.logreg import protocol, run_folder
 from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine
 from cog.logreg.estimate import describe, require_room
@@ -21,8 +23,12 @@ from cog.runtime import provenance, signals
 from cog.runtime.device import exact_float32, resolve_device
 from cog.runtime.memory import exhaustion_explained
 from cog.runtime.output_folder import FolderClaim
+from cog.runtime.resume_dir import sample_sha256
 
 logger = logging.getLogger(__name__)
+
+#: Version of work in progress; it changes when work of an earlier version cannot be continued.
+_FORMAT = 1
 
 _LESS_MEMORY = "train fewer seeds and shots at a time, or with a smaller CLF.BATCH_SIZE"
 
@@ -48,7 +54,7 @@ def train_all(
     """
     settings = [plan.settings for plan, _ in runs]
     engine = Engine(resolve_device(device_name), settings[0].precision)
-    jobs.begin(runs, device=engine.device.type, precision=engine.precision)
+    _begin(runs, engine)
     with exhaustion_explained("preparing the training", _LESS_MEMORY):
         normalize = settings[0].normalizes_features
         mapped = stays_in_file(train, test, rounded=True)
@@ -68,14 +74,26 @@ def train_all(
         if number:
             signals.check("finished work is saved")
         resume = runs[number][1].resume
-        work = Work(
-            resume.path, print_freq=print_freq, bar=at_once == 1, before_epoch=before_epoch, before_save=resume.create,
-        )  # fmt: skip
+        work = Work(resume, print_freq=print_freq, bar=at_once == 1, before_epoch=before_epoch)
         place = f"run {number + 1} of {len(runs)}" if len(runs) > 1 else ""
         _do_run(*runs[number], data, engine, work, place)
 
     with exact_float32():  # once for all threads: it is a setting of the process
         SideBySide(do, len(runs), at_once, engine.device, alone).run()
+
+
+def _begin(runs: Sequence[ClaimedRun], engine: Engine) -> None:
+    """Compare unfinished work with the runs, before any computation; the last bits depend on device and versions."""
+    sample = functools.cache(sample_sha256)
+    for plan, claim in runs:
+        more = {"device": engine.device.type, "training_precision": engine.precision}
+        for split in constants.SPLITS:
+            more[f"{split}_features_sample"] = sample(plan.metadata[f"{split}_features"])
+        versions = {key: plan.metadata["versions"][key] for key in ("torch", "optuna", "numpy")}
+        claim.begin(more, versions={"format": _FORMAT} | versions)
+        if plan.folder.overwrite:
+            claim.resume.replaces = bool(plan.folder.replaced())
+            claim.resume.create()
 
 
 def _do_run(plan: RunPlan, claim: FolderClaim, data: Data, engine: Engine, work: Work, place: str) -> None:

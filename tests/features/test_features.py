@@ -108,13 +108,13 @@ def test_subnormal_rows_are_normalized(tmp_path):
 def assert_every_reader_returns(expected, mapped):
     """Compare what the readers of mapped features return, of all rows and of some, with features in memory."""
     rows = FeatureRows(mapped, torch.device("cpu"))
-    matrix = StoredMatrix(mapped.x, mapped.norms, torch.float32)
+    matrix = StoredMatrix(mapped, torch.float32)
     some = torch.arange(0, len(expected), 7)
     for returned, wanted in (
         (rows.slice(0, len(expected)), expected),
         (rows.take(some), expected[some]),
         (matrix.batch(some), expected[some]),
-        (Engine(torch.device("cpu")).load(mapped.x, mapped.norms).exact(some), expected[some]),
+        (Engine(torch.device("cpu")).load(mapped).exact(some), expected[some]),
         (preprocess._keep(mapped, some).x, expected[some]),
     ):
         assert returned.dtype == torch.float32

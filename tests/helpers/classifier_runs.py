@@ -16,6 +16,7 @@ from cog.logreg.engine import Engine
 from cog.logreg.preprocess import prepare
 from cog.logreg.search import Result, Search
 from cog.logreg.settings import Settings
+from cog.runtime.resume_dir import ResumeFolder
 from cog.runtime.state_file import StateFile
 
 # ------------------------------------------------------------------------------------------------------------
@@ -145,7 +146,8 @@ def search(objective, *, n_trials, seed=1, lr_interval=(0.1, 100.0), wd_interval
     finished, rounds = Search(settings), []
     while pairs := finished.ask():
         rounds.append(len(pairs))
-        finished.tell([Result(*objective(lr, wd), seconds=0.0) for lr, wd in pairs])
+        outcomes = [objective(lr, wd) for lr, wd in pairs]  # accuracy, whether it diverged and, if any, loss
+        finished.tell([Result(top1, diverged, 0.0, *loss) for top1, diverged, *loss in outcomes])
     return finished, rounds
 
 
@@ -175,10 +177,19 @@ class KillingFile(StateFile):
             raise Killed
 
 
+def begun(folder):
+    """Return the folder of unfinished work of a run in a folder; both are created."""
+    folder.mkdir(exist_ok=True)
+    resume = ResumeFolder(folder)
+    resume.create()
+    return resume
+
+
 def killing_work(folder):
     """Return the work in progress of a run in a folder, saved to a :class:`KillingFile`."""
-    work = Work(folder)
-    work._file = KillingFile(folder / CHECKPOINT_FILE)
+    resume = begun(folder)
+    work = Work(resume)
+    work._file = KillingFile(resume.path / CHECKPOINT_FILE, create=resume.create)
     return work
 
 

@@ -22,7 +22,6 @@ from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
 from cog.logreg import estimate, gram, graphs, matrix, metrics, precision, sgd
-from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine
 from cog.logreg.matrix import FloatMatrix, HostMatrix, SplitMatrix, StoredMatrix
 from cog.logreg.precision import cpu_has_bfloat16, resolve_precision
@@ -30,8 +29,6 @@ from cog.logreg.preprocess import prepare
 from cog.logreg.settings import RowCounts, Settings
 from cog.logreg.sgd import TrainSpec
 from cog.runtime import random_streams
-from cog.runtime.signals import Interrupted
-from cog.runtime.state_file import StateFile
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import plain_logreg
@@ -132,11 +129,8 @@ def test_the_recorded_run_has_the_plain_loops_curves(sets, n_shot, precision):
     for split in ("train", "test"):
         np.testing.assert_allclose(trained.logs[f"{split}/loss"], logs[f"{split}/loss"], rtol=loss, atol=1e-4)
         for key in ("top1", "top5"):
-            np.testing.assert_allclose(
-                trained.logs[f"{split}/{key}"],
-                logs[f"{split}/{key}"],
-                atol=points if n_shot != 1 else 100,
-            )
+            ours, theirs = trained.logs[f"{split}/{key}"], logs[f"{split}/{key}"]
+            np.testing.assert_allclose(ours, theirs, atol=points if n_shot != 1 else 100)
     assert trained.predictions.tolist() == trained.logits(sets[0][sets[3]]).argmax(1).tolist()
     span = gram.applies(len(spec.rows), DIM)
     assert span == (n_shot == 1)
@@ -179,12 +173,10 @@ def test_bfloat16_gives_the_same_accuracy(sets):
     for name in ("fp32", "bf16"):
         engine = Engine(CPU, name)
         data = load(sets, engine)
-        scores.append(
-            np.array(engine.validate(data, sets[3], engine.fit(data, spec_of(sets[2], *RATES), SETTINGS))[0])
-        )
+        trained = engine.fit(data, spec_of(sets[2], *RATES), SETTINGS)
+        scores.append(np.array(engine.validate(data, sets[3], trained)[0]))
     differences = scores[0] - scores[1]
-    assert abs(differences.mean()) < 0.1
-    assert np.abs(differences).max() < 0.4
+    assert abs(differences.mean()) < 0.1 and np.abs(differences).max() < 0.4
 
 
 MODULES = {"mlp": torch.nn.ReLU, "mlp_noact": torch.nn.Identity}
@@ -227,48 +219,23 @@ def test_initial_layers_of_a_network_are_torchs():
     assert all(map(torch.equal, ours, model.state_dict().values()))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", MODULES)
-def test_bfloat16_gives_a_network_the_same_accuracy(sets, kind):
-    scores = []
-    for name in ("fp32", "bf16"):
-        engine = Engine(CPU, name)
-        data = load(sets, engine, 7.0)
-        trained = [
-            engine.fit(data, spec_of(sets[2], 0.1, seed=seed), mlp_settings(kind))[0] for seed in range(6)
-        ]
-        scores.append(np.mean(engine.validate(data, sets[3], trained)[0]))
-    assert abs(scores[0] - scores[1]) < 1.0  # of 600 images, 6 runs: one image is 0.03
-    assert scores[0] > 50
-
-
 # ------------------------------------------------------------------------------------------------------------
 # What every form promises
 
 #: name: (shots, learning rates, changes of the configuration)
 FORMS = {
     "dense": (0, (10.0,), {}),
+    "mlp": (0, (0.5,), {"classifier": "mlp", "mlp_hidden": 16}),
     "wide": (0, tuple(RATES), {}),
     "span": (1, (5.0, 2.0), {}),
     "span in parts": (1, (5.0,), {"batch_size": 7}),
-    "mlp": (0, (0.5,), {"classifier": "mlp", "mlp_hidden": 16}),
     "mlp_noact": (0, (0.1,), {"classifier": "mlp_noact", "mlp_hidden": 16, "mlp_layers": 1}),
 }
+PRECISIONS = ["bf16"] * 2 + ["fp32"] * 4, ["fp32"] * 2 + ["bf16"] * 4
 
 
-#: Each form once; with the other precision, and what is much like another form, in the slow tests.
-QUICK_FORMS = (
-    *(("dense", "bf16"), ("wide", "fp32"), ("span", "fp32"), ("span in parts", "fp32"), ("mlp", "bf16")),
-    ("mlp_noact", "fp32"),
-)
-
-
-@pytest.mark.parametrize(
-    ("form", "precision"),
-    first_quick(
-        len(QUICK_FORMS),
-        sorted(itertools.product(FORMS, ("fp32", "bf16")), key=lambda pair: pair not in QUICK_FORMS),
-    ),
+@pytest.mark.parametrize(  # each form once; with the other precision in the slow tests
+    ("form", "precision"), first_quick(len(FORMS), [pair for each in PRECISIONS for pair in zip(FORMS, each)])
 )
 class TestEveryForm:
     """The contract of a learner."""
@@ -283,8 +250,7 @@ class TestEveryForm:
     def training(self, sets, form, precision):
         """Engine, data, what to train (recorded, where it can be), configuration, whether it can be recorded."""
         n_shot, rates, changes = FORMS[form]
-        engine = Engine(CPU, precision)
-        single = len(rates) == 1
+        engine, single = Engine(CPU, precision), len(rates) == 1
         spec = spec_of(draw(sets, n_shot) if n_shot else sets[2], *rates, record=single)
         settings = dataclasses.replace(SETTINGS, n_epochs=4, **changes)
         return engine, load(sets, engine), spec, settings, single
@@ -380,13 +346,10 @@ class TestEveryForm:
         with ImitationCuda(monkeypatch, failure) as cuda:
             found = [engine.fit(data, spec, settings) for _ in range(2)]
         assert cuda.failure is None
-        assert all(map(equal, expected, found[0]))
-        assert all(map(equal, expected, found[1]))
-        assert not engine.graphs.enabled
-        assert not found[1][0].arithmetic["cuda_graphs"]
+        assert all(map(equal, [*expected, *expected], [*found[0], *found[1]]))
+        assert not engine.graphs.enabled and not found[1][0].arithmetic["cuda_graphs"]
         (record,) = caplog.records
-        assert "CUDA graphs are not used: " in record.message
-        assert "\n" not in record.message
+        assert "CUDA graphs are not used: " in record.message and "\n" not in record.message
 
 
 def test_graphs_can_be_turned_off(monkeypatch):
@@ -411,11 +374,7 @@ def test_without_memory_for_the_comparison(sets, monkeypatch, caplog):
     data, spec = load(sets, engine), spec_of(sets[2], 1.0)
     expected = engine.fit(data, spec, SETTINGS)
     engine.graphs = graphs.Graphs(wanted=True)
-
-    def full(self):
-        return None
-
-    monkeypatch.setattr(graphs.Stepper, "_copies", full)
+    monkeypatch.setattr(graphs.Stepper, "_copies", lambda self: None)
     assert equal(engine.fit(data, spec, SETTINGS)[0], expected[0])
     assert "not enough memory" in caplog.text
 
@@ -443,16 +402,6 @@ def test_any_number_of_rows(sets, n):
     np.testing.assert_allclose(trained.weight, linear.weight.detach(), rtol=1e-4, atol=1e-5)
 
 
-def test_a_request_to_end_is_heard_at_the_end_of_an_epoch(sets, monkeypatch, tmp_path):
-    engine = Engine(CPU)
-    data, spec = load(sets, engine), spec_of(sets[2], 1.0)
-    monkeypatch.setattr("cog.runtime.signals.requested", lambda: "SIGTERM")
-    assert not engine.fit(data, spec, SETTINGS)[0].diverged  # nowhere to save
-    with pytest.raises(Interrupted):
-        engine.fit(data, spec, SETTINGS, work=Work(tmp_path))
-    assert StateFile(tmp_path / "checkpoint.pt").load()["state"]["epochs"] == 1
-
-
 def test_trials_share_products_of_a_thousand_columns():
     engine = Engine(CPU)
     for n_classes, expected in ((2, 500), (100, 10), (600, 1), (1000, 1), (20_000, 1)):
@@ -471,8 +420,9 @@ def test_trials_share_products_of_a_thousand_columns():
 @given(npst.arrays(np.float32, (4, 6), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)))
 def test_split_features_lose_nothing(values):
     values = np.clip(values, -3e38, 3e38)
-    expected = torch.from_numpy(values.copy())
-    split = SplitMatrix(torch.from_numpy(values.copy()))
+    expected, x = torch.from_numpy(values.copy()), torch.from_numpy(values.copy())
+    split = SplitMatrix(x)
+    assert split._planes.data_ptr() == x.data_ptr()  # no second copy
     rows = torch.tensor([3, 0, 0, 2])
     assert torch.equal(split.exact(rows).view(torch.int32), expected[rows].view(torch.int32))
     assert torch.equal(split.part(1, 3, exact=True).view(torch.int32), expected[1:3].view(torch.int32))
@@ -483,67 +433,42 @@ def test_split_features_lose_nothing(values):
     assert (error <= (rounded.double() - expected.double()).abs()).all()
 
 
-def test_split_features_take_no_second_copy():
-    x = torch.randn(100, 8)
-    address = x.data_ptr()
-    assert SplitMatrix(x)._planes.data_ptr() == address
-
-
 def test_features_beyond_bfloat16_are_refused():
     x = torch.ones(3, 4)
+    assert SplitMatrix(x.clone()).n == 3
     x[1, 2] = 3.4e38
     with pytest.raises(CogError, match="do not fit into bfloat16"):
         SplitMatrix(x)
 
 
-def test_float_features_are_left_as_they_are():
-    x = torch.randn(10, 4)
-    kept = FloatMatrix(x)
-    rows = torch.tensor([9, 1])
-    assert torch.equal(kept.batch(rows), x[rows])
-    assert torch.equal(kept.exact(rows), x[rows])
-    assert kept.part(2, 5, exact=False).data_ptr() == x[2:].data_ptr()
-
-
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(
-    ("precision", "normalize"),
-    first_quick(2, [("fp32", True), ("bf16", False), ("fp32", False), ("bf16", True)]),
+    ("dtype", "how", "form"),
+    [
+        (torch.float32, "mapped", "stay in their file (memory-mapped, 576 kB)"),
+        (torch.float16, "rounded", "in memory as float16 (288 kB)"),
+        (torch.bfloat16, "rounded", "in memory as bfloat16 (288 kB)"),
+    ],
+    ids=str,
 )
-def test_mapped_features_are_those_in_memory(tmp_path, sets, precision, normalize):
-    """Bit for bit, and the file stays as it is."""
+def test_features_kept_as_stored_give_the_same_bits(tmp_path, sets, precision, dtype, how, form):
+    """Those of features that were read as float32, normalized or not; the file stays as it is."""
     x, y, rows, val = sets
     path = tmp_path / "X_Y.pth"
-    feature_files.save(FeatureSet(7 * x, y, "scaled"), path)
+    feature_files.save(FeatureSet((7 * x).to(dtype), y, "scaled"), path)
     before = path.read_bytes()
     engine = Engine(CPU, precision)
-    trained, scores = [], []
-    for mapped in (False, True):
-        loaded = feature_files.load(path, normalize=normalize, mapped=mapped)
-        assert (loaded.norms is not None) == mapped
-        data = prepare(loaded, FeatureSet(x[val].clone(), y[val], "test"), engine)
-        in_memory = {"fp32": FloatMatrix, "bf16": SplitMatrix}[precision]
-        assert type(data.features) is (StoredMatrix if mapped else in_memory)
-        trained += engine.fit(data, spec_of(rows, 2.0), SETTINGS)
-        scores.append(engine.validate(data, val, trained[-1:])[0])
-    assert equal(*trained)
-    assert scores[0] == scores[1]
-    assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_rounded_features_take_half_the_memory_and_give_the_same_bits(tmp_path, sets, dtype):
-    x, y, rows, val = sets
-    feature_files.save(FeatureSet((7 * x).to(dtype), y, "scaled"), tmp_path / "X_Y.pth")
-    for kind in ("fp32", "bf16"):
-        engine, trained = Engine(CPU, kind), []
-        for rounded in (False, True):
-            loaded = feature_files.load(tmp_path, normalize=True, rounded=rounded)
-            assert loaded.x.nbytes == x.numel() * (2 if rounded else 4)
+    for normalize in (True, False):
+        trained, scores = [], []
+        for options in ({}, {how: True}):
+            loaded = feature_files.load(path, normalize=normalize, **options)
             data = prepare(loaded, FeatureSet(x[val].clone(), y[val], "test"), engine)
+            assert isinstance(data.features, StoredMatrix) == bool(options)
             trained += engine.fit(data, spec_of(rows, 2.0), SETTINGS)
-        form = f"in memory as {str(dtype).rpartition('.')[2]} ({x.numel() * 2 / 1000:.3g} kB)"
+            scores.append(engine.validate(data, val, trained[-1:])[0])
         assert form in " ".join(estimate.describe(data, [SETTINGS], engine))
-        assert equal(*trained)
+        assert equal(*trained) and scores[0] == scores[1]
+    assert path.read_bytes() == before
 
 
 class FullDevice:
@@ -558,7 +483,7 @@ def test_features_go_to_the_host_when_the_device_is_full(monkeypatch):
     engine = Engine(CPU)
     monkeypatch.setattr(engine, "device", FullDevice())
     monkeypatch.setattr(module, "device_room", lambda device: 1000.0)
-    small, large = torch.ones(10, 20), torch.ones(10, 25)
+    small, large = (FeatureSet(torch.ones(10, dim), torch.zeros(10), "") for dim in (20, 25))
     found = []
 
     def to(tensor, device):
@@ -581,9 +506,10 @@ def test_training_in_the_span_is_float32_whatever_the_precision_is():
         ((0, 120), "bf16"),
         ((20, 25), "fp32 (search), bf16 (final training)"),
     ):
-        assert engine.used_precision(RowCounts(search, 9, final, 9), SETTINGS, 48) == expected
+        used = engine.arithmetic(RowCounts(search, 9, final, 9), SETTINGS, 48)
+        assert precision.describe(used) == expected
     mlp = dataclasses.replace(SETTINGS, classifier="mlp")
-    assert engine.used_precision(RowCounts(20, 9, 20, 9), mlp, 48) == "bf16"
+    assert engine.arithmetic(RowCounts(20, 9, 20, 9), mlp, 48)["precision"] == "bf16"
 
 
 def test_many_classifiers_are_scored_as_one_is(sets):
@@ -620,14 +546,17 @@ def test_precisions_by_device(monkeypatch):
 def test_products_are_set_for_the_block_alone():
     cuda = torch.device("cuda")
     options = torch.backends.cuda.matmul
-    before = torch.get_float32_matmul_precision(), options.allow_bf16_reduced_precision_reduction
+
+    def current():
+        return torch.get_float32_matmul_precision(), options.allow_bf16_reduced_precision_reduction
+
+    before = current()
     with precision.products(cuda, "tf32"):
-        assert torch.get_float32_matmul_precision() == "high"
-        assert not options.allow_bf16_reduced_precision_reduction
+        assert current() == ("high", False)
         with precision.products(cuda, "fp32"):
-            assert torch.get_float32_matmul_precision() == "highest"
-        assert torch.get_float32_matmul_precision() == "high"
-    assert (torch.get_float32_matmul_precision(), options.allow_bf16_reduced_precision_reduction) == before
+            assert current() == ("highest", False)
+        assert current() == ("high", False)
+    assert current() == before
 
 
 def test_ranks_that_do_not_wait_are_the_same(monkeypatch):

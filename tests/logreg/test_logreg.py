@@ -13,7 +13,7 @@ import tiny
 import torch
 from classifier_runs import FLAGS, LOG_KEYS, command, complete, logs_of
 
-from cog.commands import logreg, print_results
+from cog.commands import logreg
 from cog.errors import CogError
 from cog.results import concept_counts
 
@@ -21,19 +21,15 @@ from cog.results import concept_counts
 def test_files_are_those_of_the_contract(feature_folders, tmp_path, capsys):
     out = tmp_path / "seed-22"
     assert logreg.main(command(feature_folders, out)) == 0
-    names = {path.name for path in out.iterdir()}
     (final,) = out.glob("final-lr-*_wd-*")
     files = {"results.json", "study.pkl", "arguments.json", "config.txt", "program.log"}
-    assert names == files | {final.name}
+    assert {path.name for path in out.iterdir()} == files | {final.name}
     logs = logs_of(out)
-    assert type(logs) is dict
-    assert set(logs) == LOG_KEYS
+    assert type(logs) is dict and set(logs) == LOG_KEYS
     assert all(type(value) is float for values in logs.values() for value in values)
     assert {len(values) for values in logs.values()} == {4}
     model = torch.load(final / "model.pth", weights_only=True)
     assert set(model) == {"model"}
-    shapes = {key: tuple(value.shape) for key, value in model["model"].items()}
-    assert shapes == {"weight": (3, 8), "bias": (3,)}
     torch.nn.Linear(8, 3).load_state_dict(model["model"])
     predictions = pickle.loads((final / "preds.pkl").read_bytes())[-1]
     test = torch.load(feature_folders[1] / "X_Y.pth", weights_only=True)
@@ -54,10 +50,8 @@ def test_files_are_those_of_the_contract(feature_folders, tmp_path, capsys):
     assert pickle.loads((final / "args.pkl").read_bytes())["lr"] == float(lr)
     study = pickle.loads((out / "study.pkl").read_bytes())
     assert study.best_params == {"lr": float(lr), "wd": float(wd)}
-    printed = capsys.readouterr().out
-    assert f"top-1: {logs['test/top1'][-1]:.2f}" in printed
-    assert f"top-5: {logs['test/top5'][-1]:.2f}" in printed
-    assert not list(out.glob(".*"))
+    top1, top5 = logs["test/top1"][-1], logs["test/top5"][-1]
+    assert f"top-1: {top1:.2f}  top-5: {top5:.2f}" in capsys.readouterr().out
 
 
 def test_results_json(feature_folders, tmp_path):
@@ -71,8 +65,7 @@ def test_results_json(feature_folders, tmp_path):
     assert data["trials"][data["best_trial"]]["lr"] == data["final"]["lr"]
     assert data["final"]["test_top1"] == logs_of(out)["test/top1"][-1]
     assert data["configuration"]["CLF.N_EPOCHS"] == 4
-    assert set(data["seconds"]) == {"search", "final"}
-    assert data["versions"]["torch"]
+    assert set(data["seconds"]) == {"search", "final"} and data["versions"]["torch"]
 
 
 @pytest.mark.parametrize(("n_shot", "expected"), [("1", "fp32"), ("4", "bf16")])
@@ -144,33 +137,6 @@ def test_existing_run_is_skipped_refused_or_replaced(feature_folders, tmp_path, 
     assert len(list(out.glob("final-*"))) == 1  # the older run's folder is gone
     assert (out / "notes.txt").read_text() == "the user's own"
     assert json.loads((out / "results.json").read_text())["seed"] == 1
-
-
-def test_run_folders_of_both_toolkits_are_averaged_together(workshop, capsys):
-    """A run written here, and one as the original code writes it: seed_22 in eval_logreg-N8, logs.pkl alone."""
-    base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "birds"]
-    logreg.main([*base, *FLAGS, "EVAL.SEED", "37", "CLF.N_SHOT", "8"])
-    data_set = workshop.models / "tiny" / "net" / "birds"
-    ours = logs_of(data_set / "eval_logreg_N8" / "seed-37")["test/top1"][-1]
-    theirs = data_set / "eval_logreg-N8" / "seed_22" / "final-lr-10.5_wd-1e-08"
-    theirs.mkdir(parents=True)
-    logs = {key: [1.0, 2.0, 3.0, 4.0] for key in LOG_KEYS} | {"test/top1": [10.0, 20.0, 30.0, 60.0]}
-    (theirs / "logs.pkl").write_bytes(pickle.dumps(logs))
-    capsys.readouterr()
-    assert print_results.main([*base, "CLF.N_SHOT", "8"]) == 0
-    printed = capsys.readouterr().out
-    expected = f"{np.mean([ours, 60.0]):.2f} +- {np.std([ours, 60.0]):.2f}"
-    assert expected in printed
-
-
-def test_overwritten_study_of_a_killed_run_does_not_count(feature_folders, tmp_path):
-    """Files of a run without results.json are not a finished run: refused, and replaced on request."""
-    out = tmp_path / "run"
-    (out / "final-lr-1.0_wd-1e-06").mkdir(parents=True)
-    with pytest.raises(CogError, match="holds parts of a run"):
-        logreg.main(command(feature_folders, out, "--skip_complete"))
-    logreg.main(command(feature_folders, out, "--overwrite"))
-    assert not (out / "final-lr-1.0_wd-1e-06").exists()
 
 
 def test_runs_from_before_a_setting_existed_had_its_default(feature_folders, tmp_path):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from pathlib import Path
 
 import pytest
 import tiny
 import torch
-from classifier_runs import command, run_once
+from classifier_runs import command
 from torch.utils.flop_counter import FlopCounterMode
 
+from cog import config
 from cog.commands import logreg
 from cog.errors import CogError
 from cog.features import feature_files
@@ -30,7 +30,7 @@ SMALL = ["CLF.MLP_HIDDEN", "16", "CLF.N_TRIALS", "3", "CLF.N_EPOCHS", "4", "--de
 
 
 @pytest.mark.parametrize(("kind", "lr"), [("mlp", (1e-1, 1e2)), ("mlp_noact", (1e-2, 1e1))])
-def test_the_command_writes_an_ordinary_run(feature_folders, tmp_path, kind, lr, capsys):
+def test_the_command_writes_an_ordinary_run(feature_folders, tmp_path, kind, lr):
     """Own defaults, the contract's files, and a model that torch loads and that gives the recorded accuracy."""
     assert logreg.main(command(feature_folders, tmp_path / "out", "CLF.TYPE", kind, *SMALL)) == 0
     results = json.loads((tmp_path / "out/results.json").read_text())
@@ -48,12 +48,8 @@ def test_the_command_writes_an_ordinary_run(feature_folders, tmp_path, kind, lr,
     with torch.no_grad():
         top1 = 100 * (model(test.x).argmax(1) == test.y).double().mean().item()
     assert results["final"]["test_top1"] == pytest.approx(top1)
-    assert "top-1: " in capsys.readouterr().out
-
-
-def test_without_momentum(feature_folders, tmp_path):
-    pairs = ["CLF.TYPE", "mlp", *SMALL, "--mom", "0"]
-    assert logreg.main(command(feature_folders, tmp_path / "out", *pairs)) == 0
+    given = config.get_cfg(opts=["CLF.TYPE", kind, "CLF.NORM_FTS", "True", "CLF.LR_INTV", "(1e-3,1e-2)"])
+    assert (given.CLF.NORM_FTS, given.CLF.LR_INTV, given.CLF.WD_INTV) == (True, (1e-3, 1e-2), (1e-8, 1e-4))
 
 
 def test_networks_beyond_memory_are_refused(feature_folders, tmp_path, monkeypatch):
@@ -67,47 +63,9 @@ def test_networks_beyond_memory_are_refused(feature_folders, tmp_path, monkeypat
     assert not (tmp_path / "out/results.json").exists()
 
 
-def test_given_values_replace_the_types_own(feature_folders, tmp_path):
-    pairs = ["CLF.NORM_FTS", "True", "CLF.LR_INTV", "(1e-3,1e-2)"]
-    logreg.main(command(feature_folders, tmp_path / "out", "CLF.TYPE", "mlp", *SMALL, *pairs))
-    identity = json.loads((tmp_path / "out/results.json").read_text())["identity"]
-    expected = {"normalize": True, "lr_interval": [1e-3, 1e-2], "wd_interval": [1e-8, 1e-4]}
-    assert {key: identity[key] for key in expected} == expected
-
-
-def test_when_every_trial_diverges(tmp_path):
-    """Huge features without normalization: one line, and what to do."""
-    x, y = tiny.make_xy(n_per_class=8)
-    settings = Settings(
-        seed=22,
-        n_trials=3,
-        n_epochs=3,
-        classifier="mlp_noact",
-        mlp_hidden=8,
-        lr_interval=(1e2, 1e3),
-        normalize=False,
-    )
-    with pytest.raises(CogError, match="training diverged in all 3 trials .*CLF.NORM_FTS True"):
-        sets = [FeatureSet(1e6 * x.clone(), y, "huge") for _ in range(2)]
-        run_once(*sets, settings, Engine(torch.device("cpu")))
-
-
-def test_zero_features_and_zero_vectors():
-    """Dead inputs train the biases alone: the most frequent class."""
-    y = torch.tensor([0] * 12 + [1] * 6)
-    settings = Settings(seed=22, n_trials=0, lr=0.1, wd=0.0, n_epochs=20, classifier="mlp", mlp_hidden=8)
-    sets = [FeatureSet(torch.zeros(18, 4), y, "zeros") for _ in range(2)]
-    outcome = run_once(*sets, settings, Engine(torch.device("cpu")))
-    assert outcome.classifier.predictions.tolist() == [0] * 18
-    share = torch.tensor([12.0, 6.0]) / 18
-    entropy = -(share * share.log()).sum().item()
-    assert outcome.classifier.logs["test/loss"][-1] == pytest.approx(entropy, abs=0.02)
-    assert math.isfinite(outcome.classifier.logs["train/loss"][-1])
-
-
 @pytest.mark.slow
 def test_the_plan_counts_the_operations_that_are_done():
-    """Against PyTorch's own count of matrix products over a whole run; and it can be described."""
+    """Against PyTorch's own count of matrix products over a whole run."""
     settings = Settings(
         seed=22, n_trials=2, n_epochs=3, batch_size=16, classifier="mlp", mlp_hidden=12, lr_interval=(1e-3, 1e-2)
     )  # fmt: skip
@@ -121,7 +79,4 @@ def test_the_plan_counts_the_operations_that_are_done():
     rows = estimate.rows_of([20] * 5, settings, 100)
     expected = estimate.estimate_flops(rows, settings, dim=7, n_classes=5)
     assert counted.get_total_flops() == expected
-    assert estimate.describe(prepared, [settings], ours)[2].startswith("plan: seconds on cpu")
-    speed = estimate.Speed(prepared, settings, ours, 80)
-    assert speed.run(rows, settings) > 0
-    assert speed.flops_per_second > 0
+    assert estimate.Speed(prepared, settings, ours, 80).run(rows, settings) > 0

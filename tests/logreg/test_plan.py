@@ -9,7 +9,7 @@ import time
 import pytest
 import tiny
 import torch
-from classifier_runs import QUICK, Spy, clusters, command, feature_set, run_once
+from classifier_runs import QUICK, clusters, command, feature_set, run_once
 
 from cog.commands import logreg
 from cog.errors import CogError
@@ -47,9 +47,8 @@ def test_rows_are_those_of_the_protocol(changes):
 
 def test_a_class_of_one_image_is_never_held_out():
     assert plan.rows_of([1, 10], QUICK, 7) == RowCounts(9, 2, 11, 7)
-    assert plan.rows_of([10, 10], dataclasses.replace(QUICK, n_trials=0, lr=1.0, wd=0.0), 7) == RowCounts(
-        0, 0, 20, 7
-    )
+    fixed = dataclasses.replace(QUICK, n_trials=0, lr=1.0, wd=0.0)
+    assert plan.rows_of([10, 10], fixed, 7) == RowCounts(0, 0, 20, 7)
 
 
 def test_operations_at_full_scale():
@@ -109,16 +108,11 @@ def test_estimate_is_near(monkeypatch, n, d, n_classes, n_shot):
     """Processor time, as the tests' machine has other things to do; about a factor of 1.3 when it is quiet."""
     monkeypatch.setattr(plan, "_clock", time.process_time)
     engine = Engine(CPU)
-    train, test = (
-        FeatureSet(torch.nn.functional.normalize(torch.randn(m, d)), torch.arange(m) % n_classes, "random")
-        for m in (n, 272)
-    )
-    data = prepare(train, test, engine)
+    data = prepare(*(FeatureSet(*clusters(m, d, n_classes), "random") for m in (n, 272)), engine)
     settings = Settings(seed=1, n_trials=12, n_epochs=20, n_shot=n_shot)
     rows = plan.rows_of(torch.bincount(data.y).tolist(), settings, data.test.n)
-    estimate = plan.Speed(data, settings, engine, max(rows.search_train, rows.final_train)).run(
-        rows, settings
-    )
+    speed = plan.Speed(data, settings, engine, max(rows.search_train, rows.final_train))
+    estimate = speed.run(rows, settings)
     start = time.process_time()
     protocol.run_protocol(data, settings, engine)
     assert 1 / 4 < estimate / (time.process_time() - start) < 4
@@ -127,10 +121,8 @@ def test_estimate_is_near(monkeypatch, n, d, n_classes, n_shot):
 @pytest.mark.parametrize(("largest", "form", "n_steps"), [(40, "span", 1), (41, "dense", 3)])
 def test_the_form_that_will_run_is_measured(monkeypatch, largest, form, n_steps):
     """Batches of 16 rows of 80 features: few enough for their span, but not what they are batches of."""
-    n, d = 60, 80
-    sets = (FeatureSet(torch.randn(n, d), torch.arange(n) % 3, "random") for _ in range(2))
     engine = Engine(CPU)
-    data = prepare(*sets, engine)
+    data = prepare(*(FeatureSet(*clusters(60, 80, 3), "random") for _ in range(2)), engine)
     fit, measured = engine.fit, []
 
     def recorded(data, spec, settings):
@@ -144,29 +136,6 @@ def test_the_form_that_will_run_is_measured(monkeypatch, largest, form, n_steps)
     speed = plan.Speed(data, Settings(seed=1, batch_size=16), engine, largest)
     assert set(measured) == {form}
     assert speed.full_step == pytest.approx(1 / n_steps)
-
-
-@pytest.mark.parametrize("n_shot", [0, 1, 3])
-def test_estimate_counts_every_step_and_score(monkeypatch, n_shot):
-    """With durations given, the sum over what the engine was asked to do."""
-
-    def step(n_rows):
-        return 100 + 3 * n_rows
-
-    monkeypatch.setattr(plan.Speed, "_time_step", lambda self, n_rows: (step(n_rows), 7.0))
-    monkeypatch.setattr(plan.Speed, "_time_score", lambda self: 0.5)
-    settings = dataclasses.replace(QUICK, n_shot=n_shot, batch_size=50)
-    data, _ = prepared()
-    spy = Spy()
-    protocol.run_protocol(data, settings, spy)
-    expected = 7.0 * len(spy.specs)
-    for run, tested in zip(spy.specs, spy.tested, strict=True):
-        sizes = [len(part) for part in run.rows.split(50)]
-        expected += settings.n_epochs * sum(step(size) for size in sizes)
-        expected += 0.5 * (settings.n_epochs * 120 if tested else 24)
-    rows = plan.rows_of(torch.bincount(data.y).tolist(), settings, data.test.n)
-    largest = max(rows.search_train, rows.final_train)
-    assert plan.Speed(data, settings, spy, largest).run(rows, settings) == pytest.approx(expected)
 
 
 def test_command_plans_and_maps_with_the_same_result(feature_folders, tmp_path, monkeypatch, caplog):

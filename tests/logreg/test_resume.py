@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import re
 import shutil
 import signal
-import subprocess
-import time
 
 import pytest
 import tiny
@@ -94,51 +91,6 @@ def test_interrupted_after_epochs_of_search_and_final_training(
     assert f"continuing, session {sessions}" in (out / "program.log").read_text()
 
 
-@pytest.mark.slow
-def test_a_real_signal_to_a_real_process(feature_folders, tmp_path, python, repository):
-    """Exit code 75 and one line; the same command again gives what one run gives."""
-    out = tmp_path / "run"
-    pairs = ["CLF.N_TRIALS", "0", "--lr", "1", "--wd", "1e-6", "CLF.N_EPOCHS", "500", "CLF.BATCH_SIZE", "6"]
-    arguments = [python, str(repository / "logreg.py"), *command(feature_folders, out, *pairs)]
-    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, cwd=repository)
-    while not (out / ".resume" / "program.log").exists():
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.02)
-    time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 75, errors
-    assert "ended by SIGTERM: the training so far is saved" in errors
-    assert "Traceback" not in errors
-    assert logreg.main(arguments[2:]) == 0
-    resumed = contents(out)
-    shutil.rmtree(out)
-    logreg.main(arguments[2:])
-    assert_same_files(contents(out), resumed)
-
-
-@pytest.mark.slow
-def test_a_study_interrupted_in_the_middle(feature_folders, tmp_path, signalled):
-    root = tmp_path / "results"
-    arguments = study_command(feature_folders, root, "CLF.N_TRIALS", "2")
-    n_asked = signalled(None)
-    logreg.main(arguments)
-    whole, total = contents(root), len(n_asked)
-    shutil.rmtree(root)
-    done = []
-    for k in (total // 3, total // 2, None):
-        signalled(k)
-        if k is None:
-            assert logreg.main(arguments) == 0
-        else:
-            with pytest.raises(Interrupted):
-                logreg.main(arguments)
-        done.append(complete(root))
-        assert len(list(root.rglob(".resume"))) == (k is not None)
-    assert 0 < len(done[0]) < len(done[1]) < len(done[2]) == len(FOLDERS)
-    assert_same_files(contents(root), whole)
-
-
 def test_a_signal_at_the_very_end_is_too_late(feature_folders, tmp_path, monkeypatch):
     """A result that only has to be written is written."""
     out = tmp_path / "run"
@@ -162,14 +114,12 @@ def test_work_in_progress_that_outlived_its_result_is_removed(feature_folders, t
         patch.setattr(ResumeFolder, "discard", lambda self: None)
         logreg.main(arguments)
     before = {name: value for name, value in contents(out).items() if not name.startswith(".resume/")}
-    for flags in ([], ["--overwrite"]):
-        shutil.copytree(out, tmp_path / "copy")
-        assert logreg.main([*arguments, *flags]) == 0
-        assert not (out / ".resume").exists()
-        assert contents(out) == before
-        assert "is complete, skipped" in caplog.text
-        shutil.rmtree(out)
-        (tmp_path / "copy").rename(out)
+    shutil.copytree(out, tmp_path / "copy")
+    for folder, flags in ((out, []), (tmp_path / "copy", ["--overwrite"])):
+        assert logreg.main([*arguments, "--output_dir", str(folder), *flags]) == 0
+        assert not (folder / ".resume").exists()
+        assert {name: value for name, value in contents(folder).items() if name in before} == before
+        assert f"{folder} is complete, skipped" in caplog.text
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -193,17 +143,15 @@ def test_another_configuration_is_refused(half_done):
     before = tiny.snapshot(out)
     for pairs, difference in (
         (["CLF.N_EPOCHS", "5"], "n_epochs: 4 -> 5"),
-        (["EVAL.SEED", "5"], "seed: 22 -> 5"),
-        (["CLF.PRECISION", "bf16"], "precision: auto -> bf16"),
         (["--mom", "0.8"], "momentum: 0.9 -> 0.8"),
     ):
-        message = f"unfinished work of a different run ({difference}"
+        message = f"beginning of different work ({difference}"
         with pytest.raises(CogError, match=re.escape(message)):
             logreg.main([*arguments, *pairs])
         assert tiny.snapshot(out) == before
     logreg.main([*arguments, "CLF.N_EPOCHS", "5", "--overwrite"])
-    assert json.loads((out / "results.json").read_text())["identity"]["n_epochs"] == 5
-    assert json.loads((out / "results.json").read_text())["sessions"] == 1
+    record = json.loads((out / "results.json").read_text())
+    assert (record["identity"]["n_epochs"], record["sessions"]) == (5, 1)
 
 
 def test_what_changes_no_result_may_change(half_done):
@@ -212,17 +160,7 @@ def test_what_changes_no_result_may_change(half_done):
     assert json.loads((out / "results.json").read_text())["sessions"] == 2
 
 
-def test_other_features_of_the_same_size_are_refused(half_done, feature_folders):
-    _, arguments = half_done
-    path = feature_folders[0] / "X_Y.pth"
-    data = torch.load(path, weights_only=True)
-    data["X"][7, 3] += 1.0
-    torch.save(data, path)
-    with pytest.raises(CogError, match="train_features_sample: .*; remove this folder"):
-        logreg.main(arguments)
-
-
-def test_other_versions_are_refused(half_done):
+def test_other_versions_and_features_of_the_same_size_are_refused(half_done, feature_folders):
     out, arguments = half_done
     path = out / ".resume" / "identity.json"
     data = json.loads(path.read_text())
@@ -230,10 +168,15 @@ def test_other_versions_are_refused(half_done):
     path.write_text(json.dumps(data))
     with pytest.raises(CogError, match=r"optuna: 1\.0 -> \d"):
         logreg.main(arguments)
-    assert logreg.main([*arguments, "--overwrite"]) == 0
+    path = feature_folders[0] / "X_Y.pth"
+    data = torch.load(path, weights_only=True)
+    data["X"][7, 3] += 1.0
+    torch.save(data, path)
+    with pytest.raises(CogError, match="train_features_sample: .* or remove this folder"):
+        logreg.main(arguments)
 
 
-@pytest.mark.parametrize("content", first_quick(2, ["{", '{"identity": {}}', "", "[]"]))
+@pytest.mark.parametrize("content", ["{", '{"identity": {}}'])
 def test_work_whose_description_is_damaged_is_begun_again(half_done, content):
     out, arguments = half_done
     (out / ".resume" / "identity.json").write_text(content)
@@ -280,19 +223,15 @@ def test_bad_input_leaves_no_work_behind(feature_folders, tmp_path):
 
 
 def test_sample_of_a_file(tmp_path):
-    data = bytearray(os.urandom(1_000_000))
-    path = tmp_path / "file"
-    seen = set()
-    for position in (None, 0, 999_999, 500_000):
-        if position is not None:
-            data[position] ^= 1
-        path.write_bytes(data)
+    data, path, seen = bytearray(1_000_000), tmp_path / "file", set()
+    variants = [data[:-1], b""]
+    for position in (0, 999_999, 500_000):
+        data[position] ^= 1
+        variants.append(bytes(data))
+    for variant in variants:
+        path.write_bytes(variant)
         seen.add(sample_sha256(path))
-    path.write_bytes(data[:-1])
-    seen.add(sample_sha256(path))
-    path.write_bytes(b"")
-    seen.add(sample_sha256(path))
-    assert len(seen) == 6
+    assert len(seen) == len(variants)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -312,31 +251,8 @@ def test_a_folder_that_is_being_written(feature_folders, tmp_path):
     assert not list(root.rglob(".*"))
 
 
-@pytest.mark.slow
-def test_two_real_processes(feature_folders, tmp_path, python, repository):
-    out = tmp_path / "run"
-    arguments = [python, str(repository / "logreg.py"), *command(feature_folders, out)]
-    both = [
-        subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=repository)
-        for _ in range(2)
-    ]
-    ends = [(*process.communicate(timeout=120), process.returncode) for process in both]
-    # One works; the other one is refused, or comes so late that it finds a complete run.
-    assert sorted(code for _, _, code in ends) in ([0, 0], [0, 2])
-    for printed, errors, code in ends:
-        if code == 2:
-            assert (
-                len([line for line in errors.splitlines() if "is being written by logreg.py on" in line]) == 1
-            )
-            assert printed == ""
-        else:
-            assert "top-1: " in printed
-    assert json.loads((out / "results.json").read_text())["sessions"] == 1
-    assert not list(out.glob(".*"))
-
-
 def test_a_run_that_another_process_finished_meanwhile(feature_folders, tmp_path, monkeypatch):
-    """Between the first look and the lock."""
+    """Between the first look and the lock: it is not trained again."""
     out = tmp_path / "run"
     arguments = command(feature_folders, out)
     claimed = jobs.claimed
@@ -344,12 +260,12 @@ def test_a_run_that_another_process_finished_meanwhile(feature_folders, tmp_path
     def late(*args, **options):
         monkeypatch.setattr(jobs, "claimed", claimed)
         logreg.main(arguments)
+        monkeypatch.delattr(protocol, "run_protocol")
         return claimed(*args, **options)
 
     monkeypatch.setattr(jobs, "claimed", late)
-    monkeypatch.setattr(protocol, "run_protocol", fail_the_second(protocol.run_protocol))
     assert logreg.main(arguments) == 0
-    assert pickle.loads(next(out.glob("final-*/logs.pkl")).read_bytes())
+    assert (out / "results.json").is_file()
 
 
 @pytest.mark.parametrize(
@@ -382,14 +298,3 @@ def test_who_comes_late_writes_nothing(feature_folders, tmp_path, monkeypatch, l
     assert after == before[0]
     (out / ".lock").unlink()
     assert logreg.main(arguments) == 0
-
-
-def fail_the_second(job):
-    calls = []
-
-    def call(*args, **options):
-        calls.append(None)
-        assert len(calls) == 1, "trained again"
-        return job(*args, **options)
-
-    return call

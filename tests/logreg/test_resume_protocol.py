@@ -12,11 +12,11 @@ import os
 import hostile
 import pytest
 import torch
-from classifier_runs import Killed, KillingFile, feature_set, killing_work, run_once
+from classifier_runs import Killed, KillingFile, begun, feature_set, killing_work, run_once
 from marks import first_quick
 
 from cog.errors import CogError
-from cog.logreg import checkpoint, protocol
+from cog.logreg import protocol
 from cog.logreg import search as tune
 from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine
@@ -30,23 +30,16 @@ CPU = torch.device("cpu")
 
 
 class Stub(Engine):
-    """Trains nothing; the score is a smooth function of the hyper-parameters.
+    """Trains nothing; the score is a smooth function of the hyper-parameters; ``width`` trials are a part."""
 
-    Args:
-        kill_at: dies before that many classifiers are trained.
-        width: trials in a part.
-    """
-
-    def __init__(self, kill_at=None, width=1000):
+    def __init__(self, width=1000):
         super().__init__(CPU)
-        self.kill_at, self.width, self.trained = kill_at, width, []
+        self.width, self.trained = width, []
 
     def trials_per_batch(self, n_rows, settings, *, dim, n_classes):
         return self.width
 
     def fit(self, data, spec, settings, *, on_epoch=None, work=None):
-        if self.kill_at is not None and len(self.trained) + len(spec.pairs) > self.kill_at:
-            raise Killed
         self.trained += spec.pairs
         if spec.record:
             raise Finished
@@ -64,11 +57,10 @@ class Finished(Exception):
     """The search is over."""
 
 
-def stub_search(settings, folder, **options):
-    """Run the search; returns the engine and what the final training would be given."""
-    engine = Stub(**options)
+def stub_search(settings, folder, width=1000):
+    """Run the search; return all pairs that were trained, the trials and the study."""
+    engine, searches = Stub(width), []
     sets = [feature_set(n=60, d=4, n_classes=3, seed=seed) for seed in (0, 1)]
-    searches = []
 
     class Remembered(tune.Search):
         def __init__(self, *args, **kwargs):
@@ -77,102 +69,39 @@ def stub_search(settings, folder, **options):
 
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Finished):
         patch.setattr(protocol, "Search", Remembered)
-        run_once(*sets, settings, engine, Work(folder))
+        run_once(*sets, settings, engine, Work(begun(folder)))
     (search,) = searches
     study = [(t.number, t.state, t.params, t.values, t.user_attrs) for t in search.study.trials]
-    return engine, [dataclasses.replace(t, seconds=0.0) for t in search.trials], study
+    return engine.trained, [dataclasses.replace(t, seconds=0.0) for t in search.trials], study
 
 
+#: name: (settings, width, how many of 30 trials are trained together at a time)
 SEARCHES = {
-    "sequential": ({}, 1000),
-    "parts": ({}, 1),
-    "batched": ({"search": "batched", "trials_per_round": 4}, 2),
-    "batched whole": ({"search": "batched"}, 1000),
+    "sequential": ({}, 1000, [10, *[1] * 20]),
+    "parts": ({}, 1, [1] * 30),
+    "batched": ({"search": "batched", "trials_per_round": 4}, 2, [2] * 15),
+    "batched whole": ({"search": "batched"}, 1000, [10, 5, 5, 5, 5]),
 }
 
 
-def part_sizes(changes, width):
-    """Return how many of 30 trials are trained together at a time."""
-    later = changes.get("trials_per_round", 5) if "search" in changes else 1
-    rounds = [10] + [min(later, 30 - start) for start in range(10, 30, later)]
-    return [min(width, size - first) for size in rounds for first in range(0, size, width)]
-
-
-@pytest.fixture(scope="module")
-def whole_search(tmp_path_factory):
-    """Searches without an interruption, each done once: engine, trials, study, folder."""
-    done = {}
-
-    def get(kind):
-        if kind not in done:
-            changes, width = SEARCHES[kind]
-            folder = tmp_path_factory.mktemp("whole")
-            done[kind] = *stub_search(Settings(seed=22, n_trials=30, **changes), folder, width=width), folder
-        return done[kind]
-
-    return get
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", SEARCHES)
-def test_a_search_continued_after_every_trial_draws_the_same(tmp_path, whole_search, kind):
-    """Learning rates, weight decays, states and reported values of all 30 trials, from the journal's first lines."""
-    changes, width = SEARCHES[kind]
-    engine, trials, study, folder = whole_search(kind)
-    assert len(set(engine.trained[:30])) == 30
-    lines = (folder / "study.journal").read_bytes().splitlines(keepends=True)
-    assert len(lines) == 31
-    for last in range(1, 30):
-        (tmp_path / "study.journal").write_bytes(b"".join(lines[: 1 + last]))
-        resumed, same_trials, same_study = stub_search(
-            Settings(seed=22, n_trials=30, **changes), tmp_path, width=width
-        )
-        assert same_trials == trials
-        assert same_study == study
-        # nothing twice but what shares a part with an unfinished trial; and the final training
-        sizes = part_sizes(changes, width)
-        begun = max(start for start in itertools.accumulate(sizes, initial=0) if start <= last)
-        assert resumed.trained == engine.trained[begun:]
-
-
-@pytest.mark.parametrize("kind", first_quick(2, ["sequential", "batched", "parts", "batched whole"]))
-def test_a_search_killed_draws_the_same(tmp_path, whole_search, kind):
-    changes, width = SEARCHES[kind]
+def test_an_interrupted_search_draws_the_same(tmp_path, kind):
+    """Pairs, states and scores of all 30 trials, from the first lines of the journal; no trial is recorded twice."""
+    changes, width, sizes = SEARCHES[kind]
     settings = Settings(seed=22, n_trials=30, **changes)
-    _, trials, study, _ = whole_search(kind)
-    for last in (4, 12, 29):
-        folder = tmp_path / str(last)
-        folder.mkdir()
-        with pytest.raises(Killed):
-            stub_search(settings, folder, width=width, kill_at=last)
-        resumed, same_trials, same_study = stub_search(settings, folder, width=width)
-        assert (same_trials, same_study) == (trials, study)
-        repeated = len(resumed.trained) - (31 - last)  # of a part that was killed as a whole
-        assert 0 <= repeated < min(width, 10)
-
-
-def test_a_part_that_is_trained_again_is_recorded_once(tmp_path, whole_search):
-    """One of two trials of a part was recorded: its neighbor is added, and it itself stays as it was."""
-    changes, width = SEARCHES["batched"]
-    _, trials, _, folder = whole_search("batched")
-    lines = (folder / "study.journal").read_bytes().splitlines(keepends=True)
-    (tmp_path / "study.journal").write_bytes(b"".join(lines[: 1 + 11]))
-    stub_search(Settings(seed=22, n_trials=30, **changes), tmp_path, width=width)
-    assert [dataclasses.replace(t, seconds=0.0) for t in journal(tmp_path / "study.journal").trials] == trials
-
-
-def test_interrupted_again_and_again(tmp_path):
-    settings = Settings(seed=5, n_trials=30)
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "resumed").mkdir()
-    _, trials, study = stub_search(settings, tmp_path / "whole", width=3)
-    for _ in range(40):
-        with contextlib.suppress(Killed):
-            _, same_trials, same_study = stub_search(settings, tmp_path / "resumed", width=3, kill_at=6)
-            break
-    else:
-        pytest.fail("no progress")
-    assert (same_trials, same_study) == (trials, study)
+    trained, trials, study = stub_search(settings, tmp_path, width)
+    assert len(set(trained[:30])) == 30
+    path = tmp_path / ".resume/study.journal"
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 31
+    for last in (4, 11, 12, 29):
+        path.write_bytes(b"".join(lines[: 1 + last]))
+        resumed, *same = stub_search(settings, tmp_path, width)
+        assert same == [trials, study]
+        # nothing twice but what shares a part with an unfinished trial; and the final training
+        begun_at = max(n for n in itertools.accumulate(sizes, initial=0) if n <= last)
+        assert resumed == trained[begun_at:]
+        assert [dataclasses.replace(t, seconds=0.0) for t in journal(path).trials] == trials
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -191,25 +120,18 @@ def fill(path, n=5):
     return journal(path).trials
 
 
-def test_what_is_appended_comes_back(tmp_path):
-    trials = fill(tmp_path / "journal")
-    assert [trial.lr for trial in trials] == [0.1 + number / 3 for number in range(5)]  # to the last digit
-    assert [trial.wd for trial in trials] == [1e-7 / (number + 1) for number in range(5)]
-    assert [trial.diverged for trial in trials] == [False, False, True, False, False]
-
-
 def test_a_journal_is_json_that_optuna_reads(tmp_path):
     import optuna
 
-    fill(tmp_path / "journal")
-    for line in (tmp_path / "journal").read_text().splitlines():
-        assert isinstance(json.loads(line), dict)
-    storage = optuna.storages.JournalStorage(
-        optuna.storages.journal.JournalFileBackend(str(tmp_path / "journal"))
-    )
+    path = tmp_path / "journal"
+    trials = fill(path)
+    assert [trial.lr for trial in trials] == [0.1 + number / 3 for number in range(5)]  # to the last digit
+    assert [trial.wd for trial in trials] == [1e-7 / (number + 1) for number in range(5)]
+    assert [trial.diverged for trial in trials] == [False, False, True, False, False]
+    assert all(isinstance(json.loads(line), dict) for line in path.read_text().splitlines())
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
     study = optuna.load_study(study_name="search", storage=storage)
-    assert len(study.trials) == 5
-    assert study.best_trial.number == 4
+    assert (len(study.trials), study.best_trial.number) == (5, 4)
 
 
 def test_a_torn_journal(tmp_path):
@@ -252,7 +174,7 @@ def test_left_over_locks_of_the_journal(tmp_path):
 
 def test_other_suggestions_are_an_error(tmp_path):
     """What another version of the sampler would do to a search."""
-    fill(tmp_path / "study.journal")
+    fill(begun(tmp_path).path / "study.journal")
     with pytest.raises(
         CogError, match=r"trial 0 was lr 0.1, wd 1e-07 .* Optuna or NumPy draws other numbers"
     ):
@@ -329,19 +251,8 @@ def test_a_run_killed_after_every_epoch(tmp_path, killing, name):
         killing()
         assert_same(outcome(name, folder), whole)
         assert KillingFile.n_saves == n_saves - last  # nothing that was saved is trained again
-        assert not (folder / "checkpoint.pt").exists() or settings_final(folder)
-    # One epoch per session, until it is through.
-    for _ in range(n_saves + 1):
-        killing(1)
-        with contextlib.suppress(Killed):
-            assert_same(outcome(name, tmp_path / "steps"), whole)
-            break
-    else:
-        pytest.fail("no progress")
-
-
-def settings_final(folder):
-    return StateFile(folder / "checkpoint.pt").load()["key"]["stage"] == "final"
+        file = StateFile(folder / ".resume/checkpoint.pt")
+        assert not file.path.exists() or file.load()["key"]["stage"] == "final"
 
 
 def test_a_search_of_the_version_before_goes_on(tmp_path, killing, caplog):
@@ -349,19 +260,19 @@ def test_a_search_of_the_version_before_goes_on(tmp_path, killing, caplog):
     caplog.set_level("INFO", logger="cog")
     killing()
     whole = outcome("parts", tmp_path / "whole")
-    (tmp_path / "before").mkdir()
-    lines = (tmp_path / "whole/study.journal").read_bytes().splitlines(keepends=True)
-    (tmp_path / "before/study.journal").write_bytes(b"".join(lines[:5]))
+    before = begun(tmp_path / "before").path
+    lines = (tmp_path / "whole/.resume/study.journal").read_bytes().splitlines(keepends=True)
+    (before / "study.journal").write_bytes(b"".join(lines[:5]))
     pair = [whole.search.trials[4].lr, whole.search.trials[4].wd]
     state = {"epochs": 1, "values": {}, "ended": "", "seconds": 1.0, "logs": None}
     key = {"stage": "search", "runs": [pair], "engine": "CpuEngine fp32"}
-    torch.save({"key": key, "states": [state], "extra": None}, tmp_path / "before/checkpoint.pt")
+    torch.save({"key": key, "states": [state], "extra": None}, before / "checkpoint.pt")
     assert_same(outcome("parts", tmp_path / "before"), whole)
     assert "4 of 13 trials were finished before" in caplog.text
     assert "continuing after epoch" not in caplog.text
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04"])
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04"])
 def test_a_damaged_checkpoint_costs_one_training(tmp_path, killing, caplog, content):
     caplog.set_level("WARNING", logger="cog")
     killing()
@@ -369,7 +280,7 @@ def test_a_damaged_checkpoint_costs_one_training(tmp_path, killing, caplog, cont
     killing(4)
     with pytest.raises(Killed):
         outcome("fixed", tmp_path / "a")
-    (tmp_path / "a" / "checkpoint.pt").write_bytes(content)
+    (tmp_path / "a/.resume/checkpoint.pt").write_bytes(content)
     killing()
     assert_same(outcome("fixed", tmp_path / "a"), whole)
     assert "checkpoint.pt" in caplog.text and "that part of the work starts again" in caplog.text
@@ -396,14 +307,3 @@ def test_saves_are_rare_and_rarer_where_they_are_slow(tmp_path, monkeypatch):
     now[0] += 3.0 / 0.005 - state_file.SAVE_SECONDS
     assert saved.due()
     assert saved.load()["weight"].tolist() == [1.0, 1.0] and not saved.due()
-
-
-def test_a_state_belongs_to_its_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(state_file, "SAVE_SECONDS", 0.0)
-    work = Work(tmp_path)
-    assert work.restore({"stage": "final"}, "").epochs == 0
-    work.offer(lambda: checkpoint.TrainState(3, {"weight": torch.ones(2)}, 1.0, {"lr": [1.0]}))
-    state = work.restore({"stage": "final"}, "")
-    assert (state.epochs, state.logs) == (3, {"lr": [1.0]})
-    assert Work(tmp_path).restore({"stage": "search"}, "").epochs == 0
-    assert Work().restore({"stage": "final"}, "").epochs == 0

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
-import pickle
 
 import optuna
 import pytest
 import torch
-from classifier_runs import command, logs_of, search
+from classifier_runs import command, search
 
 from cog.commands import logreg
 from cog.features import feature_files
 from cog.logreg import protocol
-from cog.logreg import search as tune
 from cog.logreg.engine import Engine
 from cog.logreg.preprocess import prepare
 from cog.logreg.settings import Settings
@@ -36,10 +33,8 @@ def hill(lr, wd):
 @pytest.mark.parametrize(
     ("n_trials", "per_round", "rounds"),
     [
-        (30, 5, [10, 5, 5, 5, 5]),
         (30, 7, [10, 7, 7, 6]),
         (30, 50, [10, 20]),
-        (12, 5, [10, 2]),
         (4, 5, [4]),
         (13, 1, [10, 1, 1, 1]),
     ],
@@ -73,25 +68,6 @@ def test_trials_are_those_of_optunas_own_loop(options, rounds, parts):
     assert pairs == [(trial.lr, trial.wd) for trial in finished.trials]
 
 
-def test_suggestions_of_a_round_do_not_wait_for_its_results():
-    """The same results reach the sampler late: the round is other than the sequential trials, up to its end."""
-    sequential = search(hill, n_trials=20)[0].trials
-    batched = search(hill, n_trials=20, search="batched")[0].trials
-    pairs = [[(t.lr, t.wd) for t in trials] for trials in (sequential, batched)]
-    assert pairs[0][:10] == pairs[1][:10]  # the random start
-    assert pairs[0][11] != pairs[1][11]
-    assert len(set(pairs[1])) == 20
-
-    calls = itertools.count(1)
-
-    def worse_late(lr, wd):
-        return hill(lr, wd)[0] - 30 * (next(calls) > 10), False
-
-    other = search(worse_late, n_trials=20, search="batched")[0].trials
-    assert [(t.lr, t.wd) for t in other][:15] == pairs[1][:15]
-    assert [(t.lr, t.wd) for t in other][15:] != pairs[1][15:]
-
-
 def flat(lr, wd):
     """As good wherever the learning rate is above 1, by accuracy; by loss at 10."""
     return (50.0 if lr > 1 else 49.8), False
@@ -100,35 +76,26 @@ def flat(lr, wd):
 def test_ties_are_counted_and_named():
     found = search(flat, n_trials=20)[0]
     good = [trial.lr for trial in found.trials if trial.lr > 1]
-    assert 2 < len(good) < 20 and [trial.lr for trial in found.tied] == good
+    assert 2 < len(good) < 20
+    assert found.tie_record() == {"points": 0.1, "n_trials": len(good), "lr": [min(good), max(good)]}
     assert found.describe_ties() == (
         f"{len(good)} of 20 trials within 0.1 points: "
         f"learning rates from {min(good):.3g} to {max(good):.3g} are as good"
     )
-    assert found.best is found.tied[0]
-
-
-def test_a_diverged_trial_is_no_tie():
-    found = search(lambda lr, wd: (0.0, lr > 10), n_trials=10)[0]
-    assert [trial.lr for trial in found.tied] == [trial.lr for trial in found.trials if trial.lr <= 10]
+    assert found.best.number == found.study.best_trial.number  # the first of equal ones, as in Optuna
+    found = search(lambda lr, wd: (0.0, lr > 10), n_trials=10)[0]  # a diverged trial is no tie
+    assert found.tie_record()["n_trials"] == sum(trial.lr <= 10 for trial in found.trials)
 
 
 def test_ties_are_broken_by_the_loss_where_it_is_asked_for():
     def outcome(lr, wd):
-        return *flat(lr, wd), 0.0, abs(math.log(lr / 10))
+        return *flat(lr, wd), abs(math.log(lr / 10))
 
-    found = {}
-    for rule in ("first", "loss"):
-        one = tune.Search(Settings(seed=1, n_trials=20, lr_interval=LR, wd_interval=WD, tie_break=rule))
-        while pairs := one.ask():
-            one.tell([tune.Result(*outcome(*pair)) for pair in pairs])
-        found[rule] = one
-    first, loss = (found[rule].best for rule in ("first", "loss"))
-    assert [t.lr for t in found["first"].trials] == [t.lr for t in found["loss"].trials], (
-        "the search is the same"
-    )
-    assert first.val_top1 == loss.val_top1 and first.number < loss.number
-    assert loss.lr == min((t.lr for t in found["loss"].tied), key=lambda lr: abs(math.log(lr / 10)))
+    first, loss = (search(outcome, n_trials=20, tie_break=rule)[0] for rule in ("first", "loss"))
+    assert [t.lr for t in first.trials] == [t.lr for t in loss.trials], "the search is the same"
+    assert first.best.val_top1 == loss.best.val_top1 and first.best.number < loss.best.number
+    good = [trial.lr for trial in loss.trials if trial.lr > 1]
+    assert loss.best.lr == min(good, key=lambda lr: abs(math.log(lr / 10)))
 
 
 def test_the_validation_loss_is_that_of_the_held_out_part(feature_folders, tmp_path):
@@ -153,31 +120,6 @@ def test_the_validation_loss_is_that_of_the_held_out_part(feature_folders, tmp_p
     logreg.main(command(feature_folders, tmp_path / "plain", *pairs[2:]))
     plain = json.loads((tmp_path / "plain/results.json").read_text())
     assert "val_loss" not in plain["trials"][0] and plain["trials"][0]["lr"] == record["trials"][0]["lr"]
-
-
-@pytest.mark.parametrize("mode", ["sequential", "batched"])
-def test_searches_do_not_disturb_each_other(mode):
-    """Two seeds in turn give what each gives alone."""
-    alone = [search(hill, n_trials=17, seed=seed, search=mode)[0].trials for seed in (1, 2)]
-    searches = [
-        tune.Search(Settings(seed=seed, n_trials=17, lr_interval=LR, wd_interval=WD, search=mode))
-        for seed in (1, 2)
-    ]
-    while any(rounds := [one.ask() for one in searches]):
-        for one, pairs in zip(searches[::-1], rounds[::-1], strict=True):
-            one.tell([tune.Result(*hill(*pair), seconds=0.0) for pair in pairs])
-    assert [one.trials for one in searches] == alone
-
-
-def test_batched_run_twice_and_by_command(feature_folders, tmp_path):
-    pairs = ["CLF.SEARCH", "batched", "CLF.TRIALS_PER_ROUND", "3", "CLF.N_TRIALS", "15"]
-    for name in "ab":
-        logreg.main(command(feature_folders, tmp_path / name, *pairs))
-    assert logs_of(tmp_path / "a") == logs_of(tmp_path / "b")
-    studies = [pickle.loads((tmp_path / name / "study.pkl").read_bytes()) for name in "ab"]
-    assert [t.params for t in studies[0].trials] == [t.params for t in studies[1].trials]
-    expected = search(lambda lr, wd: (0.0, False), n_trials=10, seed=22)[0].trials
-    assert [t.params["lr"] for t in studies[0].trials][:10] == [t.lr for t in expected]
 
 
 @pytest.mark.parametrize("mode", ["sequential", "batched"])

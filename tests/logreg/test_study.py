@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import pickle
-import subprocess
+import re
 import threading
 import time
 
@@ -63,36 +62,24 @@ def test_every_file_is_that_of_a_single_call(feature_folders, tmp_path, pairs):
 @pytest.mark.parametrize(
     ("seeds", "shots", "pairs", "expected"),
     [
-        ((3, 1), None, [], {"out/seed-3", "out/seed-1"}),
-        ((3,), None, ["CLF.N_SHOT", "2"], {"out_N2/seed-3"}),
-        (None, (4, 0), [], {"out_N4/seed-22", "out/seed-22"}),
-        (None, (1,), ["EVAL.SEED", "9"], {"out_N1/seed-9"}),
-        ((7,), (0,), [], {"out/seed-7"}),
+        ((3, 1), None, ["CLF.N_SHOT", "2"], {"out_N2/seed-3", "out_N2/seed-1"}),
+        (None, (1, 0), ["EVAL.SEED", "9"], {"out_N1/seed-9", "out/seed-9"}),
     ],
 )
 def test_folders(feature_folders, tmp_path, seeds, shots, pairs, expected):
-    logreg.main(study_command(feature_folders, tmp_path, *pairs, seeds=seeds, shots=shots))
+    arguments = study_command(feature_folders, tmp_path, *pairs, seeds=seeds, shots=shots)
+    arguments[arguments.index("--output_dir") + 1] += "/"
+    logreg.main(arguments)
     assert set(complete(tmp_path)) == expected
 
 
-def test_a_trailing_slash_of_the_folder_changes_nothing(feature_folders, tmp_path):
-    arguments = study_command(feature_folders, tmp_path, seeds=(1,), shots=(2,))
-    arguments[arguments.index("--output_dir") + 1] += "/"
-    logreg.main(arguments)
-    assert (tmp_path / "out_N2/seed-1/results.json").is_file()
-
-
-@pytest.mark.parametrize("side_by_side", [1, 3])
-def test_log_files_hold_their_own_run_only(feature_folders, tmp_path, caplog, monkeypatch, side_by_side):
+def test_log_files_hold_their_own_run_only(feature_folders, tmp_path, caplog, monkeypatch):
     caplog.set_level("INFO", logger="cog")
-    monkeypatch.setattr(training, "runs_at_once", lambda *args: (side_by_side, []))
+    monkeypatch.setattr(training, "runs_at_once", lambda *args: (3, []))
     logreg.main(study_command(feature_folders, tmp_path, shots=(0, 2)))
     for folder, label in (("out/seed-22", "[seed 22, all]"), ("out_N2/seed-37", "[seed 37, 2]")):
         text = (tmp_path / folder / "program.log").read_text()
-        labels = {
-            line.split("INFO ")[1].split("] ")[0] + "]" for line in text.splitlines() if "INFO [" in line
-        }
-        assert labels == {label}
+        assert set(re.findall(r"INFO (\[.*?\])", text)) == {label}
         assert "best: lr" in text
 
 
@@ -111,12 +98,8 @@ def test_complete_runs_are_skipped_and_the_rest_is_done(feature_folders, tmp_pat
     assert {name: after[name] for name in before} == before
     assert capsys.readouterr().out.count("top-1:") == 6  # of those that were skipped, too
     assert set(complete(root)) == FOLDERS
-    again = tiny.snapshot(root)
-    assert logreg.main(study_command(feature_folders, root, "--skip_complete")) == 0
-    assert tiny.snapshot(root) == again
 
 
-@pytest.mark.slow
 def test_one_folder_in_the_way_stops_everything_before_it_begins(feature_folders, tmp_path):
     root = tmp_path / "results"
     logreg.main(command(feature_folders, root / "out_N4/seed-37", "EVAL.SEED", "37", "CLF.N_SHOT", "4"))
@@ -125,10 +108,6 @@ def test_one_folder_in_the_way_stops_everything_before_it_begins(feature_folders
         with pytest.raises(CogError, match=r"out_N4/seed-37 holds a different run \(n_epochs: 4 -> 5\)"):
             logreg.main(study_command(feature_folders, root, *flags, "CLF.N_EPOCHS", "5"))
     assert tiny.snapshot(root) == before
-    logreg.main(study_command(feature_folders, root, "--overwrite", "CLF.N_EPOCHS", "6"))
-    logreg.main(study_command(feature_folders, root, "--overwrite", "--skip_complete", "CLF.N_EPOCHS", "5"))
-    assert set(complete(root)) == FOLDERS
-    assert all(len(pickle.loads(p.read_bytes())["lr"]) == 5 for p in root.rglob("logs.pkl"))
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -142,9 +121,6 @@ def test_a_folder_that_cannot_be_made(feature_folders, tmp_path):
     with pytest.raises(CogError, match="cannot write into --output_dir"):
         logreg.main(study_command(feature_folders, root))
     assert [path.name for path in root.iterdir()] == ["out_N2"]  # found out before any run was started
-    (root / "out_N2").unlink()
-    logreg.main(study_command(feature_folders, root, "--skip_complete"))
-    assert set(complete(root)) == FOLDERS
 
 
 @pytest.mark.parametrize(
@@ -157,12 +133,7 @@ def test_a_folder_that_cannot_be_made(feature_folders, tmp_path):
         [
             (Engine, "validate", 7, set()),  # after the first of the three trials, which is not yet saved
             (run_folder, "write", 3, {".resume"}),
-            (
-                protocol,
-                "_draw_few_shot",
-                6,
-                {".resume"},
-            ),  # called twice in each run, for search and final training
+            (protocol, "_draw_few_shot", 6, {".resume"}),  # twice in each run: search and final training
         ],
     ),
     ids=["search", "writing", "final"],
@@ -191,9 +162,8 @@ def test_finished_runs_stay_and_the_one_that_failed_can_be_continued(
         left = left | {".failed.json"}
         message = str(error) or "out of memory while training classifiers of 3 classes"
         assert message in read_failure(third).message
-    assert sorted(path.name for path in root.iterdir()) == (["out", "out_N2"] if left else ["out"])
-    assert [path.name for path in (root / "out_N2").glob("*")] == (["seed-22"] if left else [])
     assert {path.name for path in third.glob("*")} == left
+    assert not list(root.glob("out_N*/*")) or left  # no empty folder
     before = tiny.snapshot(root / "out")
     logreg.main(arguments)
     assert not list(root.rglob(".*"))
@@ -202,27 +172,11 @@ def test_finished_runs_stay_and_the_one_that_failed_can_be_continued(
     assert set(complete(root)) == FOLDERS
 
 
-def test_a_failure_is_one_line(feature_folders, tmp_path, python, repository):
-    root = tmp_path / "results"
-    root.mkdir()
-    (root / "out_N2").write_text("")
-    done = subprocess.run(
-        [python, str(repository / "logreg.py"), *study_command(feature_folders, root, shots=(2,))],
-        check=False, capture_output=True, text=True, cwd=repository,
-    )  # fmt: skip
-    assert done.returncode == 2
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (["EVAL.SEED", "22"], "--seeds and EVAL.SEED are both given"),
         (["CLF.N_SHOT", "2"], "--n_shots and CLF.N_SHOT are both given"),
         (["--seeds", "1", "2", "1"], "--seeds names a value twice: 1 2 1"),
-        (["--n_shots", "0", "0"], "--n_shots names a value twice: 0 0"),
         (["--seeds", "4294967296"], "EVAL.SEED"),
         (["--lr", "1.0"], "--wd"),
         *(
@@ -230,7 +184,6 @@ def test_a_failure_is_one_line(feature_folders, tmp_path, python, repository):
             for key, value, expected in (("CLF.SOLVER", "lbfgs", "sgd"), ("CLF.PRUNER", "median", "none"))
         ),
         (["CLF.TYPE", "mlp", "CLF.MLP_HIDDEN", "0"], "CLF.MLP_HIDDEN = 0 is not valid"),
-        (["CLF.TYPE", "mlp", "CLF.MLP_LAYERS", "0"], "CLF.MLP_LAYERS = 0 is not valid"),
         (["CLF.TYPE", "svm"], "CLF.TYPE = 'svm' is not valid, expected logreg, mlp, mlp_noact"),
     ],
 )
@@ -238,14 +191,6 @@ def test_combinations_without_a_meaning(feature_folders, tmp_path, extra, messag
     arguments = study_command(feature_folders, tmp_path, seeds=(22, 37), shots=(0, 2))
     with pytest.raises(CogError, match=message):
         logreg.main([*arguments, *extra])
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("flags", [["--seeds"], ["--seeds", "-1"], ["--n_shots", "1.5"], ["--seeds", "a"]])
-def test_values_that_are_no_numbers(feature_folders, tmp_path, flags, capsys):
-    with pytest.raises((SystemExit, CogError)) as stopped:
-        logreg.main([*command(feature_folders, tmp_path / "out"), *flags])
-    assert getattr(stopped.value, "code", 2) == 2
     assert not (tmp_path / "out").exists()
 
 
@@ -275,9 +220,7 @@ def test_one_of_several_side_by_side_fails(feature_folders, tmp_path, monkeypatc
     root = tmp_path / "results"
     arguments = study_command(feature_folders, root)
     monkeypatch.setattr(training, "runs_at_once", lambda *args: (3, []))
-    validate = Engine.validate
-
-    calls = itertools.count(1)
+    validate, calls = Engine.validate, itertools.count(1)
 
     def failing(*args, **options):
         if next(calls) == 2:
