@@ -156,15 +156,7 @@ class Extractor:
         n_workers: int,
         compiled: bool | None = None,
     ) -> Extractor:
-        """Return an extractor for a network on ``device``, with the settings of a configuration.
-
-        Args:
-            backbone: see :class:`Extractor`.
-            cfg: the configuration.
-            device: device of the network.
-            n_workers: decoding threads (or processes).
-            compiled: whether to run the network through ``torch.compile``; None: as configured.
-        """
+        """Return an extractor with the settings of a configuration; ``compiled`` replaces its FT_EXTRACT.COMPILE."""
         fx = cfg.FT_EXTRACT
         return cls(
             backbone,
@@ -299,8 +291,7 @@ class Extractor:
             ) from error
         if self._width not in (None, y.shape[1]):
             raise CogError(
-                f"model {self._name} returned {self._width} dimensions for one batch and {y.shape[1]} for "
-                "another"
+                f"model {self._name} returned {self._width} dimensions for one batch and {y.shape[1]} for another"
             )
         self._width = y.shape[1]
         return y
@@ -314,11 +305,21 @@ class Extractor:
         x = pending.wait()
         if len(rows) < len(x):
             x = x[torch.from_numpy(rows - batch.first)]
-        _require_finite(x, images, rows, self._precision)
-        if self._save_dtype is not torch.float32:
-            exact, x = x, x.to(self._save_dtype)
-            _require_range(x, exact, images, rows)
-        return FeatureBatch(batch.first, n, x, rows, failures)
+        if (row := _first_bad_row(x)) is not None:
+            advice = f"try FT_EXTRACT.PRECISION fp32 instead of {self._precision}"
+            if self._precision == "fp32":
+                advice = "check the checkpoint and the input normalization"
+            file = images.file(int(rows[row]))
+            raise NonFiniteError(f"the network returned NaN or infinite features for {file}; {advice}")
+        dtype = self._save_dtype
+        saved = x if dtype is torch.float32 else x.to(dtype)
+        if saved is not x and (row := _first_bad_row(saved)) is not None:
+            raise CogError(
+                f"the network returned {x[row].abs().max():.6g} for {images.file(int(rows[row]))}, and "
+                f"{str(dtype).removeprefix('torch.')} ends at {torch.finfo(dtype).max:.6g}; set FT_EXTRACT.SAVE_DTYPE "
+                f"{'bfloat16 or float32' if dtype is torch.float16 else 'float32'}"
+            )
+        return FeatureBatch(batch.first, n, saved, rows, failures)
 
 
 def pass_sizes(device: torch.device, *, crop: int, batch_size: int) -> tuple[int, int]:
@@ -364,28 +365,5 @@ def _require_folders(images: ImageList, batch: Batch) -> None:
 
 def _first_bad_row(x: torch.Tensor) -> int | None:
     """Return the first row of ``x`` that holds NaN or infinite values; None without such a row."""
-    bad = (~torch.isfinite(x).all(dim=1)).nonzero().flatten()
+    bad = (~torch.isfinite(x).all(dim=1)).nonzero()
     return int(bad[0]) if len(bad) else None
-
-
-def _require_finite(x: torch.Tensor, images: ImageList, rows: np.ndarray, precision: str) -> None:
-    """Refuse features ``x`` that are NaN or infinite, naming the first image."""
-    row = _first_bad_row(x)
-    if row is not None:
-        advice = f"try FT_EXTRACT.PRECISION fp32 instead of {precision}"
-        if precision == "fp32":
-            advice = "check the checkpoint and the input normalization"
-        file = images.file(int(rows[row]))
-        raise NonFiniteError(f"the network returned NaN or infinite features for {file}; {advice}")
-
-
-def _require_range(rounded: torch.Tensor, x: torch.Tensor, images: ImageList, rows: np.ndarray) -> None:
-    """Refuse features ``x`` whose rounded values are infinite, naming the first image."""
-    row = _first_bad_row(rounded)
-    if row is not None:
-        dtype = str(rounded.dtype).rpartition(".")[2]
-        raise CogError(
-            f"the network returned {x[row].abs().max():.6g} for {images.file(int(rows[row]))}, and {dtype} ends at "
-            f"{torch.finfo(rounded.dtype).max:.6g}; set FT_EXTRACT.SAVE_DTYPE "
-            f"{'bfloat16 or float32' if dtype == 'float16' else 'float32'}"
-        )
