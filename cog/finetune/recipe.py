@@ -6,10 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from cog.errors import CogError
 
 if TYPE_CHECKING:
-    import numpy as np
     from yacs.config import CfgNode
 
 #: Images per step that ``FINETUNE.LR`` is meant for (Goyal et al., 2017: the rate grows in proportion).
@@ -159,8 +160,6 @@ class FineTuneRecipe:
 
     def generator(self, purpose: str, *position: int) -> np.random.Generator:
         """Return the numpy generator of one of :data:`PURPOSES`, at a position such as epoch and row."""
-        import numpy as np  # --help must not wait for this import
-
         return np.random.default_rng(self._sequence(purpose, *position))
 
     def torch_seed(self, purpose: str, *position: int) -> int:
@@ -168,7 +167,5 @@ class FineTuneRecipe:
         return int(self._sequence(purpose, *position).generate_state(1, "uint64")[0]) >> 1
 
     def _sequence(self, purpose: str, *position: int) -> np.random.SeedSequence:
-        import numpy as np
-
         key = (_FIRST_PURPOSE + PURPOSES.index(purpose), *position)
         return np.random.SeedSequence(entropy=self.seed, spawn_key=key)

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -25,20 +26,23 @@ from cog.commands import finetune
 from cog.data import datasets
 from cog.data.loader import batches
 from cog.errors import CogError
-from cog.finetune import network, state, training
+from cog.finetune import network, training
 from cog.finetune.evaluation import evaluate
 from cog.finetune.images import NO_LABEL, TrainingDecoder, random_box, training_pixels
 from cog.finetune.parallel import Group
 from cog.finetune.recipe import FineTuneRecipe
+from cog.finetune.trainer import Position, Trainer
 from cog.models.backbone import Backbone
 from cog.results import find
 from cog.runtime import signals
-from cog.runtime.locks import LockedError, locked
+from cog.runtime.locks import LockedError
 from cog.runtime.ranks import Rank
 from cog.runtime.resume_dir import ResumeFolder
+from cog.runtime.state_file import StateFile
 
 CLASSES = ("crow", "duck", "wren")
 CPU = torch.device("cpu")
+ALONE = Group(Rank(), CPU)
 
 #: A network with batch norm, and with a classifier that its features bypass.
 LOADER = """
@@ -109,14 +113,14 @@ def lists(birds: Path):
 
 
 @pytest.fixture
-def train(loader_with_norm, birds):
+def train(loader_with_norm, birds, tmp_path):
     """Return a function that trains in this process, and returns the network and the outcome."""
 
     def train_(*, n_workers=0, resume=None, save_seconds=1e9, **changes):
         model, steps = build(loader_with_norm, **changes)
-        group = Group(Rank(), CPU)
+        resume = resume or ResumeFolder(tempfile.mkdtemp(dir=tmp_path))
         options = {"n_workers": n_workers, "resume": resume, "save_seconds": save_seconds}
-        trained = training.train(model, *lists(birds), steps, group, **options)
+        trained = training.train(model, *lists(birds), steps, ALONE, allow_failures=0, **options)
         return model, trained
 
     return train_
@@ -294,17 +298,6 @@ def test_test_scores_are_those_of_the_plain_preprocessing(train, birds):
     assert trained.logs["test/top5"][-1] == 100.0
 
 
-def test_features_of_the_saved_backbone_give_the_saved_scores(train, loader_with_norm):
-    """The frozen features of a fine-tuned network, with its classifier, are the fine-tuned network."""
-    model, _ = train()
-    restored = backbone(loader_with_norm)
-    restored.network.load_state_dict(model.backbone.network.state_dict())
-    x = torch.randn(4, 3, 10, 10, generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode():
-        features = restored(x)
-        torch.testing.assert_close(model.eval()(x), features @ model.head.weight.T + model.head.bias)
-
-
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_mixed_precision_is_near_float32(train, precision):
     exact, _ = train()
@@ -332,7 +325,7 @@ def test_gradients_are_clipped(train, loader_with_norm):
 @pytest.mark.parametrize("n_processes", [2, 4])
 def test_passes_of_several_processes_are_those_of_one(n_processes):
     steps = recipe(batch_size=16, per_pass=4)
-    alone = list(training._passes(steps, Group(Rank(), CPU), range(1, 3)))
+    alone = list(training._passes(steps, ALONE, range(1, 3)))
     assert alone == [(first, first + 4) for first in range(16, 48, 4)]
     shared = [
         list(training._passes(steps, Group(Rank(number, n_processes), CPU), range(1, 3)))
@@ -352,12 +345,6 @@ def test_number_of_workers_changes_nothing(train):
     assert_same(alone, helped)
 
 
-def test_another_seed_is_another_run(train):
-    a, _ = train()
-    b, _ = train(seed=6)
-    assert not torch.equal(a.head.weight, b.head.weight)
-
-
 # --- interruptions
 
 
@@ -369,14 +356,14 @@ def test_an_interrupted_run_continues_bit_for_bit(train, tmp_path, monkeypatch, 
     whole, expected = train(precision=precision)
     calls = []
     with monkeypatch.context() as patch:
-        done = training._Trainer.step
+        done = Trainer.step
 
         def step(self, *args):
             sums, _ = done(self, *args)
             calls.append(0)
             return sums, len(calls) == n_steps
 
-        patch.setattr(training._Trainer, "step", step)
+        patch.setattr(Trainer, "step", step)
         with pytest.raises(signals.Interrupted, match="are saved"):
             train(resume=ResumeFolder(tmp_path), precision=precision)
     resumed, trained = train(resume=ResumeFolder(tmp_path), precision=precision)
@@ -387,7 +374,7 @@ def test_an_interrupted_run_continues_bit_for_bit(train, tmp_path, monkeypatch, 
 def test_states_are_saved_every_so_often_and_at_the_end_of_epochs(train, tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(
-        state, "save", lambda path, position, *rest: saved.append((position.epoch, position.step))
+        Trainer, "save", lambda self, file, position: saved.append((position.epoch, position.step))
     )
     train(resume=ResumeFolder(tmp_path), save_seconds=1e9)
     assert saved == [(0, 2), (1, 2)]
@@ -396,30 +383,13 @@ def test_states_are_saved_every_so_often_and_at_the_end_of_epochs(train, tmp_pat
     assert saved == [(0, 1), (0, 2), (0, 2), (1, 1), (1, 2), (1, 2)]
 
 
-def test_a_kill_in_the_test_after_an_epoch_costs_that_test_only(train, tmp_path, monkeypatch):
-    whole, expected = train()
-    with monkeypatch.context() as patch:
-
-        def die(*args, **kwargs):
-            raise KeyboardInterrupt
-
-        patch.setattr(training, "evaluate", die)
-        with pytest.raises(KeyboardInterrupt):
-            train(resume=ResumeFolder(tmp_path))
-    resumed, trained = train(resume=ResumeFolder(tmp_path))
-    assert_same(whole, resumed)
-    assert trained.logs == expected.logs
-
-
 def test_the_scale_of_the_loss_is_restored(loader_with_norm, tmp_path):
-    trainers = [
-        training._Trainer(*build(loader_with_norm, precision="fp16"), Group(Rank(), CPU)) for _ in range(2)
-    ]
-    saved, restored = (trainer.state for trainer in trainers)
-    saved[-1].load_state_dict(saved[-1].state_dict() | {"scale": 4.0, "_growth_tracker": 3})
-    state.save(tmp_path / "state.pth", state.Position(), *saved)
-    state.load(tmp_path / "state.pth", *restored)
-    assert restored[-1].state_dict() == saved[-1].state_dict()
+    trainers = [Trainer(*build(loader_with_norm, precision="fp16"), ALONE) for _ in range(2)]
+    saved, restored = (trainer._scaler for trainer in trainers)
+    saved.load_state_dict(saved.state_dict() | {"scale": 4.0, "_growth_tracker": 3})
+    trainers[0].save(StateFile(tmp_path / "state.pth"), Position())
+    trainers[1].load(tmp_path / "state.pth")
+    assert restored.state_dict() == saved.state_dict()
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", None])
@@ -461,9 +431,9 @@ def test_broken_images_have_no_part_in_the_loss(birds):
 def test_evaluation_leaves_out_what_cannot_be_decoded(birds, loader_with_norm):
     model, steps = build(loader_with_norm)
     _, test = lists(birds)
-    whole = evaluate(model, test, steps, Group(Rank(), CPU), n_workers=0)
+    whole = evaluate(model, test, steps, ALONE, n_workers=0)
     (birds / "test/crow/crow_0.png").write_bytes(b"no image")
-    less = evaluate(model, test, steps, Group(Rank(), CPU), n_workers=2)
+    less = evaluate(model, test, steps, ALONE, n_workers=2)
     assert less.predictions.tolist() == [-1, *whole.predictions.tolist()[1:]]
     assert less.n_failed == 1 and less.failures[0][0] == "crow/crow_0.png"
     right = (less.predictions == torch.from_numpy(test.labels)).sum()
@@ -513,16 +483,6 @@ def run_process(command, **environment) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=240)
 
 
-def test_blurred_in1k_is_a_data_set_like_the_others(birds, loader_with_norm, tmp_path):
-    (birds / "test").rename(birds / "val")  # where IN-1K has its test images
-    given = arguments(birds, loader_with_norm, tmp_path / "out")
-    given[given.index("birds")] = "in1k_blurred"
-    with pytest.raises(CogError, match="--dataset in1k_blurred needs --in1k_blurred_images_root"):
-        finetune.main([*given[:4], "--in1k_images_root", *given[5:]])
-    finetune.main([*given[:4], "--in1k_blurred_images_root", *given[5:]])
-    assert json.loads((tmp_path / "out/results.json").read_text())["status"] == "complete"
-
-
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -559,12 +519,6 @@ def test_a_single_class_and_classes_that_differ_are_refused(fine_tune, birds, lo
     with pytest.raises(CogError, match="single class crow"):
         finetune.main(arguments(one, loader_with_norm, tmp_path / "out"))
     assert not (tmp_path / "out").exists()
-
-
-def test_a_class_with_one_training_image_is_fine(fine_tune, birds):
-    for number in range(1, 6):
-        (birds / f"train/wren/wren_{number}.png").unlink()
-    assert fine_tune() == 0
 
 
 @pytest.mark.parametrize(
@@ -605,15 +559,6 @@ def test_a_network_that_diverges_at_the_end_is_told(train, loader_with_norm):
     head = "def features(self, x):"
     loader_with_norm.write_text(LOADER.replace(head, f"{head}\n        x = x if self.training else x / 0"))
     with pytest.raises(CogError, match=r"not finite in the test after epoch 1: .* lower FINETUNE\.LR"):
-        train()
-
-
-def test_out_of_memory_says_what_to_lower(train, monkeypatch):
-    def fail(*args, **kwargs):
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
-
-    monkeypatch.setattr(training, "to_input", fail)
-    with pytest.raises(CogError, match=r"lower FINETUNE\.BATCH_PER_DEVICE"):
         train()
 
 
@@ -678,7 +623,7 @@ def test_complete_runs_are_skipped_and_others_refused(birds, loader_with_norm, t
 def test_sigterm_saves_and_the_same_command_continues(fine_tune, tmp_path, monkeypatch):
     whole, output = tmp_path / "whole", tmp_path / "out"
     assert fine_tune(output="whole") == 0
-    done = training._Trainer.step
+    done = Trainer.step
 
     def step_and_signal(self, parts, lr, epoch, step):
         if (epoch, step) == (1, 0):
@@ -686,7 +631,7 @@ def test_sigterm_saves_and_the_same_command_continues(fine_tune, tmp_path, monke
         return done(self, parts, lr, epoch, step)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training._Trainer, "step", step_and_signal)
+        patch.setattr(Trainer, "step", step_and_signal)
         with pytest.raises(
             signals.Interrupted, match="SIGTERM: 1 of 2 epochs and 1 of 2 steps are saved"
         ) as error:
@@ -703,15 +648,8 @@ def test_sigterm_saves_and_the_same_command_continues(fine_tune, tmp_path, monke
     assert sorted(os.listdir(output)) == sorted(os.listdir(whole))
 
 
-def test_a_folder_that_another_process_writes_is_left_alone(fine_tune, tmp_path):
-    output = tmp_path / "out"
-    with locked(output, flag="--output_dir"), pytest.raises(CogError, match="is being written by"):
-        fine_tune()
-    assert not output.exists()
-
-
 @pytest.mark.parametrize(
-    ("late", "done"), [("training._Trainer.step", False), ("state.save", True), ("output.write", True)]
+    ("late", "done"), [("trainer.Trainer.step", False), ("trainer.Trainer.save", True), ("job._write", True)]
 )
 def test_who_comes_late_writes_nothing(fine_tune, tmp_path, monkeypatch, late, done):
     """Another process has the folder by now: no state and no result of the one that stood still."""
@@ -725,17 +663,6 @@ def test_who_comes_late_writes_nothing(fine_tune, tmp_path, monkeypatch, late, d
     assert after == {name: entry for name, entry in before[0].items() if "program.log" not in name}
     (output / ".lock").unlink()
     assert fine_tune() == 0
-
-
-def test_leftovers_of_a_crash_at_the_very_end_are_tidied_up(fine_tune, tmp_path, monkeypatch):
-    """The result is in place, the states of the work are not yet removed."""
-    output = tmp_path / "out"
-    with monkeypatch.context() as patch:
-        patch.setattr("cog.runtime.resume_dir.ResumeFolder.remove", lambda self: None)
-        assert fine_tune() == 0
-    assert (output / ".resume").is_dir() and (output / "results.json").is_file()
-    assert fine_tune() == 0
-    assert not (output / ".resume").exists()
 
 
 def test_check_tells_whether_it_can_start_and_writes_nothing(birds, loader_with_norm, tmp_path, capsys):
