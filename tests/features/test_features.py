@@ -7,8 +7,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from classifier_runs import clusters, run_once
-from marks import first_quick
 
 from cog.analysis.rows import FeatureRows
 from cog.errors import CogError
@@ -281,24 +279,3 @@ def test_runs_on_features_of_another_type_are_other_runs(tmp_path):
         file = tmp_path / "X_Y.pth"
         identities.append(identify(Settings(seed=1), file, file, tmp_path))
     assert identities[0] == identities[1] != identities[2] != identities[3] != identities[1]
-
-
-@pytest.mark.parametrize("dtype", first_quick(1, [torch.bfloat16, torch.float16]))
-def test_rounded_features_give_the_same_accuracy_within_seed_noise(tmp_path, dtype):
-    x, y = clusters(1500, 16, 5, spread=1.2)
-    accuracies: dict[torch.dtype, list[float]] = {torch.float32: [], dtype: []}
-    for kind, values in accuracies.items():
-        for name, part in (("train", slice(0, 900)), ("test", slice(900, None))):
-            file = tmp_path / f"{kind}-{name}.pth"
-            feature_files.save(feature_files.FeatureSet(x[part].to(kind), y[part], "n"), file)
-        for seed in range(3):
-            settings = Settings(seed=seed, n_trials=0, lr=10.0, wd=0.0, n_epochs=10, batch_size=64)
-            sets = [
-                feature_files.load(tmp_path / f"{kind}-{name}.pth", normalize=True)
-                for name in ("train", "test")
-            ]
-            outcome = run_once(*sets, settings, Engine(torch.device("cpu")))
-            values.append(outcome.classifier.logs["test/top1"][-1])
-    exact, rounded = (torch.tensor(values) for values in accuracies.values())
-    assert 50 < exact.mean() < 99  # neither at chance nor too easy to tell anything
-    assert abs(exact.mean() - rounded.mean()) <= max(2 * float(exact.std()), 1.0)
