@@ -86,14 +86,13 @@ class Extractor:
         backbone: network with a ``name``, in eval mode, already on ``device``; its weights may change their memory
             layout.
         crop: side of the center crop, in pixels.
-        mean: per-channel mean of pixels in [0, 1].
-        std: per-channel standard deviation.
+        mean: per-channel mean of pixels in [0, 1], and ``std`` their standard deviation.
         device: device of the network.
         batch_size: images per forward pass; on a CPU, images decoded at a time, which take several smaller passes.
         batch_key: configuration key of the batch size, for messages.
         n_workers: decoding threads (or processes).
         precision: ``fp32`` (exact: TF32 off), ``tf32``, ``fp16`` or ``bf16`` (automatic mixed precision).
-        save_dtype: type of the features: float32, or rounded to float16 or bfloat16.
+        save_dtype: type of the features: float32, float16 or bfloat16.
         compiled: whether to run the network through ``torch.compile``.
         start_method: see :func:`cog.data.loader.batches`.
         memory_format: layout of the network's input and weights (default: the fast layout of the device, or the usual
@@ -125,18 +124,13 @@ class Extractor:
     ) -> None:
         self.device = torch.device(device)
         self._batch_size, self.rows_per_pass = pass_sizes(self.device, crop=crop, batch_size=batch_size)
-        self._batch_key = batch_key
+        self._batch_key, self._n_workers, self._start_method = batch_key, n_workers, start_method
         self._decoding = {"crop": crop, **decoding}
-        self._n_workers = n_workers
-        self._start_method = start_method
         self._overlaps = self.device.type == "cuda"  # whether decoding overlaps with the work of the device
-        self._backbone = backbone
-        self._name = str(backbone.name)
+        self._backbone, self._name = backbone, str(backbone.name)
         self._run: Callable[[torch.Tensor], torch.Tensor] = backbone
         self._mean, self._std = normalizer(mean, std, self.device)
-        self._precision = precision
-        self._save_dtype = save_dtype
-        self._compiled = compiled
+        self._precision, self._save_dtype, self._compiled = precision, save_dtype, compiled
         self._width: int | None = None  # of the features; known after the first pass
         if memory_format is None:
             # Convolutions on a CPU, and those in half precision on a GPU, are faster with the channels innermost:
@@ -205,9 +199,8 @@ class Extractor:
 
         Args:
             images: the image list.
-            ranges: ``(first, stop)`` of the requested rows (default: all). Ranges begin at multiples of
-                ``rows_per_pass``, and end at multiples or at the end of the list; each range is read a few batches
-                before its computation.
+            ranges: ``(first, stop)`` of the requested rows (default: all), which begin at multiples of
+                ``rows_per_pass``, and end at multiples or at the end of the list.
             stop: function called between forward passes; once it returns a true value, the generator yields the
                 features computed so far and ends.
 
