@@ -115,11 +115,7 @@ def _check_network(report: Report, plan: ExtractionPlan, images: ImageList | Non
 
 
 def _check_output(report: Report, folder: FeatureFolder, job: ExtractJob | None, label: str) -> bool:
-    """Report the state of an output folder, and return whether ``job`` (None: not known) would write into it.
-
-    Raises:
-        CogError: when the folder holds another result, or unfinished work on another one.
-    """
+    """Report the state of an output folder, and return whether ``job`` (None: not known) would write into it."""
     folder.require_usable()
     is_free = machine_checks.check_state(report, folder.path)
     if job is not None and job.folder.holds_result():

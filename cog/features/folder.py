@@ -93,12 +93,8 @@ def _did_you_mean(file: Path) -> str:
 def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] | None:
     """Return the image path of each row of a feature file; None without a list (the original toolkit wrote none).
 
-    Args:
-        features: path of ``X_Y.pth``.
-        n_rows: expected number of images; None: not checked.
-
     Raises:
-        CogError: another number of images, or a list that cannot be read.
+        CogError: another number of images than ``n_rows`` (None: not checked), or a list that cannot be read.
     """
     path = features.parent / PATHS_FILE
     lines = _lines(path)
@@ -155,8 +151,8 @@ class FeatureFolder(OutputFolder):
     def metadata(self, *, of_output: Path | None = None) -> dict[str, Any] | None:
         """Return the contents of features.json; None without the file (features of the original toolkit).
 
-        Args:
-            of_output: output that is made from the features; it must belong to the same ``--limit`` as the features.
+        Raises:
+            CogError: an unusable file, or an output made from the features that belongs to another ``--limit``.
         """
         path, repair = self.path / METADATA_FILE, "remove the file, or restore it from a copy"
         try:
@@ -203,8 +199,8 @@ class FeatureFolder(OutputFolder):
         """Refuse a folder that cannot take the features; to be called before any other check.
 
         Raises:
-            CogError: when a folder has the name of one of the files, or features without a description may neither be
-                kept nor be replaced.
+            CogError: folders with the names of files, or features without a description that may neither be kept nor
+                be replaced.
         """
         for name in (*self.replaced(), METADATA_FILE, PATHS_FILE):
             if (self.path / name).is_dir():
@@ -304,11 +300,11 @@ class FeatureFolder(OutputFolder):
             feature_set: the features, one row per decoded image.
             metadata: entries of features.json after the identity.
             image_paths: path of each row, relative to the images' root.
-            failures: ``(path, reason)`` of the images that are missing from the features; with more than are
-                acceptable, the file of the features is named ``X_Y.incomplete.pth``.
+            failures: ``(path, reason)`` of the images that are missing from the features.
 
         Raises:
-            FailedImagesError: when more images failed than are acceptable, after the publication.
+            FailedImagesError: when more images failed than are acceptable; the features are then
+                ``X_Y.incomplete.pth``.
             LockedError: when another process holds the folder by now.
             CogError: when the folder cannot be written to.
         """

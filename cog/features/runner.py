@@ -87,11 +87,7 @@ def run(plan: ExtractionPlan, jobs: Sequence[ExtractJob]) -> None:
 
 
 def _load_extractor(plan: ExtractionPlan, jobs: Sequence[ExtractJob], *, n_workers: int) -> Extractor:
-    """Load the network, after checking that unfinished work of the jobs can be continued.
-
-    Raises:
-        CogError: no such device, unfinished work that was made differently, an unusable checkpoint.
-    """
+    """Load the network, after checking that unfinished work of the jobs can be continued."""
     fx = plan.cfg.FT_EXTRACT
     device = resolve_device(plan.device, plan.rank)
     require_precision(device, "FT_EXTRACT.PRECISION", fx.PRECISION)
@@ -115,10 +111,7 @@ def _extractor(
 
 
 def try_network(plan: ExtractionPlan, images: ImageList) -> tuple[int, str]:
-    """Compute the features of the first image of a list, on the CPU.
-
-    Returns:
-        The number of features, and a line that describes them.
+    """Compute the features of the first image on the CPU, and return their number and a line that describes them.
 
     Raises:
         CogError: when the network cannot be loaded, or fails.
@@ -202,8 +195,7 @@ def _help(job: ExtractJob, extractor: Extractor, label: str) -> None:
 def _work_versions(job: ExtractJob, device: torch.device, rows_per_pass: int) -> dict[str, Any]:
     """Return the entries, beside the identity of the features, that must agree for rows of several sessions.
 
-    Beyond the requirements for finished features, these entries cover all that changes their last bits, except for the
-    model of the GPU.
+    They cover all that changes the last bits of features, except for the model of the GPU.
     """
     packages = ("torch", "torchvision", "pillow")
     versions = provenance.versions(packages)

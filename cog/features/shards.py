@@ -125,7 +125,7 @@ class Shards(ResumeFolder):
         self._known: dict[str, Shard] = {}
 
     def read(self) -> dict[str, Any] | None:
-        """Return the manifest in the form of :meth:`cog.runtime.resume_dir.ResumeFolder.read`; None without one."""
+        """Return the manifest in the form of :meth:`cog.runtime.resume_dir.ResumeFolder.read`."""
         stored = read_manifest(self.path.parent)
         if stored is None:
             return None
@@ -203,11 +203,7 @@ class Shards(ResumeFolder):
         return sum(shard.stop - shard.first for shard in self.used())
 
     def save(self, shard: Shard, blocks: Sequence[np.ndarray]) -> None:
-        """Write a finished range: the data, then the marker.
-
-        Args:
-            shard: contents of the marker, except ``sha256``.
-            blocks: features in row order, ``(n, d)`` each.
+        """Write a finished range: its features in row order, blocks ``(n, d)``, then the marker with their ``sha256``.
 
         Raises:
             CogError: when the files cannot be written.
@@ -234,11 +230,11 @@ class Shards(ResumeFolder):
         self._known.pop(f"{shard.name}.json", None)
 
     def merge(self) -> np.ndarray | None:
-        """Return the features of all rows; to be called when all rows are finished.
+        """Return the features ``(n, d)`` of all rows, when all are finished: one row per decoded image.
 
         Returns:
-            Features ``(n, d)``, one row per decoded image: float32, float16, or bits of bfloat16 as int16. None when
-            ranges were damaged: these are dropped, which leaves gaps.
+            The features, float32, float16, or bits of bfloat16 as int16. None when ranges were damaged: these are
+            dropped, which leaves gaps.
 
         Raises:
             CogError: when a file cannot be read, or ranges have features of different dimensions.

@@ -68,9 +68,7 @@ def choose_precision(wanted: str, device: torch.device) -> str:
 def run(request: FineTuneRequest, *, command: Sequence[str]) -> int:
     """Plan and do a fine-tuning run, and return the exit code.
 
-    Args:
-        request: the values of the flags.
-        command: command that starts the same run in another process, for ``--n_processes``.
+    With ``--n_processes``, ``command`` starts the same run in other processes.
 
     Raises:
         CogError: unusable input, a failed run.
@@ -143,16 +141,10 @@ def _run(plan: FineTunePlan, group: Group, held: list[FolderClaim]) -> None:
             torch.backends.cudnn.benchmark = True
         with full_float32():
             trained = training.train(
-                model,
-                plan.train,
-                plan.test,
-                recipe,
-                group,
-                n_workers=usable_workers(request.cfg.FT_EXTRACT.N_WORKERS),
-                allow_failures=request.allow_failures,
-                resume=resume,
-                save_seconds=60 * request.cfg.FINETUNE.SAVE_MINUTES,
-            )
+                model, plan.train, plan.test, recipe, group,
+                n_workers=usable_workers(request.cfg.FT_EXTRACT.N_WORKERS), allow_failures=request.allow_failures,
+                resume=resume, save_seconds=60 * request.cfg.FINETUNE.SAVE_MINUTES,
+            )  # fmt: skip
     if group.rank == 0:
         with held[0].publish() as stage:
             final = _write(stage, trained, model, plan, group)

@@ -46,8 +46,7 @@ class FineTuneRecipe:
         precision: ``fp32``, ``bf16`` or ``fp16``.
         resize: shortest side of test images, in pixels.
         crop: side of the network's input, in pixels.
-        mean: per-channel mean of pixels in [0, 1].
-        std: per-channel standard deviation.
+        mean: per-channel mean of pixels in [0, 1], and ``std`` their standard deviation.
         load_truncated: whether to fill missing data of truncated files with gray.
     """
 
@@ -146,11 +145,9 @@ class FineTuneRecipe:
         )
 
     def lr_at(self, step: int, steps_per_epoch: int) -> float:
-        """Return the learning rate of a step: linear warm-up, then cosine decay to 0 (Loshchilov and Hutter, 2017).
+        """Return the learning rate of a step, counted from 0 over all epochs.
 
-        Args:
-            step: number of the step, counted from 0 over all epochs.
-            steps_per_epoch: SGD steps in an epoch.
+        It has a linear warm-up, then a cosine decay to 0 (Loshchilov and Hutter, 2017).
         """
         total = self.n_epochs * steps_per_epoch
         warmup = round(self.warmup_epochs * steps_per_epoch)

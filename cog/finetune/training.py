@@ -168,7 +168,7 @@ class _FailedImages:
     Args:
         images: the training images.
         allowed: acceptable number of such images, including test images.
-        rows: rows of the training images that are known to fail; further rows are added to it.
+        rows: rows of such training images, to which further ones are added.
     """
 
     def __init__(self, images: ImageList, allowed: int, rows: set[int]) -> None:
