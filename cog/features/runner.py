@@ -255,11 +255,7 @@ def _compute(
 ) -> None:
     """Compute the rows that no other process has claimed, save them, and wait a moment for rows of other processes.
 
-    Args:
-        job: data set and split.
-        extractor: the network.
-        progress: counter of images; in rank 0, which knows their total, also of those of other processes.
-        may_go_on: function that is called before each claim; when it returns False, the claims end.
+    ``may_go_on`` is called before each claim; when it returns False, the claims end.
 
     Raises:
         Interrupted: when a signal has asked the process to end; the computed rows are saved.
@@ -319,10 +315,8 @@ def _publish(merged: np.ndarray, job: ExtractJob, claim: FolderClaim) -> None:
     x = torch.from_numpy(merged)
     if x.dtype is torch.int16:
         x = x.view(torch.bfloat16)
-    failures = [(int(row), str(reason)) for shard in shards for row, reason in shard.failures]
-    decoded = np.ones(len(images), dtype=bool)
-    decoded[[row for row, _ in failures]] = False
-    rows = np.flatnonzero(decoded).tolist()
+    failures = {int(row): str(reason) for shard in shards for row, reason in shard.failures}
+    rows = [row for row in range(len(images)) if row not in failures]
     seconds = sum(shard.seconds for shard in shards)
     rate = len(images) / max(seconds, 1e-9)
     name = f"{plan.model.model}_{images.dataset}_{images.split}"
@@ -344,5 +338,5 @@ def _publish(merged: np.ndarray, job: ExtractJob, claim: FolderClaim) -> None:
             "finished": provenance.now(),
         },
         image_paths=[images.file(row) for row in rows],
-        failures=[(images.file(row), reason) for row, reason in failures],
+        failures=[(images.file(row), reason) for row, reason in failures.items()],
     )

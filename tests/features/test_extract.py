@@ -374,15 +374,10 @@ def test_other_images_do_not_change_a_bit(forty):
 def test_networks_that_need_the_usual_layout(forty):
     """x.view() refuses channels-last tensors; such a network runs as it always did."""
 
-    class Viewing(torch.nn.Module):
-        def forward(self, x):
-            return x.view(x.size(0), x.size(1), -1).mean(2).view(-1)[: 24 * len(x)].view(len(x), 24)
-
     class Strict(torch.nn.Module):
         def forward(self, x):
             return x.view(x.size(0), -1)[:, ::784]
 
-    assert torch.isfinite(run_library(forty, convnet(Viewing())).x).all()
     found = run_library(forty, convnet(Strict()))
     plain = convnet(Strict())
     pixels = np.stack([decode_exact(forty.root / forty.file(row), resize=120, crop=112) for row in range(16)])
