@@ -327,9 +327,11 @@ class _Pending:
     """Features ``(n, d)``, float32 or float16, in transfer from the device to the CPU."""
 
     def __init__(self, y: torch.Tensor) -> None:
-        self._host = y.to("cpu", non_blocking=y.is_cuda)  # pinned memory then
-        self._arrived = torch.cuda.Event() if y.is_cuda else None
-        if self._arrived is not None:
+        self._host, self._arrived = y, None
+        if y.device.type == "cuda":
+            self._host = torch.empty(y.shape, dtype=y.dtype, pin_memory=True)
+            self._host.copy_(y, non_blocking=True)
+            self._arrived = torch.cuda.Event()
             self._arrived.record()
 
     def is_done(self) -> bool:
@@ -340,7 +342,7 @@ class _Pending:
         """Wait for the features and return them on the CPU."""
         if self._arrived is not None:
             self._arrived.synchronize()
-        return self._host
+        return self._host.cpu()
 
 
 def _require_folders(images: ImageList, batch: Batch) -> None:

@@ -73,21 +73,19 @@ def no_features(file: Path, split: str = "") -> CogError:
     elif (resplit := paths.parse_resplit_name(dataset.name)) and (dataset.parent / resplit[0]).is_dir():
         why = f"; run python -m cog resplit_features --dataset {resplit[0]} --split_seed {resplit[1]} first"
     else:
-        why = f"; run extract_features.py first, or check the path{_did_you_mean(file)}"
+        why = f"; run extract_features.py first, or check the path{_did_you_mean(dataset)}"
     return CogError(f"there are no {split} features {file}{why}")  # CogError joins two spaces
 
 
-def _did_you_mean(file: Path) -> str:
+def _did_you_mean(dataset: Path) -> str:
     """Return a hint at the model or data set that was probably meant; "" when their folders exist."""
-    folder = file if file.name.startswith("features_") else file.parent
-    model, dataset = folder.parent.parent, folder.parent
+    model = dataset.parent
     if model.is_dir():
         known = {path.name for path in model.iterdir() if path.is_dir()} | {*datasets.names()}
         return "" if dataset.name in known else did_you_mean(dataset.name, known)
-    title, architecture = model.parent.name, model.name
     root = model.parent.parent
     others = [f"{path.parent.name}_{path.name}" for path in root.glob("*/*") if path.is_dir()]
-    return did_you_mean_model(f"{title}_{architecture}", others) if root.is_dir() else ""
+    return did_you_mean_model(f"{model.parent.name}_{model.name}", others) if root.is_dir() else ""
 
 
 def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] | None:

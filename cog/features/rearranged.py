@@ -212,18 +212,12 @@ def _publish(
     with folder.claim() as claim:
         if claim.is_done():
             return
-        made = FeatureSet(_take(features, torch.from_numpy(rows)), y, name)
+        x = torch.empty(len(rows), features[0].x.shape[1])
+        first = 0
+        for part in features:
+            is_here = (rows >= first) & (rows < first + len(part))
+            x[torch.from_numpy(is_here)] = part.x[torch.from_numpy(rows[is_here] - first)].float()
+            first += len(part)
         metadata = {"n_images": len(rows), "n_rows": len(rows)} | facts
         paths = [names[row] for row in rows]
-        folder.publish(claim, made, metadata=metadata, image_paths=paths, failures=[])
-
-
-def _take(features: Sequence[FeatureSet], rows: torch.Tensor) -> torch.Tensor:
-    """Return rows of several feature sets, numbered as if these were one, as float32 ``(len(rows), d)``."""
-    x = torch.empty(len(rows), features[0].x.shape[1])
-    first = 0
-    for part in features:
-        is_here = (rows >= first) & (rows < first + len(part))
-        x[is_here] = part.x[rows[is_here] - first].float()
-        first += len(part)
-    return x
+        folder.publish(claim, FeatureSet(x, y, name), metadata=metadata, image_paths=paths, failures=[])
