@@ -111,17 +111,17 @@ def wait_for_manifest(job: ExtractJob, identity: dict[str, Any]) -> Manifest | N
         if _is_published(job):
             return None
         _require_no_failure(job)
-        manifest, holder = read_manifest(folder), read_state(folder, complete=False).holder
-        is_ours = manifest is not None and manifest.group == rank.group
-        is_live = manifest is not None and holder is not None and holder.token == manifest.leader
         problem: CogError | None = None
-        if manifest is not None and is_ours and is_live:
-            if changed := differences(manifest.identity, identity):
+        manifest = read_manifest(folder)
+        is_ours = manifest is not None and manifest.group == rank.group
+        if manifest is not None and is_led(folder, manifest):
+            if not is_ours:
+                problem = locks.LockedError(f"{folder} is being written by another start; wait for it to end")
+            elif changed := differences(manifest.identity, identity):
                 raise CogError(f"this process sees other input than rank 0: {'; '.join(changed)}")
-            return manifest
-        if is_live:
-            problem = locks.LockedError(f"{folder} is being written by {holder}; wait for it to end")
-        elif is_ours and not holder and rank.is_unique:
+            else:
+                return manifest
+        elif is_ours and rank.is_unique:
             problem = _gone(job)
         if problem is None:
             last_without_problem = now
@@ -136,7 +136,7 @@ def wait_for_manifest(job: ExtractJob, identity: dict[str, Any]) -> Manifest | N
 
 
 def is_led(folder: Path, joined: Manifest) -> bool:
-    """Return whether rank 0 is alive and leads the work that this process has joined."""
+    """Return whether the leader of the work with the manifest ``joined`` is alive and still leads it."""
     manifest, holder = read_manifest(folder), read_state(folder, complete=False).holder
     if manifest is None or holder is None:
         return False
