@@ -173,30 +173,23 @@ class Shards(ResumeFolder):
             return None
         return shard if 0 <= shard.first < shard.stop <= self.manifest.n_rows else None
 
-    def used(self, first: int = 0, stop: int | None = None) -> list[Shard]:
-        """Return the finished ranges that are used between two rows, in row order and without overlap."""
-        stop = self.manifest.n_rows if stop is None else stop
-        starts: dict[int, Shard] = {}
-        for shard in self._known.values():
-            if shard.first not in starts or shard.stop > starts[shard.first].stop:
-                starts[shard.first] = shard
+    def used(self) -> list[Shard]:
+        """Return the finished ranges that are used, in row order and without overlap."""
         chain: list[Shard] = []
         row = 0
-        for start in sorted(starts):
-            if start >= row:
-                chain.append(starts[start])
-                row = starts[start].stop
-        return [shard for shard in chain if shard.first < stop and shard.stop > first]
+        for shard in sorted(self._known.values(), key=lambda shard: (shard.first, -shard.stop)):
+            if shard.first >= row:
+                chain.append(shard)
+                row = shard.stop
+        return chain
 
     def gaps(self, first: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
         """Return the ranges of unfinished rows between two rows, in order."""
         stop = self.manifest.n_rows if stop is None else stop
-        gaps = []
-        for shard in self.used(first, stop):
-            if shard.first > first:
-                gaps.append((first, shard.first))
-            first = shard.stop
-        return [*gaps, (first, stop)] if first < stop else gaps
+        used = self.used()
+        starts, stops = [0, *(shard.stop for shard in used)], [*(shard.first for shard in used), stop]
+        gaps = ((max(a, first), min(b, stop)) for a, b in zip(starts, stops, strict=True))
+        return [(a, b) for a, b in gaps if a < b]
 
     def n_done(self) -> int:
         """Return the number of finished rows."""
