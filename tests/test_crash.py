@@ -80,8 +80,8 @@ def _stand_still_at(where: str) -> None:
 @pytest.mark.parametrize(
     ("what", "where"),
     [
-        ("finetune", "cog.finetune.state:save"),
-        ("finetune", "cog.finetune.output:write"),
+        ("finetune", "cog.finetune.trainer:Trainer.save"),
+        ("finetune", "cog.finetune.job:_write"),
         ("extraction", "cog.features.shards:Shards.save"),
         ("logreg", "cog.runtime.resume_dir:ResumeFolder.begin_session"),
         ("logreg", "cog.logreg.jobs:begin"),

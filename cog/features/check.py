@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cog.data import image_checks, root_layout
+from cog.data.image_lists import ImageList, MissingClassesError
 from cog.errors import some
 from cog.features.folder import FeatureFolder
 from cog.features.plan import ExtractionPlan, ExtractJob
@@ -17,9 +17,6 @@ from cog.runtime import machine_checks
 from cog.runtime.check_report import Report
 from cog.runtime.resume_dir import FOLDER
 
-if TYPE_CHECKING:
-    from cog.data.image_lists import ImageList
-
 #: Size of a row beside its features, in bytes: label and path.
 _ROW_BYTES = 64
 
@@ -28,8 +25,6 @@ _SHOWN = 3
 
 def check(plan: ExtractionPlan) -> int:
     """Check every part of a plan, and the machine, print a summary, and return the exit code."""
-    from cog.data.image_lists import MissingClassesError
-
     report = Report()
     precision = ""
     with report.step("configuration") as configured:
@@ -115,11 +110,7 @@ def _check_network(report: Report, plan: ExtractionPlan, images: ImageList | Non
 
 
 def _check_output(report: Report, folder: FeatureFolder, job: ExtractJob | None, label: str) -> bool:
-    """Report the state of an output folder, and return whether ``job`` (None: not known) would write into it.
-
-    Raises:
-        CogError: when the folder holds another result, or unfinished work on another one.
-    """
+    """Report the state of an output folder, and return whether ``job`` (None: not known) would write into it."""
     folder.require_usable()
     is_free = machine_checks.check_state(report, folder.path)
     if job is not None and job.folder.holds_result():

@@ -86,14 +86,13 @@ class Extractor:
         backbone: network with a ``name``, in eval mode, already on ``device``; its weights may change their memory
             layout.
         crop: side of the center crop, in pixels.
-        mean: per-channel mean of pixels in [0, 1].
-        std: per-channel standard deviation.
+        mean: per-channel mean of pixels in [0, 1], and ``std`` their standard deviation.
         device: device of the network.
         batch_size: images per forward pass; on a CPU, images decoded at a time, which take several smaller passes.
         batch_key: configuration key of the batch size, for messages.
         n_workers: decoding threads (or processes).
         precision: ``fp32`` (exact: TF32 off), ``tf32``, ``fp16`` or ``bf16`` (automatic mixed precision).
-        save_dtype: type of the features: float32, or rounded to float16 or bfloat16.
+        save_dtype: type of the features: float32, float16 or bfloat16.
         compiled: whether to run the network through ``torch.compile``.
         start_method: see :func:`cog.data.loader.batches`.
         memory_format: layout of the network's input and weights (default: the fast layout of the device, or the usual
@@ -125,18 +124,13 @@ class Extractor:
     ) -> None:
         self.device = torch.device(device)
         self._batch_size, self.rows_per_pass = pass_sizes(self.device, crop=crop, batch_size=batch_size)
-        self._batch_key = batch_key
+        self._batch_key, self._n_workers, self._start_method = batch_key, n_workers, start_method
         self._decoding = {"crop": crop, **decoding}
-        self._n_workers = n_workers
-        self._start_method = start_method
         self._overlaps = self.device.type == "cuda"  # whether decoding overlaps with the work of the device
-        self._backbone = backbone
-        self._name = str(backbone.name)
+        self._backbone, self._name = backbone, str(backbone.name)
         self._run: Callable[[torch.Tensor], torch.Tensor] = backbone
         self._mean, self._std = normalizer(mean, std, self.device)
-        self._precision = precision
-        self._save_dtype = save_dtype
-        self._compiled = compiled
+        self._precision, self._save_dtype, self._compiled = precision, save_dtype, compiled
         self._width: int | None = None  # of the features; known after the first pass
         if memory_format is None:
             # Convolutions on a CPU, and those in half precision on a GPU, are faster with the channels innermost:
@@ -156,15 +150,7 @@ class Extractor:
         n_workers: int,
         compiled: bool | None = None,
     ) -> Extractor:
-        """Return an extractor for a network on ``device``, with the settings of a configuration.
-
-        Args:
-            backbone: see :class:`Extractor`.
-            cfg: the configuration.
-            device: device of the network.
-            n_workers: decoding threads (or processes).
-            compiled: whether to run the network through ``torch.compile``; None: as configured.
-        """
+        """Return an extractor with the settings of a configuration; ``compiled`` replaces its FT_EXTRACT.COMPILE."""
         fx = cfg.FT_EXTRACT
         return cls(
             backbone,
@@ -213,9 +199,8 @@ class Extractor:
 
         Args:
             images: the image list.
-            ranges: ``(first, stop)`` of the requested rows (default: all). Ranges begin at multiples of
-                ``rows_per_pass``, and end at multiples or at the end of the list; each range is read a few batches
-                before its computation.
+            ranges: ``(first, stop)`` of the requested rows (default: all), which begin at multiples of
+                ``rows_per_pass``, and end at multiples or at the end of the list.
             stop: function called between forward passes; once it returns a true value, the generator yields the
                 features computed so far and ends.
 
@@ -299,8 +284,7 @@ class Extractor:
             ) from error
         if self._width not in (None, y.shape[1]):
             raise CogError(
-                f"model {self._name} returned {self._width} dimensions for one batch and {y.shape[1]} for "
-                "another"
+                f"model {self._name} returned {self._width} dimensions for one batch and {y.shape[1]} for another"
             )
         self._width = y.shape[1]
         return y
@@ -314,11 +298,21 @@ class Extractor:
         x = pending.wait()
         if len(rows) < len(x):
             x = x[torch.from_numpy(rows - batch.first)]
-        _require_finite(x, images, rows, self._precision)
-        if self._save_dtype is not torch.float32:
-            exact, x = x, x.to(self._save_dtype)
-            _require_range(x, exact, images, rows)
-        return FeatureBatch(batch.first, n, x, rows, failures)
+        if (row := _first_bad_row(x)) is not None:
+            advice = f"try FT_EXTRACT.PRECISION fp32 instead of {self._precision}"
+            if self._precision == "fp32":
+                advice = "check the checkpoint and the input normalization"
+            file = images.file(int(rows[row]))
+            raise NonFiniteError(f"the network returned NaN or infinite features for {file}; {advice}")
+        dtype = self._save_dtype
+        saved = x if dtype is torch.float32 else x.to(dtype)
+        if saved is not x and (row := _first_bad_row(saved)) is not None:
+            raise CogError(
+                f"the network returned {x[row].abs().max():.6g} for {images.file(int(rows[row]))}, and "
+                f"{str(dtype).removeprefix('torch.')} ends at {torch.finfo(dtype).max:.6g}; set FT_EXTRACT.SAVE_DTYPE "
+                f"{'bfloat16 or float32' if dtype is torch.float16 else 'float32'}"
+            )
+        return FeatureBatch(batch.first, n, saved, rows, failures)
 
 
 def pass_sizes(device: torch.device, *, crop: int, batch_size: int) -> tuple[int, int]:
@@ -364,28 +358,5 @@ def _require_folders(images: ImageList, batch: Batch) -> None:
 
 def _first_bad_row(x: torch.Tensor) -> int | None:
     """Return the first row of ``x`` that holds NaN or infinite values; None without such a row."""
-    bad = (~torch.isfinite(x).all(dim=1)).nonzero().flatten()
+    bad = (~torch.isfinite(x).all(dim=1)).nonzero()
     return int(bad[0]) if len(bad) else None
-
-
-def _require_finite(x: torch.Tensor, images: ImageList, rows: np.ndarray, precision: str) -> None:
-    """Refuse features ``x`` that are NaN or infinite, naming the first image."""
-    row = _first_bad_row(x)
-    if row is not None:
-        advice = f"try FT_EXTRACT.PRECISION fp32 instead of {precision}"
-        if precision == "fp32":
-            advice = "check the checkpoint and the input normalization"
-        file = images.file(int(rows[row]))
-        raise NonFiniteError(f"the network returned NaN or infinite features for {file}; {advice}")
-
-
-def _require_range(rounded: torch.Tensor, x: torch.Tensor, images: ImageList, rows: np.ndarray) -> None:
-    """Refuse features ``x`` whose rounded values are infinite, naming the first image."""
-    row = _first_bad_row(rounded)
-    if row is not None:
-        dtype = str(rounded.dtype).rpartition(".")[2]
-        raise CogError(
-            f"the network returned {x[row].abs().max():.6g} for {images.file(int(rows[row]))}, and {dtype} ends at "
-            f"{torch.finfo(rounded.dtype).max:.6g}; set FT_EXTRACT.SAVE_DTYPE "
-            f"{'bfloat16 or float32' if dtype == 'float16' else 'float32'}"
-        )

@@ -45,8 +45,8 @@ class FeatureSet:
             floating type.
         y: labels ``(n,)``, int64; any integer type when the file is only opened.
         name: ``<model>_<dataset>_<split>``.
-        norms: divisors of the rows, ``(n, 1)``, if ``x`` is kept as stored (memory-mapped or rounded); float32, or
-            float64 where :func:`row_norms` needs it. None for other features.
+        norms: divisors of the rows, ``(n, 1)``, float32 or float64, if ``x`` is kept as stored (memory-mapped or
+            rounded); else None.
         class_list: digest of the names of the classes (:func:`cog.data.wnids.class_list_digest`); None: not known.
         in_file: whether ``x`` is memory-mapped.
     """
@@ -63,11 +63,9 @@ class FeatureSet:
 
 
 def check_pair(train: FeatureSet, test: FeatureSet) -> str:
-    """Check that training and test features fit together.
+    """Return a warning when the names are not those of the two splits of one model and data set, else "".
 
-    Returns:
-        A warning when the names are not those of the two splits of one model and data set, else "". This is no error,
-        because other test sets of the same classes are a valid use.
+    This is no error, because other test sets of the same classes are a valid use.
 
     Raises:
         CogError: features of different widths.
@@ -106,14 +104,13 @@ def load(
 
     Args:
         path: the file, or the folder that holds it.
-        normalize: l2-normalize the rows.
+        normalize: whether to l2-normalize the rows.
         mapped: whether to memory-map the features, for features larger than memory. Features of other types than
             :data:`MAPPABLE`, in a file of torch < 1.6, or not stored row by row, are read nevertheless.
         rounded: whether to keep float16 and bfloat16 features in their type, in half the memory.
 
     Returns:
-        Features as float32 (float16, bfloat16 and float64 files are converted; mapped and rounded features keep their
-        type), labels as int64.
+        Features as float32 (mapped and rounded features keep their type), labels as int64.
 
     Raises:
         CogError: missing, unsafe or truncated file, wrong keys or shapes, no rows, labels that are not
@@ -136,12 +133,7 @@ def _file(path: str | os.PathLike[str]) -> Path:
 
 
 def open_file(path: str | os.PathLike[str], *, mapped: bool, rounded: bool = False) -> FeatureSet:
-    """Open ``X_Y.pth`` and check its form; types are those of the file, and values are not checked.
-
-    Args:
-        path: the file, or the folder that holds it.
-        mapped: see :func:`load`.
-        rounded: likewise.
+    """Open ``X_Y.pth`` and check its form, see :func:`load`; types are those of the file, values are not checked.
 
     Raises:
         CogError: missing, unsafe or truncated file, wrong keys, types or shapes, no rows.
@@ -217,8 +209,8 @@ def check_and_normalize_(
 ) -> torch.Tensor | None:
     """Refuse NaN and infinite features, and scale rows to unit length (zero rows stay zero; paper Sec. 4.1).
 
-    Both are done in one pass over the memory and in place, because the features of a level take 9 GB. A row is finite
-    if its norm is finite. Rows of zeros cause a warning.
+    Both are done in one pass over the memory and in place, because the features of a level take 9 GB. Rows of zeros
+    cause a warning.
 
     Args:
         x: features ``(n, d)``, float32 if ``in_place``.
@@ -230,7 +222,7 @@ def check_and_normalize_(
         None with ``in_place``, else the divisors of the rows ``(n, 1)``, which are 1 without ``normalize``.
 
     Raises:
-        CogError: when rows are not finite; the message has their number and the first ones.
+        CogError: when rows are not finite (a row is if its norm is); the first ones are named.
     """
     bad: list[int] = []
     n_zero = 0
@@ -264,16 +256,10 @@ def check_and_normalize_(
 def to_consecutive_labels(
     train_y: torch.Tensor, test_y: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-    """Map labels to 0..C-1 in ascending order of the training labels.
-
-    The labels of an extraction are returned unchanged.
-
-    Args:
-        train_y: training labels, int64 ``(n,)``, any values.
-        test_y: test labels, int64 ``(m,)``.
+    """Map training labels ``(n,)`` and test labels ``(m,)``, int64, to 0..C-1 in ascending order of training labels.
 
     Returns:
-        Both label vectors in 0..C-1, and the C original labels.
+        Both label vectors in 0..C-1 (those of an extraction are unchanged), and the C original labels.
 
     Raises:
         CogError: when the test set has a class without training images, or there is only one class.

@@ -61,8 +61,6 @@ IDENTITY = (
     "limit",
 )
 
-_REPAIR = "remove the file, or restore it from a copy"
-
 # Values of entries that earlier versions did not record.
 _BEFORE = {"decode": "exact", "save_dtype": "float32"}
 
@@ -75,39 +73,30 @@ def no_features(file: Path, split: str = "") -> CogError:
     elif (resplit := paths.parse_resplit_name(dataset.name)) and (dataset.parent / resplit[0]).is_dir():
         why = f"; run python -m cog resplit_features --dataset {resplit[0]} --split_seed {resplit[1]} first"
     else:
-        why = f"; run extract_features.py first, or check the path{_did_you_mean(file)}"
+        why = f"; run extract_features.py first, or check the path{_did_you_mean(dataset)}"
     return CogError(f"there are no {split} features {file}{why}")  # CogError joins two spaces
 
 
-def _did_you_mean(file: Path) -> str:
+def _did_you_mean(dataset: Path) -> str:
     """Return a hint at the model or data set that was probably meant; "" when their folders exist."""
-    folder = file if file.name.startswith("features_") else file.parent
-    model, dataset = folder.parent.parent, folder.parent
+    model = dataset.parent
     if model.is_dir():
         known = {path.name for path in model.iterdir() if path.is_dir()} | {*datasets.names()}
         return "" if dataset.name in known else did_you_mean(dataset.name, known)
-    title, architecture = model.parent.name, model.name
     root = model.parent.parent
     others = [f"{path.parent.name}_{path.name}" for path in root.glob("*/*") if path.is_dir()]
-    return did_you_mean_model(f"{title}_{architecture}", others) if root.is_dir() else ""
+    return did_you_mean_model(f"{model.parent.name}_{model.name}", others) if root.is_dir() else ""
 
 
 def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] | None:
     """Return the image path of each row of a feature file; None without a list (the original toolkit wrote none).
 
-    Args:
-        features: path of ``X_Y.pth``.
-        n_rows: expected number of images; None: not checked.
-
     Raises:
-        CogError: another number of images, or a list that cannot be read.
+        CogError: another number of images than ``n_rows`` (None: not checked), or a list that cannot be read.
     """
     path = features.parent / PATHS_FILE
-    if not path.is_file():
-        return None
-    with os_errors_explained(f"cannot read {path}"):
-        lines = [os.fsdecode(line) for line in path.read_bytes().split(b"\n")[:-1]]
-    if n_rows is not None and len(lines) != n_rows:
+    lines = _lines(path)
+    if lines is not None and n_rows is not None and len(lines) != n_rows:
         raise CogError(
             f"{path} names {len(lines)} images, and {features.name} has {n_rows} rows; extract the features again "
             "(--overwrite)"
@@ -115,11 +104,20 @@ def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] 
     return lines
 
 
+def _lines(path: Path) -> list[str] | None:
+    """Return the lines of a list of images; None without the file."""
+    if not path.is_file():
+        return None
+    with os_errors_explained(f"cannot read {path}"):
+        return [os.fsdecode(line) for line in path.read_bytes().split(b"\n")[:-1]]
+
+
 class FeatureFolder(OutputFolder):
     """The output folder of one extraction, see :class:`~cog.runtime.output_folder.OutputFolder`.
 
+    Its identity has the entries of features.json that are known before the extraction, including those of ``IDENTITY``.
+
     Args:
-        identity: entries of features.json that are known before the extraction, including those named in ``IDENTITY``.
         allow_failures: acceptable number of failed images.
     """
 
@@ -151,18 +149,18 @@ class FeatureFolder(OutputFolder):
     def metadata(self, *, of_output: Path | None = None) -> dict[str, Any] | None:
         """Return the contents of features.json; None without the file (features of the original toolkit).
 
-        Args:
-            of_output: output that is made from the features; it must belong to the same ``--limit`` as the features.
+        Raises:
+            CogError: an unusable file, or an output made from the features that belongs to another ``--limit``.
         """
-        path = self.path / METADATA_FILE
+        path, repair = self.path / METADATA_FILE, "remove the file, or restore it from a copy"
         try:
             data = files.read_json(path) if path.is_file() else None
         except CogError as error:
             if isinstance(error.__cause__, OSError):
                 raise
-            raise CogError(f"{error}; {_REPAIR}") from error
+            raise CogError(f"{error}; {repair}") from error
         if not isinstance(data, dict | None):
-            raise CogError(f"{path} holds {type(data).__name__}, expected a JSON object; {_REPAIR}")
+            raise CogError(f"{path} holds {type(data).__name__}, expected a JSON object; {repair}")
         if of_output is not None:
             limit = (data or {}).get("limit", 0)
             paths.require_limit(self.path, limit)
@@ -199,8 +197,8 @@ class FeatureFolder(OutputFolder):
         """Refuse a folder that cannot take the features; to be called before any other check.
 
         Raises:
-            CogError: when a folder has the name of one of the files, or features without a description may neither be
-                kept nor be replaced.
+            CogError: folders with the names of files, or features without a description that may neither be kept nor
+                be replaced.
         """
         for name in (*self.replaced(), METADATA_FILE, PATHS_FILE):
             if (self.path / name).is_dir():
@@ -239,15 +237,19 @@ class FeatureFolder(OutputFolder):
 
         When a failed image can be decoded now, the features are not accepted but extracted again.
         """
+        from cog.data import pixels
+
         stored = self.metadata() if self.has_incomplete() else None
         if not stored:
             return False
-        failed = self._failed_files()
+        failed = [line.split("\t")[0] for line in _lines(self.path / FAILURES_FILE) or ()]
+        store = root_layout.open_store(self.identity["images_root"])
+        load_truncated = self.identity["preprocessing"]["load_truncated_images"]
         if (
             self.compare(stored, self.identity)
             or len(failed) != stored.get("n_failed")
             or len(failed) > self.allow_failures
-            or self._any_can_be_decoded(failed)
+            or any(pixels.can_decode(store, name, load_truncated=load_truncated) for name in failed)
         ):
             return False
         stored |= {"status": "complete", "allow_failures": self.allow_failures}
@@ -280,20 +282,6 @@ class FeatureFolder(OutputFolder):
         if self.resume.path.is_dir() and not self.has_leftovers():
             logger.info("%s holds unfinished work of other settings", self.resume.path)
 
-    def _any_can_be_decoded(self, names: list[str]) -> bool:
-        from cog.data import pixels
-
-        store = root_layout.open_store(self.identity["images_root"])
-        load_truncated = self.identity["preprocessing"]["load_truncated_images"]
-        return any(pixels.can_decode(store, name, load_truncated=load_truncated) for name in names)
-
-    def _failed_files(self) -> list[str]:
-        try:
-            lines = (self.path / FAILURES_FILE).read_bytes().split(b"\n")[:-1]
-        except FileNotFoundError:
-            return []
-        return [os.fsdecode(line.split(b"\t")[0]) for line in lines]
-
     def publish(
         self,
         claim: FolderClaim,
@@ -310,19 +298,21 @@ class FeatureFolder(OutputFolder):
             feature_set: the features, one row per decoded image.
             metadata: entries of features.json after the identity.
             image_paths: path of each row, relative to the images' root.
-            failures: ``(path, reason)`` of the images that are missing from the features; with more than are
-                acceptable, the file of the features is named ``X_Y.incomplete.pth``.
+            failures: ``(path, reason)`` of the images that are missing from the features.
 
         Raises:
+            FailedImagesError: when more images failed than are acceptable; the features are then
+                ``X_Y.incomplete.pth``.
             LockedError: when another process holds the folder by now.
             CogError: when the folder cannot be written to.
         """
         from cog.features import feature_files  # imports torch, which --help must not wait for
 
+        n_failed = len(failures)
         # features of no image are not a result
-        accepted = len(failures) <= self.allow_failures and bool(image_paths)
+        accepted = n_failed <= self.allow_failures and bool(image_paths)
         status = "complete" if accepted else "incomplete"
-        counts = {"status": status, "n_failed": len(failures), "allow_failures": self.allow_failures}
+        counts = {"status": status, "n_failed": n_failed, "allow_failures": self.allow_failures}
         with claim.publish() as stage:
             if failures:
                 lines = "".join(f"{name}\t{reason}\n" for name, reason in failures)
@@ -332,24 +322,15 @@ class FeatureFolder(OutputFolder):
                 name = constants.FEATURES_FILE if accepted else INCOMPLETE_FILE
                 feature_files.save(feature_set, stage / name)
             files.write_json(stage / METADATA_FILE, counts | self.identity | metadata)
-
-    def require_complete(self) -> None:
-        """Refuse features that lack more images than allowed, with the remedies in the message.
-
-        Raises:
-            FailedImagesError: when more images failed than were allowed.
-        """
-        stored = self.metadata() or {}
-        if stored.get("status") != "incomplete":
+        if accepted:
             return
-        kept = (self.path / INCOMPLETE_FILE).is_file()
-        of_level = constants.cog_level(str(stored.get("dataset"))) is not None
-        layout = root_layout.hint(stored["images_root"]) if of_level and "images_root" in stored else ""
+        kept = accept = layout = ""
+        if image_paths:
+            kept = f"the features of the others are kept in {INCOMPLETE_FILE}; "
+            accept = f", or accept the loss with --allow_failures {n_failed}"
+        if constants.cog_level(self.identity["dataset"]) is not None:
+            layout = root_layout.hint(self.identity["images_root"])
         raise FailedImagesError(
-            f"{stored['n_failed']} of {stored['n_images']} images could not be decoded (listed with the reason in "
-            f"{self.path / FAILURES_FILE}); "
-            + (f"the features of the others are kept in {INCOMPLETE_FILE}; " if kept else "")
-            + "fix the images and run again"
-            + (f", or accept the loss with --allow_failures {stored['n_failed']}" if kept else "")
-            + layout
+            f"{n_failed} of {self.identity['n_images']} images could not be decoded (listed with the reason in "
+            f"{self.path / FAILURES_FILE}); {kept}fix the images and run again{accept}{layout}"
         )

@@ -141,13 +141,11 @@ def project(
     """Return the projections of rows onto the first ``dim`` principal components, float32 ``(n, dim)`` on the CPU.
 
     Args:
-        x: features as for :func:`fit`; contiguous float32 with ``in_place``.
+        x: features; contiguous float32 with ``in_place``. Other arguments are those of :func:`fit`.
         pca: principal components from :func:`fit`.
         dim: number of components, at most D.
         rows: rows to project, int64, ascending; None: all.
-        norms: see :func:`fit`.
         in_place: whether to write the result to the beginning of the memory of ``x``, whose values are lost.
-        device: device of the computation.
     """
     device = device or torch.device("cpu")
     n_rows = len(x) if rows is None else len(rows)

@@ -31,13 +31,16 @@ class ExtractJob:
         plan: plan of the extraction.
         images: the images.
         folder: output folder, with the identity of the features.
-        label: name of the job in messages.
     """
 
     plan: ExtractionPlan
     images: ImageList
     folder: FeatureFolder
-    label: str
+
+    @property
+    def label(self) -> str:
+        """Name of the job in messages."""
+        return f"{self.images.dataset} {self.images.split}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +122,7 @@ class ExtractionPlan:
         }
         if self.sources.limit:
             identity["limit"] = self.sources.limit
-        return ExtractJob(self, images, self._folder(self.folders[pair].path, identity), " ".join(pair))
+        return ExtractJob(self, images, self._folder(self.folders[pair].path, identity))
 
     def _folder(self, path: str | Path, identity: dict[str, Any] | None = None) -> FeatureFolder:
         return FeatureFolder(

@@ -32,16 +32,9 @@ _OF_SOURCE = frozenset({"status", "n_failed", "allow_failures", "dataset", "spli
 
 
 def resplit(model_dir: ModelDir, dataset: str, split_seed: int, *, overwrite: bool = False) -> str:
-    """Write the features of a data set in another split; complete features are kept.
+    """Write the features of a data set in another split, and return the name of the new data set.
 
-    Args:
-        model_dir: folder of the model.
-        dataset: data set with features of both splits.
-        split_seed: seed of the draw.
-        overwrite: whether to replace features that were made differently.
-
-    Returns:
-        The name of the new data set.
+    Complete features are kept; with ``overwrite``, those that were made differently are replaced.
 
     Raises:
         CogError: missing features, a data set whose test images are of another collection, another result in a folder.
@@ -87,30 +80,22 @@ def draw_rows(
         split_seed: seed of the draw.
 
     Returns:
-        Positions of the training and of the test images, int64, by class and then by name.
+        Rows of the training and of the test images, int64, by class and then by name.
     """
     parts: dict[str, list[int]] = {part: [] for part in split_files.PARTS}
     for label in np.unique(labels).tolist():
-        rows = np.flatnonzero(labels == label).tolist()
-        place = {names[row]: row for row in rows}
+        row_of = {names[row]: row for row in np.flatnonzero(labels == label).tolist()}
+        n_test = int(is_test[labels == label].sum())
         drawn = split_files.draw(
-            list(place),
-            wnid=f"n{label:08d}",
-            n_test=int(is_test[rows].sum()),
-            max_train=len(rows),
-            seed=split_seed,
+            list(row_of), wnid=f"n{label:08d}", n_test=n_test, max_train=len(row_of), seed=split_seed
         )
         for part, chosen in drawn.items():
-            parts[part] += [place[name] for name in chosen.tolist()]
+            parts[part] += [row_of[name] for name in chosen.tolist()]
     return np.array(parts["train"], dtype=np.int64), np.array(parts["test"], dtype=np.int64)
 
 
 def _image_names(sources: Sequence[FeatureFolder], features: Sequence[FeatureSet]) -> list[str]:
-    """Return the names of the images of both splits; without lists of images, split and row are the name.
-
-    Raises:
-        CogError: names that do not fit the features, or that both splits have.
-    """
+    """Return the names of the images of both splits; without lists of images, split and row are the name."""
     train, test = (
         read_image_paths(source.features_file, n_rows=len(part))
         for source, part in zip(sources, features, strict=True)
@@ -131,7 +116,7 @@ def _image_names(sources: Sequence[FeatureFolder], features: Sequence[FeatureSet
 def regroup(
     source: ModelDir, target: ModelDir, dataset: str, wnids: Sequence[str], *, levels: Sequence[str]
 ) -> None:
-    """Write the training and test features of one new level; complete features are kept.
+    """Write the training and test features of one new level, ``dataset``; complete features are kept.
 
     Args:
         source: folder of the model with the features of ``levels``.
@@ -166,11 +151,7 @@ def regroup(
 def _rows_of_concepts(
     sources: Sequence[FeatureFolder], features: Sequence[FeatureSet]
 ) -> tuple[list[str], dict[str, list[int]]]:
-    """Return the names of the images of all files together, and the rows of each concept among them.
-
-    Raises:
-        CogError: when a file has no list of its images.
-    """
+    """Return the names of the images of all files together, and the rows of each concept among them."""
     names: list[str] = []
     rows_of: dict[str, list[int]] = {}
     for source, part in zip(sources, features, strict=True):
@@ -201,23 +182,19 @@ def _target(
     like: FeatureFolder,
     overwrite: bool = False,
 ) -> FeatureFolder:
-    """Return the folder of features rearranged from ``sources``, with the settings of ``like``, one of the sources.
-
-    Raises:
-        CogError: a source without complete features.
-    """
+    """Return the folder of features rearranged from ``sources``, with the settings of ``like``, one of the sources."""
     digest = hashlib.sha256(arrangement.encode())
     for source in sources:
         if not source.is_complete():
             raise no_features(source.features_file)
         digest.update(sample_sha256(source.features_file).encode())
+    made = {key: value for key, value in (like.metadata() or {}).items() if key not in _OF_SOURCE}
     changed = {
         "dataset": dataset,
         "split": split,
         "save_dtype": "float32",
         "image_list_sha256": digest.hexdigest(),
     }
-    made = {key: value for key, value in (like.metadata() or {}).items() if key not in _OF_SOURCE}
     identity = {"decode": "exact"} | made | changed
     return FeatureFolder(model_dir.features(dataset, split), identity, overwrite=overwrite)
 
@@ -235,18 +212,12 @@ def _publish(
     with folder.claim() as claim:
         if claim.is_done():
             return
-        made = FeatureSet(_take(features, torch.from_numpy(rows)), y, name)
+        x = torch.empty(len(rows), features[0].x.shape[1])
+        first = 0
+        for part in features:
+            is_here = (rows >= first) & (rows < first + len(part))
+            x[torch.from_numpy(is_here)] = part.x[torch.from_numpy(rows[is_here] - first)].float()
+            first += len(part)
         metadata = {"n_images": len(rows), "n_rows": len(rows)} | facts
         paths = [names[row] for row in rows]
-        folder.publish(claim, made, metadata=metadata, image_paths=paths, failures=[])
-
-
-def _take(features: Sequence[FeatureSet], rows: torch.Tensor) -> torch.Tensor:
-    """Return rows of several feature sets, numbered as if these were one, as float32 ``(len(rows), d)``."""
-    x = torch.empty(len(rows), features[0].x.shape[1])
-    first = 0
-    for part in features:
-        is_here = (rows >= first) & (rows < first + len(part))
-        x[is_here] = part.x[rows[is_here] - first].float()
-        first += len(part)
-    return x
+        folder.publish(claim, FeatureSet(x, y, name), metadata=metadata, image_paths=paths, failures=[])

@@ -76,24 +76,18 @@ def run(plan: ExtractionPlan, jobs: Sequence[ExtractJob]) -> None:
             logger.error("%s: %s", job.label, error)
             failed.append((job, error))
     if failed:
-        only_images = all(isinstance(error, FailedImagesError) for _, error in failed)
-        raise (FailedImagesError if only_images else CogError)(
+        kind, todo = CogError, ""
+        if all(isinstance(error, FailedImagesError) for _, error in failed):
+            kind = FailedImagesError
+            todo = " once these images are fixed or their loss is accepted (--allow_failures N)"
+        raise kind(
             f"{len(failed)} of {len(jobs)} extractions failed ({', '.join(job.label for job, _ in failed)}), for the "
-            "reasons above; the others are complete, and the same command goes on from here"
-            + (
-                " once these images are fixed or their loss is accepted (--allow_failures N)"
-                if only_images
-                else ""
-            )
+            f"reasons above; the others are complete, and the same command goes on from here{todo}"
         )
 
 
 def _load_extractor(plan: ExtractionPlan, jobs: Sequence[ExtractJob], *, n_workers: int) -> Extractor:
-    """Load the network, after checking that unfinished work of the jobs can be continued.
-
-    Raises:
-        CogError: no such device, unfinished work that was made differently, an unusable checkpoint.
-    """
+    """Load the network, after checking that unfinished work of the jobs can be continued."""
     fx = plan.cfg.FT_EXTRACT
     device = resolve_device(plan.device, plan.rank)
     require_precision(device, "FT_EXTRACT.PRECISION", fx.PRECISION)
@@ -108,7 +102,7 @@ def _load_extractor(plan: ExtractionPlan, jobs: Sequence[ExtractJob], *, n_worke
 def _extractor(
     plan: ExtractionPlan, device: torch.device, *, n_workers: int, compiled: bool | None = None
 ) -> tuple[Extractor, str]:
-    """Return the extractor with the network, and a line about the input and output of the network."""
+    """Return the extractor, and a line about the input and output of the network."""
     backbone = plan.model.load(device, plan.cfg)
     if backbone.feature_dim is None:
         probe(backbone, plan.cfg.FT_EXTRACT.IMAGE_CROP_SIZE)
@@ -117,10 +111,7 @@ def _extractor(
 
 
 def try_network(plan: ExtractionPlan, images: ImageList) -> tuple[int, str]:
-    """Compute the features of the first image of a list, on the CPU.
-
-    Returns:
-        The number of features, and a line that describes them.
+    """Compute the features of the first image on the CPU, and return their number and a line that describes them.
 
     Raises:
         CogError: when the network cannot be loaded, or fails.
@@ -143,7 +134,7 @@ def extract(job: ExtractJob, extractor: Extractor, *, label: str) -> None:
     Args:
         job: data set and split.
         extractor: the network.
-        label: label of the progress, which in rank 0 counts the images of all processes.
+        label: label of the progress.
 
     Raises:
         Interrupted: when a signal has asked the process to end, or rank 0 has ended.
@@ -164,7 +155,10 @@ def _lead(job: ExtractJob, extractor: Extractor, label: str) -> None:
         claim.begin(versions=_work_versions(job, extractor.device, extractor.rows_per_pass))
         work = job.folder.resume
         manifest = _manifest(job, extractor, leader=claim.lock.holder.token)
-        work.begin(manifest, stale_reason=lambda shard: _readable_by_now(shard, job))
+        work.begin(manifest)
+        for shard in work.used():
+            if (file := _readable_by_now(shard, job)) is not None:
+                work.drop(shard, f"{file} can be decoded now")
         try:
             x = _compute_all(job, extractor, label)
         except BaseException as error:
@@ -174,7 +168,6 @@ def _lead(job: ExtractJob, extractor: Extractor, label: str) -> None:
                 work.remove()
             raise
         _publish(x, job, claim)
-        job.folder.require_complete()
 
 
 def _help(job: ExtractJob, extractor: Extractor, label: str) -> None:
@@ -190,7 +183,6 @@ def _help(job: ExtractJob, extractor: Extractor, label: str) -> None:
         with Progress(None, label, bar=False) as progress, _threads(manifest.n_threads):
             while is_led():
                 _compute(job, extractor, progress, may_go_on=is_led)
-                _wait(job, progress)
     except signals.Interrupted:
         raise
     except CogError:  # rank 0 may have ended and removed the shards
@@ -203,8 +195,7 @@ def _help(job: ExtractJob, extractor: Extractor, label: str) -> None:
 def _work_versions(job: ExtractJob, device: torch.device, rows_per_pass: int) -> dict[str, Any]:
     """Return the entries, beside the identity of the features, that must agree for rows of several sessions.
 
-    Beyond the requirements for finished features, these entries cover all that changes their last bits, except for the
-    model of the GPU.
+    They cover all that changes the last bits of features, except for the model of the GPU.
     """
     packages = ("torch", "torchvision", "pillow")
     versions = provenance.versions(packages)
@@ -232,13 +223,10 @@ def _manifest(job: ExtractJob, extractor: Extractor, *, leader: str) -> Manifest
 
 
 def _readable_by_now(shard: Shard, job: ExtractJob) -> str | None:
-    """Return a message with a failed image of a shard that can be decoded by now; None without such an image."""
+    """Return a failed image of a shard that can be decoded by now; None without such an image."""
     load_truncated = job.plan.cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES
-    for row, _ in shard.failures:
-        file = job.images.file(int(row))
-        if can_decode(job.images.store, file, load_truncated=load_truncated):
-            return f"{file} can be decoded now"
-    return None
+    files = (job.images.file(int(row)) for row, _ in shard.failures)
+    return next((f for f in files if can_decode(job.images.store, f, load_truncated=load_truncated)), None)
 
 
 def _compute_all(job: ExtractJob, extractor: Extractor, label: str) -> np.ndarray:
@@ -255,12 +243,9 @@ def _compute_all(job: ExtractJob, extractor: Extractor, label: str) -> np.ndarra
         )  # fmt: skip
     with Progress(n_rows - n_before, label) as progress, _threads(work.manifest.n_threads):
         for _ in range(_MOST_REPAIRS + 1):
-            _compute(job, extractor, progress)
-            while work.gaps():  # units of other processes
-                _wait(job, progress)
+            while work.gaps():
                 _compute(job, extractor, progress)
-            x = work.merge()
-            if x is not None:
+            if (x := work.merge()) is not None:
                 return x
     raise CogError(f"the shards in {work.path} are damaged again and again; is the storage sound?")
 
@@ -268,7 +253,9 @@ def _compute_all(job: ExtractJob, extractor: Extractor, label: str) -> np.ndarra
 def _compute(
     job: ExtractJob, extractor: Extractor, progress: Progress, *, may_go_on: Callable[[], bool] = lambda: True
 ) -> None:
-    """Compute the rows that no other process has claimed, and save them; ``may_go_on`` is called before each claim.
+    """Compute the rows that no other process has claimed, save them, and wait a moment for rows of other processes.
+
+    ``may_go_on`` is called before each claim; when it returns False, the claims end.
 
     Raises:
         Interrupted: when a signal has asked the process to end; the computed rows are saved.
@@ -293,27 +280,18 @@ def _compute(
             if not signals.requested():  # the signal has ended the decoding processes, too
                 raise
     work.scan()
-    _check_signals(job)
-
-
-def _wait(job: ExtractJob, progress: Progress) -> None:
-    """Wait a moment, and read the progress of the other processes."""
-    time.sleep(sharing.POLL_SECONDS)
-    job.folder.resume.scan()
     _count_others(job, progress)
-    _check_signals(job)
+    signals.check(f"{work.n_done()} of {len(job.images)} images of {job.label} are saved")
+    if work.gaps() or not rank.leads:
+        time.sleep(sharing.POLL_SECONDS)
+        work.scan()
 
 
 def _count_others(job: ExtractJob, progress: Progress) -> None:
-    """Add the saved rows of other processes to the progress, in rank 0, whose progress has a total."""
+    """Add the saved rows of other processes to the progress of rank 0."""
     if progress.total is not None:
         n_left = len(job.images) - job.folder.resume.n_done()
         progress.update(max(0, progress.total - n_left - progress.done))
-
-
-def _check_signals(job: ExtractJob) -> None:
-    if signals.requested():
-        signals.check(f"{job.folder.resume.n_done()} of {len(job.images)} images of {job.label} are saved")
 
 
 @contextlib.contextmanager
@@ -337,13 +315,15 @@ def _publish(merged: np.ndarray, job: ExtractJob, claim: FolderClaim) -> None:
     x = torch.from_numpy(merged)
     if x.dtype is torch.int16:
         x = x.view(torch.bfloat16)
-    failures = [(int(row), str(reason)) for shard in shards for row, reason in shard.failures]
-    decoded = np.ones(len(images), dtype=bool)
-    decoded[[row for row, _ in failures]] = False
-    rows = np.flatnonzero(decoded).tolist()
+    failures = {int(row): str(reason) for shard in shards for row, reason in shard.failures}
+    rows = [row for row in range(len(images)) if row not in failures]
     seconds = sum(shard.seconds for shard in shards)
     rate = len(images) / max(seconds, 1e-9)
     name = f"{plan.model.model}_{images.dataset}_{images.split}"
+    logger.info(
+        "%s: %d x %d features, %d failed images, %.1f images/s",
+        job.folder.path, *x.shape, len(failures), rate,
+    )  # fmt: skip
     job.folder.publish(
         claim,
         FeatureSet(x, torch.from_numpy(images.labels[rows]), name),
@@ -358,9 +338,5 @@ def _publish(merged: np.ndarray, job: ExtractJob, claim: FolderClaim) -> None:
             "finished": provenance.now(),
         },
         image_paths=[images.file(row) for row in rows],
-        failures=[(images.file(row), reason) for row, reason in failures],
+        failures=[(images.file(row), reason) for row, reason in failures.items()],
     )
-    logger.info(
-        "%s: %d x %d features, %d failed images, %.1f images/s",
-        job.folder.path, *x.shape, len(failures), rate,
-    )  # fmt: skip

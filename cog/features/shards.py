@@ -22,7 +22,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -115,12 +115,9 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 class Shards(ResumeFolder):
-    """The finished ranges of an extraction, in the folder ``.resume`` of its output folder.
+    """The finished ranges of an extraction, in the folder ``.resume`` of its output folder."""
 
-    Attributes:
-        manifest: identity of the work; set by :meth:`begin`, or by a process that joins it.
-    """
-
+    #: Identity of the work; set by :meth:`begin`, or by a process that joins it.
     manifest: Manifest
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -128,7 +125,7 @@ class Shards(ResumeFolder):
         self._known: dict[str, Shard] = {}
 
     def read(self) -> dict[str, Any] | None:
-        """Return the manifest in the form of :meth:`cog.runtime.resume_dir.ResumeFolder.read`; None without one."""
+        """Return the manifest in the form of :meth:`cog.runtime.resume_dir.ResumeFolder.read`."""
         stored = read_manifest(self.path.parent)
         if stored is None:
             return None
@@ -138,14 +135,11 @@ class Shards(ResumeFolder):
         """Return whether the folder has finished ranges."""
         return bool(self._markers())
 
-    def begin(
-        self, manifest: Manifest, *, stale_reason: Callable[[Shard], str | None] = lambda shard: None
-    ) -> None:
+    def begin(self, manifest: Manifest) -> None:
         """Continue the work in the folder, or begin it, after the folder was claimed and other work discarded.
 
         Args:
             manifest: manifest of new work; continued work keeps its ``work``, ``n_threads`` and ``overwrites``.
-            stale_reason: function that returns the reason to compute a finished shard again; None: the shard is kept.
 
         Raises:
             CogError: when the folder cannot be written to.
@@ -159,11 +153,8 @@ class Shards(ResumeFolder):
         with os_errors_explained(f"cannot write into {self.path.parent}"):
             self.path.mkdir(exist_ok=True)
         files.remove_temporary(self.path)
-        self.scan()
-        for shard in self.used():
-            if (reason := stale_reason(shard)) is not None:
-                self.drop(shard, reason)
         files.write_json(self.path / MANIFEST_FILE, asdict(manifest))
+        self.scan()
 
     def _markers(self) -> list[str]:
         try:
@@ -180,45 +171,32 @@ class Shards(ResumeFolder):
         shard = files.read_record(self.path / name, Shard)
         if shard is None or shard.work != self.manifest.work or f"{shard.name}.json" != name:
             return None
-        if not 0 <= shard.first < shard.stop <= self.manifest.n_rows:
-            return None
-        return shard
+        return shard if 0 <= shard.first < shard.stop <= self.manifest.n_rows else None
 
-    def used(self, first: int = 0, stop: int | None = None) -> list[Shard]:
-        """Return the finished ranges that are used between two rows, in row order and without overlap."""
-        stop = self.manifest.n_rows if stop is None else stop
-        starts: dict[int, Shard] = {}
-        for shard in self._known.values():
-            if shard.first not in starts or shard.stop > starts[shard.first].stop:
-                starts[shard.first] = shard
+    def used(self) -> list[Shard]:
+        """Return the finished ranges that are used, in row order and without overlap."""
         chain: list[Shard] = []
         row = 0
-        for start in sorted(starts):
-            if start >= row:
-                chain.append(starts[start])
-                row = starts[start].stop
-        return [shard for shard in chain if shard.first < stop and shard.stop > first]
+        for shard in sorted(self._known.values(), key=lambda shard: (shard.first, -shard.stop)):
+            if shard.first >= row:
+                chain.append(shard)
+                row = shard.stop
+        return chain
 
     def gaps(self, first: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
         """Return the ranges of unfinished rows between two rows, in order."""
         stop = self.manifest.n_rows if stop is None else stop
-        gaps = []
-        for shard in self.used(first, stop):
-            if shard.first > first:
-                gaps.append((first, shard.first))
-            first = shard.stop
-        return [*gaps, (first, stop)] if first < stop else gaps
+        used = self.used()
+        starts, stops = [0, *(shard.stop for shard in used)], [*(shard.first for shard in used), stop]
+        gaps = ((max(a, first), min(b, stop)) for a, b in zip(starts, stops, strict=True))
+        return [(a, b) for a, b in gaps if a < b]
 
     def n_done(self) -> int:
         """Return the number of finished rows."""
         return sum(shard.stop - shard.first for shard in self.used())
 
     def save(self, shard: Shard, blocks: Sequence[np.ndarray]) -> None:
-        """Write a finished range: the data, then the marker.
-
-        Args:
-            shard: contents of the marker, except ``sha256``.
-            blocks: features in row order, ``(n, d)`` each.
+        """Write a finished range: its features in row order, blocks ``(n, d)``, then the marker with their ``sha256``.
 
         Raises:
             CogError: when the files cannot be written.
@@ -245,11 +223,11 @@ class Shards(ResumeFolder):
         self._known.pop(f"{shard.name}.json", None)
 
     def merge(self) -> np.ndarray | None:
-        """Return the features of all rows; to be called when all rows are finished.
+        """Return the features ``(n, d)`` of all rows, when all are finished: one row per decoded image.
 
         Returns:
-            Features ``(n, d)``, one row per decoded image: float32, float16, or bits of bfloat16 as int16. None when
-            ranges were damaged: these are dropped, which leaves gaps.
+            The features, float32, float16, or bits of bfloat16 as int16. None when ranges were damaged: these are
+            dropped, which leaves gaps.
 
         Raises:
             CogError: when a file cannot be read, or ranges have features of different dimensions.
@@ -264,19 +242,13 @@ class Shards(ResumeFolder):
         dtype = self.manifest.identity.get("save_dtype", "float32")
         shape = sum(shard.n_features for shard in used), dims[0] if dims else 0
         x = np.empty(shape, np.dtype(_STORED.get(dtype, dtype)))
-        starts = np.cumsum([0, *(shard.n_features for shard in used)])
+        targets = np.split(x, np.cumsum([shard.n_features for shard in used])[:-1])
         with ThreadPoolExecutor(_READERS, thread_name_prefix="cog-merge") as pool:
-            problems = list(
-                pool.map(
-                    lambda shard, start: self._read_into(shard, x[start : start + shard.n_features], dtype),
-                    used,
-                    starts[:-1],
-                )
-            )
-        damaged = [(shard, problem) for shard, problem in zip(used, problems, strict=True) if problem]
-        for shard, problem in damaged:
-            self.drop(shard, problem)
-        return None if damaged else x
+            damages = list(pool.map(self._read_into, used, targets, [dtype] * len(used)))
+        for shard, damage in zip(used, damages, strict=True):
+            if damage:
+                self.drop(shard, damage)
+        return None if any(damages) else x
 
     def _read_into(self, shard: Shard, target: np.ndarray, save_dtype: str) -> str:
         """Read the features of a range into ``target``, and return the damage ("": none)."""

@@ -28,7 +28,8 @@ POLL_SECONDS = 0.5
 #: Seconds that a process waits for rank 0 to begin; rank 0 may have a million files to list.
 LEADER_SECONDS = 1800.0
 
-#: Seconds that a process waits while another start works in the folder, for which reason its own rank 0 ends, too.
+#: Seconds that a process waits while another start works in the folder, for which reason its own rank 0 ends, too, or
+#: after its rank 0 has ended.
 FOREIGN_SECONDS = 30.0
 
 #: Least number of rows of a unit (smaller units would take longer to lock than to compute), and number of units.
@@ -97,37 +98,35 @@ class Units(contextlib.AbstractContextManager["Units"]):
 def wait_for_manifest(job: ExtractJob, identity: dict[str, Any]) -> Manifest | None:
     """Wait for rank 0 to begin, and return the manifest of its work; None when the features are published already.
 
-    Args:
-        job: data set and split.
-        identity: identity of the work of this process, to which that of the manifest must be equal.
-
     Raises:
         Interrupted: when a signal has asked the process to end, or rank 0 has begun and ended.
         LockedError: when a process of another start works in the folder.
         CogError: when rank 0 failed, does not start, or has other input.
     """
     folder, rank = job.folder.path, job.plan.rank
-    begin = time.monotonic()
-    foreign_since = gone_since = None
+    begin = last_without_problem = time.monotonic()
     while True:
         signals.check(f"{job.label} is not begun")
         now = time.monotonic()
         if _is_published(job):
             return None
         _require_no_failure(job)
-        manifest, holder = read_manifest(folder), _holder(folder)
-        ours = manifest is not None and manifest.group == rank.group
-        leads = manifest is not None and holder is not None and holder.token == manifest.leader
-        if manifest is not None and ours and leads:
-            if changed := differences(manifest.identity, identity):
+        problem: CogError | None = None
+        manifest = read_manifest(folder)
+        is_ours = manifest is not None and manifest.group == rank.group
+        if manifest is not None and is_led(folder, manifest):
+            if not is_ours:
+                problem = locks.LockedError(f"{folder} is being written by another start; wait for it to end")
+            elif changed := differences(manifest.identity, identity):
                 raise CogError(f"this process sees other input than rank 0: {'; '.join(changed)}")
-            return manifest
-        foreign_since = (foreign_since or now) if leads else None
-        gone_since = (gone_since or now) if ours and not holder and rank.is_unique else None
-        if foreign_since and now - foreign_since > FOREIGN_SECONDS:
-            raise locks.LockedError(f"{folder} is being written by {holder}; wait for it to end")
-        if gone_since and now - gone_since > 10 * POLL_SECONDS:
-            raise _gone(job)
+            else:
+                return manifest
+        elif is_ours and rank.is_unique:
+            problem = _gone(job)
+        if problem is None:
+            last_without_problem = now
+        elif now - last_without_problem > FOREIGN_SECONDS:
+            raise problem
         if now - begin > LEADER_SECONDS:
             raise CogError(
                 f"rank 0 has not begun with {job.label} for {LEADER_SECONDS / 60:.0f} minutes; if these "
@@ -137,8 +136,8 @@ def wait_for_manifest(job: ExtractJob, identity: dict[str, Any]) -> Manifest | N
 
 
 def is_led(folder: Path, joined: Manifest) -> bool:
-    """Return whether rank 0 is alive and leads the work that this process has joined."""
-    manifest, holder = read_manifest(folder), _holder(folder)
+    """Return whether the leader of the work with the manifest ``joined`` is alive and still leads it."""
+    manifest, holder = read_manifest(folder), read_state(folder, complete=False).holder
     if manifest is None or holder is None:
         return False
     return (manifest.work, manifest.leader, holder.token) == (joined.work, joined.leader, joined.leader)
@@ -154,10 +153,6 @@ def require_published(job: ExtractJob) -> None:
     if not _is_published(job):
         _require_no_failure(job)
         raise _gone(job)
-
-
-def _holder(folder: Path) -> locks.Holder | None:
-    return read_state(folder, complete=False).holder
 
 
 def _is_published(job: ExtractJob) -> bool:

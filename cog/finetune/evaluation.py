@@ -37,14 +37,7 @@ class TestScore(metrics.Evaluation):
 def evaluate(
     network: FineTuned, images: ImageList, recipe: FineTuneRecipe, group: Group, *, n_workers: int
 ) -> TestScore | None:
-    """Score a network in float32; each process takes its share of the images.
-
-    Args:
-        network: network on the device of the group.
-        images: the test images.
-        recipe: recipe with the resizing and the normalization of the images.
-        group: the processes.
-        n_workers: decoding threads.
+    """Score a network on test images in float32; each process takes its share of them.
 
     Returns:
         The score; None when a signal has ended the work of any process.

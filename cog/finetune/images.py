@@ -28,16 +28,13 @@ _ATTEMPTS = 10
 class TrainingDecoder(Decoder):
     """Decoder of the training images of an epoch, by their place in its order; see :class:`cog.data.loader.Decoder`.
 
-    Args:
-        images: all training images.
-        recipe: recipe with the settings of the crops.
-        epoch: number of the epoch, counted from 0; with the seed and the row of an image it determines the crop.
+    Attributes:
+        order: rows of the images in the order of their use, int64.
     """
 
     def __init__(self, images: ImageList, recipe: FineTuneRecipe, epoch: int) -> None:
         super().__init__(images, resize=recipe.resize, crop=recipe.crop, load_truncated=recipe.load_truncated)
         self.recipe, self.epoch = recipe, epoch
-        #: Rows of the images in the order of their use, int64.
         self.order = recipe.generator("order", epoch).permutation(len(images))
 
     def __call__(self, place: int) -> np.ndarray | str:
@@ -63,7 +60,7 @@ def training_pixels(
 
     Args:
         source: bytes of an image in any format that Pillow reads, or the path of a file.
-        recipe: recipe with the settings of crop and mirroring.
+        recipe: settings of crop and mirroring.
         rng: source of the random choices.
 
     Raises:
@@ -79,18 +76,10 @@ def training_pixels(
 def random_box(
     width: int, height: int, *, scale: Sequence[float], ratio: Sequence[float], rng: np.random.Generator
 ) -> tuple[int, int, int, int]:
-    """Draw the box of an image that becomes a training image.
+    """Draw the box ``(left, top, right, bottom)`` of an image, in pixels, that becomes a training image.
 
-    Args:
-        width: width of the image, in pixels.
-        height: height of the image, in pixels.
-        scale: range of the share of the area.
-        ratio: range of width / height, which is log-uniform.
-        rng: source of the random choice.
-
-    Returns:
-        ``(left, top, right, bottom)``; the largest centered box within ``ratio`` when ten draws do not fit into the
-        image.
+    The share of the area is uniform in ``scale``, width / height is log-uniform in ``ratio``. When ten draws do not fit
+    into the image, the box is the largest centered one within ``ratio``.
     """
     area = width * height
     for _ in range(_ATTEMPTS):

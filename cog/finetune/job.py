@@ -1,21 +1,39 @@
-"""A fine-tuning run from the plan to the published folder, in one process or in several."""
+"""A fine-tuning run from the plan to the published folder, in one process or in several.
+
+The folder has the files of a classifier run (:mod:`cog.logreg.run_folder`), and the network::
+
+    results.json                        settings, sizes, final accuracies, versions; written last
+    final-lr-<lr>_wd-<wd>/logs.pkl      one value per epoch, with the keys of a classifier run
+    final-lr-<lr>_wd-<wd>/model.pth     {"model": state dict of the linear layer}
+    final-lr-<lr>_wd-<wd>/backbone.pth  {"state_dict": state dict of the fine-tuned network, without that layer}
+    final-lr-<lr>_wd-<wd>/preds.pkl     classes predicted for the test images after the last epoch; -1: not decoded
+    final-lr-<lr>_wd-<wd>/{args.pkl, model.txt}
+    arguments.json, config.txt, program.log
+"""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from cog import config
 from cog.data.loader import usable_workers
 from cog.errors import CogError
-from cog.finetune import network, output, parallel, training
+from cog.finetune import network, parallel, training
+from cog.finetune.network import FineTuned
 from cog.finetune.parallel import Group
 from cog.finetune.plan import FineTunePlan, FineTuneRequest, make_plan
-from cog.logreg.run_folder import print_accuracies
-from cog.runtime import provenance, signals
-from cog.runtime.device import full_float32, require_precision, resolve_device
+from cog.finetune.trainer import Position
+from cog.logreg.run_folder import RESULTS_FILE, print_accuracies, write_final
+from cog.logreg.sgd import TrainedClassifier
+from cog.runtime import files, provenance, signals
+from cog.runtime.device import device_name, full_float32, require_precision, resolve_device
 from cog.runtime.output_folder import FolderClaim
 from cog.runtime.ranks import Rank
 
@@ -50,9 +68,7 @@ def choose_precision(wanted: str, device: torch.device) -> str:
 def run(request: FineTuneRequest, *, command: Sequence[str]) -> int:
     """Plan and do a fine-tuning run, and return the exit code.
 
-    Args:
-        request: the values of the flags.
-        command: command that starts the same run in another process, for ``--n_processes``.
+    With ``--n_processes``, ``command`` starts the same run in other processes.
 
     Raises:
         CogError: unusable input, a failed run.
@@ -125,17 +141,66 @@ def _run(plan: FineTunePlan, group: Group, held: list[FolderClaim]) -> None:
             torch.backends.cudnn.benchmark = True
         with full_float32():
             trained = training.train(
-                model,
-                plan.train,
-                plan.test,
-                recipe,
-                group,
-                n_workers=usable_workers(request.cfg.FT_EXTRACT.N_WORKERS),
-                allow_failures=request.allow_failures,
-                resume=resume,
-                save_seconds=60 * request.cfg.FINETUNE.SAVE_MINUTES,
-            )
+                model, plan.train, plan.test, recipe, group,
+                n_workers=usable_workers(request.cfg.FT_EXTRACT.N_WORKERS), allow_failures=request.allow_failures,
+                resume=resume, save_seconds=60 * request.cfg.FINETUNE.SAVE_MINUTES,
+            )  # fmt: skip
     if group.rank == 0:
         with held[0].publish() as stage:
-            final = output.write(stage, trained, model, plan, group)
+            final = _write(stage, trained, model, plan, group)
         print_accuracies(final, plan.folder.path)
+
+
+def _write(
+    stage: Path, position: Position, model: FineTuned, plan: FineTunePlan, group: Group
+) -> dict[str, Any]:
+    """Write a finished run into a folder, and return the entry ``final`` of its ``results.json``."""
+    recipe, request, score = plan.recipe, plan.request, position.score
+    assert score is not None
+    weight, bias = (tensor.detach().cpu() for tensor in (model.head.weight, model.head.bias))
+    classifier = TrainedClassifier([(weight, bias)], logs=position.logs, predictions=score.predictions)
+    final = write_final(
+        stage, classifier, torch.from_numpy(plan.test.labels),
+        lr=recipe.lr, wd=recipe.weight_decay, arguments=dict(request.arguments), config_text=request.cfg.dump(),
+    )  # fmt: skip
+    backbone = collections.OrderedDict(
+        (name, tensor.detach().cpu().contiguous())
+        for name, tensor in model.backbone.network.state_dict().items()
+    )
+    with files.atomic_write(stage / final["folder"] / "backbone.pth") as handle:
+        torch.save({"state_dict": backbone}, handle)
+    n_failed = {"train": len(position.failed), "test": score.n_failed}
+    files.write_json(
+        stage / RESULTS_FILE,
+        {
+            "status": "complete",
+            "model": request.model.model,
+            "dataset": request.dataset,
+            "configuration": config.flat(request.cfg),
+            "precision": recipe.precision,
+            "n_processes": group.size,
+            "device": device_name(group.device),
+            "versions": provenance.versions(("torch", "torchvision", "pillow", "numpy")),
+            "finished": provenance.now(),
+            "evaluation": "finetune",
+            "seed": recipe.seed,
+            "n_shot": 0,
+            "identity": plan.folder.identity,
+            "n_classes": len(bias),
+            "feature_dim": weight.shape[1],
+            "labels": None,
+            "rows": {
+                "search_train": 0,
+                "search_val": 0,
+                "final_train": len(plan.train) - n_failed["train"],
+                "test": len(plan.test) - n_failed["test"],
+            },
+            "n_failed_images": n_failed,
+            "final": final,
+            "best_trial": None,
+            "trials": [],
+            "seconds": {"final": round(position.seconds, 3)},
+            "images_per_second": round(position.images_per_second, 1),
+        },
+    )
+    return final

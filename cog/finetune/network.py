@@ -22,25 +22,14 @@ class FineTuned(nn.Module):
 
     Args:
         backbone: network from :func:`cog.models.backbone.load_backbone`; taken over.
-        feature_dim: number of features.
-        n_classes: C.
-        seed: seed of the classifier's initial weights.
-
-    Attributes:
-        name: name of the backbone.
+        head: the classifier.
         memory_format: the best layout of images for the backbone.
     """
 
-    def __init__(self, backbone: Backbone, *, feature_dim: int, n_classes: int, seed: int) -> None:
+    def __init__(self, backbone: Backbone, head: nn.Linear, memory_format: torch.memory_format) -> None:
         super().__init__()
         self.name = backbone.name
-        self.memory_format = torch.contiguous_format
-        self.backbone = backbone
-        self.head = nn.Linear(feature_dim, n_classes)
-        rng = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            self.head.weight.normal_(0, _INIT_STD, generator=rng)
-            self.head.bias.zero_()
+        self.backbone, self.head, self.memory_format = backbone, head, memory_format
 
     def train(self, mode: bool = True) -> FineTuned:
         """Set training mode, also in the network of the backbone (a :class:`Backbone` itself stays in eval mode)."""
@@ -58,13 +47,7 @@ def build(backbone: Backbone, recipe: FineTuneRecipe, *, n_classes: int, device:
 
     One backward pass shows the width of the features, the parameters that affect them (a network may hold a classifier
     that features bypass; such parameters stay unchanged), and whether the network works with the channels innermost,
-    which is faster for convolutions.
-
-    Args:
-        backbone: backbone on ``device``.
-        recipe: recipe with the side of the images and the seed of the classifier's initial weights.
-        n_classes: C.
-        device: device of the backbone and of the network.
+    which is faster for convolutions. The backbone is on ``device`` already.
 
     Raises:
         CogError: a network that cannot be trained.
@@ -105,9 +88,11 @@ def build(backbone: Backbone, recipe: FineTuneRecipe, *, n_classes: int, device:
     for name in unused:
         parameters[name].requires_grad_(False)
     backbone.zero_grad(set_to_none=True)
+    head = nn.Linear(y.shape[1], n_classes)
     with torch.no_grad():
         for name, buffer in backbone.named_buffers():
             buffer.copy_(buffers[name])
-    network = FineTuned(backbone, feature_dim=y.shape[1], n_classes=n_classes, seed=recipe.torch_seed("head"))
-    network.memory_format = memory_format
-    return network.to(device).eval()
+        rng = torch.Generator().manual_seed(recipe.torch_seed("head"))
+        head.weight.normal_(0, _INIT_STD, generator=rng)
+        head.bias.zero_()
+    return FineTuned(backbone, head, memory_format).to(device).eval()

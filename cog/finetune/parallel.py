@@ -47,17 +47,10 @@ def place() -> Rank:
 
 
 class Group:
-    """The processes of a run; a single process needs no communication.
-
-    Args:
-        rank: rank of this process.
-        device: device of its tensors.
-    """
+    """The processes of a run, of which this one has a rank, and its tensors on a device; one needs no communication."""
 
     def __init__(self, rank: Rank, device: Any) -> None:
-        self.rank = rank.number
-        self.size = rank.size
-        self.device = device
+        self.rank, self.size, self.device = rank.number, rank.size, device
 
     def sum_(self, tensor: Any) -> Any:
         """Replace ``tensor``, on the device, by its sum over all processes, and return it."""
@@ -82,20 +75,17 @@ class Group:
             return decide()
         import torch.distributed as dist
 
-        answer: list[Any] = [None, 0]
+        answer: list[Any] = [None, 0]  # the decision and the exit code of an error
         error: CogError | None = None
         if self.rank == 0:
             try:
                 answer[0] = decide()
             except CogError as problem:
-                error = problem
-                answer[1] = problem.exit_code
+                error, answer[1] = problem, problem.exit_code
         with self.connection_explained(always=True):
             dist.broadcast_object_list(answer, src=0, device=self.device)
-        if error is not None:
-            raise error
         if answer[1]:
-            raise SystemExit(answer[1])
+            raise error or SystemExit(answer[1])
         return answer[0]
 
     @contextlib.contextmanager
@@ -121,11 +111,7 @@ class Group:
 
 @contextlib.contextmanager
 def joined(rank: Rank, device: Any) -> Iterator[Group]:
-    """Connect this process with the others for the block, and yield the group.
-
-    Args:
-        rank: rank of this process.
-        device: device of this process: a CPU communicates through gloo, a GPU through NCCL.
+    """Connect this process with the others for the block (CPUs by gloo, GPUs by NCCL), and yield the group.
 
     Raises:
         CogError: when the other processes cannot be reached.

@@ -6,10 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from cog.errors import CogError
 
 if TYPE_CHECKING:
-    import numpy as np
     from yacs.config import CfgNode
 
 #: Images per step that ``FINETUNE.LR`` is meant for (Goyal et al., 2017: the rate grows in proportion).
@@ -45,8 +46,7 @@ class FineTuneRecipe:
         precision: ``fp32``, ``bf16`` or ``fp16``.
         resize: shortest side of test images, in pixels.
         crop: side of the network's input, in pixels.
-        mean: per-channel mean of pixels in [0, 1].
-        std: per-channel standard deviation.
+        mean: per-channel mean of pixels in [0, 1], and ``std`` their standard deviation.
         load_truncated: whether to fill missing data of truncated files with gray.
     """
 
@@ -145,11 +145,9 @@ class FineTuneRecipe:
         )
 
     def lr_at(self, step: int, steps_per_epoch: int) -> float:
-        """Return the learning rate of a step: linear warm-up, then cosine decay to 0 (Loshchilov and Hutter, 2017).
+        """Return the learning rate of a step, counted from 0 over all epochs.
 
-        Args:
-            step: number of the step, counted from 0 over all epochs.
-            steps_per_epoch: SGD steps in an epoch.
+        It has a linear warm-up, then a cosine decay to 0 (Loshchilov and Hutter, 2017).
         """
         total = self.n_epochs * steps_per_epoch
         warmup = round(self.warmup_epochs * steps_per_epoch)
@@ -159,8 +157,6 @@ class FineTuneRecipe:
 
     def generator(self, purpose: str, *position: int) -> np.random.Generator:
         """Return the numpy generator of one of :data:`PURPOSES`, at a position such as epoch and row."""
-        import numpy as np  # --help must not wait for this import
-
         return np.random.default_rng(self._sequence(purpose, *position))
 
     def torch_seed(self, purpose: str, *position: int) -> int:
@@ -168,7 +164,5 @@ class FineTuneRecipe:
         return int(self._sequence(purpose, *position).generate_state(1, "uint64")[0]) >> 1
 
     def _sequence(self, purpose: str, *position: int) -> np.random.SeedSequence:
-        import numpy as np
-
         key = (_FIRST_PURPOSE + PURPOSES.index(purpose), *position)
         return np.random.SeedSequence(entropy=self.seed, spawn_key=key)

@@ -1,41 +1,33 @@
-"""Fine-tuning: SGD steps of forward passes that any number of processes share, and a test after every epoch.
-
-A batch can be eight passes of one process, or one pass of each of eight processes: gradients are averaged over passes
-(by DistributedDataParallel over processes), and so are the running statistics of batch norm, with each pass starting
-from the statistics before the step. The results then differ only by the order of sums.
-"""
+"""Fine-tuning from the first epoch, or from a saved state, to the last epoch, with a test after each."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import time
-import warnings
 from collections.abc import Generator, Iterable, Iterator
 
 import torch
-from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from cog.data.image_lists import ImageList
 from cog.data.loader import Batch, batches
-from cog.data.pixels import normalizer, to_input
 from cog.errors import FailedImagesError
 from cog.features.extract import NonFiniteError
-from cog.finetune import state
 from cog.finetune.evaluation import TestScore, evaluate
-from cog.finetune.images import NO_LABEL, TrainingDecoder
+from cog.finetune.images import TrainingDecoder
 from cog.finetune.network import FineTuned
-from cog.finetune.parallel import Group, SharedError
+from cog.finetune.parallel import Group
 from cog.finetune.recipe import FineTuneRecipe
-from cog.logreg.metrics import describe_last_epoch, true_class_rank
-from cog.runtime import memory, signals
+from cog.finetune.trainer import Position, Trainer, diverged
+from cog.logreg.metrics import describe_last_epoch
+from cog.runtime import signals
 from cog.runtime.progress import Progress
 from cog.runtime.resume_dir import ResumeFolder
 
 logger = logging.getLogger(__name__)
 
-_AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+#: File in ``.resume/`` with the state of the training, see :meth:`cog.finetune.trainer.Trainer.save`.
+STATE_FILE = "state.pth"
 
 
 def train(
@@ -45,11 +37,11 @@ def train(
     recipe: FineTuneRecipe,
     group: Group,
     *,
-    n_workers: int = 0,
-    allow_failures: int = 0,
-    resume: ResumeFolder | None = None,
-    save_seconds: float = 600.0,
-) -> state.Position:
+    n_workers: int,
+    allow_failures: int,
+    resume: ResumeFolder,
+    save_seconds: float,
+) -> Position:
     """Fine-tune a network.
 
     On a CPU, the result is the same bit for bit given the recipe (and the number of threads of PyTorch), with or
@@ -63,7 +55,7 @@ def train(
         group: the processes.
         n_workers: decoding threads of each process.
         allow_failures: number of images that may fail to decode.
-        resume: folder with the state, which process 0 saves and all processes continue from; None: nothing is saved.
+        resume: folder with the state, which process 0 saves and all processes continue from.
         save_seconds: seconds between saved states, beside those at the end of an epoch's steps.
 
     Returns:
@@ -75,20 +67,21 @@ def train(
         CogError: too little memory, values that are not finite, an unusable state.
     """
     n_steps = recipe.steps_per_epoch(len(train_images))
-    trainer = _Trainer(network, recipe, group)
-    saved = None if resume is None else group.agree(lambda: resume.existing(state.STATE_FILE))
+    trainer = Trainer(network, recipe, group)
+    saved = group.agree(lambda: resume.existing(STATE_FILE))
     if saved:
         logger.info("going on from %s", saved)
-    position = state.load(saved, *trainer.state) if saved else state.Position()
+    position = trainer.load(saved) if saved else Position()
     failed = _FailedImages(train_images, allow_failures, position.failed)
-    seconds_before, start = position.seconds, time.monotonic()
-    last_save, training_seconds, n_trained = start, 0.0, 0
+    last_save = time.monotonic()
+    start = last_save - position.seconds  # of an equal run without interruptions
+    training_seconds, n_trained = 0.0, 0
 
     def save() -> None:
         nonlocal last_save
-        position.seconds = seconds_before + time.monotonic() - start
-        if group.rank == 0 and resume is not None:
-            state.save(resume.file(state.STATE_FILE), position, *trainer.state)
+        position.seconds = time.monotonic() - start
+        if group.rank == 0:
+            trainer.save(resume.state(STATE_FILE), position)
         last_save = time.monotonic()
 
     def interrupted() -> signals.Interrupted:
@@ -110,8 +103,7 @@ def train(
                     position.sums += sums
                     position.step += 1
                     n_trained += recipe.batch_size
-                    if group.rank == 0:
-                        progress.update(recipe.batch_size)
+                    progress.update(recipe.batch_size)
                     if stop:
                         save()
                         raise interrupted()
@@ -123,13 +115,13 @@ def train(
             try:
                 score = evaluate(network, test_images, recipe, group, n_workers=n_workers)
             except NonFiniteError as error:
-                raise _diverged(recipe, f"in the test after epoch {position.epoch + 1}") from error
+                raise diverged(recipe, f"in the test after epoch {position.epoch + 1}") from error
             if score is None:
                 raise interrupted()
             failed.check(score)
             position.end_epoch(score, lr=recipe.lr_at((position.epoch + 1) * n_steps - 1, n_steps))
             logger.info("%s", describe_last_epoch(position.logs, recipe.n_epochs))
-    position.seconds = seconds_before + time.monotonic() - start
+    position.seconds = time.monotonic() - start
     position.images_per_second = n_trained / training_seconds if n_trained else 0.0
     return position
 
@@ -138,7 +130,7 @@ def _steps(
     images: ImageList,
     recipe: FineTuneRecipe,
     group: Group,
-    position: state.Position,
+    position: Position,
     failed: _FailedImages,
     *,
     n_workers: int,
@@ -170,20 +162,13 @@ def _passes(recipe: FineTuneRecipe, group: Group, steps: Iterable[int]) -> Itera
             yield first, first + recipe.per_pass
 
 
-def _diverged(recipe: FineTuneRecipe, when: str) -> SharedError:
-    todo = "lower FINETUNE.LR"
-    if recipe.precision != "fp32":
-        todo += f" (or use FINETUNE.PRECISION fp32 instead of {recipe.precision})"
-    return SharedError(f"the loss is not finite {when}: training diverged; {todo}")
-
-
 class _FailedImages:
     """Images that cannot be decoded; they are excluded from the loss.
 
     Args:
         images: the training images.
         allowed: acceptable number of such images, including test images.
-        rows: rows of the training images that are known to fail; further rows are added to it.
+        rows: rows of such training images, to which further ones are added.
     """
 
     def __init__(self, images: ImageList, allowed: int, rows: set[int]) -> None:
@@ -220,141 +205,3 @@ class _FailedImages:
                 f"{file} cannot be decoded ({reason}); fix the image, or accept the loss of up to N images with "
                 f"--allow_failures N (now {self._allowed})"
             )
-
-
-class _Trainer:
-    """The SGD steps of a network.
-
-    Attributes:
-        state: network, optimizer and loss scale.
-    """
-
-    def __init__(self, network: FineTuned, recipe: FineTuneRecipe, group: Group) -> None:
-        self._network, self._recipe, self._group = network, recipe, group
-        self._mean, self._std = normalizer(recipe.mean, recipe.std, group.device)
-        self._statistics = _RunningStatistics(network, recipe.n_passes)
-        self._optimizer = torch.optim.SGD(
-            [parameter for parameter in network.parameters() if parameter.requires_grad],
-            lr=recipe.lr,
-            momentum=recipe.momentum,
-            weight_decay=recipe.weight_decay,
-        )
-        self._scaler = torch.amp.GradScaler(group.device.type, enabled=recipe.precision == "fp16")
-        self.state = network, self._optimizer, self._scaler
-        self._parallel: nn.parallel.DistributedDataParallel | None = None
-        if group.size > 1:
-            # Buffers are averaged by _RunningStatistics; DistributedDataParallel would take those of process 0. The
-            # warning is about a new name of the argument, which older versions lack.
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)
-                self._parallel = nn.parallel.DistributedDataParallel(
-                    network,
-                    device_ids=[group.device.index] if group.device.type == "cuda" else None,
-                    broadcast_buffers=False,
-                )
-
-    def step(
-        self, parts: list[tuple[Batch, torch.Tensor]], lr: float, epoch: int, step: int
-    ) -> tuple[torch.Tensor, bool]:
-        """Do one SGD step with ``parts``, the images and labels of the passes of this process.
-
-        Returns:
-            Sums over all processes, float64 ``(4,)``: loss, top-1 hits, top-5 hits and images; and whether any process
-            was asked to end.
-
-        Raises:
-            CogError: too little memory, or a loss that is not finite.
-        """
-        recipe, group = self._recipe, self._group
-        for entry in self._optimizer.param_groups:
-            entry["lr"] = lr
-        self._network.train()
-        self._optimizer.zero_grad(set_to_none=True)
-        sums = torch.zeros(5, dtype=torch.float64, device=group.device)
-        self._statistics.begin()
-        for number, (part, labels) in enumerate(parts):
-            is_last = number + 1 == len(parts)
-            alone = self._parallel.no_sync() if self._parallel and not is_last else contextlib.nullcontext()
-            # Dropout and similar layers draw from PyTorch's own generators.
-            torch.manual_seed(recipe.torch_seed("pass", epoch, step, group.rank * len(parts) + number))
-            with alone, self._statistics.of_pass(), group.connection_explained(), self._memory_explained():
-                sums[:4] += self._one_pass(part.pixels, labels)
-        self._statistics.end(group)
-        self._update()
-        sums[4] = float(signals.requested() is not None)
-        totals = group.sum_(sums).cpu()
-        if not torch.isfinite(totals).all():
-            raise _diverged(recipe, f"in epoch {epoch + 1}, step {step + 1}")
-        return totals[:4], bool(totals[4] > 0)
-
-    def _one_pass(self, pixels: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Add the gradients of a pass to those of the step, and return loss, hits and number of images."""
-        device, dtype = self._group.device, _AUTOCAST[self._recipe.precision]
-        x = to_input(pixels, self._mean, self._std, memory_format=self._network.memory_format)
-        y = labels.to(device, non_blocking=True)
-        with torch.autocast(device.type, dtype=dtype) if dtype is not None else contextlib.nullcontext():
-            logits = (self._parallel or self._network)(x)
-        logits = logits.float()
-        n = (y != NO_LABEL).sum()
-        loss = nn.functional.cross_entropy(logits, y, ignore_index=NO_LABEL, reduction="sum")
-        weight = self._group.size / self._recipe.n_passes  # gradients are averaged over processes
-        self._scaler.scale(weight * loss / n.clamp(min=1)).backward()
-        with torch.no_grad():
-            rank = true_class_rank(logits, y.clamp(min=0))[y != NO_LABEL]
-            return torch.stack([loss.double(), (rank < 1).sum(), (rank < 5).sum(), n])
-
-    def _update(self) -> None:
-        if self._recipe.clip_norm:
-            self._scaler.unscale_(self._optimizer)
-            nn.utils.clip_grad_norm_(self._network.parameters(), self._recipe.clip_norm)
-        self._scaler.step(self._optimizer)
-        self._scaler.update()
-
-    def _memory_explained(self) -> contextlib.AbstractContextManager[None]:
-        recipe = self._recipe
-        todo = "lower FINETUNE.BATCH_PER_DEVICE (FINETUNE.BATCH_SIZE, and with it the recipe, can stay)"
-        if recipe.precision == "fp32":
-            todo += ", use FINETUNE.PRECISION bf16"
-        return memory.exhaustion_explained(
-            f"training with passes of {recipe.per_pass} images of {recipe.crop} x {recipe.crop} in {recipe.precision}",
-            todo,
-        )
-
-
-class _RunningStatistics:
-    """The average of batch norm's running statistics over the passes of a step in all processes."""
-
-    def __init__(self, network: nn.Module, n_passes: int) -> None:
-        layers = [
-            module
-            for module in network.modules()
-            if isinstance(module, _BatchNorm) and module.track_running_stats
-        ]
-        pairs = [(layer.running_mean, layer.running_var) for layer in layers]
-        self._means = [tensor for pair in pairs for tensor in pair if tensor is not None]
-        self._counts = [count for layer in layers if (count := layer.num_batches_tracked) is not None]
-        self._n_passes = n_passes if self._means else 1
-
-    def begin(self) -> None:
-        """Keep a copy of the statistics before a step."""
-        if self._n_passes > 1:
-            self._before = [tensor.clone() for tensor in (*self._means, *self._counts)]
-            self._sum: torch.Tensor | float = 0.0
-
-    @contextlib.contextmanager
-    def of_pass(self) -> Iterator[None]:
-        """Start the pass in the block from the statistics before the step, and sum up its own statistics."""
-        if self._n_passes > 1:
-            for tensor, before in zip((*self._means, *self._counts), self._before, strict=True):
-                tensor.copy_(before)
-        yield
-        if self._n_passes > 1:
-            self._sum = self._sum + torch.cat([tensor.flatten() for tensor in self._means])
-
-    def end(self, group: Group) -> None:
-        """Set the statistics to their average over the passes of all processes."""
-        if self._n_passes > 1:
-            average = group.sum_(self._sum).div_(self._n_passes)
-            parts = average.split([tensor.numel() for tensor in self._means])
-            for tensor, part in zip(self._means, parts, strict=True):
-                tensor.copy_(part.view_as(tensor))

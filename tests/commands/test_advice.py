@@ -22,7 +22,7 @@ from cog.commands import analyze_features, extract_features, finetune, logreg, p
 from cog.errors import CogError
 from cog.features import extract as extract_module
 from cog.features.shards import Shards
-from cog.finetune import training
+from cog.finetune.trainer import Trainer
 from cog.logreg.search import TrialJournal
 from cog.runtime import atomic_dir, cli
 from cog.runtime.state_file import StateFile
@@ -341,13 +341,13 @@ def test_lack_of_memory_on_a_cpu_from_the_start(workshop, monkeypatch):
 def test_fine_tuning_that_fails_after_an_epoch(workshop, monkeypatch):
     passes, failures = iter(range(100)), {3: MemoryError(), 5: None}
 
-    def one_pass(*args, original=training._Trainer._one_pass):
+    def one_pass(*args, original=Trainer._one_pass):
         number = next(passes)
         if isinstance(failures.get(number), MemoryError):
             raise MemoryError
         return original(*args) * (float("nan") if number in failures else 1)
 
-    monkeypatch.setattr(training._Trainer, "_one_pass", one_pass)
+    monkeypatch.setattr(Trainer, "_one_pass", one_pass)
     message = refused(fine_tune, workshop)
     assert "; end other programs that use it (the same command then continues), lower FINETUNE." in message
     assert refused(fine_tune, workshop).endswith("diverged; lower FINETUNE.LR")

@@ -22,6 +22,7 @@ from torchvision import transforms
 import cog
 from cog.commands import extract_features
 from cog.data import datasets, image_lists
+from cog.data.pixels import decode_exact, normalizer, to_input
 from cog.errors import CogError, FailedImagesError
 from cog.features import extract
 from cog.features.extract import Extractor
@@ -79,16 +80,14 @@ def test_features_are_those_of_a_plain_torchvision_pipeline(extract_birds, image
 def test_same_features_whatever_decodes(extract_birds, tmp_path, workers, start_method):
     extract_birds(output="a")
     extract_birds("FT_EXTRACT.WORKER_START_METHOD", start_method, output="b", workers=workers)
-    a, b = features_of(tmp_path / "a"), features_of(tmp_path / "b")
-    assert torch.equal(a["X"], b["X"])
-    assert torch.equal(a["Y"], b["Y"])
+    assert torch.equal(features_of(tmp_path / "a")["X"], features_of(tmp_path / "b")["X"])
 
 
-def test_metadata(image_tree, loader_file, tmp_path):
+def test_metadata(extract_birds, tmp_path):
     weights = tmp_path / "weights.pth"
     torch.save({"mix": torch.tensor([1.0, 2.0, 3.0])}, weights)
     out = tmp_path / "out"
-    extract_features.main(arguments(image_tree, loader_file, out, "--ckpt_file", str(weights)))
+    extract_birds("--ckpt_file", str(weights))
     data = json.loads((out / "features.json").read_text())
     assert data["status"] == "complete"
     assert data["checkpoint_sha256"] == hashlib.sha256(weights.read_bytes()).hexdigest()
@@ -98,9 +97,7 @@ def test_metadata(image_tree, loader_file, tmp_path):
     classes = sorted({line.split("/")[0] for line in (out / "image_paths.txt").read_text().split()})
     assert data["class_list_sha256"] == hashlib.sha256("\n".join(classes).encode()).hexdigest()
     assert data["versions"]["torch"] == torch.__version__.split("+")[0]
-    assert data["device"] == "cpu"
-    assert data["precision"] == "fp32"
-    assert not (out / "failed_images.txt").exists()
+    assert (data["device"], data["precision"]) == ("cpu", "fp32")
     assert sorted(p.name for p in out.iterdir()) == ["X_Y.pth", "features.json", "image_paths.txt"]
 
 
@@ -186,12 +183,12 @@ def test_existing_output_is_kept_skipped_or_replaced(extract_birds, tmp_path):
     for flags in ([], ["--skip_complete"]):
         assert extract_birds(*flags) == 0
         assert (out / "X_Y.pth").stat().st_mtime_ns == before
-    other = ("FT_EXTRACT.IMAGE_CROP_SIZE", "10")
+    exact, half = features_of(out)["X"], ("FT_EXTRACT.SAVE_DTYPE", "float16")
     for flags in ([], ["--skip_complete"]):
-        with pytest.raises(CogError, match=r"preprocessing.*--overwrite"):
-            extract_birds(*other, *flags)
-    assert extract_birds(*other, "--overwrite") == 0
-    assert (out / "X_Y.pth").stat().st_mtime_ns != before
+        with pytest.raises(CogError, match=r"save_dtype: float32 -> float16.*--overwrite"):
+            extract_birds(*half, *flags)
+    assert extract_birds(*half, "--overwrite") == 0
+    assert torch.equal(features_of(out)["X"], exact.half())
     assert (out / "notes.txt").read_text() == "the user's own"
 
 
@@ -206,18 +203,8 @@ def test_mixed_precision_stays_close(extract_birds, tmp_path):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        *(
-            (
-                "SAVE_DTYPE",
-                value,
-                f"SAVE_DTYPE = '{value}' is not valid, expected float32, float16 or bfloat16",
-            )
-            for value in ("half", "int8", "float64")
-        ),
-        *(
-            ("DECODE", value, f"DECODE = '{value}'.*exact, the only decoder.*leave the key out")
-            for value in ("fast", "cuda")
-        ),
+        ("SAVE_DTYPE", "half", "SAVE_DTYPE = 'half' is not valid, expected float32, float16 or bfloat16"),
+        ("DECODE", "fast", "DECODE = 'fast'.*exact, the only decoder.*leave the key out"),
         ("PRECISION", "tf32", r"FT_EXTRACT\.PRECISION tf32 needs an NVIDIA GPU since Ampere .* found cpu"),
     ],
 )
@@ -235,17 +222,6 @@ def test_features_from_before_a_key_was_recorded_have_its_default(extract_birds,
     assert recorded.pop(key) == {"save_dtype": "float32", "decode": "exact"}[key]
     file.write_text(json.dumps(recorded))
     assert extract_birds("--skip_complete") == 0
-
-
-def test_the_type_is_part_of_the_identity_of_features(extract_birds, tmp_path):
-    """Complete features of another type are not mistaken for those asked for."""
-    assert extract_birds() == 0
-    half = ("FT_EXTRACT.SAVE_DTYPE", "float16")
-    with pytest.raises(CogError, match=r"save_dtype: float32 -> float16.*--overwrite"):
-        extract_birds(*half)
-    exact = features_of(tmp_path / "out")["X"]
-    assert extract_birds(*half, "--overwrite") == 0
-    assert torch.equal(features_of(tmp_path / "out")["X"], exact.half())
 
 
 @pytest.mark.parametrize(
@@ -274,15 +250,6 @@ def test_values_beyond_the_range_of_the_type_are_refused(
     assert not (tmp_path / "out/X_Y.pth").exists()
     assert extract(largest, "fits") == 0
     assert torch.isfinite(features_of(tmp_path / "fits")["X"]).all()
-
-
-def test_nan_features_name_the_image(extract_birds, loader_file, tmp_path):
-    loader_file.write_text(
-        tiny.LOADER_SOURCE.replace("mean = x.mean((2, 3))", "mean = x.mean((2, 3)) / (x.sum() * 0)")
-    )
-    with pytest.raises(CogError, match="crow/crow_0.png"):
-        extract_birds()
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [".failed.json"]
 
 
 def test_counts_are_reported_not_asserted(many, workshop, caplog):
@@ -346,25 +313,6 @@ def forty(tmp_path):
     return datasets.OWN.images("forty", "test", {"images_root": str(tmp_path / "forty")})
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
-        MemoryError(),
-    ],
-)
-def test_out_of_memory_says_what_to_lower(forty, error):
-    class Large(torch.nn.Module):
-        def forward(self, x):
-            raise error
-
-    with pytest.raises(
-        CogError, match=r"out of memory.* images at a time; end .* lower FT_EXTRACT\.BATCH_SIZE"
-    ):
-        run_library(forty, convnet(Large()))
-
-
 @pytest.mark.parametrize("overlaps", [True, False])
 def test_a_device_that_waits_for_images_is_told(forty, monkeypatch, caplog, overlaps):
     """As on a GPU: a batch is decoded while the one before is computed, and here that is always done first."""
@@ -426,32 +374,24 @@ def test_other_images_do_not_change_a_bit(forty):
 def test_networks_that_need_the_usual_layout(forty):
     """x.view() refuses channels-last tensors; such a network runs as it always did."""
 
-    class Viewing(torch.nn.Module):
-        def forward(self, x):
-            return x.view(x.size(0), x.size(1), -1).mean(2).view(-1)[: 24 * len(x)].view(len(x), 24)
-
     class Strict(torch.nn.Module):
         def forward(self, x):
             return x.view(x.size(0), -1)[:, ::784]
 
-    assert torch.isfinite(run_library(forty, convnet(Viewing())).x).all()
     found = run_library(forty, convnet(Strict()))
     plain = convnet(Strict())
-    from cog.data.pixels import decode_exact, normalizer, to_input
-
     pixels = np.stack([decode_exact(forty.root / forty.file(row), resize=120, crop=112) for row in range(16)])
     with torch.inference_mode():
         expected = plain(to_input(pixels, *normalizer([0.5] * 3, [0.5] * 3, torch.device("cpu"))))
     torch.testing.assert_close(found.x[:16], expected, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("n_workers", ["0", "2"])
-def test_a_pipe_among_the_images_is_a_failed_image(extract_birds, image_tree, tmp_path, n_workers):
+def test_a_pipe_among_the_images_is_a_failed_image(extract_birds, image_tree, tmp_path):
     victim = next((image_tree / "test").rglob("*.*"))
     victim.unlink()
     os.mkfifo(victim)
     with pytest.raises(FailedImagesError):
-        extract_birds("FT_EXTRACT.N_WORKERS", n_workers)
+        extract_birds(workers=2)
     assert "not a regular file" in (tmp_path / "out" / "failed_images.txt").read_text()
 
 
@@ -526,17 +466,13 @@ def test_all_at_once_is_each_alone(many, workshop, capsys):
 def test_what_is_complete_is_skipped_pair_by_pair(many, workshop, capsys, caplog):
     caplog.set_level("INFO", logger="cog")
     assert extract_features.main(many(["cog_l1"], ["train"])) == 0
-    assert extract_features.main(many(["in1k", "cog_l1"], ["train", "test"], "--skip_complete")) == 0
+    twice = many(["in1k", "cog_l1", "in1k"], ["train", "test", "train"], "--skip_complete")
+    assert extract_features.main(twice) == 0
     assert caplog.text.count("is complete, skipped") == 1
     assert "[4/4] features of tiny_net: cog_l1 test" in capsys.readouterr().out
     count = loads(workshop)
     assert extract_features.main(many(["in1k", "cog_l1"], ["train", "test"], "--skip_complete")) == 0
     assert loads(workshop) == count
-
-
-def test_a_pair_given_twice_is_extracted_once(many, workshop, capsys):
-    assert extract_features.main(many(["in1k", "in1k"], ["test", "test"])) == 0
-    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
@@ -556,11 +492,10 @@ def test_all_inputs_are_checked_first(many, workshop, second, message):
     assert tiny.snapshot(workshop.root) == before
 
 
-@pytest.mark.parametrize("flags", [[], ["--skip_complete"]], ids=["default", "skip"])
-def test_features_made_differently_stop_everything_first(many, workshop, flags):
+def test_features_made_differently_stop_everything_first(many, workshop):
     assert extract_features.main(many(["cog_l1"], ["test"])) == 0
     before = tiny.snapshot(workshop.models)
-    other = many(["in1k", "cog_l1"], ["test"], *flags, "FT_EXTRACT.IMAGE_CROP_SIZE", "8")
+    other = many(["in1k", "cog_l1"], ["test"], "FT_EXTRACT.IMAGE_CROP_SIZE", "8")
     with pytest.raises(CogError, match="cog_l1/features_test/X_Y.pth was made differently.*--overwrite"):
         extract_features.main(other)
     assert tiny.snapshot(workshop.models) == before
@@ -613,14 +548,6 @@ def test_worse_failures_in_one_pair_do_not_lose_the_others(many, workshop, caplo
     assert (root / "in1k/features_train/X_Y.incomplete.pth").exists()
     for split in ("train", "test"):
         assert (root / f"cog_l1/features_{split}/X_Y.pth").exists()
-
-
-def test_values_of_lists_given_as_none_or_empty(many, capsys):
-    for names, message in ((["None"], "required: --dataset"), ([""], "the value is empty")):
-        with pytest.raises(SystemExit) as stop:
-            extract_features.main(many(names, ["test"]))
-        assert stop.value.code == 2
-        assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow

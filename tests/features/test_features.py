@@ -7,8 +7,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from classifier_runs import clusters, run_once
-from marks import first_quick
 
 from cog.analysis.rows import FeatureRows
 from cog.errors import CogError
@@ -68,25 +66,15 @@ def test_other_float_types_become_float32(tmp_path, dtype):
     assert loaded.y.dtype == torch.int64
 
 
-def test_normalization_equals_torch_and_keeps_zero_rows(tmp_path):
-    x = torch.randn(70000, 4)
-    x[5] = 0
-    feature_files.save(
-        feature_files.FeatureSet(x, torch.zeros(len(x), dtype=torch.int64), "n"), tmp_path / "X_Y.pth"
-    )
-    normalized = feature_files.load(tmp_path, normalize=True).x
-    assert torch.allclose(normalized, torch.nn.functional.normalize(x), rtol=0, atol=1e-7)
-    assert (normalized[5] == 0).all()
-
-
 def save_rows(path, x):
     feature_files.save(feature_files.FeatureSet(x, torch.arange(len(x)) % 2, "n"), path / "X_Y.pth")
 
 
-@pytest.mark.parametrize("scale", [3e37, 1e30, 1e19, 1e-13, 1e-19, 1e-30, 1e-35])
+@pytest.mark.parametrize("scale", [1.0, 3e37, 1e19, 1e-13, 1e-19, 1e-35])
 def test_rows_of_any_length_are_normalized(tmp_path, scale):
     """Their squares leave float32's range; so do the norms of the largest."""
     x = torch.from_numpy(rng().uniform(-10, 10, (2000, 9))).float()
+    x[6] = 0
     scaled = x * torch.where(torch.arange(2000) % 3 == 0, scale, 1.0)[:, None]
     save_rows(tmp_path, scaled)
     found = feature_files.load(tmp_path, normalize=True).x
@@ -134,25 +122,19 @@ def test_mapped_rows_of_any_length_are_those_in_memory(tmp_path, scale, normaliz
     assert_every_reader_returns(expected, mapped)
 
 
-def test_rows_of_zeros_are_counted(tmp_path, caplog):
+@pytest.mark.parametrize("mapped", [False, True])
+def test_rows_of_zeros_are_counted_and_rows_that_are_not_finite_named(tmp_path, caplog, mapped):
     x = torch.ones(1000, 4)
     x[[1, 600]] = 0
     save_rows(tmp_path, x)
-    for mapped in (False, True):
-        caplog.clear()
-        feature_files.load(tmp_path, normalize=True, mapped=mapped)
-        assert [record.message for record in caplog.records] == [
-            f"{tmp_path / 'X_Y.pth'}: 2 of 1000 rows of X are all zeros, which have no direction; they stay zeros"
-        ]
-
-
-def test_non_finite_rows_are_named(tmp_path):
-    x = torch.zeros(100, 4)
-    x[3, 1] = float("nan")
-    x[70, 0] = float("inf")
-    torch.save({"X": x, "Y": torch.zeros(100, dtype=torch.int64)}, tmp_path / "X_Y.pth")
-    with pytest.raises(CogError, match=r"2 of 100 rows.*\(rows 3, 70\)"):
-        feature_files.load(tmp_path)
+    feature_files.load(tmp_path, normalize=True, mapped=mapped)
+    assert [record.message for record in caplog.records] == [
+        f"{tmp_path / 'X_Y.pth'}: 2 of 1000 rows of X are all zeros, which have no direction; they stay zeros"
+    ]
+    x[3, 1], x[700, 0] = float("nan"), float("inf")
+    save_rows(tmp_path, x)
+    with pytest.raises(CogError, match=r"2 of 1000 rows of X hold NaN or infinite values \(rows 3, 700\)"):
+        feature_files.load(tmp_path, mapped=mapped)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 9, 10, 24, 1300])
@@ -166,11 +148,6 @@ def test_split_takes_a_fifth_of_every_class(count):
     expected = max(int(count * 0.2), 1) if count > 1 else 0
     assert (y[val] == 3).sum() == expected
     assert (y[val] == 7).sum() == 10
-
-
-def test_split_needs_something_to_hold_out():
-    with pytest.raises(CogError, match="single training image"):
-        feature_files.split_train_val(torch.arange(5), val_frac=0.2, rng=rng())
 
 
 def test_few_shot_draw_is_from_the_given_rows_and_uniform():
@@ -187,16 +164,14 @@ def test_few_shot_draw_is_from_the_given_rows_and_uniform():
     # 400 draws with probability 0.4: mean 160, standard deviation 9.8
     assert drawn_counts[::2].min() > 110
     assert drawn_counts[::2].max() < 210
-
-
-def test_few_shot_takes_all_of_a_small_class():
-    y = torch.tensor([0] * 3 + [1] * 9)
+    y = torch.tensor([0] * 3 + [1] * 9)  # a class with too few images gives all
     drawn, short = feature_files.draw_few_shot(y, torch.arange(12), n_shot=5, rng=rng())
-    assert short == 1
-    assert torch.bincount(y[drawn]).tolist() == [3, 5]
+    assert short == 1 and torch.bincount(y[drawn]).tolist() == [3, 5]
 
 
-def test_test_class_without_training_features():
+def test_labels_that_cannot_be_used():
+    with pytest.raises(CogError, match="single training image"):
+        feature_files.split_train_val(torch.arange(5), val_frac=0.2, rng=rng())
     with pytest.raises(CogError, match="test labels 5"):
         feature_files.to_consecutive_labels(torch.tensor([0, 1]), torch.tensor([0, 5]))
 
@@ -263,14 +238,6 @@ def test_rounded_features_take_one_copy_in_memory(tmp_path, monkeypatch, dtype, 
     assert asked == ways and loaded.x.dtype == torch.float32 and loaded.norms is None
 
 
-def test_rounded_features_that_are_not_finite_are_refused(tmp_path):
-    x = torch.full((30, 4), 7e4)
-    save_rows(tmp_path, x.half())
-    for mapped in (False, True):
-        with pytest.raises(CogError, match="30 of 30 rows of X hold NaN or infinite values"):
-            feature_files.load(tmp_path, mapped=mapped)
-
-
 def test_runs_on_features_of_another_type_are_other_runs(tmp_path):
     """Files of float16 and bfloat16 have the same size; runs from before there was a choice stay what they are."""
     identities = []
@@ -281,24 +248,3 @@ def test_runs_on_features_of_another_type_are_other_runs(tmp_path):
         file = tmp_path / "X_Y.pth"
         identities.append(identify(Settings(seed=1), file, file, tmp_path))
     assert identities[0] == identities[1] != identities[2] != identities[3] != identities[1]
-
-
-@pytest.mark.parametrize("dtype", first_quick(1, [torch.bfloat16, torch.float16]))
-def test_rounded_features_give_the_same_accuracy_within_seed_noise(tmp_path, dtype):
-    x, y = clusters(1500, 16, 5, spread=1.2)
-    accuracies: dict[torch.dtype, list[float]] = {torch.float32: [], dtype: []}
-    for kind, values in accuracies.items():
-        for name, part in (("train", slice(0, 900)), ("test", slice(900, None))):
-            file = tmp_path / f"{kind}-{name}.pth"
-            feature_files.save(feature_files.FeatureSet(x[part].to(kind), y[part], "n"), file)
-        for seed in range(3):
-            settings = Settings(seed=seed, n_trials=0, lr=10.0, wd=0.0, n_epochs=10, batch_size=64)
-            sets = [
-                feature_files.load(tmp_path / f"{kind}-{name}.pth", normalize=True)
-                for name in ("train", "test")
-            ]
-            outcome = run_once(*sets, settings, Engine(torch.device("cpu")))
-            values.append(outcome.classifier.logs["test/top1"][-1])
-    exact, rounded = (torch.tensor(values) for values in accuracies.values())
-    assert 50 < exact.mean() < 99  # neither at chance nor too easy to tell anything
-    assert abs(exact.mean() - rounded.mean()) <= max(2 * float(exact.std()), 1.0)
