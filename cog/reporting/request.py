@@ -20,32 +20,17 @@ _FOLDERS = ("figures", "diagnostics")
 class ResultsRequest:
     """Results to read, tables to show and their form; the fields have the names of the flags of ``print_results.py``.
 
-    At most one of ``relative_to``, ``drop``, ``rank``, ``baseline``, ``claims``, ``power``, ``analysis``, ``variants``
-    and ``overview`` is set.
+    At most one of the fields from ``relative_to`` to ``overview`` is set.
 
     Attributes:
         selection: results to read.
-        allow_mixed_epochs: whether seeds that were trained for different numbers of epochs are averaged.
         view: layout of tables of averages; None: ``datasets``.
-        relative_to: model whose averages are subtracted.
-        drop: whether the change from the model's own accuracy on in1k is shown.
-        rank: whether the ranks among the selected models are shown.
-        baseline: model with which every other model is compared.
-        claims: whether the statements of the paper are judged.
-        power: whether the smallest detectable differences are shown.
         analysis: names of analyses.
         variants: names of other classifiers than that of the protocol.
-        overview: whether the main numbers of all experiments are shown.
         metric: ``top1``, ``top5`` or ``both``; None: depends on the view.
-        with_published: whether the numbers of the paper are shown beside the others.
-        paper: version of the paper.
-        format: one of ``writers.FORMATS``.
         decimals: digits after the point; None: depends on the view.
-        labels: ``name`` or ``paper``.
         width: columns of the terminal; 0: any.
         per_seed: whether a single evaluation is shown seed by seed (as text).
-        interval_over: population over which intervals of accuracies and differences are taken, one of
-            :data:`cog.results.uncertainty.OVER`.
         limit: ``--limit`` of the test run that made the numbers, which are no results then; 0: no test run.
     """
 
@@ -84,14 +69,8 @@ class OutputRequest:
 
     Attributes:
         output: file of the tables; None: standard output.
-        export: file of results for other people.
-        label: name of the runs in the exported file.
-        report: HTML page.
-        figures: folder of the paper's figures.
-        diagnostics: folder of search and training curves.
         figure_names: figures to draw; None: all.
         figure_formats: formats of figures and curves; None: all.
-        overwrite: whether files may be replaced.
         reads_runs: whether folders of runs are read, so that their curves can be drawn.
     """
 
@@ -113,10 +92,7 @@ class OutputRequest:
 
 
 def check_outputs(request: OutputRequest) -> dict[str, Path]:
-    """Check the paths of all requested outputs, before any result is read.
-
-    Returns:
-        The paths of the requested outputs by flag: ``output``, ``export``, ``report``, ``figures``, ``diagnostics``.
+    """Return the paths of the requested outputs by flag, such as ``output``, before any result is read.
 
     Raises:
         CogError: when a file exists or cannot be written, or when flags contradict each other.
@@ -124,17 +100,16 @@ def check_outputs(request: OutputRequest) -> dict[str, Path]:
     if request.label is not None and request.export is None:
         raise CogError("--label names the runs in an exported file; add --export FILE")
     _check_drawings(request)
-    given = {flag: name for flag in _FILES + _FOLDERS if (name := getattr(request, flag)) is not None}
+    files, folders = (
+        {flag: name for flag in flags if (name := getattr(request, flag)) is not None}
+        for flags in (_FILES, _FOLDERS)
+    )
     paths = {
-        flag: _check_folder(name, flag=f"--{flag}")
-        if flag in _FOLDERS
-        else check_file(name, flag=f"--{flag}", overwrite=request.overwrite)
-        for flag, name in given.items()
+        flag: check_file(name, flag=f"--{flag}", overwrite=request.overwrite) for flag, name in files.items()
     }
-    files = [paths[flag] for flag in _FILES if flag in paths]
-    if len(set(files)) < len(files):
+    if len(set(paths.values())) < len(paths):
         raise CogError("--output, --export and --report name the same file; give each its own")
-    return paths
+    return paths | {flag: _check_folder(name, flag=f"--{flag}") for flag, name in folders.items()}
 
 
 def _check_drawings(request: OutputRequest) -> None:
@@ -148,25 +123,18 @@ def _check_drawings(request: OutputRequest) -> None:
     if names or formats:
         from cog.reporting import figures
 
-        for flag, values, known in (
-            ("--figure_names", names, figures.names()),
-            ("--figure_formats", formats, figures.FORMATS),
-        ):
+        of_flags = ("--figure_names", names, figures.names()), ("--figure_formats", formats, figures.FORMATS)
+        for flag, values, known in of_flags:
             for value in values or ():
                 if value not in known:
                     raise CogError(f"{flag} {value} is not known, expected some of {', '.join(known)}")
 
 
 def check_file(name: str | os.PathLike[str], *, flag: str, overwrite: bool) -> Path:
-    """Return the path to which a file is written: the path of the user, with symbolic links resolved.
-
-    Args:
-        name: path from the user.
-        flag: flag of the path, for messages.
-        overwrite: whether an existing file may be replaced.
+    """Return the path of a file to write, with symbolic links resolved; messages name its ``flag``.
 
     Raises:
-        CogError: when the file cannot be written there.
+        CogError: when the file cannot be written there, or exists without ``overwrite``.
     """
     path = Path(os.path.realpath(name))  # atomic replacement would turn a link into a file
     if path.is_dir():

@@ -10,7 +10,7 @@ from typing import Any
 
 from cog.errors import CogError
 from cog.reporting.request import OutputRequest, ResultsRequest, check_outputs
-from cog.reporting.tables import accuracies, claims, comparisons, experiments, per_seed, power, writers
+from cog.reporting.tables import accuracies, claims, comparisons, experiments, power, writers
 from cog.reporting.tables.layout import TableStyle, View
 from cog.reporting.tables.pivot import Averages
 from cog.results import exchange, labels, official, published, query, uncertainty
@@ -97,7 +97,7 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
         both = runs[:2]  # the averages of one evaluation follow each other
         averages = {average.metric: average for average in both if average.metric in metrics}
         digits = FINE_DECIMALS if decimals is None else decimals
-        text = per_seed.draw(results.runs, averages, decimals=digits, paper=selected.paper)
+        text = comparisons.seed_by_seed(results.runs, averages, decimals=digits, paper=selected.paper)
         return text + (f"{LIMITED.format(request.limit)}\n" if request.limit else "")
     if decimals is None and not request.shows_experiments:
         decimals = DECIMALS.get(request.format, TABLE_DECIMALS if request.baseline is None else FINE_DECIMALS)
@@ -233,10 +233,9 @@ def write_files(
         )
         logger.info("wrote %d files in %s", len(written), folder)
     if folder := paths.get("diagnostics"):
-        from cog.reporting import figures
-        from cog.reporting.figures import search
+        from cog.reporting.figures import FORMATS, search
 
-        formats = output.figure_formats or figures.FORMATS
+        formats = output.figure_formats or FORMATS
         written = search.write(results.runs, folder, formats=formats, overwrite=output.overwrite)
         logger.info("wrote %d files in %s", len(written), folder)
     if page := paths.get("report"):

@@ -14,7 +14,6 @@ from report_runs import forty_models
 
 from cog.errors import CogError
 from cog.reporting import figures
-from cog.reporting.figures import chart as charts
 from cog.reporting.figures import style
 from cog.results import published
 from cog.results.run_records import average_runs
@@ -342,8 +341,3 @@ def test_folder_that_cannot_be_one(tmp_path):
     (tmp_path / "out" / "fig3_levels.csv").mkdir(parents=True)
     with pytest.raises(CogError, match="in the way"):
         figures.write(one_cell(), [], tmp_path / "out", overwrite=True)
-
-
-@pytest.mark.parametrize("number, text", [(0.1 + 0.2, "0.3"), (-0.0, "0"), (math.nan, "")])
-def test_numbers_in_csv_are_short_and_exact(number, text):
-    assert charts._number(number) == text

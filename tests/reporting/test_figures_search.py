@@ -294,14 +294,6 @@ def test_strips_of_odd_searches(trials):
 
 
 @pytest.mark.slow
-def test_same_bytes_again(written, runs, tmp_path):
-    _folder, paths = written
-    search.write(runs, tmp_path, formats=["svg"])
-    for path in paths:
-        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
-
-
-@pytest.mark.slow
 def test_errors(written, runs, tmp_path):
     with pytest.raises(CogError, match="no run whose search"):
         search.write([], tmp_path / "out")

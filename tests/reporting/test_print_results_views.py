@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import inspect
 import io
 import json
 import os
 import pickle
 import re
 from array import array
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,6 +19,9 @@ from result_folders import make_logs, make_record, make_seed_folder
 from cog import constants
 from cog.commands import print_results
 from cog.errors import CogError
+from cog.reporting import figures as reporting_figures
+from cog.reporting import html
+from cog.reporting.figures import search
 from cog.reporting.tables import accuracies, power
 from cog.reporting.tables.layout import TableStyle
 from cog.reporting.tables.pivot import Averages
@@ -311,43 +314,29 @@ def test_tables_go_to_a_file_beside_other_outputs(study, tmp_path, show):
     "more", [(), ("--with_published", "--model", "mine_*"), ("--relative_to", "mine_net")]
 )
 def test_figures_report_and_diagnostics_get_what_is_selected(study, tmp_path, show, monkeypatch, more):
-    import cog.reporting.figures
-    import cog.reporting.figures.search
-    import cog.reporting.html
-
-    calls = {}
-
-    def record(module, name):
-        signature = inspect.signature(module.write)
-
-        def write(*args, **kwargs):
-            calls[name] = signature.bind(*args, **kwargs).arguments
-            return []
-
-        monkeypatch.setattr(module, "write", write)
-
-    record(cog.reporting.figures, "figures")
-    record(cog.reporting.figures.search, "diagnostics")
-    record(cog.reporting.html, "report")
+    calls = {name: mock.Mock(return_value=[]) for name in ("figures", "diagnostics", "report")}
+    for module, call in zip((reporting_figures, search, html), calls.values()):
+        monkeypatch.setattr(module, "write", call)
     places = {name: tmp_path / f"new_{name}" for name in ("figures", "diagnostics", "report")}
     flags = [word for name, path in places.items() for word in (f"--{name}", path)]
     out = show("--models_root_dir", study, *flags, *more, "--figure_formats svg --overwrite --dataset in1k")
     assert out == ""
     models = {"mine_net"} if "--model" in more else {"mine_net", "sup_resnet50"}
-    figures, diagnostics, report = (calls[name] for name in places)
-    stated = report["results"]
-    for cells in (figures["cells"], stated.cells):
-        assert {(cell.model, cell.source, cell.dataset) for cell in cells} == {
+    (cells, of_paper, folder), drawn = calls["figures"].call_args
+    (runs, searches), curves = calls["diagnostics"].call_args
+    (page, stated), report = calls["report"].call_args
+    for selected in (cells, stated.cells):
+        assert {(cell.model, cell.source, cell.dataset) for cell in selected} == {
             (model, "runs", "in1k") for model in models
         }
-    assert {run.model for run in diagnostics["runs"]} == {run.model for run in stated.runs} == models
-    assert list(figures["published"]) == []
-    assert list(report["published"]) == published.accuracies(), "where a model stands among all of them"
-    assert (figures["folder"], diagnostics["folder"], report["path"]) == tuple(places.values())
-    assert figures["formats"] == diagnostics["formats"] == ["svg"]
-    assert figures["shown"]["datasets"] == ["in1k"]
-    assert figures["shown"]["baseline"] == ("mine_net" if "--relative_to" in more else None)
-    assert {call["overwrite"] for call in calls.values()} == {True} and report["root"] == study
+    assert {run.model for run in runs} == {run.model for run in stated.runs} == models
+    assert of_paper == []
+    assert report["published"] == published.accuracies(), "where a model stands among all of them"
+    assert (folder, searches, page) == tuple(places.values())
+    assert drawn["formats"] == curves["formats"] == ["svg"]
+    assert drawn["datasets"] == ["in1k"]
+    assert drawn["baseline"] == ("mine_net" if "--relative_to" in more else None)
+    assert drawn["overwrite"] and curves["overwrite"] and report["overwrite"] and report["root"] == study
 
 
 def test_runs_with_different_settings_are_averaged_with_a_warning(tmp_path, capsys):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import http.server
 import itertools
 import json
 import pickle
 import re
-import threading
 
 import pytest
 from report_runs import forty_models, make_found, make_run
@@ -435,32 +433,3 @@ def test_equal_notices_of_forty_models_are_one_card(browser, page_of):
     browser.call("Emulation.setEmulatedMedia", media="")
     browser.click(".of-models summary")
     assert browser.evaluate(names) == 40
-
-
-def test_page_from_a_server_asks_for_nothing_else(browser, page):
-    """Over HTTP browsers look for an icon; the page brings one."""
-    asked = []
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def do_GET(self):
-            asked.append(self.path)
-            super().do_GET()
-
-        def log_message(self, *args):
-            pass
-
-    served = page.with_name("served.html")
-    served.write_bytes(page.read_bytes())
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Handler, directory=page.parent)
-    )
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        browser.open(f"http://127.0.0.1:{server.server_port}/served.html")
-        browser.evaluate("new Promise(r => setTimeout(r, 200))")
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-    assert asked == ["/served.html"]

@@ -48,27 +48,12 @@ def opened(browser, page):
     return browser
 
 
-def column(browser, index):
-    return browser.evaluate(f"Array.from({FIRST}.tBodies[0].rows, r => r.cells[{index}].innerText)")
-
-
 def test_no_complaint_no_request_and_hostile_text(opened, page):
     assert opened.complaints() == [] and opened.requests() == [page.as_uri()]
     assert opened.evaluate("window.pwned === undefined")
     assert "window.pwned" in opened.evaluate("document.getElementById('experiments').textContent")
     sections = opened.evaluate("Array.from(document.querySelectorAll('main > section'), s => s.id)")
     assert sections.index("experiments") == sections.index("tables") + 1
-
-
-def test_sorting(opened):
-    assert opened.evaluate(f"Array.from({FIRST}.tHead.rows[0].cells, c => c.ariaSort)")[0] == "none"
-    opened.evaluate(f"{FIRST}.querySelectorAll('thead button')[1].click()")
-    falling = [float(text.split()[0]) for text in column(opened, 1)]
-    assert falling == sorted(falling, reverse=True) and len(falling) == 3
-    opened.evaluate(f"{FIRST}.querySelectorAll('thead button')[1].click()")
-    assert [float(text.split()[0]) for text in column(opened, 1)] == falling[::-1]
-    opened.evaluate(f"{FIRST}.querySelectorAll('thead button')[0].click()")
-    assert [name[:8] for name in column(opened, 0)] == ["mini_tra", "mini_unt", "other_lo"]
 
 
 def test_a_baseline_of_accuracies_leaves_experiments_as_they_are(opened):

@@ -69,14 +69,11 @@ def charts(
         which: some of :func:`names`; None: all with data.
         shots: training images per class to show, 0 = all; None: those of each figure.
         datasets: data sets to show; None: those of each figure.
-        baseline: model to which differences are taken; None: sup_resnet50 if there are results of it, otherwise no
-            differences.
+        baseline: model to which differences are taken; None: sup_resnet50 if there are results of it.
         metric: ``top1`` or ``top5`` (the paper has no top-5).
         singles: whether panels of Figs. 3, 4 and the drop are returned as separate charts, too.
-        model_facts: labels and pretraining of models; those that may have seen the levels are marked. None: the
-            facts that follow from their names.
-        on_missing: called with the name of a requested figure that cannot be drawn and the error; None: the error is
-            raised.
+        model_facts: labels and pretraining of models; None: those that follow from their names.
+        on_missing: called with the name of a figure that cannot be drawn and the error; None: the error is raised.
 
     Returns:
         Each figure followed by its single panels.
@@ -131,15 +128,12 @@ def charts(
             # Most studies lack the other experiments, so their absence is no information at the usual level.
             LOG.log(logging.INFO if spec.of_protocol else logging.DEBUG, "%s left out: %s", name, error)
             continue
-        chart = dataclasses.replace(
-            chart, notes=(*chart.notes, *map(printable, map(official.as_sentence, remarks)))
-        )
         marked = {
             (c.model, c.source): c.label.removesuffix(f" {MARK}") for c in chart.curves() if MARK in c.label
         }
-        if marked:
-            footnote = model_facts.footnote(marked, label=lambda *model, of=marked: of[model], advice=False)
-            chart = dataclasses.replace(chart, notes=(*chart.notes, printable(footnote)))
+        footnote = model_facts.footnote(marked, label=lambda *model, of=marked: of[model], advice=False)
+        further = [*map(official.as_sentence, remarks), *filter(None, [footnote])]
+        chart = dataclasses.replace(chart, notes=(*chart.notes, *map(printable, further)))
         made += [chart, *(building.singles(chart) if singles and spec.singles else ())]
     return made
 
@@ -180,10 +174,7 @@ def _page(chart: Chart) -> tuple[Figure, dict[str, str]]:
 
 
 def svg(chart: Chart, *, prefix: str | None = None) -> str:
-    """Return a chart as an ``<svg>`` element for an HTML page.
-
-    The element has no style sheet, script, outside reference or fixed size. Its text stays text in the sans-serif font
-    of the page, and each curve has a tooltip with its name. See :func:`cog.reporting.figures.inline.from_figure`.
+    """Return a chart as an ``<svg>`` element for an HTML page, with the name of each curve as a tooltip.
 
     Args:
         chart: contents of the figure.

@@ -55,7 +55,7 @@ def over_levels(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
     """
     highlighted = {key[2] for curve in selection.curves if curve.is_own for _, key in curve.scores}
     there = highlighted or {key[2] for key in selection.numbers()}
-    n_shot = 0 if 0 in there else max(there)
+    n_shot = 0 if 0 in there else max(there, default=0)
     key = (LOGREG, selection.metric, n_shot)
     axis = over_datasets(selection, [key])
     places = tuple((x, label, dataset, key) for x, label, dataset, _ in axis.places)

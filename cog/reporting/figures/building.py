@@ -49,7 +49,7 @@ def build(name: str, selection: CurveSelection) -> Chart:
     """
     spec = FIGURES[name]
     if spec.narrow is not None:
-        spec, selection = spec.narrow(spec, selection)
+        selection = spec.narrow(selection)
     keys = [panel.key for panel in (*spec.panels, *spec.below) if panel.key is not None]
     axis = spec.x(selection, keys)
     groups = _groups(selection)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cog.reporting.figures.curves import Curve
 from cog.results.scores import SeedAverage
@@ -42,13 +43,12 @@ class Point:
     high: float = math.nan
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(NamedTuple):
     """The points of one curve in a panel, sorted by x; ``baseline``: whether the curve is that of the baseline."""
 
     curve: Curve
     points: tuple[Point, ...]
-    baseline: bool = False
+    baseline: bool
 
     def values(self, ticks: Sequence[float]) -> list[float]:
         """Return the values at ``ticks``; NaN where there is no point, which interrupts the line."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,8 +78,8 @@ class CurveSelection:
     references: Mapping[tuple[str, str], Scores]
     metric: str
     baseline: str | None
-    datasets: tuple[str, ...] | None
-    shots: tuple[int, ...] | None = None
+    datasets: Sequence[str] | None
+    shots: Sequence[int] | None = None
     mixed: bool = False
     bins: Mapping[tuple[str, str], Any] = dataclasses.field(default_factory=dict)
 
@@ -115,17 +115,7 @@ def select(
     shots: Sequence[int] | None,
     model_facts: ModelFacts | None = None,
 ) -> CurveSelection:
-    """Return the curves of accuracies of the protocol, with their styles.
-
-    Args:
-        cells: the user's accuracies.
-        published_cells: accuracies of the paper.
-        others: accuracies for comparisons, which are not shown: of the baseline, and on IN-1K.
-        metric: ``top1`` or ``top5``; cells without it are left out.
-        baseline: model; None: the paper's reference, if there are results of it.
-        datasets: data sets to show; None: all.
-        shots: training images per class to show, 0 = all; None: all numbers of shots.
-        model_facts: labels and pretraining of models; None: none is marked.
+    """Return the curves of accuracies of the protocol, with their styles; see :func:`cog.reporting.figures.charts`.
 
     Raises:
         CogError: nothing to draw, or a baseline without cells.
@@ -146,11 +136,7 @@ def select(
     for groups in (own_groups, of_paper):
         for name in list(groups):
             references[name] = {**references.get(name, {}), **groups[name]}
-            groups[name] = {
-                (dataset, key): score
-                for (dataset, key), score in groups[name].items()
-                if (datasets is None or dataset in datasets) and (shots is None or key[2] in shots)
-            }
+            groups[name] = only(groups[name], datasets, shots)
             if not groups[name]:
                 del groups[name]
     curves = _curves(own_groups, of_paper, model_facts)
@@ -165,9 +151,20 @@ def select(
         references=dict(sorted(references.items(), key=lambda item: source_key(item[0][0]))),
         metric=metric,
         baseline=REFERENCE if baseline is None and REFERENCE in models else baseline,
-        datasets=None if datasets is None else tuple(datasets),
-        shots=None if shots is None else tuple(shots),
+        datasets=datasets,
+        shots=shots,
     )
+
+
+def only(
+    scores: Scores, datasets: Collection[str] | None, shots: Collection[int] | None
+) -> dict[tuple[str, Key], SeedAverage]:
+    """Return the scores on some data sets with some numbers of shots; None: all."""
+    return {
+        (dataset, key): score
+        for (dataset, key), score in scores.items()
+        if (datasets is None or dataset in datasets) and (shots is None or key[2] in shots)
+    }
 
 
 def of_experiments(
@@ -180,12 +177,7 @@ def of_experiments(
 ) -> CurveSelection:
     """Return the curves of numbers of all experiments with their styles, those of the paper first.
 
-    Args:
-        measures: numbers of all experiments with the derived ones; the first of several for one place counts.
-        baseline: model; None: the paper's reference, if there are results of it.
-        datasets: data sets to show; None: all.
-        analyses: results of analyses, for their bins of similarity.
-        model_facts: labels and pretraining of models; None: none is marked.
+    Of several numbers for one place, the first counts; see :func:`cog.reporting.figures.charts` for the arguments.
     """
     groups = _group(measures)
     papers = published.SOURCES.values()
@@ -202,7 +194,7 @@ def of_experiments(
         references=references,
         metric="top1",
         baseline=baseline,
-        datasets=None if datasets is None else tuple(datasets),
+        datasets=datasets,
         mixed=True,
         bins={
             (record.model, record.dataset): record.details.get("bins")
@@ -213,11 +205,7 @@ def of_experiments(
 
 
 def _group(scores: Iterable[SeedAverage], metric: str | None = None) -> _Groups:
-    """Return scores by (source, model) and place; with a metric, only its scores, as of logistic regression.
-
-    Raises:
-        CogError: with a metric, two scores for one place.
-    """
+    """Return scores by (source, model) and place; with a metric, only its scores, as of logistic regression."""
     groups: _Groups = {}
     for score in scores:
         if metric in (None, score.metric):

@@ -18,7 +18,7 @@ import cog.reporting.figures.style as style
 from cog import constants
 from cog.errors import CogError
 from cog.reporting.figures.chart import Panel, Point
-from cog.reporting.figures.curves import Curve, CurveSelection
+from cog.reporting.figures.curves import Curve, CurveSelection, only
 from cog.reporting.figures.points import ABSOLUTE, DROP, RELATIVE
 from cog.results import other_levels, published, relative
 from cog.results.scores import LOGREG, Key
@@ -92,7 +92,7 @@ class FigureSpec:
         crowd: number of curves in the lead above which the other panels are drawn.
         per_row: greatest number of panels in a row; 0: no limit.
         per_dataset: whether there is a row for each data set, and panels keep their columns.
-        narrow: function that returns declaration and selection restricted to the contents of the figure.
+        narrow: function that returns the selection restricted to the contents of the figure.
         notes: function that returns the lines below the figure.
         of_protocol: whether the figure shows accuracies of the protocol, of one metric, instead of numbers of
             experiments.
@@ -113,14 +113,14 @@ class FigureSpec:
     crowd: int = 0
     per_row: int = 0
     per_dataset: bool = False
-    narrow: Callable[[FigureSpec, CurveSelection], tuple[FigureSpec, CurveSelection]] | None = None
+    narrow: Callable[[CurveSelection], CurveSelection] | None = None
     notes: Callable[[CurveSelection, Sequence[Panel]], Sequence[str]] = notes.of_experiments
     of_protocol: bool = False
     singles: bool = False
     on_page: bool = True
 
 
-def _of_fig4(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
+def _of_fig4(selection: CurveSelection) -> CurveSelection:
     """Return the selection of Fig. 4: the user's models and eight of the paper on three levels, from two images on.
 
     Sec. 4.2.2 of the paper begins with two images. With numbers of the first version, the selection has its three data
@@ -137,26 +137,12 @@ def _of_fig4(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, C
     shots = {key[2] for curve in curves for dataset, key in curve.scores if dataset in datasets}
     if selection.shots is None and not is_v1 and len(shots - {0, 1}) > 1:
         shots -= {1}
-    curves = tuple(
-        dataclasses.replace(
-            curve,
-            scores={
-                (dataset, key): score
-                for (dataset, key), score in curve.scores.items()
-                if dataset in datasets and key[2] in shots
-            },
-        )
-        for curve in curves
-    )
-    return spec, dataclasses.replace(selection, curves=curves)
+    curves = tuple(dataclasses.replace(c, scores=only(c.scores, datasets, shots)) for c in curves)
+    return dataclasses.replace(selection, curves=curves)
 
 
-def _of_other_levels(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
-    """Return a curve of every kind of levels of each model; the mean over random draws stands at every level.
-
-    Raises:
-        CogError: when no model has two kinds of levels.
-    """
+def _of_other_levels(selection: CurveSelection) -> CurveSelection:
+    """Return a curve of every kind of levels of each model; the mean over random draws stands at every level."""
     made: list[Curve] = []
     several = ", {}" if len(selection.curves) > 1 else ""
     for curve in selection.curves:
@@ -177,22 +163,8 @@ def _of_other_levels(spec: FigureSpec, selection: CurveSelection) -> tuple[Figur
                     curve, scores=places, label=kind.label + several.format(curve.label), is_own=True
                 )
             )
-    if not made:
-        raise CogError(spec.missing)
-    looks = [style.own_style(place) for place in range(len(made))]
-    curves = tuple(dataclasses.replace(curve, style=look) for curve, look in zip(made, looks, strict=True))
-    return spec, dataclasses.replace(selection, curves=curves)
-
-
-def _of_uniformity(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
-    """Return the declaration with uniformity in the paper's sign (higher is more uniform) if there are such numbers."""
-    alignment, uniformity, plane = spec.panels
-    if uniformity.key not in selection.numbers():
-        uniformity = dataclasses.replace(uniformity, key=("alignment", "uniformity", 0))
-    assert alignment.key is not None and uniformity.key is not None
-    pairs = functools.partial(points.pairs, x_key=uniformity.key, y_key=alignment.key)
-    panels = (alignment, uniformity, dataclasses.replace(plane, points=pairs))
-    return dataclasses.replace(spec, panels=panels), selection
+    curves = (dataclasses.replace(c, style=style.own_style(place)) for place, c in enumerate(made))
+    return dataclasses.replace(selection, curves=tuple(curves))
 
 
 def _numbers(evaluation: str, y_label: str, **titles: str) -> tuple[PanelSpec, ...]:
@@ -211,7 +183,7 @@ def _all_models(stem: str, title: str, quantity: str, y_label: str, missing: str
     )
 
 
-def _among_published(spec: FigureSpec, selection: CurveSelection) -> tuple[FigureSpec, CurveSelection]:
+def _among_published(selection: CurveSelection) -> CurveSelection:
     """Return the selection with the paper's models in gray, except the baseline."""
     if not any(curve.is_own for curve in selection.curves):
         raise CogError("there is no model of your own to show among the published ones")
@@ -223,10 +195,13 @@ def _among_published(spec: FigureSpec, selection: CurveSelection) -> tuple[Figur
         else dataclasses.replace(curve, group=style.PUBLISHED, style=style.GRAY_PUBLISHED, named=False)
         for curve in selection.curves
     ]
-    return spec, dataclasses.replace(selection, curves=tuple(curves))
+    return dataclasses.replace(selection, curves=tuple(curves))
 
 
 _BY_DATASET = PanelSpec(by="datasets", name="{dataset}_{quantity}")
+
+# In the paper's sign: higher is more uniform.
+_UNIFORMITY = ("alignment", "uniformity_v1", 0)
 
 #: The figures by name, in the order in which they are drawn.
 FIGURES = {
@@ -303,12 +278,9 @@ FIGURES = {
             "alignment",
             "relative to IN-1K",
             **{
-                f"{name}_{relative.RATIO_TO_IN1K}": title
-                for name, title in (
-                    ("alignment_by_uniformity", "Alignment / uniformity"),
-                    ("alignment", "Alignment"),
-                    ("uniformity", "Uniformity"),
-                )
+                f"alignment_by_uniformity_{relative.RATIO_TO_IN1K}": "Alignment / uniformity",
+                f"alignment_{relative.RATIO_TO_IN1K}": "Alignment",
+                f"uniformity_{relative.RATIO_TO_IN1K}": "Uniformity",
             },
         ),
         on_page=False,
@@ -335,10 +307,16 @@ FIGURES = {
         (
             *_numbers("alignment", "", alignment="Alignment", uniformity_v1="Uniformity"),
             PanelSpec(
-                title="Alignment (y), uniformity (x)", y_label="", name="plane", unit="", y_group="plane"
+                title="Alignment (y), uniformity (x)",
+                y_label="",
+                name="plane",
+                unit="",
+                y_group="plane",
+                points=functools.partial(
+                    points.pairs, x_key=_UNIFORMITY, y_key=("alignment", "alignment", 0)
+                ),
             ),
         ),
-        narrow=_of_uniformity,
         notes=notes.of_alignment,
     ),
     "mlp": FigureSpec(

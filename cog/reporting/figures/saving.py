@@ -43,13 +43,7 @@ def drawing() -> Iterator[None]:
         yield
 
 
-def render(figure: Figure, fmt: str) -> bytes:
-    """Return ``figure`` as the bytes of a file; call inside :func:`drawing`.
-
-    Args:
-        figure: figure that was made without pyplot, so that no window system is needed.
-        fmt: one of ``FORMATS``.
-    """
+def _render(figure: Figure, fmt: str) -> bytes:
     stream = io.BytesIO()
     figure.savefig(stream, format=fmt, dpi=_PNG_DPI, metadata=_METADATA[fmt])
     return stream.getvalue()
@@ -94,7 +88,7 @@ def save_all(
     with drawing():
         for stem, draw in figures.items():
             figure, tables = draw()
-            contents = [render(figure, fmt) for fmt in formats]
+            contents = [_render(figure, fmt) for fmt in formats]
             contents += [tables[suffix].encode("utf-8", "backslashreplace") for suffix in data]
             for end, content in zip(ends, contents, strict=True):
                 with files.atomic_write(path / (stem + end)) as handle:

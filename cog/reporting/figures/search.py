@@ -14,9 +14,8 @@ import math
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cog.errors import CogError
 from cog.reporting.figures import inline, saving, search_drawing
@@ -39,17 +38,8 @@ TRIAL_COLUMNS = (
 CURVES_SUFFIX = "_curves"
 
 
-@dataclass(frozen=True)
-class SearchPage:
-    """The runs of one model, data set and number of shots.
-
-    Attributes:
-        stem: stem of the names of its files.
-        title: one line.
-        dataset: name.
-        n_shot: training images per class, 0 = all.
-        runs: runs sorted by seed.
-    """
+class SearchPage(NamedTuple):
+    """The runs of one model, data set and number of shots (0 = all), sorted by seed, with the stem of its files."""
 
     stem: str
     title: str
@@ -129,17 +119,12 @@ def strips(pages: Iterable[SearchPage], most: int) -> list[str]:
                 drawn.append("")
                 continue
             figure = search_drawing.draw_strip(searches)
-            text = describe(page, searches)
+            chosen = ", ".join(f"seed {s.seed}: lr {s.lr:.3g}, wd {s.wd:.3g}" for s in searches)
+            text = f"Hyper-parameter search and final training of {page.title}. Chosen: {chosen}."
             drawn.append(
                 inline.from_figure(figure, prefix=f"search-{len(drawn)}", description=text, tooltips={})
             )
     return drawn
-
-
-def describe(page: SearchPage, searches: Sequence[search_history.SearchRecord]) -> str:
-    """Return a description of a page in words, with the chosen pairs."""
-    chosen = ", ".join(f"seed {s.seed}: lr {s.lr:.3g}, wd {s.wd:.3g}" for s in searches)
-    return f"Hyper-parameter search and final training of {page.title}. Chosen: {chosen}."
 
 
 def read(page: SearchPage) -> list[search_history.SearchRecord]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -30,27 +29,14 @@ _MADE_COLUMNS = ("Data sets", "Settings", "Device", "Time", "Finished")
 _MOST_CONCEPTS = 8
 
 
-@dataclass(frozen=True)
-class ExperimentSection:
-    """Values of the section.
+def collect(facts: Facts) -> dict[str, Any]:
+    """Return the values of the section.
 
-    Attributes:
-        overviews: tables of all experiments, one for each data set.
-        groups: title and tables of analyses, and of variants of the classifier.
-        winners: tables of concepts that one model classifies better or worse than another, one for each comparison.
-        made: table of the provenance of analyses; None without any.
+    Returns:
+        ``overviews``: tables of all experiments, one for each data set; ``groups``: titles and tables of analyses, and
+        of variants of the classifier; ``winners``: tables of concepts that one model classifies better or worse than
+        another; ``made``: table of the provenance of analyses, or None.
     """
-
-    overviews: Sequence[Table] = ()
-    groups: Sequence[tuple[str, Sequence[Table]]] = ()
-    winners: Sequence[Table] = ()
-    made: Table | None = None
-
-
-def collect(facts: Facts) -> ExperimentSection:
-    """Return the values of the section."""
-    if not facts.results.has_experiments:
-        return ExperimentSection()
     analyses = facts.results.analyses
     averages = Averages(facts.results.all_measures)
     overviews = [_overview(averages, dataset) for dataset in averages.datasets]
@@ -61,12 +47,12 @@ def collect(facts: Facts) -> ExperimentSection:
     ):
         with contextlib.suppress(CogError):  # no result of this group
             groups.append((title, view(averages, [experiments.ALL], style=TableStyle()).tables))
-    return ExperimentSection(
-        [table for table in overviews if table.columns],
-        groups,
-        _winners(analyses),
-        _made(analyses),
-    )
+    return {
+        "overviews": [table for table in overviews if table.columns],
+        "groups": groups,
+        "winners": _winners(analyses),
+        "made": _made(analyses),
+    }
 
 
 def _overview(averages: Averages, dataset: str) -> Table:
@@ -97,8 +83,8 @@ def _winners(analyses: Sequence[AnalysisRecord]) -> list[Table]:
         rows = [
             (str(entry.get("names") or entry.get("wnid") or "?"), _concept(entry, difference))
             for key in ("winners", "losers")
-            for entry in _first_entries(record.details.get(key))
-            if (difference := number(entry.get("difference"))) is not None
+            for entry in _listed(record.details.get(key))[:_MOST_CONCEPTS]
+            if isinstance(entry, dict) and (difference := number(entry.get("difference"))) is not None
         ]
         if rows:
             caption = (
@@ -119,9 +105,8 @@ def _concept(entry: Mapping[str, Any], difference: float) -> list[str]:
     ]
 
 
-def _first_entries(given: Any) -> list[dict[str, Any]]:
-    entries = given if isinstance(given, list) else []
-    return [entry for entry in entries[:_MOST_CONCEPTS] if isinstance(entry, dict)]
+def _listed(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else []
 
 
 def _made(analyses: Sequence[AnalysisRecord]) -> Table | None:

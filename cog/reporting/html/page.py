@@ -93,7 +93,7 @@ def render(
             views=views,
             first_view=next((view.key for view in views if any(line.row.is_own for line in view.lines)), "")
             or next((view.key for view in views), ""),
-            experiments=experiments.collect(facts),
+            experiments=experiments.collect(facts) if facts.results.has_experiments else None,
             lead=lead,
             pictures=pictures,
             pictures_hint=pictures_hint,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -24,21 +24,13 @@ _EXPERIMENTS = ("v1_fig5", "v1_fig9", "v1_fig10", "v1_fig8", "mlp", "fig6", "knn
 _MANY_MODELS = 8
 
 
-@dataclass(frozen=True)
-class Picture:
-    """One figure.
+class Picture(NamedTuple):
+    """One figure; its ids are unique on the page, and a wide one has panels side by side, which must not shrink."""
 
-    Attributes:
-        caption: title and description of the contents.
-        svg: an ``<svg>`` element whose ids are unique on the page.
-        wide: whether the figure has panels side by side, which must not shrink on a phone.
-        name: name of the figure.
-    """
-
+    name: str
     caption: str
     svg: Markup
     wide: bool
-    name: str = ""
 
 
 def draw(facts: Facts) -> tuple[list[Picture], str]:
@@ -66,7 +58,7 @@ def draw(facts: Facts) -> tuple[list[Picture], str]:
         # The page explains the mark once, outside of the figures.
         chart = dataclasses.replace(chart, notes=tuple(n for n in chart.notes if not n.startswith(MARK)))
         svg = figures.svg(chart, prefix=f"figure-{chart.stem}")
-        pictures.append(Picture(chart.caption, Markup(svg), wide=not chart.single, name=chart.figure))
+        pictures.append(Picture(chart.figure, chart.caption, Markup(svg), wide=not chart.single))
     reasons.pop(ANSWER, None)
     reason = next((f"There are no figures: {error}." for error in reasons.values()), "")
     return pictures, "" if pictures else reason

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from typing import Any
 
 from markupsafe import Markup
 
@@ -23,42 +23,14 @@ _MAX_SEARCHES, _MAX_SEARCHES_OF_MANY, _MANY_MODELS = 72, 24, 8
 _CHECKPOINT = Markup('<code title="SHA-256 {}">{}</code>{}')
 
 
-@dataclass(frozen=True)
-class Provenance:
-    """Provenance of the results of a model.
+def describe(model: PageModel) -> dict[str, Any]:
+    """Return the provenance of the results of a model.
 
-    Attributes:
-        terms: names and values of the settings of its runs.
-        common: properties that all its features share.
-        features: table of the other properties by data set and split; None without records of features.
-        runs: table with a row for each result, and a line for each seed in every entry.
+    Returns:
+        ``terms``: settings of its runs by name; ``common``: properties that all its features share; ``features``: table
+        of the other properties by data set and split, None without records of features; ``runs``: table with a row for
+        each result, and a line for each seed in every entry.
     """
-
-    terms: Sequence[tuple[str, str]]
-    common: dict[str, str]
-    features: Table | None
-    runs: Table
-
-
-@dataclass(frozen=True)
-class Searches:
-    """Drawings of searches.
-
-    Attributes:
-        by_model: captions and drawings by the label of the model.
-        drawn: number of drawings.
-        total: number of results that could have a drawing.
-        cut: whether drawings are left out because the page has its greatest number of them.
-    """
-
-    by_model: dict[str, list[tuple[str, Markup]]]
-    drawn: int
-    total: int
-    cut: bool
-
-
-def describe(model: PageModel) -> Provenance:
-    """Return settings, features and runs of a model."""
     keys = sorted(model.features, key=lambda key: (dataset_key(key[0]), key[1] != "train"))
     columns = [_feature_columns(model.features[key]) for key in keys]
     titles = list(columns[0]) if columns else []
@@ -70,10 +42,10 @@ def describe(model: PageModel) -> Provenance:
     title = "Features: what differs between them" if common else "Features"
     rows = [(" ".join(key), [column[t] for t in varying]) for key, column in zip(keys, columns, strict=True)]
     features = words_table(title, "features", varying, rows) if rows else None
-    return Provenance(_terms(model), common, features, _runs(model))
+    return {"terms": _terms(model), "common": common, "features": features, "runs": _runs(model)}
 
 
-def _terms(model: PageModel) -> list[tuple[str, str]]:
+def _terms(model: PageModel) -> dict[str, str]:
     details = [run.details for run in model.runs]
     seconds = sum(detail.seconds for detail in details)
     dates = sorted(detail.finished for detail in details if detail.finished)
@@ -96,7 +68,7 @@ def _terms(model: PageModel) -> list[tuple[str, str]]:
     ).items():
         text = " / ".join(sorted(filter(None, {plain(setting.get(name)) for setting in settings})))
         terms[key] = f"{text} (protocol: {protocol})" if text and protocol not in (None, text) else text
-    return [(term, text) for term, text in terms.items() if text]
+    return {term: text for term, text in terms.items() if text}
 
 
 def _feature_columns(made: FeatureDescription) -> dict[str, str]:
@@ -155,8 +127,13 @@ def _runs(model: PageModel) -> Table:
     return words_table("Runs, one line per seed", "result", titles, rows)
 
 
-def searches(facts: Facts) -> Searches | None:
-    """Return drawings of trials and training curves for each result; None when there are none."""
+def searches(facts: Facts) -> dict[str, Any] | None:
+    """Return drawings of trials and training curves for each result; None when there are none.
+
+    Returns:
+        ``by_model``: captions and drawings by the label of the model; ``drawn``: number of drawings; ``total``: number
+        of results that could have one; ``cut``: whether the page has its greatest number of them and lacks others.
+    """
     chosen = [
         (model, page)
         for model in facts.own_models
@@ -175,4 +152,5 @@ def searches(facts: Facts) -> Searches | None:
             caption = f"{page.dataset}, {shots_title(page.n_shot)}"
             by_model.setdefault(model.label, []).append((caption, Markup(drawing)))
     drawn = sum(map(len, by_model.values()))
-    return Searches(by_model, drawn, len(chosen), drawn == most < len(chosen)) if drawn else None
+    cut = drawn == most < len(chosen)
+    return {"by_model": by_model, "drawn": drawn, "total": len(chosen), "cut": cut} if drawn else None

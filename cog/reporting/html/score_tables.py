@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from cog import constants
@@ -12,7 +11,7 @@ from cog.reporting.html.facts import Facts, PageModel
 from cog.reporting.tables.layout import Row
 from cog.reporting.tables.pivot import Averages, Column, pivot
 from cog.results.labels import METRIC_LABELS, dataset_label, shots_title
-from cog.results.scores import LOGREG, SeedAverage, as_logreg, dataset_key
+from cog.results.scores import LOGREG, SeedAverage, as_logreg
 
 _GROUPS = {
     "top1": "Top-1, data sets side by side",
@@ -29,8 +28,7 @@ class ScoreLine(NamedTuple):
     mean: float | None
 
 
-@dataclass(frozen=True)
-class ScoreView:
+class ScoreView(NamedTuple):
     """One table.
 
     Attributes:
@@ -52,21 +50,17 @@ class ScoreView:
 
 def views_of(facts: Facts, rows: Sequence[PageModel]) -> list[ScoreView]:
     """Return the tables: data sets side by side for each number of shots, and shots side by side for each data set."""
-    own_averages = [average for model in facts.own_models for average in (*model.cells, *model.top5)]
-    averages = Averages(as_logreg([*own_averages, *facts.published]))
+    averages = Averages(as_logreg(average for row in rows for average in (*row.cells, *row.top5)))
     # Only the official data sets have the names of the paper.
     label = dataset_label if facts.compared or not facts.own_models else lambda name: name or "(unnamed)"
-    there = {(row.name, row.source) for row in rows}
-    cells = [average for average in averages.shown if (average.model, average.source) in there]
-    datasets = sorted({average.dataset for average in cells}, key=dataset_key)
-    few_first = sorted({average.n_shot for average in cells}, key=lambda n: (n == 0, n))
+    few_first = sorted(averages.n_shots, key=lambda n: (n == 0, n))
     views = []
     for metric, group in _GROUPS.items():
-        for n_shot in sorted(few_first):
-            columns = [Column(label(name), name, (LOGREG, metric, n_shot)) for name in datasets]
+        for n_shot in averages.n_shots:
+            columns = [Column(label(name), name, (LOGREG, metric, n_shot)) for name in averages.datasets]
             title = f"{METRIC_LABELS[metric].capitalize()} accuracy (%), {shots_title(n_shot)}"
             views.append(_view(f"{metric}-n{n_shot}", group, title, averages, rows, columns))
-    for i, dataset in enumerate(datasets if len(few_first) > 1 else ()):
+    for i, dataset in enumerate(averages.datasets if len(few_first) > 1 else ()):
         columns = [Column(shots_title(n) if n else "all", dataset, (LOGREG, "top1", n)) for n in few_first]
         title = f"Top-1 accuracy (%) on {label(dataset)}"
         views.append(_view(f"top1-d{i}", _BY_SHOTS, title, averages, rows, columns))

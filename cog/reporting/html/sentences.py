@@ -105,13 +105,12 @@ def _certainty(cells: Sequence[SeedAverage]) -> list[str]:
             f"{which} results have a single seed, so their spread is unknown: the deviation of the other "
             "result stands in for it. Read small differences as undecided."
         ]
-    few = sizes[0] < len(constants.SEEDS)
     span = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    if sizes[0] >= len(constants.SEEDS):
+        return [f"Means over {span} seeds."]
     return [
         f"Means over {span} seeds; the paper has {len(constants.SEEDS)}. With so few, read differences near one "
         "combined deviation as undecided."
-        if few
-        else f"Means over {span} seeds."
     ]
 
 
@@ -131,24 +130,17 @@ def _rank(place: RankSummary) -> str:
 def describe_places(
     places: Mapping[tuple[str, int], RankSummary], *, n_shot: int = 0, unseen: bool = True
 ) -> list[str]:
-    """Return plain sentences on the ranks of a model with ``n_shot`` images per class.
+    """Return sentences on ranks, reference and trend of a model with ``n_shot`` images per class (0 = all), if any.
 
     Args:
         places: ranks as returned by :func:`cog.results.ranking.places`.
         n_shot: training images per class, 0 = all.
         unseen: whether the concepts of the levels are known to be unseen by the model.
-
-    Returns:
-        Up to three texts, on ranks, reference and trend; none when nothing can be ranked.
     """
     here = [places[key] for key in sorted(places, key=lambda key: dataset_key(key[0])) if key[1] == n_shot]
     if not here:
         return []
-    return [
-        _describe_ranks(here, n_shot),
-        *_describe_reference(here),
-        *_describe_trend(here, unseen),
-    ]
+    return [_describe_ranks(here, n_shot), *_describe_reference(here), *_describe_trend(here, unseen)]
 
 
 def _describe_ranks(here: Sequence[RankSummary], n_shot: int) -> str:
@@ -244,21 +236,17 @@ def _describe_trend(here: Sequence[RankSummary], unseen: bool) -> list[str]:
 
 def describe_published(places: Mapping[tuple[str, int], RankSummary]) -> list[str]:
     """Return a sentence on the agreement with published results of the same model (all images); none without them."""
-    gaps = [
-        (dataset_label(key[0]), places[key].to_published)
+    known = [
+        (dataset_label(key[0]), g)
         for key in sorted(places, key=lambda key: dataset_key(key[0]))
-        if key[1] == 0
+        if key[1] == 0 and (g := places[key].to_published) is not None
     ]
-    known = [(name, g) for name, g in gaps if g is not None]
     if not known:
         return []
     apart = [f"{name} ({signed(g.points)})" for name, g in known if g.clear]
     agree = [f"{name} ({signed(g.points)})" for name, g in known if not g.clear]
-    parts = []
-    if agree:
-        parts.append(f"within one combined deviation on {_several(agree)}")
-    if apart:
-        parts.append(f"further apart on {_several(apart)}")
+    groups = (("within one combined deviation", agree), ("further apart", apart))
+    parts = [f"{verdict} on {_several(names)}" for verdict, names in groups if names]
     return [f"Against the published results of this same model (percentage points): {'; '.join(parts)}."]
 
 

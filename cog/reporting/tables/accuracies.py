@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -10,14 +9,7 @@ from typing import Any
 from cog import constants
 from cog.errors import CogError
 from cog.reporting.tables.layout import Row, TableStyle, View, source_key
-from cog.reporting.tables.pivot import (
-    Averages,
-    Column,
-    Number,
-    Quantity,
-    own_number,
-    tabulate,
-)
+from cog.reporting.tables.pivot import Averages, Column, Number, Quantity, own_number, tabulate
 from cog.reporting.tables.writers import Note, Table
 from cog.results import comparison, official, published, uncertainty
 from cog.results.labels import METRIC_LABELS, shots_label
@@ -75,7 +67,12 @@ def of_accuracies(
                 if shown or layout == "datasets":
                     tables.append(table)
                 further += [
-                    {**average_record(average), **number.record, "mean_rank": mean}
+                    {
+                        **average_record(average),
+                        **number.record,
+                        **dict(zip(("low", "high"), number.interval or (None, None), strict=True)),
+                        "mean_rank": mean,
+                    }
                     for average, number, mean in shown
                 ]
         records = records or further
@@ -116,32 +113,25 @@ def _panels(
 def average_record(average: SeedAverage) -> dict[str, Any]:
     """Return the values of an average in the columns that the flat records of all views of accuracies share."""
     names = ("model", "dataset", "n_shot", "metric", "missing_seeds", "source")
-    return {**{name: getattr(average, name) for name in names}, "n_seeds": len(average.seeds) or None}
+    further = {"mean": average.value, "std": average.std, "n_seeds": len(average.seeds) or None}
+    return {**{name: getattr(average, name) for name in names}, **further}
 
 
 def accuracy(averages: Averages, metric: str, decimals: int) -> Quantity:
     """Return the quantity of mean accuracies and their population standard deviations over seeds, in percent."""
-
     over = averages.interval_over
-
-    def of(average: SeedAverage) -> Number:
-        number = own_number(average, decimals=decimals, over=over)
-        record = {"mean": average.value, "std": average.std, **_ends(number.interval)}
-        return dataclasses.replace(number, record=record)
-
     return Quantity(
-        of,
+        functools.partial(own_number, decimals=decimals, over=over),
         "{metric} accuracy (%)",
         "mean ± std over seeds",
-        ("mean", "std", *["low", "high"] * any(average.concepts for average in averages.shown)),
+        ("mean", "std", *_ends(averages)),
         interval_note=OVER_IMAGES_AND_SEEDS if over == uncertainty.IMAGES else OVER_CONCEPTS_AND_SEEDS,
     )
 
 
-def _ends(interval: tuple[float, float] | None) -> dict[str, float | None]:
-    """Return the ends of an interval by their columns in flat records."""
-    low, high = interval or (None, None)
-    return {"low": low, "high": high}
+def _ends(averages: Averages) -> tuple[str, ...]:
+    """Return the columns of the ends of intervals in flat records; none when no average can have an interval."""
+    return ("low", "high") if any(average.concepts for average in averages.shown) else ()
 
 
 class Baseline:
@@ -195,7 +185,7 @@ def relative_to(model: str) -> QuantityOf:
                 interval = paired.interval if paired.seeds == average.seeds == base.seeds else None
             record = {
                 "baseline": model, "baseline_source": base.source, "difference": value,
-                "combined_deviation": deviation, **_ends(interval),
+                "combined_deviation": deviation,
             }  # fmt: skip
             return Number(value, deviation, decimals, signed=True, interval=interval, record=record)
 
@@ -247,18 +237,15 @@ def drop(averages: Averages, metric: str, decimals: int) -> Quantity:
             deviation = relative(average, base)[1]
             change = change_from(average, base, over=over)
             interval = None if change is None else change.interval
-        record = {
-            "in1k_mean": base.value, "drop": value, "drop_deviation": deviation, **_ends(interval)
-        }  # fmt: skip
+        record = {"in1k_mean": base.value, "drop": value, "drop_deviation": deviation}
         return Number(value, deviation, decimals, signed=True, interval=interval, record=record)
 
-    ends = ["low", "high"] * any(average.concepts for average in averages.shown)
     title = f"{{metric}} accuracy, change since the model's own {constants.IN1K} (% of it)"
     return Quantity(
         of,
         title,
         "± combined deviation over seeds",
-        ("in1k_mean", "drop", "drop_deviation", *ends),
+        ("in1k_mean", "drop", "drop_deviation", *_ends(averages)),
         interval_note=f"[ ]: 95 % interval over {WHAT_VARIES[over]} of both data sets, which are independent, "
         "and seeds.",
     )

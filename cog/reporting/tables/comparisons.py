@@ -1,28 +1,21 @@
-"""Tables of comparisons: differences to a baseline, changes of order, and results beside the published ones."""
+"""Comparisons: differences to a baseline, changes of order, results beside published ones; one evaluation as text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cog import constants
 from cog.errors import CogError
 from cog.reporting.tables.accuracies import Baseline, average_record
-from cog.reporting.tables.layout import (
-    Row,
-    TableStyle,
-    View,
-    format_number,
-    format_p,
-    only_source,
-    seeds_there,
-)
+from cog.reporting.tables.layout import Row, TableStyle, View, format_number, only_source, seeds_there
 from cog.reporting.tables.pivot import Averages, Column, Number, pivot
 from cog.reporting.tables.writers import Note, Table, TableEntry, printable, words_table
-from cog.results import comparison, published, uncertainty
+from cog.results import comparison, official, published, uncertainty
 from cog.results.comparison import Crossing, Difference
-from cog.results.labels import METRIC_LABELS, shots_label
+from cog.results.labels import METRIC_LABELS, counted, shots_label
+from cog.results.run_records import METRICS, Run
 from cog.results.scores import LOGREG, RUNS, SeedAverage
 
 _DIFFERENCE_COLUMNS = (
@@ -123,22 +116,23 @@ def _differences_table(items: Sequence[Difference], style: TableStyle, over: str
     rows: list[tuple[str, tuple[TableEntry, ...]]] = []
     previous = None
     for item in items:
-        interval = deviation = "-"
+        interval = deviation = p = "-"
         if item.interval is not None:
             interval = f"[{', '.join(format_number(end, d, signed=True) for end in item.interval)}]"
         if item.deviation is not None:
             deviation = f"{'' if item.paired else '± '}{item.deviation:.{d}f}"
+        if item.p_holm is not None:
+            p = "<0.001" if item.p_holm < 0.001 else f"{item.p_holm:.3f}"
         row = Row(item.average.model, item.average.source)
         texts = (
             item.average.dataset,
             format_number(item.mean, d, signed=True),
             interval,
-            "-" if item.p_holm is None else format_p(item.p_holm),
+            p,
             deviation,
             str(len(item.seeds)) if item.paired else "unpaired",
-            "not told"
-            if item.unknown and item.p is None
-            else item.reading,  # a note below the table has the reasons, which are too long for a column
+            # A note below the table has the reasons, which are too long for a column.
+            "not told" if item.unknown and item.p is None else item.reading,
         )
         label = "" if row == previous else style.label(row, sources=sources)
         rows.append((label, tuple(map(TableEntry, texts))))
@@ -149,17 +143,10 @@ def _differences_table(items: Sequence[Difference], style: TableStyle, over: str
     notes += [_DEVIATION] if any(item.deviation is not None for item in items) else []
     notes += [_UNKNOWN] if any(item.unknown and item.p is None for item in items) else []
     title = f"{METRIC_LABELS[first.average.metric]} accuracy minus that of {baseline} (points)"
+    spread = f"95 % over {over}" if over == uncertainty.IMAGES else "95 % interval"
     return Table(
         f"{title}, {shots_label(first.average.n_shot)}{only_source(sources)}",
-        (
-            "data set",
-            "difference",
-            f"95 % over {over}" if over == uncertainty.IMAGES else "95 % interval",
-            "p (Holm)",
-            "std over seeds",
-            "seeds",
-            "reading",
-        ),
+        ("data set", "difference", spread, "p (Holm)", "std over seeds", "seeds", "reading"),
         tuple(rows),
         tuple(notes),
         words=frozenset({0, 2, 3, 4, 5, 6}),
@@ -246,8 +233,6 @@ def compare_with_published(average: SeedAverage, other: SeedAverage) -> dict[str
     deviation = math.hypot(average.std or 0.0, other.std or 0.0) if known else None
     return {
         **average_record(average),
-        "mean": average.value,
-        "std": average.std,
         "published_mean": other.value,
         "published_std": other.std,
         "difference": average.value - other.value,
@@ -265,3 +250,54 @@ def with_columns(view: View, beside: View) -> View:
         {**known.get(tuple(record[name] for name in key), {}), **record} for record in view.records
     )
     return View(view.tables + beside.tables, view.columns + more, records)
+
+
+def seed_by_seed(
+    runs: Sequence[Run], averages: Mapping[str, SeedAverage], *, decimals: int, paper: str | None = None
+) -> str:
+    """Return a line for each seed, and a line for each metric with its mean and deviation.
+
+    Args:
+        runs: runs of one model, data set and number of shots.
+        averages: averages over the runs by metric: ``"top1"``, ``"top5"`` or both.
+        decimals: digits after the point.
+        paper: version of the published results to compare with, or None.
+    """
+    lines = []
+    for run in runs:
+        scores = (f"{METRIC_LABELS[metric]} {getattr(run, metric):.{decimals}f}" for metric in averages)
+        lines.append(f"seed {run.seed}: {', '.join(scores)}")
+    for metric, average in averages.items():
+        count = counted(len(average.seeds), "seed")
+        lines.append(
+            f"{METRIC_LABELS[metric]}: {average.value:.{decimals}f} +- {average.std:.{decimals}f} "
+            f"({METRICS[metric]}, {count})"
+        )
+    if average.missing_seeds:
+        lines.append(f"missing seeds: {', '.join(map(str, average.missing_seeds))}")
+    if paper is not None and "top1" in averages:
+        lines.append(f"{published.SOURCES[paper]}: {_beside(averages['top1'], paper, decimals)}")
+    return "\n".join(lines) + "\n"
+
+
+def _beside(average: SeedAverage, paper: str, decimals: int) -> str:
+    """Return a comparison of an accuracy with the published one in words."""
+    place = (average.model, average.dataset, average.n_shot)
+    other = next(
+        (cell for cell in published.accuracies(paper) if (cell.model, cell.dataset, cell.n_shot) == place),
+        None,
+    )
+    if other is None:
+        return "no number of this model, data set and number of shots"
+    if refused := official.compare([average, other]).refused:
+        return refused
+    record = compare_with_published(average, other)
+    difference = f"difference {format_number(record['difference'], decimals, signed=True)}"
+    if record["within"] is None:
+        reason = "the deviation was not published" if other.std is None else "one seed has no deviation"
+        return f"{other.value:.1f}; {difference} ({reason})"
+    words = "within" if record["within"] else "beyond"
+    return (
+        f"{other.value:.1f} +- {other.std:.1f}; {difference}, {words} the combined deviation of "
+        f"{record['combined_deviation']:.{decimals}f}"
+    )

@@ -10,8 +10,7 @@ import dataclasses
 import functools
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from cog import constants
 from cog.analysis import registry
@@ -31,7 +30,7 @@ from cog.reporting.tables.pivot import (
 from cog.reporting.tables.writers import Note, Table, TableEntry
 from cog.results import metric_info, published, relative, scores
 from cog.results.labels import METRIC_LABELS, shots_label
-from cog.results.metric_info import OVER_CONCEPTS_AND_SEEDS, ClassifierName, Metric
+from cog.results.metric_info import OVER_CONCEPTS_AND_SEEDS, ClassifierName
 from cog.results.scores import LOGREG, Key, SeedAverage, dataset_key, natural_key
 
 #: Name that selects all analyses or variants; also the header of the column with all features.
@@ -51,13 +50,11 @@ _SHOTS = (1, 8, 128)
 _DIMENSIONS = (32, 256)
 
 
-@dataclass(frozen=True)
-class ExperimentTable:
-    """Title and columns of a table of models; a column fixes data set, evaluation, metric and shots."""
+class ExperimentTable(NamedTuple):
+    """Title and columns of a table of models; the metrics of all columns are of one group."""
 
     title: str
     columns: Sequence[Column]
-    metric: Metric
     notes: tuple[Note, ...] = ()
 
 
@@ -134,29 +131,22 @@ def _view(averages: Averages, panels: Iterable[ExperimentTable], style: TableSty
     tables: list[Table] = []
     numbers: dict[SeedAverage, None] = {}
     for panel in panels:
-        paper_table = _PAPER_TABLES.get(panel.metric.group)
+        key = panel.columns[0].key
+        metric = metric_info.describe(*key)
+        paper_table = _PAPER_TABLES.get(metric.group)
         table, shown = tabulate(
             averages,
             panel.columns,
-            Quantity(
-                of,
-                notes=panel.notes,
-                spread_note=panel.metric.note,
-                interval_note=_interval_note(panel.columns[0].key),
-            ),
+            Quantity(of, notes=panel.notes, spread_note=metric.note, interval_note=_interval_note(key)),
             title=panel.title,
             style=style,
             paper_tables={published.SOURCES["v1"]: f", Table {paper_table}"} if paper_table else {},
         )
         tables.append(table)
         present = [place.average for place in shown]
-        ends = [end for average in present for end in _ends(averages, average) if end is not None]
+        ends = [end for average in present for end in averages.ends(average)]
         numbers |= dict.fromkeys([*present, *ends])
     return View(tuple(tables), COLUMNS, tuple(map(record, numbers)))
-
-
-def _ends(averages: Averages, average: SeedAverage) -> list[SeedAverage | None]:
-    return [averages.beside(average, name) for name in scores.interval_of(average.metric)]
 
 
 def number_of(averages: Averages, average: SeedAverage, *, decimals: int | None) -> Number:
@@ -169,9 +159,9 @@ def number_of(averages: Averages, average: SeedAverage, *, decimals: int | None)
     number = own_number(average, decimals=decimals)
     if number.interval is not None:
         return number
-    low, high = _ends(averages, average)
-    if low is not None and high is not None:
-        return dataclasses.replace(number, deviation=None, interval=(low.value, high.value))
+    ends = averages.ends(average)
+    if len(ends) == 2:
+        return dataclasses.replace(number, deviation=None, interval=(ends[0].value, ends[1].value))
     if metric_info.describe(*average.key).shows_range and len(average.by_seed) > 1:
         interval = (min(average.by_seed), max(average.by_seed))
         return dataclasses.replace(number, deviation=None, interval=interval)
@@ -214,7 +204,7 @@ def _by_dataset(averages: Averages, keys: Iterable[Key]) -> Iterator[ExperimentT
         metric = metric_info.describe(*key)
         if datasets := averages.on(key):
             title = f"{metric.title}, lower is better" if metric.better < 0 else metric.title
-            yield ExperimentTable(title, [Column(dataset, dataset, key) for dataset in datasets], metric)
+            yield ExperimentTable(title, [Column(dataset, dataset, key) for dataset in datasets])
 
 
 def _by_k(
@@ -226,7 +216,6 @@ def _by_k(
             yield ExperimentTable(
                 f"kNN, {vote} vote, {METRIC_LABELS[metric]} (%), {dataset}",
                 [Column(f"k={k}", dataset, key) for k, key in sorted(members)],
-                metric_info.describe(*members[0][1]),
             )
 
 
@@ -238,7 +227,7 @@ def _by_column(averages: Averages, families: Mapping[str, Sequence[Key]]) -> Ite
             first = next(iter(metrics.values()))
             unit = f" ({first.unit})" if first.unit else ""
             columns = [Column(metric.column, dataset, key) for key, metric in metrics.items()]
-            yield ExperimentTable(f"{title}{unit}, {dataset}", columns, first)
+            yield ExperimentTable(f"{title}{unit}, {dataset}", columns)
 
 
 def _classifiers(averages: Averages, fits: Callable[[ClassifierName], bool], *metrics: str) -> list[Key]:
@@ -251,15 +240,11 @@ def _classifiers(averages: Averages, fits: Callable[[ClassifierName], bool], *me
 
 def _mlp(averages: Averages) -> Iterator[ExperimentTable]:
     """Yield tables of logistic regression and of each MLP: scores in percent, and relative to it (Table 3)."""
-    keys = _classifiers(
-        averages,
-        lambda name: name.type in ("mlp", "mlp_noact") and not name.pca_dim,
-        *("top1", relative.RELATIVE_TO_LOGREG),
-    )
+    metrics = ("top1", relative.RELATIVE_TO_LOGREG)
+    keys = _classifiers(averages, lambda name: name.type.startswith("mlp") and not name.pca_dim, *metrics)
     for n_shot in sorted({key[2] for key in keys}):
-        yield from _by_dataset(
-            averages, [(LOGREG, "top1", n_shot), *(key for key in keys if key[2] == n_shot)]
-        )
+        of_mlps = [key for key in keys if key[2] == n_shot]
+        yield from _by_dataset(averages, [(LOGREG, "top1", n_shot), *of_mlps])
 
 
 def _pca(averages: Averages) -> Iterator[ExperimentTable]:
@@ -270,28 +255,24 @@ def _pca(averages: Averages) -> Iterator[ExperimentTable]:
         assert name is not None
         families.setdefault((dataclasses.replace(name, pca_dim=0), key[2]), {})[name.pca_dim] = key
     for (whole, n_shot), by_dim in families.items():
-        all_features = (
-            f"{whole.type}_max{whole.max_per_class}" if whole.max_per_class else whole.type,
-            "top1",
-            n_shot,
-        )
+        most = f"_max{whole.max_per_class}" if whole.max_per_class else ""
+        all_features = (whole.type + most, "top1", n_shot)
         datasets = {dataset for key in by_dim.values() for dataset in averages.on(key)}
         for dataset in sorted(datasets, key=dataset_key):
             columns = [Column(str(dim), dataset, by_dim[dim]) for dim in sorted(by_dim)]
             if dataset in averages.on(all_features):
                 columns.append(Column(ALL, dataset, all_features))
             title = f"{whole.label} on principal components, top-1 (%), {dataset}, {shots_label(n_shot)}"
-            yield ExperimentTable(title, columns, metric_info.describe(*next(iter(by_dim.values()))))
+            yield ExperimentTable(title, columns)
 
 
 def _balanced(averages: Averages) -> Iterator[ExperimentTable]:
     """Yield tables of logistic regression on as many images of every class, and of its difference to all images."""
-    keys = _classifiers(
-        averages,
-        lambda name: name.type == LOGREG and bool(name.max_per_class) and not name.pca_dim,
-        *("top1", relative.POINTS_TO_LOGREG),
-    )
-    return _by_dataset(averages, keys)
+
+    def fits(name: ClassifierName) -> bool:
+        return name.type == LOGREG and name.max_per_class > 0 and not name.pca_dim
+
+    return _by_dataset(averages, _classifiers(averages, fits, "top1", relative.POINTS_TO_LOGREG))
 
 
 def _blurred(averages: Averages) -> Iterator[ExperimentTable]:
@@ -312,7 +293,6 @@ def _blurred(averages: Averages) -> Iterator[ExperimentTable]:
         yield ExperimentTable(
             f"LogReg, top-1 (%), IN-1K with faces blurred, {shots_label(key[2])}",
             [*(Column(name, name, top1) for name in (constants.IN1K, blurred)), difference],
-            metric_info.describe(*top1),
             (Note(note if few else f"{note} The paper's mean drop, over 31 models, is 0.91 %."),),
         )
 

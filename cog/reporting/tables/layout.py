@@ -116,11 +116,6 @@ def format_number(value: float, decimals: int, *, signed: bool = False) -> str:
     return text.lstrip("+-") if float(text) == 0 else text
 
 
-def format_p(p: float) -> str:
-    """Return a p-value with three digits after the point, or ``<0.001``."""
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
-
-
 def seeds_there(average: SeedAverage) -> str:
     """Return ``2/5`` when only two of five expected seeds exist; "" when none is missing."""
     n_seeds, n_missing = len(average.seeds), len(average.missing_seeds)

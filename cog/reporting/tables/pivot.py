@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from cog.reporting.tables.layout import Row, TableStyle, format_number, only_source, order_rows, seeds_there
 from cog.reporting.tables.writers import Note, Table, TableEntry, printable
 from cog.results import metric_info, official, uncertainty
-from cog.results.scores import Key, SeedAverage, dataset_key
+from cog.results.scores import Key, SeedAverage, dataset_key, interval_of
 
 #: Note on the intervals of numbers of analyses, unless the metric is declared with another one.
 OVER_CONCEPTS = "[ ]: 95 % bootstrap interval over concepts; seeds are averaged before."
@@ -71,10 +71,11 @@ class Averages:
         """Return the average of a number of a row on a data set, or None."""
         return self._at.get((row, dataset, key))
 
-    def beside(self, average: SeedAverage, metric: str) -> SeedAverage | None:
-        """Return another metric of the same evaluation, or None."""
-        row, key = Row(average.model, average.source), (average.evaluation, metric, average.n_shot)
-        return self.at(row, average.dataset, key)
+    def ends(self, average: SeedAverage) -> list[SeedAverage]:
+        """Return the recorded ends of the interval of an average, which are other metrics of the same evaluation."""
+        row, place = Row(average.model, average.source), average.dataset
+        keys = ((average.evaluation, name, average.n_shot) for name in interval_of(average.metric))
+        return [end for key in keys if (end := self.at(row, place, key)) is not None]
 
     def on(self, key: Key) -> list[str]:
         """Return the data sets with an average of ``key``, in order."""
