@@ -129,21 +129,21 @@ def difference(cell: SeedAverage, baseline: SeedAverage, *, over: str = uncertai
         deviation = statistics.stdev(differences) if len(seeds) > 1 else None
     else:
         mean, deviation = points(cell, baseline)
-    found = Difference(cell, baseline, mean, None, None, deviation, seeds)
+    outcome = Difference(cell, baseline, mean, None, None, deviation, seeds)
     if not (cell.concepts and baseline.concepts):
-        return dataclasses.replace(found, unknown="counts per concept are not known")
+        return dataclasses.replace(outcome, unknown="counts per concept are not known")
     if not seeds:
-        return dataclasses.replace(found, unknown="no common seed")
+        return dataclasses.replace(outcome, unknown="no common seed")
     paired = with_common_seeds(cell, baseline)
     estimate = shown = uncertainty.difference(*paired)
     if estimate is None:
         unknown = "not the same test images" if len(cell.concepts[0].correct) > 1 else "a single concept"
-        return dataclasses.replace(found, unknown=unknown)
+        return dataclasses.replace(outcome, unknown=unknown)
     if over != uncertainty.CONCEPTS:
         shown = uncertainty.difference(*paired, over=over)
     low, high = (None, None) if shown is None else shown.interval
     unknown = "one common seed" if len(seeds) == 1 else ""
-    return dataclasses.replace(found, low=low, high=high, p=estimate.p, unknown=unknown)
+    return dataclasses.replace(outcome, low=low, high=high, p=estimate.p, unknown=unknown)
 
 
 def with_common_seeds(*averages: SeedAverage) -> list[list[ConceptCounts]]:
