@@ -291,7 +291,7 @@ def test_training_learns(small_world, tmp_path):
     from cog.miniature import loader
     from cog.miniature.train import _normalize, _read_images
 
-    path = train(small_world, tmp_path, "--n_epochs", "40")
+    path = train(small_world, tmp_path, "--n_epochs", "24")
     network, _ = loader.load_my_model({"model_name": "", "ckpt_file": path, "model_dir": ""})
     classes = torch.load(path, weights_only=True)["classes"]
     x, y = _read_images(small_world / "in1k" / "train", classes)
