@@ -95,6 +95,7 @@ def test_woken_after_a_takeover(tmp_path, what, where):
     """A process stands still; another one takes over and finishes. The late one says so, and leaves nothing behind."""
     crash_matrix.import_everything()
     task = crash_matrix.tasks(tmp_path)[what]
+    crash_matrix.warm_up(task)
     log, note = tmp_path / "late.txt", tmp_path / "late operations"
     late = crash_matrix.fork(task, log, note, prepare=lambda: _stand_still_at(where))
     ended = False
