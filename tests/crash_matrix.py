@@ -380,25 +380,14 @@ def import_everything() -> dict[str, Callable[..., int]]:
     return {f"{command.__name__.rpartition('.')[2]}.py": command.main for command in commands}
 
 
-def warm_up(task: Task, *, drawn: bool = True) -> None:
-    """Import and read what this command would import and read in every fork.
-
-    Args:
-        task: the command.
-        drawn: whether figures are those of the script; otherwise they are empty, since drawing takes longer than all else.
-    """
+def warm_up(task: Task) -> None:
+    """Import and read what this command would import and read in every fork."""
     what = task.name.partition(" ")[0]
     for name in _USES.get(what, ()):
         importlib.import_module(name)
     Image.init()
     if what == "levels":
         _wordnet()
-        if not drawn:
-            from matplotlib.figure import Figure
-
-            from cog.levels import figures
-
-            figures._save = lambda figure, path: Figure(figsize=(1, 1)).savefig(path)
 
 
 @functools.cache
@@ -611,15 +600,14 @@ def matrix(
     Returns:
         One row per kill.
     """
-    with_scripts = n >= 10
-    warm_up(task, drawn=with_scripts)
+    warm_up(task)
     task.fresh()
     old = snapshot(task.output) if task.output.is_dir() else {}
     complete = run(task, work)
     if complete.code != 0:
         raise SystemExit(f"{task.name} does not even run: {complete.log}")
     expected = snapshot(task.output)
-    if with_scripts:
+    if n >= 10:
         task.fresh()
         script = _whole_script(task, work)
         if differing(snapshot(task.output), expected):
