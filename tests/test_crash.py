@@ -84,7 +84,7 @@ def _stand_still_at(where: str) -> None:
         ("finetune", "cog.finetune.job:_write"),
         ("extraction", "cog.features.shards:Shards.save"),
         ("logreg", "cog.runtime.resume_dir:ResumeFolder.begin_session"),
-        ("logreg", "cog.logreg.jobs:begin"),
+        ("logreg", "cog.logreg.training:_begin"),
         ("logreg", "cog.logreg.search:TrialJournal.append"),
         ("kmeans", "cog.runtime.state_file:StateFile.save"),
         ("kmeans", "cog.results.analysis_records:write"),
