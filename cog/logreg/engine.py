@@ -250,4 +250,4 @@ def _draw_orders(spec: TrainSpec, device: torch.device, first: int, n_epochs: in
     for epoch in range(n_epochs):
         order = torch.randperm(len(spec.rows), generator=generator)
         if epoch >= first:
-            yield spec.rows[order].to(device)
+            yield spec.rows.index_select(0, order).to(device)

@@ -13,7 +13,7 @@ import math
 
 import torch
 
-from cog.logreg.learners import SoftmaxLearner
+from cog.logreg.learners import SoftmaxLearner, Step
 from cog.logreg.sgd import Layer
 
 
@@ -70,25 +70,41 @@ class GramLearner(SoftmaxLearner):
     def _filled(self, b: int) -> int:
         return b
 
-    def _forward(self, b: int, logits: torch.Tensor) -> None:
-        state = self.state
-        for k in range(self._k):
-            torch.mm(self._x[:b], state["coefficients"][k], out=logits[k])
-        logits.addcmul_(self._x_initial[:b], state["scale"][:, None, None]).add_(state["bias"][:, None])
+    def _forward(self, b: int, logits: torch.Tensor) -> Step:
+        x, x_initial, state = self._x[:b], self._x_initial[:b], self.state
+        products = [*zip(state["coefficients"], logits, strict=True)]
+        scale, bias = state["scale"][:, None, None], state["bias"][:, None]
 
-    def _backward(self, b: int, gradient: torch.Tensor) -> None:
-        by_bias, state = gradient.sum(1), self.state
-        for k in range(self._k):
-            by_coefficients = gradient[k]
-            if not self._whole:
-                by_coefficients = self._spread.zero_().index_copy_(0, self._batch[:b], gradient[k])
-            self._update(
+        def forward() -> None:
+            for coefficients, out in products:
+                torch.mm(x, coefficients, out=out)
+            logits.addcmul_(x_initial, scale).add_(bias)
+
+        return forward
+
+    def _backward(self, b: int, gradient: torch.Tensor) -> Step:
+        state, names = self.state, ("coefficients", "bias", "scale")
+        by_bias = torch.zeros_like(state["bias"])
+        batch = None if self._whole else self._batch[:b]
+        # The initial weights have no gradient but that of weight decay.
+        parts = [
+            (
                 k,
-                [state["coefficients"][k], state["bias"][k], state["scale"][k]],
-                # The initial weights have no gradient but that of weight decay.
-                [by_coefficients, by_bias[k], self._zero],
+                [state[name][k] for name in names],
+                [gradient[k] if batch is None else self._spread, by_bias[k], self._zero],
                 [state["velocity"][k], state["bias_velocity"][k], state["scale_velocity"][k]],
             )
+            for k in range(self._k)
+        ]
+
+        def backward() -> None:
+            torch.sum(gradient, 1, out=by_bias)
+            for k, part in enumerate(parts):
+                if batch is not None:
+                    self._spread.zero_().index_copy_(0, batch, gradient[k])
+                self._update(*part)
+
+        return backward
 
     def layers(self, k: int) -> list[Layer]:
         """See :meth:`Learner.layers`; the weight ``(C, d)`` is put together anew."""

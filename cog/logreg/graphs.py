@@ -16,7 +16,7 @@ import os
 import torch
 
 from cog.errors import first_line
-from cog.logreg.learners import Learner
+from cog.logreg.learners import Learner, Step
 from cog.logreg.precision import products
 
 logger = logging.getLogger(__name__)
@@ -64,13 +64,17 @@ class Stepper:
 
     def __init__(self, learner: Learner, graphs: Graphs, precision: str) -> None:
         self._learner, self._graphs, self._precision = learner, graphs, precision
-        self._captured: dict[int, torch.cuda.CUDAGraph] = {}  # by the size of the batch
+        # By the size of the batch:
+        self._steps: dict[int, Step] = {}
+        self._captured: dict[int, torch.cuda.CUDAGraph] = {}
         self._n_done: dict[int, int] = {}
         self.n_replays = 0
 
     def step(self, b: int) -> None:
         """Do a step on the ``b`` loaded rows."""
         n_done = self._n_done.get(b, 0)
+        if n_done == 0:
+            self._steps[b] = self._learner.make_step(b)
         self._n_done[b] = n_done + 1
         if not self._graphs.enabled or n_done == 0:
             self._issue(b)
@@ -81,7 +85,7 @@ class Stepper:
 
     def _issue(self, b: int) -> None:
         with products(self._learner.device, self._precision):
-            self._learner.step(b)
+            self._steps[b]()
 
     def _compare(self, b: int) -> None:
         """Do a step both ways; keep the state of the usual step when they differ."""
@@ -96,7 +100,7 @@ class Stepper:
             self._restore(before)
             if b not in self._captured:
                 with products(self._learner.device, self._precision):
-                    self._captured[b] = _capture(self._learner, b)
+                    self._captured[b] = _capture(self._steps[b])
             self._captured[b].replay()
             if not all(map(_same_bits, self._learner.tensors, after)):
                 reason = "a replayed step does not give the same bits as an issued one"
@@ -125,7 +129,7 @@ class Stepper:
             tensor.copy_(value)
 
 
-def _capture(learner: Learner, b: int) -> torch.cuda.CUDAGraph:
+def _capture(step: Step) -> torch.cuda.CUDAGraph:
     """Return the graph of a step, which is recorded and not executed.
 
     ``torch.cuda.graph`` would collect garbage, empty the cache and wait for the device before each graph, which only
@@ -136,7 +140,7 @@ def _capture(learner: Learner, b: int) -> torch.cuda.CUDAGraph:
     try:
         graph.capture_begin(capture_error_mode="thread_local")  # other runs may allocate memory meanwhile
         try:
-            learner.step(b)
+            step()
         finally:
             graph.capture_end()
     finally:

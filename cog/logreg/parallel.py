@@ -161,7 +161,7 @@ def _try_products(
     learner.begin_epoch(torch.ones(width))
     for b in {full, n_rows % full or full}:
         learner.load(spec.rows[:b])
-        learner.step(b)
+        learner.make_step(b)()
     classifiers = [TrainedClassifier(learner.layers(k), settings.has_relu) for k in range(width)]
     tensors = [tensor for classifier in classifiers for layer in classifier.layers for tensor in layer]
     for matrix, n in ((data.features, n_val), (data.test, data.test.n)):

@@ -207,7 +207,7 @@ def scaled(case: str, precisions: list[str], repeats: int) -> None:
         )
 
 
-def whole(case: str, precisions: list[str]) -> None:
+def whole(case: str, precisions: list[str], mode: str) -> None:
     """Run the whole protocol of both sides and print times and accuracies."""
     parts, n_classes = Parts(case, precisions), CASES[case][3]
     start = time.perf_counter()
@@ -227,7 +227,7 @@ def whole(case: str, precisions: list[str]) -> None:
     )
     for precision, (engine, data) in parts.engines.items():
         start = time.perf_counter()
-        result = protocol.run_protocol(data, Settings(seed=SEED, n_shot=CASES[case][4]), engine)
+        result = protocol.run_protocol(data, Settings(seed=SEED, n_shot=CASES[case][4], search=mode), engine)
         seconds = time.perf_counter() - start
         print(
             f"{case}: {precision} {seconds:.1f} s, validation {result.search.best.val_top1:.2f}, test "
@@ -236,13 +236,13 @@ def whole(case: str, precisions: list[str]) -> None:
         )
 
 
-def study(case: str, precisions: list[str], repeats: int, epochs: int) -> None:
+def study(case: str, precisions: list[str], repeats: int, epochs: int, mode: str) -> None:
     """Time a study of five seeds, all images and N = 1, 8: the plain loop one run after the other, ours as logreg.py.
 
     The plain loop is timed over one epoch of each part, and scaled; ours is done in full, with fewer epochs.
     """
     seeds, shots = (22, 37, 45, 77, 93), (0, 1, 8)
-    runs = [Settings(seed=seed, n_shot=n, n_epochs=epochs) for n in shots for seed in seeds]
+    runs = [Settings(seed=seed, n_shot=n, n_epochs=epochs, search=mode) for n in shots for seed in seeds]
     cases = {}
     for n in shots:
         CASES[f"{case}/{n}"] = (*CASES[case][:4], n)
@@ -348,6 +348,12 @@ def main() -> None:
         "--study", choices=list(CASES), help="time a study of five seeds, all images and N = 1, 8"
     )
     parser.add_argument("--epochs", type=int, default=10, help="epochs of --study (default: 10)")
+    parser.add_argument(
+        "--search",
+        choices=["sequential", "batched"],
+        default="sequential",
+        help="CLF.SEARCH of --whole and --study",
+    )
     parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--write", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--no_memory", action="store_true")
@@ -362,10 +368,10 @@ def main() -> None:
         return
     print(f"torch {torch.__version__}, {args.threads} threads, {torch.backends.cpu.get_cpu_capability()}")
     if args.whole:
-        whole(args.whole, args.precisions)
+        whole(args.whole, args.precisions, args.search)
         return
     if args.study:
-        study(args.study, args.precisions, args.repeats, args.epochs)
+        study(args.study, args.precisions, args.repeats, args.epochs, args.search)
         return
     RATES.update({precision: gemm_rate(precision) for precision in args.precisions})
     for case in args.cases:

@@ -73,11 +73,16 @@ def _emulated(precision: str) -> Iterator[None]:
         for name in ("_forward", "_backward") if replaced else ():
             original = getattr(LinearLearner, name)
 
-            def step(self, *args, original=original):
-                with mock.patch.multiple(torch, **replaced):
-                    original(self, *args)
+            def make(self, *args, original=original):
+                part = original(self, *args)
 
-            stack.enter_context(mock.patch.object(LinearLearner, name, step))
+                def emulated() -> None:
+                    with mock.patch.multiple(torch, **replaced):
+                        part()
+
+                return emulated
+
+            stack.enter_context(mock.patch.object(LinearLearner, name, make))
         yield
 
 
