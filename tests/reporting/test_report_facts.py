@@ -102,6 +102,14 @@ def test_equal_notices_of_many_models_are_one_group():
     assert all(number in numbers for _, items in found.alerts for number, _, _ in items)  # targets of links
 
 
+def test_alerts_name_each_model_once():
+    both_ends = {"in1k": 0.1, "cog_l1": 100.0}
+    runs = [make_run(f"net_{i}", dataset, lr=lr) for i in range(2) for dataset, lr in both_ends.items()]
+    ((_, items),) = report_facts(runs).alerts
+    named = {kind: models for _, kind, models in items}
+    assert named["Learning rate at the edge of its interval"] == "net_0, net_1"
+
+
 def test_no_own_results():
     found = report_facts([])
     assert found.own_models == () and not found.notices

@@ -222,7 +222,7 @@ class Facts:
                 kinds.setdefault((notice.severity, notice.kind), []).append((i, notice.model))
         items = []
         for (_, kind), places in kinds.items():
-            models = [self.label_of(model) for _, model in places if model]
+            models = list(dict.fromkeys(self.label_of(model) for _, model in places if model))
             items.append((places[0][0], _capitalized(kind), some(models) if len(self.own_models) > 1 else ""))
         return [(next(iter(kinds))[0], items)] if kinds else []
 
