@@ -103,9 +103,8 @@ def _distances(x: torch.Tensor, squares: torch.Tensor, columns: torch.Tensor) ->
     """Return squared distances ``(n, m)`` of all rows to the rows ``columns``."""
     distances = torch.addmm(squares[columns], x, x[columns].T, alpha=-2.0)
     distances.add_(squares[:, None]).clamp_(min=0.0)
-    distances[columns, torch.arange(len(columns), device=x.device)] = (
-        0.0  # exact, because with rounding errors a row could be drawn again
-    )
+    # Exact, because with rounding errors a row could be drawn again.
+    distances[columns, torch.arange(len(columns), device=x.device)] = 0.0
     return distances
 
 

@@ -119,10 +119,8 @@ class Learner:
         from a tensor, so that a captured step has its current value.
         """
         lr, wd, momentum = self._rates[k], self._spec.pairs[k][1], self._settings.momentum
-        if lr.device.type in (
-            "cpu",
-            "cuda",
-        ):  # the call of torch.optim.SGD(fused=True): one pass over the memory
+        if lr.device.type in ("cpu", "cuda"):
+            # The call of torch.optim.SGD(fused=True): one pass over the memory.
             torch._fused_sgd_(
                 parameters, gradients, velocities if momentum else [], weight_decay=wd, momentum=momentum, lr=lr,
                 dampening=0.0, nesterov=False, maximize=False, is_first_step=False,

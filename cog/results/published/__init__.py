@@ -48,14 +48,12 @@ class PublishedModel:
     label: str  # name in the paper without the letter of its group: DeiT-S-distilled
     table_label: str  # name in Tables 5-10: a-DeiT-S distilled
     category: str  # key of CATEGORY_LABELS (the spelling of cog.models.spec.CATEGORIES)
-    color: (
-        str  # of its group in the figures, for matplotlib; black for the reference, whose color is not stated
-    )
+    #: Color of its group in the figures, for matplotlib; black for the reference, whose color is not stated.
+    color: str
     marker: str  # for matplotlib
     in_fig4: bool
-    params_m: (
-        float | None
-    )  # millions; None if the paper does not state them (every ResNet-50 but the reference)
+    #: Millions of parameters; None if the paper does not state them (every ResNet-50 but the reference).
+    params_m: float | None
     order: int  # position in the tables of the paper, from 0
 
 
