@@ -86,15 +86,15 @@ def require_limit(path: str | os.PathLike[str], made_with: object) -> None:
         )
 
 
-def split_model_name(model: str) -> tuple[str, str]:
-    """Split ``<model_title>_<architecture_name>`` at the first underscore.
+def split_model_name(model: str, *, flag: str = "--model") -> tuple[str, str]:
+    """Split ``<model_title>_<architecture_name>`` at the first underscore; ``flag`` is named in the error.
 
     Raises:
         CogError: the name does not have that form.
     """
     if not constants.is_model_name(model):
         raise CogError(
-            f"--model {model!r} is not a model name, expected <model_title>_<architecture_name> "
+            f"{flag} {model!r} is not a model name, expected <model_title>_<architecture_name> "
             "such as sup_resnet50 (letters, digits and ._+- only)"
         )
     title, _, architecture = model.partition("_")

@@ -26,12 +26,13 @@ from cog.data import datasets as data_sets
 from cog.errors import CogError, did_you_mean
 from cog.models.names import find_dataset, find_model
 from cog.models.zoo import MODELS
+from cog.reporting.tables.layout import seeds_there
 from cog.reporting.tables.pivot import own_number
 from cog.reporting.tables.writers import DRAWN, Note, Table, draw, printable
 from cog.results import find, official, query, scores
 from cog.results.labels import shots_label
 from cog.results.model_facts import ModelFacts, shows_levels
-from cog.results.run_records import Problem
+from cog.results.run_records import Problem, expected_seeds
 from cog.results.scores import RUNS, Score, SeedAverage
 from cog.runtime.csv_text import csv_text
 
@@ -138,8 +139,19 @@ class Results(Sequence[Score]):
         return self._of(scores.select(self._scores, **wanted))
 
     def average(self) -> list[SeedAverage]:
-        """Return means and deviations over seeds; see :func:`cog.results.scores.average`."""
-        return scores.without_single_std(scores.average(self))
+        """Return means and deviations over seeds; see :func:`cog.results.scores.average`.
+
+        Averages over runs of classifiers name their missing seeds: those of the protocol, or of other such averages.
+        """
+        averages = scores.without_single_std(scores.average(self))
+        of_runs = [a for a in averages if a.source == RUNS and a.seeds and scores.is_classifier(a.evaluation)]
+        groups = scores.grouped(of_runs, lambda a: a.evaluation)
+        expected = {
+            name: expected_seeds(name, {seed for a in group for seed in a.seeds})
+            for name, group in groups.items()
+        }
+        missing = {a.place: tuple(s for s in expected[a.evaluation] if s not in a.seeds) for a in of_runs}
+        return [dataclasses.replace(a, missing_seeds=missing.get(a.place, ())) for a in averages]
 
     def to_pandas(self) -> Any:
         """Return a ``pandas.DataFrame`` with a row for each score and its fields as columns.
@@ -175,6 +187,8 @@ class Results(Sequence[Score]):
         names = {
             field: list(dict.fromkeys(_value(average, field) for average in averages)) for field in FIELDS
         }
+        names["dataset"].sort(key=scores.dataset_key)
+        names["n_shots"].sort()
         grid = [[at.get((row, column)) for column in names[columns]] for row in names[rows]]
         if format == "csv":
             values = ([None if average is None else average.value for average in line] for line in grid)
@@ -199,8 +213,7 @@ class Results(Sequence[Score]):
             for field in (rows, columns)
         )
         entries = (
-            tuple(None if average is None else own_number(average).entry() for average in line)
-            for line in grid
+            tuple(None if a is None else own_number(a).entry(seeds_there(a)) for a in line) for line in grid
         )
         texts = [official.as_sentence(text) for text in official.compare(averages).remarks]
         texts += (

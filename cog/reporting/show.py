@@ -13,7 +13,7 @@ from cog.reporting.request import OutputRequest, ResultsRequest, check_outputs
 from cog.reporting.tables import accuracies, claims, comparisons, experiments, power, writers
 from cog.reporting.tables.layout import TableStyle, View
 from cog.reporting.tables.pivot import Averages
-from cog.results import exchange, labels, official, published, query, uncertainty
+from cog.results import exchange, labels, metric_info, official, published, query, uncertainty
 from cog.results.model_facts import MARK, shows_levels
 from cog.results.query import QueryResult, ResultQuery
 from cog.results.run_records import Problem, average_runs, average_variants
@@ -118,10 +118,18 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
         for remark in comparable.remarks
     ]
     facts = results.model_facts
+    seen = dict.fromkeys((r["model"], r.get("source") or RUNS) for r in view.records if "model" in r)
     if is_table and any(MARK in text for table in view.tables for text in (table.title, *dict(table.rows))):
-        bases = [a for a in results.others if a.model in (request.baseline, request.relative_to)]
-        marked = [(a.model, a.source) for a in [*shown, *bases]]
-        remarks.append(writers.printable(facts.footnote(marked, label=style.name)))
+        known = (*results.cells, *results.others)
+        bases = [(a.model, a.source) for a in known if a.model in (request.baseline, request.relative_to)]
+        remarks.append(writers.printable(facts.footnote([*seen, *bases], label=style.name)))
+    if runs and selected.eval_name != LOGREG and not request.shows_experiments:
+        name = selected.eval_name
+        remarks.insert(0, writers.printable(f"Classifier of the runs: {metric_info.evaluation_label(name)}."))
+        if seen:
+            view = _with_column(
+                view, "evaluation", lambda r: name if (r.get("source") or RUNS) == RUNS else LOGREG
+            )
     if request.interval_over == uncertainty.IMAGES:
         remarks += _without_predictions([*results.cells, *results.others])
         view = _with_column(view, "interval_over", lambda _: request.interval_over)
@@ -131,7 +139,6 @@ def as_text(results: QueryResult, request: ResultsRequest) -> str:
     if not is_table:
         for remark in remarks:
             logger.warning("%s", remark)
-        seen = {(r["model"], r.get("source") or RUNS) for r in view.records if "model" in r}
         if any(facts.mark(*model) for model in seen):
             view = _with_column(view, "pretraining", lambda r: facts.of(r["model"], r.get("source") or RUNS))
         return writers.flat(view.records, view.columns, request.format, decimals=decimals)
@@ -246,7 +253,7 @@ def write_files(
             dataclasses.replace(results, cells=others),
             published=published.accuracies(request.paper),
             root=selected.models_root_dir or selected.logreg_root_dir,
-            baseline=request.baseline,
+            baseline=selected.baseline,
             overwrite=output.overwrite,
         )
         logger.info("wrote %s", page)
@@ -259,7 +266,7 @@ def _to_share(results: QueryResult, selected: ResultQuery) -> list[SeedAverage]:
     runs = [average for average in results.cells if average.source == RUNS]
     if selected.eval_name != LOGREG and is_classifier(selected.eval_name):
         # Declared as logistic regression, these accuracies would be taken for results of the protocol.
-        runs = average_variants({selected.eval_name: results.runs}, expected_seeds=selected.seeds or ())
+        runs = average_variants({selected.eval_name: results.runs}, seeds=selected.seeds or ())
     else:
         runs = as_logreg(runs)
     shared = [*runs, *(average for average in results.cells if average.source != RUNS), *results.measures]

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from cog import constants
 from cog.results import comparison, official, published, uncertainty
+from cog.results.comparison import Term
 from cog.results.labels import dataset_label
 from cog.results.scores import LOGREG, SeedAverage
 
@@ -49,10 +50,6 @@ _ROUNDING = 0.05
 
 # Decimal fractions are not exact in binary.
 _BINARY = 1e-9
-
-#: A term of a sum: a weight, an average, and the average that is subtracted from it (None: nothing is).
-Term = tuple[float, SeedAverage, SeedAverage | None]
-
 
 _Pair = tuple[SeedAverage, SeedAverage]
 
@@ -182,24 +179,9 @@ def _case(label: str, terms: Sequence[Term], *, low: float = -math.inf, high: fl
     """Return a case that holds when a weighted sum of accuracies or differences is between two bounds."""
     value = sum(weight * (first.value - (second.value if second else 0.0)) for weight, first, second in terms)
     nearest = min((low, high), key=lambda bound: abs(value - bound))
-    return Case(label, value, low + _BINARY < value < high - _BINARY, _p(value - nearest, terms))
-
-
-def _p(distance: float, terms: Sequence[Term]) -> float | None:
-    """Return the p-value of a sum at this distance from a bound; None without counts, 1 if the counts do not suffice.
-
-    Counts suffice with two common seeds, on the same images of several concepts.
-    """
-    paired = []
-    for weight, first, second in terms:
-        if not first.concepts or (second is not None and not second.concepts):
-            return None
-        runs, *baseline = comparison.with_common_seeds(*(a for a in (first, second) if a is not None))
-        if len(runs) < 2:  # a single seed decides nothing
-            return 1.0
-        paired.append((weight, runs, baseline[0] if baseline else []))
-    p = uncertainty.p_of_sum(distance, paired)
-    return 1.0 if p is None else p
+    return Case(
+        label, value, low + _BINARY < value < high - _BINARY, comparison.p_of_sum(value - nearest, terms)
+    )
 
 
 def _extreme(cases: Sequence[Case], place: str, *, of: Callable[..., Case]) -> Case:
@@ -297,7 +279,7 @@ def _loses_25_to_35(numbers: Numbers) -> Iterator[Case]:
             loss = 100 * (1 - far.value / near.value)
             # The accuracy on the level as a share of that on IN-1K, at the nearest bound.
             share = 1 - min(bounds, key=lambda bound: abs(loss - bound)) / 100
-            p = _p(far.value - share * near.value, [(1, far, None), (-share, near, None)])
+            p = comparison.p_of_sum(far.value - share * near.value, [(1, far, None), (-share, near, None)])
             yield Case(model, loss, bounds[0] <= loss <= bounds[1], p)
 
 

@@ -62,7 +62,16 @@ from cog.errors import CogError
 from cog.models.spec import PRETRAINING
 from cog.results import concept_counts, published, uncertainty
 from cog.results.run_records import is_percentage
-from cog.results.scores import LOGREG, RUNS, Counts, SeedAverage, is_classifier, is_protocol, mean_std
+from cog.results.scores import (
+    LOGREG,
+    RUNS,
+    Counts,
+    SeedAverage,
+    is_classifier,
+    is_protocol,
+    mean_std,
+    without_single_std,
+)
 from cog.runtime import files, safe_load
 from cog.runtime.json_fields import sha256, whole
 from cog.runtime.provenance import now
@@ -261,7 +270,7 @@ def _read_file(content: Any, *, name: str) -> list[SeedAverage]:
         if first != path:
             raise _Invalid(f"{path} is a second {_describe(average)}; the first is {first}")
     _check_published([average for _, average in averages.values()])
-    return [average for _, average in averages.values()]
+    return without_single_std(average for _, average in averages.values())  # earlier versions wrote 0
 
 
 def _entries(content: dict[str, Any], lists: Sequence[str]) -> Iterator[tuple[str, Any]]:

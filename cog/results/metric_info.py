@@ -118,6 +118,12 @@ def classifier(experiment: str) -> ClassifierName | None:
     return ClassifierName(match["type"], int(match["pca"] or 0), int(match["max"] or 0))
 
 
+def evaluation_label(evaluation: str) -> str:
+    """Return the name of a classifier in words, with the name of its evaluation: ``MLP (mlp)``, ``my_name``."""
+    name = classifier(evaluation)
+    return evaluation if name is None else f"{name.label} ({evaluation})"
+
+
 def declare(
     analysis: str, metrics: Describe | Mapping[str, Metric], *, title: Callable[[str], str] = lambda rest: ""
 ) -> None:

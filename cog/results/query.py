@@ -173,8 +173,13 @@ def gather(
             for name, group in variants.items()
         }
     runs = variants.pop(selection.eval_name, [])
-    accuracies = run_records.average_runs(runs, selection.seeds or run_records.default_seeds(runs))
-    more = run_records.average_variants(variants, expected_seeds=selection.seeds or ())
+    accuracies = without_single_std(
+        run_records.average_runs(
+            runs,
+            selection.seeds or run_records.expected_seeds(selection.eval_name, (run.seed for run in runs)),
+        )
+    )
+    more = run_records.average_variants(variants, seeds=selection.seeds or ())
     more += analysis_records.averages(read.analyses)
     features = search_history.features_of(runs)
     accuracies, more = (official.with_features(averages, features) for averages in (accuracies, more))
@@ -196,7 +201,7 @@ def gather(
     if selection.experiments:
         # Selected numbers may be relative to others that are not selected.
         known = [a for a in accuracies if a.source != RUNS or is_classifier(a.evaluation)]
-        everything = list(filter(selection.wants, derive([*without_single_std(known), *more])))
+        everything = list(filter(selection.wants, derive([*known, *more])))
     if not wanted and not everything:
         if not accuracies and stated:
             raise CogError(

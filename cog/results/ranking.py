@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cog import constants
-from cog.results import comparison, official
+from cog.results import comparison, official, uncertainty
 from cog.results.comparison import Difference
 from cog.results.published import REFERENCE
 from cog.results.scores import SeedAverage, dataset_key, grouped
 
-_DECIMALS = 1
+#: Digits of published means after the point, at which means are compared for ranks.
+DECIMALS = 1
 
 
 class Gap(NamedTuple):
@@ -79,7 +80,7 @@ def place(average: SeedAverage, published: Sequence[SeedAverage]) -> RankSummary
     rivals = sorted((c for c in rivals if c is not itself), key=lambda c: -c.value)
     if not rivals:
         return None
-    mean, *others = (round(c.value, _DECIMALS) for c in (average, *rivals))
+    mean, *others = (round(c.value, DECIMALS) for c in (average, *rivals))
     rank = comparison.rank([mean, *others])[0]
     gaps = [gap(average, rival) for rival in rivals]
     higher, below = gaps[: rank.rank - 1], gaps[rank.rank + rank.n_tied - 2 :]
@@ -111,10 +112,39 @@ def places(
 
 def level_mean(averages: Iterable[SeedAverage], n_shot: int = 0) -> float | None:
     """Return the mean accuracy of one model over the levels L1 to L5; None if an accuracy is missing."""
-    values = {
-        a.dataset: a.value for a in averages if a.n_shot == n_shot and a.dataset in constants.COG_LEVELS
-    }
-    return sum(values.values()) / len(values) if len(values) == constants.N_LEVELS else None
+    values = [average.value for average in _by_level(averages, n_shot).values()]
+    return sum(values) / len(values) if len(values) == constants.N_LEVELS else None
+
+
+def _by_level(averages: Iterable[SeedAverage], n_shot: int) -> dict[str, SeedAverage]:
+    return {a.dataset: a for a in averages if a.n_shot == n_shot and a.dataset in constants.COG_LEVELS}
+
+
+def told_from(
+    first: Sequence[SeedAverage], others: Sequence[Sequence[SeedAverage]], n_shot: int = 0
+) -> list[bool]:
+    """Return whether the mean of a model over the levels L1 to L5 is told apart from that of each other model.
+
+    It is if the means differ at the paper's precision, and their difference, paired over concepts and common seeds, is
+    not zero after Holm's correction for the number of other models. Without counts per concept and two common seeds it
+    is not.
+
+    Args:
+        first: accuracies of the model.
+        others: accuracies of each other model.
+        n_shot: number of shots of all accuracies.
+    """
+    mine = _by_level(first, n_shot)
+    p_values = []
+    for other in others:
+        theirs = _by_level(other, n_shot)
+        terms = [(1 / constants.N_LEVELS, a, theirs[level]) for level, a in mine.items() if level in theirs]
+        difference = sum(weight * (a.value - b.value) for weight, a, b in terms)
+        p = comparison.p_of_sum(difference, terms) if len(terms) == constants.N_LEVELS else None
+        if len({round(level_mean(cells, n_shot) or 0.0, DECIMALS) for cells in (first, other)}) == 1:
+            p = None
+        p_values.append(1.0 if p is None else p)
+    return [p < comparison.ERROR_RATE for p in uncertainty.holm(p_values)]
 
 
 def to_highest(cells: Sequence[SeedAverage]) -> list[Difference]:

@@ -144,17 +144,17 @@ def sort_key(run: Run) -> tuple[Any, ...]:
     return natural_key(run.model), dataset_key(run.dataset), run.n_shot, run.seed
 
 
-def average_runs(runs: Iterable[Run], expected_seeds: Iterable[int] = ()) -> list[SeedAverage]:
+def average_runs(runs: Iterable[Run], seeds: Iterable[int] = ()) -> list[SeedAverage]:
     """Return the averages over seeds of the accuracies of each model, data set and number of shots.
 
     Args:
         runs: runs of one evaluation; all runs count, even those with unexpected seeds.
-        expected_seeds: seeds that each average should have.
+        seeds: seeds that each average should have.
 
     Returns:
         Two averages, top-1 and top-5, of each combination that has a run, in the order of :func:`sort_key`.
     """
-    expected = tuple(expected_seeds)
+    expected = tuple(seeds)
     averages: list[SeedAverage] = []
     # One combination after another: the scores of all runs together would take as much memory as the runs.
     for _, group in itertools.groupby(sorted(runs, key=sort_key), lambda run: sort_key(run)[:-1]):
@@ -162,28 +162,30 @@ def average_runs(runs: Iterable[Run], expected_seeds: Iterable[int] = ()) -> lis
     return averages
 
 
-def default_seeds(runs: Iterable[Run]) -> tuple[int, ...]:
-    """Return the protocol's five seeds if they include the seeds of all runs, else the seeds of the runs."""
-    seeds = {run.seed for run in runs}
-    return constants.SEEDS if seeds <= set(constants.SEEDS) else tuple(sorted(seeds))
+def expected_seeds(evaluation: str, seeds: Iterable[int]) -> tuple[int, ...]:
+    """Return the seeds that averages of an evaluation should have, given the seeds of all its runs.
+
+    They are the protocol's five seeds if these include all seeds, else the seeds; none for fine-tuning, since a
+    backbone is usually fine-tuned once, and not once for each seed.
+    """
+    there = set(seeds)
+    if evaluation.startswith("finetune"):
+        return ()
+    return constants.SEEDS if there <= set(constants.SEEDS) else tuple(sorted(there))
 
 
-def average_variants(
-    runs: Mapping[str, Sequence[Run]], *, expected_seeds: Iterable[int] = ()
-) -> list[SeedAverage]:
+def average_variants(runs: Mapping[str, Sequence[Run]], *, seeds: Iterable[int] = ()) -> list[SeedAverage]:
     """Return the average accuracies of several evaluations; averages over one seed have no deviation.
 
     Evaluations with a user's own name (``EVAL.NAME``) are left out, because their meaning is not known.
 
     Args:
         runs: runs of :func:`cog.results.find.find_all` by the name of their evaluation.
-        expected_seeds: seeds that each average should have; empty: :func:`default_seeds` of each evaluation, but none
-            for fine-tuning, since a backbone is usually fine-tuned once, and not once for each seed.
+        seeds: seeds that each average should have; empty: :func:`expected_seeds` of each evaluation.
     """
     averages = []
     for evaluation, group in runs.items():
-        once = evaluation.startswith("finetune")
-        expected = tuple(expected_seeds) or (() if once else default_seeds(group))
+        expected = tuple(seeds) or expected_seeds(evaluation, (run.seed for run in group))
         averages += average_runs(group, expected) if is_classifier(evaluation) else []
     return without_single_std(averages)
 

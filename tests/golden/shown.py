@@ -319,7 +319,14 @@ def recorded() -> dict[str, dict[str, str]]:
     return json.loads(lzma.decompress(FILE.read_bytes()))
 
 
+def is_exported(text: str) -> bool:
+    """Return whether a file is one of --export."""
+    return text.startswith('{\n  "format": "imagenet-cog results"')
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
-        content = json.dumps(collect(Path(name)), indent=0, sort_keys=True)
-    FILE.write_bytes(lzma.compress(content.encode(), preset=9))
+        shown = collect(Path(name))
+    for name, parts in recorded().items():  # exported files keep their first version, which is read in tests
+        shown[name] |= {part: text for part, text in parts.items() if is_exported(text)}
+    FILE.write_bytes(lzma.compress(json.dumps(shown, indent=0, sort_keys=True).encode(), preset=9))

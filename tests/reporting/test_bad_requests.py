@@ -32,7 +32,7 @@ BAD = {
     "unknown baseline near": (("--published_only", "--baseline", "clip_resnet"), "did you mean clip_resnet50?"),
     "baseline of the paper": ((*ROOT, "--baseline", "clip_resnet50"), "--with_published to read the paper's"),
     "relative to the paper": ((*ROOT, "--relative_to", "CLIP"), "--with_published to read the paper's"),
-    "baseline no name": (("--published_only", "--baseline", "klip"), "'klip' is not a model name"),
+    "baseline no name": (("--published_only", "--baseline", "klip"), "--baseline 'klip' is not a model name"),
     "baseline pattern": (("--published_only", "--relative_to", "clip_*"), "not a model name"),
     "unknown model compared": (("--published_only", "--compare", "a_b", "clip_resnet50"), "--compare a_b is none"),
     "unknown baseline compared": ((*ROOT, "--compare", "mine_net", "mine_nett"), "--compare mine_nett: no result"),

@@ -263,7 +263,14 @@ def test_intervals_of_variants_and_of_their_differences():
         assert found[place] == pytest.approx(expected.mean)
         assert ends == pytest.approx([expected.low, expected.high])
     averages = Averages(relative.derive([logreg, mlp]))
-    tables = experiments.of_variants(averages, ["mlp"], style=TableStyle()).tables
+    view = experiments.of_variants(averages, ["mlp"], style=TableStyle())
+    tables, records_ = (
+        view.tables,
+        {row["quantity"]: row for row in view.records if row["experiment"] == "mlp"},
+    )
+    for name in ("top1", "relative_to_logreg"):
+        assert records_[name]["low"] < records_[name]["value"] < records_[name]["high"]
+    assert records_["relative_to_logreg_low"]["unit"] == "%"
     assert all("[" in entry.interval for table in tables for _, (entry,) in table.rows)
     assert {note.text for table in tables for note in table.notes} == {metric_info.OVER_CONCEPTS_AND_SEEDS}
     # Of other seeds there is nothing to pair.

@@ -12,6 +12,7 @@ import pytest
 from averages import counted_cell
 from report_runs import forty_models
 
+from cog import constants
 from cog.errors import CogError
 from cog.reporting import figures
 from cog.reporting.figures import style
@@ -311,6 +312,18 @@ def test_of_many_models_the_highest_on_the_levels_are_named():
     assert all(curve.label == model for model, curve in own.items())  # in full
 
 
+def test_levels_are_drawn_on_the_data_sets_of_the_paper_alone():
+    """Blurred faces are no step between IN-1K and L1, and a data set of the user's is none after L5."""
+    further = ["in1k_blurred", "birds"]
+    cells = own_cells("my_net", datasets=[*constants.DATASETS, *further], shots=[0])
+    charts = figures.charts(cells, published.accuracies(), which=["levels", "fig3"], singles=False)
+    labels, of_fig3 = ([*next(chart.panels()).tick_labels] for chart in charts)
+    assert labels == ["IN-1K", "L1", "L2", "L3", "L4", "L5"] and of_fig3 == [*labels, "birds"]
+    assert next(charts[1].panels()).x_break == 5.5
+    (named,) = figures.charts(cells, [], which=["fig3"], datasets=["in1k", "in1k_blurred"], singles=False)
+    assert len(next(named.panels()).ticks) == 2
+
+
 # ---- errors -------------------------------------------------------------------------------------------
 def one_cell():
     return own_cells("my_net", datasets=["cog_l1"], shots=[0])
@@ -321,7 +334,7 @@ def one_cell():
     [
         (lambda d: figures.write([], [], d), "no top-1 score to draw"),
         (lambda d: figures.write(one_cell(), [], d, baseline="no_net"), "baseline 'no_net'; there are"),
-        (lambda d: figures.write(one_cell(), [], d, which=["fig11"]), "no result of sup_resnet50; name another"),
+        (lambda d: figures.write(one_cell(), [], d, which=["fig11"]), "no result of sup_resnet50 on the same data"),
         (lambda d: figures.write(one_cell(), [], d, which=["drop"]), "the drop needs"),
         (lambda d: figures.write(one_cell(), [], d, datasets=["cog_l9"]), "no result has the data sets"),
         (lambda d: figures.write([], published.accuracies(), d, metric="top5"), "no top-5 score to draw"),

@@ -394,3 +394,63 @@ def test_power_of_models_on_different_images():
     assert [(r["n_concepts"], r["n_models"], r["n_seeds"]) for r in records] == [(17, 2, 3), (100, 2, 3)]
     (alone,) = power.smallest_differences(Averages(cells[2:4]), TableStyle()).records
     assert alone == records[1]
+
+
+def test_a_single_seed_has_no_deviation(study, show):
+    select = ("--models_root_dir", study, "--dataset", "cog_l1", "--seeds", "22", "--format", "json")
+    assert {row["std"] for row in json.loads(show(*select))} == {None}
+    for view, column in (
+        (["--relative_to", "sup_resnet50"], "combined_deviation"),
+        (["--drop"], "drop_deviation"),
+    ):
+        assert {row[column] for row in json.loads(show(*select, *view))} == {None}
+    assert "±" not in show("--models_root_dir", study, "--seeds", "22")
+
+
+def test_ranks_beside_published_means_are_at_their_precision(study, show):
+    """A mean 0.04 below a published one, which is rounded to 0.1, shares its rank, as on the page."""
+    for seed in constants.SEEDS:
+        make_seed_folder(study / f"tied/net/cog_l1/eval_logreg/seed-{seed}", 71.06, 90.0)  # DINO: 71.1
+    select = (
+        "--models_root_dir",
+        study,
+        "--dataset",
+        "cog_l1",
+        "--n_shot",
+        "all",
+        "--rank",
+        "--format",
+        "json",
+    )
+    ranks = {
+        row["model"]: row for row in json.loads(show(*select, "--with_published")) if row["source"] != "runs"
+    }
+    mine = {
+        row["model"]: row for row in json.loads(show(*select, "--with_published")) if row["source"] == "runs"
+    }
+    assert mine["tied_net"]["rank"] == ranks["dino_resnet50"]["rank"] and mine["tied_net"]["n_tied"] > 1
+    assert "rounded to 0.1, as published" in show(*select[:-2], "--with_published")
+    assert "rounded" not in show(*select[:-2])
+
+
+def test_another_classifier_is_named(study, show, tmp_path):
+    for seed in constants.SEEDS[:2]:
+        make_seed_folder(study / f"mine/net/in1k/eval_mlp/seed-{seed}", 55.0, 80.0)
+    select = ("--models_root_dir", study, "CLF.TYPE", "mlp")
+    assert "Classifier of the runs: MLP (mlp)." in show(*select, "--view", "datasets")
+    rows = json.loads(show(*select, "--with_published", "--format", "json"))
+    assert {(row["source"], row["evaluation"]) for row in rows} == {("runs", "mlp"), ("paper v2", "logreg")}
+    page = tmp_path / "page.html"
+    show(*select, "--report", page)
+    assert "The classifier of these results is MLP (mlp)" in page.read_text()
+
+
+def test_the_report_tells_of_flags_without_effect(study, show, tmp_path, capsys):
+    cli.set_up_logging()
+    page = tmp_path / "page.html"
+    print_results.main(["--models_root_dir", str(study), "--report", str(page), "--rank", "--metric", "top5"])
+    assert "--report has its own tables: --rank --metric without effect" in capsys.readouterr().err
+    more = ["--relative_to", "sup_resnet50", "--overwrite"]
+    print_results.main(["--models_root_dir", str(study), "--report", str(page), *more])
+    assert "without effect" not in capsys.readouterr().err
+    assert "Own models against sup_resnet50" in page.read_text()

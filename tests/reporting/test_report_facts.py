@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
+from averages import counted_cell
 from report_runs import forty_models, make_cell, make_found, make_run, published_cell, shifted_study
 
 from cog import constants
@@ -135,9 +137,45 @@ def test_best_model_on_unseen_concepts():
     assert "Alone in having seen only IN-1K, a_net is best on unseen concepts" in text
     stated = ModelFacts({"a_net": "web", "b_net": "web"}, {"a_net": "IN-1K", "b_net": "IN-1K"})
     found = report_facts([], cells=cells, model_facts=stated)
-    assert headline(found)[0].startswith("Of 2 models, b_net is best on unseen concepts: mean ")
+    [text] = headline(found)
+    assert text.startswith("Of 2 models, b_net has the highest mean on unseen concepts: mean ")
+    assert text.endswith("(not told apart from a_net).")  # without counts per concept
     assert found.footnote.startswith("† ") and "web: MoPro, CLIP)" in found.footnote
     assert "a_net" not in found.footnote
+
+
+@pytest.mark.parametrize(("points", "best"), [(3, True), (0, False), (0.01, False)])
+def test_a_model_is_best_only_if_it_is_told_apart(points, best):
+    images = np.random.default_rng(0).integers(20, 30, (3, 200))
+
+    def study(model, more):
+        right = images + int(more)
+        right[:, : round(200 * (more % 1))] += 1  # told apart, but equal at the paper's precision
+        return [counted_cell(model, right, dataset=name, seeds=(22, 37, 45)) for name in constants.DATASETS]
+
+    stated = ModelFacts({"a_net": "IN-1K", "b_net": "IN-1K"})
+    cells = [*study("a_net", 0), *study("b_net", points)]
+    text = headline(report_facts([], cells=cells, model_facts=stated))[0]
+    assert ("b_net is best on unseen concepts" in text) == best
+    assert ("(not told apart from" in text) != best
+
+
+def test_another_classifier_is_named_and_not_compared_with_logistic_regression():
+    cells = [dataclasses.replace(cell, evaluation="mlp") for cell in shifted_study({})]
+    found = report_facts([], cells=cells)
+    assert not found.compared and found.other_classifiers == ["mlp"]
+    assert headline(found)[0].startswith(
+        "The classifier of these results is MLP (mlp); published numbers are of"
+    )
+    named = report_facts([], cells=[dataclasses.replace(cell, evaluation="again") for cell in cells])
+    assert named.compared and headline(named) == ["The classifier of these results is again."]
+
+
+def test_equal_labels_are_told_apart():
+    facts_of_models = ModelFacts(labels={"a_net": "Same", "b_net": "Same", "c_net": "DINO", "d_net": "Other"})
+    cells = [make_cell(f"{letter}_net") for letter in "abcd"]
+    labels = [model.label for model in report_facts([], cells=cells, model_facts=facts_of_models).own_models]
+    assert labels == ["Same (a_net)", "Same (b_net)", "DINO (c_net)", "Other"]
 
 
 @pytest.mark.slow

@@ -50,6 +50,22 @@ def test_sentence_about_few_images():
     assert text.startswith("Ranks by number of training images: on IN-1K ")
     assert f"on IN-1K {found['in1k', 1].rank} with 1 per class, {found['in1k', 0].rank} with all" in text
     assert sentences.describe_few_shot(ranking.places(shifted_study({}), PAPER)) == []
+    # Only data sets with both numbers of images are compared, and named.
+    few = [cell for cell in shifted_study({}, shots=(1,)) if cell.dataset == "cog_l5"]
+    every = [cell for cell in shifted_study({}) if cell.dataset in ("in1k", "cog_l1", "cog_l5")]
+    found = ranking.places([*few, *every], PAPER)
+    [text] = sentences.describe_few_shot(found)
+    ranks = [found["cog_l5", n].rank for n in (1, 0)]
+    assert text.endswith(f"images: on L5 {ranks[0]} with 1 per class, {ranks[1]} with all.")
+    assert sentences.describe_few_shot(ranking.places([*few, every[0]], PAPER)) == []
+
+
+def test_a_repeated_published_result_below_its_publication_is_not_above_every_published_one():
+    top = "deit_base_distilled_384"
+    for shift, told in ((-0.5, False), (0.0, False), (3.0, True)):
+        cells = shifted_study(dict.fromkeys(constants.DATASETS, shift), model=top, base=top)
+        text = " ".join(sentences.describe_places(ranking.places(cells, PAPER)))
+        assert ("above every published one" in text) == told
 
 
 def test_a_published_model_is_compared_with_its_publication():

@@ -248,6 +248,12 @@ def test_text_from_outside_is_text_in_markdown_and_latex():
     lines = [line for line in writers.draw([table], "latex").splitlines() if not line.startswith("%")]
     assert not any(r"\input" in line for line in lines) and any(r"\&" in line for line in lines)
     odd = writers.Table("", ("50%_&$#{x}~^\\|\n",), (("a_b", (None,)),))
-    escaped = r"50\%\_\&\$\#\{x\}\textasciitilde{}\textasciicircum{}\textbackslash{}|\textbackslash{}n"
+    escaped = (
+        r"50\%\_\&\$\#\{x\}\textasciitilde{}\textasciicircum{}\textbackslash{}\textbar{}\textbackslash{}n"
+    )
     assert escaped in writers.draw([odd], "latex")
+    # After a rule or the end of a row, [ and * would be taken for an argument.
+    starts = writers.Table("", ("x",), (("[X] net", (None,)), ("*net", (None,))))
+    rows = writers.draw([starts], "latex").splitlines()[5:7]
+    assert [row[:4] for row in rows] == ["{}[X", "{}*n"]
     assert r"| 50%_&amp;$#{x}~^\\\|\\n |" in writers.draw([odd], "markdown")

@@ -146,6 +146,24 @@ def test_tables_of_any_two_fields(root):
     assert "71.2 ± 1.0" in mine.select(metric="top1").table("model", "evaluation")
 
 
+def test_data_sets_are_in_order_and_missing_seeds_are_marked():
+    def scores_of(model, datasets, seeds=(22, 37, 45)):
+        return [
+            scores.Score(model, name, "logreg", 0, "top1", 70.0, seed) for name in datasets for seed in seeds
+        ]
+
+    results = notebook.Results(
+        [*scores_of("a_net", ["in1k", "cog_l4"]), *scores_of("b_net", ["cog_l1", "cog_l4"])]
+    )
+    lines = results.table().splitlines()
+    assert lines[2].split() == ["in1k", "cog_l1", "cog_l4"]
+    assert "(3/5)" in lines[3] and results.average()[0].missing_seeds == (77, 93)
+    unusual = notebook.Results(
+        scores_of("a_net", ["in1k"], seeds=(1, 2)) + scores_of("a_net", ["cog_l1"], seeds=(1,))
+    )
+    assert [average.missing_seeds for average in unusual.average()] == [(), (2,)]
+
+
 def test_an_exported_file_gives_the_same_scores(root, tmp_path):
     file = tmp_path / "lab.json"
     assert print_results.main(["--models_root_dir", str(root), "--export", str(file), "--label", "lab"]) == 0

@@ -407,7 +407,7 @@ def test_cells_are_sorted_and_name_missing_seeds():
         make_run(22, 1.0, n_shot=2),
         make_run(5, 1.0, dataset="cog_l2"),
     ]
-    cells = run_records.average_runs(runs, expected_seeds=(93, 22, 22))[::2]
+    cells = run_records.average_runs(runs, (93, 22, 22))[::2]
     assert {cell.metric for cell in cells} == {"top1"}
     assert [(cell.dataset, cell.n_shot, cell.seeds, cell.missing_seeds) for cell in cells] == [
         ("in1k", 2, (22,), (93,)),
@@ -419,9 +419,10 @@ def test_cells_are_sorted_and_name_missing_seeds():
     assert run_records.average_runs([]) == []
 
 
-def test_default_seeds():
-    assert run_records.default_seeds([make_run(22, 1.0), make_run(93, 1.0)]) == (22, 37, 45, 77, 93)
-    assert run_records.default_seeds([make_run(22, 1.0), make_run(7, 1.0)]) == (7, 22)
+def test_expected_seeds():
+    assert run_records.expected_seeds("logreg", [22, 93]) == (22, 37, 45, 77, 93)
+    assert run_records.expected_seeds("logreg", [22, 7]) == (7, 22)
+    assert run_records.expected_seeds("finetune", [22]) == ()
 
 
 def test_natural_key_sorts_any_names():

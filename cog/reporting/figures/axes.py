@@ -8,6 +8,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from cog import constants
 from cog.analysis.knn import neighbor_metric
 from cog.reporting.figures.curves import CurveSelection
 from cog.reporting.figures.points import dataset_label
@@ -38,7 +39,10 @@ class XAxis:
     def only(self, datasets: Collection[str]) -> XAxis:
         """Return an axis over data sets restricted to ``datasets``."""
         kept = [place[1:] for place in self.places if place[2] in datasets]
-        return dataclasses.replace(self, places=tuple((float(x), *place) for x, place in enumerate(kept)))
+        places = tuple((float(x), *place) for x, place in enumerate(kept))
+        return dataclasses.replace(
+            self, places=places, datasets=tuple(name for name in self.datasets if name in datasets)
+        )
 
 
 def over_datasets(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
@@ -52,14 +56,20 @@ def over_levels(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:
     """Return the axis of the data sets for accuracies of the protocol with one number of shots.
 
     The number of shots is that of all images if the user's results (without any, the others) have it, else the largest.
+    IN-1K with blurred faces, which is no step between IN-1K and the levels, is left out unless it is selected. Data
+    sets other than the paper's are set apart behind the levels.
     """
     highlighted = {key[2] for curve in selection.curves if curve.is_own for _, key in curve.scores}
     there = highlighted or {key[2] for key in selection.numbers()}
     n_shot = 0 if 0 in there else max(there, default=0)
     key = (LOGREG, selection.metric, n_shot)
     axis = over_datasets(selection, [key])
+    if selection.datasets is None:
+        axis = axis.only([name for name in axis.datasets if name != constants.IN1K_BLURRED] or axis.datasets)
     places = tuple((x, label, dataset, key) for x, label, dataset, _ in axis.places)
-    return dataclasses.replace(axis, places=places, n_shot=n_shot)
+    others = [x for x, _, dataset, _ in places if dataset not in constants.DATASETS]
+    x_break = others[0] - 0.5 if others and others[0] else None
+    return dataclasses.replace(axis, places=places, n_shot=n_shot, x_break=x_break)
 
 
 def over_shots(selection: CurveSelection, keys: Sequence[Key]) -> XAxis:

@@ -184,11 +184,14 @@ def _all_models(stem: str, title: str, quantity: str, y_label: str, missing: str
 
 
 def _among_published(selection: CurveSelection) -> CurveSelection:
-    """Return the selection with the paper's models in gray, except the baseline."""
+    """Return the selection on the data sets of the paper's models, with these in gray, except the baseline."""
     if not any(curve.is_own for curve in selection.curves):
         raise CogError("there is no model of your own to show among the published ones")
+    of_paper = {
+        dataset for curve in selection.curves if not curve.is_own for dataset, _ in curve.scores
+    } or None
     curves = [
-        curve
+        dataclasses.replace(curve, scores=only(curve.scores, of_paper, None))
         if curve.is_own
         else dataclasses.replace(curve, group=style.PUBLISHED)
         if curve.model == selection.baseline
@@ -238,8 +241,8 @@ FIGURES = {
         "Few-shot {metric} accuracy of all models relative to {baseline}",
         RELATIVE,
         "{place}\npoints to {baseline}",
-        f"fig11 shows differences to a baseline and there is no result of {published.REFERENCE}; name another one, "
-        "or show the published results too",
+        f"fig11 shows differences to a baseline, and there is no result of {published.REFERENCE} on the same data; "
+        "name another one, or show the published results too",
     ),
     "drop": _protocol(
         "drop_from_in1k{version}",

@@ -17,7 +17,16 @@ from cog.results.official import Match
 from cog.results.published import CATEGORY_LABELS, MODELS, REFERENCE, SOURCES
 from cog.results.query import QueryResult
 from cog.results.ranking import RankSummary
-from cog.results.scores import RUNS, SeedAverage, dataset_key, grouped, natural_key, of_metric
+from cog.results.scores import (
+    LOGREG,
+    RUNS,
+    SeedAverage,
+    dataset_key,
+    grouped,
+    is_classifier,
+    natural_key,
+    of_metric,
+)
 from cog.results.search_history import FeatureDescription
 
 # Equal notices of more models than this are one card of the page.
@@ -172,6 +181,12 @@ class Facts:
         return f"{self.baseline.label} (published){self.baseline.mark}"
 
     @property
+    def other_classifiers(self) -> list[str]:
+        """Return the evaluations of own results that are not the protocol's."""
+        evaluations = {cell.evaluation for model in self.own_models for cell in model.cells}
+        return sorted(evaluations - {LOGREG})
+
+    @property
     def incomplete(self) -> bool:
         """Return whether an own result has fewer seeds than expected."""
         return any(cell.missing_seeds for model in self.own_models for cell in model.cells)
@@ -293,17 +308,21 @@ def _own_models(
     cells = sorted(results.cells, key=lambda cell: (dataset_key(cell.dataset), cell.n_shot))
     groups = grouped(cells, lambda cell: (cell.model, cell.source))
     n_sources = collections.Counter(model for model, _ in groups)
+    n_labels = collections.Counter(results.model_facts.label(*place) for place in groups)
+    published_labels = {row.label for row in MODELS.values()}
     models = []
     ordered = sorted(groups, key=lambda key: (natural_key(key[0]), key[1] != RUNS, key[1]))
     for i, (model, source) in enumerate(ordered):
         cells = of_metric(groups[model, source], "top1")
         verdicts = {dataset: verdict for (*_, dataset), verdict in official.compare(cells).verdicts.items()}
-        places = ranking.places(
-            [cell for cell in cells if verdicts[cell.dataset].match.comparable], published
-        )
+        # Published are accuracies of logistic regression; the classifier of a user's own EVAL.NAME is not known.
+        alike = [c for c in cells if c.evaluation == LOGREG or not is_classifier(c.evaluation)]
+        places = ranking.places([c for c in alike if verdicts[c.dataset].match.comparable], published)
         label = results.model_facts.label(model, source) or "(unnamed model)"
         if n_sources[model] > 1 or model in MODELS:
             label += f" ({'own runs' if source == RUNS else source})"
+        elif label != model and (n_labels[label] > 1 or label in published_labels):
+            label += f" ({model})"
         here = model if source == RUNS else None  # imported results come without their runs
         models.append(
             PageModel(

@@ -51,8 +51,8 @@
         Array.from(row.cells).forEach((cell, column) => {
           const mean = column && cell.querySelector("b");
           if (!mean) return;
-          const interval = cell.querySelector(".sd");
-          if (interval) interval.hidden = Boolean(baseline);
+          // They belong to the accuracy, not to the difference.
+          for (const part of cell.querySelectorAll("i, .sd")) part.hidden = Boolean(baseline);
           const own = Number(cell.dataset.v);
           if (!baseline) {
             mean.textContent = own.toFixed(1);

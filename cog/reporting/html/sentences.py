@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from cog import constants
 from cog.errors import some
 from cog.reporting.html.facts import Facts, PageModel, Standing
-from cog.results import relative
+from cog.results import metric_info, ranking, relative
 from cog.results.comparison import Difference
 from cog.results.labels import dataset_label, shots_label, signed
 from cog.results.published import REFERENCE, SOURCES
@@ -33,9 +33,11 @@ def headline(facts: Facts) -> list[str]:
                 "There are no linear classifiers here; what follows are the results of other experiments."
             ]
         return ["There are no results of your own here: the tables and figures show the published ones."]
+    names = " and ".join(map(metric_info.evaluation_label, facts.other_classifiers))
     if facts.compared:
         first_version = any(cell.source == SOURCES["v1"] for cell in facts.published)
-        return [*[_FIRST_VERSION] * first_version, *_best_on_levels(facts.standings)]
+        classifier = [f"The classifier of these results is {names}."] if names else []
+        return [*classifier, *[_FIRST_VERSION] * first_version, *_best_on_levels(facts.standings)]
     each_other = "compares your models with each other" if len(models) > 1 else "is about them alone"
     verdicts = [
         v for m in models if any(d in constants.DATASETS for d in m.counts) for v in m.counts.values()
@@ -47,39 +49,51 @@ def headline(facts: Facts) -> list[str]:
             f"These results are not on the official data{example}, so comparing them with published numbers is not "
             "meaningful."
         )
+    if names:
+        text = f"The classifier of these results is {names}; published numbers are of logistic regression."
     labels = {(model.name, model.source): model.label for model in models}
     return [f"{text} What follows {each_other}.", *describe_highest(facts.to_highest, labels)]
 
 
 def _best_on_levels(standings: Sequence[Standing]) -> list[str]:
-    """Return sentences on the model with the highest mean on the levels, and on the best one that has not seen them."""
+    """Return sentences on the highest mean over the levels, and on that of the models that have not seen them.
+
+    "Best" is said only of a model that is told apart from all others (:func:`cog.results.ranking.told_from`).
+    """
     ranked = [s for s in standings if s.mean is not None and s.model.shown_shots == 0]
     if len(ranked) < 2:
         return []
-    first = ranked[0]
-    unseen = [s for s in ranked if not s.model.mark]
+    first, unseen = ranked[0], [s for s in ranked if not s.model.mark]
     over = "over L1 to L5 with all training images"
-    rank = f"rank {first.rank} of the {first.of} models here"
+    rank = f"rank {first.rank} of {first.of} models here"
     if unseen and unseen[0] is first:
-        return [
-            f"Of {len(ranked)} models, {first.model.title} is best on unseen concepts: mean {first.mean:.1f} % {over}, "
-            f"{rank}."
-        ]
+        best, not_told = _best(ranked)
+        return [f"Of {len(ranked)} models, {best}: mean {first.mean:.1f} % {over}, {rank}{not_told}."]
     text = (
-        f"Of {len(ranked)} models, {first.model.title} has the highest mean {over}, {first.mean:.1f} %, {rank}; "
-        "its pretraining may have held these concepts."
+        f"Of {len(ranked)} models, {first.model.title} has the highest mean {over}, {first.mean:.1f} %, {rank}"
+        f"{_best(ranked)[1]}; its pretraining may have held these concepts."
     )
     if not unseen:
         return [text + " None of them is known to have seen nothing beyond IN-1K."]
-    best = unseen[0]
     among = (
         f"Of the {len(unseen)} that saw nothing beyond IN-1K"
         if len(unseen) > 1
         else "Alone in having seen only IN-1K"
     )
-    return [
-        f"{text} {among}, {best.model.title} is best on unseen concepts: {best.mean:.1f} %, rank {best.rank}."
-    ]
+    best, not_told = _best(unseen)
+    return [f"{text} {among}, {best}: {unseen[0].mean:.1f} %, rank {unseen[0].rank}{not_told}."]
+
+
+def _best(ranked: Sequence[Standing]) -> tuple[str, str]:
+    """Return words for the first of ranked models, and for the others that are not told apart from it."""
+    first, *others = ([c for c in s.model.cells if (c.dataset, c.n_shot) in s.model.places] for s in ranked)
+    told = ranking.told_from(first, others)
+    not_told = [s.model.title for s, is_told in zip(ranked[1:], told, strict=True) if not is_told]
+    name = ranked[0].model.title
+    if not_told:
+        which = not_told[0] if len(not_told) == 1 else f"{len(not_told):,} others"
+        return f"{name} has the highest mean on unseen concepts", f" (not told apart from {which})"
+    return f"{name} is best on unseen concepts", ""
 
 
 def of_model(model: PageModel) -> list[str]:
@@ -164,7 +178,13 @@ def _describe_ranks(here: Sequence[RankSummary], n_shot: int) -> str:
                 f"({_where(levels, worst.rank)}) of {best.of}"
             )
     text = f"With {shots_label(n_shot)}: {'; '.join(parts)}."
-    first = [p for p in here if p.rank == 1 and not p.about_equal]
+    # The published result of the same model is not ranked, but may be above this one.
+    first = [
+        p
+        for p in here
+        if p.rank == 1 and not p.about_equal
+        if p.to_published is None or (p.to_published.clear and p.to_published.points > 0)
+    ]
     if first:
         names = _several([dataset_label(p.cell.dataset) for p in first])
         text += f" On {names} its mean is above every published one by more than the combined deviation over seeds."
@@ -257,10 +277,12 @@ def describe_few_shot(places: Mapping[tuple[str, int], RankSummary]) -> list[str
         return []
     ends = (shots[0], shots[-1])
     parts = []
-    for name, datasets in (("IN-1K", (constants.IN1K,)), ("the levels", constants.COG_LEVELS)):
-        ranks = [[places[dataset, n].rank for dataset in datasets if (dataset, n) in places] for n in ends]
-        if all(ranks):
+    for group in ((constants.IN1K,), constants.COG_LEVELS):
+        both = [dataset for dataset in group if all((dataset, n) in places for n in ends)]
+        if both:
+            ranks = ([places[dataset, n].rank for dataset in both] for n in ends)
             first, last = (str(min(r)) if min(r) == max(r) else f"{min(r)} to {max(r)}" for r in ranks)
+            name = dataset_label(both[0]) if len(both) == 1 else _levels(both)
             parts.append(f"on {name} {first} with {_images(ends[0])}, {last} with {_images(ends[1])}")
     return [f"Ranks by number of training images: {'; '.join(parts)}."] if parts else []
 

@@ -11,7 +11,7 @@ from cog.errors import CogError
 from cog.reporting.tables.layout import Row, TableStyle, View, source_key
 from cog.reporting.tables.pivot import Averages, Column, Number, Quantity, own_number, tabulate
 from cog.reporting.tables.writers import Note, Table
-from cog.results import comparison, official, published, uncertainty
+from cog.results import comparison, official, published, ranking, uncertainty
 from cog.results.labels import METRIC_LABELS, shots_label
 from cog.results.metric_info import OVER_CONCEPTS_AND_SEEDS, OVER_IMAGES_AND_SEEDS
 from cog.results.relative import change_from, points, relative
@@ -255,10 +255,13 @@ def rank(averages: Averages, metric: str, decimals: int) -> Quantity:
     """Return the quantity of ranks among the rows by data set and shots; equal accuracies share the better rank.
 
     Results on other data have no rank beside results on the official data, and results on different classes are ranked
-    separately (:mod:`cog.results.official`). Means are compared without rounding; published means, which are rounded
-    to 0.1, are often equal. The mean rank of a row is taken over the columns of its table; incomplete rows are marked.
+    separately (:mod:`cog.results.official`). Beside published means, all means are compared at their precision, as on
+    the page (:mod:`cog.results.ranking`). The mean rank of a row is taken over the columns of its table; incomplete
+    rows are marked.
     """
     known = averages.comparable
+    beside_published = not set(published.SOURCES.values()).isdisjoint(averages.sources)
+    precise = f" Means are rounded to {10**-ranking.DECIMALS:g}, as published." if beside_published else ""
     placed: dict[tuple[str, int], list[SeedAverage]] = {}
     for average in averages.shown:
         if average.metric == metric and not known.is_foreign(average):
@@ -267,20 +270,23 @@ def rank(averages: Averages, metric: str, decimals: int) -> Quantity:
     @functools.cache
     def ranks(dataset: str, n_shot: int, verdict: official.Verdict) -> dict[float, comparison.SharedRank]:
         on_same = (a for a in placed[dataset, n_shot] if verdict.on_same_classes(known.verdict(a)))
-        values = [average.value for average in on_same]
+        values = [compared(average) for average in on_same]
         return dict(zip(values, comparison.rank(values), strict=True))
+
+    def compared(average: SeedAverage) -> float:
+        return round(average.value, ranking.DECIMALS) if beside_published else average.value
 
     def of(average: SeedAverage) -> Number | None:
         if known.is_foreign(average):
             return None
-        shared = ranks(average.dataset, average.n_shot, known.verdict(average))[average.value]
+        shared = ranks(average.dataset, average.n_shot, known.verdict(average))[compared(average)]
         return Number(shared.rank, decimals=0, record=vars(shared))
 
     return Quantity(
         of,
         "rank by {metric} accuracy",
         columns=("rank", "n_tied", "n_ranked", "mean_rank"),
-        notes=(Note("Equal accuracies share the better rank (1, 2, 2, 4)."),),
+        notes=(Note(f"Equal accuracies share the better rank (1, 2, 2, 4).{precise}"),),
         mean_title="mean",
         mean_decimals=decimals,
     )

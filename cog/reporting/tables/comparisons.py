@@ -270,7 +270,7 @@ def seed_by_seed(
     for metric, average in averages.items():
         count = counted(len(average.seeds), "seed")
         lines.append(
-            f"{METRIC_LABELS[metric]}: {average.value:.{decimals}f} +- {average.std:.{decimals}f} "
+            f"{METRIC_LABELS[metric]}: {average.value:.{decimals}f} +- {average.std or 0.0:.{decimals}f} "
             f"({METRICS[metric]}, {count})"
         )
     if average.missing_seeds:

@@ -39,7 +39,7 @@ ALL = "all"
 #: Columns of flat records.
 COLUMNS = (
     "model", "dataset", "experiment", "quantity", "n_shot", "value", "std", "n_seeds", "seeds", "by_seed",
-    "missing_seeds", "unit", "source",
+    "missing_seeds", "unit", "source", "low", "high",
 )  # fmt: skip
 
 # Tables of the first version of the paper, by group of experiments.
@@ -146,7 +146,7 @@ def _view(averages: Averages, panels: Iterable[ExperimentTable], style: TableSty
         present = [place.average for place in shown]
         ends = [end for average in present for end in averages.ends(average)]
         numbers |= dict.fromkeys([*present, *ends])
-    return View(tuple(tables), COLUMNS, tuple(map(record, numbers)))
+    return View(tuple(tables), COLUMNS, tuple(record(averages, average) for average in numbers))
 
 
 def number_of(averages: Averages, average: SeedAverage, *, decimals: int | None) -> Number:
@@ -187,12 +187,16 @@ def _interval_note(key: Key) -> str:
     return OVER_CONCEPTS_AND_SEEDS if scores.is_classifier(key[0]) else OVER_CONCEPTS
 
 
-def record(average: SeedAverage) -> dict[str, Any]:
-    """Return the flat record of an average."""
+def record(averages: Averages, average: SeedAverage) -> dict[str, Any]:
+    """Return the flat record of an average, with the ends of its interval if it has one."""
     given = {name: getattr(average, name) for name in COLUMNS if hasattr(average, name)}
-    unit = metric_info.describe(*average.key).unit
+    # The ends of an interval, which may be records of their own, have the unit of their number.
+    unit = metric_info.describe(
+        average.evaluation, metric_info.companion_of(average.metric) or average.metric, average.n_shot
+    ).unit
     named = {"experiment": average.evaluation, "quantity": average.metric, "unit": unit}
-    return {**given, **named, "n_seeds": len(average.seeds) or None}
+    low, high = number_of(averages, average, decimals=None).interval or (None, None)
+    return {**given, **named, "n_seeds": len(average.seeds) or None, "low": low, "high": high}
 
 
 # --- rows and columns of the tables
@@ -352,7 +356,7 @@ def overview(averages: Averages, *, style: TableStyle) -> View:
         )
     if not tables:
         raise CogError("nothing to show: no number of any experiment among the results read")
-    return View(tuple(tables), COLUMNS, tuple(map(record, records)))
+    return View(tuple(tables), COLUMNS, tuple(record(averages, average) for average in records))
 
 
 def entry_of(

@@ -25,6 +25,9 @@ _LATEX_ESCAPES = {
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
     "†": r"$^\dagger$",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
     **{character: "\\" + character for character in "&%$#_{}"},
 }
 _GAP = "  "
@@ -322,7 +325,9 @@ def _latex_grid(table: Table, title: str) -> list[str]:
         deviation = rf" \pm {cell.deviation}" if cell.deviation else ""
         return f"${cell.number}{deviation}$ {cell.mark}".rstrip()
 
-    header, *rows = (" & ".join(cells) + r" \\" for cells in _cells(table, _latex_text, entry, "--"))
+    # At the beginning of a row, LaTeX would take [ and * for an argument of the end of the row before.
+    joined = (" & ".join(cells) + r" \\" for cells in _cells(table, _latex_text, entry, "--"))
+    header, *rows = ("{}" * line.startswith(("[", "*")) + line for line in joined)
     kinds = "".join("l" if index in table.words else "r" for index in range(len(table.columns)))
     lines = [f"{title}; needs \\usepackage{{booktabs}}", rf"\begin{{tabular}}{{l{kinds}}}", r"\toprule"]
     return [*lines, header, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
