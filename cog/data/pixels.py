@@ -182,7 +182,8 @@ def to_input(
         return _to_input_row_by_row(pixels, mean, std)
     memory_format = memory_format or torch.contiguous_format
     x = pixels.to(mean.device, non_blocking=True).permute(0, 3, 1, 2).contiguous(memory_format=memory_format)
-    return x.float().div_(255).sub_(mean).div_(std)
+    # By a tensor, because CUDA would multiply by the reciprocal of a number, which differs in the last bit.
+    return x.float().div_(mean.new_full((), 255.0)).sub_(mean).div_(std)
 
 
 def _to_input_row_by_row(pixels: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:

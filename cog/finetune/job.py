@@ -40,15 +40,17 @@ from cog.runtime.ranks import Rank
 logger = logging.getLogger(__name__)
 
 
-def choose_device(name: str | None, rank: Rank) -> torch.device:
+def choose_device(name: str | None, rank: Rank, *, tried: bool = True) -> torch.device:
     """Return the device of this process; each of several processes on a machine has a GPU of its own.
+
+    Without ``tried``, no kernel runs on it (:func:`cog.runtime.device.resolve_device`).
 
     Raises:
         CogError: no such device.
     """
     if rank.size > 1 and (name or "").startswith("cuda:"):
         raise CogError(f"--device {name} is one GPU, and there are {rank.size} processes; give --device cuda")
-    return resolve_device(name, rank)
+    return resolve_device(name, rank, tried=tried)
 
 
 def choose_precision(wanted: str, device: torch.device) -> str:
@@ -79,7 +81,7 @@ def run(request: FineTuneRequest, *, command: Sequence[str]) -> int:
     log = logging.getLogger("cog")
     if rank.number or launching:  # process 0 logs for all
         log.setLevel(logging.ERROR)
-    device = choose_device(request.device, rank)
+    device = choose_device(request.device, rank, tried=not launching)
     precision = choose_precision(request.cfg.FINETUNE.PRECISION, device)
     try:
         plan = make_plan(request, precision=precision, n_processes=n_processes)
@@ -126,6 +128,8 @@ def _run(plan: FineTunePlan, group: Group, held: list[FolderClaim]) -> None:
     request, recipe, device = plan.request, plan.recipe, group.device
     n_classes = len(plan.train.classes)
     resume = plan.folder.resume
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     model = network.build(request.model.load(device, request.cfg), recipe, n_classes=n_classes, device=device)
     if group.rank == 0:
         resume.create()  # for the log and the states
@@ -137,7 +141,6 @@ def _run(plan: FineTunePlan, group: Group, held: list[FolderClaim]) -> None:
             recipe.steps_per_epoch(len(plan.train)), recipe.batch_size, recipe.lr, recipe.precision, device, group.size,
         )  # fmt: skip
         if device.type == "cuda":
-            torch.cuda.set_device(device)
             torch.backends.cudnn.benchmark = True
         with full_float32():
             trained = training.train(

@@ -35,7 +35,7 @@ from cog.logreg.matrix import Data, FeatureMatrix, FloatMatrix, HostMatrix, Spli
 from cog.logreg.metrics import Logs
 from cog.logreg.precision import products, resolve_precision
 from cog.logreg.settings import RowCounts, Settings
-from cog.logreg.sgd import TrainedClassifier, TrainSpec, learning_rate, logged_rate
+from cog.logreg.sgd import Layer, TrainedClassifier, TrainSpec, learning_rate, logged_rate
 from cog.runtime import memory
 from cog.runtime.device import exact_float32
 from cog.runtime.random_streams import cpu_generator
@@ -52,6 +52,9 @@ CPU_ROWS_ALONE = 4096
 
 #: Runs that are trained side by side on a GPU: the protocol's five seeds, which fill the GPU.
 _GPU_RUNS = 5
+
+#: Rows sent to the device at a time when the features are loaded.
+_ROWS = 65_536
 
 #: Share of the device's free memory that resident features may take; the rest is for training and scoring.
 _USABLE = 0.875
@@ -121,7 +124,11 @@ class Engine:
         kind = SplitMatrix if self.precision == "bf16" else FloatMatrix
         if self.device.type != "cpu" and 4 * x.numel() <= _USABLE * device_room(self.device):
             with contextlib.suppress(torch.OutOfMemoryError):
-                resident = x.to(self.device).float()
+                resident = torch.empty(x.shape, device=self.device)
+                for part, target in zip(x.split(_ROWS), resident.split(_ROWS), strict=True):
+                    target.copy_(
+                        part.to(self.device)
+                    )  # in their type: half the bytes, converted on the device
                 return kind(resident if norms is None else resident.div_(norms.to(self.device)))
         host = kind(x) if norms is None else StoredMatrix(features, kind.dtype)
         return host if self.device.type == "cpu" else HostMatrix(host, self.device)
@@ -154,11 +161,11 @@ class Engine:
         saved = work.restore(key, settings.label)
         n, n_epochs, start = len(spec.rows), settings.n_epochs, time.monotonic() - saved.seconds
         arithmetic = self._arithmetic(n, settings, data.features.dim)
-        with self._computing():
+        with self._computing(), contextlib.ExitStack() as stack:
             learner = self.make_learner(data, spec, settings)
             if saved.epochs:
                 learner.resume(saved.values)
-            stepper = Stepper(learner, self.graphs, arithmetic["precision"])
+            stepper = stack.enter_context(Stepper(learner, self.graphs, arithmetic["precision"]))
             logs, predictions = saved.logs or (metrics.new_logs() if spec.record else None), None
             orders = _draw_orders(spec, data.features.index_device, saved.epochs, n_epochs)
             order = next(orders)
@@ -174,9 +181,11 @@ class Engine:
                 last = epoch + 1 == n_epochs or not any(finite)
                 if logs is not None and learner.sums is not None:
                     # The last epoch is the result; the others are a curve, at the precision of the training.
-                    logits = TrainedClassifier(learner.layers(0), settings.has_relu).logits
+                    classifier = TrainedClassifier(self._layers(learner, 0), settings.has_relu)
                     with products(self.device, "fp32" if last else self.precision):
-                        test, predictions = metrics.evaluate(data.test, data.test_y, logits, exact=last)
+                        test, predictions = metrics.evaluate(
+                            data.test, data.test_y, classifier.logits, exact=last
+                        )
                     rate = logged_rate(spec.pairs[0][0], epoch, n_epochs)
                     metrics.append_epoch(logs, metrics.to_evaluation(learner.sums, n), test, rate)
                     if on_epoch is not None:
@@ -185,7 +194,7 @@ class Engine:
                     break
                 work.offer(TrainState(epoch + 1, learner.state, time.monotonic() - start, logs))
             arithmetic["cuda_graphs"] = stepper.n_replays > 0
-            layers = [learner.layers(k) for k in range(len(spec.pairs))]
+            layers = [self._layers(learner, k) for k in range(len(spec.pairs))]
         seconds = (time.monotonic() - start) / len(spec.pairs)
         shared = logs, predictions, seconds, arithmetic
         return [
@@ -213,6 +222,11 @@ class Engine:
         with products(self.device, "fp32"):
             return kind(data, spec, settings)
 
+    def _layers(self, learner: Learner, k: int) -> list[Layer]:
+        """Return the layers of classifier ``k``, which the span of the rows puts together by a product."""
+        with products(self.device, "fp32"):
+            return learner.layers(k)
+
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:
         """Use the CUDA stream of this thread in the block, and wait for its work at the end."""
@@ -223,7 +237,8 @@ class Engine:
         if not hasattr(self._thread, "stream"):  # one per thread, because each stream has a cuBLAS workspace
             self._thread.stream = torch.cuda.Stream(self.device)
         stream = self._thread.stream
-        stream.wait_stream(torch.cuda.default_stream(self.device))
+        for before in (torch.cuda.default_stream(self.device), torch.cuda.current_stream(self.device)):
+            stream.wait_stream(before)
         with torch.cuda.device(self.device), torch.cuda.stream(stream):
             yield
             stream.synchronize()

@@ -165,6 +165,8 @@ def _time(work: Callable[[int], object], device: torch.device) -> tuple[float, f
             torch.cuda.synchronize(device)
         return _clock() - start
 
+    if device.type != "cpu":
+        work(1)  # the first call loads kernels and libraries
     once = clock(1)  # also warms up
     if once > 2 * _PROBE_SECONDS:
         return once, 0.0

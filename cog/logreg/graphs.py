@@ -9,9 +9,13 @@ graphs from the result of the usual step.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -40,18 +44,33 @@ class Graphs:
 
     def __init__(self, *, wanted: bool) -> None:
         self.enabled = wanted and os.environ.get(VARIABLE) != "0"
+        self._kept = threading.local()
+
+    def pool(self, device: torch.device) -> Any:
+        """Return the memory pool of the graphs of this thread; to be called as graphs are captured.
+
+        Graphs of a thread run one after the other and leave nothing in the pool, so they can share it. With a pool of
+        its own for each graph, the memory of the graphs of finished trainings would stay reserved, gigabytes in a
+        search. A pool lasts as long as one of its graphs, so a small one is kept.
+        """
+        if not hasattr(self._kept, "graph"):
+            self._kept.graph = _capture(lambda: torch.zeros(1, device=device), None)
+        return self._kept.graph.pool()
 
     def give_up(self, reason: str, device: torch.device) -> None:
-        """Switch graphs off, log a warning once, and wait for the device: an error, when it is no longer usable."""
+        """Switch graphs off, log a warning once, and wait for the stream: an error, when it is no longer usable.
+
+        A wait for the whole device would break the captures of other threads.
+        """
         if self.enabled:
             self.enabled = False
             logger.warning("CUDA graphs are not used: %s; training is correct, but slower", reason)
         if device.type == "cuda":
-            torch.cuda.synchronize(device)
+            torch.cuda.current_stream(device).synchronize()
 
 
-class Stepper:
-    """The steps of a learner, replayed from graphs that have passed their check.
+class Stepper(contextlib.AbstractContextManager["Stepper"]):
+    """The steps of a learner, replayed from graphs that have passed their check; for a ``with`` statement.
 
     Args:
         learner: learner with all tensors that a step changes in :attr:`~Learner.tensors`.
@@ -69,6 +88,11 @@ class Stepper:
         self._captured: dict[int, torch.cuda.CUDAGraph] = {}
         self._n_done: dict[int, int] = {}
         self.n_replays = 0
+
+    def __exit__(self, *_: object) -> None:
+        # Up to PyTorch 2.12, graphs must be neither captured nor removed in several threads at once.
+        with products(self._learner.device, self._precision):
+            self._captured.clear()
 
     def step(self, b: int) -> None:
         """Do a step on the ``b`` loaded rows."""
@@ -100,7 +124,7 @@ class Stepper:
             self._restore(before)
             if b not in self._captured:
                 with products(self._learner.device, self._precision):
-                    self._captured[b] = _capture(self._steps[b])
+                    self._captured[b] = _capture(self._steps[b], self._graphs.pool(self._learner.device))
             self._captured[b].replay()
             if not all(map(_same_bits, self._learner.tensors, after)):
                 reason = "a replayed step does not give the same bits as an issued one"
@@ -129,8 +153,8 @@ class Stepper:
             tensor.copy_(value)
 
 
-def _capture(step: Step) -> torch.cuda.CUDAGraph:
-    """Return the graph of a step, which is recorded and not executed.
+def _capture(step: Callable[[], object], pool: Any) -> torch.cuda.CUDAGraph:
+    """Return the graph of a step, which is recorded and not executed, with memory of a pool (None: a new one).
 
     ``torch.cuda.graph`` would collect garbage, empty the cache and wait for the device before each graph, which only
     larger graphs need for their memory. Here, garbage is merely not collected in between: that could free a graph.
@@ -138,7 +162,8 @@ def _capture(step: Step) -> torch.cuda.CUDAGraph:
     graph, collects = torch.cuda.CUDAGraph(), gc.isenabled()
     gc.disable()
     try:
-        graph.capture_begin(capture_error_mode="thread_local")  # other runs may allocate memory meanwhile
+        # Other runs may allocate memory meanwhile.
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             step()
         finally:

@@ -18,7 +18,9 @@ from cog.errors import CogError
 if TYPE_CHECKING:
     import torch
 
-_EXHAUSTED = re.compile(r"out of memory|allocate memory|not enough memory|ALLOC_FAILED")
+_EXHAUSTED = re.compile(
+    r"out of memory|allocate memory|not enough memory|ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED"
+)
 _ASKED_FOR = re.compile(r"tried to allocate ([\d.]+ ?\w+)", re.IGNORECASE)
 
 

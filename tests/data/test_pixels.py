@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from plain_pixels import plain_input
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import cog
 from cog.data.image_stores import FolderImages
@@ -160,3 +161,18 @@ def test_not_an_image(tmp_path):
     path.write_text("no pixels")
     with pytest.raises(OSError):
         load_rgb(path)
+
+
+def test_bytes_are_divided_by_a_tensor():
+    """CUDA multiplies by the reciprocal of a number instead, which differs in the last bit of every second byte."""
+    divisors = []
+
+    class Recording(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if "div" in function._schema.name:
+                divisors.append(args[1])
+            return function(*args, **(kwargs or {}))
+
+    with Recording():
+        to_input(torch.zeros(1, 4, 4, 3, dtype=torch.uint8), *normalizer(MEAN, STD, torch.device("cpu")))
+    assert len(divisors) == 2 and all(isinstance(divisor, torch.Tensor) for divisor in divisors)

@@ -29,7 +29,7 @@ from cog.data import datasets
 from cog.data.loader import batches
 from cog.errors import CogError
 from cog.features.extract import Extractor
-from cog.finetune import network, training
+from cog.finetune import network, parallel, training
 from cog.finetune.evaluation import evaluate
 from cog.finetune.images import NO_LABEL, TrainingDecoder, random_box, training_pixels
 from cog.finetune.parallel import Group
@@ -37,7 +37,7 @@ from cog.finetune.recipe import FineTuneRecipe
 from cog.finetune.trainer import Position, Trainer
 from cog.models.backbone import Backbone
 from cog.results import find
-from cog.runtime import signals
+from cog.runtime import device, signals
 from cog.runtime.locks import LockedError
 from cog.runtime.ranks import Rank
 from cog.runtime.resume_dir import ResumeFolder
@@ -663,6 +663,22 @@ def test_check_tells_whether_it_can_start_and_writes_nothing(birds, loader_with_
     assert finetune.main([*flags, "FINETUNE.BATCH_SIZE", "99", "FINETUNE.BATCH_PER_DEVICE", "99"]) == 2
     assert "fewer than FINETUNE.BATCH_SIZE 99" in capsys.readouterr().out
     assert tiny.snapshot(tmp_path) == before
+
+
+def test_the_process_that_starts_others_runs_nothing_on_the_device(
+    birds, loader_with_norm, tmp_path, monkeypatch
+):
+    """On a GPU it would hold memory there to the end, or keep the first process out."""
+    started = []
+    monkeypatch.setattr(
+        device, "_step", lambda place: pytest.fail("a kernel in the process that starts the others")
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda place=None: (9, 0))
+    monkeypatch.setattr(parallel, "launch", lambda command, n: started.append(n) or 0)
+    flags = arguments(birds, loader_with_norm, tmp_path / "out", "--n_processes", "2")
+    assert finetune.main([*flags, "--device", "cuda"]) == 0 and started == [2]
 
 
 @pytest.mark.slow

@@ -6,13 +6,16 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from cog.logreg import metrics
+from cog.logreg import engine, graphs, metrics, precision
 
 #: Operations that make the host wait for the device, or that return a tensor of data-dependent size.
 _WAITING = ("nonzero", "_local_scalar_dense", "equal", "masked_select", "is_nonzero", "_unique2", "item")
 
 #: Methods of tensors that copy values to the host.
 _TO_HOST = ("tolist", "cpu", "numpy", "item", "__bool__", "__float__", "__int__")
+
+#: Matrix products, whose precision is a setting of the process.
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 
 #: Steps at which a failure can occur.
 FAILURES = ("begin", "step", "end", "first replay", "bits", "later replay")
@@ -28,28 +31,36 @@ class Graph:
     def __init__(self, cuda):
         self.cuda, self.operations, self.saved, self.n_replays = cuda, [], {}, 0
 
-    def capture_begin(self, capture_error_mode):
+    def capture_begin(self, pool, capture_error_mode):
         assert capture_error_mode == "thread_local"
-        self.cuda.fail("begin")
+        assert precision._PRODUCTS._is_owned(), "two threads could capture at once"
+        self.memory, self.is_step = object() if pool is None else pool, pool is not None
+        self.cuda.fail("begin" if self.is_step else "")
         self.cuda.graph = self
+
+    def pool(self):
+        return self.memory
 
     def capture_end(self):
         self.cuda.graph = None
         for tensor, values in self.saved.values():  # a real capture executes no operation
             tensor.copy_(values)
-        self.cuda.fail("end")
-        self.cuda.graphs.append(self)
+        if self.is_step:  # the first graph only keeps the memory
+            self.cuda.fail("end")
+            self.cuda.graphs.append(self)
 
     def replay(self):
         self.n_replays += 1
         self.cuda.fail(
             "first replay" if self.n_replays == 1 else "later replay" if self.n_replays > 2 else ""
         )
+        self.cuda.replays = True
         with torch.no_grad():
             for function, args, kwargs, outputs in self.operations:
                 for old, new in zip(outputs, _tensors(function(*args, **kwargs)), strict=True):
                     if old.data_ptr() != new.data_ptr():
                         old.copy_(new)
+            self.cuda.replays = False
             if self.cuda.failure == "bits" and self.n_replays == 2:  # the second of the two that are compared
                 self.cuda.failure = None
                 updates = [args for function, args, _, _ in self.operations if "sgd" in function._schema.name]
@@ -66,11 +77,20 @@ class ImitationCuda(TorchDispatchMode):
 
     def __init__(self, monkeypatch, failure=None):
         super().__init__()
-        self.failure, self.graph, self.graphs = failure, None, []
+        self.failure, self.graph, self.graphs, self.replays = failure, None, [], False
         monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Graph(self))
+        for module in (
+            engine,
+            graphs,
+        ):  # as on a GPU, products are under a lock and change settings of the process
+            monkeypatch.setattr(module, "products", self._products)
         monkeypatch.setattr(metrics, "_may_wait", lambda device: False)
         for name in _TO_HOST:
             monkeypatch.setattr(torch.Tensor, name, self._guarded(name, getattr(torch.Tensor, name)))
+
+    @staticmethod
+    def _products(device, name):
+        return precision.products(torch.device("cuda"), name)
 
     def _guarded(self, name, method):
         def call(tensor, *args, **kwargs):
@@ -87,11 +107,13 @@ class ImitationCuda(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         graph = self.graph
+        name = function._schema.name.removeprefix("aten::")
+        if name in _PRODUCTS and not self.replays:
+            assert precision._PRODUCTS._is_owned(), f"{name} while another thread may allow TF32"
         if graph is None:
             return function(*args, **kwargs)
-        name = function._schema.name.removeprefix("aten::")
         assert name not in _WAITING, f"{name} while a graph is captured"
-        self.fail("step")
+        self.fail("step" if graph.is_step else "")
         for i, argument in enumerate(function._schema.arguments):
             value = args[i] if i < len(args) else kwargs.get(argument.name)
             for tensor in _tensors(value):

@@ -352,6 +352,28 @@ class TestEveryForm:
         assert "CUDA graphs are not used: " in record.message and "\n" not in record.message
 
 
+def test_graphs_of_a_thread_share_their_memory(sets, monkeypatch):
+    """With a memory pool for each graph, those of all finished trainings would stay reserved."""
+    engine = Engine(CPU)
+    engine.graphs = graphs.Graphs(wanted=True)
+    data = load(sets, engine)
+    with ImitationCuda(monkeypatch) as cuda:
+        for n_shot, rate in ((0, 1.0), (0, 2.0), (1, 1.0)):
+            rows = draw(sets, n_shot) if n_shot else sets[2]
+            engine.fit(data, spec_of(rows, rate), SETTINGS)
+    assert len(cuda.graphs) > 3 and len({id(graph.memory) for graph in cuda.graphs}) == 1
+
+
+def test_graphs_that_are_given_up_wait_for_their_own_stream(monkeypatch):
+    """A wait for the whole device is an error while another thread captures, and breaks its capture."""
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: pytest.fail("a wait for the device"))
+    stream = type("Stream", (), {"synchronize": lambda self: waited.append("stream")})
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: stream())
+    graphs.Graphs(wanted=True).give_up("a reason", torch.device("cuda", 0))
+    assert waited == ["stream"]
+
+
 def test_graphs_can_be_turned_off(monkeypatch):
     monkeypatch.setenv("COG_CUDA_GRAPHS", "0")
     assert not graphs.Graphs(wanted=True).enabled
@@ -471,17 +493,11 @@ def test_features_kept_as_stored_give_the_same_bits(tmp_path, sets, precision, d
     assert path.read_bytes() == before
 
 
-class FullDevice:
-    """A device that is no CPU; nothing is ever put there."""
-
-    type = "cuda"
-
-
 def test_features_go_to_the_host_when_the_device_is_full(monkeypatch):
     from cog.logreg import engine as module
 
     engine = Engine(CPU)
-    monkeypatch.setattr(engine, "device", FullDevice())
+    monkeypatch.setattr(engine, "device", torch.device("meta"))  # no CPU, without memory
     monkeypatch.setattr(module, "device_room", lambda device: 1000.0)
     small, large = (FeatureSet(torch.ones(10, dim), torch.zeros(10), "") for dim in (20, 25))
     found = []
@@ -495,6 +511,22 @@ def test_features_go_to_the_host_when_the_device_is_full(monkeypatch):
     assert found == []  # too large by its size
     assert isinstance(engine.load(small), matrix.HostMatrix)
     assert found == [(10, 20)]  # tried, in vain
+
+
+def test_features_of_half_precision_are_converted_on_the_device_in_parts(monkeypatch):
+    """There is room for the features in float32, not for a copy of all in their own type beside them."""
+    from cog.logreg import engine as module
+
+    engine = Engine(CPU)
+    monkeypatch.setattr(module, "_ROWS", 3)
+    monkeypatch.setattr(module, "device_room", lambda device: 4.8 * 10 * 20)
+    monkeypatch.setattr(engine, "device", torch.device("meta"))
+    sent, real = [], torch.Tensor.to
+    monkeypatch.setattr(torch.Tensor, "to", lambda x, *args: sent.append(tuple(x.shape)) or real(x, *args))
+    x = torch.ones(10, 20, dtype=torch.float16)
+    loaded = engine.load(FeatureSet(x, torch.zeros(10), "", norms=torch.ones(10, 1)))
+    assert loaded.device.type == "meta" and (loaded.n, loaded.dim) == (10, 20)
+    assert sent == [(3, 20)] * 3 + [(1, 20), (10, 1)]
 
 
 def test_training_in_the_span_is_float32_whatever_the_precision_is():

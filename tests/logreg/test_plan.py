@@ -184,3 +184,16 @@ def test_disk_estimate_covers_saved_states_of_trials_in_lockstep(tmp_path, monke
     estimate = sum(n_bytes for _, n_bytes in needed)
     assert most > 10 * 2 * 4 * 100 * 257  # weights and momentum of ten classifiers
     assert most + written < estimate < 2 * (most + written)
+
+
+def test_the_start_of_a_gpu_is_not_measured(monkeypatch):
+    """The first call loads kernels and libraries, for longer than a measurement."""
+    now = [0.0]
+
+    def work(repeats):
+        now[0] += 0.010 + 0.0006 * repeats + (0.4 if now[0] == 0.0 else 0.0)
+
+    monkeypatch.setattr(plan, "_clock", lambda: now[0])
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    each, setup = plan._time(work, torch.device("cuda", 0))
+    assert (each, setup) == (pytest.approx(0.0006), pytest.approx(0.010))
