@@ -150,6 +150,10 @@ class ModelDir:
         """Return the folder of the features of one split."""
         return self.path / check_dataset_name(dataset) / f"features_{split}"
 
+    def features_file(self, dataset: str, split: str) -> Path:
+        """Return the ``X_Y.pth`` of one split."""
+        return self.features(dataset, split) / constants.FEATURES_FILE
+
     def evaluation(self, dataset: str, *, name: str, n_shot: int) -> Path:
         """Return the folder that holds one run per seed (``n_shot`` 0: all training images)."""
         return self.path / check_dataset_name(dataset) / evaluation_folder(name, n_shot)
@@ -161,6 +165,12 @@ class ModelDir:
     def analysis(self, dataset: str, name: str) -> Path:
         """Return the folder of the result of one analysis."""
         return self.path / check_dataset_name(dataset) / analysis_folder(name)
+
+
+def features_file(path: str | os.PathLike[str]) -> Path:
+    """Return the path of an ``X_Y.pth`` from its own path or that of its folder."""
+    path = Path(path)
+    return path / constants.FEATURES_FILE if path.is_dir() else path
 
 
 def evaluation_folder(name: str, n_shot: int) -> str:

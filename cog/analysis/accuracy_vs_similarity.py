@@ -29,7 +29,7 @@ from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, Analys
 from cog.errors import CogError
 from cog.features.folder import read_image_paths
 from cog.levels.ranking import Ties
-from cog.paths import ModelDir
+from cog.paths import ModelDir, features_file
 from cog.results import find, uncertainty
 from cog.results.analysis_records import Number
 from cog.results.metric_info import (
@@ -43,6 +43,7 @@ from cog.results.metric_info import (
 )
 from cog.results.scores import dataset_key, interval_of, natural_key
 from cog.runtime import files
+from cog.runtime.csv_text import write_csv
 
 logger = logging.getLogger(__name__)
 
@@ -466,10 +467,9 @@ def _summary(
 
 def _test_features_file(request: AnalysisRequest, dataset: str) -> Path:
     if dataset == request.dataset and request.features.get("test") is not None:
-        path = request.features["test"]
-        return path / constants.FEATURES_FILE if path.is_dir() else path
+        return features_file(request.features["test"])
     assert request.model_dir is not None
-    return request.model_dir.features(dataset, "test") / constants.FEATURES_FILE
+    return request.model_dir.features_file(dataset, "test")
 
 
 def binned(similarity: np.ndarray, accuracy: np.ndarray, *, n_bins: int) -> list[dict[str, float | int]]:
@@ -534,12 +534,10 @@ def _write_tables(
              int(points.n_test[k]), *(f"{accuracy:.4f}" for accuracy in accuracies))
         )  # fmt: skip
     header = ("dataset", "wnid", "names", "similarity", "nearest_seen", "test_images", "accuracy", "std")
-    concepts.write_csv(
-        stage / "concepts.csv", (*header, *(f"accuracy_seed_{seed}" for seed in points.seeds)), rows
-    )
+    write_csv(stage / "concepts.csv", (*header, *(f"accuracy_seed_{seed}" for seed in points.seeds)), rows)
     means = [
         {"n": row["n"], **{name: row[name] for name in ("similarity", "accuracy", "standard_error")}}
         for row in averaged_over_ties(points.similarity, points.mean)
     ]
     for name, table in (("bins.csv", bins), ("similarities.csv", means)):
-        concepts.write_csv(stage / name, list(table[0]), [list(row.values()) for row in table])
+        write_csv(stage / name, list(table[0]), [list(row.values()) for row in table])

@@ -21,7 +21,8 @@ from cog.analysis.rows import FeatureRows, count_zero_rows
 from cog.analysis.task import AnalysisContext, AnalysisOutcome, feature_analysis
 from cog.results.metric_info import Metric, declare
 from cog.results.relative import RATIO_TO_IN1K
-from cog.runtime import files, signals
+from cog.runtime import signals
+from cog.runtime.csv_text import write_csv
 from cog.runtime.progress import Progress
 
 if TYPE_CHECKING:
@@ -81,10 +82,7 @@ def _compute(settings: dict[str, Any], job: AnalysisContext) -> AnalysisOutcome:
         uniform = uniformity(rows, t=settings["t"], on_block=on_pairs)
     if aligned.value is None:
         logger.warning("%severy class has a single test image: there is no alignment", job.label)
-    lines = [
-        f"{label},{'' if value is None else repr(value)}\n" for label, value in aligned.per_class.items()
-    ]
-    files.write_text(job.stage / CLASSES_FILE, "".join(["label,alignment\n", *lines]))
+    write_csv(job.stage / CLASSES_FILE, ("label", "alignment"), aligned.per_class.items())
     return AnalysisOutcome(
         {
             "alignment": aligned.value,

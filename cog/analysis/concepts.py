@@ -8,7 +8,6 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from cog import constants, paths
 from cog.data.wnids import is_wnid
 from cog.errors import CogError
 from cog.runtime import files
-from cog.runtime.csv_text import csv_text
 
 logger = logging.getLogger(__name__)
 
@@ -181,8 +179,3 @@ def _concept(row: Mapping[str, str | None], place: str) -> Concept:
         )
     wnid = str(row["wnid"])
     return Concept(wnid, row.get("names") or wnid, similarity, row.get("nearest_seen") or "")
-
-
-def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Write a CSV table (UTF-8, line feeds) atomically; None is an empty cell."""
-    files.write_text(path, csv_text(header, rows))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from cog.analysis.saved_runs import SavedClassifier
+    from cog.features.feature_files import FeatureSet
 
 #: Number of rows whose logits are computed at a time.
 _CHUNK = 4096
@@ -37,20 +38,18 @@ class Applied:
 
 
 def apply(
-    x: torch.Tensor,
+    features: FeatureSet,
     all_classifiers: Sequence[SavedClassifier],
     *,
     device: torch.device,
-    norms: torch.Tensor | None = None,
     source: str = "the test features",
 ) -> Applied:
     """Compute softmax confidences in chunks, with float32 logits and a float64 softmax.
 
     Args:
-        x: features as in the file, float32 ``(n, D)``; every classifier normalizes them as in its training.
+        features: features as in the file; every classifier normalizes them as in its training.
         all_classifiers: S classifiers of the same classes, on ``device``.
         device: device of the computation.
-        norms: divisors of the rows, ``(n, 1)``, see :class:`cog.features.feature_files.FeatureSet`; or None.
         source: name of the features in messages.
 
     Raises:
@@ -58,26 +57,24 @@ def apply(
     """
     import torch
 
+    (n, dim), n_rows = features.x.shape, len(all_classifiers) + 1
     for classifier in all_classifiers:
-        if classifier.feature_dim != x.shape[1]:
+        if classifier.feature_dim != dim:
             raise CogError(
-                f"the classifier takes features of {classifier.feature_dim} dimensions, {source} have {x.shape[1]}; "
-                "both have to come from the same model"
+                f"the classifier takes features of {classifier.feature_dim} dimensions, {source} have {dim}; both have "
+                "to come from the same model"
             )
         if classifier.n_classes != all_classifiers[0].n_classes:
             raise CogError(
                 f"the classifiers have {all_classifiers[0].n_classes} and {classifier.n_classes} classes; take seeds "
                 "of one data set"
             )
-    n, n_rows = len(x), len(all_classifiers) + 1
     confidence, log_odds = np.empty((n_rows, n)), np.empty((n_rows, n))
     predicted = np.empty((n_rows, n), dtype=np.int64)
     with torch.inference_mode():
         for start in range(0, n, _CHUNK):
             stop = min(start + _CHUNK, n)
-            part = x[start:stop].to(device)
-            if norms is not None:
-                part = (part / norms[start:stop].to(device)).float()
+            part = features.rows(slice(start, stop)).float().to(device)
             total = torch.zeros((), dtype=torch.float64, device=device)
             for row, classifier in enumerate(all_classifiers):
                 log_p = torch.log_softmax(classifier.logits(part).double(), dim=1)

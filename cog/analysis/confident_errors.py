@@ -183,7 +183,7 @@ def _own_features(
     """Return the possible files of the features of a split of the classifiers' own data set."""
     candidates = []
     if request.model_dir is not None and trained_on is not None:
-        candidates.append(request.model_dir.features(trained_on, split) / constants.FEATURES_FILE)
+        candidates.append(request.model_dir.features_file(trained_on, split))
     recorded = runs[0].record.get(f"{split}_features")
     return [*candidates, *([Path(recorded)] if isinstance(recorded, str) else [])]
 
@@ -194,7 +194,7 @@ def _trained_features(
     """Return features of the classifiers' own data set, whose image list names their classes; None without features."""
     if request.args.trained_features_dir is not None:
         given = Path(request.args.trained_features_dir)
-        candidates = [given / constants.FEATURES_FILE if given.is_dir() else given]
+        candidates = [paths.features_file(given)]
         if not candidates[0].is_file():
             raise CogError(f"--trained_features_dir {given} holds no {constants.FEATURES_FILE}")
     else:
@@ -254,7 +254,7 @@ def _apply_to_own_test(
         logger.info("%sAUROC is left out: there are no test features of %s beside these", job.label, whose)
         return None
     source = f"the test features {inputs.own_test}"
-    return apply(load(inputs.own_test).x, classifiers, device=job.device, source=source)
+    return apply(load(inputs.own_test), classifiers, device=job.device, source=source)
 
 
 def _apply_to_test(
@@ -265,7 +265,7 @@ def _apply_to_test(
     test = job.load("test", normalize=False)
     labels = test.y.numpy()
     image_paths = read_image_paths(request.features_file("test"), n_rows=len(test))
-    applied = apply(test.x, classifiers, device=job.device, norms=test.norms)
+    applied = apply(test, classifiers, device=job.device)
     true_names = concepts.class_names(
         request.dataset,
         n_classes=int(labels.max()) + 1,

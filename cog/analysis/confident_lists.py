@@ -13,6 +13,7 @@ from cog.analysis import concepts, contact_sheet
 from cog.analysis.confidences import Applied, confident_anywhere
 from cog.analysis.task import AnalysisContext
 from cog.data.root_layout import open_store
+from cog.runtime.csv_text import write_csv
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ def write_lists(stage: Path, images: Images) -> list[str]:
             )
             for image in confident
         ]
-        concepts.write_csv(stage / names[-1], _HEADER, cells)
+        write_csv(stage / names[-1], _HEADER, cells)
     return names
 
 
@@ -90,7 +91,7 @@ def write_confident_in_any(path: Path, images: Images) -> list[tuple[object, ...
         (*images.describe(image, -1), repr(float(mean[image])), f"{log_odds[image]:.3f}", int(n_seeds[image]))
         for image in confident_anywhere(images.applied, n_seeds)
     ]
-    concepts.write_csv(path, (*_HEADER, "n_seeds"), cells)
+    write_csv(path, (*_HEADER, "n_seeds"), cells)
     return cells
 
 
@@ -99,7 +100,7 @@ def write_histogram(path: Path, applied: Applied, seeds: Sequence[int]) -> list[
     edges = np.linspace(0, 1, _BINS + 1)
     counts = [np.histogram(row, bins=edges)[0] for row in applied.confidence]
     mean = np.mean(counts[:-1], axis=0)
-    concepts.write_csv(
+    write_csv(
         path,
         ("low", "high", *(f"seed_{seed}" for seed in seeds), "mean", "averaged_probabilities"),
         [

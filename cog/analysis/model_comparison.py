@@ -38,6 +38,7 @@ from cog.results import uncertainty
 from cog.results.analysis_records import Number
 from cog.results.metric_info import POINTS, Metric, by_name, declare
 from cog.results.scores import natural_key
+from cog.runtime.csv_text import write_csv
 
 logger = logging.getLogger(__name__)
 
@@ -234,7 +235,7 @@ def _compute(
     tested, other_tested = (
         read_tested(
             saved,
-            folder.features(dataset, "test") / constants.FEATURES_FILE,
+            folder.features_file(dataset, "test"),
             dataset,
             levels_file=args.cog_levels_mapping_file,
         )
@@ -350,4 +351,4 @@ def _write_table(
         )
         for k in order
     ]  # fmt: skip
-    concepts.write_csv(path, header, rows)
+    write_csv(path, header, rows)

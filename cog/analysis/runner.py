@@ -7,8 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cog.analysis.plan import PlannedWork
-from cog.analysis.task import AnalysisContext, AnalysisOutcome, AnalysisRequest
+from cog.analysis.task import AnalysisContext, AnalysisOutcome, AnalysisRequest, AnalysisTask
 from cog.results import analysis_records
 from cog.results.analysis_records import AnalysisRecord
 from cog.runtime import provenance, signals
@@ -53,7 +52,7 @@ class SharedFeatures:
         return self._loaded[key]
 
 
-def execute(todo: Sequence[PlannedWork], *, device: torch.device) -> None:
+def execute(todo: Sequence[AnalysisTask], *, device: torch.device) -> None:
     """Compute all results, and publish and print each result as soon as it is finished.
 
     SIGTERM and SIGUSR1 end the work at a point where it can be continued.
@@ -67,50 +66,50 @@ def execute(todo: Sequence[PlannedWork], *, device: torch.device) -> None:
 
     with signals.deferred(), exact_float32():
         shared: SharedFeatures | None = None
-        for position, work in enumerate(todo):
+        for position, task in enumerate(todo):
             signals.check(f"{position} of {len(todo)} analyses are done")
-            if shared is None or work.request is not todo[position - 1].request:
+            if shared is None or task.request is not todo[position - 1].request:
                 shared = None  # the features of one data set are freed before the next are read
-                shared = SharedFeatures(work.request)
-            _do(work, shared, device)
+                shared = SharedFeatures(task.request)
+            _do(task, shared, device)
 
 
-def _do(work: PlannedWork, shared: SharedFeatures, device: torch.device) -> None:
-    with work.folder.claim() as claim:
+def _do(task: AnalysisTask, shared: SharedFeatures, device: torch.device) -> None:
+    with task.folder.claim() as claim:
         if claim.is_done():  # another process has computed this result in the meantime
             return
         claim.begin()
         with claim.failures_noted(), claim.publish() as stage:
             with provenance.log_file(stage / "program.log"):
                 start = time.monotonic()
-                with exhaustion_explained(f"computing {work.task.name}", ""):
-                    outcome = work.task.compute(
-                        AnalysisContext(work.request, device, shared.load, claim.resume, stage, work.label)
+                with exhaustion_explained(f"computing {task.name}", ""):
+                    outcome = task.compute(
+                        AnalysisContext(task.request, device, shared.load, claim.resume, stage, task.label)
                     )
                 seconds = time.monotonic() - start
-                record = _as_record(work, outcome, device=device, seconds=seconds)
+                record = _as_record(task, outcome, device=device, seconds=seconds)
             analysis_records.write(stage, record)
     summary = outcome.summary or _summary(record)
-    print(f"{work.label}{work.task.name}: {summary}  ({work.folder.path})", flush=True)
+    print(f"{task.label}{task.name}: {summary}  ({task.folder.path})", flush=True)
 
 
 def _as_record(
-    work: PlannedWork, outcome: AnalysisOutcome, *, device: torch.device, seconds: float
+    task: AnalysisTask, outcome: AnalysisOutcome, *, device: torch.device, seconds: float
 ) -> AnalysisRecord:
     return AnalysisRecord(
-        analysis=work.task.name,
-        model=work.request.model,
-        dataset=work.request.dataset,
-        identity=work.folder.identity,
+        analysis=task.name,
+        model=task.request.model,
+        dataset=task.request.dataset,
+        identity=task.folder.identity,
         values=plain(outcome.values),
         seeds=list(outcome.per_seed),
         per_seed=plain(outcome.per_seed),
         details=plain(outcome.details),
-        versions=provenance.versions(work.task.packages),
+        versions=provenance.versions(task.packages),
         device=str(device),
         seconds=round(seconds, 3),
         finished=provenance.now(),
-        folder=work.folder.path,
+        folder=task.folder.path,
     )
 
 

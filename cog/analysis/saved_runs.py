@@ -97,7 +97,7 @@ def classifier_task(
     """Return the task of an analysis of classifiers, with their evaluation in its name and settings."""
     of_evaluation = {"evaluation": evaluation_folder(*evaluation(request.cfg))}
     name += evaluation_label(request.cfg)
-    return [AnalysisTask(name, splits, of_evaluation | dict(settings), compute, packages)]
+    return [AnalysisTask(request, name, splits, of_evaluation | dict(settings), compute, packages)]
 
 
 def find_runs(
@@ -174,10 +174,7 @@ def read_run(path: Path, *, n_shot: int | None, seed: int) -> SavedRun:
         CogError: see :func:`cog.results.run_records.read_run`.
     """
     run = run_records.read_run(path, run_records.RunPlace("", "", n_shot, seed))
-    record: Any = {}
-    if run_archive.is_file(path / run_records.RESULTS_FILE):
-        record = safe_load.read_json(path / run_records.RESULTS_FILE, "record of a run")
-    return SavedRun(seed, path / run.final_folder, run.top1, record)
+    return SavedRun(seed, path / run.final_folder, run.top1, run_records.load_record(path) or {})
 
 
 def prediction_digests(runs: Sequence[SavedRun]) -> dict[str, str]:

@@ -44,6 +44,7 @@ from cog.results.labels import counted
 from cog.results.metric_info import OVER_CONCEPTS_AND_SEEDS, PERCENT, Metric, companion_of, declare
 from cog.results.scores import natural_key
 from cog.runtime import files
+from cog.runtime.csv_text import write_csv
 
 logger = logging.getLogger(__name__)
 
@@ -188,7 +189,7 @@ def training_images(request: AnalysisRequest, tested: Sequence[Tested]) -> dict[
     numbers: dict[str, int] = {}
     for data in tested:
         assert request.model_dir is not None
-        file = request.model_dir.features(data.dataset, "train") / constants.FEATURES_FILE
+        file = request.model_dir.features_file(data.dataset, "train")
         if not file.is_file():
             logger.warning(
                 "%s does not exist: the correlation is not corrected for the number of training images", file
@@ -334,13 +335,13 @@ def _write_tables(stage: Path, grouped: _Grouped, graph: NounGraph, *, with_simi
                     f"{x.mean():.6f}" if with_similarity else "", "" if math.isnan(rho) else f"{rho:.4f}",
                 )
             )  # fmt: skip
-    concepts.write_csv(
+    write_csv(
         stage / "subtrees.csv",
         ("dataset", "subtree", "concepts", "test_images", "mean_training_images", "accuracy", "standard_error",
          "mean_similarity", "spearman"),
         rows,
     )  # fmt: skip
-    concepts.write_csv(
+    write_csv(
         stage / "concepts.csv",
         ("dataset", "wnid", "names", "subtree", "accuracy", "similarity", "training_images", "test_images"),
         [

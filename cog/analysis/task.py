@@ -1,19 +1,23 @@
-"""The input and the result of an analysis, and its declaration. This module does not import torch."""
+"""The input, the task and the result of an analysis, and its declaration. This module does not import torch."""
 
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cog import constants
 from cog.errors import CogError
-from cog.features.folder import no_features
-from cog.paths import ModelDir, analysis_folder
+from cog.features.folder import identify_input, no_features
+from cog.paths import ModelDir, analysis_folder, features_file
+from cog.results import analysis_records
 from cog.results.analysis_records import Number
+from cog.runtime.fingerprint import differences
+from cog.runtime.output_folder import OutputFolder
+from cog.runtime.resume_dir import sample_sha256
 
 if TYPE_CHECKING:
     import torch
@@ -53,8 +57,7 @@ class AnalysisRequest:
         """
         if split not in self.features:
             raise CogError(f"no {split} features: give --{split}_features_dir")
-        path = self.features[split]
-        file = path / constants.FEATURES_FILE if path.is_dir() else path
+        file = features_file(self.features[split])
         if not file.is_file():
             raise no_features(file, split)
         return file
@@ -113,11 +116,47 @@ class AnalysisContext:
     label: str
 
 
+class AnalysisOutput(OutputFolder):
+    """The folder of the result of an analysis."""
+
+    markers = (analysis_records.RESULTS_FILE,)
+    flag = "the output folder"
+
+    def holds_result(self) -> bool:
+        """Return whether the folder has the result."""
+        if self.overwrite or not (self.path / analysis_records.RESULTS_FILE).exists():
+            return False
+        try:
+            record = analysis_records.read(self.path)
+        except CogError as error:
+            raise CogError(f"{error}; add --overwrite to replace it") from None
+        changed = differences(record.identity, self.identity)
+        if changed:
+            raise CogError(
+                f"{self.path} holds a different result ({'; '.join(changed)}); add --overwrite to replace it"
+            )
+        return True
+
+    def replaced(self) -> list[str]:
+        """Return the names of the files of the result in the folder."""
+        try:
+            named = analysis_records.read(self.path).details.get("files", [])
+        except CogError:
+            return []
+        named = named if isinstance(named, list) else []
+        return [
+            name
+            for name in named
+            if isinstance(name, str) and Path(name).name == name and not name.startswith(".")
+        ]
+
+
 @dataclass(frozen=True)
 class AnalysisTask:
     """One result to compute.
 
     Attributes:
+        request: the data set.
         name: name of the result; its folder is ``analysis_<name>``.
         splits: splits whose features are used; the identity of these features is recorded.
         settings: JSON values of all options that determine the result, and digests of all inputs except features.
@@ -125,11 +164,31 @@ class AnalysisTask:
         packages: packages whose versions are recorded.
     """
 
+    request: AnalysisRequest
     name: str
     splits: tuple[str, ...]
     settings: dict[str, Any]
     compute: Callable[[AnalysisContext], AnalysisOutcome]
     packages: tuple[str, ...] = ("torch", "numpy")
+
+    @functools.cached_property
+    def folder(self) -> AnalysisOutput:
+        """The folder of the result, with its identity: settings, and sizes, origins and samples of its features."""
+        path = self.request.output(self.name)
+        identity = dict(self.settings)
+        for split in self.splits:
+            file = self.request.features_file(split)
+            features, made = identify_input(file, path)
+            identity[f"{split}_features"] = features | {"sample_sha256": sample_sha256(file)}
+            if "limit" in made:
+                identity["limit"] = made["limit"]
+        return AnalysisOutput(path, identity, overwrite=self.request.args.overwrite)
+
+    @property
+    def label(self) -> str:
+        """Prefix of log lines: model and data set."""
+        words = [word for word in (self.request.model, self.request.dataset) if word]
+        return f"[{' '.join(words)}] " if words else ""
 
 
 @dataclass(frozen=True)
@@ -174,6 +233,6 @@ def feature_analysis(
 
     def plan(request: AnalysisRequest) -> list[AnalysisTask]:
         chosen = settings(request.cfg.ANALYSIS)
-        return [AnalysisTask(name, splits, chosen, partial(compute, chosen), packages)]
+        return [AnalysisTask(request, name, splits, chosen, functools.partial(compute, chosen), packages)]
 
     return Analysis(name, help_text, plan)

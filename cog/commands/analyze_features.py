@@ -7,6 +7,7 @@ analyses one process does all of them; the features of each data set are read on
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Sequence
 
 from cog.analysis import probe_flags, registry
@@ -65,6 +66,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def cli() -> None:
-    """Run the console script ``cog-analyze-features``."""
-    cli_tools.run(main, continues=True)
+cli = functools.partial(cli_tools.run, main, continues=True)

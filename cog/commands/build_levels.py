@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 from collections.abc import Sequence
-from typing import NoReturn
 
 from cog.commands import levels_flags
 from cog.runtime import cli as cli_tools
@@ -44,6 +44,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def cli() -> NoReturn:
-    """Run the command with the arguments of the command line, and exit."""
-    cli_tools.run(main)
+cli = functools.partial(cli_tools.run, main)

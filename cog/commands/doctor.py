@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from cog.runtime import cli as cli_tools
 from cog.runtime.check_report import Report
@@ -40,10 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return report.exit_code
 
 
-def cli() -> NoReturn:
-    """Run the command with the arguments of the command line, and exit."""
-    cli_tools.run(main)
-
+cli = functools.partial(cli_tools.run, main)
 
 if __name__ == "__main__":
     cli()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -79,6 +80,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def cli() -> None:
-    """Run the console script ``cog-extract-features``."""
-    cli_tools.run(main, continues=True)
+cli = functools.partial(cli_tools.run, main, continues=True)

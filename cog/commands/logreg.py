@@ -10,6 +10,7 @@ folder and the same result as in a process of its own.
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 from collections.abc import Sequence
 
@@ -85,6 +86,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def cli() -> None:
-    """Run the console script ``cog-logreg``."""
-    cli_tools.run(main, continues=True)
+cli = functools.partial(cli_tools.run, main, continues=True)

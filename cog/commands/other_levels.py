@@ -8,11 +8,12 @@ figure.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from cog import config, constants
 from cog.commands import names
@@ -108,10 +109,7 @@ def _print_table(args: argparse.Namespace, cfg: CfgNode) -> int:
     return 0
 
 
-def cli() -> NoReturn:
-    """Run the command with the arguments of the command line, and exit."""
-    cli_tools.run(main)
-
+cli = functools.partial(cli_tools.run, main)
 
 if __name__ == "__main__":
     cli()

@@ -6,11 +6,11 @@ Every command reads packed runs like others. Fine-tuned models, features and ana
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from cog import constants, paths
 from cog.commands import names, study_flags
@@ -109,10 +109,7 @@ def _datasets(folder: Path) -> list[str]:
     return [name for name in find.list_folders(folder) if constants.is_plain_name(name)]
 
 
-def cli() -> NoReturn:
-    """Run the command with the arguments of the command line, and exit."""
-    cli_tools.run(main)
-
+cli = functools.partial(cli_tools.run, main)
 
 if __name__ == "__main__":
     cli()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from cog.commands import names, results_source_flags, results_view_flags
 from cog.commands.results_request import output_request, results_request
@@ -71,10 +71,7 @@ def _print(text: str) -> None:
     sys.stdout.flush()
 
 
-def cli() -> NoReturn:
-    """Run the command with the arguments of the command line, and exit."""
-    command_line.run(main)
-
+cli = functools.partial(command_line.run, main)
 
 if __name__ == "__main__":
     cli()

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from cog.commands import limits, names
 from cog.errors import CogError
@@ -108,10 +108,7 @@ def _print_spread(args: argparse.Namespace) -> int:
     return 0
 
 
-def cli() -> NoReturn:
-    """Run the command with the arguments of the command line, and exit."""
-    cli_tools.run(main)
-
+cli = functools.partial(cli_tools.run, main)
 
 if __name__ == "__main__":
     cli()

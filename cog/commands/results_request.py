@@ -7,7 +7,6 @@ import dataclasses
 import logging
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from cog import config, paths
@@ -26,10 +25,6 @@ _VIEWS = ("relative_to", "drop", "rank", "baseline", "claims", "power", "analysi
 
 #: Flags that show or export differences; with them, predictions are read for runs without counts per concept.
 _WITH_INTERVALS = ("relative_to", "drop", "baseline", "claims", "power", "export", "report")
-
-
-#: Views whose model is the baseline of the report.
-_OF_REPORT = ("relative_to", "baseline")
 
 #: Views that can have intervals over images, as tables of accuracies can.
 _OVER_IMAGES = frozenset({"baseline", "relative_to", "drop"})
@@ -79,8 +74,6 @@ def results_request(args: argparse.Namespace) -> ResultsRequest:
     request = dataclasses.replace(request, per_seed=not views and not output.without_tables)
     if args.view and request.shows_experiments:
         chosen.insert(0, "view")
-    if args.report is not None and (ignored := _without_effect(args, chosen)):
-        logger.warning("--report has its own tables: %s without effect on it", " ".join(ignored))
     if len(chosen) > 1:
         raise CogError(f"--{chosen[0]} and --{chosen[1]} are different views; give one of them")
     if by_image and (output.without_tables or not _OVER_IMAGES.issuperset(chosen)):
@@ -92,12 +85,6 @@ def results_request(args: argparse.Namespace) -> ResultsRequest:
     return dataclasses.replace(request, selection=_select(args, request))
 
 
-def _without_effect(args: argparse.Namespace, views: Sequence[str]) -> list[str]:
-    """Return the flags of views, and of the metric, that do not change the report."""
-    ignored = [f"--{view}" for view in (*views, *(["view"] if args.view else [])) if view not in _OF_REPORT]
-    return [*dict.fromkeys(ignored), *(["--metric"] if args.metric not in (None, "top1") else [])]
-
-
 def _width(args: argparse.Namespace) -> int:
     if args.width is not None or args.output is not None or not sys.stdout.isatty():
         return writers.WIDTH if args.width is None else args.width
@@ -106,12 +93,10 @@ def _width(args: argparse.Namespace) -> int:
 
 def _select(args: argparse.Namespace, request: ResultsRequest) -> ResultQuery:
     models, datasets, n_shots = given(args.model), given(args.dataset), given(args.n_shot)
-    for model in models or ():
-        if not find.is_pattern(model):
-            paths.split_model_name(model)
-    for flag in ("relative_to", "baseline"):
-        if (model := getattr(args, flag)) is not None:
-            paths.split_model_name(model, flag="--compare" if args.compare is not None else f"--{flag}")
+    named = [("model", model) for model in models or () if not find.is_pattern(model)]
+    named += [(flag, model) for flag in ("relative_to", "baseline") if (model := getattr(args, flag))]
+    for flag, model in named:
+        paths.split_model_name(model, flag=f"--{flag}" if args.compare is None else "--compare")
     for dataset in datasets or ():
         paths.check_dataset_name(dataset)
     exact = models if models is not None and not any(map(find.is_pattern, models)) else None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import os
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from cog.commands import names, study_flags
 from cog.errors import CogError
@@ -64,10 +64,7 @@ def _as_text(args: argparse.Namespace, study: units.Study) -> str:
     return writers.flat(status.as_records(study, statuses), status.COLUMNS, args.format, decimals=0)
 
 
-def cli() -> NoReturn:
-    """Run the command with the arguments of the command line, and exit."""
-    cli_tools.run(main)
-
+cli = functools.partial(cli_tools.run, main)
 
 if __name__ == "__main__":
     cli()

@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from cog import constants, paths
 from cog.commands import image_flags, names, passthrough, slurm_flags, study_flags, study_results
@@ -120,10 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )  # fmt: skip
 
 
-def cli() -> NoReturn:
-    """Run the command with the arguments of the command line, and exit."""
-    cli_tools.run(main, continues=True)
-
+cli = functools.partial(cli_tools.run, main, continues=True)
 
 if __name__ == "__main__":
     cli()

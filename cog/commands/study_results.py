@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from cog.commands import names, print_results, study_flags
 from cog.errors import CogError
@@ -107,10 +107,7 @@ def delete_features(study: Study, log_dir: Path) -> None:
         files.write_text(log_dir / STATUS_FILE, status.draw(study, units.survey(study)))
 
 
-def cli() -> NoReturn:
-    """Run the command with the arguments of the command line, and exit."""
-    cli_tools.run(main)
-
+cli = functools.partial(cli_tools.run, main)
 
 if __name__ == "__main__":
     cli()

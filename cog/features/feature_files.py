@@ -18,6 +18,7 @@ import torch
 
 from cog import constants
 from cog.errors import CogError, UnsafeFileError
+from cog.paths import features_file
 from cog.runtime import files, random_streams
 from cog.runtime.safe_load import load_torch
 
@@ -60,6 +61,11 @@ class FeatureSet:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def rows(self, which: slice | torch.Tensor) -> torch.Tensor:
+        """Return rows of the features, divided by their norms; those of float64 norms are not rounded to float32."""
+        x = self.x[which]
+        return x if self.norms is None else x.float() / self.norms[which]
 
 
 def check_pair(train: FeatureSet, test: FeatureSet) -> str:
@@ -116,7 +122,7 @@ def load(
         CogError: missing, unsafe or truncated file, wrong keys or shapes, no rows, labels that are not
             whole numbers, NaN or infinite values (the first rows are named).
     """
-    path = _file(path)
+    path = features_file(path)
     stored = open_file(path, mapped=mapped, rounded=rounded)
     as_stored = (mapped and stored.x.dtype in MAPPABLE) or (rounded and stored.x.dtype in ROUNDED)
     as_stored = as_stored and stored.x.is_contiguous()
@@ -126,19 +132,13 @@ def load(
     return FeatureSet(x, stored.y.long(), stored.name, norms, in_file=as_stored and mapped)
 
 
-def _file(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a feature file from its own path or that of its folder."""
-    path = Path(path)
-    return path / constants.FEATURES_FILE if path.is_dir() else path
-
-
 def open_file(path: str | os.PathLike[str], *, mapped: bool, rounded: bool = False) -> FeatureSet:
     """Open ``X_Y.pth`` and check its form, see :func:`load`; types are those of the file, values are not checked.
 
     Raises:
         CogError: missing, unsafe or truncated file, wrong keys, types or shapes, no rows.
     """
-    path = _file(path)
+    path = features_file(path)
     if not path.is_file():
         raise CogError(f"features {path} do not exist; run extract_features.py first, or check the path")
     data = _open(path, mapped=mapped, rounded=rounded)

@@ -104,6 +104,28 @@ def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] 
     return lines
 
 
+def identify_input(file: Path, output: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what identifies the features in a file as the input of an output, and the contents of features.json.
+
+    The file may have 9 GB: its identity is its size and, if known, its origin.
+
+    Raises:
+        CogError: an unusable features.json, or features and output of different ``--limit``.
+    """
+    folder = FeatureFolder(file.parent)
+    made = folder.metadata() or {}
+    limit = made.get("limit", 0)
+    paths.require_limit(folder.path, limit)
+    if paths.limit_of(output) != limit:
+        which = f"of --limit {limit}" if limit else "made without --limit"
+        raise CogError(
+            f"{folder.path} holds features {which}, and {output} does not lie among outputs of the same; name both by "
+            "--models_root_dir and --limit"
+        )
+    origin = {key: made.get(key) for key in ("checkpoint_sha256", "image_list_sha256")}
+    return {"bytes": file.stat().st_size} | origin, made
+
+
 def _lines(path: Path) -> list[str] | None:
     """Return the lines of a list of images; None without the file."""
     if not path.is_file():
@@ -146,11 +168,11 @@ class FeatureFolder(OutputFolder):
         """Path of ``X_Y.pth``."""
         return self.path / constants.FEATURES_FILE
 
-    def metadata(self, *, of_output: Path | None = None) -> dict[str, Any] | None:
+    def metadata(self) -> dict[str, Any] | None:
         """Return the contents of features.json; None without the file (features of the original toolkit).
 
         Raises:
-            CogError: an unusable file, or an output made from the features that belongs to another ``--limit``.
+            CogError: an unusable file.
         """
         path, repair = self.path / METADATA_FILE, "remove the file, or restore it from a copy"
         try:
@@ -161,15 +183,6 @@ class FeatureFolder(OutputFolder):
             raise CogError(f"{error}; {repair}") from error
         if not isinstance(data, dict | None):
             raise CogError(f"{path} holds {type(data).__name__}, expected a JSON object; {repair}")
-        if of_output is not None:
-            limit = (data or {}).get("limit", 0)
-            paths.require_limit(self.path, limit)
-            if paths.limit_of(of_output) != limit:
-                made = f"of --limit {limit}" if limit else "made without --limit"
-                raise CogError(
-                    f"{self.path} holds features {made}, and {of_output} does not lie among outputs of the same; name "
-                    "both by --models_root_dir and --limit"
-                )
         return data
 
     def is_complete(self) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from cog.errors import CogError
+from cog.features.feature_files import FeatureSet
 from cog.runtime.device import exact_float32
 
 logger = logging.getLogger(__name__)
@@ -80,23 +81,16 @@ class Pca:
 
 
 @torch.no_grad()
-def fit(
-    x: torch.Tensor,
-    *,
-    rows: torch.Tensor | None = None,
-    norms: torch.Tensor | None = None,
-    device: torch.device | None = None,
-) -> Pca:
-    """Return the principal components of the rows of ``x``.
+def fit(features: FeatureSet, *, rows: torch.Tensor | None = None, device: torch.device | None = None) -> Pca:
+    """Return the principal components of features.
 
     Args:
-        x: features ``(n, D)`` on the CPU, not changed: float32, or mapped from a file in the type of the file.
+        features: features on the CPU, not changed.
         rows: rows to fit to, int64; None: all.
-        norms: divisors of all rows of ``x``, ``(n, 1)``; None: no division.
         device: device of the computation; it needs float64.
     """
     device = device or torch.device("cpu")
-    n_rows, dim = len(x) if rows is None else len(rows), x.shape[1]
+    n_rows, dim = len(features) if rows is None else len(rows), features.x.shape[1]
     starts = range(0, dim, _BLOCK)
     # Block i: products of columns [256 i, 256 (i + 1)) with all columns from 256 i on.
     blocks = [
@@ -106,7 +100,7 @@ def fit(
     sums = torch.zeros(dim, dtype=torch.float64, device=device)
     shift: torch.Tensor | None = None
     for start in range(0, n_rows, _CHUNK):
-        chunk = _take(x, rows, start, norms).to(device, torch.float64)
+        chunk = _take(features, rows, start).to(device, torch.float64)
         if shift is None:
             shift = chunk.mean(0)
         chunk -= shift
@@ -129,62 +123,54 @@ def fit(
 
 @torch.no_grad()
 def project(
-    x: torch.Tensor,
+    features: FeatureSet,
     pca: Pca,
     dim: int,
     *,
     rows: torch.Tensor | None = None,
-    norms: torch.Tensor | None = None,
     in_place: bool = False,
     device: torch.device | None = None,
 ) -> torch.Tensor:
     """Return the projections of rows onto the first ``dim`` principal components, float32 ``(n, dim)`` on the CPU.
 
     Args:
-        x: features; contiguous float32 with ``in_place``. Other arguments are those of :func:`fit`.
+        features: features; contiguous float32 with ``in_place``. Other arguments are those of :func:`fit`.
         pca: principal components from :func:`fit`.
         dim: number of components, at most D.
         rows: rows to project, int64, ascending; None: all.
-        in_place: whether to write the result to the beginning of the memory of ``x``, whose values are lost.
+        in_place: whether to write the result to the beginning of the memory of the features, which are lost.
     """
     device = device or torch.device("cpu")
-    n_rows = len(x) if rows is None else len(rows)
+    n_rows = len(features) if rows is None else len(rows)
     basis = pca.components[:dim].T.float().contiguous().to(device)
     mean = pca.mean.to(device)
-    # A row of the result ends no later than the row of x that it comes from, which has been read before.
-    out = x.view(-1)[: n_rows * dim].view(n_rows, dim) if in_place else torch.empty(n_rows, dim)
+    # A row of the result ends no later than the row of the features that it comes from, which has been read before.
+    memory = features.x.view(-1) if in_place else torch.empty(n_rows * dim)
+    out = memory[: n_rows * dim].view(n_rows, dim)
     with exact_float32():
         for start in range(0, n_rows, _CHUNK):
-            chunk = _take(x, rows, start, norms).to(device, torch.float64).sub_(mean).float()
+            chunk = _take(features, rows, start).to(device, torch.float64).sub_(mean).float()
             out[start : start + _CHUNK] = chunk @ basis
     return out
 
 
-def _take(x: torch.Tensor, rows: torch.Tensor | None, start: int, norms: torch.Tensor | None) -> torch.Tensor:
-    part = slice(start, start + _CHUNK) if rows is None else rows[start : start + _CHUNK]
-    return x[part] if norms is None else x[part].float() / norms[part]
+def _take(features: FeatureSet, rows: torch.Tensor | None, start: int) -> torch.Tensor:
+    return features.rows(slice(start, start + _CHUNK) if rows is None else rows[start : start + _CHUNK])
 
 
-def timed_fit(
-    x: torch.Tensor,
-    dim: int,
-    *,
-    rows: torch.Tensor | None,
-    norms: torch.Tensor | None = None,
-    device: torch.device,
-    source: str,
-) -> Pca:
-    """Return the principal components of rows, and log the variance share of the first ``dim``.
+def timed_fit(features: FeatureSet, dim: int, *, rows: torch.Tensor | None, device: torch.device) -> Pca:
+    """Return the principal components of features, and log the variance share of the first ``dim``.
 
     Raises:
         CogError: when there are fewer than ``dim`` features, or directions in which the features vary.
     """
-    if dim > x.shape[1]:
+    source, width = features.name, features.x.shape[1]
+    if dim > width:
         raise CogError(
-            f"CLF.PCA_DIM {dim}: {source} has {x.shape[1]} dimensions; set at most that, or 0 for all of it"
+            f"CLF.PCA_DIM {dim}: {source} has {width} dimensions; set at most that, or 0 for all of it"
         )
     start = time.monotonic()
-    pca = fit(x, rows=rows, norms=norms, device=device)
+    pca = fit(features, rows=rows, device=device)
     if pca.rank < dim:
         extent = f"vary in {pca.rank} directions only; set at most {pca.rank}"
         if pca.rank == 0:
@@ -192,6 +178,6 @@ def timed_fit(
         raise CogError(f"CLF.PCA_DIM {dim}: the {pca.n_rows} rows of {source} {extent}")
     logger.info(
         "first %d of %d principal components of %d rows: %.2f %% of the variance (%.1fs)",
-        dim, x.shape[1], pca.n_rows, 100 * pca.explained(dim), time.monotonic() - start,
+        dim, width, pca.n_rows, 100 * pca.explained(dim), time.monotonic() - start,
     )  # fmt: skip
     return pca

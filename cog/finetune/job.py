@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ from cog.finetune.parallel import Group
 from cog.finetune.plan import FineTunePlan, FineTuneRequest, make_plan
 from cog.finetune.trainer import Position
 from cog.logreg.run_folder import RESULTS_FILE, print_accuracies, write_final
+from cog.logreg.settings import RowCounts
 from cog.logreg.sgd import TrainedClassifier
 from cog.runtime import files, provenance, signals
 from cog.runtime.device import device_name, full_float32, require_precision, resolve_device
@@ -173,6 +175,7 @@ def _write(
     with files.atomic_write(stage / final["folder"] / "backbone.pth") as handle:
         torch.save({"state_dict": backbone}, handle)
     n_failed = {"train": len(position.failed), "test": score.n_failed}
+    rows = RowCounts(0, 0, len(plan.train) - n_failed["train"], len(plan.test) - n_failed["test"])
     files.write_json(
         stage / RESULTS_FILE,
         {
@@ -192,12 +195,7 @@ def _write(
             "n_classes": len(bias),
             "feature_dim": weight.shape[1],
             "labels": None,
-            "rows": {
-                "search_train": 0,
-                "search_val": 0,
-                "final_train": len(plan.train) - n_failed["train"],
-                "test": len(plan.test) - n_failed["test"],
-            },
+            "rows": dataclasses.asdict(rows),
             "n_failed_images": n_failed,
             "final": final,
             "best_trial": None,

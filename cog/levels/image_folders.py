@@ -13,7 +13,7 @@ from cog.data import root_layout
 from cog.data.image_stores import ImageStore
 from cog.data.wnids import is_wnid
 from cog.errors import CogError
-from cog.runtime import files
+from cog.runtime.csv_text import write_csv
 from cog.runtime.progress import Progress
 
 
@@ -57,7 +57,7 @@ def _is_number(text: str) -> bool:
 
 def write_counts(path: Path, counts: Mapping[str, int]) -> None:
     """Write ``counts`` atomically in the form that :func:`read_counts` reads, ids ascending."""
-    files.write_text(path, "wnid,n_images\n" + "".join(f"{wnid},{counts[wnid]}\n" for wnid in sorted(counts)))
+    write_csv(path, ("wnid", "n_images"), sorted(counts.items()))
 
 
 def count_images(

@@ -18,6 +18,7 @@ from cog.levels.builder import BuiltLevels
 from cog.levels.plan import LevelsPlan
 from cog.levels.split_builder import BuiltSplit, build_split
 from cog.runtime import files, provenance
+from cog.runtime.csv_text import write_csv
 from cog.runtime.output_folder import FolderClaim
 
 logger = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ def _write(
             image_folders.write_counts(stage / outputs.COUNTS_CSV, counts or {})
         if split is not None and plan.verify_images:
             rows = sorted(split.unreadable.items())
-            outputs.write_csv(stage / outputs.UNREADABLE_CSV, ("image", "error"), rows)
+            write_csv(stage / outputs.UNREADABLE_CSV, ("image", "error"), rows)
         _draw_figures(stage, plan, built)
         written = sorted(os.listdir(stage))
         report["outputs"] = {name: {"sha256": files.sha256(stage / name)} for name in written}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,7 @@ import numpy as np
 from cog.levels.builder import BuiltLevels
 from cog.levels.ranking import Ties, average_ranks
 from cog.levels.wordnet.graph import NounGraph
-from cog.runtime import files
-from cog.runtime.csv_text import csv_text
+from cog.runtime.csv_text import write_csv
 
 LEVELS_CSV = "levels.csv"
 CONCEPTS_CSV = "concepts.csv"
@@ -27,11 +26,6 @@ IMAGES_FIGURE = "images.png"
 def show(text: str) -> None:
     """Print text and flush it, so that it stays in order with the log on standard error."""
     print(text, flush=True)
-
-
-def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a CSV table (UTF-8, line feeds) atomically."""
-    files.write_text(path, csv_text(header, rows))
 
 
 def write_levels_csv(

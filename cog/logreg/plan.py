@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from cog import config, constants
 from cog.errors import CogError
-from cog.features.folder import FeatureFolder, no_features
+from cog.features.folder import identify_input, no_features
 from cog.logreg.run_folder import RunFolder, RunPlan
 from cog.logreg.settings import Settings
-from cog.paths import ModelDir, check_dataset_name, seed_folder
+from cog.paths import ModelDir, check_dataset_name, features_file, seed_folder
 from cog.runtime import files, machine_checks, provenance
 from cog.runtime.check_report import Report
 
@@ -88,11 +88,11 @@ def _resolve_features(args: argparse.Namespace) -> tuple[Path, Path, ModelDir | 
         )
     if args.output_dir is None and model_dir is None:
         raise CogError("nowhere to write: give --output_dir")
-    paths = [folder / constants.FEATURES_FILE if os.path.isdir(folder) else folder for folder in folders]
-    for path, split in zip(paths, constants.SPLITS, strict=True):
+    train, test = (features_file(folder) for folder in folders)
+    for path, split in zip((train, test), constants.SPLITS, strict=True):
         if not os.path.isfile(path):
             raise no_features(path, split)
-    return paths[0], paths[1], model_dir
+    return train, test, model_dir
 
 
 def _run_configs(args: argparse.Namespace) -> list[tuple[CfgNode, list[str]]]:
@@ -170,17 +170,13 @@ def identify(settings: Settings, train: Path, test: Path, output: Path) -> dict[
     identity = dataclasses.asdict(settings)
     del identity["label"]
     for split, file in (("train", train), ("test", test)):
-        metadata = FeatureFolder(file.parent).metadata(of_output=output) or {}
-        if "limit" in metadata:
-            identity["limit"] = metadata["limit"]
-        identity[f"{split}_features"] = {
-            "bytes": file.stat().st_size,
-            "checkpoint_sha256": metadata.get("checkpoint_sha256"),
-            "image_list_sha256": metadata.get("image_list_sha256"),
-        }
+        features, made = identify_input(file, output)
+        if "limit" in made:
+            identity["limit"] = made["limit"]
         # float16 and bfloat16 files have the same size
-        if metadata.get("save_dtype", "float32") != "float32":
-            identity[f"{split}_features"]["save_dtype"] = metadata["save_dtype"]
+        if made.get("save_dtype", "float32") != "float32":
+            features["save_dtype"] = made["save_dtype"]
+        identity[f"{split}_features"] = features
     return identity
 
 

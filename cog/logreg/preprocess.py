@@ -66,9 +66,7 @@ def prepare(train: FeatureSet, test: FeatureSet, engine: Engine, settings: Setti
         n, dim = train.x.shape
         action = f"computing the principal components of {train.name} ({n} x {dim})"
         with exhaustion_explained(action, "set CLF.PCA_DIM 0"):
-            components = pca.timed_fit(
-                train.x, pca_dim, rows=rows, norms=train.norms, device=engine.device, source=train.name
-            )
+            components = pca.timed_fit(train, pca_dim, rows=rows, device=engine.device)
             train = _project(train, components, settings, engine.device, rows)
             test = _project(test, components, settings, engine.device)
         preparation["pca"] = components.as_dict(pca_dim) | {"normalized": settings.normalizes_components}
@@ -92,9 +90,7 @@ def _project(
     y = features.y if rows is None else features.y[rows]
     if not in_place:
         _require_room(features, len(y), dim)
-    x = pca.project(
-        features.x, components, dim, rows=rows, norms=features.norms, in_place=in_place, device=device
-    )
+    x = pca.project(features, components, dim, rows=rows, in_place=in_place, device=device)
     if in_place and 4 * dim <= features.x.shape[1]:
         x = x.clone()  # frees the rest of the memory
     source = f"the principal components of {features.name}"
@@ -111,8 +107,7 @@ def _keep(train: FeatureSet, rows: torch.Tensor) -> FeatureSet:
         x = train.x[: len(rows)]
     for start in range(0, len(rows), _CHUNK):
         part = rows[start : start + _CHUNK]
-        chunk = train.x[part]
-        x[start : start + _CHUNK] = chunk if train.norms is None else chunk.float().div_(train.norms[part])
+        x[start : start + _CHUNK] = train.rows(part)
     return FeatureSet(x, train.y[rows], train.name)
 
 

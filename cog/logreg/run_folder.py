@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from cog.errors import CogError
 from cog.logreg.settings import Settings
-from cog.results import concept_counts
-from cog.runtime import atomic_dir, files, run_archive, safe_load
+from cog.results import concept_counts, run_records
+from cog.results.run_records import RESULTS_FILE
+from cog.runtime import atomic_dir, files, run_archive
 from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import OutputFolder
 
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from cog.logreg.matrix import Data
     from cog.logreg.protocol import RunResult
     from cog.logreg.sgd import TrainedClassifier
-
-RESULTS_FILE = "results.json"
 
 _OTHER_FILES = ("study.pkl", "arguments.json", "config.txt", "program.log")
 _FINAL_FOLDER = re.compile(r"final-lr-.*_wd-.*")
@@ -60,13 +59,7 @@ class RunFolder(OutputFolder):
 
     def results(self) -> dict[str, Any] | None:
         """Return the contents of results.json; None when the file does not exist."""
-        path = self.path / RESULTS_FILE
-        if not run_archive.is_file(path):
-            return None
-        data = safe_load.read_json(path, "record of a run")
-        if not isinstance(data, dict):
-            raise CogError(f"{path} holds {type(data).__name__}, expected a JSON object")
-        return data
+        return run_records.load_record(self.path)
 
     def replaced(self) -> list[str]:
         """Return the names of outputs of this toolkit or of the original one in the folder, sorted."""

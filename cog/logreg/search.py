@@ -10,7 +10,6 @@ before the next line is written. Reading the journal only parses JSON.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import logging
 import math
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from cog.errors import CogError
 from cog.results import ties
+from cog.results.search_history import Trial
 
 if TYPE_CHECKING:
     import optuna
@@ -51,32 +51,6 @@ class Result:
     diverged: bool
     seconds: float
     val_loss: float | None = None
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A finished trial: one pair of hyper-parameters and its :class:`Result`.
-
-    Attributes:
-        number: 0, 1, ...
-        pruned: always False; earlier versions could stop trials early, and readers of results need the entry.
-    """
-
-    number: int
-    lr: float
-    wd: float
-    val_top1: float
-    diverged: bool
-    seconds: float
-    pruned: bool = False
-    val_loss: float | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the record for results.json, without a loss that was not computed."""
-        record = dataclasses.asdict(self)
-        if self.val_loss is None:
-            del record["val_loss"]
-        return record
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -115,10 +116,7 @@ def _check(args: argparse.Namespace) -> int:
     return 0 if all(finding.holds for finding in findings) else 1
 
 
-def cli() -> None:
-    """Run the console script ``cog-miniature``."""
-    cli_tools.run(main)
-
+cli = functools.partial(cli_tools.run, main)
 
 if __name__ == "__main__":
     cli()

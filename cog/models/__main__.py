@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -160,10 +161,7 @@ def _docs(args: argparse.Namespace) -> int:
     return 0
 
 
-def cli() -> None:
-    """Run :func:`main` and exit."""
-    cli_tools.run(main)
-
+cli = functools.partial(cli_tools.run, main)
 
 if __name__ == "__main__":
     cli()

@@ -30,7 +30,7 @@ from cog.reporting.tables.layout import seeds_there
 from cog.reporting.tables.pivot import own_number
 from cog.reporting.tables.writers import DRAWN, Note, Table, draw, printable
 from cog.results import find, official, query, scores
-from cog.results.labels import shots_label
+from cog.results.labels import shots_column, shots_label
 from cog.results.model_facts import ModelFacts, shows_levels
 from cog.results.run_records import Problem, expected_seeds
 from cog.results.scores import RUNS, Score, SeedAverage
@@ -209,7 +209,7 @@ class Results(Sequence[Score]):
         source = shared.get("source", [RUNS])
         title += f" [{source[0]}]" if len(source) == 1 and source != [RUNS] else ""
         labels, header = (
-            tuple(_shots(value) if field == "n_shots" else name(field, value) for value in names[field])
+            tuple(shots_column(value) if field == "n_shots" else name(field, value) for value in names[field])
             for field in (rows, columns)
         )
         entries = (
@@ -245,10 +245,6 @@ def _require_known(field: str, name: str, known: Collection[str]) -> None:
 
 def _value(average: SeedAverage, field: str) -> Any:
     return getattr(average, "n_shot" if field == "n_shots" else field)
-
-
-def _shots(value: int) -> str:
-    return f"N={value}" if value else "all"
 
 
 def _by_place(averages: Sequence[SeedAverage], rows: str, columns: str) -> dict[tuple[Any, Any], SeedAverage]:

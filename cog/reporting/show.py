@@ -30,6 +30,9 @@ TABLE_DECIMALS = 1
 FINE_DECIMALS = 2
 DECIMALS = {"csv": 4}
 
+#: Flags of tables that do not change the report.
+_NOT_OF_REPORT = ("view", "drop", "rank", "claims", "power", "analysis", "variants", "overview", "metric")
+
 #: Remark on tables of results that were made with ``--limit``.
 LIMITED = "--limit {0}: a test of the commands on a few images, and no results."
 
@@ -248,6 +251,10 @@ def write_files(
     if page := paths.get("report"):
         from cog.reporting import html
 
+        if ignored := [
+            f"--{flag}" for flag in _NOT_OF_REPORT if getattr(request, flag) not in (None, False, "top1")
+        ]:
+            logger.warning("--report has its own tables: %s without effect on it", " ".join(ignored))
         html.write(
             page,
             dataclasses.replace(results, cells=others),

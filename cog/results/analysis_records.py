@@ -73,9 +73,7 @@ def read(folder: str | os.PathLike[str]) -> AnalysisRecord:
     """
     folder = Path(folder)
     path = folder / RESULTS_FILE
-    data = safe_load.read_json(path, "record of an analysis")
-    if not isinstance(data, dict):
-        raise CogError(f"{path} holds {type(data).__name__}, expected a JSON object")
+    data = safe_load.read_object(path, "record of an analysis")
     if data.get("status") != "complete":
         raise CogError(f"{path} has status {data.get('status')!r}, expected 'complete'")
     name = data.get("analysis")

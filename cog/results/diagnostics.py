@@ -208,8 +208,8 @@ def _missing_seeds(model: ModelResults, root: str) -> list[Notice]:
         model.name,
         incomplete,
         lambda cell: (
-            f"{_place(cell.dataset, cell.n_shot)}: {len(cell.seeds)} of "
-            f"{len(cell.seeds) + len(cell.missing_seeds)}, missing {', '.join(map(str, cell.missing_seeds))}"
+            f"{_place(cell.dataset, cell.n_shot)}: {len(cell.seeds)} of {cell.n_expected}, "
+            f"missing {', '.join(map(str, cell.missing_seeds))}"
         ),
         commands=commands[:_MOST_COMMANDS] if model.name else (),  # no model name outside the layout
         n=f"{len(incomplete)} of {counted(len(model.cells), 'result')}",

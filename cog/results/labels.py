@@ -24,6 +24,11 @@ def shots_title(n_shot: int) -> str:
     return f"N = {n_shot}" if n_shot else "all images"
 
 
+def shots_column(n_shot: int) -> str:
+    """Return ``all`` or ``N=8``."""
+    return f"N={n_shot}" if n_shot else "all"
+
+
 def signed(value: float) -> str:
     """Return a difference with a true minus sign: ``+1.2``, ``−0.3``, ``0.0``."""
     text = f"{value:+.1f}"

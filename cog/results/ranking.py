@@ -42,7 +42,6 @@ class RankSummary:
     cell: SeedAverage
     rank: int  # 1 for the best
     of: int  # number of ranked models, this one included
-    shared: bool  # a published model has the same mean at the paper's precision
     best_rank: int  # rank as the first of all models within one combined deviation
     worst_rank: int  # rank as the last of all models within one combined deviation
     above: Gap | None  # difference to the published model with the next higher mean; None for the best
@@ -88,7 +87,6 @@ def place(average: SeedAverage, published: Sequence[SeedAverage]) -> RankSummary
         cell=average,
         rank=rank.rank,
         of=rank.n_ranked,
-        shared=rank.n_tied > 1,
         best_rank=1 + sum(g.clear and g.points < 0 for g in gaps),
         worst_rank=rank.n_ranked - sum(g.clear and g.points > 0 for g in gaps),
         above=higher[-1] if higher else None,

@@ -379,6 +379,12 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+def load_record(folder: Path) -> dict[str, Any] | None:
+    """Return the contents of ``results.json`` of a run; None without it, as in runs of the original toolkit."""
+    file = folder / RESULTS_FILE
+    return safe_load.read_object(file, "record of a run") if run_archive.is_file(file) else None
+
+
 def _read_record(path: str, place: RunPlace) -> dict[str, Any]:
     """Return the content of ``results.json`` after checking that it belongs to its folder, which may be a copy."""
     file = os.path.join(path, RESULTS_FILE)

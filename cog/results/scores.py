@@ -146,6 +146,11 @@ class SeedAverage:
         """Values by seed; empty when they are not known."""
         return dict(zip(self.seeds, self.by_seed, strict=True)) if self.by_seed else {}
 
+    @property
+    def n_expected(self) -> int:
+        """Number of seeds that should be there."""
+        return len(self.seeds) + len(self.missing_seeds)
+
 
 #: Fields of a score that identify an average over seeds.
 PLACE = ("model", "dataset", "evaluation", "n_shots", "metric", "source")

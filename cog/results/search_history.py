@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from cog import constants
 from cog.errors import CogError
+from cog.results import run_records
 from cog.results.run_details import texts
 from cog.results.run_records import LOGS_FILE, RESULTS_FILE, Run
-from cog.runtime import run_archive, safe_load
+from cog.runtime import safe_load
 from cog.runtime.json_fields import number, sha256, text, whole
 
 _FEATURES_METADATA = "features.json"
@@ -35,16 +36,35 @@ _NO_STUDY = "no trials: this run was written by the original toolkit, whose stud
 
 
 @dataclass(frozen=True)
-class SearchTrial:
-    """One trial of a pair of hyper-parameters; accuracy in percent, NaN if training diverged or if not recorded."""
+class Trial:
+    """A finished trial of a pair of hyper-parameters, as ``trials`` of ``results.json`` has it.
+
+    Attributes:
+        number: 0, 1, ...
+        lr: learning rate.
+        wd: weight decay.
+        val_top1: accuracy on the held-out part in percent; of a diverged training, 0 in the search and NaN when read.
+        diverged: whether a weight was no longer finite.
+        seconds: duration, NaN if not recorded; the share of one trial when several were trained together.
+        pruned: whether an earlier version of the toolkit stopped the trial.
+        val_loss: mean cross-entropy on the held-out part; None if it was not needed.
+    """
 
     number: int
     lr: float
     wd: float
     val_top1: float
     diverged: bool
-    pruned: bool
     seconds: float
+    pruned: bool = False
+    val_loss: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the record for results.json, without a loss that was not computed."""
+        record = asdict(self)
+        if self.val_loss is None:
+            del record["val_loss"]
+        return record
 
 
 @dataclass(frozen=True)
@@ -52,7 +72,7 @@ class SearchRecord:
     """Search and training of one run."""
 
     seed: int
-    trials: tuple[SearchTrial, ...]  # in order; empty without a search or a record of it
+    trials: tuple[Trial, ...]  # in order; empty without a search or a record of it
     lr: float  # of the final training; NaN if unknown
     wd: float
     lr_interval: tuple[float, float] | None  # of the search
@@ -61,7 +81,7 @@ class SearchRecord:
     missing: tuple[str, ...] = ()  # descriptions of missing parts, in words
 
     @property
-    def chosen(self) -> SearchTrial | None:
+    def chosen(self) -> Trial | None:
         """The trial whose pair the final training used, or None."""
         return next((trial for trial in self.trials if (trial.lr, trial.wd) == (self.lr, self.wd)), None)
 
@@ -178,10 +198,9 @@ _OF_ENTRY: dict[str, Callable[[Any], Any]] = {
 def _read_json(path: Path) -> dict[str, Any] | None:
     """Return the object in a JSON file; None when the file cannot be read, is too large, or has other content."""
     try:
-        data = safe_load.read_json(path, "record of a run", largest=_MAX_BYTES)
+        return safe_load.read_object(path, "record of a run", largest=_MAX_BYTES)
     except CogError:
         return None
-    return data if isinstance(data, dict) else None
 
 
 def read_search(run: Run) -> SearchRecord:
@@ -190,10 +209,7 @@ def read_search(run: Run) -> SearchRecord:
     Raises:
         CogError: when its files cannot be read, or have other content.
     """
-    record_file = run.path / RESULTS_FILE
-    record = safe_load.read_json(record_file, "record of a run") if run_archive.is_file(record_file) else None
-    if record is not None and not isinstance(record, dict):
-        raise CogError(f"{record_file} holds {type(record).__name__}, expected a JSON object")
+    record = run_records.load_record(run.path)
     return _search(run, record, safe_load.load_pickle(run.path / run.final_folder / LOGS_FILE))
 
 
@@ -240,21 +256,21 @@ def _search(run: Run, record: dict[str, Any] | None, logs: Any) -> SearchRecord:
     )
 
 
-def _trial(index: int, entry: Any) -> SearchTrial | None:
+def _trial(index: int, entry: Any) -> Trial | None:
     """Return the trial in an entry of ``trials`` of ``results.json``; None for an invalid entry."""
     entry = entry if isinstance(entry, dict) else {}
     lr, wd = number(entry.get("lr")), number(entry.get("wd"))
     if lr is None or wd is None:
         return None
     position, diverged = entry.get("number"), entry.get("diverged") is True
-    return SearchTrial(
+    return Trial(
         number=position if isinstance(position, int) else index,
         lr=lr,
         wd=wd,
         val_top1=math.nan if diverged else _float(entry.get("val_top1")),
         diverged=diverged,
-        pruned=entry.get("pruned") is True,
         seconds=_float(entry.get("seconds")),
+        pruned=entry.get("pruned") is True,
     )
 
 

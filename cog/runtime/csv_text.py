@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
+
+from cog.runtime import files
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
@@ -20,6 +23,11 @@ def csv_text(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     writer.writerow(header)
     writer.writerows([_harmless(cell) for cell in row] for row in rows)
     return stream.getvalue()
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Write a CSV table atomically; arguments as of :func:`csv_text`."""
+    files.write_text(path, csv_text(header, rows))
 
 
 def _harmless(cell: Any) -> Any:

@@ -117,6 +117,18 @@ def read_json(path: str | os.PathLike[str], kind: str, *, largest: int = LARGEST
         raise CogError(f"{path} is not valid JSON ({error})") from error
 
 
+def read_object(path: str | os.PathLike[str], kind: str, *, largest: int = LARGEST_PICKLE) -> dict[str, Any]:
+    """Return the contents of a JSON file that holds an object, see :func:`read_json`.
+
+    Raises:
+        CogError: as for :func:`read_json`, or other content.
+    """
+    data = read_json(path, kind, largest=largest)
+    if not isinstance(data, dict):
+        raise CogError(f"{path} holds {type(data).__name__}, expected a JSON object")
+    return data
+
+
 def _open(path: Path) -> IO[bytes]:
     """Open a file, or its record in an archive of runs."""
     packed = None if path.exists() else run_archive.locate(path)

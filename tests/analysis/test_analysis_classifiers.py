@@ -32,6 +32,7 @@ from cog.analysis import accuracy_vs_similarity, concepts, confidences, model_co
 from cog.commands import analyze_features
 from cog.errors import CogError
 from cog.features import feature_files
+from cog.features.feature_files import FeatureSet
 from cog.logreg.sgd import TrainedClassifier
 from cog.results import analysis_records, find, uncertainty
 from cog.results.concept_counts import ConceptCounts
@@ -200,9 +201,9 @@ def test_cross_respects_normalization_components_and_hidden_layers(models):
 
 def test_confidences_that_round_to_one_are_still_ordered(models):
     write_features(models, "in1k", "test", SEEN)
-    x, _ = write_features(models, "cog_l1", "test", LEVEL["cog_l1"], n=20, seed=1)
+    x, y = write_features(models, "cog_l1", "test", LEVEL["cog_l1"], n=20, seed=1)
     weight, bias = write_run(models, "in1k", seed=1, n_classes=4, scale=300.0)
-    found = confidences.apply(x, logreg_of_in1k(models), device=torch.device("cpu"))
+    found = confidences.apply(FeatureSet(x, y, "x"), logreg_of_in1k(models), device=torch.device("cpu"))
     assert (found.confidence[0] == 1.0).sum() > 10
     rows = confidences.confident_rows(found, 0, threshold=0.99)
     logits = torch.nn.functional.normalize(x) @ weight.T + bias
@@ -732,7 +733,7 @@ def test_features_stay_as_they_are(crossed):
     models, x, _, _ = crossed
     loaded = feature_files.load(models / "my/net/cog_l1/features_test")
     before = loaded.x.clone()
-    confidences.apply(loaded.x, logreg_of_in1k(models), device=torch.device("cpu"))
+    confidences.apply(loaded, logreg_of_in1k(models), device=torch.device("cpu"))
     assert torch.equal(loaded.x, before) and torch.equal(x, before)
 
 
@@ -741,7 +742,7 @@ def test_mapped_features_are_divided_by_their_norms(crossed):
     found = [dataclasses.replace(one, normalize=False) for one in logreg_of_in1k(models)]
     norms = torch.arange(1.0, len(x) + 1)[:, None]
     one, other = (
-        confidences.apply(rows, found, device=torch.device("cpu"), norms=by)
+        confidences.apply(FeatureSet(rows, torch.zeros(len(x)), "x", by), found, device=torch.device("cpu"))
         for rows, by in ((x, None), (x * norms, norms))
     )
     np.testing.assert_allclose(one.confidence, other.confidence, atol=1e-5)

@@ -18,6 +18,7 @@ from cog.commands import print_results
 from cog.errors import CogError
 from cog.levels import wordnet
 from cog.levels.wordnet import NounGraph
+from cog.paths import ModelDir
 from cog.results import uncertainty
 from cog.results.concept_counts import ConceptCounts
 from cog.results.metric_info import companion_of
@@ -209,11 +210,12 @@ def test_own_subtrees(levels, toy_wordnet, capsys):
 def test_few_shot_classifiers_see_no_more_images(tmp_path):
     from types import SimpleNamespace
 
-    folder = tmp_path / "features_train"
+    model_dir = ModelDir(tmp_path, "sup_small")
+    folder = model_dir.features("cog_l1", "train")
     tiny.write_features(folder, torch.randn(9, 8), torch.tensor([0] * 2 + [1] * 7), name="x")
     request = SimpleNamespace(
         cfg=SimpleNamespace(CLF=SimpleNamespace(MAX_PER_CLASS=5, N_SHOT=0)),
-        model_dir=SimpleNamespace(features=lambda dataset, split: folder),
+        model_dir=model_dir,
     )
     data = SimpleNamespace(dataset="cog_l1", wnids=["a", "b"])
     assert subtrees.training_images(request, [data]) == {"a": 2, "b": 5}

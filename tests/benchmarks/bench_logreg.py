@@ -104,7 +104,7 @@ class Parts:
     """The parts of the protocol that are timed, for one case."""
 
     def __init__(self, case: str, precisions: list[str]) -> None:
-        n, _, _, self.n_classes, n_shot = CASES[case]
+        n, _, self.dim, self.n_classes, n_shot = CASES[case]
         train, test = feature_sets(case)
         rows, val = feature_files.split_train_val(
             train.y, val_frac=0.2, rng=random_streams.numpy_rng(SEED, "split")
@@ -126,9 +126,13 @@ class Parts:
             sets = (FeatureSet(one.x.clone(), one.y, case) for one in (train, test))
             self.engines[precision] = engine, prepare(*sets, engine)
 
+    def plain_model(self) -> torch.nn.Linear:
+        """A classifier as ``nn.Linear`` draws it."""
+        return torch.nn.Linear(self.dim, self.n_classes)
+
     def plain(self, stage: str, epochs: int) -> None:
         data = self.plain_data[stage]
-        plain_logreg.fit(*data, n_classes=self.n_classes, lr=10.0, wd=1e-6, n_epochs=epochs)
+        plain_logreg.fit(self.plain_model(), *data, lr=10.0, wd=1e-6, n_epochs=epochs)
 
     def ours(self, precision: str, what: str, epochs: int) -> None:
         engine, data = self.engines[precision]
@@ -209,17 +213,17 @@ def scaled(case: str, precisions: list[str], repeats: int) -> None:
 
 def whole(case: str, precisions: list[str], mode: str) -> None:
     """Run the whole protocol of both sides and print times and accuracies."""
-    parts, n_classes = Parts(case, precisions), CASES[case][3]
+    parts = Parts(case, precisions)
     start = time.perf_counter()
     suggestions = search.Search(Settings(seed=SEED, n_trials=TRIALS))
     while pairs := suggestions.ask():
         results = []
         for lr, wd in pairs:
-            _, logs = plain_logreg.fit(*parts.plain_data["search"], n_classes=n_classes, lr=lr, wd=wd)
+            logs = plain_logreg.fit(parts.plain_model(), *parts.plain_data["search"], lr=lr, wd=wd)
             results.append(search.Result(logs["test/top1"][-1], False, 0.0))
         suggestions.tell(results)
     best = suggestions.best
-    _, logs = plain_logreg.fit(*parts.plain_data["final"], n_classes=n_classes, lr=best.lr, wd=best.wd)
+    logs = plain_logreg.fit(parts.plain_model(), *parts.plain_data["final"], lr=best.lr, wd=best.wd)
     plain = time.perf_counter() - start
     print(
         f"{case}: plain {plain:.1f} s, validation {best.val_top1:.2f}, test {logs['test/top1'][-1]:.2f}",
@@ -300,7 +304,7 @@ def memory(case: str, side: str) -> None:
                 sets[0][1], val_frac=0.2, rng=random_streams.numpy_rng(SEED, "split")
             )
             part, held_out = tuple((sets[0][0][r], sets[0][1][r]) for r in (rows, val))
-            plain_logreg.fit(part, held_out, n_classes=CASES[case][3], lr=1.0, wd=0.0, n_epochs=1)
+            plain_logreg.fit(torch.nn.Linear(*CASES[case][2:4]), part, held_out, lr=1.0, wd=0.0, n_epochs=1)
         else:
             engine = Engine(torch.device("cpu"), side)
             train, test = (feature_files.load(file, normalize=True) for file in files)

@@ -1,4 +1,5 @@
-"""The classifier loop as the original toolkit runs it, written again in plain PyTorch: the benchmarks' baseline.
+"""The classifier loop as the original toolkit runs it, written again in plain PyTorch: baseline of the benchmarks, and
+oracle of the tests (of networks, too).
 
 Faithful in what costs time: a shuffled gather by advanced indexing per step, ``nn.Linear``, ``CrossEntropyLoss``,
 ``torch.optim.SGD``, top-1 and top-5 with ``topk`` and three ``.item()`` per step, the whole validation (or test)
@@ -8,10 +9,22 @@ rows for the search.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
+
+
+def network(
+    sizes: Sequence[int], activation: type[torch.nn.Module] = torch.nn.ReLU, *, seed: int
+) -> torch.nn.Sequential:
+    """Linear layers with activations between them, as torch initializes them after ``manual_seed``."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        linear = [torch.nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
+    between = [layer for one in linear[:-1] for layer in (one, activation())]
+    return torch.nn.Sequential(*between, linear[-1])
 
 
 def accuracy(logits: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -22,41 +35,34 @@ def accuracy(logits: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch
 
 
 def fit(
+    model: torch.nn.Module,
     train: tuple[torch.Tensor, torch.Tensor],
     test: tuple[torch.Tensor, torch.Tensor],
     *,
-    n_classes: int,
     lr: float,
     wd: float,
     n_epochs: int = 100,
     batch_size: int = 1024,
     momentum: float = 0.9,
-    initial: tuple[torch.Tensor, torch.Tensor] | None = None,
     next_order: Callable[[int], torch.Tensor] = torch.randperm,
-) -> tuple[torch.nn.Linear, dict[str, list[float]]]:
+) -> dict[str, list[float]]:
     """Train one classifier.
 
     Args:
+        model: a linear layer or a network, changed in place.
         train: features float32 ``(n, d)`` and labels int64 ``(n,)``, on the device to compute on.
         test: the same, scored after every epoch.
-        n_classes: C.
         lr: base learning rate, cosine decay.
         wd: weight decay.
         n_epochs: epochs to train.
         batch_size: samples per step.
         momentum: of SGD.
-        initial: weight and bias to start from; default: those ``nn.Linear`` draws.
         next_order: gives the order of the samples of an epoch.
 
     Returns:
-        The classifier, and per-epoch logs (it stops at the first loss that is not finite).
+        Per-epoch logs (they stop at the first loss that is not finite).
     """
     x, y = train
-    model = torch.nn.Linear(x.shape[1], n_classes).to(x.device)
-    if initial is not None:
-        with torch.no_grad():
-            model.weight.copy_(initial[0])
-            model.bias.copy_(initial[1])
     criterion = torch.nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=wd)
     logs: dict[str, list[float]] = {
@@ -72,7 +78,7 @@ def fit(
             logits = model(features)
             loss = criterion(logits, labels)
             if not torch.isfinite(loss):
-                return model, logs
+                return logs
             top1, top5 = accuracy(logits, labels)
             sums = [s + v.item() * len(labels) for s, v in zip(sums, (loss, top1, top5), strict=True)]
             optimizer.zero_grad()
@@ -82,11 +88,11 @@ def fit(
         predictions.append(_validate(model, criterion, test, batch_size, logs))
         for group in optimizer.param_groups:
             group["lr"] = lr * 0.5 * (1.0 + math.cos(math.pi * epoch / n_epochs))
-    return model, logs
+    return logs
 
 
 def _validate(
-    model: torch.nn.Linear,
+    model: torch.nn.Module,
     criterion: torch.nn.Module,
     test: tuple[torch.Tensor, torch.Tensor],
     batch_size: int,

@@ -219,9 +219,9 @@ def test_rounded_features_are_read_as_their_float32_values(tmp_path, dtype, norm
     assert_every_reader_returns(expected, mapped)
     if not normalize:
         plain = feature_files.load(tmp_path / "plain")
-        found, wanted = pca.fit(mapped.x), pca.fit(plain.x)
+        found, wanted = pca.fit(mapped), pca.fit(plain)
         assert torch.equal(found.components, wanted.components)
-        assert torch.equal(pca.project(mapped.x, found, 3), pca.project(plain.x, wanted, 3))
+        assert torch.equal(pca.project(mapped, found, 3), pca.project(plain, wanted, 3))
 
 
 @pytest.mark.parametrize(("dtype", "ways"), [(torch.bfloat16, [True]), (torch.float32, [True, False])])

@@ -11,6 +11,11 @@ import torch
 from classifier_runs import cloud
 
 from cog.features import feature_files, pca
+from cog.features.feature_files import FeatureSet
+
+
+def of(x):
+    return FeatureSet(x, torch.zeros(len(x), dtype=torch.int64), "cloud")
 
 
 def angle(ours, theirs):
@@ -28,7 +33,7 @@ def test_equals_scikit_learns_full_svd(n, dim, offset):
     """Several chunks and blocks, more features than rows, and a large common offset."""
     x = cloud(n, dim, offset=offset)
     oracle = sklearn.decomposition.PCA(svd_solver="full").fit(x.double().numpy())
-    found = pca.fit(x)
+    found = pca.fit(of(x))
     np.testing.assert_allclose(found.mean.numpy(), oracle.mean_, atol=1e-9 * max(1, offset))
     rank = min(n - 1, dim)
     assert found.rank == rank
@@ -41,34 +46,34 @@ def test_equals_scikit_learns_full_svd(n, dim, offset):
     gaps = -np.diff(oracle.explained_variance_[:9]) / oracle.explained_variance_[0]
     assert gaps.min() > 1e-3  # so that single components are determined, signs included
     np.testing.assert_allclose(found.components[:8].numpy(), oracle.components_[:8], atol=1e-5)
-    ours = pca.project(x, found, 8).numpy()
+    ours = pca.project(of(x), found, 8).numpy()
     np.testing.assert_allclose(ours, oracle.transform(x.double().numpy())[:, :8], atol=1e-4, rtol=1e-4)
 
 
 def test_projection_in_place_is_the_same_and_takes_no_memory():
     x = cloud(5000, 48)
-    found = pca.fit(x)
+    found = pca.fit(of(x))
     rows = torch.arange(0, 5000, 2)
     for dim in (1, 7, 48):
         for chosen in (None, rows):
             copy = x.clone()
-            inside = pca.project(copy, found, dim, rows=chosen, in_place=True)
+            inside = pca.project(of(copy), found, dim, rows=chosen, in_place=True)
             assert inside.data_ptr() == copy.data_ptr()
-            assert torch.equal(inside, pca.project(x, found, dim, rows=chosen))
+            assert torch.equal(inside, pca.project(of(x), found, dim, rows=chosen))
 
 
 def test_the_sign_of_a_component_is_that_of_its_largest_entry():
     x = cloud(500, 12)
-    for one in (pca.fit(x), pca.fit(-x), pca.fit(x[torch.randperm(500)])):
+    for one in (pca.fit(of(x)), pca.fit(of(-x)), pca.fit(of(x[torch.randperm(500)]))):
         largest = one.components.gather(1, one.components.abs().argmax(1, keepdim=True))
         assert (largest > 0).all()
-    assert torch.equal(pca.fit(x).components, pca.fit(x.clone()).components)
+    assert torch.equal(pca.fit(of(x)).components, pca.fit(of(x.clone())).components)
 
 
 def test_only_the_chosen_rows_count():
     x = cloud(5000, 16)
     rows = torch.arange(1, 5000, 3)
-    part, whole = pca.fit(x, rows=rows), pca.fit(x[rows])
+    part, whole = pca.fit(of(x), rows=rows), pca.fit(of(x[rows]))
     assert torch.equal(part.components, whole.components)
     assert part.n_rows == len(rows)
 
@@ -77,8 +82,8 @@ def test_peak_memory_is_bounded():
     """Of fitting and projecting together, beside the features themselves."""
     x = cloud(20000, 128)
     with torch.profiler.profile(profile_memory=True) as profile:
-        found = pca.fit(x)
-        pca.project(x, found, 64, in_place=True)
+        found = pca.fit(of(x))
+        pca.project(of(x), found, 64, in_place=True)
     level = peak = 0
     for event in profile.profiler.kineto_results.events():
         if event.name() == "[memory]":

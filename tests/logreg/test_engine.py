@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
+import plain_logreg
 import pytest
 import torch
 from classifier_runs import Killed, KillingFile, killing_work
@@ -29,10 +28,6 @@ from cog.logreg.preprocess import prepare
 from cog.logreg.settings import RowCounts, Settings
 from cog.logreg.sgd import TrainSpec
 from cog.runtime import random_streams
-
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
-import plain_logreg
-import plain_mlp
 
 CPU = torch.device("cpu")
 N, DIM, CLASSES, EPOCHS = 3000, 48, 20, 12
@@ -71,18 +66,19 @@ def plain(sets, spec, k=0, settings=SETTINGS):
     """The original loop with autograd and torch.optim.SGD from the same start in the same order."""
     x, y, _, val = sets
     generator = random_streams.cpu_generator(spec.order_seed)
-    return plain_logreg.fit(
+    model = plain_logreg.network([DIM, CLASSES], seed=spec.init_seed)
+    logs = plain_logreg.fit(
+        model,
         (x[spec.rows], y[spec.rows]),
         (x[val], y[val]),
-        n_classes=CLASSES,
         lr=spec.pairs[k][0],
         wd=spec.pairs[k][1],
         n_epochs=settings.n_epochs,
         batch_size=settings.batch_size,
         momentum=settings.momentum,
-        initial=sgd.initial_layers([DIM, CLASSES], spec.init_seed)[0],
         next_order=lambda n: torch.randperm(n, generator=generator),
     )
+    return model[0], logs
 
 
 def equal(a, b):
@@ -194,9 +190,9 @@ def test_a_network_equals_the_plain_loop(sets, kind, lr, wd, layers):
     """Loss to 1e-5 and the same accuracy after every epoch."""
     x, y, rows, val = sets
     x, spec, settings = 7 * x, spec_of(rows, lr, wd=wd, record=True), mlp_settings(kind, layers)
-    oracle = plain_mlp.network([DIM, *[40] * layers, CLASSES], MODULES[kind], seed=spec.init_seed)
+    oracle = plain_logreg.network([DIM, *[40] * layers, CLASSES], MODULES[kind], seed=spec.init_seed)
     generator = random_streams.cpu_generator(spec.order_seed)
-    theirs = plain_mlp.fit(
+    theirs = plain_logreg.fit(
         oracle, (x[rows], y[rows]), (x[val], y[val]), lr=lr, wd=wd, n_epochs=6, batch_size=256,
         next_order=lambda n: torch.randperm(n, generator=generator),
     )  # fmt: skip
@@ -214,7 +210,7 @@ def test_a_network_equals_the_plain_loop(sets, kind, lr, wd, layers):
 
 def test_initial_layers_of_a_network_are_torchs():
     """Bit for bit, so that the seed alone says where training began."""
-    model = plain_mlp.network([13, 7, 5, 3], torch.nn.ReLU, seed=11)
+    model = plain_logreg.network([13, 7, 5, 3], torch.nn.ReLU, seed=11)
     ours = [tensor for layer in sgd.initial_layers([13, 7, 5, 3], 11) for tensor in layer]
     assert all(map(torch.equal, ours, model.state_dict().values()))
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
+import plain_logreg
 import pytest
 import tiny
 import torch
@@ -21,9 +20,6 @@ from cog.logreg import estimate, protocol
 from cog.logreg.engine import Engine
 from cog.logreg.preprocess import prepare
 from cog.logreg.settings import Settings
-
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
-import plain_mlp
 
 MODULES = {"mlp": torch.nn.ReLU, "mlp_noact": torch.nn.Identity}
 SMALL = ["CLF.MLP_HIDDEN", "16", "CLF.N_TRIALS", "3", "CLF.N_EPOCHS", "4", "--device", "cpu"]
@@ -42,7 +38,7 @@ def test_the_command_writes_an_ordinary_run(feature_folders, tmp_path, kind, lr)
     stored = torch.load(final / "model.pth", weights_only=True)["model"]
     train, test = feature_files.load(feature_folders[0]), feature_files.load(feature_folders[1])
     sizes = [train.x.shape[1], 16, 16, results["n_classes"]]
-    model = plain_mlp.network(sizes, MODULES[kind], seed=0)
+    model = plain_logreg.network(sizes, MODULES[kind], seed=0)
     model.load_state_dict(stored)
     assert (final / "model.txt").read_text() == f"{model}\n"
     with torch.no_grad():

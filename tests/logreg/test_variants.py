@@ -147,7 +147,7 @@ def test_capped_features_are_those_of_the_file(tmp_path, mapped, normalize):
     assert torch.equal(rows_of(made.test), whole.x)
     assert made.preparation == {"max_per_class": {"n": 11, "rows": 44, "of_rows": 120, "smaller_classes": 0}}
     assert made.projection is None
-    components = pca.fit(whole.x[kept]).components[:3].float()  # of the images that are left
+    components = pca.fit(whole, rows=kept).components[:3].float()  # of the images that are left
     torch.testing.assert_close(projected.projection["components"], components)
     assert projected.preparation["pca"]["rows"] == projected.features.n == 44
 

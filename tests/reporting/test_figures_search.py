@@ -280,7 +280,7 @@ def test_nothing_is_drawn_of_runs_without_records(tmp_path):
 def test_strips_of_odd_searches(trials):
     from cog.reporting.figures import inline, search_drawing
 
-    made = tuple(search_history.SearchTrial(n, *trial, False, math.nan) for n, trial in enumerate(trials))
+    made = tuple(search_history.Trial(n, *trial, math.nan) for n, trial in enumerate(trials))
     for interval in (None, (1e-12, 1e-4)):
         record = search_history.SearchRecord(
             22, made, 1e-200, 1e200, interval, interval, {"test/top1": (50.0,)}

@@ -66,9 +66,7 @@ def test_damaged_counts_are_one_line(entries, words, tmp_path):
         concept_counts.read(entries, n_classes=2, top1=50.0)
     assert words in str(caught.value)
     folder = make_seed_folder(tmp_path / "seed-22", 50.0)
-    make_record(folder, **entries)
-    record = json.loads((folder / "results.json").read_text()) | {"n_classes": 2}
-    (folder / "results.json").write_text(json.dumps(record))
+    make_record(folder, record={"n_classes": 2}, **entries)
     with pytest.raises(CogError) as caught:
         run_records.read_run(folder, run_records.RunPlace("", "", 0, 22))
     assert "\n" not in str(caught.value) and "--overwrite" in str(caught.value)

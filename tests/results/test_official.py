@@ -29,10 +29,8 @@ def make_runs(place, top1, counts):
     n_classes, n_train, n_test = counts
     for seed in SEEDS:
         path = make_seed_folder(place / f"eval_logreg/seed-{seed}", top1, 99.0)
-        make_record(path, seed=seed)
-        record = json.loads((path / "results.json").read_text())
-        record |= {"n_classes": n_classes, "rows": {"final_train": n_train, "test": n_test}}
-        (path / "results.json").write_text(json.dumps(record))
+        rows = {"final_train": n_train, "test": n_test}
+        make_record(path, seed=seed, record={"n_classes": n_classes, "rows": rows})
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def test_ranks_agree_with_an_independent_calculation(dataset, n_shot):
         means = sorted([*(s.value for s in table.values()), score.value], reverse=True)
         assert place.rank == means.index(score.value) + 1
         assert place.of == 32
-        assert model in place.level_with and place.shared
+        assert model in place.level_with
         higher = [m for m in means if m > score.value]
         lower = [m for m in means if m < score.value]
         assert (place.above.other.value if place.above else None) == (higher[-1] if higher else None)
@@ -50,7 +50,7 @@ def test_a_published_model_run_again_is_not_its_own_rival():
 def test_rank_at_the_precision_of_the_paper():
     rivals = [published_cell("a_a", mean=70.0), published_cell("b_b", mean=60.0)]
     assert ranking.place(make_cell(mean=69.96), rivals).rank == 1
-    assert ranking.place(make_cell(mean=69.96), rivals).shared
+    assert ranking.place(make_cell(mean=69.96), rivals).level_with
     assert ranking.place(make_cell(mean=69.94), rivals).rank == 2
     assert ranking.place(make_cell(dataset="birds"), rivals) is None
 

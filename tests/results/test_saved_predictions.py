@@ -34,15 +34,8 @@ def write_run(
     saved = content if isinstance(content, bytes) else pickle.dumps(content)
     (path / "final-lr-10.5_wd-1e-06/preds.pkl").write_bytes(saved)
     if record:
-        record_run(path, seed, n_classes)
+        make_record(path, seed=seed, record={"n_classes": n_classes})
     return path
-
-
-def record_run(path, seed, n_classes, **final):
-    """Write results.json with the number of classes."""
-    make_record(path, seed=seed, **final)
-    written = json.loads((path / "results.json").read_text()) | {"n_classes": n_classes}
-    (path / "results.json").write_text(json.dumps(written))
 
 
 def counts(root, **how):
@@ -140,7 +133,7 @@ def test_answers_image_by_image(tmp_path):
     assert answers(counts(tmp_path, by_image=True), 40) == right.tolist()
     shutil.rmtree(path)
     path = make_seed_folder(path.with_name("seed-37"), logs=make_logs(50.0, 95.0))
-    record_run(path, 37, 3, **concept_counts.write([1, 2, 0], [1, 3, 2]))
+    make_record(path, seed=37, record={"n_classes": 3}, **concept_counts.write([1, 2, 0], [1, 3, 2]))
     for saved, expected in (
         ([0, 1, 2, 1, 0, 0], [1, 1, 0, 1, 0, 0]),
         ([0, 1, 2, 2, 0, 2], None),  # other counts

@@ -26,7 +26,7 @@ def of_protocol(selection: CurveSelection, panels: Sequence[Panel]) -> list[str]
             references.add(point.reference.source)
         if score.missing_seeds:
             shots = f" N={score.n_shot}" if score.n_shot else ""
-            count = f"{len(score.seeds)} of {len(score.seeds) + len(score.missing_seeds)} seeds"
+            count = f"{len(score.seeds)} of {score.n_expected} seeds"
             lacking.setdefault(curve.label, {})[score] = f"{dataset_label(score.dataset)}{shots}: {count}"
     notes = []
     for label, scores in lacking.items():

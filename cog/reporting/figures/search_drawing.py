@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import cog.reporting.figures.style as style
 from cog.reporting.figures.drawing import INK, LABEL, PAGE, TICK, fill, finish, new_figure
-from cog.results.search_history import SearchRecord, SearchTrial
+from cog.results.search_history import SearchRecord, Trial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -133,14 +133,14 @@ def _draw_plane(axes: Axes, searches: Sequence[SearchRecord], *, small: bool = F
 
 
 def _scatter(
-    axes: Axes, pairs: Sequence[SearchTrial | SearchRecord], gid: str, *, colors: bool = False, **look: Any
+    axes: Axes, pairs: Sequence[Trial | SearchRecord], gid: str, *, colors: bool = False, **look: Any
 ) -> None:
     """Draw the pairs of positive values; others have no place on logarithmic axes."""
     placed = [pair for pair in pairs if pair.lr > 0 and pair.wd > 0]
     if placed:
         x, y = ([math.log10(getattr(pair, name)) for pair in placed] for name in ("lr", "wd"))
         if colors:
-            look["c"] = [pair.val_top1 for pair in placed if isinstance(pair, SearchTrial)]
+            look["c"] = [pair.val_top1 for pair in placed if isinstance(pair, Trial)]
         # All points are inside the axes, and clipping would make each three times as long in SVG.
         axes.scatter(x, y, gid=gid, clip_on=False, **look)
 
@@ -285,7 +285,7 @@ def _notes(searches: Sequence[SearchRecord]) -> list[str]:
     for search in searches:
         for text in search.missing:
             seeds.setdefault(text, []).append(search.seed)
-        pairs: list[SearchRecord | SearchTrial] = [search, *search.trials]
+        pairs: list[SearchRecord | Trial] = [search, *search.trials]
         if any(pair.lr == 0 or pair.wd == 0 for pair in pairs):
             text = "a value of 0 has no place on a logarithmic axis: see the CSV file"
             seeds.setdefault(text, []).append(search.seed)

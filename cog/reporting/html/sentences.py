@@ -137,7 +137,7 @@ def _score(score: SeedAverage) -> str:
 
 
 def _rank(place: RankSummary) -> str:
-    shared = " (shared)" if place.shared else ""
+    shared = " (shared)" if place.level_with else ""
     return f"rank {place.rank} of {place.of}{shared}"
 
 

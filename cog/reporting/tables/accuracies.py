@@ -12,7 +12,7 @@ from cog.reporting.tables.layout import Row, TableStyle, View, source_key
 from cog.reporting.tables.pivot import Averages, Column, Number, Quantity, own_number, tabulate
 from cog.reporting.tables.writers import Note, Table
 from cog.results import comparison, official, published, ranking, uncertainty
-from cog.results.labels import METRIC_LABELS, shots_label
+from cog.results.labels import METRIC_LABELS, shots_column, shots_label
 from cog.results.metric_info import OVER_CONCEPTS_AND_SEEDS, OVER_IMAGES_AND_SEEDS
 from cog.results.relative import change_from, points, relative
 from cog.results.scores import LOGREG, SeedAverage, dataset_key
@@ -107,7 +107,7 @@ def _panels(
     for dataset in averages.datasets:
         number = _TABLE_NUMBERS.get(dataset) if only_paper else None
         title = dataset if number is None else f"{dataset} (Table {number} of the paper)"
-        yield title, [(f"N={n}" if n else "all", dataset, n) for n in rising]
+        yield title, [(shots_column(n), dataset, n) for n in rising]
 
 
 def average_record(average: SeedAverage) -> dict[str, Any]:

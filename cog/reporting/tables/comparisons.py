@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,9 +11,9 @@ from cog.reporting.tables.accuracies import Baseline, average_record
 from cog.reporting.tables.layout import Row, TableStyle, View, format_number, only_source, seeds_there
 from cog.reporting.tables.pivot import Averages, Column, Number, pivot
 from cog.reporting.tables.writers import Note, Table, TableEntry, printable, words_table
-from cog.results import comparison, official, published, uncertainty
+from cog.results import comparison, official, published, relative, uncertainty
 from cog.results.comparison import Crossing, Difference
-from cog.results.labels import METRIC_LABELS, counted, shots_label
+from cog.results.labels import METRIC_LABELS, counted, shots_column, shots_label
 from cog.results.run_records import METRICS, Run
 from cog.results.scores import LOGREG, RUNS, SeedAverage
 
@@ -168,7 +167,7 @@ def _crossings_table(
             told = item.earliest.average.dataset, item.latest.average.dataset
             certainty = "yes" if narrow else f"after {told[0]}, before {told[1]}"
         texts = (
-            f"N={average.n_shot}" if average.n_shot else "all",
+            shots_column(average.n_shot),
             f"{average.dataset} -> {after.dataset}",
             "ahead" if item.model_leads_after else "behind",
             certainty,
@@ -229,13 +228,13 @@ def beside_published(averages: Averages, *, version: str, style: TableStyle) -> 
 
 def compare_with_published(average: SeedAverage, other: SeedAverage) -> dict[str, Any]:
     """Return the flat record of an accuracy beside the published one, without a deviation for a single seed."""
-    known = average.std is not None and other.std is not None and len(average.seeds) != 1
-    deviation = math.hypot(average.std or 0.0, other.std or 0.0) if known else None
+    difference, combined = relative.points(average, other)
+    deviation = None if len(average.seeds) == 1 else combined
     return {
         **average_record(average),
         "published_mean": other.value,
         "published_std": other.std,
-        "difference": average.value - other.value,
+        "difference": difference,
         "combined_deviation": deviation,
         "within": None if deviation is None else comparison.within(average.value, other.value, deviation),
     }

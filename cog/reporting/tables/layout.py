@@ -118,5 +118,4 @@ def format_number(value: float, decimals: int, *, signed: bool = False) -> str:
 
 def seeds_there(average: SeedAverage) -> str:
     """Return ``2/5`` when only two of five expected seeds exist; "" when none is missing."""
-    n_seeds, n_missing = len(average.seeds), len(average.missing_seeds)
-    return f"{n_seeds}/{n_seeds + n_missing}" if n_missing else ""
+    return f"{len(average.seeds)}/{average.n_expected}" if average.missing_seeds else ""
