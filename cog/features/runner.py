@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 #: Number of times that damaged ranges are computed again before the storage counts as unreliable.
 _MOST_REPAIRS = 3
 
+#: Largest difference of an image's features in two passes of a sound network, in terms of their root mean square.
+_ROUNDING = 1e-4
+
 
 def run(plan: ExtractionPlan, jobs: Sequence[ExtractJob]) -> None:
     """Extract the features of jobs.
@@ -110,8 +113,10 @@ def _extractor(
     return extractor, plan.model.summary(backbone, plan.cfg)
 
 
-def try_network(plan: ExtractionPlan, images: ImageList) -> tuple[int, str]:
-    """Compute the features of the first image on the CPU, and return their number and a line that describes them.
+def try_network(plan: ExtractionPlan, images: ImageList) -> tuple[int, str, bool]:
+    """Compute the features of the first image on the CPU; return their number, a line, and whether it tells of a fault.
+
+    The features are computed three times: twice beside black images, and once beside the next images.
 
     Raises:
         CogError: when the network cannot be loaded, or fails.
@@ -120,9 +125,21 @@ def try_network(plan: ExtractionPlan, images: ImageList) -> tuple[int, str]:
     features = extractor.extract(images, [(0, 1)])
     dim = features.x.shape[1]
     if features.failures:
-        return dim, f"{summary}; {images.file(0)} could not be decoded ({features.failures[0][1]})"
-    rms = float(features.x.float().square().mean().sqrt())
-    return dim, f"{summary}; tried on {images.file(0)}: features with a root mean square of {rms:.3g}"
+        return dim, f"{summary}; {images.file(0)} could not be decoded ({features.failures[0][1]})", True
+    x = features.x[0].float()
+    rms = float(x.square().mean().sqrt())
+    tried = f"{summary}; tried on {images.file(0)}:"
+    if rms == 0:
+        return dim, f"{tried} all features are 0; check the checkpoint and the loader", True
+    for n in (1, min(len(images), extractor.rows_per_pass)):
+        other = extractor.extract(images, [(0, n)]).x[0].float()
+        if float((other - x).abs().max()) > _ROUNDING * rms:
+            fault = (
+                "features of the same image differ between two passes: the network is random or depends on the other "
+                "images of a pass; is something in training mode?"
+            )
+            return dim, f"{tried} {fault}", True
+    return dim, f"{tried} features with a root mean square of {rms:.3g}", False
 
 
 # --- one data set and split

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
+from cog.constants import POOLINGS
 from cog.errors import CogError, first_line
 from cog.models.checkpoint import load_strictly, read_state_dict, remove_head
 from cog.models.formats.detect import require_checkpoint
@@ -19,6 +22,7 @@ from cog.models.outputs import features_of
 from cog.models.preprocessing import declared
 from cog.models.sources import LibraryModel, find_spec
 from cog.models.spec import ModelSpec, Preprocess, import_target
+from cog.models.used_modules import used_modules
 from cog.paths import split_model_name
 from cog.runtime import files
 
@@ -30,6 +34,14 @@ Loader = Callable[[dict[str, Any]], Any]
 
 class Backbone(nn.Module):
     """A frozen network: float32 ``(B, 3, H, W)`` in, float32 ``(B, D)`` out, always in eval mode.
+
+    Args:
+        network: the network.
+        forward: function from images to features; None: the network itself.
+        name: model name.
+        feature_dim: declared D.
+        pooling: value of ``FT_EXTRACT.POOLING``.
+        others: modules that ``forward`` uses beside the network; they are frozen, in eval mode and moved as well.
 
     Attributes:
         name: model name.
@@ -47,6 +59,7 @@ class Backbone(nn.Module):
         name: str,
         feature_dim: int | None = None,
         pooling: str = "default",
+        others: Sequence[nn.Module] = (),
     ) -> None:
         super().__init__()
         self.network = network
@@ -54,12 +67,29 @@ class Backbone(nn.Module):
         self.feature_dim = feature_dim
         self._forward = forward
         self._pooling = pooling
-        self.requires_grad_(False)
+        # A list hides them from named_parameters(): fine-tuning saves the parameters of the network alone, and must
+        # therefore train no others.
+        self._others = list(others)
+        for module in (self, *self._others):
+            if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+                raise CogError(
+                    f"model {name} has parameters without a shape yet (of a module such as LazyLinear); run one "
+                    "forward pass in the loader first"
+                )
+            module.requires_grad_(False)
         self.eval()
 
     def train(self, mode: bool = True) -> Backbone:
         """Return the network, still in eval mode: the benchmark measures frozen features."""
+        for module in self._others:
+            module.eval()
         return super().train(False)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Backbone:
+        """Move the modules outside the network, too."""
+        for module in self._others:
+            module._apply(fn, recurse)
+        return super()._apply(fn, recurse)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the features of a batch.
@@ -126,11 +156,14 @@ def load_backbone(
         A module in eval mode that maps float32 ``(B, 3, H, W)`` to ``(B, D)``.
 
     Raises:
-        CogError: unknown model, profile or variant, missing, unsafe or unfitting checkpoint, failing loader.
+        CogError: unknown model, profile, variant or pooling, missing, unsafe or unfitting checkpoint, failing loader.
     """
+    if pooling not in POOLINGS:
+        raise CogError(f"pooling {pooling!r} is not known, expected one of {', '.join(POOLINGS)}")
     if loader is None:
         folder = None if model_dir is None else Path(model_dir)
-        spec = find_spec(model_name, folder).resolve(profile, variant)
+        known = find_spec(model_name, folder)
+        spec = known.resolve(profile, variant)
         if ckpt_file is not None:
             require_checkpoint(ckpt_file, "--ckpt_file")
         if isinstance(spec, LibraryModel):
@@ -147,6 +180,9 @@ def load_backbone(
             forward = None if pooling == "default" else getattr(network, "tokens", None)
             dim = spec.feature_dim * len(pooling.split("+"))
             backbone = Backbone(network, forward, name=spec.name, feature_dim=dim, pooling=pooling)
+            # A notebook finds the preprocessing by the name, which the variants of a model share.
+            if known.resolve(profile, "").preprocess_for("protocol") != spec.preprocess:
+                backbone.preprocess = spec.preprocess
     else:
         split_model_name(model_name)
         backbone = _load_with(resolve_loader(loader), model_name, ckpt_file, model_dir, pooling)
@@ -254,6 +290,18 @@ def resolve_loader(loader: str | Loader) -> Loader:
     return loader_function
 
 
+def _takes_one_argument(function: Callable[..., Any]) -> bool:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some functions in C have none
+        return True
+    try:
+        signature.bind({})
+    except TypeError:
+        return False
+    return True
+
+
 def _load_with(
     loader: Loader,
     name: str,
@@ -269,6 +317,12 @@ def _load_with(
         "ckpt_file": None if ckpt_file is None else str(ckpt_file),
         "model_dir": None if model_dir is None else str(model_dir),
     }
+    if not _takes_one_argument(loader):
+        function = getattr(loader, "__name__", "load_my_model")
+        raise CogError(
+            f"the loader of model {name}, {function}{inspect.signature(loader)}, cannot be called with one argument; "
+            f"{function}(init_args) takes one argument, a dict"
+        )
     try:
         loaded = loader(init_args)
     except CogError:
@@ -287,11 +341,14 @@ def _load_with(
         :3
     ]
     if not isinstance(network, nn.Module) or not (forward is None or callable(forward)):
+        returned = type(loaded).__name__
+        if isinstance(loaded, tuple):
+            returned = f"({', '.join(type(value).__name__ for value in loaded)})"
         raise CogError(
-            f"the loader of model {name} returned {type(loaded).__name__}, expected (backbone, forward): "
+            f"the loader of model {name} returned {returned}, expected (backbone, forward): "
             "a torch.nn.Module and a function or None, and by choice its preprocessing as the third"
         )
-    backbone = Backbone(network, forward, name=name, pooling=pooling)
+    backbone = Backbone(network, forward, name=name, pooling=pooling, others=used_modules(forward))
     backbone.preprocess = declared(
         preprocess if preprocess is not None else getattr(network, "preprocess", None), f"model {name}"
     )

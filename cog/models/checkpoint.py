@@ -74,14 +74,25 @@ def read_state_dict(
             best, most = (kept, unexpected), n_found
     if best is None:
         raise CogError(
-            f"{path} holds {_describe(data)}; expected {_expected(layouts[0])}; is it the right checkpoint?"
+            f"{path} holds {_describe(data)}; expected {_expected(layouts)}; is it the right checkpoint?"
         )
     kept, unexpected = best
     if unexpected:
         raise CogError(
             f"{path} does not fit the architecture: parameters {_listed('unexpected', unexpected)}"
         )
-    return {name: value for name, value in kept.items() if not name.startswith(tuple(drop) or ("\0",))}
+    dropped = tuple(drop) or ("\0",)
+    return {name: _tensor(value, name, path) for name, value in kept.items() if not name.startswith(dropped)}
+
+
+def _tensor(value: torch.Tensor | np.ndarray, name: str, path: Path) -> torch.Tensor:
+    """Return a parameter as a tensor; pickles may hold NumPy arrays."""
+    if isinstance(value, torch.Tensor):
+        return value
+    try:
+        return torch.from_numpy(np.array(value, dtype=value.dtype.newbyteorder("="), order="C"))
+    except (TypeError, ValueError):
+        raise CogError(f"{path}: {name} is an array of {value.dtype}, expected numbers") from None
 
 
 def _selected(state: dict[str, Any], layout: Unwrap) -> tuple[dict[str, Any], list[str]]:
@@ -161,15 +172,29 @@ def _describe(data: Any) -> str:
     return f"entries {keys}{', ...' if len(data) > 5 else ''}" if data else "nothing"
 
 
-def _expected(layout: Unwrap) -> str:
-    content = (
-        "a dict of parameter tensors" if layout.key is None else f"an entry {layout.key!r} with parameters"
-    )
-    return f"{content} named {layout.prefix}*" if layout.prefix else content
+def _expected(layouts: Sequence[Unwrap]) -> str:
+    """Return the contents that a file may have, as text."""
+    keys_by_names: dict[str, list[str | None]] = {}
+    for key in dict.fromkeys(layout.key for layout in layouts):
+        prefixes = dict.fromkeys(layout.prefix for layout in layouts if layout.key == key)
+        # Where one of the layouts has no prefix, all names are possible.
+        names = "" if "" in prefixes else f" named {' or '.join(f'{prefix}*' for prefix in prefixes)}"
+        keys_by_names.setdefault(names, []).append(key)
+    forms = []
+    for names, keys in keys_by_names.items():
+        if entries := [repr(key) for key in keys if key is not None]:
+            forms.append(f"an entry {' or '.join(entries)} with parameters{names}")
+        if None in keys:
+            forms.append(f"a dict of parameter tensors{names}")
+    return ", or ".join(forms)
 
 
 def _listed(label: str, names: Sequence[str]) -> str:
     return f"{label} {len(names)} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
+
+
+class ShapeError(CogError):
+    """Parameters of a checkpoint have other shapes than those of the network."""
 
 
 def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str | os.PathLike[str]) -> None:
@@ -181,7 +206,8 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str |
         path: file of the parameters, for messages.
 
     Raises:
-        CogError: missing, unexpected or sparse parameters, or other shapes; the message names up to three.
+        ShapeError: parameters of other shapes; the message names up to three.
+        CogError: missing, unexpected or sparse parameters; the message names up to three.
     """
     parameters = module.state_dict()
     missing = [key for key in parameters if key not in state and not key.endswith(_OPTIONAL_SUFFIX)]
@@ -204,7 +230,7 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str |
         if state[key].shape != parameters[key].shape
     ]
     if shapes:
-        raise CogError(f"{path} does not fit the architecture: {'; '.join(shapes[:3])}")
+        raise ShapeError(f"{path} does not fit the architecture: {'; '.join(shapes[:3])}")
     # Absent batch counters get their initial value; all other parameters are in the file. Assignment instead of
     # copying permits networks on the meta device, without random weights.
     counters = {key: torch.zeros((), dtype=torch.int64) for key in parameters if key not in state}

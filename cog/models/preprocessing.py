@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cog.constants import INTERPOLATIONS
@@ -21,6 +21,18 @@ _PILLOW = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5:
 _SHORTEST = ("CLIP", "ConvN", "Bit", "Levit", "PoolFormer")
 
 
+#: Steps of transforms that change the form of images to what they have here anyway: RGB, pixels in [0, 1].
+_WITHOUT_EFFECT = (
+    "ToTensor", "MaybeToTensor", "ToImage", "PILToTensor", "ToPureTensor", "ToDtype", "ConvertImageDtype", "Identity",
+    "RGB", "_convert_to_rgb", "_convert_image_to_rgb",
+)  # fmt: skip
+
+_ACCEPTED = (
+    f"give a dict with some of {', '.join(KEYS)}, or torchvision's Compose of Resize, CenterCrop, ToTensor and "
+    "Normalize"
+)
+
+
 def from_mapping(values: Mapping[str, Any], source: str) -> Preprocess:
     """Return the preprocessing of a mapping with some of :data:`KEYS`, or of timm's ``resolve_data_config``.
 
@@ -33,9 +45,10 @@ def from_mapping(values: Mapping[str, Any], source: str) -> Preprocess:
     """
     values = dict(values)
     if "input_size" in values:
+        side, _ = _square(values["input_size"][-2:], "input_size", source)
         values = {
-            "image_size": values["input_size"][-1],
-            "resize_size": math.floor(values["input_size"][-1] / values.get("crop_pct", 1)),
+            "image_size": side,
+            "resize_size": math.floor(side / values.get("crop_pct", 1)),
             "squash": values.get("crop_mode") == "squash",
             **{key: values[key] for key in ("mean", "std", "interpolation") if key in values},
         }
@@ -93,39 +106,77 @@ def _is_rgb(value: Any) -> bool:
     )
 
 
+def _square(size: Any, label: str, source: str) -> tuple[Any, bool]:
+    """Return the side of a square, and whether both sides are given.
+
+    Raises:
+        CogError: two different sides.
+    """
+    sides = list(size) if isinstance(size, Sequence) else [size]
+    if not sides or any(side != sides[0] for side in sides):
+        raise CogError(
+            f"preprocessing of {source}: {label} {tuple(sides)} is not square, and images here are square"
+        )
+    return sides[0], len(sides) == 2
+
+
 def from_transforms(transforms: Any, source: str = "the weights") -> Preprocess:
     """Return the preprocessing of torchvision's transforms.
 
     Args:
-        transforms: the transforms of weights, or a ``Compose`` with Resize, CenterCrop and Normalize.
+        transforms: the transforms of weights, or a ``Compose`` with Resize, CenterCrop and Normalize (v1 or v2).
         source: origin of the transforms, for messages.
 
     Raises:
         CogError: other transforms.
     """
     if all(hasattr(transforms, name) for name in ("resize_size", "crop_size", "mean", "std")):
-        (resize,), (crop,) = transforms.resize_size, transforms.crop_size
+        (resize, _), (crop, _) = (
+            _square(size, "size", source) for size in (transforms.resize_size, transforms.crop_size)
+        )
         return Preprocess(
             resize, crop, tuple(transforms.mean), tuple(transforms.std), transforms.interpolation.value
         )
     values: dict[str, Any] = {}
-    for step in getattr(transforms, "transforms", ()):
-        kind, size = type(step).__name__, getattr(step, "size", None)
-        if kind == "Resize":
-            values["resize_size"] = min(size) if isinstance(size, Sequence) else size
-            values["squash"] = isinstance(size, Sequence) and len(size) == 2
-            values["interpolation"] = step.interpolation.value
-            values.setdefault("image_size", values["resize_size"])
+    steps = list(_steps(transforms))
+    for step in steps:
+        kind, size = _name(step), getattr(step, "size", None)
+        if kind == "Resize" and not values and getattr(step, "max_size", None) is None:
+            values["resize_size"], values["squash"] = _square(size, "the size of Resize", source)
+            values["interpolation"] = getattr(step.interpolation, "value", step.interpolation)
+            values["image_size"] = values["resize_size"]
         elif kind == "CenterCrop":
-            values["image_size"] = min(size) if isinstance(size, Sequence) else size
+            values["image_size"], _ = _square(size, "the size of CenterCrop", source)
         elif kind == "Normalize":
             values["mean"], values["std"] = (tuple(map(float, v)) for v in (step.mean, step.std))
-    if not {"image_size", "mean"} <= values.keys():
+        elif kind not in _WITHOUT_EFFECT:
+            raise CogError(
+                f"preprocessing of {source}: step {step if kind == 'Resize' else kind} is not supported; {_ACCEPTED}"
+            )
+    if not steps:
         raise CogError(
-            f"preprocessing of {source}: {type(transforms).__name__} is not supported; give a dict with some "
-            f"of {', '.join(KEYS)}, or torchvision's Compose of Resize, CenterCrop, ToTensor and Normalize"
+            f"preprocessing of {source}: {type(transforms).__name__} is not supported; {_ACCEPTED}"
+        )
+    missing = [step for key, step in (("image_size", "Resize"), ("mean", "Normalize")) if key not in values]
+    if missing:
+        raise CogError(
+            f"preprocessing of {source}: {type(transforms).__name__} has no {' and no '.join(missing)}; {_ACCEPTED}"
         )
     return from_mapping(values, source)
+
+
+def _steps(transforms: Any) -> Iterator[Any]:
+    """Yield the steps of a ``Compose``, also of those inside it."""
+    for step in getattr(transforms, "transforms", ()):
+        if hasattr(step, "transforms"):
+            yield from _steps(step)
+        else:
+            yield step
+
+
+def _name(step: Any) -> str:
+    """Return the name of a step's class, or of a function."""
+    return step.__name__ if inspect.isfunction(step) else type(step).__name__
 
 
 def from_processor(values: Mapping[str, Any], source: str) -> Preprocess:

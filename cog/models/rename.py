@@ -146,7 +146,8 @@ def vgg_timm(state: dict[str, Any]) -> dict[str, Any]:
     for name, value in state.items():
         module, _, leaf = name.rpartition(".")
         if module in names:
-            name, value = f"{names[module]}.{leaf}", value.flatten(1) if value.ndim > 2 else value
+            name = f"{names[module]}.{leaf}"
+            value = value.reshape(len(value), -1) if value.ndim > 2 else value
         renamed[name] = value
     return renamed
 

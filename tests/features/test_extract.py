@@ -306,6 +306,31 @@ def run_library(images, backbone=None, **options):
     return extraction.in_memory(backbone or convnet(), images, **settings | options)
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("F.dropout(x.flatten(1))", "features of the same image differ between two passes"),
+        ("x.flatten(1) + torch.rand(len(x), 1)", "the network is random or depends on the other images"),
+        ("(calls.append(0), x.flatten(1) * len(calls))[1]", "features of the same image differ"),
+        ("(lambda y: y - y.mean(0))(x.flatten(1))", "features of the same image differ"),
+        ("x.flatten(1) * 0", "all features are 0"),
+        ("x.flatten(1)", None),
+    ],
+    ids=["dropout", "noise", "state", "other images", "zeros", "sound"],
+)
+def test_a_check_finds_random_and_mixed_and_empty_features(
+    image_tree, loader_file, tmp_path, capsys, body, message
+):
+    loader_file.write_text(
+        "import torch\nimport torch.nn.functional as F\n\ncalls = []\n\n\ndef load_my_model(init_args):\n"
+        f"    return torch.nn.Identity(), lambda x: {body}\n"
+    )
+    code = extract_features.main(arguments(image_tree, loader_file, tmp_path / "out", "--check"))
+    lines = [line for line in capsys.readouterr().out.splitlines() if "tried on" in line]
+    assert code == (2 if message else 0) and len(lines) == 1
+    assert lines[0].startswith("problem" if message else "ok") and (message or "root mean square") in lines[0]
+
+
 @pytest.fixture
 def forty(tmp_path):
     """40 images, three forward passes."""

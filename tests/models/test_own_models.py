@@ -66,12 +66,59 @@ def test_what_loaders_may_return(returned, expected, loads):
         ("torch.nn.Identity()", r"\(2, 3, 8, 8\), expected \(2, D\); average the map: y.mean"),
         ("(torch.nn.Flatten(), lambda x: (x, x))", r"returned tuple, .*such as lambda x: backbone\(x\)\[0\]"),
         ("(torch.nn.Flatten(), lambda x: {'a': x})", "returned dict with a, expected a tensor"),
+        ("(torch.nn.Flatten(), 'forward')", r"returned \(Flatten, str\), expected \(backbone, forward\)"),
+        ("torch.nn.LazyLinear(3)", "run one forward pass in the loader first"),
+        ("torch.nn.Flatten(), torch.nn.LazyLinear(3)", "run one forward pass in the loader first"),
     ],
 )
 def test_what_loaders_may_not_return(returned, message, loads):
     with pytest.raises(CogError, match=message) as error:
         loads(f"return {returned}")(GRAY)
     assert "\n" not in str(error.value)
+
+
+NECK = (
+    "neck = torch.nn.BatchNorm1d(3)\nbackbone = torch.nn.AdaptiveAvgPool2d(1)\n"
+    "class Net:\n"
+    "    def __init__(self):\n        self.parts = {'neck': neck}\n"
+    "    def features(self, x):\n        return self.parts['neck'](backbone(x).flatten(1))\n"
+)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "lambda x: neck(backbone(x).flatten(1))",
+        "lambda x, used=neck: used(backbone(x).flatten(1))",
+        "lambda x: torch.stack([other_neck(y[None])[0] for y in backbone(x).flatten(1)])",
+        "Net().features",
+        "functools.partial(lambda used, x: used(backbone(x).flatten(1)), neck)",
+        "torch.nn.Sequential(backbone, torch.nn.Flatten(), neck)",
+    ],
+    ids=["closure", "default", "global", "method", "partial", "module"],
+)
+def test_modules_outside_the_network_are_frozen_and_move_with_it(forward, loads):
+    """In training mode, a normalization would make the features of an image depend on the other images."""
+    backbone = loads(
+        f"import functools\nglobal other_neck\n{NECK}other_neck = neck\nbackbone.neck_seen = [neck]\n"
+        f"return backbone, {forward}"
+    )
+    (neck,) = backbone.network.neck_seen
+    assert not neck.training and not neck.weight.requires_grad
+    torch.testing.assert_close(backbone(GRAY)[:1], backbone(GRAY[:1]))
+    assert torch.equal(neck.running_mean, torch.zeros(3)) and not backbone.train().training
+    assert not neck.training
+    backbone.to("meta")
+    assert neck.weight.is_meta
+
+
+def test_a_loader_that_takes_no_argument(tmp_path):
+    file = tmp_path / "net.py"
+    file.write_text("def load_net():\n    return None\n")
+    with pytest.raises(
+        CogError, match=r"load_net\(\), cannot be called .* load_net\(init_args\) takes one argument"
+    ):
+        cog.load_backbone("mine_net", None, loader=f"{file}:load_net", model_dir=tmp_path)
 
 
 def test_pooling_of_a_users_tokens(loads):
@@ -103,6 +150,8 @@ DECLARED = {
     "'bilinear', 'crop_mode': 'center'}",
     "transforms": "transforms.Compose([transforms.Resize(20), transforms.CenterCrop(16), transforms.ToTensor(), "
     "transforms.Normalize([0.5] * 3, [0.5] * 3)])",
+    "v2": "transforms.v2.Compose([transforms.v2.Resize(20), transforms.v2.CenterCrop(16), transforms.v2.ToImage(), "
+    "transforms.v2.ToDtype(torch.float32, scale=True), transforms.v2.Normalize([0.5] * 3, [0.5] * 3)])",
 }
 
 
@@ -117,7 +166,8 @@ def test_preprocessing_of_loaders(form, way, write_loader, tmp_path):
         "return net, None, declared" if way == "third" else "net.preprocess = declared\nreturn net, None"
     )
     loader = write_loader(
-        f"from torchvision import transforms\nnet, declared = torch.nn.Flatten(), {DECLARED[form]}\n{returned}"
+        "import torchvision.transforms.v2\nfrom torchvision import transforms\n"
+        f"net, declared = torch.nn.Flatten(), {DECLARED[form]}\n{returned}"
     )
     request = ModelRequest("mine_net", models_root_dir=str(tmp_path), model_loader=loader)
     fx = run(request)
@@ -137,11 +187,27 @@ def test_preprocessing_of_loaders(form, way, write_loader, tmp_path):
         ("{'std': [0, 1, 1]}", r"std \[0, 1, 1\] cannot be used"),
         ("{'interpolation': 'cubic'}", "interpolation 'cubic' cannot be used"),
         ("object()", "object is not supported; give a dict"),
+        ("{'input_size': (3, 16, 20)}", r"input_size \(16, 20\) is not square"),
+        ("v2.Compose([v2.Resize((20, 16)), NORMALIZE])", r"the size of Resize \(20, 16\) is not square"),
+        (
+            "v2.Compose([v2.CenterCrop((20, 16)), NORMALIZE])",
+            r"the size of CenterCrop \(20, 16\) is not square",
+        ),
+        ("v2.Compose([v2.Resize(16), v2.Pad(2), NORMALIZE])", "step Pad is not supported; give a dict"),
+        ("v2.Compose([v2.Resize(16), lambda x: x, NORMALIZE])", "step <lambda> is not supported"),
+        (
+            "v2.Compose([v2.CenterCrop(16), v2.Resize(32), NORMALIZE])",
+            r"step Resize\(size=\[32\].* is not supported",
+        ),
+        ("v2.Compose([v2.Resize(16), v2.ToImage()])", "Compose has no Normalize; give a dict"),
     ],
 )
 def test_preprocessing_that_cannot_be_used(value, message, loads):
     with pytest.raises(CogError, match=message):
-        loads(f"return torch.nn.Flatten(), None, {value}")
+        loads(
+            "from torchvision.transforms import v2\nNORMALIZE = v2.Normalize([0.5] * 3, [0.5] * 3)\n"
+            f"return torch.nn.Flatten(), None, {value}"
+        )
 
 
 def test_a_method_called_preprocess_declares_nothing(loads):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -199,6 +201,46 @@ def test_checkpoints_must_fit(edit, said, tmp_path):
     edit(state)
     with pytest.raises(CogError, match=f"does not fit the architecture: .*{said}"):
         cog.load_backbone("timm_test_vit", write(tmp_path, "timm_test_vit", state))
+
+
+@pytest.mark.parametrize(
+    "wrap", [dict, lambda state: {"state_dict": state, "epoch": 3}], ids=["bare", "training"]
+)
+def test_pickles_of_numpy_arrays(wrap, tmp_path):
+    state = randomize(torchvision.models.shufflenet_v2_x0_5()).state_dict()
+    arrays = {name: value.numpy() for name, value in state.items()}
+    arrays["conv1.0.weight"] = arrays["conv1.0.weight"].astype(">f4")
+    path = tmp_path / "model.ckpt"
+    path.write_bytes(pickle.dumps(wrap(arrays)))
+    loaded = cog.load_backbone("torchvision_shufflenet_v2_x0_5", path).network.state_dict()
+    assert loaded and all(torch.equal(value, state[name]) for name, value in loaded.items())
+    arrays["conv1.0.weight"] = np.array(["a", "b"])
+    path.write_bytes(pickle.dumps(wrap(arrays)))
+    with pytest.raises(CogError, match=r"conv1.0.weight is an array of <U1, expected numbers$"):
+        cog.load_backbone("torchvision_shufflenet_v2_x0_5", path)
+
+
+def test_a_file_of_another_form_is_told_the_forms_of_files(tmp_path):
+    path = write(tmp_path, "torchvision_resnet18", {"model_state_dict": {"fc.bias": torch.zeros(3)}})
+    with pytest.raises(CogError) as error:
+        cog.load_backbone("torchvision_resnet18", path)
+    assert str(error.value) == (
+        f"{path} holds entries model_state_dict; expected an entry 'state_dict_ema' or 'model_ema' or 'state_dict' or "
+        "'model' with parameters, or a dict of parameter tensors; is it the right checkpoint?"
+    )
+
+
+@needs_timm
+def test_only_other_shapes_are_said_to_be_for_another_size(tmp_path):
+    state = timm.create_model("test_vit").state_dict()
+    path = write(tmp_path, "timm_test_vit", state | {"norm.weight": torch.zeros(3)})
+    with pytest.raises(
+        CogError, match=r"norm.weight \(3,\) .* may be for images of 160 pixels alone, not of 96$"
+    ):
+        cog.load_backbone("timm_test_vit", path, image_size=96)
+    torch.save(state | {"extra": torch.zeros(3)}, path)
+    with pytest.raises(CogError, match=r"unexpected 1 \(extra\)$"):
+        cog.load_backbone("timm_test_vit", path, image_size=96)
 
 
 def test_hostile_checkpoints(tmp_path):

@@ -251,7 +251,7 @@ class LibraryModel(ABC):
         Raises:
             CogError: unsafe or unfitting checkpoint, or an image size that the library does not build the model for.
         """
-        from cog.models.checkpoint import load_strictly, read_state_dict
+        from cog.models.checkpoint import ShapeError, load_strictly, read_state_dict
 
         checkpoint = checkpoint or self.fetch()
         side = size or self.own_preprocess.crop
@@ -274,7 +274,7 @@ class LibraryModel(ABC):
                 logger.debug("%s: %s", checkpoint, error)
         try:
             load_strictly(network, state, checkpoint)
-        except CogError as error:
+        except ShapeError as error:
             if side == self.own_preprocess.crop:
                 raise
             raise CogError(
