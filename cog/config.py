@@ -85,8 +85,8 @@ def get_cfg(
         entry_source: the file of that entry, for messages.
 
     Raises:
-        CogError: unknown key, value of a wrong type or out of range, unreadable file, or a file in
-            ``configs/`` that is not named like a model (it would be ignored in silence).
+        CogError: unknown key, key without a value, value of a wrong type or out of range, unreadable file, or a file
+            in ``configs/`` that is not named like a model (it would be ignored in silence).
     """
     cfg = default_cfg()
     model_name = model_name or (model.name if model is not None else None)
@@ -110,6 +110,8 @@ def get_cfg(
                 )
                 raise CogError(f"--config {config_file} {kind}")
             _merge_file(cfg, Path(config_file))
+        if len(opts) % 2:
+            raise CogError(f"option {opts[-1]} has no value; expected KEY VALUE pairs")
         for key, text in zip(opts[::2], opts[1::2], strict=True):
             _set(cfg, key, text if is_unset(text) else _parse(text), source="the command line")
 

@@ -39,6 +39,7 @@ class SharedFeatures:
             CogError: see :func:`cog.features.feature_files.load`.
         """
         from cog.features import feature_files
+        from cog.features.folder import with_class_list
         from cog.features.storage import stays_in_file
 
         key = (split, normalize)
@@ -48,7 +49,8 @@ class SharedFeatures:
             if split == "train" and not self._loaded:
                 with_test = "test" in self._request.features and self._request.features["test"].exists()
                 mapped = stays_in_file(file, self._request.features_file("test") if with_test else file)
-            self._loaded[key] = feature_files.load(file, normalize=normalize, mapped=mapped)
+            features = feature_files.load(file, normalize=normalize, mapped=mapped)
+            self._loaded[key] = with_class_list(features, file)
         return self._loaded[key]
 
 

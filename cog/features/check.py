@@ -49,6 +49,8 @@ def check(plan: ExtractionPlan) -> int:
                     report.problem(label, fault)
                 images, lost = error.images, error.classes
             check_images(report, images, label, allowed=plan.allow_failures, may_be_missing=listed, lost=lost)
+    for fault in plan.different_classes():
+        report.problem("classes", fault)
     dim = None
     ready = configured.ok and known.ok
     if ready:
@@ -104,8 +106,9 @@ def _check_network(report: Report, plan: ExtractionPlan, images: ImageList | Non
         return None
     from cog.features import runner  # imports torch
 
-    dim, text = runner.try_network(plan, images)
-    report.ok("model", text)
+    dim, text, failed = runner.try_network(plan, images)
+    add = (report.warn if plan.allow_failures else report.problem) if failed else report.ok
+    add("model", text)
     return dim
 
 

@@ -74,8 +74,14 @@ def check_pair(train: FeatureSet, test: FeatureSet) -> str:
     This is no error, because other test sets of the same classes are a valid use.
 
     Raises:
-        CogError: features of different widths.
+        CogError: features of different widths, or of different lists of classes (if both are known): a label is the
+            position of a class in its list, so classes would be mixed up.
     """
+    if None not in (train.class_list, test.class_list) and train.class_list != test.class_list:
+        raise CogError(
+            f"training features {train.name} and test features {test.name} are of different classes, whose labels do "
+            "not agree; extract both splits with the same class folders"
+        )
     widths = train.x.shape[1], test.x.shape[1]
     if widths[0] != widths[1]:
         raise CogError(

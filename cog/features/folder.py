@@ -15,6 +15,7 @@ extraction.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Mapping
@@ -86,6 +87,12 @@ def _did_you_mean(dataset: Path) -> str:
     root = model.parent.parent
     others = [f"{path.parent.name}_{path.name}" for path in root.glob("*/*") if path.is_dir()]
     return did_you_mean_model(f"{model.parent.name}_{model.name}", others) if root.is_dir() else ""
+
+
+def with_class_list(features: FeatureSet, file: Path) -> FeatureSet:
+    """Return the features in ``file`` with the digest of their class names, if features.json records it."""
+    described = FeatureFolder(file.parent).metadata() or {}
+    return dataclasses.replace(features, class_list=described.get("class_list_sha256"))
 
 
 def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] | None:

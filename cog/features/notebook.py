@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ from cog.config import DeclaredModel
 from cog.data import image_lists
 from cog.data.image_lists import ImageList
 from cog.data.wnids import class_list_digest
-from cog.errors import FailedImagesError
+from cog.errors import CogError, FailedImagesError
 from cog.features import feature_files
 from cog.features.extract import Extractor
 from cog.features.feature_files import FeatureSet
@@ -26,6 +26,9 @@ from cog.runtime.device import require_precision, resolve_device
 
 #: Model name of a module without a name.
 OWN_NETWORK = "own_network"
+
+# Keys that choose the network, with the arguments of load_backbone in their place.
+_OF_THE_NETWORK = {"FT_EXTRACT.POOLING": "pooling", "FT_EXTRACT.VARIANT": "variant"}
 
 
 def extract_features(
@@ -67,7 +70,12 @@ def extract_features(
         model = DeclaredInput(name, backbone.preprocess)
     elif name in MODELS or is_library_model(name):
         model = find_spec(name)
-    cfg = config.get_cfg(model_name=name, model=model, opts=[str(word) for word in opts])
+    cfg = config.get_cfg(model_name=name, model=model, opts=words_of(opts))
+    if model is None and cfg.FT_EXTRACT.PREPROCESS == "model":
+        raise CogError(
+            f"FT_EXTRACT.PREPROCESS model: {name} declares no preprocessing; a loader for cog.load_backbone can return "
+            "it as the third value (docs/own-models.md)"
+        )
     if not isinstance(images, ImageList):
         folder = Path(images).absolute()
         images = image_lists.from_class_folders(folder.parent.name, folder.name, folder, flag="images")
@@ -89,3 +97,20 @@ def extract_features(
         f"{name}_{images.dataset}_{images.split}",
         class_list=class_list_digest(images.classes),
     )
+
+
+def words_of(opts: Sequence[object]) -> list[str]:
+    """Return ``[KEY, VALUE, ...]`` of an extraction as on a command line.
+
+    Raises:
+        CogError: another form than a list, or a key that chooses the network, which is loaded already.
+    """
+    if isinstance(opts, str | Mapping) or not isinstance(opts, Iterable):
+        raise CogError('opts: expected a list [KEY, VALUE, ...], such as ["FT_EXTRACT.IMAGE_CROP_SIZE", 96]')
+    words = [str(word) for word in opts]
+    for key in words[::2]:
+        if key in _OF_THE_NETWORK:
+            raise CogError(
+                f"{key} in opts: the network is loaded already; give {_OF_THE_NETWORK[key]}= to cog.load_backbone"
+            )
+    return words

@@ -8,9 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cog import constants
 from cog.data.image_sources import ImageSources
 from cog.data.wnids import class_list_digest
-from cog.errors import CogError
+from cog.errors import CogError, some
 from cog.features.folder import FeatureFolder
 from cog.models.request import ModelRequest
 from cog.runtime.locks import LockedError
@@ -102,6 +103,19 @@ class ExtractionPlan:
             self._lists[pair] = self.sources.list_images(*pair)
         return self._lists[pair]
 
+    def different_classes(self) -> list[str]:
+        """Return a line for each data set whose listed splits have different classes, so that labels do not agree."""
+        faults = []
+        for dataset in self.datasets:
+            train, test = (self._lists.get((dataset, split)) for split in constants.SPLITS)
+            if train is not None and test is not None and train.classes != test.classes:
+                differing = sorted({*train.classes} ^ {*test.classes})
+                faults.append(
+                    f"{dataset} has {len(train.classes)} classes for training and {len(test.classes)} for testing, "
+                    f"which differ in {some(differing)}; labels are positions among them, so both need the same"
+                )
+        return faults
+
     def job(self, pair: tuple[str, str]) -> ExtractJob:
         """Return the job of a data set and split."""
         images, fx = self.images(pair), self.cfg.FT_EXTRACT
@@ -145,6 +159,8 @@ class ExtractionPlan:
             folder.require_usable()
         for pair in self.folders:
             self.images(pair)
+        for fault in self.different_classes():
+            raise CogError(fault)
         return [self.job(pair) for pair in self.folders]
 
     def pending(self) -> list[ExtractJob]:

@@ -20,6 +20,7 @@ import torch
 
 from cog import constants
 from cog.data import split_files
+from cog.data.wnids import class_list_digest
 from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
@@ -144,8 +145,9 @@ def regroup(
                 "levels with --rerank, from the concepts whose features are there"
             )
         rows = np.array([row for wnid in wnids for row in rows_of[wnid]], dtype=np.int64)
+        facts = {"n_classes": len(wnids), "class_list_sha256": class_list_digest(wnids), "regrouped": True}
         y = torch.from_numpy(np.repeat(np.arange(len(wnids)), [len(rows_of[wnid]) for wnid in wnids]))
-        _publish(folder, name, features, names, rows, y, {"n_classes": len(wnids), "regrouped": True})
+        _publish(folder, name, features, names, rows, y, facts)
 
 
 def _rows_of_concepts(

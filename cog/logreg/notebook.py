@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+import numbers
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from cog import config, constants
 from cog.config import variant_name
+from cog.data import datasets as data_sets
 from cog.errors import CogError, did_you_mean
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
-from cog.features.folder import FeatureFolder
-from cog.features.notebook import OWN_NETWORK, extract_features
+from cog.features.folder import FeatureFolder, with_class_list
+from cog.features.notebook import OWN_NETWORK, extract_features, words_of
 from cog.logreg.engine import Engine
 from cog.logreg.preprocess import prepare
 from cog.logreg.protocol import run_protocol
@@ -25,14 +30,26 @@ from cog.results import concept_counts
 from cog.results.scores import Counts, Score
 from cog.runtime.device import exact_float32, resolve_device
 
+# Keys of CLF whose names are not those of their settings in upper case.
+_KEYS = {
+    "classifier": "TYPE",
+    "val_frac": "VAL_PERC",
+    "lr_interval": "LR_INTV",
+    "wd_interval": "WD_INTV",
+    "normalize": "NORM_FTS",
+}
+
+# Settings that are no keys of the configuration.
+_NO_KEYS = {"seed", "n_shot", "momentum", "lr", "wd", "label"}
+
 
 def evaluate(
     backbone: nn.Module | None,
     train: Any,
     test: Any,
     *,
-    n_shots: int | Sequence[int] = 0,
-    seeds: Sequence[int] = constants.SEEDS,
+    n_shots: int | str | Sequence[int | str] = 0,
+    seeds: int | Sequence[int] = constants.SEEDS,
     dataset: str = "images",
     device: str | None = None,
     n_workers: int = 0,
@@ -46,23 +63,25 @@ def evaluate(
         train: training images as for :func:`cog.extract_features`, or their features (a ``FeatureSet``, or the path of
             an ``X_Y.pth``).
         test: test images or features, of the same classes.
-        n_shots: number of training images per class, or several such numbers; 0: all images.
-        seeds: seeds of the runs.
+        n_shots: number of training images per class, or several such numbers; 0 or ``"all"``: all images.
+        seeds: seed of the run, or seeds of several runs.
         dataset: name of the data in the scores.
         device: value of ``--device``; None: CUDA when there is a GPU, else the CPU.
         n_workers: decoding threads.
         opts: ``[KEY, VALUE, ...]`` of the configuration of the extraction.
-        **settings: other fields of :class:`cog.logreg.settings.Settings`, such as ``n_trials``.
+        **settings: other fields of :class:`cog.logreg.settings.Settings`, such as ``n_trials``; their defaults are
+            those of the classifier, as in the configuration.
 
     Returns:
         Top-1 and top-5 accuracies of each run, in percent; :func:`cog.results.scores.average` returns their means,
         :func:`cog.results.uncertainty.accuracy` the intervals from the ``concepts`` of a mean.
 
     Raises:
-        CogError: see :func:`cog.extract_features` and :func:`cog.logreg.protocol.run_protocol`.
+        CogError: an unknown setting, a value out of range; see also :func:`cog.extract_features` and
+            :func:`cog.logreg.protocol.run_protocol`.
     """
-    config.get_cfg(opts=[str(word) for word in opts])  # refuses unknown keys, also without an extraction
-    for key in map(str, opts[::2]):
+    words = words_of(opts)
+    for key in words[::2]:
         if not key.startswith("FT_EXTRACT."):
             raise CogError(
                 f"{key} in opts: they are those of the extraction; give settings by name (n_trials=10)"
@@ -70,14 +89,15 @@ def evaluate(
     known = {field.name for field in dataclasses.fields(Settings)} - {"seed", "n_shot"}
     for name in settings.keys() - known:
         raise CogError(f"{name} is not a setting of evaluate(){did_you_mean(name, known)}")
-    shots = (n_shots,) if isinstance(n_shots, int) else tuple(n_shots)
-    if min(shots, default=0) < 0:
-        raise CogError(f"n_shots {min(shots)}: expected numbers of images per class, or 0 for all")
-    first = Settings(seed=0, **settings)
+    shots, seeds = _whole_numbers("n_shots", n_shots), _whole_numbers("seeds", seeds)
+    first = _settings(settings, words)
     how = {"device": device, "n_workers": n_workers, "opts": opts}
     normalize = first.normalizes_features
     features = [_features(backbone, images, normalize=normalize, **how) for images in (train, test)]
-    model = features[0].name if backbone is None else str(getattr(backbone, "name", OWN_NETWORK))
+    if backbone is not None:
+        model = str(getattr(backbone, "name", OWN_NETWORK))
+    else:
+        model = _described(train).get("model") or _model_in(features[0].name, dataset)
     engine = Engine(resolve_device(device), first.precision)
     class_lists = tuple(sorted({part.class_list for part in features if part.class_list is not None}))
     data = prepare(features[0], features[1], engine, first)
@@ -102,6 +122,70 @@ def evaluate(
     return scores
 
 
+def _settings(given: Mapping[str, Any], opts: Sequence[str]) -> Settings:
+    """Return the settings of a configuration with the given values, which checks them and knows the other defaults.
+
+    Raises:
+        CogError: see :func:`cog.config.get_cfg` and :class:`Settings`; the message has the names of the arguments.
+    """
+    fields = [field.name for field in dataclasses.fields(Settings)]
+    keys = {name: _KEYS.get(name, name.upper()) for name in fields if name not in _NO_KEYS}
+    plain = {name: v.item() if isinstance(v, np.generic) else v for name, v in given.items()}
+    values = {f"CLF.{keys[name]}": value for name, value in plain.items() if name in keys}
+    with _named_as_arguments({key: name for name, key in keys.items()}):
+        cfg = config.get_cfg(opts=opts, entry_values=values, entry_source="evaluate()")
+        chosen = {name: cfg.CLF[key] for name, key in keys.items()}
+        for name in ("lr_interval", "wd_interval"):
+            chosen[name] = tuple(map(float, chosen[name]))
+        return Settings(seed=0, **chosen, **{name: plain[name] for name in plain.keys() - keys.keys()})
+
+
+@contextlib.contextmanager
+def _named_as_arguments(names: Mapping[str, str]) -> Iterator[None]:
+    """Name keys of CLF and flags in the messages of errors as arguments are named: ``CLF.TYPE`` is ``classifier``."""
+    try:
+        yield
+    except CogError as error:
+        text = re.sub(r"CLF\.([A-Z_]+)", lambda match: names.get(match[1], match[0]), str(error))
+        raise CogError(re.sub(r"--(?=(lr|wd)\b)", "", text)) from error
+
+
+def _whole_numbers(name: str, given: Any) -> tuple[int, ...]:
+    """Return one or several whole numbers, which must differ; among numbers of shots, ``"all"`` is 0."""
+    several = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    if name == "n_shots":
+        several = [0 if isinstance(number, str) and number == "all" else number for number in several]
+    if not several:
+        raise CogError(f"{name} is empty: there is nothing to do")
+    for number in several:
+        is_whole = isinstance(number, numbers.Integral) and not isinstance(number, bool)
+        if not is_whole or not 0 <= number < 2**32:
+            also = ', 0 or "all" for all images' if name == "n_shots" else ""
+            raise CogError(f"{name} {number!r}: expected whole numbers from 0 to 4294967295{also}")
+    if len(set(several)) < len(several):
+        raise CogError(f"{name} has a value twice: {', '.join(map(str, several))}")
+    return tuple(map(int, several))
+
+
+def _described(images: Any) -> dict[str, Any]:
+    """Return the contents of features.json beside a file of features; empty for other forms, and without the file."""
+    is_file = not isinstance(images, FeatureSet) and str(images).endswith(".pth")
+    return (FeatureFolder(Path(images).parent).metadata() or {}) if is_file else {}
+
+
+def _model_in(name: str, dataset: str) -> str:
+    """Return the model in the name of features, ``<model>_<dataset>_<split>``; other names are returned unchanged."""
+    origin, _, split = name.rpartition("_")
+    if split not in constants.SPLITS:
+        return name
+    # Names of models and of data sets may have underscores: the last word alone is a data set that is not known.
+    for ending in (dataset, *data_sets.names(), origin.rpartition("_")[2]):
+        model = origin.removesuffix(f"_{ending}")
+        if model != origin and constants.is_model_name(model):
+            return model
+    return origin
+
+
 def _features(backbone: nn.Module | None, images: Any, *, normalize: bool, **how: Any) -> FeatureSet:
     """Return the checked features of images or of a file, normalized or not, in memory that may be rewritten."""
     if isinstance(images, FeatureSet):
@@ -109,9 +193,7 @@ def _features(backbone: nn.Module | None, images: Any, *, normalize: bool, **how
         feature_files.check_and_normalize_(x, images.name, normalize=normalize)
         return FeatureSet(x, images.y, images.name, class_list=images.class_list)
     if str(images).endswith(".pth"):
-        described = FeatureFolder(Path(images).parent).metadata() or {}
-        loaded = feature_files.load(images, normalize=normalize)
-        return dataclasses.replace(loaded, class_list=described.get("class_list_sha256"))
+        return with_class_list(feature_files.load(images, normalize=normalize), Path(images))
     if backbone is None:
         raise TypeError("evaluate() needs a backbone for images; without one, give features")
     return extract_features(backbone, images, normalize=normalize, **how)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from cog import config, constants
 from cog.errors import CogError
-from cog.features.folder import identify_input, no_features
+from cog.features.folder import identify_input, no_features, with_class_list
 from cog.logreg.run_folder import RunFolder, RunPlan
 from cog.logreg.settings import Settings
 from cog.paths import ModelDir, check_dataset_name, features_file, seed_folder
@@ -233,7 +233,7 @@ def _check_features(report: Report, path: Path) -> FeatureSet | None:
         features = feature_files.open_file(path, mapped=True)
         (n, dim), dtype = features.x.shape, str(features.x.dtype).rpartition(".")[2]
         report.ok("features", f"{path}: {n:,} x {dim} {dtype}, {len(features.y.unique()):,} classes")
-        return features
+        return with_class_list(features, path)
     return None
 
 

@@ -288,7 +288,12 @@ class TrialJournal:
         self._before_append()
         with self._write_errors_explained():
             self._study = self._study or self._open()
-            self._study.add_trial(frozen)
+            try:
+                self._study.add_trial(frozen)
+            except ValueError as error:  # Optuna reads on where it had stopped, in a new file
+                raise CogError(
+                    f"{self.path} was removed while this process was at work on it; run the same command again"
+                ) from error
 
     def _open(self) -> optuna.Study:
         with _quiet_optuna() as optuna:

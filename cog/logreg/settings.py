@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 from cog.errors import CogError
+
+# The settings that are flags, not keys of the configuration, which checks its own: lowest value, excluded end.
+_FLAGS = {
+    "momentum": (0.0, 1.0, "a number from 0 to 1, 1 excluded"),
+    "lr": (5e-324, math.inf, "a positive number"),
+    "wd": (0.0, math.inf, "zero or a positive number"),
+}
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,10 @@ class Settings:
         tie_break: choice among equally accurate trials: the ``"first"``, or that with the least ``"loss"``.
         max_per_class: largest number of training images per class, applied before all other steps; 0: no limit.
         label: beginning of the log lines of this run, among several runs; not part of the protocol.
+
+    Raises:
+        CogError: settings of earlier versions, values of flags out of range, or flags that do not fit together. The
+            other values are those of a configuration, which checks them (:func:`cog.config.check_values`).
     """
 
     seed: int
@@ -73,6 +85,12 @@ class Settings:
                 raise CogError(
                     f"CLF.{key} {value} is not supported any more, expected {default}; leave CLF.{key} out"
                 )
+        for name, (low, end, wanted) in _FLAGS.items():
+            value = getattr(self, name)
+            if value is None and name != "momentum":
+                continue
+            if not (isinstance(value, int | float) and low <= value < end):
+                raise CogError(f"{name} = {value!r} is not valid, expected {wanted}")
         fixed = (self.lr is not None) + (self.wd is not None)
         if self.n_trials == 0 and fixed < 2:
             raise CogError("CLF.N_TRIALS 0 means no search: give both --lr and --wd")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cog import constants
 from cog.features import feature_files
+from cog.features.folder import with_class_list
 from cog.features.storage import stays_in_file
 from cog.logreg import protocol, run_folder
 from cog.logreg.checkpoint import Work
@@ -59,8 +60,10 @@ def train_all(
         normalize = settings[0].normalizes_features
         mapped = stays_in_file(train, test, rounded=True)
         data = prepare(
-            feature_files.load(train, normalize=normalize, mapped=mapped, rounded=True),
-            feature_files.load(test, normalize=normalize),
+            with_class_list(
+                feature_files.load(train, normalize=normalize, mapped=mapped, rounded=True), train
+            ),
+            with_class_list(feature_files.load(test, normalize=normalize), test),
             engine,
             settings[0],
         )

@@ -17,6 +17,7 @@ dino_resnet50  74.8 ± 0.0  71.1 ± 0.0  57.6 ± 0.0
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -32,9 +33,12 @@ from cog.reporting.tables.writers import DRAWN, Note, Table, draw, printable
 from cog.results import find, official, query, scores
 from cog.results.labels import shots_column, shots_label
 from cog.results.model_facts import ModelFacts, shows_levels
+from cog.results.published import SOURCES
 from cog.results.run_records import Problem, expected_seeds
 from cog.results.scores import RUNS, Score, SeedAverage
 from cog.runtime.csv_text import csv_text
+
+logger = logging.getLogger(__name__)
 
 #: Names of the fields of a score that a table can have in its rows or columns.
 FIELDS = scores.PLACE
@@ -43,34 +47,43 @@ FIELDS = scores.PLACE
 def read_results(
     root: str | os.PathLike[str] | None = None,
     *,
-    models: Iterable[str] | None = None,
-    datasets: Iterable[str] | None = None,
-    imports: Iterable[str | os.PathLike[str]] = (),
+    models: str | Iterable[str] | None = None,
+    datasets: str | Iterable[str] | None = None,
+    imports: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     published: str | None = None,
 ) -> Results:
     """Read results of runs, analyses, shared files and the paper.
 
     Args:
         root: folder of all models; None: nothing is read from folders.
-        models: names, labels such as ``DINO``, or patterns such as ``deit_*``; None: all.
-        datasets: names, or labels such as ``L5``; None: all.
-        imports: files that ``print_results.py --export`` wrote.
+        models: one or several names, labels such as ``DINO``, or patterns such as ``deit_*``; None: all.
+        datasets: one or several names, or labels such as ``L5``; None: all.
+        imports: one or several files that ``print_results.py --export`` wrote.
         published: version of the paper whose numbers are read too, ``"v2"`` or ``"v1"``; None: no published numbers.
 
     Returns:
-        Scores in the order of tables; folders without a result are in ``problems``.
+        Scores in the order of tables; folders without a result are in ``problems``. A root without any result causes a
+        warning.
 
     Raises:
-        CogError: a folder or file that cannot be read, a model or data set that is not known.
+        CogError: a folder or file that cannot be read, a model, data set or version that is not known.
     """
+    if published is not None and published not in tuple(SOURCES):
+        raise CogError(f"published {published!r} is not known, expected {' or '.join(SOURCES)}")
     if models is not None:
-        models = [find_model(name, root=root, flag="model") for name in models]
+        models = [find_model(name, root=root, flag="model") for name in _several(models)]
     if datasets is not None:
-        datasets = [find_dataset(name, root=root) for name in datasets]
+        datasets = [find_dataset(name, root=root) for name in _several(datasets)]
     results = Results(
-        *query.read_scores(root, models=models, datasets=datasets, imports=imports, paper=published)
+        *query.read_scores(root, models=models, datasets=datasets, imports=_several(imports), paper=published)
     )
     folders = () if root is None else find.list_models(root)
+    if root is not None and models is None and datasets is None and RUNS not in results.names("source"):
+        logger.warning(
+            "no result of any model under %s (%d folders could not be counted); expected "
+            "<title>/<architecture>/<dataset>/eval_<name>[_N<shots>]/seed-<seed> there",
+            root, len(results.problems),
+        )  # fmt: skip
     for name in models or ():
         _require_known("model", name, {*folders, *results.names("model")})
     for name in datasets or ():
@@ -132,8 +145,7 @@ class Results(Sequence[Score]):
             if texts is None:
                 del wanted[field]
                 continue
-            texts = [texts] if isinstance(texts, str) else texts
-            wanted[field] = {name for text in texts for name in _understood(field, text, known)}
+            wanted[field] = {name for text in _several(texts) for name in _understood(field, text, known)}
         if wanted.get("n_shots") == "all":
             wanted["n_shots"] = 0
         return self._of(scores.select(self._scores, **wanted))
@@ -222,6 +234,11 @@ class Results(Sequence[Score]):
         notes = tuple(Note(printable(text)) for text in texts if text)
         lines = tuple(zip(labels, entries, strict=True))
         return draw([Table(title, header, lines, notes=notes, corner=rows)], format)
+
+
+def _several(given: Any) -> Any:
+    """Return the given values; a single text or path is one of them, not its characters."""
+    return [given] if isinstance(given, str | os.PathLike) else given
 
 
 def _understood(field: str, text: str, known: Collection[str]) -> Collection[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ import time
 import pytest
 import tiny
 from marks import first_quick
+from waiting import wait_for
 
 from cog import constants
 
@@ -231,9 +233,9 @@ def test_scripts_are_found_through_links(bash, repository, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["TERM", "USR1"])
+@pytest.mark.parametrize(("name", "passed_on"), [("TERM", "TERM"), ("USR1", "USR1"), ("HUP", "TERM")])
 @pytest.mark.slow
-def test_signals_to_the_driver_reach_the_work(repository, warm_python, workshop, name):
+def test_signals_to_the_driver_reach_the_work(repository, warm_python, workshop, name, passed_on):
     """A scheduler signals the batch shell alone: it passes that on, waits, and says that it can be continued."""
     evaluation = workshop.models / "tiny/net/birds/eval_logreg"
     driver = subprocess.Popen(
@@ -248,7 +250,7 @@ def test_signals_to_the_driver_reach_the_work(repository, warm_python, workshop,
     os.kill(driver.pid, getattr(signal, f"SIG{name}"))
     output, errors = driver.communicate(timeout=120)
     assert driver.returncode == 75, errors
-    assert f"ended by SIG{name}: " in errors
+    assert f"ended by SIG{passed_on}: " in errors
     assert (
         "interrupted at step 1 of 1 (logreg on birds, seeds 1 2); finished work is saved: run the" in errors
     )
@@ -310,6 +312,66 @@ def test_a_python_without_the_requirements_is_one_line(bash, python, tmp_path):
     done = bash("status.sh", str(tmp_path), COG_PYTHON=str(bare))
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and "lacks this toolkit's requirements" in done.stderr
+
+
+# Programs in place of Python. The first shows what it is to run, and fails; the second is done with everything at once
+# but training, which ends when it is told to.
+SHOWS = """#!/bin/sh
+[ "$1" = -c ] && exit 0
+printf '%s\\n' "$COG_WORDNET_DIR" "$@"
+exit 9
+"""
+TRAINS = """#!/bin/sh
+case "$*" in *" train "*) ;; *) exit 0 ;; esac
+trap 'echo ended > "$0.$$"; exit 75' TERM
+echo begun > "$0.$$"
+sleep 60 &
+wait
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Return a function that writes a program with the given text to ``tmp_path / "python"``, and returns its path."""
+
+    def write(text):
+        path = tmp_path / "python"
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    return write
+
+
+def test_relative_paths_of_the_quickstart(bash, program, tmp_path):
+    """It changes the folder; with CDPATH, the shell prints where it goes."""
+    program(SHOWS)
+    with contextlib.chdir(tmp_path):
+        done = bash(
+            "quickstart.sh",
+            "output_dir=out",
+            COG_PYTHON="./python",
+            COG_WORDNET_DIR="w",
+            CDPATH=str(tmp_path),
+        )
+    assert done.returncode == 9, done.stderr
+    shown = done.stdout.partition("] Draw the images")[2].splitlines()[1:]
+    assert shown[:6] == [f"{tmp_path}/w", "-m", "cog.miniature", "make", "--output_dir", f"{tmp_path}/out"]
+
+
+def test_a_closed_terminal_ends_the_work_of_the_quickstart(repository, program, tmp_path):
+    python = program(TRAINS)
+    driver = subprocess.Popen(
+        ["bash", str(repository / "bash-scripts/quickstart.sh"), f"output_dir={tmp_path / 'out'}"],
+        env={**os.environ, "COG_PYTHON": str(python)}, stdout=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        wait_for(lambda: any(path.read_text() for path in tmp_path.glob("python.*")), seconds=20)
+        driver.send_signal(signal.SIGHUP)
+        driver.wait(20)
+        wait_for(lambda: all(path.read_text() == "ended\n" for path in tmp_path.glob("python.*")), seconds=20)
+    finally:
+        driver.kill()
 
 
 def test_dataset_and_datasets_are_one_variable(bash, python, tmp_path):

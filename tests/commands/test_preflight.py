@@ -64,6 +64,45 @@ def test_extraction_that_can_start(check, workshop):
     assert sum("cog_l1 t" in line and line.startswith("ok") for line in report.lines) >= 2
 
 
+def test_an_image_that_cannot_be_decoded_is_a_problem(check, workshop, tmp_path):
+    first = min(path for path in (workshop.birds / "train").rglob("*") if path.is_file())
+    first.write_bytes(b"no image")
+    report = check(extract_features.main, *birds(workshop, tmp_path / "out"))
+    assert f"{first.parent.name}/{first.name} could not be decoded" in report.problems[0]
+    assert check(extract_features.main, *birds(workshop, tmp_path / "out", "--allow_failures", 1)).code == 0
+
+
+def test_splits_of_different_classes(check, workshop, tmp_path, capsys):
+    """Labels are positions of the class folders, so a class that one split lacks would shift the labels after it."""
+    shutil.rmtree(workshop.birds / "test/duck")
+    argv = (
+        "--model", "tiny_net", "--dataset", "birds", "--split", "train", "test", "--models_root_dir", tmp_path / "new",
+        "--model_loader", f"{workshop.loader}:load_my_model", "--images_root", workshop.birds, "--device", "cpu",
+    )  # fmt: skip
+    (tmp_path / "new").mkdir()
+    words = "birds has 3 classes for training and 2 for testing, which differ in duck"
+    assert words in check(extract_features.main, *argv).problems[0]
+    with pytest.raises(CogError, match=words):
+        extract_features.main([*map(str, argv)])
+    for split in ("train", "test"):  # one at a time, nothing is known of the other one
+        position = argv.index("--split")
+        one = [*argv[: position + 1], split, *argv[position + 3 :]]
+        assert extract_features.main([*map(str, one)]) == 0
+    folders = [tmp_path / f"new/tiny/net/birds/features_{split}" for split in ("train", "test")]
+    flags = [
+        "--train_features_dir",
+        folders[0],
+        "--test_features_dir",
+        folders[1],
+        "--output_dir",
+        tmp_path / "out",
+    ]
+    report = check(logreg.main, *flags, "--device", "cpu")
+    assert "are of different classes, whose labels do not agree" in report.problems[0]
+    with pytest.raises(CogError, match="are of different classes"):
+        logreg.main([*map(str, flags), "--device", "cpu"])
+
+
 def test_missing_images_are_counted(check, workshop):
     first = min(workshop.in21k.rglob("*.JPEG"))
     first.unlink()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 
+import hollow
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -15,6 +18,8 @@ from cog.data.wnids import class_list_digest
 from cog.errors import CogError, FailedImagesError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
+from cog.logreg import notebook
+from cog.models.spec import IMAGENET_MEAN
 from cog.results.scores import Counts, Score
 
 evaluate = functools.partial(cog.evaluate, device="cpu", n_trials=2, n_epochs=3)
@@ -119,13 +124,16 @@ def test_scores_are_named_as_those_of_the_scripts(image_tree):
 
 
 def test_features_of_a_folder_know_their_classes(tmp_path):
-    for split, known in (("train", "a" * 64), ("test", "b" * 64)):
-        (tmp_path / split).mkdir()
-        feature_files.save(features(0), tmp_path / split / "X_Y.pth")
-        (tmp_path / split / "features.json").write_text(json.dumps({"class_list_sha256": known}))
-    files = (tmp_path / "train/X_Y.pth", tmp_path / "test/X_Y.pth")
+    files = [tmp_path / split / "X_Y.pth" for split in ("train", "test")]
+    for file in files:
+        file.parent.mkdir()
+        feature_files.save(features(0), file)
+        (file.parent / "features.json").write_text(json.dumps({"class_list_sha256": "a" * 64}))
     (top1, _) = evaluate(None, *files, seeds=[1])
-    assert top1.counts.class_lists == ("a" * 64, "b" * 64)
+    assert top1.counts.class_lists == ("a" * 64,)
+    (files[1].parent / "features.json").write_text(json.dumps({"class_list_sha256": "b" * 64}))
+    with pytest.raises(CogError, match="are of different classes, whose labels do not agree"):
+        evaluate(None, *files, seeds=[1])
 
 
 @pytest.mark.parametrize(
@@ -134,12 +142,112 @@ def test_features_of_a_folder_know_their_classes(tmp_path):
         ({"opts": ["CLF.N_TRIALS", 2]}, "CLF.N_TRIALS in opts"),
         ({"opts": ["FT_EXTRACT.CROP", 2]}, "FT_EXTRACT.CROP"),
         ({"n_trails": 3}, "n_trails is not a setting of evaluate.*n_trials"),
+        ({"opts": ["FT_EXTRACT.BATCH_SIZE"]}, "option FT_EXTRACT.BATCH_SIZE has no value"),
+        ({"opts": {"FT_EXTRACT.BATCH_SIZE": 2}}, "opts: expected a list"),
+        ({"opts": ["FT_EXTRACT.POOLING", "mean"]}, "give pooling= to cog.load_backbone"),
         ({"n_shots": -1}, "n_shots -1: expected"),
+        ({"n_shots": True}, "n_shots True: expected"),
+        ({"n_shots": "many"}, "n_shots 'many': expected .* or \"all\""),
+        ({"n_shots": []}, "n_shots is empty"),
+        ({"n_shots": [0, "all"]}, "n_shots has a value twice: 0, 0"),
+        ({"seeds": []}, "seeds is empty"),
+        ({"seeds": [-1]}, "seeds -1: expected"),
+        ({"seeds": ["1"]}, "seeds '1': expected"),
+        ({"seeds": [1.5]}, "seeds 1.5: expected"),
+        ({"classifier": "svm"}, "^classifier = 'svm' is not valid, expected logreg, mlp, mlp_noact"),
+        ({"precision": "junk"}, "^precision = 'junk' is not valid"),
+        ({"search": "xxx"}, "^search = 'xxx' is not valid"),
+        ({"tie_break": "xxx"}, "^tie_break = 'xxx' is not valid"),
+        ({"val_frac": 0.0}, "^val_frac = 0.0 is not valid"),
+        ({"val_frac": 2.0}, "^val_frac = 2.0 is not valid"),
+        ({"lr_interval": (1, 0.1)}, r"^lr_interval = \(1, 0.1\) is not valid"),
+        ({"n_epochs": 0}, "^n_epochs = 0 is not valid"),
+        ({"n_epochs": 1.5}, r"^n_epochs = 1.5 \(from evaluate\(\)\) is a float"),
+        ({"batch_size": 0}, "^batch_size = 0 is not valid"),
+        ({"normalize": 1}, "^normalize = 1 .* expected a bool"),
+        ({"momentum": 5.0}, "^momentum = 5.0 is not valid"),
+        ({"lr": 0.0, "wd": 0.0, "n_trials": 0}, "^lr = 0.0 is not valid, expected a positive"),
+        ({"lr": 1.0, "wd": "0", "n_trials": 0}, "^wd = '0' is not valid"),
+        ({"n_trials": 0}, "^n_trials 0 means no search: give both lr and wd"),
     ],
 )
 def test_what_is_not_understood(flags, words):
     with pytest.raises(CogError, match=words):
-        cog.evaluate(None, features(0), features(1), seeds=[1], device="cpu", **flags)
+        cog.evaluate(None, features(0), features(1), **{"seeds": [1], "device": "cpu"} | flags)
+
+
+def test_numbers_in_other_forms():
+    parts = features(0), features(1)
+    expected = evaluate(None, *parts, n_shots=[0, 1], seeds=[3])
+    assert evaluate(None, *parts, n_shots=["all", np.int64(1)], seeds=np.array([3])) == expected
+    assert evaluate(None, *parts, n_shots="all", seeds=3, batch_size=np.int64(1024)) == expected[:2]
+
+
+@pytest.mark.parametrize("kind", ["mlp", "mlp_noact"])
+def test_classifiers_have_the_defaults_of_the_script(feature_folders, tmp_path, kind):
+    files = [folder / "X_Y.pth" for folder in feature_folders]
+    values = {"classifier": kind, "mlp_hidden": 8, "wd_interval": (1e-6, 1e-5)}
+    (top1, top5) = evaluate(None, *files, seeds=[3], n_shots=2, **values)
+    own = ["CLF.TYPE", kind, "CLF.MLP_HIDDEN", "8", "CLF.WD_INTV", "(1e-6,1e-5)", "CLF.N_SHOT", "2"]
+    logreg.main(
+        ["--train_features_dir", str(feature_folders[0]), "--test_features_dir", str(feature_folders[1]),
+         "--output_dir", str(tmp_path / "eval"), "EVAL.SEED", "3", *own, *QUICK_KEYS]
+    )  # fmt: skip
+    results = json.loads((tmp_path / "eval/results.json").read_text())
+    assert (top1.value, top5.value) == (results["final"]["test_top1"], results["final"]["test_top5"])
+    # Three easy classes have few accuracies: the settings are compared as well.
+    settings = notebook._settings(values | {"n_trials": 2, "n_epochs": 3}, [])
+    made = json.loads(json.dumps(dataclasses.asdict(settings)))
+    expected = {key: results["identity"][key] for key in made if key not in ("label", "seed", "n_shot")}
+    assert {key: made[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("tiny_a_in1kok_train", "tiny_a"),
+        ("tiny_a_cog_l1_train", "tiny_a"),
+        ("tiny_a_my_birds_train", "tiny_a"),
+        ("tiny_a_b_in1k_test", "tiny_a_b"),
+        ("my_features_train", "my_features"),
+        ("features_train", "features"),
+        ("anything", "anything"),
+    ],
+)
+def test_the_model_of_given_features(name, model):
+    part = dataclasses.replace(features(0), name=name)
+    (top1, _) = evaluate(None, part, part, seeds=[1], n_trials=0, lr=1.0, wd=0.0, dataset="my_birds")
+    assert (top1.model, top1.dataset) == (model, "my_birds")
+
+
+def test_the_model_in_features_json(feature_folders):
+    (feature_folders[0] / "features.json").write_text(json.dumps({"model": "other_net_v2"}))
+    (top1, _) = evaluate(None, *(folder / "X_Y.pth" for folder in feature_folders), seeds=[1])
+    assert top1.model == "other_net_v2"
+
+
+@pytest.mark.parametrize(
+    ("opts", "words"),
+    [
+        (["FT_EXTRACT.POOLING", "mean"], "POOLING in opts: .* give pooling= to cog.load_backbone"),
+        (["FT_EXTRACT.VARIANT", "trunk"], "VARIANT in opts: .* give variant= to cog.load_backbone"),
+        (["FT_EXTRACT.PREPROCESS", "model"], "PREPROCESS model: tiny_net declares no preprocessing"),
+        ({"FT_EXTRACT.BATCH_SIZE": 2}, "opts: expected a list"),
+        (["FT_EXTRACT.BATCH_SIZE"], "option FT_EXTRACT.BATCH_SIZE has no value"),
+    ],
+)
+def test_options_that_an_extraction_cannot_use(backbone, image_tree, opts, words):
+    with pytest.raises(CogError, match=words):
+        cog.extract_features(backbone, image_tree / "train", opts=opts, device="cpu")
+
+
+def test_pooling_and_variants_are_chosen_at_loading(tmp_path):
+    with pytest.raises(CogError, match="pooling 'max' is not known, expected one of default, cls, mean"):
+        cog.load_backbone("tiny_net", None, loader=f"{tmp_path / 'absent.py'}:load_my_model", pooling="max")
+    file = hollow.write("sup_inception-v3", tmp_path / "model.ckpt")
+    network = cog.load_backbone("sup_inception-v3", file, variant="transform_input")
+    assert network.preprocess is not None and network.preprocess.mean == IMAGENET_MEAN
+    assert cog.load_backbone("sup_inception-v3", file).preprocess is None
 
 
 def test_a_network_on_folders(backbone, image_tree):

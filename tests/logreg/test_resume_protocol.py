@@ -134,6 +134,17 @@ def test_a_journal_is_json_that_optuna_reads(tmp_path):
     assert (len(study.trials), study.best_trial.number) == (5, 4)
 
 
+def test_a_journal_that_is_removed_meanwhile(tmp_path):
+    path = tmp_path / "journal"
+    book = journal(path)
+    for number in range(3):
+        book.append(tune.Trial(number, 1.0, 1e-6, 50.0, False, 0.0))
+    path.unlink()
+    with pytest.raises(CogError, match="journal was removed while this process was at work on it"):
+        for number in range(3, 12):
+            book.append(tune.Trial(number, 1.0, 1e-6, 50.0, False, 0.0))
+
+
 def test_a_torn_journal(tmp_path):
     """The whole lines count; what is appended next is not spoiled by the torn one."""
     path = tmp_path / "journal"

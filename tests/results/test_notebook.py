@@ -108,6 +108,26 @@ def test_unknown_names_end_with_the_nearest(root, wanted, message):
     assert message in str(error.value)
 
 
+def test_a_single_text_is_one_name(root, tmp_path):
+    results = cog.read_results(root, models="my_net", datasets="in1k")
+    assert [*results] == [*cog.read_results(root, models=["my_net"], datasets=["in1k"])] and len(results)
+    file = tmp_path / "lab.json"
+    assert print_results.main(["--models_root_dir", str(root), "--export", str(file), "--label", "lab"]) == 0
+    assert [*cog.read_results(imports=str(file))] == [*cog.read_results(imports=[file])]
+
+
+def test_an_unknown_version_of_the_paper():
+    with pytest.raises(CogError, match="published 'v3' is not known, expected v2 or v1"):
+        cog.read_results(published="v3")
+
+
+def test_a_root_without_results_is_reported(root, tmp_path, caplog):
+    assert cog.read_results(root) and not caplog.messages
+    (tmp_path / "empty").mkdir()
+    assert not cog.read_results(tmp_path / "empty") and len(caplog.messages) == 1
+    assert f"no result of any model under {tmp_path / 'empty'} (0 folders" in caplog.text
+
+
 def test_tables_mark_what_is_not_comparable_and_what_is_not_unseen(root):
     few = cog.read_results(root, published="v2", datasets=["L1"]).select(metric="top1", n_shots=0)
     (mine,) = few.select(source="runs")
