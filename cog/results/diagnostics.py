@@ -147,16 +147,28 @@ def _split(made: FeatureDescription) -> str:
     return f"{dataset_label(made.dataset)} {made.split}"
 
 
-def _driver(model: str, places: Sequence[tuple[str, int]], seeds: Sequence[int], root: str) -> str:
-    """Return the command that makes runs on data sets with numbers of shots; it skips existing runs."""
+def _driver(model: ModelResults, places: Sequence[tuple[str, int]], seeds: Sequence[int], root: str) -> str:
+    """Return the command that makes runs like the existing ones on data sets with numbers of shots."""
     datasets, shots = dict.fromkeys(d for d, _ in places), sorted({n for _, n in places} - {0})
     script = "fewshot.sh" if shots else "logreg.sh"
     variables: dict[str, Iterable[Any]] = {
-        "models_root_dir": [root], "model_name": [model], "dataset": datasets, "shots": shots, "seeds": seeds
+        "models_root_dir": [root], "model_name": [model.name], "dataset": datasets, "shots": shots, "seeds": seeds
     }  # fmt: skip
     texts = {name: " ".join(map(str, values)) for name, values in variables.items()}
     words = [f"{name}={shlex.quote(text)}" for name, text in texts.items() if text]
-    return f"bash bash-scripts/{script} {' '.join(words)}"
+    return f"bash bash-scripts/{script} {' '.join([*words, *_other_settings(model.runs)])}"
+
+
+def _other_settings(runs: Sequence[Run]) -> list[str]:
+    """Return ``KEY VALUE`` for the settings other than the protocol's that all runs share, as words of a command."""
+    words = []
+    for name, (expected, key) in PROTOCOL.items():
+        values = [run_settings(run).get(name) for run in runs]
+        shared = values and values[0] is not None and all(_same(value, values[0]) for value in values)
+        if shared and not _same(values[0], expected) and key.startswith("CLF."):
+            text = str(tuple(values[0])) if isinstance(values[0], list | tuple) else str(values[0])
+            words.append(f"{key} {shlex.quote(text)}")
+    return words
 
 
 def _of_models(
@@ -200,7 +212,7 @@ def _missing_seeds(model: ModelResults, root: str) -> list[Notice]:
     incomplete = [cell for cell in model.cells if cell.missing_seeds]
     groups = grouped(incomplete, lambda cell: (cell.missing_seeds, bool(cell.n_shot)))
     commands = [
-        _driver(model.name, [(cell.dataset, cell.n_shot) for cell in group], seeds, root)
+        _driver(model, [(cell.dataset, cell.n_shot) for cell in group], seeds, root)
         for (seeds, _), group in groups.items()
     ]
     return notices(
@@ -230,7 +242,7 @@ def _missing_results(model: ModelResults, root: str) -> list[Notice]:
             model.name,
             gaps,
             lambda gap: _place(*gap),
-            commands=[_driver(model.name, gaps, constants.SEEDS, root)],
+            commands=[_driver(model, gaps, constants.SEEDS, root)],
             n=f"{len(gaps)} {'few-shot results' if few else 'results with all images'}",
             text=text if absent else "Some combinations of data set and number of images have no run.",
         )

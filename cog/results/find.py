@@ -139,7 +139,10 @@ class _Search:
     def _list_dataset(self, model: str, dataset: str, path: Path) -> tuple[list[_Folder], list[Problem]]:
         folders: list[_Folder] = []
         problems: list[Problem] = []
-        version = run_archive.version(path)
+        try:
+            version = run_archive.version(path)
+        except OSError as error:  # no permission
+            return [], [Problem(path, f"cannot be read: {error.strerror or error}")]
         archive = _archive(path, problems)
         for name in _names(path, archive, problems):
             if self.analyses and (analysis := paths.parse_analysis_folder(name)) is not None:

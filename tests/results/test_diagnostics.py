@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 
 from report_runs import make_found, make_run
 
@@ -51,6 +52,19 @@ def test_missing_seeds_with_the_command_that_adds_them():
     assert notice.commands == (
         "bash bash-scripts/logreg.sh models_root_dir='models dir' model_name=my_net dataset=cog_l2 seeds='45 93'",
     )
+
+
+def test_missing_seeds_get_the_settings_of_the_others():
+    """With the protocol's, runs of one average would have different numbers of epochs."""
+    other = {"n_trials": 3, "n_epochs": 4, "lr_interval": [0.1, 10.0], "normalize": False, "momentum": 0.8}
+    runs = [make_run(seed=seed, settings=other) for seed in (22, 37)]
+    command = next(c for notice in collect(runs) for c in notice.commands if "seeds='45 77 93'" in c)
+    words = shlex.split(command.partition(" CLF.")[2])
+    assert ["CLF." + words[0], *words[1:]] == [
+        "CLF.N_TRIALS", "3", "CLF.N_EPOCHS", "4", "CLF.LR_INTV", "(0.1, 10.0)", "CLF.NORM_FTS", "False",
+    ]  # fmt: skip
+    mixed = [make_run(seed=22, settings=other), make_run(seed=37)]
+    assert not any("CLF." in c for notice in collect(mixed) for c in notice.commands)
 
 
 def test_missing_few_shot_results():

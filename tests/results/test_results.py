@@ -351,6 +351,25 @@ def test_unreadable_and_vanishing_folders_are_problems(tmp_path, monkeypatch):
     ]
 
 
+def test_a_folder_of_somebody_else_among_data_sets_is_a_problem(tmp_path, monkeypatch):
+    make_study(tmp_path)
+    before, _ = find.find_runs(tmp_path)
+    (tmp_path / "b/net9/private").mkdir()
+    stat = os.stat
+
+    def failing(path, *args, **options):
+        if "private" in Path(path).parts and Path(path).name != "private":
+            raise PermissionError(13, "Permission denied")
+        return stat(path, *args, **options)
+
+    monkeypatch.setattr(run_records.run_archive.os, "stat", failing)
+    runs, problems = find.find_runs(tmp_path)
+    assert runs == before
+    assert [str(problem) for problem in problems] == [
+        f"{tmp_path}/b/net9/private: cannot be read: Permission denied"
+    ]
+
+
 def test_links_are_followed_and_loops_end(tmp_path):
     make_seed_folder(tmp_path / "elsewhere/in1k/eval_logreg/seed-22")
     root = tmp_path / "models"
