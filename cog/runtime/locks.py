@@ -226,8 +226,10 @@ class _Entry:
         # a process cannot be seen from here, and counts as alive as long as it touches its lock.
         if (holder.host, holder.boot) == (me.host, me.boot):
             started = _start_of(holder.pid)
-            return started is None or (bool(holder.started) and started != holder.started)
-        return _age(self.path) > STALE_SECONDS
+            if started is None or started:  # "": it is alive, and /proc hides the processes of other users
+                return started is None or (bool(holder.started) and started != holder.started)
+        # A time in the future is that of a server whose clock was wrong.
+        return abs(_age(self.path)) > STALE_SECONDS
 
 
 def _chain(path: Path) -> list[_Entry]:
@@ -335,10 +337,13 @@ def _release(path: Path, holder: Holder) -> None:
         with contextlib.suppress(OSError):
             path.unlink()
         return
-    with contextlib.suppress(OSError):
+    try:
         if _decide(path, chain, record, successor):
             path.unlink()
             _successor(path, holder.token).unlink()
+    except OSError:  # a full disk, as above
+        with contextlib.suppress(OSError):
+            path.unlink()
     with contextlib.suppress(OSError):
         record.unlink()
 

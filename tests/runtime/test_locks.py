@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import multiprocessing
 import os
@@ -117,6 +118,7 @@ def test_folders_are_created_and_removed_again_when_empty(tmp_path):
         ({"host": "elsewhere"}, 0, False),
         ({"host": "elsewhere", "pid": "dead"}, 290, False),
         ({"host": "elsewhere"}, 301, True),
+        ({"host": "elsewhere"}, -9999, True),  # of a server whose clock was wrong
         ({"host": "elsewhere", "job": "7_3"}, 0, True),  # requeued
         ({"host": "elsewhere", "job": "7_3", "restarts": 1}, 0, False),  # this very start
         ({"host": "elsewhere", "job": "7_4"}, 0, False),
@@ -135,6 +137,25 @@ def test_stale_locks(tmp_path, monkeypatch, changes, age, stale):
     assert leftovers(tmp_path / "out") == ([] if stale else [".lock"])
     if not stale:
         assert live_holder(tmp_path / "out") == holder
+
+
+@pytest.mark.parametrize(("age", "stale"), [(0, False), (301, True)])
+def test_processes_hidden_by_proc_are_alive_while_they_touch_their_lock(tmp_path, monkeypatch, age, stale):
+    """On login nodes, /proc often hides the processes of other users."""
+    monkeypatch.setattr(locks, "_start_of", lambda pid: "")
+    write_lock(tmp_path / "out", age=age)
+    assert (live_holder(tmp_path / "out") is None) == stale
+    assert acquired(tmp_path / "out") == stale
+
+
+def test_no_lock_stays_behind_on_a_full_disk(tmp_path, monkeypatch):
+    def link(*names, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with locked(tmp_path / "out", flag="x"):
+        (tmp_path / "out/result").touch()
+        monkeypatch.setattr(locks, "_link", link)
+    assert leftovers(tmp_path / "out") == ["result"]
 
 
 def test_zombies_are_dead(tmp_path):
