@@ -5,6 +5,7 @@
 # script unchanged.
 
 set -euo pipefail
+unset CDPATH # with it, cd prints the folder
 
 # Resolved from the real path of this file, because the scripts, or this folder, may be reached through symbolic links.
 repository="$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")"
@@ -152,8 +153,9 @@ print(*(find_dataset(name, root=root) for name in sys.argv[2].split()))
 ' "${models_root_dir:-None}" "${!1}")"
 }
 
-# Schedulers announce the end of a job by sending SIGTERM or SIGUSR1 to this shell. The shell forwards the signal to the
-# running Python process, which saves its work and ends with exit code 75; the same command continues this work.
+# Schedulers announce the end of a job by sending SIGTERM or SIGUSR1 to this shell, and a closed terminal or a lost
+# connection sends SIGHUP. The shell forwards the signal to the running Python process, which saves its work and ends with
+# exit code 75; the same command continues this work.
 child=""
 interrupted=""
 signals=0
@@ -166,6 +168,7 @@ forward() {
 }
 trap 'forward TERM' TERM
 trap 'forward USR1' USR1
+trap 'forward TERM' HUP # has no effect under nohup
 trap 'signals=$((signals + 1))' INT # ^C reaches the Python process, too; the shell waits for its end
 
 stop_if_interrupted() {
@@ -207,7 +210,7 @@ run_step() {
         [[ ${signals} -ne ${seen} ]] || break
     done
     child=""
-    if [[ ${status} -eq 75 || (-n "${interrupted}" && (${status} -eq 143 || ${status} -eq 138)) ]]; then
+    if [[ ${status} -eq 75 || (-n "${interrupted}" && (${status} -eq 143 || ${status} -eq 138 || ${status} -eq 129)) ]]; then
         echo "interrupted at step ${step_number} of ${n_steps} (${description}); finished work is saved: run the" \
             "same command again to continue" >&2
         exit 75

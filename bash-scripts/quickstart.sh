@@ -79,7 +79,7 @@ in_parallel() {
             [[ -z "${pid}" ]] || kill -- "-${pid}" 2> /dev/null || true
         done
     }
-    trap 'stop_jobs; exit 130' INT TERM
+    trap 'stop_jobs; exit 130' INT TERM HUP
     while :; do
         local running=0 index
         for index in "${!pids[@]}"; do
@@ -113,7 +113,7 @@ in_parallel() {
         fi
         sleep 0.2
     done
-    trap - INT TERM
+    trap - INT TERM HUP
     if [[ -n "${failed}" ]]; then
         stop_jobs
         tail -n 15 "${logs[failed]}" >&2

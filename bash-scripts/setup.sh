@@ -4,6 +4,11 @@
 #   ensure_wordnet             makes WordNet 3.0 available; sets COG_WORDNET_DIR if it was downloaded
 
 set -euo pipefail
+unset CDPATH # with it, cd prints the folder
+
+# The drivers change the folder. A COG_PYTHON without a slash is a program that the shell finds.
+[[ "${COG_PYTHON:-}" != [!/]*/* ]] || export COG_PYTHON="${PWD}/${COG_PYTHON}"
+[[ "${COG_WORDNET_DIR:-}" != [!/]* ]] || export COG_WORDNET_DIR="${PWD}/${COG_WORDNET_DIR}"
 
 # Resolved from the real path of this file, because the scripts, or this folder, may be reached through symbolic links.
 repository="$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -16,9 +17,12 @@ from pathlib import Path
 
 from cog import constants, paths
 from cog.commands import image_flags, names, passthrough, slurm_flags, study_flags, study_results
+from cog.errors import CogError, some
 from cog.runtime import cli as cli_tools
 from cog.runtime import locks
 from cog.study import check, local_workers, plan, slurm, submit, units
+
+logger = logging.getLogger("cog")  # the same name when run with python -m
 
 
 def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
@@ -70,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     passed = passthrough.split(args, words)
     args.datasets = args.datasets or list(constants.DATASETS)
     study = study_flags.select(args, passed.opts, config_file=passed.config_file)
+    left_out = study_flags.left_out(args, study)
     for dataset in study.datasets:
         paths.check_dataset_name(dataset)
     log_dir = Path(os.path.abspath(args.log_dir))
@@ -92,9 +97,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             max_array_size=slurm_flags.max_array_size(args),
         )
         if args.check:  # each script checks its own inputs, so that one problem does not hide others
-            return check.check_study(study, tasks, statuses, commands, options, with_slurm=args.slurm)
-        images = image_flags.sources(args)
-        check.check_inputs(study, tasks, images, model_loader=args.model_loader, models_file=args.models_file)
+            return check.check_study(
+                study, tasks, statuses, commands, options, left_out.values(), with_slurm=args.slurm
+            )
+        faulty = check.check_inputs(
+            study,
+            tasks,
+            image_flags.sources(args),
+            model_loader=args.model_loader,
+            models_file=args.models_file,
+        )
+        tasks = tasks.without(faulty)
+        left_out |= faulty
         tasks.log(statuses)
         opts = passed.results_opts()
         with_results = plan.RESULTS in args.stages
@@ -103,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         if args.slurm:
             last = submit.results_command(study, log_dir, opts, delete_features=args.delete_features)
-            return submit.submit(
+            code = submit.submit(
                 study,
                 tasks,
                 queued,
@@ -112,11 +126,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                 dry_run=args.dry_run,
                 finish=finish,
             )
-        show = functools.partial(study_results.show, study, log_dir, opts)
-        return local_workers.run_plan(
-            study, tasks, log_dir, n_processes=args.n_processes, gpu_ids=args.gpu_ids, dry_run=args.dry_run,
-            show_results=show if with_results else None, finish=finish,
-        )  # fmt: skip
+        else:
+            show = functools.partial(study_results.show, study, log_dir, opts)
+            code = local_workers.run_plan(
+                study, tasks, log_dir, n_processes=args.n_processes, gpu_ids=args.gpu_ids, dry_run=args.dry_run,
+                show_results=show if with_results else None, finish=finish,
+            )  # fmt: skip
+        if left_out:
+            logger.error("left out, for the reasons above: %s", some(list(left_out)))
+        return code or (CogError.exit_code if left_out else 0)
 
 
 cli = functools.partial(cli_tools.run, main, continues=True)

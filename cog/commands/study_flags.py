@@ -95,7 +95,9 @@ def select(
     files.require_dir(paths.without_limit(args.models_root_dir), "--models_root_dir")
     root = Path(os.path.abspath(args.models_root_dir))
     # The job that makes the tables has no flag --models_file.
-    user_models = _user_models(getattr(args, "models_file", None))
+    user_models, faults = _user_models(getattr(args, "models_file", None))
+    for error in faults.values():
+        logger.warning("%s; this entry is left out", error)
     selected_root = root if shows and root.is_dir() and find.list_models(root) else paths.without_limit(root)
     models = units.find_models(selected_root, args.models, user_models)
     cfg = config.get_cfg(config_file=config_file, opts=opts)
@@ -110,12 +112,23 @@ def select(
     )
 
 
-def _user_models(file: str | None) -> list[str]:
-    """Return the names of the models in the user's file; an entry that cannot be used is left out with a warning."""
-    names = []
+def left_out(args: argparse.Namespace, study: Study) -> dict[str, CogError]:
+    """Return the errors of the entries that are not in a study because they cannot be used, by name."""
+    return {
+        name: error
+        for name, error in _user_models(args.models_file)[1].items()
+        if name not in study.models
+        and (args.models is None or any(find.matches(name, model) for model in args.models))
+    }
+
+
+def _user_models(file: str | None) -> tuple[list[str], dict[str, CogError]]:
+    """Return the names of the models in the user's file, and the errors of the entries that cannot be used, by name."""
+    names: list[str] = []
+    faults: dict[str, CogError] = {}
     for name, entry in (models_file.read(file) if file is not None else {}).items():
         try:
             names.append(models_file.parse(file or "", name, entry).name)
         except CogError as error:
-            logger.warning("%s; this entry is left out", error)
-    return names
+            faults[name] = error
+    return names, faults

@@ -279,7 +279,7 @@ class ArchiveImages(ImageStore):
                 raise UnusableArchivesError(f"{faults[0][1]}{more}", classes)
             logger.info(
                 "%s: %s members of %s archive%s indexed; kept in %s",
-                self.root, f"{n_images:,}", f"{len(todo):,}", "s" * (len(todo) != 1), self._index.path,
+                self.root, f"{n_images:,}", f"{len(todo):,}", "s" * (len(todo) != 1), self._index.place,
             )  # fmt: skip
 
     def _scan(self, source: _Source, archive: ArchiveFile, passed: _Passed) -> IndexedImages:

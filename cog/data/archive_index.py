@@ -103,6 +103,11 @@ class ArchiveIndex:
         self._damaged: set[str] = set()
         self._can_write = False
 
+    @property
+    def place(self) -> str:
+        """The index file, or words for memory if there are entries that have not been written."""
+        return "memory only" if self._new else str(self.path)
+
     def has(self, name: str, signature: str) -> bool:
         """Return whether the index has the images of an archive in a given state, see :meth:`get`."""
         quoted = _quoted(name)
@@ -190,7 +195,7 @@ class ArchiveIndex:
         self._file = None
 
     def _open(self) -> None:
-        """Read the directory of the index file; a damaged file has no entries."""
+        """Read the directory of the index file; a damaged or unreadable file has no entries."""
         entries = {}
         file = None
         try:
@@ -202,7 +207,12 @@ class ArchiveIndex:
                         entries[info.filename] = (info.comment, Member(info.filename, *place))
         except FileNotFoundError:
             pass
-        except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError) as error:
+        except OSError as error:
+            logger.warning(
+                "the index %s cannot be read and is made anew (%s)", self.path, error.strerror or error
+            )
+            entries = {}
+        except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
             logger.warning("the index %s is damaged and is rebuilt (%s)", self.path, error)
             entries = {}
         self._entries, self._file = entries, file

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -231,6 +234,18 @@ def _decode(decoder: Decoder, rows: Sequence[int]) -> list[tuple[int, np.ndarray
     return [(row, decoder(row)) for row in rows]
 
 
+def _end_with_main_process(worker: int) -> None:
+    """Let this worker process end when the main process has died; PyTorch watches the parent, maybe a fork server."""
+    main = multiprocessing.parent_process()
+    assert main is not None
+
+    def watch() -> None:
+        main.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="cog-watch", daemon=True).start()
+
+
 def _from_processes(
     decoder: Decoder, spans: Iterable[range], *, batch_size: int, n_workers: int, start_method: str
 ) -> Generator[Batch, None, None]:
@@ -240,6 +255,7 @@ def _from_processes(
         num_workers=n_workers,
         prefetch_factor=PREFETCH,
         collate_fn=partial(_decode, decoder),
+        worker_init_fn=_end_with_main_process,
         multiprocessing_context=start_method,
         # The iterator draws a base seed; its own generator leaves the caller's global random state unchanged.
         generator=torch.Generator().manual_seed(0),

@@ -17,9 +17,7 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 
 from cog.runtime import cli as cli_tools
-from cog.runtime import ranks
-
-_FORWARDED = (signal.SIGTERM, signal.SIGUSR1)
+from cog.runtime import ranks, signals
 
 _POLL_SECONDS = 0.05
 
@@ -67,7 +65,7 @@ def run_processes(
             if process.poll() is None:
                 process.send_signal(number)
 
-    previous = {number: signal.signal(number, forward) for number in _FORWARDED}
+    previous = {number: signal.signal(number, forward) for number in signals.handled()}
     previous[signal.SIGINT] = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:
         for rank in range(size):

@@ -1,8 +1,9 @@
 """Orderly end of a process when a cluster ends its job.
 
-Schedulers announce the end of a job (preemption, time limit) by SIGTERM or SIGUSR1 and kill it a little later. At the
-end of every unit, long work tests for such a signal, saves its state, and ends by :func:`check` with exit code 75
-(``EX_TEMPFAIL`` of sysexits.h): the driver can run the same command again to continue.
+Schedulers announce the end of a job (preemption, time limit) by SIGTERM or SIGUSR1 and kill it a little later. SIGHUP
+says that the terminal was closed or the connection lost. At the end of every unit, long work tests for such a signal,
+saves its state, and ends by :func:`check` with exit code 75 (``EX_TEMPFAIL`` of sysexits.h): the driver can run the
+same command again to continue.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from cog.errors import CogError
 #: Exit code of interrupted work that can be continued; job scripts requeue the job on it.
 EXIT_CODE = 75
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 _received: list[str] = []
 
@@ -33,9 +34,18 @@ class Interrupted(CogError):
     exit_code = EXIT_CODE
 
 
+def handled() -> list[signal.Signals]:
+    """Return the signals that end work in an orderly way: without SIGHUP if it is ignored, as under nohup."""
+    return [
+        number
+        for number in SIGNALS
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
+    ]
+
+
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Defer SIGTERM and SIGUSR1 in the block to the end of the current unit of work, see :func:`check`.
+    """Defer the signals of :func:`handled` in the block to the end of the current unit of work, see :func:`check`.
 
     The block has an effect only in the main thread, because Python cannot handle signals in others, and only outside of
     another such block. Further signals have no effect: schedulers repeat them, and the SIGKILL that follows costs at
@@ -55,7 +65,7 @@ def deferred() -> Iterator[None]:
 
     _received.clear()
     _process = os.getpid()
-    previous = {number: signal.signal(number, note) for number in SIGNALS}
+    previous = {number: signal.signal(number, note) for number in handled()}
     try:
         yield
     finally:

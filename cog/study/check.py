@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import re
 import subprocess
@@ -18,6 +19,8 @@ from cog.study import slurm
 from cog.study.plan import EXTRACT, ScriptCommands, StudyPlan
 from cog.study.slurm import Dependencies, SlurmOptions
 from cog.study.units import DELETED, DONE, ExtractionUnit, Status, Study, Unit
+
+logger = logging.getLogger(__name__)
 
 #: A finding in the form that :class:`cog.runtime.check_report.Report` prints.
 _FINDING = re.compile(rf"({OK}|{WARNING}|{PROBLEM}) +(\S+(?: \S+)?) {{2,}}(.+)")
@@ -36,8 +39,10 @@ def check_inputs(
     *,
     model_loader: str | None,
     models_file: str | None,
-) -> None:
+) -> dict[str, CogError]:
     """Check that the models and the images of all planned extractions exist.
+
+    Models that cannot be loaded do not stop the others: each is logged as an error.
 
     Args:
         study: wanted units.
@@ -46,25 +51,31 @@ def check_inputs(
         model_loader: ``FILE.py:FUNCTION`` that loads the models; None: models of the zoo.
         models_file: file that declares the user's models; or None.
 
+    Returns:
+        The errors of the models that cannot be loaded, by name.
+
     Raises:
-        CogError: a model or images are missing.
+        CogError: images are missing, or all planned models cannot be loaded.
     """
     from cog.models.request import ModelRequest
 
-    todo = plan.units(EXTRACT)
-    faults: list[tuple[str, CogError]] = []
-    for model in dict.fromkeys(unit.model for unit in todo):
+    faults: dict[str, CogError] = {}
+    for model in dict.fromkeys(unit.model for unit in plan.units(EXTRACT)):
         request = ModelRequest(model, models_root_dir=str(study.root), model_loader=model_loader)
         try:
             request.with_models_file(models_file).check_weights()
         except CogError as error:
-            faults.append((model, error))
-    if faults:
-        others = [model for model, _ in faults[1:]]
+            faults[model] = error
+    usable = plan.without(faults)
+    if faults and not usable.arrays:
+        first, *others = faults
         more = f" (others that cannot be loaded: {some(others, _NAMED)})" if others else ""
-        raise CogError(f"{faults[0][1]}{more}")
-    for dataset in dict.fromkeys(unit.dataset for unit in todo):
+        raise CogError(f"{faults[first]}{more}")
+    for model, fault in faults.items():
+        logger.error("%s; %s is left out", fault, model)
+    for dataset in dict.fromkeys(unit.dataset for unit in usable.units(EXTRACT)):
         images.require(dataset, why=f"the features of {dataset} are missing, and extracting them needs")
+    return faults
 
 
 def check_study(
@@ -73,6 +84,7 @@ def check_study(
     statuses: Mapping[Unit, Status],
     commands: ScriptCommands,
     options: SlurmOptions,
+    left_out: Iterable[CogError],
     *,
     with_slurm: bool,
 ) -> int:
@@ -84,12 +96,15 @@ def check_study(
         statuses: statuses of the units.
         commands: command lines of the scripts.
         options: options of all jobs.
+        left_out: errors of models that are not part of the study for that reason.
         with_slurm: whether to check that SLURM accepts the tasks.
 
     Returns:
-        The worst exit code.
+        0 when the study can start, else 2.
     """
     report = Report()
+    for error in left_out:
+        report.problem("models_file", str(error))
     if machine_checks.check_writable(report, options.log_dir):
         report.ok("log_dir", str(options.log_dir))
         if with_slurm:
@@ -97,9 +112,9 @@ def check_study(
     _check_files(report, study, statuses)
     findings = Findings()
     findings.add("", report.findings)
-    code = max(report.exit_code, _check_scripts(findings, study, statuses, commands))
-    print("fix the problems above before starting" if code else "it can start")
-    return code
+    _check_scripts(findings, study, statuses, commands)
+    print("fix the problems above before starting" if findings.exit_code else "it can start")
+    return findings.exit_code
 
 
 def _check_slurm(report: Report, plan: StudyPlan, options: SlurmOptions) -> None:
@@ -142,8 +157,8 @@ def _check_files(report: Report, study: Study, statuses: Mapping[Unit, Status]) 
 
 def _check_scripts(
     findings: Findings, study: Study, statuses: Mapping[Unit, Status], commands: ScriptCommands
-) -> int:
-    """Run each script with ``--check`` for its missing units, print all findings, and return the worst exit code."""
+) -> None:
+    """Run each script with ``--check`` for its missing units, and print all findings."""
     calls: list[tuple[str, list[str]]] = []
     for model in study.models:
         datasets = [name for name in study.datasets if not _is_over(study, statuses, model, name)]
@@ -163,17 +178,14 @@ def _check_scripts(
             for dataset in datasets
             if dataset not in without_features
         ]
-    worst = 0
     with Progress(len(calls), "checking", unit="commands") as progress:
         for model, call in calls:
             done = subprocess.run([*call, "--check"], check=False, capture_output=True, text=True)
             findings.add_printed(model, done.stdout, done.stderr, failed=done.returncode != 0)
-            worst = max(worst, done.returncode)
             progress.update()
     print(findings.text(), end="", flush=True)
     if calls:
         print(f"the first of these checks in full: {slurm.command_line([*calls[0][1], '--check'])}")
-    return worst
 
 
 def _is_over(study: Study, statuses: Mapping[Unit, Status], model: str, dataset: str) -> bool:
@@ -188,6 +200,11 @@ class Findings:
 
     def __init__(self) -> None:
         self._by_cause: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
+
+    @property
+    def exit_code(self) -> int:
+        """0 when there is no problem, else 2."""
+        return 2 if any(level == PROBLEM for level, _, _ in self._by_cause) else 0
 
     def add_printed(self, model: str, printed: str, errors: str, *, failed: bool) -> None:
         """Add the findings of a script.

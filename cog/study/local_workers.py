@@ -18,7 +18,7 @@ from types import FrameType
 from cog.errors import CogError, FailedImagesError, os_errors_explained, some
 from cog.runtime.progress import duration
 from cog.runtime.ranks import n_processors
-from cog.runtime.signals import EXIT_CODE
+from cog.runtime.signals import EXIT_CODE, handled
 from cog.study.plan import StudyPlan
 from cog.study.slurm import Array, command_line
 from cog.study.units import DONE, RUNNING, Status, Study, Unit, survey
@@ -217,7 +217,7 @@ class _Signals:
         self._previous: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> _Signals:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        for number in (signal.SIGINT, *handled()):
             self._previous[number] = signal.signal(number, self._received)
         return self
 
@@ -347,8 +347,8 @@ def run(
     """Run tasks, at most ``n_processes`` at a time, each as soon as the tasks that it needs have succeeded.
 
     A failed task stops only the tasks that need it. A task waits while another process works on its units, and then
-    computes the units that are still missing. After SIGINT, SIGTERM or SIGUSR1 the running tasks save and end, and no
-    further task starts.
+    computes the units that are still missing. After SIGINT, or a signal of :func:`cog.runtime.signals.handled`, the
+    running tasks save and end, and no further task starts.
 
     Args:
         tasks: tasks to run.

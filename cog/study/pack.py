@@ -3,8 +3,9 @@
 The format of the archive is that of :mod:`cog.runtime.run_archive`. If a process dies at any point, every run is still
 whole in its folder, in the archive, or in both. A new archive is written beside the old one, synced to the disk, read
 again, compared with the runs, and renamed in one step. Only then are the folders of the runs moved away, each in one
-step and while its lock is held, and deleted. Unpacking has the same steps in the other direction. The next call removes
-the leftovers of a process that died.
+step and while its lock is held, and deleted. Unpacking has the same steps in the other direction. Runs are moved within
+their evaluation folder, which may be a link to another file system. The next call removes the leftovers of a process
+that died.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from typing import IO
 from cog import constants, paths
 from cog.errors import CogError, os_errors_explained
 from cog.results import run_records
-from cog.runtime import files, locks, run_archive
+from cog.runtime import files, locks, machine_checks, run_archive
+from cog.runtime.check_report import PROBLEM, Report
 from cog.runtime.locks import LOCK_FILE
 from cog.runtime.output_folder import DONE, read_state
 from cog.runtime.run_archive import ARCHIVE_FILE, RunArchive
@@ -34,8 +36,12 @@ from cog.runtime.run_archive import ARCHIVE_FILE, RunArchive
 #: One process packs or unpacks the runs of a model and data set at a time.
 _LOCK = ".runs.lock"
 
-#: Prefixes of the folders of runs that are about to be deleted, and of runs that are being unpacked.
-_PACKED, _UNPACKING = ".packed-", ".unpacking-"
+#: Prefixes of the folders in an evaluation folder for runs that are about to be deleted, and that are being unpacked. A
+#: hidden folder would be reported there as an unfinished run.
+_PACKED, _UNPACKING = f"{ARCHIVE_FILE}.packed-", f"{ARCHIVE_FILE}.unpacking-"
+
+#: The same of earlier versions, in the folder of the data set.
+_OLD_PACKED, _OLD_UNPACKING = ".packed-", ".unpacking-"
 
 #: Suffix of the files of weights, which compression does not make smaller.
 _INCOMPRESSIBLE = ".pth"
@@ -89,7 +95,7 @@ def pack(folder: Path, model: str, dataset: str, *, dry_run: bool = False) -> Pa
 
     Raises:
         LockedError: another process packs or unpacks in this folder.
-        CogError: the archive in the folder is damaged, or a file cannot be written.
+        CogError: the archive in the folder is damaged, or a file cannot be written (also with ``dry_run``).
     """
     result = PackResult()
     if not folder.is_dir():
@@ -132,21 +138,26 @@ def unpack(folder: Path, *, dry_run: bool = False) -> PackResult:
         result.files = sum(1 + len(names) + len({os.path.dirname(name) for name in names} - {""})
                            for names in members.values())  # fmt: skip
         missing = [run for run in members if not _is_same(archive, run, members[run], folder / run)]
+        _require_writable(*sorted({(folder / run).parent for run in missing}))
         if dry_run:
             for names in members.values():
                 for info in names.values():
                     archive.content(info)
             return result
-        _require_space(folder, sum(info.file_size for run in missing for info in members[run].values()))
-        with (
-            os_errors_explained(f"cannot write into {folder}"),
-            tempfile.TemporaryDirectory(dir=folder, prefix=_UNPACKING, ignore_cleanup_errors=True) as stage,
-        ):
+        sizes = {folder / run: sum(info.file_size for info in members[run].values()) for run in missing}
+        _require_space(sizes)
+        with os_errors_explained(f"cannot write into {folder}"), contextlib.ExitStack() as stack:
+            stages: dict[Path, Path] = {}
+            for evaluation in sorted({(folder / run).parent for run in missing}):
+                evaluation.mkdir(exist_ok=True)
+                stage = tempfile.TemporaryDirectory(
+                    dir=evaluation, prefix=_UNPACKING, ignore_cleanup_errors=True
+                )
+                stages[evaluation] = Path(stack.enter_context(stage))
             for run in missing:
-                _extract(archive, members[run], Path(stage, run))
+                _extract(archive, members[run], stages[(folder / run).parent] / run)
             for run in missing:
-                (folder / run).parent.mkdir(exist_ok=True)
-                os.rename(Path(stage, run), folder / run)
+                os.rename(stages[(folder / run).parent] / run, folder / run)
                 _sync((folder / run).parent)
             _sync(folder)
             archive.path.unlink()
@@ -157,19 +168,35 @@ def unpack(folder: Path, *, dry_run: bool = False) -> PackResult:
 def _locked(folder: Path, *, dry_run: bool) -> Iterator[None]:
     """Hold the lock of the folder, and first clean up after processes that died."""
     if dry_run:
+        _require_writable(folder)
         yield
         return
     with locks.locked(folder, flag="--models_root_dir", name=_LOCK, create=False):
         archive = run_archive.open_archive(folder)
-        for path in sorted(folder.glob(f"{_PACKED}*/*/*")):
+        for path in sorted((*folder.glob(f"*/{_PACKED}*/*/*"), *folder.glob(f"{_OLD_PACKED}*/*/*"))):
             run = f"{path.parent.name}/{path.name}"
             if archive is None or run not in archive.runs:  # the archive was removed in the meantime
                 (folder / run).parent.mkdir(exist_ok=True)
                 os.rename(path, folder / run)
-        for path in (*folder.glob(f"{_PACKED}*"), *folder.glob(f"{_UNPACKING}*"),
-                     *folder.glob(f".{ARCHIVE_FILE}.*.tmp")):  # fmt: skip
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for pattern in (f"*/{_PACKED}*", f"*/{_UNPACKING}*", f"{_OLD_PACKED}*", f"{_OLD_UNPACKING}*",
+                        f".{ARCHIVE_FILE}.*.tmp"):  # fmt: skip
+            for path in folder.glob(pattern):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         yield
+
+
+def _require_writable(*folders: Path) -> None:
+    """Raise an error unless all of these folders can be written to or created."""
+    report = Report()
+    for folder in folders:
+        machine_checks.check_writable(report, folder)
+    _raise_problems(report)
+
+
+def _raise_problems(report: Report) -> None:
+    problems = [finding.text for finding in report.findings if finding.level == PROBLEM]
+    if problems:
+        raise CogError("; ".join(problems))
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -194,6 +221,7 @@ def _find(
                 if not run_archive.holds_result(listed):
                     raise CogError("not finished")
                 run = _look(folder / name, name, listed, model, dataset, parsed)
+                _require_writable(folder / evaluation, folder / name)
                 # The folder of a run in the archive remains if a process died before it removed the folder.
                 if archive is not None and name in archive.runs:
                     _is_same(archive, name, _judge(archive)[name], folder / name)
@@ -288,11 +316,14 @@ def _info(name: str, status: os.stat_result) -> zipfile.ZipInfo:
 
 def _remove(folder: Path, loose: Sequence[_LooseRun], result: PackResult) -> None:
     """Delete the folders of runs that are in the archive; folders that have changed since they were read stay."""
-    stage = Path(tempfile.mkdtemp(dir=folder, prefix=_PACKED))
+    stages: dict[Path, Path] = {}
     for run in loose:
-        away = stage / run.name
-        away.parent.mkdir(exist_ok=True)
+        evaluation = run.path.parent
         try:
+            if evaluation not in stages:
+                stages[evaluation] = Path(tempfile.mkdtemp(dir=evaluation, prefix=_PACKED))
+            away = stages[evaluation] / run.name
+            away.parent.mkdir(exist_ok=True)
             with locks.locked(run.path, flag="--models_root_dir", create=False):
                 if _versions(_statuses(run.path)[0]) != _versions(run.files):
                     raise CogError("it changed while it was packed")
@@ -302,9 +333,10 @@ def _remove(folder: Path, loose: Sequence[_LooseRun], result: PackResult) -> Non
             result.runs -= 1
             result.files -= len(run.files) + run.n_folders
         except OSError as error:
-            raise CogError(f"cannot write into {folder}: {error.strerror or error}") from error
-    _sync(folder)
-    shutil.rmtree(stage, ignore_errors=True)
+            raise CogError(f"cannot write into {evaluation}: {error.strerror or error}") from error
+    for evaluation, stage in stages.items():
+        _sync(evaluation)
+        shutil.rmtree(stage, ignore_errors=True)
 
 
 def _versions(statuses: Mapping[str, os.stat_result]) -> dict[str, tuple[int, int, int]]:
@@ -358,10 +390,11 @@ def _is_same(archive: RunArchive, run: str, names: Mapping[str, zipfile.ZipInfo]
     return True
 
 
-def _require_space(folder: Path, n_bytes: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if n_bytes > free:
-        raise CogError(f"{folder}: {n_bytes:,} bytes are to be unpacked, {free:,} are free; make room")
+def _require_space(needs: Mapping[Path, int]) -> None:
+    """Raise an error if a file system lacks the space for folders of these sizes in bytes."""
+    report = Report()
+    machine_checks.check_disk(report, needs.items())
+    _raise_problems(report)
 
 
 def _extract(archive: RunArchive, names: Mapping[str, zipfile.ZipInfo], path: Path) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import collections
 import logging
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cog import constants
@@ -98,6 +98,16 @@ class StudyPlan:
         """Return the units that the tasks of a kind work on."""
         of_tasks = [units for array in self.arrays if array.kind == kind for units in array.units.values()]
         return [unit for units in of_tasks for unit in units]
+
+    def without(self, models: Collection[str]) -> StudyPlan:
+        """Return the plan without the tasks of some models; the other tasks keep their numbers."""
+        arrays = []
+        for array in self.arrays:
+            units = {number: some for number, some in array.units.items() if some[0].model not in models}
+            if units:
+                commands = {number: array.commands[number] for number in units}
+                arrays.append(replace(array, commands=commands, units=units))
+        return replace(self, arrays=tuple(arrays))
 
     def log(self, statuses: Mapping[Unit, Status]) -> None:
         """Log the number of tasks, and the units without a task."""

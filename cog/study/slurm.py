@@ -28,6 +28,10 @@ MAX_ARRAY_SIZE = 1001
 
 _SECONDS = 60
 
+#: Beginnings of the variables that SLURM's commands do not get: the user's filters of ``squeue``, and the variables of
+#: a job that submits a study, which ``sbatch`` would pass on to other jobs.
+_NOT_FOR_SLURM = ("SQUEUE_", "SLURM_ARRAY_", "SLURM_JOB_ID", "SLURM_RESTART_COUNT")
+
 
 @dataclass(frozen=True)
 class SlurmOptions:
@@ -166,8 +170,11 @@ def run_slurm(*command: str) -> str:
     Raises:
         CogError: the command does not exist, fails, or does not answer.
     """
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(_NOT_FOR_SLURM)}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
     except FileNotFoundError:
         raise CogError(f"{command[0]} was not found; run this where SLURM's commands are") from None
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -208,11 +215,11 @@ def queued_tasks() -> dict[str, str]:
     Raises:
         CogError: ``squeue`` fails or does not answer.
     """
-    text = run_slurm("squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%F|%K|%T|%j")
+    text = run_slurm("squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%F|%K|%T")
     tasks = {}
     for line in text.splitlines():
-        job, task, state, name = line.split("|", 3)
-        if name.startswith("cog-") and state != "COMPLETING":
+        job, task, state = line.split("|")
+        if state != "COMPLETING":
             tasks[f"{job}_{task}" if task.isdecimal() else job] = state
     return tasks
 

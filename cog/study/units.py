@@ -7,6 +7,8 @@ state. This module does not import torch, and thousands of folders take seconds.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +29,8 @@ from cog.runtime.output_folder import RUNNING as RUNNING
 from cog.runtime.output_folder import read_state
 from cog.runtime.parallel_reading import map_waiting
 from cog.runtime.run_archive import RunArchive
+
+logger = logging.getLogger(__name__)
 
 #: State of a submitted unit that is not begun; it comes from a scheduler (:mod:`cog.study.slurm`), never a folder.
 QUEUED = "queued"
@@ -151,16 +155,45 @@ class Study:
 def survey(study: Study) -> dict[Unit, Status]:
     """Return the status of every unit, read from its folder.
 
+    Units whose folder or archive cannot be read count as failed, with a warning. They do not affect other pairs.
+
     Raises:
-        CogError: the root cannot be read, or a folder below it cannot be listed.
+        CogError: the name of a data set is malformed.
     """
-    parts = map_waiting(lambda pair: _survey_pair(study, *pair), study.pairs(), patience=8)
-    return {unit: status for part in parts for unit, status in part.items()}
-
-
-def _survey_pair(study: Study, model: str, dataset: str) -> dict[Unit, Status]:
+    for dataset in study.datasets:
+        paths.check_dataset_name(dataset)
     statuses: dict[Unit, Status] = {}
-    folder = paths.ModelDir(study.root, model).path / paths.check_dataset_name(dataset)
+    parts = map_waiting(lambda pair: _survey_pair(study, *pair), study.pairs(), patience=8)
+    for (model, dataset), (part, fault) in zip(study.pairs(), parts, strict=True):
+        if fault:
+            _warn_once(f"{model} on {dataset}: {fault}; what cannot be read counts as failed")
+        statuses |= part
+    return statuses
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    """Log a warning, once per process: a study reads the statuses of the same units many times."""
+    logger.warning("%s", text)
+
+
+def _survey_pair(study: Study, model: str, dataset: str) -> tuple[dict[Unit, Status], str]:
+    """Return the statuses of the units of a pair, and why some of them cannot be read; "" if all can."""
+    statuses: dict[Unit, Status] = {}
+    try:
+        _read_pair(study, model, dataset, statuses)
+        return statuses, ""
+    except OSError as error:
+        fault = f"cannot read {error.filename}: {error.strerror or error}"
+    except CogError as error:
+        fault = str(error)
+    units: list[Unit] = [*study.extractions(model, dataset), *study.trainings(model, dataset)]
+    return dict.fromkeys(units, Status(FAILED, fault)) | statuses, fault
+
+
+def _read_pair(study: Study, model: str, dataset: str, statuses: dict[Unit, Status]) -> None:
+    """Read the statuses of a pair into ``statuses``, features first: they are known also if the archive is damaged."""
+    folder = paths.ModelDir(study.root, model).path / dataset
     version = run_archive.version(folder)
     entries = _list(folder)
     for extraction in study.extractions(model, dataset):
@@ -171,7 +204,8 @@ def _survey_pair(study: Study, model: str, dataset: str) -> dict[Unit, Status]:
     runs = _run_statuses(folder, entries, archive, study)
     for training in study.trainings(model, dataset):
         statuses[training] = runs.get((training.n_shot, training.seed), _MISSING)
-    return statuses if version == run_archive.version(folder) else _survey_pair(study, model, dataset)
+    if version != run_archive.version(folder):
+        _read_pair(study, model, dataset, statuses)
 
 
 def _run_statuses(
@@ -228,8 +262,6 @@ def _list(path: str | Path) -> frozenset[str]:
         return frozenset(os.listdir(path))
     except (FileNotFoundError, NotADirectoryError):
         return frozenset()
-    except OSError as error:
-        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def find_models(root: Path, wanted: Sequence[str] | None, others: Sequence[str] = ()) -> tuple[str, ...]:
@@ -271,15 +303,26 @@ def find_datasets(root: Path, models: Sequence[str]) -> tuple[str, ...]:
     datasets = set()
     for model in models:
         folder = paths.ModelDir(root, model).path
-        for name in _list(folder):
-            if not constants.is_plain_name(name):
-                continue
-            for entry in _list(folder / name):
-                is_output = entry.startswith("features_") or paths.parse_evaluation_folder(entry)
-                if is_output or entry == run_archive.ARCHIVE_FILE:
-                    datasets.add(name)
-                    break
+        datasets |= {name for name in _list_readable(folder) if _is_dataset(folder / name)}
     if datasets <= set(constants.DATASETS):
         return constants.DATASETS
     known = [name for name in constants.DATASETS if name in datasets]
     return (*known, *sorted(datasets - set(known), key=scores.dataset_key))
+
+
+def _is_dataset(folder: Path) -> bool:
+    """Return whether a folder in that of a model holds outputs on a data set."""
+    return constants.is_plain_name(folder.name) and any(
+        name.startswith("features_")
+        or paths.parse_evaluation_folder(name) is not None
+        or name == run_archive.ARCHIVE_FILE
+        for name in _list_readable(folder)
+    )
+
+
+def _list_readable(path: Path) -> frozenset[str]:
+    """Return the names in a folder; an empty set when it cannot be listed, such as a private folder of someone else."""
+    try:
+        return _list(path)
+    except OSError:
+        return frozenset()

@@ -46,6 +46,7 @@ from cog.data.loader import Decoder, batches
 from cog.data.root_layout import open_store
 from cog.errors import CogError
 from cog.features import shards
+from cog.runtime import files
 
 WNIDS = ("n01440764", "n02000001", "n02084071", "n15102894")
 SIZE = {"resize": 16, "crop": 12}
@@ -134,8 +135,10 @@ def test_a_store_that_cannot_save_its_index_travels_with_it(folders, root, tmp_p
     monkeypatch.setenv("COG_CACHE_DIR", str(tmp_path / "file"))
     archive_forms.tar_of_tars(folders, root)
     store = open_store(root)
+    caplog.set_level("INFO", logger="cog")
     store.prepare()
-    assert "kept in memory only" in caplog.text
+    assert "the index of the images is kept in memory only" in caplog.text
+    assert "indexed; kept in memory only" in caplog.text and f"kept in {tmp_path}" not in caplog.text
     monkeypatch.setattr(archive_images, "scan", None)  # it would be scanned again
     copy = pickle.loads(pickle.dumps(store))
     assert listed(copy) == listed(FolderImages(folders))
@@ -634,6 +637,24 @@ def test_a_damaged_index_is_made_anew(folders, root, cache, scans, damage, caplo
     assert "is damaged and is rebuilt" in caplog.text and f"{WNIDS[0]}.tar" in scans
     scans.clear()
     assert listed(open_store(root)) == listed(store) and scans == []
+
+
+def test_an_index_without_permission_is_not_called_damaged(folders, root, cache, monkeypatch, caplog):
+    archive_forms.tar_per_class(folders, root)
+    open_store(root).prepare()
+    (index,) = cache.iterdir()
+    open_regular = files.open_regular
+
+    def refuse(path, **options):
+        if path == index:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return open_regular(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "open_regular", refuse)
+        open_store(root).prepare()
+    assert f"the index {index} cannot be read and is made anew (Permission denied)" in caplog.text
+    assert "damaged" not in caplog.text
 
 
 def test_an_interrupted_index_keeps_what_was_done(folders, root, scans, monkeypatch):

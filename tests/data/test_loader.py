@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny
 import torch
+from waiting import wait_for
 
 from cog.data import datasets
 from cog.data.loader import PREFETCH, Decoder, batches, usable_workers
@@ -168,6 +173,43 @@ def test_processes_end_when_the_consumer_stops(images):
         batches(Decoder(images, **SIZE), batch_size=2, n_workers=2, start_method="fork")
     ) as stream:
         next(stream)
+
+
+MAIN = """
+import multiprocessing, sys, time
+from cog.data import datasets, loader
+images = datasets.OWN.images("birds", "test", {"images_root": sys.argv[1]})
+decoder = loader.Decoder(images, resize=16, crop=12)
+stream = loader.batches(decoder, batch_size=5, n_workers=2, start_method=sys.argv[2])
+next(stream)
+print(*(process.pid for process in multiprocessing.active_children()), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn", "fork"])
+def test_processes_end_when_the_main_process_is_killed(images, start_method):
+    """A fork server, which may be their parent, lives as long as they do."""
+    root = str(images.root.parent)
+    main = subprocess.Popen([sys.executable, "-c", MAIN, root, start_method], stdout=subprocess.PIPE)
+    workers = [int(pid) for pid in main.stdout.readline().split()]
+    assert len(workers) == 2
+    main.kill()
+    main.wait()
+    main.stdout.close()
+    try:
+        wait_for(lambda: not any(_is_running(pid) for pid in workers), seconds=20)
+    finally:
+        for pid in filter(_is_running, workers):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_global_random_state_is_left_alone(images):

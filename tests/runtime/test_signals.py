@@ -16,7 +16,7 @@ from cog.runtime import signals
 from cog.runtime.signals import Interrupted, check, deferred, requested
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 def test_work_goes_on_until_it_asks(number):
     done = []
     with pytest.raises(Interrupted) as caught, deferred():
@@ -48,6 +48,17 @@ def test_handlers_come_back():
     assert [signal.getsignal(number) for number in signals.SIGNALS] == before
     with deferred():
         assert requested() is None
+
+
+def test_a_closed_terminal_means_nothing_under_nohup():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with deferred():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert requested() is None
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_signal_before_an_inner_block_is_not_forgotten():

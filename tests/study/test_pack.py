@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ import stat
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 import result_folders
@@ -158,6 +160,56 @@ def test_more_runs_join_the_archive(root, folder):
     assert _pack(folder).runs == 0
     assert pack.unpack(folder).runs == 6
     assert _everything(root) == read
+
+
+def test_evaluation_folders_that_are_links_to_another_file_system(folder, tmp_path, monkeypatch):
+    other, evaluation = tmp_path / "other", folder / "eval_logreg"
+    other.mkdir()
+    shutil.move(evaluation, other / "a_net_birds")
+    evaluation.symlink_to(other / "a_net_birds")
+    (folder / ".packed-old/eval_logreg").mkdir(parents=True)  # left by earlier versions
+    before, rename = _digests(evaluation), os.rename
+
+    def within_a_file_system(*places):
+        if len({Path(place).parent.resolve().is_relative_to(other) for place in places}) > 1:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        rename(*places)
+
+    monkeypatch.setattr(os, "rename", within_a_file_system)
+    assert _pack(folder).runs == 5
+    assert os.listdir(evaluation) == [] and not list(folder.glob(".packed*"))
+    assert pack.unpack(folder).runs == 5
+    assert _digests(evaluation) == before and evaluation.is_symlink()
+    assert os.listdir(other) == ["a_net_birds"] and not (folder / "runs.zip").exists()
+
+
+@pytest.fixture
+def deny(monkeypatch):
+    """Return a function that takes the permission to write into a folder, from the superuser, too."""
+    access = os.access
+    return lambda folder: monkeypatch.setattr(
+        os, "access", lambda path, mode: path != folder and access(path, mode)
+    )
+
+
+@pytest.mark.parametrize(("place", "n_left"), [("eval_logreg", 2), (RUN, 1)])
+def test_runs_that_cannot_be_removed_are_not_packed(folder, deny, place, n_left):
+    deny(folder / place)
+    for dry_run in (True, False):
+        result = pack.pack(folder, "a_net", "birds", dry_run=dry_run)
+        assert result.runs == 5 - n_left and len(result.left_out) == n_left
+        assert f"no permission to write into {folder / place}" in result.left_out[0]
+    assert RUN not in run_archive.open_archive(folder).runs
+
+
+def test_a_check_names_folders_that_cannot_be_written_to(root, folder, deny, caplog):
+    deny(folder)
+    assert pack_command.main(["--models_root_dir", str(root), "--check"]) == 2
+    assert f"no permission to write into {folder}" in caplog.text
+    _pack(folder)
+    deny(folder / "eval_logreg")
+    with pytest.raises(CogError, match="no permission to write into .*eval_logreg"):
+        pack.unpack(folder, dry_run=True)
 
 
 @pytest.mark.slow
@@ -317,10 +369,13 @@ def test_garbage_is_one_problem(tmp_path, content):
         lambda: pack.unpack(folder),
         lambda: _pack(folder),
         lambda: RunFolder(folder / RUN).holds_result(),
-        lambda: units.survey(units.Study(root=tmp_path / "models", models=("a_net",), datasets=("birds",))),
     ):
         with pytest.raises(CogError, match="not an archive of runs"):
             call()
+    statuses = units.survey(units.Study(root=tmp_path / "models", models=("a_net",), datasets=("birds",)))
+    runs = {status for unit, status in statuses.items() if isinstance(unit, units.TrainingUnit)}
+    assert [status.state for status in runs] == [units.FAILED]
+    assert "not an archive of runs" in runs.pop().detail
 
 
 @pytest.mark.parametrize(

@@ -63,10 +63,10 @@ def task(slurm, repository, tmp_path):
 def submit_study(slurm, repository, warm_python):
     """Run submit_study.sh; returns the finished process."""
 
-    def submit(*arguments: str, code: int = 0):
+    def submit(*arguments: str, code: int = 0, **environment: str):
         done = subprocess.run(
             ["bash", str(repository / "bash-scripts/slurm/submit_study.sh"), *arguments],
-            env=slurm.environment | {"COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1"},
+            env=slurm.environment | {"COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1"} | environment,
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert done.returncode == code, done.stdout + done.stderr
@@ -289,6 +289,26 @@ def test_study_fails_once_and_is_completed(
     assert (tmp_path / "study logs" / "report.html").is_file()
     again = submit_study(*study)
     assert "nothing to submit" in again.stderr and not again.stdout
+
+
+def test_submission_by_a_task_of_an_array(slurm, submit_study, study):
+    """The variables of that task reach no job; names and filters of the user hide no job from the next submission."""
+    outer = {
+        "SLURM_JOB_ID": "8",
+        "SLURM_ARRAY_JOB_ID": "7",
+        "SLURM_ARRAY_TASK_ID": "3",
+        "SLURM_RESTART_COUNT": "1",
+    }
+    variables = [*study, "datasets=in1k", "seeds=1", "sbatch_args=--job-name=mine"]
+    slurm.run("scontrol", "update", "partitionname=main", "state=DOWN")
+    try:
+        jobs = jobs_of(submit_study(*variables, **outer))
+        again = submit_study(*variables, **outer, SQUEUE_STATES="RUNNING", SQUEUE_PARTITION="urgent")
+        assert "nothing to submit" in again.stderr and not again.stdout
+    finally:
+        slurm.run("scontrol", "update", "partitionname=main", "state=UP")
+    states = slurm.wait(*jobs.values(), timeout=180)
+    assert set(states.values()) == {"COMPLETED"} and len(states) == 3
 
 
 def test_one_run_per_task_and_a_part_cancelled(slurm, submit_study, study, workshop, repository, python):
@@ -532,7 +552,7 @@ def test_study_of_the_miniature_equals_the_sequential_drivers(
         env=environment, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     assert (tmp_path / "logs/results.txt").read_text() == table
-    rows = [line for line in table.splitlines() if line.startswith("mobilenet_v2_100")]
+    rows = [line for line in table.splitlines() if line.startswith("mobilenet_v2_100 ")]
     assert len(rows) == 2 and not re.search(r"\(\d/\d\)", table)
     for path in roots["in_sequence"].rglob("X_Y.pth"):
         assert path.read_bytes() == (roots["on_slurm"] / path.relative_to(roots["in_sequence"])).read_bytes()

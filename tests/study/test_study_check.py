@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+from result_folders import small_study
 
 from cog.commands import study
 from cog.errors import CogError
-from cog.study import check
+from cog.study import check, slurm, units
+from cog.study.plan import StudyPlan
 
 CHECK = """\
 problem  cog_l1 train  2 of 40 images are missing under /data/in21k: a/a_1.JPEG, a/a_2.JPEG; complete them
@@ -80,6 +83,80 @@ def test_all_models_that_cannot_be_loaded_are_named(tmp_path, capsys):
     output = capsys.readouterr().out
     assert "problem  checkpoint    there is no checkpoint" in output
     assert "in1k train    --dataset in1k needs --in1k_images_root [mine_a, mine_b" in output
+
+
+@pytest.fixture
+def models_file(workshop, tmp_path):
+    """A usable entry, one without its checkpoint, one with a misspelt key, and one without the name of a model."""
+    file = tmp_path / "own.yaml"
+    loaded = f"loader: {workshop.loader}:load_my_model"
+    file.write_text(
+        f"mine_good: {{{loaded}, checkpoint: {workshop.checkpoint}}}\n"
+        f"mine_gone: {{{loaded}, checkpoint: gone.ckpt}}\nmine_typo: {{sorce: x}}\nnoname: {{}}\n"
+    )
+    return file
+
+
+def arguments_of(workshop, tmp_path, models_file, *more):
+    return [
+        "--models_root_dir", str(workshop.models), "--log_dir", str(tmp_path / "log"), "--models_file",
+        str(models_file), "--in1k_images_root", str(workshop.in1k), "--datasets", "in1k", "--stages", "extract", *more,
+    ]  # fmt: skip
+
+
+def test_models_with_a_fault_do_not_stop_the_others(workshop, tmp_path, models_file, capsys, caplog):
+    models = ["--models", "mine_*", "noname"]
+    with pytest.raises(CogError, match="not a model name"):
+        study.main(arguments_of(workshop, tmp_path, models_file, *models))
+    assert study.main(arguments_of(workshop, tmp_path, models_file, "--models", "mine_*", "--dry_run")) == 2
+    commands = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
+    assert len(commands) == 1 and "--model=mine_good" in commands[0]
+    assert "gone.ckpt" in caplog.text and "mine_gone is left out" in caplog.text
+    assert "mine_typo: unknown key 'sorce'; did you mean source?; this entry is left out" in caplog.text
+    assert "left out, for the reasons above: mine_typo, mine_gone" in caplog.text
+    # An entry that is not asked for is no fault of the study.
+    assert (
+        study.main(arguments_of(workshop, tmp_path, models_file, "--models", "mine_good", "--dry_run")) == 0
+    )
+
+
+def test_check_tells_of_entries_that_are_left_out(workshop, tmp_path, models_file, capsys):
+    for split in ("train", "test"):
+        folder = workshop.models / f"tiny/net/in1k/features_{split}"
+        folder.mkdir(parents=True)
+        (folder / "X_Y.pth").touch()
+    models_file.write_text("mine_typo: {sorce: x}\nnoname: {}\n")
+    arguments = arguments_of(workshop, tmp_path, models_file, "--seeds", "1", "--shots", "0")
+    assert study.main(arguments) == 2  # all is done but what is left out
+    run = workshop.models / "tiny/net/in1k/eval_logreg/seed-1"
+    run.mkdir(parents=True)
+    (run / "results.json").write_text('{"status": "complete"}')
+    assert study.main([*arguments, "--check"]) == 2
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[-1] == "fix the problems above before starting"
+    for fault in ("mine_typo: unknown key 'sorce'", "noname is not a model name"):
+        assert f"problem  models_file   {models_file}: {fault}" in printed
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "verdict"),
+    [
+        ("kill -9 $$", 2, "fix the problems above before starting"),
+        ("exit 9", 2, "fix the problems above before starting"),
+        ("exit 0", 0, "it can start"),
+    ],
+)
+def test_a_check_that_fails_in_any_way_is_a_problem(tmp_path, capsys, script, code, verdict):
+    study = small_study(tmp_path, models=("a_net",), datasets=("in1k",))
+    commands = SimpleNamespace(launcher=(), extract=lambda *_: ["bash", "-c", script])
+    options = slurm.SlurmOptions(tmp_path / "log", tmp_path, {})
+    statuses = units.survey(study)
+    assert (
+        check.check_study(study, StudyPlan((), ()), statuses, commands, options, (), with_slurm=False) == code
+    )
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[-1] == verdict
+    assert ("problem  script        ended with an error [a_net]" in printed) == bool(code)
 
 
 @pytest.mark.slow

@@ -194,7 +194,7 @@ SAVES = "trap 'echo saved; exit 75' TERM; trap 'echo at once; exit 130' INT; ech
 
 
 @pytest.mark.parametrize(("sent", "code"), first_quick(1, [
-    ([signal.SIGTERM], 75), ([signal.SIGUSR1], 75), ([signal.SIGINT], 130),
+    ([signal.SIGHUP], 75), ([signal.SIGTERM], 75), ([signal.SIGUSR1], 75), ([signal.SIGINT], 130),
 ]))  # fmt: skip
 def test_signals_let_tasks_save(tmp_path, sent, code):
     """Nothing more is started, nothing is left running."""

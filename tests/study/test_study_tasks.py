@@ -176,6 +176,14 @@ def test_stages(tmp_path):
     assert "test is not among the splits" in plan.held_back[0]
 
 
+def test_tasks_of_models_that_are_left_out(tmp_path):
+    plan = make_plan(small_study(tmp_path), max_array_size=2)
+    assert [array.name for array in plan.without(["a_net"]).arrays] == ["extract-2", "logreg-2"]
+    extract, logreg = make_plan(small_study(tmp_path)).without(["a_net"]).arrays
+    assert list(extract.commands) == list(extract.units) == list(logreg.commands) == [2, 3]
+    assert plan.without(["a_net", "b_net"]).arrays == ()
+
+
 def test_arrays_of_limited_size(tmp_path):
     plan = make_plan(small_study(tmp_path), max_array_size=3)
     assert [(array.name, list(array.commands), array.after.arrays) for array in plan.arrays] == [
@@ -309,14 +317,35 @@ def test_answers_of_slurm(tmp_path, monkeypatch):
     fake_program(tmp_path, "sbatch", "echo Submitted")
     with pytest.raises(CogError, match="expected the number of a job"):
         slurm.submit(["sbatch"])
-    answer = [
-        "5|3|RUNNING|cog-extract", "5|4|COMPLETING|cog-extract", "6|N/A|PENDING|cog-results", "7|N/A|RUNNING|mine|too",
-    ]  # fmt: skip
+    answer = ["5|3|RUNNING", "5|4|COMPLETING", "6|N/A|PENDING"]
     fake_program(tmp_path, "squeue", "\n".join(["cat << EOF", *answer, "EOF"]))
     assert slurm.queued_tasks() == {"5_3": "RUNNING", "6": "PENDING"}
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     with pytest.raises(CogError, match="squeue was not found"):
         slurm.queued_tasks()
+
+
+def test_jobs_with_a_name_of_the_user_are_found_in_the_queue(tmp_path, monkeypatch):
+    """``sbatch_args=--job-name=myexp`` must not lead to a second submission."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    # As squeue does: a line of the wanted fields.
+    script = """for format; do :; done
+        echo "${format#--format=}" | sed 's/%F/8/; s/%K/0/; s/%T/PENDING/; s/%j/myexp/'"""
+    fake_program(tmp_path, "squeue", script)
+    assert slurm.queued_tasks() == {"8_0": "PENDING"}
+
+
+def test_slurm_gets_no_filters_of_the_user_and_nothing_of_the_job_that_submits(monkeypatch):
+    kept = {"SLURM_CONF": "/etc/slurm.conf", "SLURM_CLUSTERS": "here", "SBATCH_ACCOUNT": "me", "OTHER": "1"}
+    dropped = (
+        "SQUEUE_STATES", "SQUEUE_PARTITION", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_JOB_ID", "SLURM_RESTART_COUNT",
+        "SLURM_JOB_ID",
+    )  # fmt: skip
+    for name, value in (kept | dict.fromkeys(dropped, "3")).items():
+        monkeypatch.setenv(name, value)
+    passed = dict(line.partition("=")[::2] for line in slurm.run_slurm("env").splitlines())
+    assert kept.items() <= passed.items()
+    assert not passed.keys() & set(dropped)
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

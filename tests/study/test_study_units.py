@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -197,6 +199,60 @@ def test_names_and_patterns(root):
     (root / "a/net/birds/features_test").mkdir(parents=True)
     (root / "a/net/notes").mkdir()
     assert units.find_datasets(root, ["a_net"]) == ("in1k", "cog_l1", "birds")
+
+
+def unlistable(folder, monkeypatch):
+    listdir = os.listdir
+
+    def refuse(path="."):
+        if os.fspath(path) == str(folder):
+            raise PermissionError(13, "Permission denied", str(path))
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+
+
+def circular(folder, monkeypatch):
+    shutil.rmtree(folder)
+    folder.symlink_to(folder)
+
+
+def with_empty_archive(folder, monkeypatch):
+    (folder / "runs.zip").touch()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (unlistable, "cannot read .*/a/net/in1k: Permission denied"),
+        (circular, "cannot read .*/a/net/in1k/runs.zip: Too many levels of symbolic links"),
+        (with_empty_archive, "/a/net/in1k/runs.zip is not an archive of runs"),
+    ],
+)
+def test_a_folder_that_cannot_be_read_hides_no_other(root, monkeypatch, caplog, spoil, reason):
+    finish(run_of(1, dataset="cog_l1").folder(root))
+    study = small_study(root)
+    before = units.survey(study)
+    spoil(root / "a/net/in1k", monkeypatch)
+    found = [units.survey(study) for _ in range(2)][1]
+    # Of a pair with a damaged archive, the features are known.
+    bad = {*study.trainings("a_net", "in1k")}
+    bad |= set() if spoil is with_empty_archive else {*study.extractions("a_net", "in1k")}
+    assert {found[unit].state for unit in bad} == {units.FAILED}
+    assert all(re.search(reason, found[unit].detail) for unit in bad)
+    assert {unit: found[unit] for unit in found.keys() - bad} == {
+        unit: before[unit] for unit in before.keys() - bad
+    }
+    assert caplog.text.count("; what cannot be read counts as failed") == 1
+
+
+def test_folders_that_cannot_be_listed_are_no_data_sets(root, monkeypatch, capsys):
+    (root / "a/net/loop").symlink_to("loop")
+    (root / "a/net/private/features_test").mkdir(parents=True)
+    unlistable(root / "a/net/private", monkeypatch)
+    assert units.find_datasets(root, ["a_net"]) == constants.DATASETS
+    assert status.main(["--models_root_dir", str(root), "--seeds", "1", "--shots", "0"]) == 0
+    assert "private" not in capsys.readouterr().out
 
 
 def test_table(root, capsys):
