@@ -17,8 +17,8 @@ import numpy as np
 
 from cog.data import image_names
 from cog.data.archive_index import ArchiveIndex, IndexedImages, as_rows
-from cog.data.archives import TAR_INSIDE, ZIP_DEFLATED, ArchiveFile, Member, read_member, scan
-from cog.data.image_stores import ImageStore
+from cog.data.archives import REFUSED, TAR_INSIDE, ZIP_DEFLATED, ArchiveFile, Member, read_member, scan
+from cog.data.image_stores import EMPTY, ImageStore
 from cog.data.wnids import is_wnid
 from cog.errors import CogError, os_errors_explained, some
 from cog.runtime.progress import Progress
@@ -132,10 +132,11 @@ class ArchiveImages(ImageStore):
         tables = self._tables_of(folder)
         return sorted({name for table in tables for name in table.names(folder)})
 
-    def empty_names(self, folder: str) -> list[str]:
-        """Return the empty files among the images of a class, according to the index."""
-        tables = self._tables_of(folder)
-        return sorted({name for table in tables for name in table.empty_names(folder)})
+    def faults(self, folder: str) -> dict[str, str]:
+        """Return the empty and the unreadable members among the images of a class, according to the index."""
+        return {
+            name: fault for table in self._tables_of(folder) for name, fault in table.faults(folder).items()
+        }
 
     def has_class(self, folder: str) -> bool:
         """Return whether a class has an archive of its own, or an image in another archive."""
@@ -351,11 +352,13 @@ class _Table:
         """Return the images of a class, ascending by code point."""
         return sorted(map(os.fsdecode, self._paths[self._rows_of(folder)].tolist()))
 
-    def empty_names(self, folder: str) -> list[str]:
-        """Return the empty files among the images of a class, compressed or not."""
+    def faults(self, folder: str) -> dict[str, str]:
+        """Return the empty members, compressed or not, and those that cannot be read among the images of a class."""
         rows = self._rows[self._rows_of(folder)]
         deflated = (rows["kind"] == ZIP_DEFLATED) & (rows["crc"] == 0) & (rows["size"] == _DEFLATED_NOTHING)
-        return list(map(os.fsdecode, rows["path"][(rows["size"] == 0) | deflated].tolist()))
+        faulty = rows[(rows["size"] == 0) | deflated | np.isin(rows["kind"], list(REFUSED))]
+        kinds = zip(faulty["path"].tolist(), faulty["kind"].tolist(), strict=True)
+        return {os.fsdecode(path): REFUSED.get(kind, EMPTY) for path, kind in kinds}
 
     def _rows_of(self, folder: str) -> slice:
         prefix = os.fsencode(folder)

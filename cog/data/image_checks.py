@@ -1,4 +1,4 @@
-"""Checks of an image list for missing and empty files; each folder is listed once."""
+"""Checks of an image list for missing, empty and unreadable files; each folder is listed once."""
 
 from __future__ import annotations
 
@@ -38,13 +38,21 @@ def missing(images: ImageList, *, without: Collection[str] = ()) -> list[str]:
     return [name for name in absent if is_image(name.rpartition("/")[2]) or not store.has(name)]
 
 
-def empty(images: ImageList, *, without: Collection[str] = ()) -> list[str]:
-    """Return the images of a list that have no bytes, in the list's order; see :func:`missing`."""
+def faulty(images: ImageList, *, without: Collection[str] = ()) -> dict[str, list[str]]:
+    """Return the images of a list that are empty or cannot be read, in the list's order, by fault; see :func:`missing`.
+
+    The faults are those of :meth:`cog.data.image_stores.ImageStore.faults`; no image is read.
+    """
     wanted = _files(images, without)
+    faults: dict[str, str] = {}
     with ThreadPoolExecutor(_THREADS) as pool:
-        folders = {name.rpartition("/")[0] for name in wanted}
-        empty_names = set().union(*pool.map(images.store.empty_names, folders))
-    return [name for name in wanted if name in empty_names] if empty_names else []
+        for some in pool.map(images.store.faults, {name.rpartition("/")[0] for name in wanted}):
+            faults |= some
+    by_fault: dict[str, list[str]] = {}
+    for name in wanted if faults else ():
+        if name in faults:
+            by_fault.setdefault(faults[name], []).append(name)
+    return by_fault
 
 
 def _files(images: ImageList, without: Collection[str]) -> list[str]:

@@ -23,6 +23,9 @@ IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif
 #: claim any size. The largest picture that Pillow decodes has fewer bytes, at 8 bits per channel.
 LARGEST_IMAGE = 1 << 29
 
+#: Fault of an image without a byte.
+EMPTY = "empty (0 bytes)"
+
 
 def is_image(name: str) -> bool:
     """Return whether a file of this name is an image of its class folder; hidden files are not images."""
@@ -86,8 +89,11 @@ class ImageStore(ABC):
         """
 
     @abstractmethod
-    def empty_names(self, folder: str) -> list[str]:
-        """Return the empty files among the images of a class folder, sorted; none when the folder cannot be listed."""
+    def faults(self, folder: str) -> dict[str, str]:
+        """Return the faults of the images of a class folder that are known without reading them, by image.
+
+        :data:`EMPTY`, or why the archive's member cannot be read. There are none when the folder cannot be listed.
+        """
 
     @abstractmethod
     def has_class(self, folder: str) -> bool:
@@ -168,13 +174,13 @@ class FolderImages(ImageStore):
                 continue
         return [f"{folder}/{name}" for name in sorted(listed)]
 
-    def empty_names(self, folder: str) -> list[str]:
+    def faults(self, folder: str) -> dict[str, str]:
         """Return the empty files among the images of a class folder; file servers send the sizes with the names."""
         empty: set[str] = set()
         for part in self._parts:
             with contextlib.suppress(OSError), os.scandir(part / folder) as entries:
                 empty |= {f"{folder}/{e.name}" for e in entries if is_image(e.name) and not e.stat().st_size}
-        return sorted(empty)
+        return dict.fromkeys(empty, EMPTY)
 
     def has_class(self, folder: str) -> bool:
         """Return whether a class folder exists."""

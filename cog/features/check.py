@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cog.data import image_checks, root_layout
 from cog.data.image_lists import ImageList, MissingClassesError
+from cog.data.image_stores import EMPTY
 from cog.errors import some
 from cog.features.folder import FeatureFolder
 from cog.features.plan import ExtractionPlan, ExtractJob
@@ -154,7 +155,7 @@ def check_images(
     may_be_missing: bool = True,
     lost: Collection[str] = (),
 ) -> None:
-    """Report the numbers of missing and of empty images of a list.
+    """Report the numbers of missing, of empty and of unreadable images of a list.
 
     Args:
         report: report that gets a line for each number.
@@ -165,13 +166,14 @@ def check_images(
         lost: missing classes that the report already has.
     """
     absent = image_checks.missing(images, without=lost) if may_be_missing else []
-    empty = image_checks.empty(images, without=lost)
+    faulty = {"missing": absent, **image_checks.faulty(images, without=lost)}
     total = f"{len(images):,} images of {len(images.classes):,} classes"
-    n_bad = len(absent) + len(empty)
-    for names, fault in ((absent, "missing"), (empty, "empty (0 bytes)")):
+    n_bad = sum(map(len, faulty.values()))
+    for fault, names in faulty.items():
+        what = f"are {fault}" if fault in ("missing", EMPTY) else f"cannot be read ({fault})"
         if not names:
             continue
-        text = f"{len(names):,} of {total} are {fault} under {images.root}: {some(names, _SHOWN)}"
+        text = f"{len(names):,} of {total} {what} under {images.root}: {some(names, _SHOWN)}"
         why = root_layout.hint(images.root)
         if n_bad <= allowed:
             report.warn(label, f"{text} (--allow_failures {allowed} accepts that){why}")

@@ -195,5 +195,5 @@ def _features(backbone: nn.Module | None, images: Any, *, normalize: bool, **how
     if str(images).endswith(".pth"):
         return with_class_list(feature_files.load(images, normalize=normalize), Path(images))
     if backbone is None:
-        raise TypeError("evaluate() needs a backbone for images; without one, give features")
+        raise CogError(f"{images!r}: evaluate() has no backbone for these images; give one, or give features")
     return extract_features(backbone, images, normalize=normalize, **how)

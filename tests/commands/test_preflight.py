@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tarfile
 import types
 
 import archive_forms
@@ -366,6 +367,27 @@ def test_an_unusable_archive_hides_nothing(check, workshop, tmp_path):
     assert not any(f" {wnid}/" in line for line in problems for wnid in (broken, absent))
     with pytest.raises(CogError, match=rf"{broken}\.tar cannot be read .*; .*lacks the folders .*{absent}"):
         extract_features.main([*map(str, argv), "--device", "cpu"])
+
+
+def test_members_that_cannot_be_read_are_problems(check, workshop, tmp_path):
+    """One line says how many there are, and --allow_failures accepts them, as it accepts empty images."""
+    concepts = *_, linked = sorted(folder.name for folder in workshop.in21k.iterdir())
+    tiny.write_levels_file(workshop.levels_file, [concepts])
+    root = tmp_path / "tars"
+    root.mkdir()
+    archive_forms.tar_per_class(workshop.in21k, root)
+    with tarfile.open(root / f"{linked}.tar", "w") as archive:
+        for path in (workshop.in21k / linked).iterdir():
+            member = tarfile.TarInfo(path.name)
+            member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            archive.addfile(member)
+    argv = with_root(level(workshop), root)
+    problems = check(extract_features.main, *argv).problems
+    words = "cannot be read (it is a link in its archive, expected a file) under"
+    assert len(problems) == 2 and all(words in line and f": {linked}/" in line for line in problems)
+    report = check(extract_features.main, *argv, "--allow_failures", 999)
+    accepted = [line for line in report.lines if words in line]
+    assert not report.problems and len(accepted) == 2 and all(line.startswith("warning") for line in accepted)
 
 
 def test_roots_of_other_forms_are_explained(check, workshop, tmp_path):

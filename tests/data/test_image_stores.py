@@ -468,7 +468,7 @@ def test_empty_images(folders, root, tmp_path, form):
         (tmp_path / "copy" / name).write_bytes(b"")
     FORMS[form](tmp_path / "copy", root)
     images = dataclasses.replace(reference(folders), store=open_store(root))
-    assert image_checks.empty(images) == names
+    assert image_checks.faulty(images) == {image_stores.EMPTY: names}
 
 
 @pytest.mark.slow
@@ -1031,6 +1031,9 @@ def test_damaged_members_of_a_zip_file(root, unpacking):
         "link": "a link",
     }.items():
         assert words in reason(store, f"n01440764/{name}.JPEG")
+    faults = {name[10:-5]: fault for name, fault in store.faults("n01440764").items()}
+    assert faults.keys() == {"encrypted", "lzma", "link"}  # the others have to be read to be found
+    assert all(fault in reason(store, f"n01440764/{name}.JPEG") for name, fault in faults.items())
 
 
 def test_gzip_members_that_are_damaged(folders, root):

@@ -255,5 +255,5 @@ def test_a_network_on_folders(backbone, image_tree):
     scores = evaluate(backbone, *folders, n_shots=1, seeds=[1], opts=SMALL)
     names = [(score.model, score.metric, score.n_shots) for score in scores]
     assert names == [("tiny_net", "top1", 1), ("tiny_net", "top5", 1)]
-    with pytest.raises(TypeError, match="needs a backbone"):
+    with pytest.raises(CogError, match="has no backbone"):
         cog.evaluate(None, *folders)
