@@ -29,11 +29,12 @@ def angle(ours, theirs):
 
 @pytest.mark.parametrize("offset", [0.0, 0.5, 300.0])
 @pytest.mark.parametrize(("n", "dim"), [(5000, 96), (300, 320), (40, 64)])
-def test_equals_scikit_learns_full_svd(n, dim, offset):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_equals_scikit_learns_full_svd(n, dim, offset, device):
     """Several chunks and blocks, more features than rows, and a large common offset."""
     x = cloud(n, dim, offset=offset)
     oracle = sklearn.decomposition.PCA(svd_solver="full").fit(x.double().numpy())
-    found = pca.fit(of(x))
+    found = pca.fit(of(x), device=torch.device(device))
     np.testing.assert_allclose(found.mean.numpy(), oracle.mean_, atol=1e-9 * max(1, offset))
     rank = min(n - 1, dim)
     assert found.rank == rank
@@ -46,7 +47,7 @@ def test_equals_scikit_learns_full_svd(n, dim, offset):
     gaps = -np.diff(oracle.explained_variance_[:9]) / oracle.explained_variance_[0]
     assert gaps.min() > 1e-3  # so that single components are determined, signs included
     np.testing.assert_allclose(found.components[:8].numpy(), oracle.components_[:8], atol=1e-5)
-    ours = pca.project(of(x), found, 8).numpy()
+    ours = pca.project(of(x), found, 8, device=torch.device(device)).numpy()
     np.testing.assert_allclose(ours, oracle.transform(x.double().numpy())[:, :8], atol=1e-4, rtol=1e-4)
 
 

@@ -619,3 +619,19 @@ def test_on_a_gpu(sets, form, precision):
     assert replayed[0].arithmetic["cuda_graphs"]
     ours.graphs.enabled = False
     assert all(map(equal, replayed, ours.fit(data, spec, settings)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_from_the_host_to_a_gpu(sets, monkeypatch, precision):
+    """Batches that are sent give the bits of features that are on the GPU."""
+    ours = Engine(torch.device("cuda"), precision)
+    resident = load(sets, ours)
+    monkeypatch.setattr("cog.logreg.engine._USABLE", 0.0)
+    sent = load(sets, ours)
+    assert isinstance(sent.features, HostMatrix) and not isinstance(resident.features, HostMatrix)
+    expected, found = (
+        ours.fit(data, spec_of(sets[2], 10.0, record=True), SETTINGS)[0] for data in (resident, sent)
+    )
+    assert equal(expected, found)
+    assert expected.logs == found.logs

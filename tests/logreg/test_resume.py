@@ -55,15 +55,22 @@ def signalled(monkeypatch):
 # Signals
 
 
-@pytest.mark.parametrize("number", first_quick(1, [signal.SIGTERM, signal.SIGUSR1]))
+@pytest.mark.parametrize(
+    ("number", "device"),
+    [
+        *first_quick(1, [(signal.SIGTERM, "cpu"), (signal.SIGUSR1, "cpu")]),
+        pytest.param(signal.SIGTERM, "cuda", marks=pytest.mark.gpu),
+    ],
+)
 def test_interrupted_after_epochs_of_search_and_final_training(
-    feature_folders, tmp_path, signalled, caplog, monkeypatch, number
+    feature_folders, tmp_path, signalled, caplog, monkeypatch, number, device
 ):
     """One start per epoch somewhere in the run; each ends with what it has saved."""
     monkeypatch.setattr(engine, "CPU_ROWS_ALONE", 0)  # trials share products, as in long searches
     caplog.set_level("INFO", logger="cog")
     out = tmp_path / "run"
     arguments = command(feature_folders, out, *PAIRS, "CLF.SEARCH", "batched", "CLF.TRIALS_PER_ROUND", "2")
+    arguments += ["--device", device]
     asked = signalled(None)
     logreg.main(arguments)
     n_asked = len(asked)

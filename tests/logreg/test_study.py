@@ -46,7 +46,11 @@ from cog.runtime.output_folder import read_failure
             ["CLF.PCA_DIM", "3"],
             ["CLF.MAX_PER_CLASS", "4"],
         ],
-    ),
+    )
+    + [
+        pytest.param(["--device", "cuda", "CLF.SEARCH", way], marks=pytest.mark.gpu)
+        for way in ("sequential", "batched")
+    ],
 )
 def test_every_file_is_that_of_a_single_call(feature_folders, tmp_path, pairs):
     """Paths are part of some files, so both write to the same place, one after the other."""
