@@ -131,5 +131,5 @@ def check(args: argparse.Namespace) -> int:
                 report, most, "the features of a data set; larger ones stay in their file"
             )
     with report.step("device"):
-        machine_checks.check_device(report, args.device)
+        machine_checks.check_device(report, args.device, float64=True)
     return report.finish()

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from cog.analysis import runner
     from cog.runtime.device import resolve_device
 
-    runner.execute(todo, device=resolve_device(args.device))
+    runner.execute(todo, device=resolve_device(args.device, float64=True))
     return 0
 
 

@@ -19,7 +19,7 @@ import torch
 
 from cog.errors import CogError
 from cog.features.feature_files import FeatureSet
-from cog.runtime.device import exact_float32
+from cog.runtime.device import exact_float32, has_float64
 
 logger = logging.getLogger(__name__)
 
@@ -87,9 +87,9 @@ def fit(features: FeatureSet, *, rows: torch.Tensor | None = None, device: torch
     Args:
         features: features on the CPU, not changed.
         rows: rows to fit to, int64; None: all.
-        device: device of the computation; it needs float64.
+        device: device of the computation; the CPU in its place when it has no float64.
     """
-    device = device or torch.device("cpu")
+    device = _with_float64(device)
     n_rows, dim = len(features) if rows is None else len(rows), features.x.shape[1]
     starts = range(0, dim, _BLOCK)
     # Block i: products of columns [256 i, 256 (i + 1)) with all columns from 256 i on.
@@ -140,7 +140,7 @@ def project(
         rows: rows to project, int64, ascending; None: all.
         in_place: whether to write the result to the beginning of the memory of the features, which are lost.
     """
-    device = device or torch.device("cpu")
+    device = _with_float64(device)
     n_rows = len(features) if rows is None else len(rows)
     basis = pca.components[:dim].T.float().contiguous().to(device)
     mean = pca.mean.to(device)
@@ -152,6 +152,10 @@ def project(
             chunk = _take(features, rows, start).to(device, torch.float64).sub_(mean).float()
             out[start : start + _CHUNK] = chunk @ basis
     return out
+
+
+def _with_float64(device: torch.device | None) -> torch.device:
+    return device if device is not None and has_float64(device) else torch.device("cpu")
 
 
 def _take(features: FeatureSet, rows: torch.Tensor | None, start: int) -> torch.Tensor:

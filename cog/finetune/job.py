@@ -52,7 +52,7 @@ def choose_device(name: str | None, rank: Rank, *, tried: bool = True) -> torch.
     """
     if rank.size > 1 and (name or "").startswith("cuda:"):
         raise CogError(f"--device {name} is one GPU, and there are {rank.size} processes; give --device cuda")
-    return resolve_device(name, rank, tried=tried)
+    return resolve_device(name, rank, tried=tried, float64=True)
 
 
 def choose_precision(wanted: str, device: torch.device) -> str:

@@ -160,7 +160,7 @@ def check(request: FineTuneRequest) -> int:
     plan: FineTunePlan | None = None
     precision = request.cfg.FINETUNE.PRECISION
     with report.step("device"):
-        machine_checks.check_device(report, request.device, "FINETUNE.PRECISION", precision)
+        machine_checks.check_device(report, request.device, "FINETUNE.PRECISION", precision, float64=True)
     with report.step("input"):
         plan = make_plan(
             request,

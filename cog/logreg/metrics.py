@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from cog.runtime.device import has_float64
+
 if TYPE_CHECKING:
     from cog.logreg.matrix import FeatureMatrix
 
@@ -100,7 +102,7 @@ def _tied_before(logits: torch.Tensor, target: torch.Tensor, y: torch.Tensor) ->
 
 def new_sums(device: torch.device) -> torch.Tensor:
     """Return zeros ``(3,)`` for :func:`add_batch`."""
-    return torch.zeros(3, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
+    return torch.zeros(3, dtype=torch.float64 if has_float64(device) else torch.float32, device=device)
 
 
 def add_batch(sums: torch.Tensor, logits: torch.Tensor, y: torch.Tensor) -> None:

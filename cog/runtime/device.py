@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import os
 import subprocess
@@ -17,7 +18,9 @@ from cog.runtime import ranks
 _WHERE = "see https://pytorch.org/get-started/locally"
 
 
-def resolve_device(name: str | None, rank: ranks.Rank | None = None, *, tried: bool = True) -> torch.device:
+def resolve_device(
+    name: str | None, rank: ranks.Rank | None = None, *, tried: bool = True, float64: bool = False
+) -> torch.device:
     """Return the device ``name`` after a test kernel has run on it; None means CUDA when there is a GPU, else the CPU.
 
     A CUDA device always has an index: the one in ``name``, else the index of the GPU for the rank of this process.
@@ -26,6 +29,7 @@ def resolve_device(name: str | None, rank: ranks.Rank | None = None, *, tried: b
         name: value of ``--device``.
         rank: rank of this process; None: read from the environment.
         tried: whether the test kernel is run, after which this process holds memory of the device to its end.
+        float64: whether the work needs float64, which Apple's GPUs and some of Intel's lack.
 
     Raises:
         CogError: when ``name`` is not a device, the device is missing or fails the test, or there are more processes
@@ -51,9 +55,22 @@ def resolve_device(name: str | None, rank: ranks.Rank | None = None, *, tried: b
             fault = "its matrix products are wrong; report that to the administrator of this machine"
     except (RuntimeError, AssertionError, ImportError, AttributeError, TypeError) as error:
         fault = first_line(error)
+    if not fault and float64 and not has_float64(device):
+        fault = "it has no float64, which this command needs; give --device cpu"
     if fault:
         raise CogError(f"--device {device} cannot be used: {fault}{_advice(device, fault)}")
     return device
+
+
+@functools.cache
+def has_float64(device: torch.device) -> bool:
+    """Return whether a device computes in float64."""
+    if device.type in ("cpu", "cuda"):
+        return True
+    try:
+        return float(torch.ones(2, dtype=torch.float64, device=device).sum()) == 2
+    except (RuntimeError, AssertionError, ImportError, AttributeError, TypeError):
+        return False
 
 
 def _cuda_device(device: torch.device, name: str | None, rank: ranks.Rank) -> torch.device:

@@ -104,7 +104,9 @@ def check_memory(report: Report, needed: float, basis: str) -> None:
         report.ok("memory", f"{text}, {size(available)} are available")
 
 
-def check_device(report: Report, name: str | None, key: str | None = None, precision: str = "") -> None:
+def check_device(
+    report: Report, name: str | None, key: str | None = None, precision: str = "", *, float64: bool = False
+) -> None:
     """Check that the device exists and computes, as the command does (:func:`cog.runtime.device.resolve_device`).
 
     Args:
@@ -112,11 +114,12 @@ def check_device(report: Report, name: str | None, key: str | None = None, preci
         name: value of ``--device``.
         key: configuration key of the arithmetic; None: the command has no such key.
         precision: value of the key.
+        float64: whether the work needs float64.
     """
     from cog.runtime.device import require_precision, resolve_device
 
     try:
-        device = resolve_device(name)
+        device = resolve_device(name, float64=float64)
         if key is not None:
             require_precision(device, key, precision)
     except CogError as error:

@@ -9,12 +9,15 @@ import pytest
 import torch
 
 from cog.errors import CogError
+from cog.features import pca
+from cog.features.feature_files import FeatureSet
 from cog.finetune import job
 from cog.logreg import precision
+from cog.logreg.metrics import new_sums
 from cog.logreg.precision import resolve_precision
 from cog.runtime import device, machine_checks
 from cog.runtime.check_report import Report
-from cog.runtime.device import exact_float32, resolve_device
+from cog.runtime.device import exact_float32, has_float64, resolve_device
 from cog.runtime.ranks import Rank
 
 ARCHS = ["sm_75", "sm_80", "sm_90", "compute_90"]
@@ -184,6 +187,43 @@ def test_other_devices_pass_when_they_compute(gpus, name):
     assert gpus.used == [name]
     gpus.fault = "PyTorch is not linked with support for it"
     assert f"--device {name} cannot be used: PyTorch is not linked" in refused(name)
+
+
+def test_float64_is_asked_for_where_it_is_needed(gpus, tmp_path, capsys):
+    """Apple's GPUs have none, nor has a device that PyTorch cannot open at all: as here."""
+    assert has_float64(torch.device("cpu")) and has_float64(torch.device("cuda", 0))
+    assert not has_float64(torch.device("mps"))
+    assert new_sums(torch.device("cpu")).dtype == torch.float64
+    x = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+    features = FeatureSet(x, torch.zeros(50), "x")
+    expected, found = (pca.fit(features, device=torch.device(name)) for name in ("cpu", "mps"))
+    assert torch.equal(expected.components, found.components)
+    ours, theirs = (pca.project(features, found, 2, device=torch.device(name)) for name in ("cpu", "mps"))
+    assert torch.equal(ours, theirs)
+    says = "--device mps cannot be used: it has no float64, which this command needs; give --device cpu"
+    with pytest.raises(CogError, match=says):
+        resolve_device("mps", float64=True)
+    with pytest.raises(CogError, match=says):
+        job.choose_device("mps", Rank())
+    place = ["--model", "sup_resnet50", "--dataset", "in1k", "--output_dir", str(tmp_path / "out")]
+    for command, argv in (
+        ("finetune", place),
+        (
+            "analyze_features",
+            [
+                "--analysis",
+                "knn",
+                "--train_features_dir",
+                str(tmp_path),
+                "--test_features_dir",
+                str(tmp_path),
+                *place[4:],
+            ],
+        ),
+    ):
+        main = importlib.import_module(f"cog.commands.{command}").main
+        assert main([*argv, "--device", "mps", "--check"]) == 2
+        assert says in capsys.readouterr().out
 
 
 def test_bfloat16_needs_ampere(gpus):
