@@ -52,6 +52,9 @@ def pytest_configure(config):
     # A shell starts background jobs with ^C ignored, and their children inherit this, but some tests send ^C.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Under nohup, hangups are ignored.
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 #: Bytes that must be free in memory; tests leave few files behind and delete large ones.

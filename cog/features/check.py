@@ -170,10 +170,10 @@ def check_images(
     total = f"{len(images):,} images of {len(images.classes):,} classes"
     n_bad = sum(map(len, faulty.values()))
     for fault, names in faulty.items():
-        what = f"are {fault}" if fault in ("missing", EMPTY) else f"cannot be read ({fault})"
+        state = f"are {fault}" if fault in ("missing", EMPTY) else f"cannot be read ({fault})"
         if not names:
             continue
-        text = f"{len(names):,} of {total} {what} under {images.root}: {some(names, _SHOWN)}"
+        text = f"{len(names):,} of {total} {state} under {images.root}: {some(names, _SHOWN)}"
         why = root_layout.hint(images.root)
         if n_bad <= allowed:
             report.warn(label, f"{text} (--allow_failures {allowed} accepts that){why}")

@@ -293,6 +293,7 @@ def test_results(check, tmp_path, workshop):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("wordnet")
 def test_levels(check, tmp_path, workshop, shared_dir):
     counts = shared_dir / "imagenet21k/fall11_image_counts.csv"
     output = ("--output_dir", tmp_path / "levels")
