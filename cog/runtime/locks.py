@@ -338,12 +338,14 @@ def _release(path: Path, holder: Holder) -> None:
             path.unlink()
         return
     try:
-        if _decide(path, chain, record, successor):
-            path.unlink()
-            _successor(path, holder.token).unlink()
+        is_released = _decide(path, chain, record, successor)
     except OSError:  # a full disk, as above
+        is_released = True
+    if is_released:
         with contextlib.suppress(OSError):
             path.unlink()
+            # The next process may have come already, and have removed this file: its lock is at ``path`` then.
+            _successor(path, holder.token).unlink()
     with contextlib.suppress(OSError):
         record.unlink()
 

@@ -158,6 +158,26 @@ def test_no_lock_stays_behind_on_a_full_disk(tmp_path, monkeypatch):
     assert leftovers(tmp_path / "out") == ["result"]
 
 
+def test_a_release_leaves_the_lock_of_the_next_process(tmp_path, monkeypatch):
+    """It comes as soon as the lock is gone, and removes the rest of it before the release does."""
+    with contextlib.ExitStack() as stack:
+        lock = stack.enter_context(locked(tmp_path, flag="x"))
+        unlink, later = os.unlink, []
+
+        def unlinked(path, **options):
+            unlink(path, **options)
+            if os.fspath(path) == str(lock.path) and not later:
+                later.append(None)
+                later[0] = stack.enter_context(locked(tmp_path, flag="x"))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", unlinked)
+            lock.release()
+        later[0].require_held()
+        assert leftovers(tmp_path) == [".lock"]
+        assert not acquired(tmp_path)
+
+
 def test_zombies_are_dead(tmp_path):
     child = subprocess.Popen(["true"])
     deadline = time.monotonic() + 10
