@@ -46,8 +46,8 @@ def faulty(images: ImageList, *, without: Collection[str] = ()) -> dict[str, lis
     wanted = _files(images, without)
     faults: dict[str, str] = {}
     with ThreadPoolExecutor(_THREADS) as pool:
-        for some in pool.map(images.store.faults, {name.rpartition("/")[0] for name in wanted}):
-            faults |= some
+        for in_folder in pool.map(images.store.faults, {name.rpartition("/")[0] for name in wanted}):
+            faults |= in_folder
     by_fault: dict[str, list[str]] = {}
     for name in wanted if faults else ():
         if name in faults:

@@ -170,9 +170,9 @@ def check_images(
     total = f"{len(images):,} images of {len(images.classes):,} classes"
     n_bad = sum(map(len, faulty.values()))
     for fault, names in faulty.items():
-        state = f"are {fault}" if fault in ("missing", EMPTY) else f"cannot be read ({fault})"
         if not names:
             continue
+        state = f"are {fault}" if fault in ("missing", EMPTY) else f"cannot be read ({fault})"
         text = f"{len(names):,} of {total} {state} under {images.root}: {some(names, _SHOWN)}"
         why = root_layout.hint(images.root)
         if n_bad <= allowed:

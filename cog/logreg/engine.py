@@ -126,9 +126,8 @@ class Engine:
             with contextlib.suppress(torch.OutOfMemoryError):
                 resident = torch.empty(x.shape, device=self.device)
                 for part, target in zip(x.split(_ROWS), resident.split(_ROWS), strict=True):
-                    target.copy_(
-                        part.to(self.device)
-                    )  # in their type: half the bytes, converted on the device
+                    # Sent in their type, often half the bytes, and converted on the device.
+                    target.copy_(part.to(self.device))
                 return kind(resident if norms is None else resident.div_(norms.to(self.device)))
         host = kind(x) if norms is None else StoredMatrix(features, kind.dtype)
         return host if self.device.type == "cpu" else HostMatrix(host, self.device)

@@ -25,22 +25,10 @@ from cog.logreg.engine import Engine
 from cog.logreg.preprocess import prepare
 from cog.logreg.protocol import run_protocol
 from cog.logreg.run_folder import counts_per_class
-from cog.logreg.settings import Settings
+from cog.logreg.settings import FLAGS, KEYS, Settings, from_config
 from cog.results import concept_counts
 from cog.results.scores import Counts, Score
 from cog.runtime.device import exact_float32, resolve_device
-
-# Keys of CLF whose names are not those of their settings in upper case.
-_KEYS = {
-    "classifier": "TYPE",
-    "val_frac": "VAL_PERC",
-    "lr_interval": "LR_INTV",
-    "wd_interval": "WD_INTV",
-    "normalize": "NORM_FTS",
-}
-
-# Settings that are no keys of the configuration.
-_NO_KEYS = {"seed", "n_shot", "momentum", "lr", "wd", "label"}
 
 
 def evaluate(
@@ -128,16 +116,13 @@ def _settings(given: Mapping[str, Any], opts: Sequence[str]) -> Settings:
     Raises:
         CogError: see :func:`cog.config.get_cfg` and :class:`Settings`; the message has the names of the arguments.
     """
-    fields = [field.name for field in dataclasses.fields(Settings)]
-    keys = {name: _KEYS.get(name, name.upper()) for name in fields if name not in _NO_KEYS}
+    keys = {field.name: KEYS.get(field.name, field.name.upper()) for field in dataclasses.fields(Settings)}
     plain = {name: v.item() if isinstance(v, np.generic) else v for name, v in given.items()}
-    values = {f"CLF.{keys[name]}": value for name, value in plain.items() if name in keys}
+    others = {name: plain.pop(name) for name in (*FLAGS, "label") if name in plain}
+    values = {f"CLF.{keys[name]}": value for name, value in plain.items()}
     with _named_as_arguments({key: name for name, key in keys.items()}):
         cfg = config.get_cfg(opts=opts, entry_values=values, entry_source="evaluate()")
-        chosen = {name: cfg.CLF[key] for name, key in keys.items()}
-        for name in ("lr_interval", "wd_interval"):
-            chosen[name] = tuple(map(float, chosen[name]))
-        return Settings(seed=0, **chosen, **{name: plain[name] for name in plain.keys() - keys.keys()})
+        return from_config(cfg, seed=0, **others)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import dataclasses
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from cog import config, constants
 from cog.errors import CogError
 from cog.features.folder import identify_input, no_features, with_class_list
 from cog.logreg.run_folder import RunFolder, RunPlan
-from cog.logreg.settings import Settings
+from cog.logreg.settings import Settings, from_config
 from cog.paths import ModelDir, check_dataset_name, features_file, seed_folder
 from cog.runtime import files, machine_checks, provenance
 from cog.runtime.check_report import Report
@@ -122,31 +121,7 @@ def _config(args: argparse.Namespace, opts: list[str]) -> CfgNode:
 def _get_settings(args: argparse.Namespace, cfg: CfgNode, label: str) -> Settings:
     """Return the protocol's settings from flags and configuration."""
     config.check_new_name(cfg, cfg.CLF.TYPE)
-    names = {field.name for field in dataclasses.fields(Settings)}
-    values = {key.lower(): value for key, value in cfg.CLF.items() if key.lower() in names}
-    # A setting without effect on a run keeps its default, so that other values of it do not make another run.
-    unused = ["mlp_hidden", "mlp_layers"] if cfg.CLF.TYPE == "logreg" else []
-    unused += ["pca_norm"] if not (cfg.CLF.PCA_DIM and cfg.CLF.NORM_FTS) else []
-    unused += ["tie_break"] if not cfg.CLF.N_TRIALS else []
-    unused += ["trials_per_round"] if cfg.CLF.SEARCH != "batched" else []
-    return Settings(
-        seed=cfg.EVAL.SEED,
-        momentum=args.mom,
-        val_frac=cfg.CLF.VAL_PERC,
-        lr_interval=_interval(cfg.CLF.LR_INTV),
-        wd_interval=_interval(cfg.CLF.WD_INTV),
-        normalize=cfg.CLF.NORM_FTS,
-        lr=args.lr,
-        wd=args.wd,
-        classifier=cfg.CLF.TYPE,
-        label=label,
-        **{name: value for name, value in values.items() if name not in unused},
-    )
-
-
-def _interval(pair: Sequence[float]) -> tuple[float, float]:
-    low, high = pair
-    return float(low), float(high)
+    return from_config(cfg, seed=cfg.EVAL.SEED, momentum=args.mom, lr=args.lr, wd=args.wd, label=label)
 
 
 def _output_of(args: argparse.Namespace, cfg: CfgNode, model_dir: ModelDir | None) -> Path:

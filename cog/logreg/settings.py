@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from cog.errors import CogError
 
-# The settings that are flags, not keys of the configuration, which checks its own: lowest value, excluded end.
-_FLAGS = {
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
+
+#: Keys of ``CLF`` whose names are not those of their settings in upper case.
+KEYS = {
+    "classifier": "TYPE",
+    "val_frac": "VAL_PERC",
+    "lr_interval": "LR_INTV",
+    "wd_interval": "WD_INTV",
+    "normalize": "NORM_FTS",
+}
+
+#: The settings that are flags, not keys of the configuration, which checks its own: lowest value, excluded end, words.
+FLAGS = {
     "momentum": (0.0, 1.0, "a number from 0 to 1, 1 excluded"),
     "lr": (5e-324, math.inf, "a positive number"),
     "wd": (0.0, math.inf, "zero or a positive number"),
@@ -85,7 +99,7 @@ class Settings:
                 raise CogError(
                     f"CLF.{key} {value} is not supported any more, expected {default}; leave CLF.{key} out"
                 )
-        for name, (low, end, wanted) in _FLAGS.items():
+        for name, (low, end, wanted) in FLAGS.items():
             value = getattr(self, name)
             if value is None and name != "momentum":
                 continue
@@ -124,6 +138,25 @@ class Settings:
     def n_parameters(self, dim: int, n_classes: int) -> int:
         """Return the number of weights and biases of a classifier of ``dim`` features and ``n_classes`` classes."""
         return sum((a + 1) * b for a, b in itertools.pairwise(self.layer_sizes(dim, n_classes)))
+
+
+def from_config(cfg: CfgNode, **others: Any) -> Settings:
+    """Return the settings of a configuration.
+
+    Args:
+        cfg: checked configuration (:func:`cog.config.get_cfg`).
+        others: the settings that are no keys of ``CLF``: ``seed``, ``label`` and :data:`FLAGS`.
+    """
+    clf = cfg.CLF
+    # A setting without effect on a run keeps its default, so that other values of it do not make another run.
+    unused = ["mlp_hidden", "mlp_layers"] if clf.TYPE == "logreg" else []
+    unused += ["pca_norm"] if not (clf.PCA_DIM and clf.NORM_FTS) else []
+    unused += ["tie_break"] if not clf.N_TRIALS else []
+    unused += ["trials_per_round"] if clf.SEARCH != "batched" else []
+    keys = {field.name: KEYS.get(field.name, field.name.upper()) for field in dataclasses.fields(Settings)}
+    values = {name: clf[key] for name, key in keys.items() if key in clf and name not in unused}
+    intervals = {name: tuple(map(float, values[name])) for name in ("lr_interval", "wd_interval")}
+    return Settings(**values | intervals | others)
 
 
 @dataclass(frozen=True)
