@@ -11,7 +11,7 @@ import functools
 from collections.abc import Sequence
 
 from cog.analysis import probe_flags, registry
-from cog.commands import feature_flags, limits, names
+from cog.commands import feature_flags, limits
 from cog.runtime import cli as cli_tools
 
 
@@ -49,7 +49,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script and return its exit code."""
-    args = names.understood(parse_args(argv))
+    args = limits.apply(parse_args(argv))
 
     from cog.analysis import plan
 

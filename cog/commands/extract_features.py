@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cog import constants
-from cog.commands import image_flags, limits, names
+from cog.commands import image_flags, limits
 from cog.runtime import cli as cli_tools
 from cog.runtime import ranks, signals
 
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rank = ranks.this_rank()
     log = ranks.label_log(rank)
     with ranks.rank_zero_logging(rank):
-        args = names.understood(parse_args(argv))
+        args = limits.apply(parse_args(argv))
     plan = make_plan(args, rank, since)
     if args.check:
         from cog.features.check import check

@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from cog.commands import image_flags, limits, names
+from cog.commands import image_flags, limits
 from cog.errors import CogError
 from cog.finetune import parallel, plan
 from cog.runtime import cli as cli_tools
@@ -55,7 +55,7 @@ def make_request(args: argparse.Namespace) -> plan.FineTuneRequest:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script and return its exit code."""
-    args = names.understood(parse_args(argv))
+    args = limits.apply(parse_args(argv))
     requests = [make_request(of_dataset) for of_dataset in cli_tools.each_dataset(args, "output_dir")]
     if args.check:
         return max(map(plan.check, requests))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from cog.commands import names
 from cog.data import datasets
 from cog.data.image_sources import ImageSources
 from cog.models.request import ModelRequest
@@ -15,6 +14,16 @@ def add_places(group: argparse._ArgumentGroup) -> None:
     """Add the flags that locate images."""
     for flag, text in datasets.flags().items():
         group.add_argument(f"--{flag}", help=text)
+
+
+def add_models_file(group: argparse._ArgumentGroup) -> None:
+    """Add the flag of a file of the user's models."""
+    group.add_argument(
+        "--models_file",
+        metavar="MODELS.YAML",
+        help="models of your own, one entry per name: source or loader, checkpoint, preprocess, pooling, pretraining, "
+        "label, group (docs/own-models.md)",
+    )
 
 
 def add_target(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
@@ -85,7 +94,7 @@ def add_model(parser: argparse.ArgumentParser, *, writes: str) -> None:
         help="a model of your own: load_my_model(init_args) -> (backbone, forward), or (backbone, forward, "
         "preprocessing); init_args has model_name, ckpt_file, model_dir",
     )
-    names.add_models_file(group)
+    add_models_file(group)
 
 
 def model_request(args: argparse.Namespace) -> ModelRequest:

@@ -14,7 +14,7 @@ import functools
 import math
 from collections.abc import Sequence
 
-from cog.commands import feature_flags, limits, names
+from cog.commands import feature_flags, limits
 from cog.runtime import cli as cli_tools
 from cog.runtime import signals
 
@@ -66,7 +66,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script and return its exit code."""
-    args = names.understood(parse_args(argv))
+    args = limits.apply(parse_args(argv))
     each = cli_tools.each_dataset(args, "train_features_dir", "test_features_dir", "output_dir")
     from cog.logreg import jobs, plan
 

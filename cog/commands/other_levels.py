@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cog import config, constants
-from cog.commands import names
 from cog.errors import CogError
 from cog.paths import ModelDir
 from cog.runtime import cli as cli_tools
@@ -58,7 +57,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Group features with --levels_dir, else print the table of results, and return the exit code."""
-    args = names.resolve_labels(parse_args(argv))
+    args = parse_args(argv)
     source = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
     target = ModelDir(Path(args.output_dir), args.model)
     # The keys are those of the classifiers; with --levels_dir an error in them is reported before features are copied.

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cog import constants, paths
-from cog.commands import names, study_flags
+from cog.commands import image_flags, study_flags
 from cog.errors import CogError, did_you_mean
 from cog.results import find
 from cog.runtime import cli as cli_tools
@@ -31,7 +31,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
     parser = cli_tools.Parser(__doc__ or "", no_opts="have no meaning here")
     study_flags.add_places(parser.add_argument_group("runs"), datasets="all of them")
-    names.add_models_file(parser.add_argument_group("names"))
+    image_flags.add_models_file(parser.add_argument_group("names"))
     parser.add_argument("--unpack", action="store_true", help="put packed runs back, bit for bit")
     parser.add_argument(
         "--check", action="store_true", help="only read all runs and archives, and print what would be done"
@@ -41,7 +41,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Pack or unpack runs, and return the exit code."""
-    args = names.resolve_labels(parse_args(argv))
+    args = parse_args(argv)
     root = Path(os.path.abspath(files.require_dir(args.models_root_dir, "--models_root_dir")))
     todo = _find_folders(root, args.models, args.datasets)
     total = pack.PackResult()

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from cog.commands import names, results_source_flags, results_view_flags
+from cog.commands import limits, results_source_flags, results_view_flags
 from cog.commands.results_request import output_request, results_request
 from cog.reporting import show
 from cog.reporting.request import check_outputs
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         CogError: the arguments are wrong, or there is no result to show.
     """
-    args = names.understood(parser().parse_args(argv))
+    args = limits.apply(parser().parse_args(argv))
     output = output_request(args)
     if args.check:
         return show.check(lambda: results_request(args), output)

@@ -13,7 +13,7 @@ import functools
 import sys
 from collections.abc import Sequence
 
-from cog.commands import limits, names
+from cog.commands import limits
 from cog.errors import CogError
 from cog.paths import ModelDir, check_dataset_name
 from cog.runtime import cli as cli_tools
@@ -71,7 +71,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Make splits or compare the runs on them, and return the exit code."""
-    args = names.understood(parse_args(argv))
+    args = limits.apply(parse_args(argv))
     folder = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
     for dataset in args.dataset:
         check_dataset_name(dataset)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cog.commands import names, study_flags
+from cog.commands import image_flags, limits, study_flags
 from cog.errors import CogError
 from cog.models.names import labels_of
 from cog.models.sources import did_you_mean_model
@@ -32,7 +32,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
     parser = cli_tools.Parser(__doc__ or "")
     study_flags.add(parser)
-    names.add_models_file(parser.add_argument_group("names"))
+    image_flags.add_models_file(parser.add_argument_group("names"))
     parser.add_argument("--log_dir", help="log folder of submit_study.sh: shows what is in SLURM's queue")
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: text")
     return parser.parse_args(argv)
@@ -40,7 +40,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Show the state of every unit, and return the exit code."""
-    args = names.understood(parse_args(argv))
+    args = limits.apply(parse_args(argv))
     study = study_flags.select(args, args.opts, shows=True)
     known = [*find.list_models(study.root), *(labels_of(args.models_file).keys() - MODELS)]
     for model in study.models:

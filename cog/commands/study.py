@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cog import constants, paths
-from cog.commands import image_flags, names, passthrough, slurm_flags, study_flags, study_results
+from cog.commands import image_flags, limits, passthrough, slurm_flags, study_flags, study_results
 from cog.errors import CogError, some
 from cog.runtime import cli as cli_tools
 from cog.runtime import locks
@@ -52,7 +52,7 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
     images = parser.add_argument_group("models and images, as for extract_features.py")
     images.add_argument("--model_loader", type=cli_tools.python_target, metavar="FILE.py:FUNCTION",
                         help="loader of a model of your own")  # fmt: skip
-    names.add_models_file(images)
+    image_flags.add_models_file(images)
     image_flags.add_places(images)
     add = parser.add_argument_group("on this machine").add_argument
     add("--n_processes", type=cli_tools.whole_number(1),
@@ -70,7 +70,7 @@ def parse_args(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str
 def main(argv: Sequence[str] | None = None) -> int:
     """Submit or run the missing units, and return the exit code."""
     parsed, words = parse_args(argv)
-    args = names.understood(parsed)
+    args = limits.apply(parsed)
     passed = passthrough.split(args, words)
     args.datasets = args.datasets or list(constants.DATASETS)
     study = study_flags.select(args, passed.opts, config_file=passed.config_file)
