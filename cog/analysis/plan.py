@@ -1,4 +1,4 @@
-"""The plan of ``analyze_features.py``: requests, tasks and missing results; ``--check``."""
+"""The plan of ``analyze_features.py``: requests, tasks and missing results."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ from cog.analysis import registry
 from cog.analysis.task import AnalysisRequest, AnalysisTask
 from cog.errors import CogError
 from cog.paths import ModelDir, check_dataset_name
-from cog.runtime import files, machine_checks
-from cog.runtime.check_report import Report
-
-#: Expected size of a result with its numbers and tables, in bytes.
-_RESULT_BYTES = 64 << 20
+from cog.runtime import files
 
 
 def plan_tasks(args: argparse.Namespace) -> Iterator[AnalysisTask]:
@@ -28,6 +24,9 @@ def plan_tasks(args: argparse.Namespace) -> Iterator[AnalysisTask]:
     """
     cfg = config.get_cfg(model_name=args.model, config_file=args.config, opts=args.opts)
     analyses = registry.get(args.analysis)
+    for flag in ("trained_on", "images_root"):
+        if getattr(args, flag) is not None and "cross" not in (analysis.name for analysis in analyses):
+            raise CogError(f"--{flag} is for --analysis cross and has no effect here; leave it out")
     for request in _requests(args, cfg):
         for analysis in analyses:
             yield from analysis.plan(request)
@@ -83,53 +82,3 @@ def pending(args: argparse.Namespace) -> list[AnalysisTask]:
         CogError: a folder has another or an unfinished result and there is no ``--overwrite``, or features are missing.
     """
     return [task for task in plan_tasks(args) if not task.folder.is_done()]
-
-
-def check(args: argparse.Namespace) -> int:
-    """Check all inputs and output folders of the analyses, print a summary, and return the exit code.
-
-    Args:
-        args: flags of ``analyze_features.py``.
-    """
-    from cog.features import feature_files
-
-    report = Report()
-    tasks = []
-    with report.step("input"):
-        for task in plan_tasks(args):
-            tasks.append(task)
-    opened: dict[Path, float] = {}
-    todo = []
-    for task in tasks:
-        before = report.n_problems
-        for split in task.splits:
-            with report.step("features"):
-                path = task.request.features_file(split)
-                if path not in opened:
-                    opened[path] = 0.0
-                    features = feature_files.open_file(path, mapped=True)
-                    opened[path] = 4.0 * features.x.numel()
-                    report.ok("features", f"{path}: {len(features.x):,} x {features.x.shape[1]}")
-        if report.n_problems > before:
-            continue
-        with report.step("output"):
-            folder = task.folder
-            if not machine_checks.check_state(report, folder.path):
-                continue
-            if folder.would_skip():
-                report.ok("output", f"{folder.path} is complete and would be skipped")
-                continue
-            if machine_checks.check_writable(report, folder.path):
-                todo.append(folder.path)
-                report.ok("output", str(folder.path))
-    if todo:
-        with report.step("disk"):
-            machine_checks.check_disk(report, [(path, _RESULT_BYTES) for path in todo])
-        with report.step("memory"):
-            most = sum(sorted(opened.values())[-2:])
-            machine_checks.check_memory(
-                report, most, "the features of a data set; larger ones stay in their file"
-            )
-    with report.step("device"):
-        machine_checks.check_device(report, args.device, float64=True)
-    return report.finish()

@@ -1,4 +1,4 @@
-"""Saved classifier runs as input of an analysis: their seeds, predictions and weights.
+"""Saved classifier runs as input of an analysis: their seeds and weights.
 
 Runs are read by :mod:`cog.results.run_records`, which also reads runs of the original toolkit. This module imports
 torch only to read weights.
@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from cog import config
-from cog.analysis.task import AnalysisContext, AnalysisOutcome, AnalysisRequest, AnalysisTask
 from cog.errors import CogError
 from cog.paths import ModelDir, evaluation_folder, parse_seed_folder
-from cog.results import run_records, saved_predictions
-from cog.results.saved_predictions import PREDICTIONS_FILE
-from cog.runtime import run_archive, safe_load
+from cog.results import run_records
+from cog.runtime import safe_load
 from cog.runtime.safe_load import load_torch
 
 if TYPE_CHECKING:
@@ -43,14 +38,12 @@ class SavedRun:
 
     Attributes:
         seed: seed of the run.
-        folder: folder with ``model.pth`` and ``preds.pkl``.
-        top1: test accuracy in percent.
+        folder: folder with ``model.pth``.
         record: contents of results.json; empty for runs of the original toolkit.
     """
 
     seed: int
     folder: Path
-    top1: float
     record: Mapping[str, Any]
 
     @property
@@ -66,7 +59,7 @@ class SavedRun:
             CogError: the file does not exist.
         """
         path = self.folder / name
-        if not run_archive.is_file(path):
+        if not path.is_file():
             raise CogError(f"the run {self.folder.parent} has no {name}; run logreg.py again (--overwrite)")
         return path
 
@@ -85,86 +78,34 @@ def evaluation_label(cfg: CfgNode) -> str:
     return "" if folder == protocol else folder.removeprefix("eval")
 
 
-def classifier_task(
-    request: AnalysisRequest,
-    name: str,
-    settings: Mapping[str, Any],
-    compute: Callable[[AnalysisContext], AnalysisOutcome],
-    *,
-    splits: tuple[str, ...] = (),
-    packages: tuple[str, ...] = ("numpy",),
-) -> list[AnalysisTask]:
-    """Return the task of an analysis of classifiers, with their evaluation in its name and settings."""
-    of_evaluation = {"evaluation": evaluation_folder(*evaluation(request.cfg))}
-    name += evaluation_label(request.cfg)
-    return [AnalysisTask(request, name, splits, of_evaluation | dict(settings), compute, packages)]
-
-
-def find_runs(
-    model_dir: ModelDir, dataset: str, cfg: CfgNode, *, seeds: Sequence[int] | None = None
-) -> list[SavedRun]:
-    """Return the complete runs of a model on a data set, by seed.
+def find_runs(model_dir: ModelDir, dataset: str, cfg: CfgNode) -> list[SavedRun]:
+    """Return the complete runs of a model on a data set, by seed; a warning names the runs that cannot be read.
 
     Args:
         model_dir: the model's folder.
         dataset: data set that the classifiers were trained on.
         cfg: configuration with the name of the evaluation (EVAL.NAME, CLF.TYPE, CLF.N_SHOT ...).
-        seeds: wanted seeds; None for all existing seeds.
 
     Raises:
-        CogError: there are no runs, or a wanted seed is missing or cannot be read.
+        CogError: there are no runs that can be read.
     """
     name, n_shot = evaluation(cfg)
     folder = model_dir.evaluation(dataset, name=name, n_shot=n_shot)
-    runs = runs_in(folder, n_shot=n_shot, seeds=seeds)
+    runs: dict[int, SavedRun] = {}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        seed = parse_seed_folder(path.name)
+        if seed is None or not path.is_dir():
+            continue
+        try:
+            runs.setdefault(seed, read_run(path, n_shot=n_shot, seed=seed))
+        except CogError as error:
+            logger.warning("%s is left out: %s", path, error)
     if not runs:
         raise CogError(
             f"there are no classifiers in {folder}; run logreg.py --model {model_dir.model} --dataset {dataset} first, "
             "or check EVAL.NAME and CLF.N_SHOT"
         )
-    return runs
-
-
-def runs_in(folder: Path, *, n_shot: int | None = None, seeds: Sequence[int] | None = None) -> list[SavedRun]:
-    """Return the complete runs in a folder of seed folders; a warning names the runs that cannot be read.
-
-    Raises:
-        CogError: a run of ``seeds`` is missing or cannot be read.
-    """
-    try:
-        entries = {entry.name for entry in os.scandir(folder) if entry.is_dir()}
-    except OSError:
-        entries = set()
-    if (archive := run_archive.open_archive(folder.absolute().parent)) is not None:
-        entries |= set(archive.seeds(folder.absolute().name))
-    runs: dict[int, SavedRun] = {}
-    present = []
-    for entry in sorted(entries):
-        seed = parse_seed_folder(entry)
-        if seed is None:
-            continue
-        present.append(seed)
-        if seeds is not None and seed not in seeds:
-            continue
-        try:
-            runs.setdefault(seed, read_run(folder / entry, n_shot=n_shot, seed=seed))
-        except CogError as error:
-            if seeds is not None:
-                raise CogError(f"{folder / entry} cannot be used: {error}") from error
-            logger.warning("%s is left out: %s", folder / entry, error)
-    missing = [seed for seed in seeds or () if seed not in runs]
-    if missing:
-        raise CogError(
-            f"{folder} has no run of seed {', '.join(map(str, missing))}; it has "
-            f"{', '.join(map(str, sorted(set(present)))) or 'none'}"
-        )
     return [runs[seed] for seed in sorted(runs)]
-
-
-def any_in(folder: Path) -> bool:
-    """Return whether an evaluation folder exists, or an archive has its runs."""
-    archive = run_archive.open_archive(folder.absolute().parent)
-    return folder.is_dir() or (archive is not None and bool(archive.seeds(folder.name)))
 
 
 def read_run(path: Path, *, n_shot: int | None, seed: int) -> SavedRun:
@@ -174,16 +115,7 @@ def read_run(path: Path, *, n_shot: int | None, seed: int) -> SavedRun:
         CogError: see :func:`cog.results.run_records.read_run`.
     """
     run = run_records.read_run(path, run_records.RunPlace("", "", n_shot, seed))
-    return SavedRun(seed, path / run.final_folder, run.top1, run_records.load_record(path) or {})
-
-
-def prediction_digests(runs: Sequence[SavedRun]) -> dict[str, str]:
-    """Return the SHA-256 of the predictions of each run, by seed as text.
-
-    Raises:
-        CogError: a run has no predictions.
-    """
-    return {str(run.seed): digest(run.file(PREDICTIONS_FILE)) for run in runs}
+    return SavedRun(seed, path / run.final_folder, run_records.load_record(path) or {})
 
 
 def digest(*paths: Path) -> str:
@@ -196,22 +128,6 @@ def digest(*paths: Path) -> str:
     for path in paths:
         result.update(safe_load.contents(path, "file of a run"))
     return result.hexdigest()
-
-
-def predictions(run: SavedRun) -> np.ndarray:
-    """Return the labels predicted for the test set after the last epoch, int64 ``(n,)``; -1 for no prediction.
-
-    Raises:
-        CogError: the file has another form.
-    """
-    path = run.file(PREDICTIONS_FILE)
-    classes = saved_predictions.read(path)
-    if run.labels is not None:
-        known = np.asarray(run.labels, dtype=np.int64)
-        if classes.max() >= len(known):
-            raise CogError(f"{path} predicts class {classes.max()}, and the run has {len(known)} classes")
-        classes = np.where(classes >= 0, known[np.clip(classes, 0, None)], -1)
-    return classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,7 +208,7 @@ def load_classifier(run: SavedRun, *, normalize: bool, device: torch.device | st
     recorded = settings.get("CLF.NORM_FTS")
     normalize = recorded if isinstance(recorded, bool) else normalize
     network = TrainedClassifier(layers, relu=settings.get("CLF.TYPE") != "mlp_noact")
-    if not run_archive.is_file(run.folder / PCA_FILE):
+    if not (run.folder / PCA_FILE).is_file():
         return SavedClassifier(network, normalize)
     tensors = load_torch(run.folder / PCA_FILE)
     projection = (tensors["mean"].to(device).float(), tensors["components"].to(device).float())

@@ -62,16 +62,6 @@ class AnalysisRequest:
             raise no_features(file, split)
         return file
 
-    def place(self, analysis: str) -> tuple[ModelDir, str]:
-        """Return the model's folder and the name of the data set, which an analysis of saved runs needs.
-
-        Raises:
-            CogError: one of them is not given.
-        """
-        if self.model_dir is None or self.dataset is None:
-            raise CogError(f"--analysis {analysis} needs --models_root_dir, --model and --dataset")
-        return self.model_dir, self.dataset
-
     def output(self, name: str) -> Path:
         """Return the folder of the result of an analysis."""
         return self.output_root / analysis_folder(name)
@@ -178,10 +168,8 @@ class AnalysisTask:
         identity = dict(self.settings)
         for split in self.splits:
             file = self.request.features_file(split)
-            features, made = identify_input(file, path)
+            features, _ = identify_input(file, path)
             identity[f"{split}_features"] = features | {"sample_sha256": sample_sha256(file)}
-            if "limit" in made:
-                identity["limit"] = made["limit"]
         return AnalysisOutput(path, identity, overwrite=self.request.args.overwrite)
 
     @property
@@ -200,14 +188,12 @@ class Analysis:
         help: one line.
         plan: function that returns the tasks of a request. It makes all checks that need no features, and does not
             import torch (:attr:`AnalysisTask.compute` may).
-        uses: flags of this analysis that not all analyses have.
         in_all: whether ``--analysis all`` includes the analysis, because it needs only the features of a data set.
     """
 
     name: str
     help: str
     plan: Callable[[AnalysisRequest], list[AnalysisTask]]
-    uses: tuple[str, ...] = ()
     in_all: bool = True
 
 

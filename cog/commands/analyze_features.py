@@ -1,4 +1,5 @@
-"""Analyze pre-extracted features: clusters, alignment and uniformity, neighbors, class means, and more.
+"""Analyze pre-extracted features: clusters, alignment and uniformity, neighbors, class means; or apply classifiers of
+another data set to them (cross).
 
 Every result is a record <dataset>/analysis_<name>/results.json that print_results.py reads. With several data sets and
 analyses one process does all of them; the features of each data set are read once.
@@ -10,17 +11,13 @@ import argparse
 import functools
 from collections.abc import Sequence
 
-from cog.analysis import probe_flags, registry
-from cog.commands import feature_flags, limits
+from cog.analysis import registry
+from cog.commands import feature_flags
 from cog.runtime import cli as cli_tools
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Return the parsed flags; no file is read or written.
-
-    Raises:
-        CogError: an analysis is unknown.
-    """
+    """Return the parsed flags; no file is read or written."""
     parser = cli_tools.Parser(__doc__ or "")
     work = parser.add_argument_group("what to do")
     listed = "; ".join(f"{analysis.name}: {analysis.help}" for analysis in registry.ANALYSES)
@@ -41,20 +38,23 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     run = parser.add_argument_group("run")
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
     cli_tools.add_common(run)
-    limits.add(run)
-    cli_tools.add_check(run)
-    probe_flags.add_flags(parser)
-    return registry.parse(parser, argv)
+    cross = parser.add_argument_group("cross: the classifiers that EVAL.NAME and the CLF keys select")
+    cross.add_argument("--trained_on", metavar="DATASET", help="data set whose saved classifiers are applied")
+    cross.add_argument(
+        "--images_root",
+        metavar="DIR",
+        help="folder of the images named in image_paths.txt of the test features, to show the first ones (default: the "
+        "folder that they were extracted from)",
+    )
+    return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script and return its exit code."""
-    args = limits.apply(parse_args(argv))
+    args = parse_args(argv)
 
     from cog.analysis import plan
 
-    if args.check:
-        return plan.check(args)
     todo = plan.pending(args)
     if not todo:
         return 0

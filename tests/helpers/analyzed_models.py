@@ -55,16 +55,6 @@ def write_run(
     return weight, bias
 
 
-def write_levels_csv(path: Path, similarities: dict[str, float]) -> Path:
-    """Write a levels.csv with these similarities of concepts of :data:`LEVEL`."""
-    level_of = {wnid: level[-1] for level, wnids in LEVEL.items() for wnid in wnids}
-    lines = ["rank,wnid,names,similarity,nearest_seen,nearest_seen_names,level,images"]
-    for rank, (wnid, similarity) in enumerate(similarities.items()):
-        lines.append(f"{rank},{wnid},a b,{similarity!r},n02084071,dog,L{level_of[wnid]},9")
-    path.write_text("\n".join([*lines, ""]))
-    return path
-
-
 def analyze(models: Path, *flags: str) -> None:
     """Run analyze_features.py for my_net; flags are split into words."""
     common = ["--models_root_dir", str(models), "--model", "my_net", "--device", "cpu"]

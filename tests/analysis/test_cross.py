@@ -1,0 +1,266 @@
+"""Classifiers of one data set on the test images of another."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from analyzed_models import DIM, LEVEL, analyze, read, table, write_features, write_run
+
+from cog import constants
+from cog.analysis import cross, saved_runs
+from cog.errors import CogError
+from cog.features import feature_files
+from cog.features.feature_files import FeatureSet
+from cog.logreg.sgd import TrainedClassifier
+
+SEEN = ("n02084071", "n02121620", "n02374451", "n04037443")
+
+#: The classifiers of in1k on the test images of cog_l1.
+CROSS = "--analysis cross --trained_on in1k --dataset cog_l1"
+
+
+@pytest.fixture(autouse=True)
+def _no_wordnet(monkeypatch, tmp_path):
+    """Reading WordNet takes longer than everything else here; ids stand for names."""
+    monkeypatch.setenv("COG_WORDNET_DIR", str(tmp_path / "no_wordnet"))
+
+
+@pytest.fixture
+def models(tmp_path) -> Path:
+    root = tmp_path / "models"
+    root.mkdir()
+    return root
+
+
+@pytest.fixture
+def crossed(models):
+    """Classifiers of in1k (two seeds) and test features of cog_l1 without runs."""
+    write_features(models, "in1k", "test", SEEN)
+    x, y = write_features(models, "cog_l1", "test", LEVEL["cog_l1"], n=40, seed=1)
+    weights = [write_run(models, "in1k", seed=seed, n_classes=4, scale=12.0) for seed in (22, 37)]
+    return models, x, y, weights
+
+
+def softmax(x, weights):
+    """The definition, in float64."""
+    x = x.double() / x.double().norm(dim=1, keepdim=True)
+    return [torch.softmax(x @ weight.double().T + bias.double(), dim=1).numpy() for weight, bias in weights]
+
+
+def test_cross_equals_the_matrix_product(crossed):
+    models, x, _, weights = crossed
+    analyze(models, CROSS)
+    found = read(models, "cog_l1", "cross_in1k")
+    probabilities = softmax(x, weights)
+    shares = [100 * (p.max(1) > 0.99).mean() for p in probabilities]
+    assert all(0 < share < 100 for share in shares) and found.seeds == [22, 37]
+    assert [found.per_seed[seed]["confident_percent"] for seed in ("22", "37")] == pytest.approx(shares)
+    assert found.values == {"confident_percent": pytest.approx(np.mean(shares))}
+    rows = table(models, "cog_l1", "cross_in1k", "confident.csv")
+    highest = np.max([p.max(1) for p in probabilities], axis=0)
+    best = np.argmax([p.max(1) for p in probabilities], axis=0)
+    expected = sorted(np.flatnonzero(highest > 0.99), key=lambda row: -highest[row])
+    wnids = [LEVEL["cog_l1"][row // 40] for row in expected]
+    assert [row["wnid"] for row in rows] == wnids
+    images = [f"{wnid}/{wnid}_{row % 40}.JPEG" for wnid, row in zip(wnids, expected, strict=True)]
+    assert [row["image"] for row in rows] == images
+    predicted = [SEEN[probabilities[best[row]][row].argmax()] for row in expected]
+    assert [row["predicted_wnid"] for row in rows] == predicted
+    assert [int(row["seed"]) for row in rows] == [(22, 37)[best[row]] for row in expected]
+    np.testing.assert_allclose([float(row["confidence"]) for row in rows], highest[expected], atol=1e-6)
+    n_seeds = [sum(p[row].max() > 0.99 for p in probabilities) for row in expected]
+    assert [int(row["n_seeds"]) for row in rows] == n_seeds and set(n_seeds) == {1, 2}
+
+
+def test_cross_respects_normalization_components_and_hidden_layers(models):
+    """What a run recorded about its input decides, and for runs that recorded nothing the configuration."""
+    write_features(models, "in1k", "test", SEEN)
+    x, _ = write_features(models, "cog_l1", "test", LEVEL["cog_l1"], n=40, seed=1)
+    generator = torch.Generator().manual_seed(5)
+    mean, components = torch.randn(DIM, generator=generator), torch.randn(3, DIM, generator=generator)
+    layers = {
+        "0.weight": 2 * torch.randn(7, DIM, generator=generator), "0.bias": torch.randn(7, generator=generator),
+        "2.weight": torch.randn(4, 7, generator=generator), "2.bias": torch.randn(4, generator=generator),
+    }  # fmt: skip
+    write_run(models, "in1k", seed=1, n_classes=4, state=layers, folder="eval_mlp",
+              record={"configuration": {"CLF.NORM_FTS": False, "CLF.TYPE": "mlp"}})  # fmt: skip
+    small = {
+        "weight": 9 * torch.randn(4, 3, generator=generator),
+        "bias": torch.randn(4, generator=generator),
+    }
+    write_run(models, "in1k", seed=1, n_classes=4, state=small, folder="eval_logreg_pca3")
+    torch.save(
+        {"mean": mean, "components": components},
+        models / "my/net/in1k/eval_logreg_pca3/seed-1/final-lr-1.0_wd-1e-06/pca.pth",
+    )
+    weight, bias = write_run(
+        models, "in1k", seed=1, n_classes=4, folder="eval_raw", record={"configuration": None}
+    )
+    expected = {
+        "cross_in1k_mlp": (
+            "CLF.TYPE mlp",
+            torch.relu(x @ layers["0.weight"].T + layers["0.bias"]) @ layers["2.weight"].T + layers["2.bias"],
+        ),
+        "cross_in1k_pca3": (
+            "CLF.PCA_DIM 3",
+            torch.nn.functional.normalize((x - mean) @ components.T) @ small["weight"].T + small["bias"],
+        ),
+        "cross_in1k_raw": ("EVAL.NAME raw CLF.NORM_FTS False", x @ weight.T + bias),
+    }
+    for name, (options, logits) in expected.items():
+        analyze(models, CROSS, options)
+        confident = torch.softmax(logits.double(), dim=1).max(1).values > 0.99
+        assert 0 < confident.sum() < 120
+        share = read(models, "cog_l1", name).values["confident_percent"]
+        assert share == pytest.approx(100 * float(confident.double().mean()))
+
+
+def test_confidences_that_round_to_one_are_still_ordered(models):
+    write_features(models, "in1k", "test", SEEN)
+    x, y = write_features(models, "cog_l1", "test", LEVEL["cog_l1"], n=20, seed=1)
+    weight, bias = write_run(models, "in1k", seed=1, n_classes=4, scale=300.0)
+    found = cross.predict(FeatureSet(x, y, "x"), classifier_of_in1k(models, 1), device=torch.device("cpu"))
+    assert (found.confidence == 1.0).sum() > 10
+    logits = torch.nn.functional.normalize(x) @ weight.T + bias
+    best = logits.topk(2, dim=1).values
+    gaps = (best[:, 0] - best[:, 1]).numpy()[np.argsort(-found.log_odds)]
+    assert (np.diff(gaps) <= 1e-3).all()
+
+
+def test_the_picture_shows_the_first_images(crossed, tmp_path, caplog):
+    from PIL import Image
+
+    models, *_ = crossed
+    root = tmp_path / "in21k"
+    tiny.write_class_folders(root, classes=LEVEL["cog_l1"], n_images=40)
+    analyze(models, CROSS)
+    folder = models / "my/net/cog_l1/analysis_cross_in1k"
+    assert not (folder / "confident.png").exists()  # features.json does not say where the images are
+    first = table(models, "cog_l1", "cross_in1k", "confident.csv")[0]["image"]
+    (root / first).write_bytes(b"no image")
+    analyze(models, CROSS, "--overwrite --images_root", str(root))
+    assert "1 of " in caplog.text and "images cannot be read" in caplog.text
+    with Image.open(folder / "confident.png") as picture:
+        assert picture.width > 800 and picture.height > 200 and len(picture.getcolors(1 << 20)) > 100
+
+
+def test_labels_that_were_renumbered_in_training_keep_their_names(models):
+    """A run on features with labels 3, 7, 9 has outputs 0..2; its record says which is which."""
+    write_features(models, "odd", "test", SEEN)
+    folder = models / "my/net/odd/features_test"
+    y = torch.tensor([3, 7, 9, 11]).repeat_interleave(5)
+    tiny.write_features(folder, torch.randn(20, DIM), y)
+    write_features(models, "cog_l1", "test", LEVEL["cog_l1"])
+    write_run(models, "odd", seed=1, n_classes=3, scale=30.0, record={"labels": [3, 9, 11]})
+    analyze(models, "--analysis cross --trained_on odd --dataset cog_l1")
+    rows = table(models, "cog_l1", "cross_odd", "confident.csv")
+    assert rows and {row["predicted_wnid"] for row in rows} <= {SEEN[0], SEEN[2], SEEN[3]}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"weight": torch.full((4, DIM), math.nan), "bias": torch.zeros(4)}, "diverged"),
+        ({"weight": torch.zeros(4)}, "no linear layers"),
+        ({"weight": torch.zeros(4, 2), "bias": torch.zeros(4)}, "takes features of 2 dimensions"),
+        (pickle.dumps(print), "refused to read"),
+        (None, "has no model.pth"),
+    ],
+    ids=["diverged", "no layers", "dimensions", "harmful pickle", "missing"],
+)
+def test_cross_refuses_classifiers_that_do_not_fit(crossed, content, words):
+    file = crossed[0] / "my/net/in1k/eval_logreg/seed-37/final-lr-1.0_wd-1e-06/model.pth"
+    file.unlink()
+    if isinstance(content, dict):
+        torch.save({"model": content}, file)
+    elif content is not None:
+        file.write_bytes(content)
+    assert_refused(crossed[0], CROSS, words)
+
+
+def test_cross_refuses_a_list_of_other_images(crossed):
+    (crossed[0] / "my/net/cog_l1/features_test/image_paths.txt").write_text("one\n")
+    assert_refused(crossed[0], CROSS, "names 1 images")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--dataset cog_l1", "needs --trained_on"),
+        ("--dataset cog_l1 --trained_on cog_l2", "there are no classifiers"),
+        ("--dataset cog_l2 --trained_on in1k", "no test features"),
+        ("--dataset cog_l1 --trained_on in1k --images_root /nowhere", "/nowhere"),
+    ],
+)
+def test_cross_refuses_flags_that_name_nothing(crossed, flags, words):
+    assert_refused(crossed[0], f"--analysis cross {flags}", words)
+
+
+def assert_refused(models: Path, flags: str, words: str) -> None:
+    """Assert that an analysis ends with a message and writes nothing but that it failed."""
+
+    def contents():
+        entries = tiny.snapshot(models / "my/net").items()
+        return {name: of for name, of in entries if not re.search(r"analysis_\w+$|failed\.json$", name)}
+
+    before = contents()
+    with pytest.raises(CogError) as error:
+        analyze(models, flags)
+    assert words in str(error.value) and error.value.exit_code == 2
+    assert contents() == before
+    assert not list(models.rglob("analysis_*/results.json"))
+
+
+def test_a_run_that_cannot_be_read_is_left_out_with_a_warning(crossed, caplog):
+    models, *_ = crossed
+    (models / "my/net/in1k/eval_logreg/seed-22/results.json").write_text("{")
+    analyze(models, CROSS)
+    assert "seed-22 is left out" in caplog.text and read(models, "cog_l1", "cross_in1k").seeds == [37]
+
+
+def test_results_are_refused_when_the_classifiers_changed(crossed):
+    models, *_ = crossed
+    analyze(models, CROSS)
+    before = tiny.snapshot(models / "my/net/cog_l1/analysis_cross_in1k")
+    file = models / "my/net/in1k/eval_logreg/seed-37/final-lr-1.0_wd-1e-06/model.pth"
+    torch.save({"model": {"weight": torch.ones(4, DIM), "bias": torch.zeros(4)}}, file)
+    with pytest.raises(CogError, match=r"classifiers\.37.*--overwrite"):
+        analyze(models, CROSS)
+    assert tiny.snapshot(models / "my/net/cog_l1/analysis_cross_in1k") == before
+    analyze(models, CROSS, "--overwrite")
+
+
+def test_names_come_from_the_folders_of_images_or_from_the_ids_of_in1k(models):
+    write_features(models, "own", "test", ("b", "a"), n=1)
+    file = models / "my/net/own/features_test/X_Y.pth"
+    assert cross.class_names("own", file, 3) == ["b", "a", "class 2"]
+    assert cross.class_names("cog_l1", None, 2) == ["class 0", "class 1"]
+    assert cross.class_names(constants.IN1K, None, 1000)[:2] == ["n01440764", "n01443537"]
+
+
+@pytest.mark.parametrize("scale", [1e30, 1e-36])
+def test_a_classifier_normalizes_rows_of_any_length(scale):
+    one = saved_runs.SavedClassifier(TrainedClassifier([(torch.eye(3), torch.zeros(3))]), normalize=True)
+    logits = one.logits(torch.tensor([[3.0, 4.0, 0.0], [0.0, 0.0, 0.0]]) * scale)
+    torch.testing.assert_close(logits, torch.tensor([[0.6, 0.8, 0.0], [0.0, 0.0, 0.0]]))
+
+
+def classifier_of_in1k(models: Path, seed: int) -> saved_runs.SavedClassifier:
+    run = saved_runs.read_run(models / f"my/net/in1k/eval_logreg/seed-{seed}", n_shot=0, seed=seed)
+    return saved_runs.load_classifier(run, normalize=True)
+
+
+def test_features_stay_as_they_are(crossed):
+    """Other analyses of the same process use the same tensors."""
+    models, *_ = crossed
+    loaded = feature_files.load(models / "my/net/cog_l1/features_test")
+    before = loaded.x.clone()
+    cross.predict(loaded, classifier_of_in1k(models, 22), device=torch.device("cpu"))
+    assert torch.equal(loaded.x, before)
