@@ -1,13 +1,11 @@
 #!/usr/bin/env bash
 # Run every experiment and print them side by side: logistic regression with all images and with few, neighbors,
-# clusters, alignment, components, MLPs, balanced classes, confident errors on other data sets, accuracy by semantic
-# distance and by WordNet subtree, concepts won and lost against another model, and, when named, fine-tuning.
-# Complete outputs are skipped; after more seeds, add --overwrite to cross, distance, subtrees and winners
-# (experiments="cross distance subtrees winners" --overwrite).
+# clusters, alignment, components, MLPs, balanced classes, confident errors on other data sets and, when named,
+# fine-tuning. Complete outputs are skipped; after more seeds, add --overwrite to cross (experiments=cross --overwrite).
 #   bash bash-scripts/experiments.sh models_root_dir=/models model_name="sup_resnet50 dino_resnet50" max_per_class=732
 #   bash bash-scripts/experiments.sh models_root_dir=/models experiments="label_free pca" datasets="in1k cog_l5"
-#   bash bash-scripts/experiments.sh models_root_dir=/models model_name=dino_resnet50 against=sup_resnet50 \
-#       levels_csv=levels.csv experiments=all n_processes=8 in1k_images_root=/data/in1k \
+#   bash bash-scripts/experiments.sh models_root_dir=/models model_name=dino_resnet50 \
+#       experiments=all n_processes=8 in1k_images_root=/data/in1k \
 #       imagenet_images_root=/data/in21k cog_levels_mapping_file=levels.pkl cog_concepts_split_file=split.pkl
 
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
@@ -18,9 +16,9 @@ models_root_dir="${models_root_dir:-None}"
 # One name or several, separated by spaces; likewise for data sets.
 model_name="${model_name:-sup_resnet50}"
 datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
-# Some of logreg fewshot label_free cross distance subtrees winners pca balanced mlp mlp_noact finetune, or all.
+# Some of logreg fewshot label_free cross pca balanced mlp mlp_noact finetune, or all.
 # Experiments that would take more than a day on this machine are left out, unless you name them here.
-default_experiments="logreg fewshot label_free cross distance subtrees winners pca balanced mlp mlp_noact"
+default_experiments="logreg fewshot label_free cross pca balanced mlp mlp_noact"
 experiments="${experiments:-${default_experiments}}"
 seeds="${seeds:-22 37 45 77 93}"
 shots="${shots:-1 2 4 8 16 32 64 128}"
@@ -30,11 +28,7 @@ dims="${dims:-32 64 128 256 512 1024}"
 max_per_class="${max_per_class:-732}"
 # Data set whose classifiers are applied to the test images of the other data sets.
 trained_on="${trained_on:-in1k}"
-# levels.csv of build_levels.py; None: no analyses of semantic distance and of subtrees (which also needs WordNet 3.0).
-levels_csv="${levels_csv:-None}"
-# Model with which the others are compared concept by concept; None: no such comparison.
-against="${against:-None}"
-# Images for contact sheets of confident errors, and for fine-tuning, which also needs the level files.
+# Images for fine-tuning, which also needs the level files.
 in1k_images_root="${in1k_images_root:-None}"
 in1k_blurred_images_root="${in1k_blurred_images_root:-None}"
 imagenet_images_root="${imagenet_images_root:-None}"
@@ -49,41 +43,19 @@ finetune_seeds="${finetune_seeds:-22}"
 n_processes="${n_processes:-1}"
 # -------------------------------------------------------------------------------------------
 
-read_command_line models_root_dir model_name datasets experiments seeds shots dims max_per_class trained_on levels_csv \
-    against ${image_variables} model_loader models_file finetune_seeds n_processes -- "$@"
+read_command_line models_root_dir model_name datasets experiments seeds shots dims max_per_class trained_on \
+    ${image_variables} model_loader models_file finetune_seeds n_processes -- "$@"
 require models_root_dir model_name datasets experiments
-# Contact sheets need the images of named data sets and the names of classes.
-sheet_flags=("--cog_levels_mapping_file=${cog_levels_mapping_file}")
-for name in ${image_variables}; do
-    [[ "${name}" != *_images_root ]] || sheet_flags+=("--${name}=${!name}")
-done
 
-levels=()
 others=()
 for dataset in ${datasets}; do
-    [[ "${dataset}" != cog_l* ]] || levels+=("${dataset}")
     [[ "${dataset}" == "${trained_on}" ]] || others+=("${dataset}")
 done
-# All levels together, if there are several.
-together="cog_levels"
-[[ ${#levels[@]} -ge 2 ]] || together=""
-all_experiments="logreg fewshot label_free cross distance subtrees winners pca balanced mlp mlp_noact finetune"
+all_experiments="logreg fewshot label_free cross pca balanced mlp mlp_noact finetune"
 # With the default or "all", no experiment is named explicitly: those that would take more than a day are left out.
 named="yes"
 [[ "${experiments}" != "${default_experiments}" ]] || named=""
 [[ "${experiments}" != "all" ]] || { named="" && experiments="${all_experiments}"; }
-# in_wordnet FILE: test whether WordNet is found and contains the concepts of a levels.csv.
-in_wordnet() {
-    PYTHONPATH="${repository}${PYTHONPATH:+:${PYTHONPATH}}" "${python}" -c '
-import csv, sys
-from cog.levels import wordnet
-
-nouns = wordnet.load_wordnet()
-with open(sys.argv[1], newline="", encoding="utf-8") as file:
-    for row in csv.DictReader(file):
-        nouns.index(row["wnid"])
-' "$1" 2> /dev/null
-}
 
 kept=()
 for experiment in ${experiments}; do
@@ -94,29 +66,6 @@ for experiment in ${experiments}; do
                 echo "left out: cross (needs ${trained_on}, the data set trained_on, and another one in datasets)" >&2
             else
                 kept+=(cross)
-            fi
-            ;;
-        distance)
-            if [[ "${levels_csv}" == "None" || ${#levels[@]} -eq 0 ]]; then
-                echo "left out: distance (needs levels_csv=FILE, and a level in datasets)" >&2
-            else
-                kept+=(distance)
-            fi
-            ;;
-        subtrees)
-            if [[ "${levels_csv}" == "None" || ${#levels[@]} -eq 0 ]]; then
-                echo "left out: subtrees (needs levels_csv=FILE, and a level in datasets)" >&2
-            elif ! in_wordnet "${levels_csv}"; then
-                echo "left out: subtrees (needs WordNet 3.0 with the concepts of levels_csv, see docs/levels.md)" >&2
-            else
-                kept+=(subtrees)
-            fi
-            ;;
-        winners)
-            if [[ "${against}" == "None" || "${model_name}" == "${against}" ]]; then
-                echo "left out: winners (needs against=MODEL, and another model in model_name)" >&2
-            else
-                kept+=(winners)
             fi
             ;;
         *) die "unknown experiment ${experiment}; expected all or some of: ${all_experiments}" ;;
@@ -228,11 +177,11 @@ for model in ${model_name}; do
             [[ "${experiment}" != "logreg" ]] || untrained+=" ${model}"
             continue
         fi
-        if [[ " ${untrained} " == *" ${model} "* && " cross distance subtrees " == *" ${experiment} "* ]]; then
+        if [[ " ${untrained} " == *" ${model} "* && "${experiment}" == "cross" ]]; then
             echo "left out: ${experiment} of ${model} (needs its classifiers)" >&2
             continue
         fi
-        if [[ " cross distance subtrees " == *" ${experiment} "* ]] && will_train "${model}"; then
+        if [[ "${experiment}" == "cross" ]] && will_train "${model}"; then
             echo "not checked: ${experiment} of ${model} (needs its classifiers, which logreg trains before)" >&2
             continue
         fi
@@ -241,27 +190,12 @@ for model in ${model_name}; do
     kept_of_models+=("${mine}")
     for experiment in ${mine}; do
         case "${experiment}" in
-            label_free | cross | distance | subtrees | finetune) n_steps=$((n_steps + 1)) ;;
-            winners) ;;
+            label_free | cross | finetune) n_steps=$((n_steps + 1)) ;;
             pca) n_steps=$((n_steps + ${#per_process[@]} * $(count_words ${fitting}))) ;;
             *) n_steps=$((n_steps + ${#per_process[@]})) ;;
         esac
     done
 done
-# Models are compared at the end, because both models need their classifiers.
-compared=()
-if [[ " ${kept[*]-} " == *" winners "* ]]; then
-    for model in ${model_name}; do
-        if [[ "${model}" == "${against}" || " ${untrained} " == *" ${model} "* || " ${untrained} " == *" ${against} "* ]]; then
-            continue
-        elif will_train "${model}" || will_train "${against}"; then
-            echo "not checked: winners of ${model} (needs classifiers that logreg trains before)" >&2
-        else
-            compared+=("${model}")
-        fi
-    done
-fi
-n_steps=$((n_steps + ${#compared[@]}))
 # train EXPERIMENT WHAT ARGUMENT...: train classifiers of a model on every data set.
 train() {
     local key="$1" what="$2" dataset
@@ -325,10 +259,7 @@ for model in ${model_name}; do
             logreg) train logreg "logistic regression" ;;
             fewshot) train fewshot "logistic regression with N = ${shots}" --n_shots ${shots} ;;
             label_free) analyze label_free all --datasets ${datasets} ;;
-            cross) analyze cross cross --trained_on "${trained_on}" --datasets "${others[@]}" \
-                "${sheet_flags[@]}" ;;
-            distance) analyze distance distance --datasets "${levels[@]}" ${together} --levels_csv "${levels_csv}" ;;
-            subtrees) analyze subtrees subtrees --datasets "${levels[@]}" ${together} --levels_csv "${levels_csv}" ;;
+            cross) analyze cross cross --trained_on "${trained_on}" --datasets "${others[@]}" ;;
             pca)
                 for dim in ${fitting}; do
                     train "pca${dim}" "${dim} components" CLF.PCA_DIM "${dim}"
@@ -341,8 +272,4 @@ for model in ${model_name}; do
         esac
     done
 done
-for model in ${compared[@]+"${compared[@]}"}; do
-    analyze winners winners --datasets ${datasets} --against "${against}"
-done
-
 print_results "Experiments of ${model_name}" --models_root_dir="${models_root_dir}" --model ${model_name} --overview
