@@ -4,7 +4,7 @@ An image of an unseen concept that the classifier of another data set recognizes
 looks exactly like a concept of that data set, or shows one: the paper finds about 2.7 % of the images.
 
 The scale of confidences is that of the classifier's weights, which depends on the learning rate that the search of each
-seed found, so the share differs much between seeds: it is recorded for each of them.
+seed prediction, so the share differs much between seeds: it is recorded for each of them.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def predict(features: FeatureSet, classifier: SavedClassifier, *, device: torch.
             f"the classifier takes features of {classifier.feature_dim} dimensions, the test features have {dim}; both "
             "have to come from the same model"
         )
-    found = Predictions(classifier.n_classes, np.empty(n, dtype=np.int64), np.empty(n), np.empty(n))
+    prediction = Predictions(classifier.n_classes, np.empty(n, dtype=np.int64), np.empty(n), np.empty(n))
     with torch.inference_mode():
         for start in range(0, n, _BLOCK):
             rows = slice(start, min(start + _BLOCK, n))
@@ -154,10 +154,10 @@ def predict(features: FeatureSet, classifier: SavedClassifier, *, device: torch.
             log_p = torch.log_softmax(logits.double(), dim=1)
             best, classes = log_p.max(dim=1)
             others = log_p.scatter(1, classes[:, None], -math.inf).logsumexp(dim=1)
-            found.classes[rows] = classes.cpu().numpy()
-            found.confidence[rows] = best.exp().cpu().numpy()
-            found.log_odds[rows] = (best - others).cpu().numpy()
-    return found
+            prediction.classes[rows] = classes.cpu().numpy()
+            prediction.confidence[rows] = best.exp().cpu().numpy()
+            prediction.log_odds[rows] = (best - others).cpu().numpy()
+    return prediction
 
 
 def _compute(runs: Sequence[SavedRun], images_root: Path | None, job: AnalysisContext) -> AnalysisOutcome:
@@ -169,8 +169,8 @@ def _compute(runs: Sequence[SavedRun], images_root: Path | None, job: AnalysisCo
         classifier = saved_runs.load_classifier(run, normalize=request.cfg.CLF.NORM_FTS, device=job.device)
         predictions.append(predict(test, classifier, device=job.device))
     shares = {
-        run.seed: 100 * float((found.confidence > _THRESHOLD).mean())
-        for run, found in zip(runs, predictions, strict=True)
+        run.seed: 100 * float((prediction.confidence > _THRESHOLD).mean())
+        for run, prediction in zip(runs, predictions, strict=True)
     }
     table = _confident_images(job, runs, predictions, image_paths)
     write_csv(job.stage / LIST_FILE, _COLUMN_NAMES, table)
@@ -219,13 +219,14 @@ def _confident_images(
     own_files = [request.model_dir.features_file(trained_on, split) for split in ("test", "train")]
     own_file = next((p for p in own_files if p.is_file() and (p.parent / PATHS_FILE).is_file()), None)
     outputs = [
-        run.labels or list(range(found.n_classes)) for run, found in zip(runs, predictions, strict=True)
+        run.labels or list(range(prediction.n_classes))
+        for run, prediction in zip(runs, predictions, strict=True)
     ]
     names = class_names(trained_on, own_file, 1 + max(map(max, outputs)))
     words = concept_words()
 
-    confidence = np.stack([found.confidence for found in predictions])
-    log_odds = np.stack([found.log_odds for found in predictions])
+    confidence = np.stack([prediction.confidence for prediction in predictions])
+    log_odds = np.stack([prediction.log_odds for prediction in predictions])
     n_seeds = (confidence > _THRESHOLD).sum(axis=0)
     best = log_odds.argmax(axis=0)
     images = np.flatnonzero(n_seeds)

@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -187,34 +186,6 @@ def test_missing_features_of_one_data_set_stop_everything_before_it_starts(model
     with pytest.raises(CogError, match="there are no test features"):
         analyze(models, datasets=("in1k", "cog_l1"))
     assert tiny.snapshot(models) == before
-
-
-@pytest.mark.slow
-def test_the_driver(models, feature_folders, tmp_path, repository, warm_python):
-    shutil.copytree(models / "tiny/net", models / "tiny/other")
-    script = ["bash", str(repository / "bash-scripts/analyze_features.sh")]
-    environment = os.environ | {"COG_PYTHON": warm_python, "models_root_dir": str(models)}
-
-    def run(*flags):
-        command = [*script, *flags]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-    several = ("model_name=tiny_net tiny_other", "datasets=in1k cog_l1", "analyses=alignment ncm")
-    done = run(*several, "--device", "cpu")
-    assert done.returncode == 0, done.stderr
-    assert "[2/2] analyses of tiny_other: alignment ncm" in done.stdout
-    assert len(find.find_all(models).analyses) == 8
-    train, test = feature_folders
-    own_folders = (
-        f"train_features_dir={train}",
-        f"test_features_dir={test}",
-        f"output_dir={tmp_path / 'out'}",
-    )
-    done = run(*own_folders, "models_root_dir=None", "analyses=ncm")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "out/analysis_ncm/results.json").is_file()
-    done = run("datasets=none_such")
-    assert done.returncode == 2 and "stopped at step 1 of 1" in done.stderr and "Traceback" not in done.stderr
 
 
 # ------------------------------------------------------------------------------------------------------------

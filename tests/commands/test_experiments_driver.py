@@ -2,9 +2,7 @@
 
 import csv
 import json
-import os
 import re
-import subprocess
 
 import numpy as np
 import pytest
@@ -137,61 +135,10 @@ def test_common_flags_reach_analyses(workshop, experiments):
 
 
 def test_experiments_that_lack_something_are_named(experiments, recorder, tmp_path):
-    words = ["datasets=cog_l5", "experiments=cross distance subtrees winners label_free"]
-    done = experiments(tmp_path, *words, COG_PYTHON=recorder)
+    done = experiments(tmp_path, "datasets=cog_l5", "experiments=cross label_free", COG_PYTHON=recorder)
     assert done.returncode == 0
-    assert re.findall("left out: (.*) .needs (.*?),", done.stderr) == [
-        ("cross", "in1k"), ("distance", "levels_csv=FILE"), ("subtrees", "levels_csv=FILE"),
-        ("winners", "against=MODEL"),
-    ]  # fmt: skip
+    assert re.findall("left out: (.*) .needs (.*?),", done.stderr) == [("cross", "in1k")]
     assert "[1/1]" in done.stdout
-
-
-def test_one_level_has_no_analysis_of_all_levels_together(experiments, recorder, tmp_path):
-    for datasets in ("in1k cog_l5", "cog_l4 cog_l5"):
-        words = [f"datasets={datasets}", "experiments=distance subtrees", "levels_csv=levels.csv"]
-        assert experiments(tmp_path, *words, COG_PYTHON=recorder).returncode == 0
-    lines = (tmp_path / "commands").read_text().splitlines()
-    assert [line.split("--analysis ")[1] for line in lines if "--analysis" in line] == [
-        f"{name} --datasets {datasets} --levels_csv levels.csv"
-        for datasets in ("cog_l5", "cog_l4 cog_l5 cog_levels")
-        for name in ("distance", "subtrees")
-    ]
-
-
-def test_check_starts_few_processes_and_leaves_out_what_needs_the_classifiers_to_come(repository, tmp_path):
-    commands = tmp_path / "commands"
-    recorder = tmp_path / "python"
-    recorder.write_text(f'#!/bin/bash\n[[ "$1" != *.py ]] || echo "$@" >> {commands}\n')
-    recorder.chmod(0o755)
-
-    def run(*more: str) -> tuple[str, list[str]]:
-        commands.write_text("")
-        done = subprocess.run(
-            ["bash", str(repository / "bash-scripts/experiments.sh"), f"models_root_dir={tmp_path}",
-             "model_name=my_net", "datasets=in1k cog_l1", "experiments=logreg mlp cross distance winners",
-             "against=their_net", "levels_csv=levels.csv", "seeds=22", *more],
-            env={**os.environ, "COG_PYTHON": str(recorder)}, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        steps = re.findall(r"^\[.*", done.stdout, re.MULTILINE)
-        lines = [line for line in commands.read_text().splitlines() if "print_results" not in line]
-        assert len(steps) == len(lines) and all("--check" in line for line in lines if "--check" in more)
-        return done.stderr, steps
-
-    training = [
-        "[1/2] logistic regression of my_net on in1k cog_l1, seeds 22",
-        "[2/2] MLP of my_net on in1k cog_l1, seeds 22",
-    ]
-    missing, steps = run("--check")
-    assert steps == training and "--dataset in1k cog_l1 --models_file" in commands.read_text()
-    assert re.findall("not checked: (.*) of my_net", missing) == ["cross", "distance", "winners"]
-    (tmp_path / "my/net/in1k/eval_logreg").mkdir(parents=True)
-    assert run("--check")[1] == training  # cog_l1 has none yet
-    (tmp_path / "my/net/cog_l1").mkdir()
-    (tmp_path / "my/net/cog_l1/runs.zip").touch()
-    assert len(run("--check")[1]) == 5 and "not checked" not in run("--check")[0]
-    assert len(run("--check", "--limit", "2")[1]) == 2  # in a folder of its own
-    assert len(run()[1]) == 7  # a process per data set
 
 
 def write_sizes(folder, n_train, n_test, **more):

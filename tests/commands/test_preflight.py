@@ -12,7 +12,7 @@ import pytest
 import tiny
 import torch
 
-from cog.commands import analyze_features, build_levels, extract_features, logreg, print_results
+from cog.commands import build_levels, extract_features, logreg, print_results
 from cog.errors import CogError
 from cog.runtime import machine_checks
 from cog.runtime.locks import locked
@@ -267,17 +267,6 @@ def test_what_a_network_takes_on_the_disk(check, workshop, tmp_path, monkeypatch
     monkeypatch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(free=20_000_000))
     assert check(logreg.main, *argv, 8).code == 0
     assert "will be written" in check(logreg.main, *argv, 2048).problems[0]
-
-
-def test_analyses(check, workshop):
-    of_model = ("--models_root_dir", workshop.models, "--model", "tiny_net", "--dataset", "birds")
-    argv = (*of_model, "--analysis", "ncm")
-    report = check(analyze_features.main, *argv)
-    assert report.code == 0 and "analysis_ncm" in report.text
-    assert analyze_features.main([*map(str, argv), "--device", "cpu"]) == 0
-    assert "is complete and would be skipped" in check(analyze_features.main, *argv).text
-    (workshop.models / "tiny/net/birds/features_train/X_Y.pth").write_bytes(b"damaged")
-    assert "features" in check(analyze_features.main, *argv).problems[0]
 
 
 def test_results(check, tmp_path, workshop):

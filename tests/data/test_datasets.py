@@ -13,7 +13,6 @@ import pytest
 import tiny
 
 from cog import constants, paths
-from cog.analysis import registry
 from cog.commands import analyze_features, extract_features, finetune, image_flags, logreg, study
 from cog.data import datasets, image_sources
 from cog.data.datasets import Dataset, OfficialCounts
@@ -111,7 +110,6 @@ class TestEveryDataset:
             text = help_of(command, capsys)
             for flag, about in declaration.flags.items():
                 assert f"--{flag} {flag.upper()} {about}" in text, command.__name__
-        assert f"--{declaration.root} DIR" in help_of(analyze_features, capsys)
         for command in (extract_features, finetune, logreg, analyze_features):
             assert re.search(rf"\b{name}\b", help_of(command, capsys)), command.__name__
 
@@ -184,12 +182,6 @@ class TestEveryDataset:
         (row,) = [line for line in datasets.markdown().splitlines() if line.startswith(f"| `{members[0]}`")]
         assert all(f"`--{flag}`" in row for flag in datasets.find(name).flags)
         assert row in model_docs.pages()["docs/data.md"][0]
-
-
-@pytest.mark.parametrize("name", datasets.names())
-def test_contact_sheets_take_its_images(name):
-    (analysis,) = registry.get(["cross"])
-    assert datasets.find(name).root in analysis.uses
 
 
 def test_bash_scripts_take_every_flag_from_the_declarations(repository, warm_python):
