@@ -386,12 +386,7 @@ def check_values(cfg: CfgNode) -> None:
     )
     expect("CLF.TYPE", lambda v: v in CLASSIFIERS, ", ".join(CLASSIFIERS))
     expect("CLF.PRECISION", lambda v: v in PRECISIONS, ", ".join(PRECISIONS))
-    expect("CLF.SEARCH", lambda v: v in ("sequential", "batched"), "sequential or batched")
-    expect("CLF.TIE_BREAK", lambda v: v in ("first", "loss"), "first or loss")
     expect("CLF.PCA_NORM", lambda v: v in ("after", "before"), "after or before")
-    expect("CLF.TRIALS_PER_ROUND", lambda v: 1 <= v < 2**31, "a whole number of at least 1")
-    expect("CLF.SOLVER", lambda v: v in ("sgd", "lbfgs"), "sgd or lbfgs")
-    expect("CLF.PRUNER", lambda v: v in ("none", "median"), "none or median")
     expect("CLF.VAL_PERC", lambda v: 0 < v < 1, "a fraction between 0 and 1, both excluded")
     for key in ("CLF.LR_INTV", "CLF.WD_INTV"):
         expect(

@@ -101,18 +101,6 @@ _C.CLF.WD_INTV = (1e-12, 1e-4)
 # device that changes accuracies by less than another seed does (docs/performance.md, "Precision"). All other
 # computations are in float32.
 _C.CLF.PRECISION = "auto"
-# "sequential": after the random trials at the start, every trial waits for the one before, as in the paper's toolkit.
-# "batched": rounds of TRIALS_PER_ROUND trials that do not wait for each other and can be trained together.
-_C.CLF.SEARCH = "sequential"
-# Trials per round of a batched search; in measurements, more than 5 reduced the accuracy.
-_C.CLF.TRIALS_PER_ROUND = 5
-# Choice among the trials with the highest validation accuracy: the "first", as in Optuna, or the one with the lowest
-# validation "loss".
-_C.CLF.TIE_BREAK = "first"
-# The only value; earlier versions had another one.
-_C.CLF.SOLVER = "sgd"
-# The only value; earlier versions had another one.
-_C.CLF.PRUNER = "none"
 
 # Fine-tuning control (finetune.py). The paper shows a fine-tuned ResNet-50 (supplement C.2, Fig. 6) without any
 # hyper-parameter: we chose these plain ones for one node of 8 GPUs and the images of a level (1.1 M).

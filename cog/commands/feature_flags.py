@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from cog.commands import image_flags
 from cog.data import datasets
 
 
@@ -30,7 +29,6 @@ def add(parser: argparse.ArgumentParser, *dataset_aliases: str, output_help: str
         "--models_root_dir",
         help="reads <root>/<model_title>/<architecture_name>/<dataset>/features_{train,test}/X_Y.pth",
     )
-    image_flags.add_models_file(group)
     group.add_argument("--train_features_dir", help="folder (or X_Y.pth file) of the training features")
     group.add_argument("--test_features_dir", help="folder (or X_Y.pth file) of the test features")
     group.add_argument("--output_dir", help=output_help)

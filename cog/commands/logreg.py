@@ -14,7 +14,7 @@ import functools
 import math
 from collections.abc import Sequence
 
-from cog.commands import feature_flags, limits
+from cog.commands import feature_flags
 from cog.runtime import cli as cli_tools
 from cog.runtime import signals
 
@@ -59,19 +59,15 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         help="epochs between log lines of the final training, 0 for none (default: 10)",
     )
     cli_tools.add_common(run)
-    limits.add(run)
-    cli_tools.add_check(run)
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script and return its exit code."""
-    args = limits.apply(parse_args(argv))
+    args = parse_args(argv)
     each = cli_tools.each_dataset(args, "train_features_dir", "test_features_dir", "output_dir")
     from cog.logreg import jobs, plan
 
-    if args.check:
-        return max(map(plan.check, each))
     planned = [plan.plan_runs(of_dataset) for of_dataset in each]
     with signals.deferred():
         for plans, train, test in planned:

@@ -7,8 +7,7 @@ The folder has the files of a classifier run (:mod:`cog.logreg.run_folder`), and
     final-lr-<lr>_wd-<wd>/model.pth     {"model": state dict of the linear layer}
     final-lr-<lr>_wd-<wd>/backbone.pth  {"state_dict": state dict of the fine-tuned network, without that layer}
     final-lr-<lr>_wd-<wd>/preds.pkl     classes predicted for the test images after the last epoch; -1: not decoded
-    final-lr-<lr>_wd-<wd>/{args.pkl, model.txt}
-    arguments.json, config.txt, program.log
+    program.log
 """
 
 from __future__ import annotations
@@ -164,10 +163,8 @@ def _write(
     assert score is not None
     weight, bias = (tensor.detach().cpu() for tensor in (model.head.weight, model.head.bias))
     classifier = TrainedClassifier([(weight, bias)], logs=position.logs, predictions=score.predictions)
-    final = write_final(
-        stage, classifier, torch.from_numpy(plan.test.labels),
-        lr=recipe.lr, wd=recipe.weight_decay, arguments=dict(request.arguments), config_text=request.cfg.dump(),
-    )  # fmt: skip
+    labels = torch.from_numpy(plan.test.labels)
+    final = write_final(stage, classifier, labels, lr=recipe.lr, wd=recipe.weight_decay)
     backbone = collections.OrderedDict(
         (name, tensor.detach().cpu().contiguous())
         for name, tensor in model.backbone.network.state_dict().items()

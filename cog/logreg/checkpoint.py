@@ -7,7 +7,6 @@ the seed of the run (the engine draws and drops the orders of the finished epoch
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,20 +49,10 @@ class Work:
     Args:
         folder: folder of the run, for which the caller ensures the same settings and features; None: nothing is saved.
         print_freq: epochs between log lines of the final training; 0: no lines.
-        bar: whether progress may be shown as a bar on the terminal.
-        before_epoch: function called before every epoch; may raise an error.
     """
 
-    def __init__(
-        self,
-        folder: ResumeFolder | None = None,
-        *,
-        print_freq: int = 10,
-        bar: bool = True,
-        before_epoch: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.print_freq, self.bar = print_freq, bar
-        self._folder, self._before_epoch = folder, before_epoch
+    def __init__(self, folder: ResumeFolder | None = None, *, print_freq: int = 10) -> None:
+        self.print_freq, self._folder = print_freq, folder
         self._file = None if folder is None else folder.state(CHECKPOINT_FILE)
         self._key: dict[str, Any] = {}
 
@@ -74,20 +63,18 @@ class Work:
             return None
         return TrialJournal(folder.path / JOURNAL_FILE, settings, before_append=folder.create)
 
-    def restore(self, key: dict[str, Any], label: str) -> TrainState:
+    def restore(self, key: dict[str, Any]) -> TrainState:
         """Begin a training and return its saved state, tensors on the CPU; the initial state without a readable file.
 
         Args:
             key: JSON values that identify the training; a file with another key is left from an earlier training.
-            label: name of the run in log lines.
         """
         self._key = key
-        self._before_epoch()
         data = None if self._file is None else self._file.load()
         if data is None or data.get("key") != key:
             return TrainState()
         state = TrainState(**data["state"])
-        logger.info("%scontinuing after epoch %d", label, state.epochs)
+        logger.info("continuing after epoch %d", state.epochs)
         return state
 
     def offer(self, state: TrainState) -> None:
@@ -99,7 +86,6 @@ class Work:
         if self._file is not None and self._file.due():
             self._file.save({"key": self._key, "state": dict(vars(state))})
             signals.check("the training so far is saved")
-        self._before_epoch()
 
     def forget_training(self) -> None:
         """Delete the state of a finished training, whose result is kept elsewhere."""

@@ -18,7 +18,7 @@ GPU, also because more trials share a product on a GPU.
 from __future__ import annotations
 
 import contextlib
-import threading
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -40,6 +40,8 @@ from cog.runtime import memory
 from cog.runtime.device import exact_float32
 from cog.runtime.random_streams import cpu_generator
 
+logger = logging.getLogger(__name__)
+
 OnEpoch = Callable[[int, Logs], None]
 
 #: Columns (classifiers x classes) trained in one product. On a CPU, the weights of more columns exceed the cache; a GPU
@@ -49,9 +51,6 @@ CPU_COLUMNS, GPU_COLUMNS = 1000, 10_000
 #: Number of training rows up to which trials share no product on a CPU: such a search takes seconds, and every trial
 #: has the digits of a classifier that is trained alone.
 CPU_ROWS_ALONE = 4096
-
-#: Runs that are trained side by side on a GPU: the protocol's five seeds, which fill the GPU.
-_GPU_RUNS = 5
 
 #: Rows sent to the device at a time when the features are loaded.
 _ROWS = 65_536
@@ -81,7 +80,7 @@ class Engine:
             device = torch.device("cuda", torch.cuda.current_device())
         self.device, self.precision = device, resolve_precision(precision, device)
         self.graphs = Graphs(wanted=device.type == "cuda")
-        self._thread = threading.local()
+        self._stream: torch.cuda.Stream | None = None
 
     def trials_per_batch(self, n_rows: int, settings: Settings, *, dim: int, n_classes: int) -> int:
         """Return the number of trials to train in lockstep, in a search on ``n_rows`` rows of ``dim`` features.
@@ -95,11 +94,6 @@ class Engine:
         if n_rows <= CPU_ROWS_ALONE and _learner(n_rows, settings, dim) is LinearLearner:
             return 1
         return max(1, CPU_COLUMNS // n_classes)
-
-    @property
-    def max_parallel_runs(self) -> int:
-        """Largest number of runs (seeds and shots) that are trained side by side."""
-        return torch.get_num_threads() if self.device.type == "cpu" else _GPU_RUNS
 
     def arithmetic(self, rows: RowCounts, settings: Settings, dim: int) -> dict[str, Any]:
         """Return ``precision`` of the products and ``form`` of a run's final training; under ``search``, of its trials.
@@ -130,7 +124,10 @@ class Engine:
                     target.copy_(part.to(self.device))
                 return kind(resident if norms is None else resident.div_(norms.to(self.device)))
         host = kind(x) if norms is None else StoredMatrix(features, kind.dtype)
-        return host if self.device.type == "cpu" else HostMatrix(host, self.device)
+        if self.device.type == "cpu":
+            return host
+        logger.info("%s: too large for %s, sent there batch by batch", features.name, self.device)
+        return HostMatrix(host, self.device)
 
     @torch.no_grad()
     def fit(
@@ -157,14 +154,14 @@ class Engine:
         work = work or Work()
         key = {"stage": "final" if spec.record else "search", "pairs": [list(pair) for pair in spec.pairs]}
         key |= {"device": self.device.type, "precision": self.precision}
-        saved = work.restore(key, settings.label)
+        saved = work.restore(key)
         n, n_epochs, start = len(spec.rows), settings.n_epochs, time.monotonic() - saved.seconds
-        arithmetic = self._arithmetic(n, settings, data.features.dim)
-        with self._computing(), contextlib.ExitStack() as stack:
+        with self._computing():
             learner = self.make_learner(data, spec, settings)
             if saved.epochs:
                 learner.resume(saved.values)
-            stepper = stack.enter_context(Stepper(learner, self.graphs, arithmetic["precision"]))
+            precision = self._arithmetic(n, settings, data.features.dim)["precision"]
+            stepper = Stepper(learner, self.graphs, precision)
             logs, predictions = saved.logs or (metrics.new_logs() if spec.record else None), None
             orders = _draw_orders(spec, data.features.index_device, saved.epochs, n_epochs)
             order = next(orders)
@@ -192,10 +189,9 @@ class Engine:
                 if last:
                     break
                 work.offer(TrainState(epoch + 1, learner.state, time.monotonic() - start, logs))
-            arithmetic["cuda_graphs"] = stepper.n_replays > 0
             layers = [self._layers(learner, k) for k in range(len(spec.pairs))]
         seconds = (time.monotonic() - start) / len(spec.pairs)
-        shared = logs, predictions, seconds, arithmetic
+        shared = logs, predictions, seconds, stepper.n_replays > 0
         return [
             TrainedClassifier(layers[k], settings.has_relu, not finite[k], *shared)
             for k in range(len(spec.pairs))
@@ -203,17 +199,12 @@ class Engine:
 
     @torch.no_grad()
     def validate(
-        self,
-        data: Data,
-        rows: torch.Tensor,
-        classifiers: Sequence[TrainedClassifier],
-        *,
-        with_losses: bool = False,
-    ) -> tuple[list[float], list[float | None]]:
+        self, data: Data, rows: torch.Tensor, classifiers: Sequence[TrainedClassifier]
+    ) -> list[float]:
         """Score classifiers on training ``rows`` from float32 logits, see :func:`cog.logreg.metrics.validate`."""
         with self._computing(), products(self.device, "fp32"):
             logits = [classifier.logits for classifier in classifiers]
-            return metrics.validate(data.features, data.targets, rows, logits, with_losses=with_losses)
+            return metrics.validate(data.features, data.targets, rows, logits)
 
     def make_learner(self, data: Data, spec: TrainSpec, settings: Settings) -> Learner:
         """Return a learner with the classifiers at the beginning of their training."""
@@ -228,14 +219,14 @@ class Engine:
 
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:
-        """Use the CUDA stream of this thread in the block, and wait for its work at the end."""
+        """Use the CUDA stream of this engine in the block, and wait for its work at the end."""
         if self.device.type != "cuda":
             with exact_float32():
                 yield
             return
-        if not hasattr(self._thread, "stream"):  # one per thread, because each stream has a cuBLAS workspace
-            self._thread.stream = torch.cuda.Stream(self.device)
-        stream = self._thread.stream
+        if self._stream is None:  # one only, because each stream has a cuBLAS workspace
+            self._stream = torch.cuda.Stream(self.device)
+        stream = self._stream
         for before in (torch.cuda.default_stream(self.device), torch.cuda.current_stream(self.device)):
             stream.wait_stream(before)
         with torch.cuda.device(self.device), torch.cuda.stream(stream):

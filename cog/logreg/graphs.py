@@ -9,11 +9,9 @@ graphs from the result of the usual step.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
 import os
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -44,24 +42,21 @@ class Graphs:
 
     def __init__(self, *, wanted: bool) -> None:
         self.enabled = wanted and os.environ.get(VARIABLE) != "0"
-        self._kept = threading.local()
+        self._kept: torch.cuda.CUDAGraph | None = None
 
     def pool(self, device: torch.device) -> Any:
-        """Return the memory pool of the graphs of this thread; to be called as graphs are captured.
+        """Return the memory pool of the graphs; to be called as graphs are captured.
 
-        Graphs of a thread run one after the other and leave nothing in the pool, so they can share it. With a pool of
-        its own for each graph, the memory of the graphs of finished trainings would stay reserved, gigabytes in a
-        search. A pool lasts as long as one of its graphs, so a small one is kept.
+        Graphs run one after the other and leave nothing in the pool, so they can share it. With a pool of its own for
+        each graph, the memory of the graphs of finished trainings would stay reserved, gigabytes in a search. A pool
+        lasts as long as one of its graphs, so a small one is kept.
         """
-        if not hasattr(self._kept, "graph"):
-            self._kept.graph = _capture(lambda: torch.zeros(1, device=device), None)
-        return self._kept.graph.pool()
+        if self._kept is None:
+            self._kept = _capture(lambda: torch.zeros(1, device=device), None)
+        return self._kept.pool()
 
     def give_up(self, reason: str, device: torch.device) -> None:
-        """Switch graphs off, log a warning once, and wait for the stream: an error, when it is no longer usable.
-
-        A wait for the whole device would break the captures of other threads.
-        """
+        """Switch graphs off, log a warning once, and wait for the stream: an error, when it is no longer usable."""
         if self.enabled:
             self.enabled = False
             logger.warning("CUDA graphs are not used: %s; training is correct, but slower", reason)
@@ -69,8 +64,8 @@ class Graphs:
             torch.cuda.current_stream(device).synchronize()
 
 
-class Stepper(contextlib.AbstractContextManager["Stepper"]):
-    """The steps of a learner, replayed from graphs that have passed their check; for a ``with`` statement.
+class Stepper:
+    """The steps of a learner, replayed from graphs that have passed their check.
 
     Args:
         learner: learner with all tensors that a step changes in :attr:`~Learner.tensors`.
@@ -88,11 +83,6 @@ class Stepper(contextlib.AbstractContextManager["Stepper"]):
         self._captured: dict[int, torch.cuda.CUDAGraph] = {}
         self._n_done: dict[int, int] = {}
         self.n_replays = 0
-
-    def __exit__(self, *_: object) -> None:
-        # Up to PyTorch 2.12, graphs must be neither captured nor removed in several threads at once.
-        with products(self._learner.device, self._precision):
-            self._captured.clear()
 
     def step(self, b: int) -> None:
         """Do a step on the ``b`` loaded rows."""
@@ -162,7 +152,6 @@ def _capture(step: Callable[[], object], pool: Any) -> torch.cuda.CUDAGraph:
     graph, collects = torch.cuda.CUDAGraph(), gc.isenabled()
     gc.disable()
     try:
-        # Other runs may allocate memory meanwhile.
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             step()

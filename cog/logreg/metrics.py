@@ -148,9 +148,7 @@ def validate(
     y: torch.Tensor,
     rows: torch.Tensor,
     classifiers: Sequence[Logits],
-    *,
-    with_losses: bool = False,
-) -> tuple[list[float], list[float | None]]:
+) -> list[float]:
     """Score several classifiers on the same rows; each chunk of features is gathered once.
 
     Args:
@@ -158,24 +156,18 @@ def validate(
         y: labels, int64 ``(n,)``, on the device of the features.
         rows: rows to score, int64 ``(m,)``, on the CPU.
         classifiers: the classifiers.
-        with_losses: whether to compute losses.
 
     Returns:
-        For each classifier the top-1 accuracy in percent, equal to that of :func:`evaluate`, and the mean cross-entropy
-        in nats, or None.
+        For each classifier the top-1 accuracy in percent, equal to that of :func:`evaluate`.
     """
     hits = torch.zeros(len(classifiers), dtype=torch.int64, device=y.device)
-    losses = new_sums(y.device)[:1].repeat(len(classifiers))
     for start, stop, new in _chunks(len(rows), y.device):
         part = rows[start:stop].to(features.index_device)
         x, labels = features.exact(part), y[part.to(y.device)][new - start :]
         for index, logits_of in enumerate(classifiers):
             logits = logits_of(x)[new - start :]
             hits[index] += (true_class_rank(logits, labels) < 1).sum()
-            if with_losses:
-                losses[index] += torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
-    means = (losses / len(rows)).tolist() if with_losses else [None] * len(classifiers)
-    return [100 * count / len(rows) for count in hits.tolist()], means
+    return [100 * count / len(rows) for count in hits.tolist()]
 
 
 def _chunks(n: int, device: torch.device) -> list[tuple[int, int, int]]:

@@ -118,7 +118,7 @@ def _settings(given: Mapping[str, Any], opts: Sequence[str]) -> Settings:
     """
     keys = {field.name: KEYS.get(field.name, field.name.upper()) for field in dataclasses.fields(Settings)}
     plain = {name: v.item() if isinstance(v, np.generic) else v for name, v in given.items()}
-    others = {name: plain.pop(name) for name in (*FLAGS, "label") if name in plain}
+    others = {name: plain.pop(name) for name in FLAGS if name in plain}
     values = {f"CLF.{keys[name]}": value for name, value in plain.items()}
     with _named_as_arguments({key: name for name, key in keys.items()}):
         cfg = config.get_cfg(opts=opts, entry_values=values, entry_source="evaluate()")

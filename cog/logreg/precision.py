@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -60,10 +59,6 @@ def describe(arithmetic: Mapping[str, Any]) -> str:
     return final if search == final else f"{search} (search), {final} (final training)"
 
 
-#: Lock for the precision of products, a setting of the process: other trainings wait while one issues its work.
-_PRODUCTS = threading.RLock()
-
-
 @contextlib.contextmanager
 def products(device: torch.device, precision: str) -> Iterator[None]:
     """Multiply float32 matrices in ``fp32`` or ``tf32``, and sum up bfloat16 products in float32, inside a block.
@@ -75,7 +70,7 @@ def products(device: torch.device, precision: str) -> Iterator[None]:
         yield
         return
     matmul = torch.backends.cuda.matmul
-    with _PRODUCTS, exact_float32():
+    with exact_float32():
         saved = matmul.allow_bf16_reduced_precision_reduction
         matmul.allow_bf16_reduced_precision_reduction = False
         if precision == "tf32":

@@ -48,10 +48,7 @@ def prepare(train: FeatureSet, test: FeatureSet, engine: Engine, settings: Setti
         logger.warning("%s", mixed)
     settings = settings or Settings(seed=0)
     max_per_class, pca_dim = settings.max_per_class, settings.pca_dim
-    logger.info(
-        "%s: %d x %d training and %d test features, %s",
-        train.name, *train.x.shape, len(test), engine.device,
-    )  # fmt: skip
+    shape = train.x.shape
     preparation: dict[str, Any] = {}
     rows = projection = None
     if max_per_class:
@@ -74,6 +71,10 @@ def prepare(train: FeatureSet, test: FeatureSet, engine: Engine, settings: Setti
     elif rows is not None:
         train = _keep(train, rows)
     y, test_y, labels = feature_files.to_consecutive_labels(train.y, test.y)
+    logger.info(
+        "%s: %d x %d training and %d test features, %d classes, on %s in %s",
+        train.name, *shape, len(test), len(labels), engine.device, engine.precision,
+    )  # fmt: skip
     targets, test_y = y.to(engine.device), test_y.to(engine.device)
     return Data(engine.load(train), y, targets, engine.load(test), test_y, labels, projection, preparation)
 

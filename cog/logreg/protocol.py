@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from cog.features import feature_files
+from cog.logreg import precision
 from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine, OnEpoch
 from cog.logreg.matrix import Data
@@ -42,8 +43,7 @@ class RunResult:
         wd: weight decay of the final training.
         search: the search; None without one.
         rows: numbers of rows used.
-        arithmetic: arithmetic of the training: ``precision``, ``form`` and ``cuda_graphs`` of the final training and,
-            under ``search``, precision and form of the trials.
+        arithmetic: ``precision`` and ``form`` of the final training and, under ``search``, of the trials.
     """
 
     classifier: TrainedClassifier
@@ -79,30 +79,29 @@ def run_protocol(data: Data, settings: Settings, engine: Engine, work: Work | No
             len(train_rows), settings, dim=data.features.dim, n_classes=len(data.labels)
         )
         search = Search(settings, work.journal(settings), width=width)
-        with _progress(settings, work, settings.n_trials, "hyper-parameter search", "trials") as progress:
+        with Progress(settings.n_trials, "hyper-parameter search", unit="trials") as progress:
             while pairs := search.ask():
                 progress.skip(len(search.trials) - progress.done)  # trials of an earlier session
                 # Trials of a search share initial weights and order, so they differ by lr and wd alone.
                 spec = _train_spec(settings, train_rows, pairs, stage="search")
                 classifiers = engine.fit(data, spec, settings, work=work)
-                search.tell(_validate(data, engine, val_rows, classifiers, settings))
+                search.tell(_validate(data, engine, val_rows, classifiers))
                 work.forget_training()
                 progress.update(len(search.trials) - progress.done)
         lr, wd = search.best.lr, search.best.wd
-        logger.info(
-            "%sbest: lr %.6g, wd %.6g, validation top-1 %.2f (%s)",
-            settings.label, lr, wd, search.best.val_top1, search.describe_ties(),
-        )  # fmt: skip
+        logger.info("best: lr %.6g, wd %.6g, validation top-1 %.2f", lr, wd, search.best.val_top1)
     assert lr is not None and wd is not None
     rows = _draw_few_shot(data, settings, all_rows, stage="final")
     spec = _train_spec(settings, rows, [(lr, wd)], stage="final")
-    with _progress(settings, work, settings.n_epochs, "final training", "epochs") as progress:
+    with Progress(settings.n_epochs, "final training", unit="epochs") as progress:
         on_epoch = _make_epoch_logger(settings, progress, work.print_freq)
         (final,) = engine.fit(data, spec, settings, on_epoch=on_epoch, work=work)
     if final.diverged:
         logger.warning("the final training diverged (lr %.4g, wd %.4g); lower CLF.LR_INTV", lr, wd)
     counts = RowCounts(len(train_rows), len(val_rows), len(rows), len(data.test_y))
-    arithmetic = final.arithmetic | engine.arithmetic(counts, settings, data.features.dim)
+    arithmetic = engine.arithmetic(counts, settings, data.features.dim)
+    replayed = ", replayed from CUDA graphs" if final.replayed else ""
+    logger.info("steps in %s%s", precision.describe(arithmetic), replayed)
     return RunResult(final, lr, wd, search, counts, arithmetic)
 
 
@@ -129,20 +128,15 @@ def _train_spec(
 
 
 def _validate(
-    data: Data, engine: Engine, rows: torch.Tensor, classifiers: list[TrainedClassifier], settings: Settings
+    data: Data, engine: Engine, rows: torch.Tensor, classifiers: list[TrainedClassifier]
 ) -> list[Result]:
     start = time.monotonic()
-    with_losses = settings.tie_break == "loss"
-    scores, losses = engine.validate(data, rows, classifiers, with_losses=with_losses)
+    scores = engine.validate(data, rows, classifiers)
     share = (time.monotonic() - start) / len(classifiers)
     return [
-        Result(score, classifier.diverged, classifier.seconds + share, loss)
-        for score, classifier, loss in zip(scores, classifiers, losses, strict=True)
+        Result(score, classifier.diverged, classifier.seconds + share)
+        for score, classifier in zip(scores, classifiers, strict=True)
     ]
-
-
-def _progress(settings: Settings, work: Work, total: int, label: str, unit: str) -> Progress:
-    return Progress(total, f"{settings.label}{label}", unit=unit, bar=work.bar)
 
 
 def _make_epoch_logger(settings: Settings, progress: Progress, print_freq: int) -> OnEpoch:
@@ -152,6 +146,6 @@ def _make_epoch_logger(settings: Settings, progress: Progress, print_freq: int) 
         progress.skip(epoch - progress.done)  # the first epochs may be of an earlier session
         progress.update()
         if print_freq and ((epoch + 1) % print_freq == 0 or epoch + 1 == settings.n_epochs):
-            logger.info("%s%s", settings.label, describe_last_epoch(logs, settings.n_epochs))
+            logger.info("%s", describe_last_epoch(logs, settings.n_epochs))
 
     return on_epoch

@@ -1,4 +1,4 @@
-"""The folder of a classifier run, ``seed-<seed>/``: the original toolkit's files, and ``results.json``.
+"""The folder of a classifier run, ``seed-<seed>/``.
 
 ::
 
@@ -8,8 +8,7 @@
     final-lr-<lr>_wd-<wd>/model.pth  {"model": state dict of the linear layer, or of the Sequential of an MLP}
     final-lr-<lr>_wd-<wd>/preds.pkl  classes predicted for the test set after the last epoch
     final-lr-<lr>_wd-<wd>/pca.pth    {"mean", "components"} that turn features into the input (only with CLF.PCA_DIM)
-    final-lr-<lr>_wd-<wd>/{args.pkl, model.txt}
-    study.pkl, arguments.json, config.txt, program.log
+    program.log
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ from cog.errors import CogError
 from cog.logreg.settings import Settings
 from cog.results import concept_counts, run_records
 from cog.results.run_records import RESULTS_FILE
-from cog.runtime import atomic_dir, files, run_archive
-from cog.runtime.fingerprint import differences
+from cog.runtime import atomic_dir, files
 from cog.runtime.output_folder import OutputFolder
 
 if TYPE_CHECKING:
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from cog.logreg.protocol import RunResult
     from cog.logreg.sgd import TrainedClassifier
 
+#: Files beside ``results.json``; the first three are those of the original toolkit.
 _OTHER_FILES = ("study.pkl", "arguments.json", "config.txt", "program.log")
 _FINAL_FOLDER = re.compile(r"final-lr-.*_wd-.*")
 
@@ -48,9 +47,7 @@ class RunFolder(OutputFolder):
 
     markers = (RESULTS_FILE,)
     damaged: ClassVar[str | None] = None
-    unknown = (
-        "{path} holds a run already ({names}); add --overwrite to replace it, or --skip_complete to keep it"
-    )
+    unknown = "{path} holds a run of unknown settings ({names}); add --overwrite to replace it"
     parts = "{path} holds parts of a run ({names}) and no finished one; move them away, or add --overwrite"
 
     #: Whether this run or another one of the command is an interrupted replacement: it has then replaced the complete
@@ -64,8 +61,6 @@ class RunFolder(OutputFolder):
     def replaced(self) -> list[str]:
         """Return the names of outputs of this toolkit or of the original one in the folder, sorted."""
         entries = os.listdir(self.path) if self.path.is_dir() else []
-        if (packed := run_archive.locate(self.path)) is not None:
-            entries = [name for name, _ in packed.archive.entries(packed.run)]
         names = (RESULTS_FILE, *_OTHER_FILES)
         return sorted(name for name in entries if name in names or _FINAL_FOLDER.fullmatch(name))
 
@@ -77,7 +72,7 @@ class RunFolder(OutputFolder):
         if self.results() is not None:
             return True
         finals = [name for name in self.replaced() if _FINAL_FOLDER.fullmatch(name)]
-        return sum(run_archive.is_file(self.path / name / "logs.pkl") for name in finals) == 1
+        return sum((self.path / name / "logs.pkl").is_file() for name in finals) == 1
 
     def is_replacing(self) -> bool:
         """Return whether the folder has unfinished work on this run that is to replace a complete run."""
@@ -88,24 +83,13 @@ class RunFolder(OutputFolder):
 
     def holds_result(self) -> bool:
         """Return whether the run is complete and kept; with ``overwrite``, only if an interrupted call finished it."""
-        in_folder = (self.path / RESULTS_FILE).is_file()
-        packed = None if in_folder else run_archive.locate(self.path)
-        unpack = f"unpack {packed.archive.path} (bash-scripts/pack.sh ... --unpack)" if packed else ""
-        if packed is not None and self.overwrite:
-            raise CogError(
-                f"{self.path} is in {packed.archive.path.name}, where nothing is overwritten; {unpack} first"
-            )
         try:
             results = self.results()
         except CogError as error:
             if self.overwrite:
                 return False
-            if packed is not None:
-                raise
             raise CogError(f"{error}; add --overwrite to replace it") from error
         if results is None:
-            if self.skip_complete and not self.overwrite and self.is_complete():
-                return True
             if atomic_dir.is_half_published(self.path):  # a claim finishes that
                 return False
             if (names := self.replaced()) and not self.overwrite:
@@ -114,8 +98,9 @@ class RunFolder(OutputFolder):
             return False
         changed = self.compare(results.get("identity") or {}, self.identity)
         if changed and not self.overwrite:
-            todo = f"{unpack} and add --overwrite" if unpack else "add --overwrite"
-            raise CogError(f"{self.path} holds a different run ({'; '.join(changed)}); {todo} to replace it")
+            raise CogError(
+                f"{self.path} holds a different run ({'; '.join(changed)}); add --overwrite to replace it"
+            )
         finished = self._is_of(results) or (self.continuing and self.resume.read() is None)
         return not changed and (finished or not self.overwrite)
 
@@ -130,15 +115,6 @@ class RunFolder(OutputFolder):
         is_replacement = stored is not None and stored["replaces"] and not self._is_of(self.results() or {})
         return self.resume.path.is_dir() and not is_replacement
 
-    def compare(self, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-        """Return the differences in the entries of ``wanted``; settings missing from ``stored`` had their defaults."""
-        before: dict[str, Any] = {
-            field.name: field.default
-            for field in dataclasses.fields(Settings)
-            if field.default is not dataclasses.MISSING
-        } | dict(stored)
-        return differences({key: before.get(key) for key in wanted}, wanted)
-
     def announce_done(self) -> None:
         """Log that no work is needed, and print the accuracies."""
         super().announce_done()
@@ -152,15 +128,11 @@ class RunPlan:
     Attributes:
         settings: settings of the protocol.
         folder: seed folder, with the identity of the run.
-        arguments: flags for ``arguments.json``, as for a call with this run alone.
-        config_text: the configuration as YAML.
         metadata: further entries of ``results.json``.
     """
 
     settings: Settings
     folder: RunFolder
-    arguments: dict[str, Any]
-    config_text: str
     metadata: dict[str, Any]
 
 
@@ -172,14 +144,7 @@ def print_accuracies(final: Mapping[str, Any], path: Path) -> None:
 
 
 def write_final(
-    stage: Path,
-    classifier: TrainedClassifier,
-    labels: torch.Tensor,
-    *,
-    lr: float,
-    wd: float,
-    arguments: dict[str, Any],
-    config_text: str,
+    stage: Path, classifier: TrainedClassifier, labels: torch.Tensor, *, lr: float, wd: float
 ) -> dict[str, Any]:
     """Write the files of a run except ``results.json``, and return the entry ``final`` of that file.
 
@@ -189,8 +154,6 @@ def write_final(
         labels: true classes of the test images, int64 ``(n,)``.
         lr: learning rate of the final training.
         wd: weight decay of the final training.
-        arguments: flags of the command line.
-        config_text: the configuration as YAML.
     """
     import torch
 
@@ -204,13 +167,8 @@ def write_final(
     files.write_pickle(final / "logs.pkl", logs)
     # One entry per epoch in the original toolkit (5 GB per full-scale run); here the last epoch's alone.
     files.write_pickle(final / "preds.pkl", [classifier.predictions.numpy()])
-    training = {"lr": lr, "wd": wd, "n_classes": n_classes, "val": False, "logs": logs}
-    files.write_pickle(final / "args.pkl", arguments | training)
-    files.write_text(final / "model.txt", f"{classifier.module()}\n")
     with files.atomic_write(final / "model.pth") as handle:
         torch.save({"model": collections.OrderedDict(classifier.state_dict())}, handle)
-    files.write_json(stage / "arguments.json", arguments)
-    files.write_text(stage / "config.txt", config_text)
     accuracies = {"test_top1": top1, "test_top5": top5, "diverged": classifier.diverged}
     counts = counts_per_class(classifier.predictions, labels, n_classes, top1=top1)
     return {"folder": folder, "lr": lr, "wd": wd} | accuracies | counts
@@ -249,15 +207,10 @@ def write(
 
     classifier, search = result.classifier, result.search
     dim, n_classes = classifier.sizes[0], classifier.sizes[-1]
-    final = write_final(
-        stage, classifier, data.test_y,
-        lr=result.lr, wd=result.wd, arguments=plan.arguments, config_text=plan.config_text,
-    )  # fmt: skip
+    final = write_final(stage, classifier, data.test_y, lr=result.lr, wd=result.wd)
     if data.projection is not None:
         with files.atomic_write(stage / final["folder"] / "pca.pth") as handle:
             torch.save(data.projection, handle)
-    if search is not None:
-        files.write_pickle(stage / "study.pkl", search.study)
     trials = [] if search is None else search.trials
     results = {
         "status": "complete",
@@ -273,8 +226,7 @@ def write(
         "rows": dataclasses.asdict(result.rows),
         "final": final,
         "best_trial": None if search is None else search.best.number,
-        "trials": [trial.as_dict() for trial in trials],
-        "ties": None if search is None else search.tie_record(),
+        "trials": [dataclasses.asdict(trial) for trial in trials],
         "seconds": {
             "search": round(sum(trial.seconds for trial in trials), 3),
             "final": round(classifier.seconds, 3),

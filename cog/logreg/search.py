@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cog.errors import CogError
-from cog.results import ties
 from cog.results.search_history import Trial
 
 if TYPE_CHECKING:
@@ -44,13 +43,11 @@ class Result:
         val_top1: accuracy on the held-out part in percent; counts as 0 when training diverged.
         diverged: whether a weight was no longer finite.
         seconds: duration in seconds; the share of one trial when several were trained together.
-        val_loss: mean cross-entropy on the held-out part; None unless ``tie_break`` needs it.
     """
 
     val_top1: float
     diverged: bool
     seconds: float
-    val_loss: float | None = None
 
 
 @contextlib.contextmanager
@@ -78,11 +75,7 @@ def _search_space(settings: Settings) -> dict[str, Any]:
 def _create_study(settings: Settings) -> optuna.Study:
     with _quiet_optuna() as optuna:
         sampler = optuna.samplers.TPESampler(
-            multivariate=True,
-            seed=settings.seed,
-            n_startup_trials=N_STARTUP_TRIALS,
-            # Unfinished trials count as bad ones, so that the suggestions of a round differ.
-            constant_liar=settings.search == "batched",
+            multivariate=True, seed=settings.seed, n_startup_trials=N_STARTUP_TRIALS
         )
         return optuna.create_study(sampler=sampler, direction="maximize")
 
@@ -90,9 +83,9 @@ def _create_study(settings: Settings) -> optuna.Study:
 class Search:
     """A search: :meth:`ask` returns pairs to train, :meth:`tell` records their results, until no pairs are left.
 
-    Suggestions come in rounds. The first round has the random suggestions at the start, which do not depend on results.
-    Each later round has one suggestion in a ``sequential`` search, exactly like the original toolkit, and
-    ``settings.trials_per_round`` in a ``batched`` search. The study gets the results of a round when it is complete.
+    Suggestions come in rounds. The first round has the random suggestions at the start, which do not depend on results;
+    each later round has one suggestion, as in the original toolkit. The study gets the results of a round when it is
+    complete.
 
     Args:
         settings: settings of the protocol.
@@ -113,33 +106,12 @@ class Search:
         self._n_told = 0  # trials of the earlier rounds
         if self._earlier:
             n, n_trials = len(self._earlier), settings.n_trials
-            logger.info("%s%d of %d trials were finished before", settings.label, n, n_trials)
+            logger.info("%d of %d trials were finished before", n, n_trials)
 
     @property
     def best(self) -> Trial:
-        """Trial with the highest validation accuracy; of equal ones the first (as in Optuna), or that of least loss."""
-
-        def rank(trial: Trial) -> tuple[float, ...]:
-            loss = math.inf if trial.val_loss is None or math.isnan(trial.val_loss) else trial.val_loss
-            by_loss = self._settings.tie_break == "loss"
-            return not trial.diverged, trial.val_top1, -loss if by_loss else 0.0, -trial.number
-
-        return max(self.trials, key=rank)
-
-    def tie_record(self) -> dict[str, Any]:
-        """Return the record of the trials that are about as good as the best one, with their least and largest rate."""
-        scores = [math.nan if trial.diverged else trial.val_top1 for trial in self.trials]
-        rates = [self.trials[position].lr for position in ties.tied(scores)]
-        return {"points": ties.TIE_POINTS, "n_trials": len(rates), "lr": [min(rates), max(rates)]}
-
-    def describe_ties(self) -> str:
-        """Return a text with the number and the learning rates of the trials that are about as good as the best one."""
-        record = self.tie_record()
-        text = ties.describe(record["n_trials"], len(self.trials))
-        if record["n_trials"] > 1:
-            low, high = record["lr"]
-            text += f": learning rates from {low:.3g} to {high:.3g} are as good"
-        return text
+        """Trial with the highest validation accuracy; of equal ones the first, as in Optuna."""
+        return max(self.trials, key=lambda trial: (not trial.diverged, trial.val_top1, -trial.number))
 
     def ask(self) -> list[tuple[float, float]]:
         """Return pairs of learning rate and weight decay to train together; an empty list when the search is over.
@@ -179,16 +151,13 @@ class Search:
             if self._journal is not None:
                 self._journal.append(trial)
             logger.info(
-                "%strial %2d: lr %9.4g, wd %8.2e, validation top-1 %6.2f%s (best %.2f)",
-                self._settings.label, trial.number, trial.lr, trial.wd, trial.val_top1,
+                "trial %2d: lr %9.4g, wd %8.2e, validation top-1 %6.2f%s (best %.2f)",
+                trial.number, trial.lr, trial.wd, trial.val_top1,
                 ", diverged" if trial.diverged else "", self.best.val_top1,
             )  # fmt: skip
 
     def _draw_round(self) -> None:
-        size = self._settings.trials_per_round if self._settings.search == "batched" else 1
-        if self._n_told < N_STARTUP_TRIALS:
-            size = N_STARTUP_TRIALS - self._n_told
-        size = min(size, self._settings.n_trials - self._n_told)
+        size = 1 if self._n_told else min(N_STARTUP_TRIALS, self._settings.n_trials)
         self._round = [self.study.ask(self._space) for _ in range(size)]
 
     def _check_same(self, asked: optuna.Trial, trial: Trial) -> None:
@@ -208,10 +177,8 @@ class Search:
         params = self._round[number - self._n_told].params
         # A diverged trial counts as 0 %, so that the sampler avoids its pair; it would ignore a failed trial.
         val_top1 = 0.0 if result.diverged else result.val_top1
-        trial = Trial(
-            number, params["lr"], params["wd"], val_top1, result.diverged, round(result.seconds, 3),
-            val_loss=result.val_loss,
-        )  # fmt: skip
+        seconds = round(result.seconds, 3)
+        trial = Trial(number, params["lr"], params["wd"], val_top1, result.diverged, seconds)
         self.trials.append(trial)
         if len(self.trials) - self._n_told == len(self._round):
             for asked, finished in zip(self._round, self.trials[self._n_told :], strict=True):
@@ -276,14 +243,11 @@ class TrialJournal:
         """
         import optuna
 
-        attributes: dict[str, Any] = {"diverged": trial.diverged, "seconds": trial.seconds}
-        if trial.val_loss is not None:
-            attributes["val_loss"] = trial.val_loss
         frozen = optuna.trial.create_trial(
             value=trial.val_top1,
             params={"lr": trial.lr, "wd": trial.wd},
             distributions=self._space,
-            user_attrs=attributes,
+            user_attrs={"diverged": trial.diverged, "seconds": trial.seconds},
         )
         self._before_append()
         with self._write_errors_explained():
@@ -324,11 +288,9 @@ def _as_trial(frozen: optuna.trial.FrozenTrial) -> Trial:
         raise ValueError("a trial that is not finished")
     attributes, params = frozen.user_attrs, frozen.params
     diverged, seconds = bool(attributes["diverged"]), float(attributes["seconds"])
-    loss = attributes.get("val_loss")
     return Trial(
-        frozen.number, float(params["lr"]), float(params["wd"]), float(frozen.value), diverged, seconds,
-        val_loss=None if loss is None else float(loss),
-    )  # fmt: skip
+        frozen.number, float(params["lr"]), float(params["wd"]), float(frozen.value), diverged, seconds
+    )
 
 
 def _repair(path: Path) -> None:

@@ -48,23 +48,17 @@ class Settings:
         lr: fixed learning rate (no search).
         wd: fixed weight decay (no search).
         precision: precision of the matrix products in training, see :mod:`cog.logreg.precision`.
-        search: ``"sequential"``, or ``"batched"``: rounds of suggestions that do not wait for each other.
-        trials_per_round: suggestions per round of a batched search.
-        solver: always ``"sgd"``; earlier versions had another solver, so that results record it.
-        pruner: always ``"none"``; earlier versions had a pruner.
         classifier: ``"logreg"``, ``"mlp"`` or ``"mlp_noact"``.
         mlp_hidden: units of each hidden layer of an MLP.
         mlp_layers: hidden layers of an MLP.
         pca_dim: number of principal components that replace the features; 0: no projection.
         pca_norm: whether the components (``"after"``) or the features before the projection (``"before"``) are
             normalized.
-        tie_break: choice among equally accurate trials: the ``"first"``, or that with the least ``"loss"``.
         max_per_class: largest number of training images per class, applied before all other steps; 0: no limit.
-        label: beginning of the log lines of this run, among several runs; not part of the protocol.
 
     Raises:
-        CogError: settings of earlier versions, values of flags out of range, or flags that do not fit together. The
-            other values are those of a configuration, which checks them (:func:`cog.config.check_values`).
+        CogError: values of flags out of range, or flags that do not fit together. The other values are those of a
+            configuration, which checks them (:func:`cog.config.check_values`).
     """
 
     seed: int
@@ -80,25 +74,14 @@ class Settings:
     lr: float | None = None
     wd: float | None = None
     precision: str = "auto"
-    search: str = "sequential"
-    trials_per_round: int = 5
-    solver: str = "sgd"
-    pruner: str = "none"
     classifier: str = "logreg"
     mlp_hidden: int = 2048
     mlp_layers: int = 2
     pca_dim: int = 0
     pca_norm: str = "after"
-    tie_break: str = "first"
     max_per_class: int = 0
-    label: str = ""
 
     def __post_init__(self) -> None:
-        for key, value, default in (("SOLVER", self.solver, "sgd"), ("PRUNER", self.pruner, "none")):
-            if value != default:
-                raise CogError(
-                    f"CLF.{key} {value} is not supported any more, expected {default}; leave CLF.{key} out"
-                )
         for name, (low, end, wanted) in FLAGS.items():
             value = getattr(self, name)
             if value is None and name != "momentum":
@@ -145,14 +128,12 @@ def from_config(cfg: CfgNode, **others: Any) -> Settings:
 
     Args:
         cfg: checked configuration (:func:`cog.config.get_cfg`).
-        others: the settings that are no keys of ``CLF``: ``seed``, ``label`` and :data:`FLAGS`.
+        others: the settings that are no keys of ``CLF``: ``seed`` and :data:`FLAGS`.
     """
     clf = cfg.CLF
     # A setting without effect on a run keeps its default, so that other values of it do not make another run.
     unused = ["mlp_hidden", "mlp_layers"] if clf.TYPE == "logreg" else []
     unused += ["pca_norm"] if not (clf.PCA_DIM and clf.NORM_FTS) else []
-    unused += ["tie_break"] if not clf.N_TRIALS else []
-    unused += ["trials_per_round"] if clf.SEARCH != "batched" else []
     keys = {field.name: KEYS.get(field.name, field.name.upper()) for field in dataclasses.fields(Settings)}
     values = {name: clf[key] for name, key in keys.items() if key in clf and name not in unused}
     intervals = {name: tuple(map(float, values[name])) for name in ("lr_interval", "wd_interval")}

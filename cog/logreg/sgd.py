@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
@@ -46,7 +45,7 @@ class TrainedClassifier:
         logs: one value per epoch, see :func:`cog.logreg.metrics.new_logs`; None unless they were recorded.
         predictions: classes predicted for the test set after the last epoch, int64 ``(m,)``; None without logs.
         seconds: duration in seconds; the share of one classifier when several were trained together.
-        arithmetic: arithmetic of the training, for results.json: ``precision``, ``form``, ``cuda_graphs``.
+        replayed: whether steps were replayed from CUDA graphs.
     """
 
     layers: list[Layer]
@@ -55,7 +54,7 @@ class TrainedClassifier:
     logs: dict[str, list[float]] | None = None
     predictions: torch.Tensor | None = None
     seconds: float = 0.0
-    arithmetic: dict[str, Any] = field(default_factory=dict)
+    replayed: bool = False
 
     @property
     def weight(self) -> torch.Tensor:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from cog import constants
+from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.folder import with_class_list
 from cog.features.storage import stays_in_file
 from cog.logreg import protocol, run_folder
 from cog.logreg.checkpoint import Work
-from cog.logreg.engine import Engine
-from cog.logreg.estimate import describe, require_room
+from cog.logreg.engine import Engine, device_room
 from cog.logreg.jobs import ClaimedRun
 from cog.logreg.matrix import Data
-from cog.logreg.parallel import SideBySide, runs_at_once
 from cog.logreg.preprocess import prepare
 from cog.logreg.run_folder import RunPlan
+from cog.logreg.settings import Settings
 from cog.runtime import provenance, signals
 from cog.runtime.device import exact_float32, resolve_device
+from cog.runtime.machine_checks import size
 from cog.runtime.memory import exhaustion_explained
 from cog.runtime.output_folder import FolderClaim
 from cog.runtime.resume_dir import sample_sha256
@@ -31,7 +32,10 @@ logger = logging.getLogger(__name__)
 #: Version of work in progress; it changes when work of an earlier version cannot be continued.
 _FORMAT = 1
 
-_LESS_MEMORY = "train fewer seeds and shots at a time, or with a smaller CLF.BATCH_SIZE"
+_LESS_MEMORY = "take a smaller CLF.BATCH_SIZE"
+
+#: Share of the available memory that a training may take.
+_USABLE = 0.9
 
 
 def train_all(
@@ -53,11 +57,11 @@ def train_all(
             :func:`cog.logreg.protocol.run_protocol`.
         Interrupted: when the process was asked to end.
     """
-    settings = [plan.settings for plan, _ in runs]
-    engine = Engine(resolve_device(device_name), settings[0].precision)
+    settings = runs[0][0].settings  # they differ in seed and shots only
+    engine = Engine(resolve_device(device_name), settings.precision)
     _begin(runs, engine)
     with exhaustion_explained("preparing the training", _LESS_MEMORY):
-        normalize = settings[0].normalizes_features
+        normalize = settings.normalizes_features
         mapped = stays_in_file(train, test, rounded=True)
         data = prepare(
             with_class_list(
@@ -65,24 +69,31 @@ def train_all(
             ),
             with_class_list(feature_files.load(test, normalize=normalize), test),
             engine,
-            settings[0],
+            settings,
         )
-        require_room(settings[0], data.features.n, data.features.dim, len(data.labels), engine.device)
-        at_once, alone = runs_at_once(data, settings, engine)
-        for line in describe(data, settings, engine, at_once=at_once):
-            logger.info(line)
-    signals.check("no training was begun")
+    _require_room(settings, data, engine)
+    with exact_float32():
+        for number, (plan, claim) in enumerate(runs):
+            signals.check("finished work is saved" if number else "no training was begun")
+            place = f"run {number + 1} of {len(runs)}" if len(runs) > 1 else ""
+            _do_run(plan, claim, data, engine, Work(claim.resume, print_freq=print_freq), place)
 
-    def do(number: int, before_epoch: Callable[[], None]) -> None:
-        if number:
-            signals.check("finished work is saved")
-        resume = runs[number][1].resume
-        work = Work(resume, print_freq=print_freq, bar=at_once == 1, before_epoch=before_epoch)
-        place = f"run {number + 1} of {len(runs)}" if len(runs) > 1 else ""
-        _do_run(*runs[number], data, engine, work, place)
 
-    with exact_float32():  # once for all threads: it is a setting of the process
-        SideBySide(do, len(runs), at_once, engine.device, alone).run()
+def _require_room(settings: Settings, data: Data, engine: Engine) -> None:
+    """Refuse an MLP that exceeds the memory of the device: the kernel would kill the process without a message.
+
+    Beside the features there are parameters, momentum and gradients in float32, copies of parameters and gradients in
+    bfloat16, and the activations of a batch with their gradients.
+    """
+    dim, n_classes = data.features.dim, len(data.labels)
+    n_values = min(settings.batch_size, data.features.n) * sum(settings.layer_sizes(dim, n_classes)[1:])
+    needed, room = 16.0 * settings.n_parameters(dim, n_classes) + 8.0 * n_values, device_room(engine.device)
+    if settings.is_mlp and needed > _USABLE * room:
+        raise CogError(
+            f"CLF.TYPE {settings.classifier} with CLF.MLP_HIDDEN {settings.mlp_hidden} and CLF.MLP_LAYERS "
+            f"{settings.mlp_layers} takes {size(needed)} to train, and {size(room)} of memory are available; "
+            "lower one of them, or run this where there is more"
+        )
 
 
 def _begin(runs: Sequence[ClaimedRun], engine: Engine) -> None:
@@ -101,20 +112,20 @@ def _begin(runs: Sequence[ClaimedRun], engine: Engine) -> None:
 
 def _do_run(plan: RunPlan, claim: FolderClaim, data: Data, engine: Engine, work: Work, place: str) -> None:
     """Train, write and publish one run."""
-    resume, label = claim.resume, plan.settings.label
+    resume = claim.resume
     action = f"training classifiers of {len(data.labels)} classes"
     with claim.failures_noted(), exhaustion_explained(action, _LESS_MEMORY):
         resume.create()
         session = resume.begin_session()
-        with provenance.log_file(resume.log_file, label=label):
+        with provenance.log_file(resume.log_file):
             if place:
-                logger.info("%s%s: %s", label, place, plan.folder.path)
+                logger.info("%s: %s", place, plan.folder.path)
             if session["sessions"] > 1:
-                logger.info("%scontinuing, session %d", label, session["sessions"])
+                logger.info("continuing, session %d", session["sessions"])
             result = protocol.run_protocol(data, plan.settings, engine, work)
         with claim.publish() as stage:
-            times = {key: session[key] for key in ("started", "sessions")} | {"finished": provenance.now()}
-            metadata = data.preparation | {"device": str(engine.device)} | times
+            times = {"started": session["started"], "finished": provenance.now()}
+            metadata = data.preparation | {"device": engine.device.type} | times
             final = run_folder.write(stage, result, data, plan, metadata)
     claim.release()
     run_folder.print_accuracies(final, plan.folder.path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,6 @@ class Trial:
         diverged: whether a weight was no longer finite.
         seconds: duration, NaN if not recorded; the share of one trial when several were trained together.
         pruned: whether an earlier version of the toolkit stopped the trial.
-        val_loss: mean cross-entropy on the held-out part; None if it was not needed.
     """
 
     number: int
@@ -57,14 +56,6 @@ class Trial:
     diverged: bool
     seconds: float
     pruned: bool = False
-    val_loss: float | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the record for results.json, without a loss that was not computed."""
-        record = asdict(self)
-        if self.val_loss is None:
-            del record["val_loss"]
-        return record
 
 
 @dataclass(frozen=True)
