@@ -206,7 +206,6 @@ train() {
             --models_root_dir="${models_root_dir}" \
             --model="${model}" \
             --dataset ${dataset} \
-            --models_file="${models_file}" \
             --seeds ${seeds} \
             --skip_complete \
             ${extra[@]+"${extra[@]}"} \

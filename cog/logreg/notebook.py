@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import numbers
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,7 @@ from torch import nn
 
 from cog import config, constants
 from cog.config import variant_name
-from cog.data import datasets as data_sets
-from cog.errors import CogError, did_you_mean
+from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
 from cog.features.folder import FeatureFolder, with_class_list
@@ -76,7 +73,7 @@ def evaluate(
             )
     known = {field.name for field in dataclasses.fields(Settings)} - {"seed", "n_shot"}
     for name in settings.keys() - known:
-        raise CogError(f"{name} is not a setting of evaluate(){did_you_mean(name, known)}")
+        raise CogError(f"{name} is not a setting of evaluate(), expected one of {', '.join(sorted(known))}")
     shots, seeds = _whole_numbers("n_shots", n_shots), _whole_numbers("seeds", seeds)
     first = _settings(settings, words)
     how = {"device": device, "n_workers": n_workers, "opts": opts}
@@ -85,7 +82,7 @@ def evaluate(
     if backbone is not None:
         model = str(getattr(backbone, "name", OWN_NETWORK))
     else:
-        model = _described(train).get("model") or _model_in(features[0].name, dataset)
+        model = _described(train).get("model") or features[0].name
     engine = Engine(resolve_device(device), first.precision)
     class_lists = tuple(sorted({part.class_list for part in features if part.class_list is not None}))
     data = prepare(features[0], features[1], engine, first)
@@ -114,25 +111,14 @@ def _settings(given: Mapping[str, Any], opts: Sequence[str]) -> Settings:
     """Return the settings of a configuration with the given values, which checks them and knows the other defaults.
 
     Raises:
-        CogError: see :func:`cog.config.get_cfg` and :class:`Settings`; the message has the names of the arguments.
+        CogError: see :func:`cog.config.get_cfg` and :class:`Settings`.
     """
     keys = {field.name: KEYS.get(field.name, field.name.upper()) for field in dataclasses.fields(Settings)}
     plain = {name: v.item() if isinstance(v, np.generic) else v for name, v in given.items()}
     others = {name: plain.pop(name) for name in FLAGS if name in plain}
     values = {f"CLF.{keys[name]}": value for name, value in plain.items()}
-    with _named_as_arguments({key: name for name, key in keys.items()}):
-        cfg = config.get_cfg(opts=opts, entry_values=values, entry_source="evaluate()")
-        return from_config(cfg, seed=0, **others)
-
-
-@contextlib.contextmanager
-def _named_as_arguments(names: Mapping[str, str]) -> Iterator[None]:
-    """Name keys of CLF and flags in the messages of errors as arguments are named: ``CLF.TYPE`` is ``classifier``."""
-    try:
-        yield
-    except CogError as error:
-        text = re.sub(r"CLF\.([A-Z_]+)", lambda match: names.get(match[1], match[0]), str(error))
-        raise CogError(re.sub(r"--(?=(lr|wd)\b)", "", text)) from error
+    cfg = config.get_cfg(opts=opts, entry_values=values, entry_source="evaluate()")
+    return from_config(cfg, seed=0, **others)
 
 
 def _whole_numbers(name: str, given: Any) -> tuple[int, ...]:
@@ -156,19 +142,6 @@ def _described(images: Any) -> dict[str, Any]:
     """Return the contents of features.json beside a file of features; empty for other forms, and without the file."""
     is_file = not isinstance(images, FeatureSet) and str(images).endswith(".pth")
     return (FeatureFolder(Path(images).parent).metadata() or {}) if is_file else {}
-
-
-def _model_in(name: str, dataset: str) -> str:
-    """Return the model in the name of features, ``<model>_<dataset>_<split>``; other names are returned unchanged."""
-    origin, _, split = name.rpartition("_")
-    if split not in constants.SPLITS:
-        return name
-    # Names of models and of data sets may have underscores: the last word alone is a data set that is not known.
-    for ending in (dataset, *data_sets.names(), origin.rpartition("_")[2]):
-        model = origin.removesuffix(f"_{ending}")
-        if model != origin and constants.is_model_name(model):
-            return model
-    return origin
 
 
 def _features(backbone: nn.Module | None, images: Any, *, normalize: bool, **how: Any) -> FeatureSet:

@@ -28,6 +28,7 @@ from cog.logreg.settings import Settings
 from cog.results import concept_counts, run_records
 from cog.results.run_records import RESULTS_FILE
 from cog.runtime import atomic_dir, files
+from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import OutputFolder
 
 if TYPE_CHECKING:
@@ -114,6 +115,10 @@ class RunFolder(OutputFolder):
         stored = self.resume.read()
         is_replacement = stored is not None and stored["replaces"] and not self._is_of(self.results() or {})
         return self.resume.path.is_dir() and not is_replacement
+
+    def compare(self, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+        """Return the differences in the entries of ``wanted``; unfinished work has more, which are known later."""
+        return differences({key: stored.get(key) for key in wanted}, wanted)
 
     def announce_done(self) -> None:
         """Log that no work is needed, and print the accuracies."""

@@ -2,7 +2,6 @@
 
     python tests/benchmarks/bench_logreg.py [--cases 512x100 2048x1000 few1 ...] [--precisions fp32 bf16] [--repeats 3]
     python tests/benchmarks/bench_logreg.py --whole 512x100     # the whole protocol of both, nothing extrapolated
-    python tests/benchmarks/bench_logreg.py --study 512x100     # 5 seeds, all images and N = 1, 8
 
 The baseline is tests/benchmarks/plain_logreg.py. Both do the protocol: 30 trials of 100 epochs on 80 % of the rows, one
 final training on all of them, scored on a test set after every epoch. Without ``--whole`` each part is timed over a
@@ -38,9 +37,7 @@ from bench_analysis import status
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
 from cog.logreg import protocol, search
-from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine
-from cog.logreg.parallel import SideBySide, runs_at_once
 from cog.logreg.preprocess import prepare
 from cog.logreg.settings import Settings
 from cog.logreg.sgd import TrainedClassifier, TrainSpec
@@ -211,7 +208,7 @@ def scaled(case: str, precisions: list[str], repeats: int) -> None:
         )
 
 
-def whole(case: str, precisions: list[str], mode: str) -> None:
+def whole(case: str, precisions: list[str]) -> None:
     """Run the whole protocol of both sides and print times and accuracies."""
     parts = Parts(case, precisions)
     start = time.perf_counter()
@@ -231,53 +228,12 @@ def whole(case: str, precisions: list[str], mode: str) -> None:
     )
     for precision, (engine, data) in parts.engines.items():
         start = time.perf_counter()
-        result = protocol.run_protocol(data, Settings(seed=SEED, n_shot=CASES[case][4], search=mode), engine)
+        result = protocol.run_protocol(data, Settings(seed=SEED, n_shot=CASES[case][4]), engine)
         seconds = time.perf_counter() - start
         print(
             f"{case}: {precision} {seconds:.1f} s, validation {result.search.best.val_top1:.2f}, test "
             f"{result.classifier.logs['test/top1'][-1]:.2f}, ratio {plain / seconds:.2f}",
             flush=True,
-        )
-
-
-def study(case: str, precisions: list[str], repeats: int, epochs: int, mode: str) -> None:
-    """Time a study of five seeds, all images and N = 1, 8: the plain loop one run after the other, ours as logreg.py.
-
-    The plain loop is timed over one epoch of each part, and scaled; ours is done in full, with fewer epochs.
-    """
-    seeds, shots = (22, 37, 45, 77, 93), (0, 1, 8)
-    runs = [Settings(seed=seed, n_shot=n, n_epochs=epochs, search=mode) for n in shots for seed in seeds]
-    cases = {}
-    for n in shots:
-        CASES[f"{case}/{n}"] = (*CASES[case][:4], n)
-        cases[n] = Parts(f"{case}/{n}", [])
-    sampler = sampler_seconds()
-    cases[0].plain("search", 1)  # the first step imports what optimizers need, which takes seconds
-    for precision in precisions:
-        engine = Engine(torch.device("cpu"), precision)
-        data = prepare(*feature_sets(case), engine)
-        at_once, alone = runs_at_once(data, runs, engine)
-
-        def do(number: int, before_epoch) -> None:
-            work = Work(print_freq=0, bar=False, before_epoch=before_epoch)
-            protocol.run_protocol(data, runs[number], engine, work)
-
-        ratios = []
-        for _ in range(repeats):
-            plain = 0.0
-            for n in shots:
-                search_s, final_s = (
-                    timed(lambda p=cases[n], s=s: p.plain(s, 1)) for s in ("search", "final")
-                )
-                plain += len(seeds) * (epochs * (TRIALS * search_s + final_s) + sampler)
-            ours = timed(SideBySide(do, len(runs), at_once, engine.device, alone).run)
-            ratios.append(plain / ours)
-            print(
-                f"{case} study  {precision}  {at_once} at a time  plain {plain:.1f} s  ours {ours:.1f} s",
-                flush=True,
-            )
-        print(
-            f"{case} study  {precision}  ratio {statistics.median(ratios):.2f} ({epochs} epochs)", flush=True
         )
 
 
@@ -348,16 +304,6 @@ def main() -> None:
     parser.add_argument(
         "--whole", choices=list(CASES), help="run the whole protocol of both sides on one case"
     )
-    parser.add_argument(
-        "--study", choices=list(CASES), help="time a study of five seeds, all images and N = 1, 8"
-    )
-    parser.add_argument("--epochs", type=int, default=10, help="epochs of --study (default: 10)")
-    parser.add_argument(
-        "--search",
-        choices=["sequential", "batched"],
-        default="sequential",
-        help="CLF.SEARCH of --whole and --study",
-    )
     parser.add_argument("--memory", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--write", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--no_memory", action="store_true")
@@ -372,10 +318,7 @@ def main() -> None:
         return
     print(f"torch {torch.__version__}, {args.threads} threads, {torch.backends.cpu.get_cpu_capability()}")
     if args.whole:
-        whole(args.whole, args.precisions, args.search)
-        return
-    if args.study:
-        study(args.study, args.precisions, args.repeats, args.epochs, args.search)
+        whole(args.whole, args.precisions)
         return
     RATES.update({precision: gemm_rate(precision) for precision in args.precisions})
     for case in args.cases:

@@ -147,15 +147,14 @@ def test_unfinished_work_can_be_discarded_alone(workshop, monkeypatch, begin):
 
 
 def test_parts_of_a_run_are_not_to_be_kept(workshop, tmp_path):
-    """An interrupted run of the original toolkit; the drivers always give ``--skip_complete``."""
+    """An interrupted run of the original toolkit."""
     folder = seed_folder(workshop)
     folder.mkdir(parents=True)
     (folder / "arguments.json").write_text("{}")
-    for flags in ([], ["--skip_complete"]):
-        message = refused(train, workshop, *flags)
-        assert message.endswith("(arguments.json) and no finished one; move them away, or add --overwrite")
+    message = refused(train, workshop)
+    assert message.endswith("(arguments.json) and no finished one; move them away, or add --overwrite")
     folder.rename(tmp_path / "aside")
-    assert train(workshop, "--skip_complete") == 0
+    assert train(workshop) == 0
 
 
 @pytest.mark.parametrize("command", [train, fine_tune])

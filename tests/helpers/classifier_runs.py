@@ -67,17 +67,11 @@ def contents(root):
         data: object = path.read_bytes()
         if path.name == "program.log":
             continue
-        if path.name == "args.pkl":
-            data = pickle.loads(path.read_bytes())
-        elif path.name == "study.pkl":
-            study = pickle.loads(path.read_bytes())
-            data = [(t.number, t.state, t.params, t.values, t.user_attrs) for t in study.trials]
-        elif path.name == "results.json":
+        if path.name == "results.json":
             data = json.loads(path.read_bytes())
             assert set(data.pop("seconds")) == {"search", "final"}
             assert data.pop("started")
             assert data.pop("finished")
-            assert data.pop("sessions") >= 1
             for trial in data["trials"]:
                 assert trial.pop("seconds") >= 0
         values[name] = data
@@ -138,16 +132,14 @@ def run_spied(settings, train=None, test=None, precision="fp32"):
     return run_once(train or feature_set(), test or feature_set(seed=1), settings, engine), engine
 
 
-def search(objective, *, n_trials, seed=1, lr_interval=(0.1, 100.0), wd_interval=(1e-12, 1e-4), **options):
+def search(objective, *, n_trials, seed=1, lr_interval=(0.1, 100.0), wd_interval=(1e-12, 1e-4)):
     """Run a search on a function instead of training; return the search and the sizes of its rounds."""
-    settings = Settings(
-        seed=seed, n_trials=n_trials, lr_interval=lr_interval, wd_interval=wd_interval, **options
-    )
+    settings = Settings(seed=seed, n_trials=n_trials, lr_interval=lr_interval, wd_interval=wd_interval)
     finished, rounds = Search(settings), []
     while pairs := finished.ask():
         rounds.append(len(pairs))
-        outcomes = [objective(lr, wd) for lr, wd in pairs]  # accuracy, whether it diverged and, if any, loss
-        finished.tell([Result(top1, diverged, 0.0, *loss) for top1, diverged, *loss in outcomes])
+        outcomes = [objective(lr, wd) for lr, wd in pairs]  # accuracy, and whether it diverged
+        finished.tell([Result(top1, diverged, 0.0) for top1, diverged in outcomes])
     return finished, rounds
 
 

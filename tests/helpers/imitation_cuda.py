@@ -14,9 +14,6 @@ _WAITING = ("nonzero", "_local_scalar_dense", "equal", "masked_select", "is_nonz
 #: Methods of tensors that copy values to the host.
 _TO_HOST = ("tolist", "cpu", "numpy", "item", "__bool__", "__float__", "__int__")
 
-#: Matrix products, whose precision is a setting of the process.
-_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
-
 #: Steps at which a failure can occur.
 FAILURES = ("begin", "step", "end", "first replay", "bits", "later replay")
 
@@ -33,7 +30,6 @@ class Graph:
 
     def capture_begin(self, pool, capture_error_mode):
         assert capture_error_mode == "thread_local"
-        assert precision._PRODUCTS._is_owned(), "two threads could capture at once"
         self.memory, self.is_step = object() if pool is None else pool, pool is not None
         self.cuda.fail("begin" if self.is_step else "")
         self.cuda.graph = self
@@ -54,13 +50,11 @@ class Graph:
         self.cuda.fail(
             "first replay" if self.n_replays == 1 else "later replay" if self.n_replays > 2 else ""
         )
-        self.cuda.replays = True
         with torch.no_grad():
             for function, args, kwargs, outputs in self.operations:
                 for old, new in zip(outputs, _tensors(function(*args, **kwargs)), strict=True):
                     if old.data_ptr() != new.data_ptr():
                         old.copy_(new)
-            self.cuda.replays = False
             if self.cuda.failure == "bits" and self.n_replays == 2:  # the second of the two that are compared
                 self.cuda.failure = None
                 updates = [args for function, args, _, _ in self.operations if "sgd" in function._schema.name]
@@ -77,12 +71,9 @@ class ImitationCuda(TorchDispatchMode):
 
     def __init__(self, monkeypatch, failure=None):
         super().__init__()
-        self.failure, self.graph, self.graphs, self.replays = failure, None, [], False
+        self.failure, self.graph, self.graphs = failure, None, []
         monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Graph(self))
-        for module in (
-            engine,
-            graphs,
-        ):  # as on a GPU, products are under a lock and change settings of the process
+        for module in (engine, graphs):  # as on a GPU, products change settings of the process
             monkeypatch.setattr(module, "products", self._products)
         monkeypatch.setattr(metrics, "_may_wait", lambda device: False)
         for name in _TO_HOST:
@@ -108,8 +99,6 @@ class ImitationCuda(TorchDispatchMode):
         kwargs = kwargs or {}
         graph = self.graph
         name = function._schema.name.removeprefix("aten::")
-        if name in _PRODUCTS and not self.replays:
-            assert precision._PRODUCTS._is_owned(), f"{name} while another thread may allow TF32"
         if graph is None:
             return function(*args, **kwargs)
         assert name not in _WAITING, f"{name} while a graph is captured"

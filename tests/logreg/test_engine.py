@@ -20,7 +20,7 @@ from marks import first_quick
 from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
-from cog.logreg import estimate, gram, graphs, matrix, metrics, precision, sgd
+from cog.logreg import gram, graphs, matrix, metrics, precision, sgd
 from cog.logreg.engine import Engine
 from cog.logreg.matrix import FloatMatrix, HostMatrix, SplitMatrix, StoredMatrix
 from cog.logreg.precision import cpu_has_bfloat16, resolve_precision
@@ -96,7 +96,7 @@ def test_trials_of_a_search_equal_the_plain_loop(sets, k):
     engine = Engine(CPU)
     data, spec = load(sets, engine), spec_of(sets[2], *RATES[:k])
     trained = engine.fit(data, spec, SETTINGS)
-    scores = engine.validate(data, sets[3], trained)[0]
+    scores = engine.validate(data, sets[3], trained)
     for i, classifier in enumerate(trained):
         linear, logs = plain(sets, spec, i)
         assert scores[i] == pytest.approx(logs["test/top1"][-1], abs=1e-4)  # one row of 600 is 0.17
@@ -130,8 +130,7 @@ def test_the_recorded_run_has_the_plain_loops_curves(sets, n_shot, precision):
     assert trained.predictions.tolist() == trained.logits(sets[0][sets[3]]).argmax(1).tolist()
     span = gram.applies(len(spec.rows), DIM)
     assert span == (n_shot == 1)
-    expected = {"precision": "fp32" if span else precision, "form": "span" if span else "dense"}
-    assert trained.arithmetic == expected | {"cuda_graphs": False}
+    assert not trained.replayed
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
@@ -170,7 +169,7 @@ def test_bfloat16_gives_the_same_accuracy(sets):
         engine = Engine(CPU, name)
         data = load(sets, engine)
         trained = engine.fit(data, spec_of(sets[2], *RATES), SETTINGS)
-        scores.append(np.array(engine.validate(data, sets[3], trained)[0]))
+        scores.append(np.array(engine.validate(data, sets[3], trained)))
     differences = scores[0] - scores[1]
     assert abs(differences.mean()) < 0.1 and np.abs(differences).max() < 0.4
 
@@ -204,7 +203,7 @@ def test_a_network_equals_the_plain_loop(sets, kind, lr, wd, layers):
     assert trained.logs["test/top1"] == pytest.approx(theirs["test/top1"], abs=1e-4)
     for name, parameter in oracle.state_dict().items():
         torch.testing.assert_close(trained.state_dict()[name], parameter, rtol=1e-3, atol=1e-5)
-    assert engine.validate(data, val, [trained])[0] == pytest.approx([theirs["test/top1"][-1]], abs=1e-4)
+    assert engine.validate(data, val, [trained]) == pytest.approx([theirs["test/top1"][-1]], abs=1e-4)
     assert str(trained.module()) == str(oracle)
 
 
@@ -298,7 +297,7 @@ class TestEveryForm:
         )
         expected, found = (engine.fit(one, spec, settings) for one in (data, host))
         assert all(map(equal, expected, found))
-        assert engine.validate(host, sets[3], found)[0] == engine.validate(data, sets[3], expected)[0]
+        assert engine.validate(host, sets[3], found) == engine.validate(data, sets[3], expected)
         if single:
             assert found[0].logs == expected[0].logs
 
@@ -328,7 +327,7 @@ class TestEveryForm:
         assert len(cuda.graphs) == len(sizes)
         per_size = -(-n // settings.batch_size) * settings.n_epochs
         assert sum(graph.n_replays for graph in cuda.graphs) == per_size - len(sizes)
-        assert found[0].arithmetic["cuda_graphs"]
+        assert found[0].replayed
         if single:
             assert found[0].logs["train/top1"] == expected[0].logs["train/top1"]
         assert not caplog.records
@@ -343,12 +342,12 @@ class TestEveryForm:
             found = [engine.fit(data, spec, settings) for _ in range(2)]
         assert cuda.failure is None
         assert all(map(equal, [*expected, *expected], [*found[0], *found[1]]))
-        assert not engine.graphs.enabled and not found[1][0].arithmetic["cuda_graphs"]
+        assert not engine.graphs.enabled and not found[1][0].replayed
         (record,) = caplog.records
         assert "CUDA graphs are not used: " in record.message and "\n" not in record.message
 
 
-def test_graphs_of_a_thread_share_their_memory(sets, monkeypatch):
+def test_graphs_share_their_memory(sets, monkeypatch):
     """With a memory pool for each graph, those of all finished trainings would stay reserved."""
     engine = Engine(CPU)
     engine.graphs = graphs.Graphs(wanted=True)
@@ -358,16 +357,6 @@ def test_graphs_of_a_thread_share_their_memory(sets, monkeypatch):
             rows = draw(sets, n_shot) if n_shot else sets[2]
             engine.fit(data, spec_of(rows, rate), SETTINGS)
     assert len(cuda.graphs) > 3 and len({id(graph.memory) for graph in cuda.graphs}) == 1
-
-
-def test_graphs_that_are_given_up_wait_for_their_own_stream(monkeypatch):
-    """A wait for the whole device is an error while another thread captures, and breaks its capture."""
-    waited = []
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: pytest.fail("a wait for the device"))
-    stream = type("Stream", (), {"synchronize": lambda self: waited.append("stream")})
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: stream())
-    graphs.Graphs(wanted=True).give_up("a reason", torch.device("cuda", 0))
-    assert waited == ["stream"]
 
 
 def test_graphs_can_be_turned_off(monkeypatch):
@@ -461,15 +450,11 @@ def test_features_beyond_bfloat16_are_refused():
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(
-    ("dtype", "how", "form"),
-    [
-        (torch.float32, "mapped", "stay in their file (memory-mapped, 576 kB)"),
-        (torch.float16, "rounded", "in memory as float16 (288 kB)"),
-        (torch.bfloat16, "rounded", "in memory as bfloat16 (288 kB)"),
-    ],
+    ("dtype", "how"),
+    [(torch.float32, "mapped"), (torch.float16, "rounded"), (torch.bfloat16, "rounded")],
     ids=str,
 )
-def test_features_kept_as_stored_give_the_same_bits(tmp_path, sets, precision, dtype, how, form):
+def test_features_kept_as_stored_give_the_same_bits(tmp_path, sets, precision, dtype, how):
     """Those of features that were read as float32, normalized or not; the file stays as it is."""
     x, y, rows, val = sets
     path = tmp_path / "X_Y.pth"
@@ -483,8 +468,7 @@ def test_features_kept_as_stored_give_the_same_bits(tmp_path, sets, precision, d
             data = prepare(loaded, FeatureSet(x[val].clone(), y[val], "test"), engine)
             assert isinstance(data.features, StoredMatrix) == bool(options)
             trained += engine.fit(data, spec_of(rows, 2.0), SETTINGS)
-            scores.append(engine.validate(data, val, trained[-1:])[0])
-        assert form in " ".join(estimate.describe(data, [SETTINGS], engine))
+            scores.append(engine.validate(data, val, trained[-1:]))
         assert equal(*trained) and scores[0] == scores[1]
     assert path.read_bytes() == before
 
@@ -550,7 +534,7 @@ def test_many_classifiers_are_scored_as_one_is(sets):
         for _ in "abc"
     ]
     classifiers.append(lambda part: torch.zeros(len(part), CLASSES))  # ties everywhere
-    found = metrics.validate(FloatMatrix(x), y, rows, classifiers)[0]
+    found = metrics.validate(FloatMatrix(x), y, rows, classifiers)
     expected = [metrics.evaluate(FloatMatrix(x[rows]), y[rows], one)[0].top1 for one in classifiers]
     assert found == pytest.approx(expected)
 
@@ -612,11 +596,11 @@ def test_on_a_gpu(sets, form, precision):
     reference, ours = Engine(CPU), Engine(torch.device("cuda"), precision)
     expected = reference.validate(
         load(sets, reference), sets[3], reference.fit(load(sets, reference), spec, settings)
-    )[0]
+    )
     data = load(sets, ours)
     replayed = ours.fit(data, spec, settings)
-    assert ours.validate(data, sets[3], replayed)[0] == pytest.approx(expected, abs=1.0)
-    assert replayed[0].arithmetic["cuda_graphs"]
+    assert ours.validate(data, sets[3], replayed) == pytest.approx(expected, abs=1.0)
+    assert replayed[0].replayed
     ours.graphs.enabled = False
     assert all(map(equal, replayed, ours.fit(data, spec, settings)))
 

@@ -1,4 +1,4 @@
-"""CLF.TYPE mlp and mlp_noact: the command, degenerate features, the plan (the training: test_engine.py)."""
+"""CLF.TYPE mlp and mlp_noact: the command (the training: test_engine.py)."""
 
 from __future__ import annotations
 
@@ -6,20 +6,14 @@ import json
 
 import plain_logreg
 import pytest
-import tiny
 import torch
 from classifier_runs import command
-from torch.utils.flop_counter import FlopCounterMode
 
 from cog import config
 from cog.commands import logreg
 from cog.errors import CogError
 from cog.features import feature_files
-from cog.features.feature_files import FeatureSet
-from cog.logreg import estimate, protocol
-from cog.logreg.engine import Engine
-from cog.logreg.preprocess import prepare
-from cog.logreg.settings import Settings
+from cog.logreg import training
 
 MODULES = {"mlp": torch.nn.ReLU, "mlp_noact": torch.nn.Identity}
 SMALL = ["CLF.MLP_HIDDEN", "16", "CLF.N_TRIALS", "3", "CLF.N_EPOCHS", "4", "--device", "cpu"]
@@ -40,7 +34,6 @@ def test_the_command_writes_an_ordinary_run(feature_folders, tmp_path, kind, lr)
     sizes = [train.x.shape[1], 16, 16, results["n_classes"]]
     model = plain_logreg.network(sizes, MODULES[kind], seed=0)
     model.load_state_dict(stored)
-    assert (final / "model.txt").read_text() == f"{model}\n"
     with torch.no_grad():
         top1 = 100 * (model(test.x).argmax(1) == test.y).double().mean().item()
     assert results["final"]["test_top1"] == pytest.approx(top1)
@@ -49,30 +42,10 @@ def test_the_command_writes_an_ordinary_run(feature_folders, tmp_path, kind, lr)
 
 
 def test_networks_beyond_memory_are_refused(feature_folders, tmp_path, monkeypatch):
-    """In one line, before a weight is made, and by --check."""
+    """In one line, before a weight is made."""
     more = ["CLF.TYPE", "mlp", "CLF.MLP_LAYERS", "3", *SMALL[2:], "CLF.MLP_HIDDEN"]
-    monkeypatch.setattr(estimate, "device_room", lambda device: 10**8)
-    with pytest.raises(CogError, match="CLF.MLP_HIDDEN 9000 .* takes 3.2. GB to train, and 100 MB of memory"):
+    monkeypatch.setattr(training, "device_room", lambda device: 10**8)
+    with pytest.raises(CogError, match="CLF.MLP_HIDDEN 9000 .* takes 2.* GB to train, and 100 MB of memory"):
         logreg.main(command(feature_folders, tmp_path / "out", *more, "9000"))
-    assert logreg.main(command(feature_folders, tmp_path / "out", *more, "9000", "--check")) == 2
-    assert logreg.main(command(feature_folders, tmp_path / "out", *more, "90", "--overwrite", "--check")) == 0
     assert not (tmp_path / "out/results.json").exists()
-
-
-@pytest.mark.slow
-def test_the_plan_counts_the_operations_that_are_done():
-    """Against PyTorch's own count of matrix products over a whole run."""
-    settings = Settings(
-        seed=22, n_trials=2, n_epochs=3, batch_size=16, classifier="mlp", mlp_hidden=12, lr_interval=(1e-3, 1e-2)
-    )  # fmt: skip
-    ours = Engine(torch.device("cpu"))
-    sets = [
-        FeatureSet(*tiny.make_xy(n_per_class=20, n_classes=5, dim=7, seed=seed), "tiny") for seed in (0, 1)
-    ]
-    prepared = prepare(*sets, ours)
-    with FlopCounterMode(display=False) as counted:
-        protocol.run_protocol(prepared, settings, ours)
-    rows = estimate.rows_of([20] * 5, settings, 100)
-    expected = estimate.estimate_flops(rows, settings, dim=7, n_classes=5)
-    assert counted.get_total_flops() == expected
-    assert estimate.Speed(prepared, settings, ours, 80).run(rows, settings) > 0
+    assert logreg.main(command(feature_folders, tmp_path / "out", *more, "90")) == 0

@@ -49,8 +49,8 @@ class Stub(Engine):
             for value, (lr, _) in zip(values, spec.pairs, strict=True)
         ]
 
-    def validate(self, data, rows, classifiers, **options):
-        return [float(one.weight[0, 0]) for one in classifiers], [None] * len(classifiers)
+    def validate(self, data, rows, classifiers):
+        return [float(one.weight[0, 0]) for one in classifiers]
 
 
 class Finished(Exception):
@@ -75,20 +75,19 @@ def stub_search(settings, folder, width=1000):
     return engine.trained, [dataclasses.replace(t, seconds=0.0) for t in search.trials], study
 
 
-#: name: (settings, width, how many of 30 trials are trained together at a time)
+#: name: (width, how many of 30 trials are trained together at a time)
 SEARCHES = {
-    "sequential": ({}, 1000, [10, *[1] * 20]),
-    "parts": ({}, 1, [1] * 30),
-    "batched": ({"search": "batched", "trials_per_round": 4}, 2, [2] * 15),
-    "batched whole": ({"search": "batched"}, 1000, [10, 5, 5, 5, 5]),
+    "together": (1000, [10, *[1] * 20]),
+    "parts": (1, [1] * 30),
+    "pairs": (2, [2] * 5 + [1] * 20),
 }
 
 
 @pytest.mark.parametrize("kind", SEARCHES)
 def test_an_interrupted_search_draws_the_same(tmp_path, kind):
     """Pairs, states and scores of all 30 trials, from the first lines of the journal; no trial is recorded twice."""
-    changes, width, sizes = SEARCHES[kind]
-    settings = Settings(seed=22, n_trials=30, **changes)
+    width, sizes = SEARCHES[kind]
+    settings = Settings(seed=22, n_trials=30)
     trained, trials, study = stub_search(settings, tmp_path, width)
     assert len(set(trained[:30])) == 30
     path = tmp_path / ".resume/study.journal"
@@ -218,7 +217,7 @@ def killing():
 #: Trainings of all forms are killed in test_engine.py.
 RUNS = {
     "bf16": ("bf16", {}),
-    "parts": ("fp32", {"n_trials": 13, "search": "batched", "trials_per_round": 2, "n_epochs": 2}),
+    "search": ("fp32", {"n_trials": 13, "n_epochs": 2}),
     "fixed": ("fp32", {"n_trials": 0, "lr": 3.0, "wd": 1e-6, "n_epochs": 6}),
     "diverging": ("fp32", {"lr_interval": (1e-1, 1e38), "n_trials": 6}),
 }
@@ -264,23 +263,6 @@ def test_a_run_killed_after_every_epoch(tmp_path, killing, name):
         assert KillingFile.n_saves == n_saves - last  # nothing that was saved is trained again
         file = StateFile(folder / ".resume/checkpoint.pt")
         assert not file.path.exists() or file.load()["key"]["stage"] == "final"
-
-
-def test_a_search_of_the_version_before_goes_on(tmp_path, killing, caplog):
-    """Its journal counts; its training in progress, whose state has another form, is begun again."""
-    caplog.set_level("INFO", logger="cog")
-    killing()
-    whole = outcome("parts", tmp_path / "whole")
-    before = begun(tmp_path / "before").path
-    lines = (tmp_path / "whole/.resume/study.journal").read_bytes().splitlines(keepends=True)
-    (before / "study.journal").write_bytes(b"".join(lines[:5]))
-    pair = [whole.search.trials[4].lr, whole.search.trials[4].wd]
-    state = {"epochs": 1, "values": {}, "ended": "", "seconds": 1.0, "logs": None}
-    key = {"stage": "search", "runs": [pair], "engine": "CpuEngine fp32"}
-    torch.save({"key": key, "states": [state], "extra": None}, before / "checkpoint.pt")
-    assert_same(outcome("parts", tmp_path / "before"), whole)
-    assert "4 of 13 trials were finished before" in caplog.text
-    assert "continuing after epoch" not in caplog.text
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04"])

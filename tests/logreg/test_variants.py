@@ -100,7 +100,7 @@ def test_a_run_on_components_of_normalized_features(feature_folders, tmp_path):
         logreg.main(command(feature_folders, tmp_path / "out", *pairs))
     with pytest.raises(CogError, match="pca_dim: 3 -> 2"):
         other = [*pairs, "CLF.PCA_NORM", "before", "CLF.PCA_DIM", "2"]
-        logreg.main(command(feature_folders, tmp_path / "out", *other, "--skip_complete"))
+        logreg.main(command(feature_folders, tmp_path / "out", *other))
     logreg.main(command(feature_folders, tmp_path / "whole"))
     logreg.main(command(feature_folders, tmp_path / "whole", "CLF.PCA_NORM", "before"))  # no effect
 

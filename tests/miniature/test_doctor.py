@@ -14,7 +14,6 @@ from cog.data import loader
 from cog.errors import CogError
 from cog.features.extract import Extractor
 from cog.levels import wordnet
-from cog.logreg import estimate
 from cog.logreg.engine import Engine
 from cog.miniature import doctor
 from cog.runtime.check_report import PROBLEM, WARNING, Report
@@ -27,7 +26,6 @@ def _small(monkeypatch):
     monkeypatch.setattr(doctor, "SIZES", SMALL)
     monkeypatch.setattr(doctor, "_CROP", 32)
     monkeypatch.setattr(doctor, "_RESIZE", 32)
-    monkeypatch.setattr(estimate, "_PROBE_SECONDS", 1e-4)
     monkeypatch.setattr(wordnet, "load_wordnet", lambda: types.SimpleNamespace(wnids=["n00001740"]))
 
 
