@@ -18,6 +18,8 @@ in1k_blurred_images_root="${in1k_blurred_images_root:-None}"
 imagenet_images_root="${imagenet_images_root:-None}"
 cog_levels_mapping_file="${cog_levels_mapping_file:-None}"
 cog_concepts_split_file="${cog_concepts_split_file:-None}"
+# Images of your own data set, {train,test}/<class>/*; add the name of the data set to datasets.
+images_root="${images_root:-None}"
 # Checkpoint and output folder outside of models_root_dir (features: <output_dir>/<dataset>/features_<split>/).
 ckpt_file="${ckpt_file:-None}"
 output_dir="${output_dir:-None}"
@@ -25,28 +27,26 @@ output_dir="${output_dir:-None}"
 model_loader="${model_loader:-None}"
 # File with several of your own models (docs/own-models.md).
 models_file="${models_file:-None}"
-# Images of your own data set, {train,test}/<class>/*; add the name of the data set to datasets.
-images_root="${images_root:-None}"
 datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
 splits="${splits:-test train}"
 # Number of processes on this machine that share the work, one per GPU.
 n_processes="${n_processes:-1}"
 # -------------------------------------------------------------------------------------------
 
-read_command_line model_name models_root_dir ${image_variables} ckpt_file output_dir model_loader models_file datasets \
+images=(in1k_images_root in1k_blurred_images_root imagenet_images_root cog_levels_mapping_file cog_concepts_split_file
+    images_root)
+read_command_line model_name models_root_dir "${images[@]}" ckpt_file output_dir model_loader models_file datasets \
     splits n_processes -- "$@"
-require model_name datasets splits
-set_image_flags
-[[ "${n_processes}" =~ ^[1-9][0-9]*$ ]] || die "n_processes=${n_processes} is not a number of processes"
 launch=("${python}")
-if [[ "${n_processes}" -gt 1 ]]; then
-    launch=(env "PYTHONPATH=${repository}${PYTHONPATH:+:${PYTHONPATH}}" "${python}" -m cog.runtime.launch "${n_processes}")
-fi
+[[ "${n_processes}" == 1 ]] || launch+=(-m cog.runtime.launch "${n_processes}")
 
-# extract DATASETS SPLITS OUTPUT_DIR: extract features in one process, which loads the network once.
+# extract DATASETS SPLITS OUTPUT_DIR
 extract() {
-    run_step "features of ${model_name}: $1 $2" \
-        "${launch[@]}" "${repository}/extract_features.py" \
+    local name places=()
+    for name in "${images[@]}"; do
+        places+=("--${name}=${!name}")
+    done
+    run "${launch[@]}" "${repository}/extract_features.py" \
         --model="${model_name}" \
         --dataset $1 \
         --split $2 \
@@ -55,16 +55,12 @@ extract() {
         --output_dir="$3" \
         --model_loader="${model_loader}" \
         --models_file="${models_file}" \
-        "${image_flags[@]}" \
-        --skip_complete \
-        ${extra[@]+"${extra[@]}"}
+        "${places[@]}" ${flags[@]+"${flags[@]}"} ${pairs[@]+"${pairs[@]}"}
 }
 
 if [[ "${output_dir}" == "None" ]]; then
-    n_steps=1
     extract "${datasets}" "${splits}" None
 else
-    n_steps=$(($(count_words ${datasets}) * $(count_words ${splits})))
     for dataset in ${datasets}; do
         for split in ${splits}; do
             extract "${dataset}" "${split}" "${output_dir}/${dataset}/features_${split}"

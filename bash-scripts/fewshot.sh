@@ -22,21 +22,15 @@ seeds="${seeds:-22 37 45 77 93}"
 shots="${shots:-1 2 4 8 16 32 64 128}"
 # -------------------------------------------------------------------------------------------
 
-read_command_line "${classifier_variables[@]}" shots -- "$@"
-require_features
+read_command_line models_root_dir model_name dataset train_features_dir test_features_dir output_dir seeds shots -- "$@"
 
-n_steps=${n_datasets}
-# One process per data set: the features are loaded once for all shots and seeds.
-for dataset_ in ${dataset}; do
-    train_classifiers "logreg on ${dataset_}, N = ${shots}, seeds ${seeds}" \
-        "${dataset_}" "$(output_of "${dataset_}")" --n_shots ${shots}
+for name in ${dataset}; do
+    train_classifiers "${name}" "$(output_of "${name}")" --n_shots ${shots}
 done
-
-for dataset_ in ${dataset}; do
+for name in ${dataset}; do
     for n_shot in ${shots}; do
-        results="$(output_of "${dataset_}")"
-        [[ "${results}" == "None" ]] || results+="_N${n_shot}"
-        print_classifiers "Average over seeds ${seeds}: ${dataset_}, N = ${n_shot}" \
-            "${dataset_}" "${results}" CLF.N_SHOT "${n_shot}"
+        output="$(output_of "${name}")"
+        [[ "${output}" == "None" ]] || output+="_N${n_shot}"
+        print_averages "${name}" "${output}" CLF.N_SHOT "${n_shot}"
     done
 done

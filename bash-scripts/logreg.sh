@@ -21,16 +21,11 @@ output_dir="${output_dir:-None}"
 seeds="${seeds:-22 37 45 77 93}"
 # -------------------------------------------------------------------------------------------
 
-read_command_line "${classifier_variables[@]}" -- "$@"
-require_features
+read_command_line models_root_dir model_name dataset train_features_dir test_features_dir output_dir seeds -- "$@"
 
-n_steps=${n_datasets}
-# One process per data set: the features are loaded once for all seeds.
-for dataset_ in ${dataset}; do
-    train_classifiers "logreg on ${dataset_}, seeds ${seeds}" "${dataset_}" "$(output_of "${dataset_}")"
+for name in ${dataset}; do
+    train_classifiers "${name}" "$(output_of "${name}")"
 done
-
-for dataset_ in ${dataset}; do
-    print_classifiers "Average over seeds ${seeds}: ${dataset_}, all training images" \
-        "${dataset_}" "$(output_of "${dataset_}")"
+for name in ${dataset}; do
+    print_averages "${name}" "$(output_of "${name}")"
 done

@@ -3,20 +3,11 @@
 #   ensure_environment [EXTRA] sets `python` to that of an environment with this package and its extra
 #   ensure_wordnet             makes WordNet 3.0 available; sets COG_WORDNET_DIR if it was downloaded
 
-set -euo pipefail
-unset CDPATH # with it, cd prints the folder
-
 # The drivers change the folder. A COG_PYTHON without a slash is a program that the shell finds.
 [[ "${COG_PYTHON:-}" != [!/]*/* ]] || export COG_PYTHON="${PWD}/${COG_PYTHON}"
 [[ "${COG_WORDNET_DIR:-}" != [!/]* ]] || export COG_WORDNET_DIR="${PWD}/${COG_WORDNET_DIR}"
 
-# Resolved from the real path of this file, because the scripts, or this folder, may be reached through symbolic links.
-repository="$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")"
-
-fail() {
-    echo "error: $*" >&2
-    exit 2
-}
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
 # ensure_environment [EXTRA]: create a virtual environment in .venv, once, or use that of COG_PYTHON unchanged.
 ensure_environment() {
@@ -25,16 +16,16 @@ ensure_environment() {
     if [[ -n "${COG_PYTHON:-}" ]]; then
         python="${COG_PYTHON}"
         "${python}" -c "import cog, torch, torchvision, optuna" 2> /dev/null ||
-            fail "COG_PYTHON=${python} lacks this package; install it there with: ${python} -m pip install -e '${what}'"
+            die "COG_PYTHON=${python} lacks this package; install it there with: ${python} -m pip install -e '${what}'"
         return
     fi
     base="$(find_python)"
     if [[ ! -x "${venv}/bin/python" ]]; then
         echo "Making the virtual environment ${venv} ..."
-        [[ ! -e "${venv}" ]] || fail "${venv} exists but holds no bin/python; move it away"
+        [[ ! -e "${venv}" ]] || die "${venv} exists but holds no bin/python; move it away"
         if ! "${base}" -m venv "${venv}"; then
             rm -rf "${venv}" # without python3-venv it is incomplete, and would look complete in the next call
-            fail "python3 -m venv failed; on Debian or Ubuntu: apt-get install python3-venv"
+            die "python3 -m venv failed; on Debian or Ubuntu: apt-get install python3-venv"
         fi
     fi
     python="${venv}/bin/python"
@@ -43,7 +34,7 @@ ensure_environment() {
     if [[ ! -f "${stamp}" || "${repository}/pyproject.toml" -nt "${stamp}" || "${repository}/setup.py" -nt "${stamp}" ]]; then
         echo "Installing imagenet-cog with its requirements (PyTorch is large: several GB, a few minutes) ..."
         "${python}" -m pip install --quiet --disable-pip-version-check --editable "${what}" ||
-            fail "pip could not install the requirements; check the network or the package index"
+            die "pip could not install the requirements; check the network or the package index"
         touch "${stamp}"
     fi
     export COG_PYTHON="${python}"
@@ -58,7 +49,7 @@ find_python() {
             return
         fi
     done
-    fail "Python 3.11 or newer is needed and was not found"
+    die "Python 3.11 or newer is needed and was not found"
 }
 
 # ensure_wordnet: find an installed WordNet 3.0, else download it with NLTK, else unpack Debian's package (no root).
@@ -86,7 +77,7 @@ ensure_wordnet() {
         fi
         rm -rf "${work}"
     fi
-    wordnet_found || fail "WordNet 3.0 was not found and could not be fetched. Do one of: python -m nltk.downloader wordnet;" \
+    wordnet_found || die "WordNet 3.0 was not found and could not be fetched. Do one of: python -m nltk.downloader wordnet;" \
         "apt-get install wordnet-base; or set COG_WORDNET_DIR to a folder that holds WordNet 3.0's data.noun and index.noun"
 }
 

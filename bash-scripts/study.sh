@@ -50,5 +50,4 @@ gpu_ids="${gpu_ids:-None}"
 # -------------------------------------------------------------------------------------------
 
 read_command_line "${study_variables[@]}" n_processes gpu_ids -- "$@"
-require models_root_dir log_dir
 run_study -- n_processes gpu_ids

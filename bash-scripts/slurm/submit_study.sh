@@ -74,5 +74,4 @@ results_sbatch_args="${results_sbatch_args:-None}"
 slurm_variables=(partition account qos constraint gpus cpus mem extract_time logreg_time ranks_per_task throttle requeue
     max_requeues signal_seconds max_array_size sbatch_args extract_sbatch_args logreg_sbatch_args results_sbatch_args)
 read_command_line "${study_variables[@]}" "${slurm_variables[@]}" -- "$@"
-require models_root_dir log_dir
 run_study --slurm -- "${slurm_variables[@]}"

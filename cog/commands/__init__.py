@@ -10,6 +10,7 @@ module because it is imported before all others.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,18 @@ def _warn_of_other_package() -> None:
         return
 
 
+def _require_packages() -> None:
+    """Exit with code 2 and one line if this Python is not one in which the toolkit is installed."""
+    if importlib.util.find_spec("yacs") is None:
+        sys.stderr.write(
+            f"error: {sys.executable} lacks the toolkit's requirements; activate the environment it is installed in "
+            "(source .venv/bin/activate), or set COG_PYTHON to its Python for the bash scripts\n"
+        )
+        raise SystemExit(2)
+
+
 _warn_of_other_package()
+_require_packages()
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,84 +12,49 @@ from cog import constants
 from cog.data.pixels import load_rgb
 from cog.errors import CogError
 from cog.miniature.network import ConvNet
-from cog.miniature.render import SIZE
 from cog.miniature.world import IN1K_DIR
 from cog.models.spec import IMAGENET_MEAN, IMAGENET_STD
-from cog.runtime import files, safe_load
+from cog.runtime import files
 from cog.runtime.progress import Progress, duration
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class TrainSettings:
-    """Settings of the training: AdamW under a one-cycle schedule, with label smoothing.
-
-    Attributes:
-        n_epochs: number of passes over the training images; 0: only the batch norm statistics are measured.
-        batch_size: number of images per step.
-        lr: peak learning rate.
-        weight_decay: weight decay of AdamW.
-        label_smoothing: share of the target spread over all classes.
-        max_shift: largest shift of training images, in pixels.
-        seed: seed of initialization, order and augmentation.
-    """
-
-    n_epochs: int = 20
-    batch_size: int = 64
-    lr: float = 3e-3
-    weight_decay: float = 0.05
-    label_smoothing: float = 0.1
-    max_shift: int = 4
-    seed: int = 0
+#: AdamW under a one-cycle schedule, with label smoothing.
+N_EPOCHS = 20
+_BATCH_SIZE = 64
+_PEAK_LR = 3e-3
+_WEIGHT_DECAY = 0.05
+_LABEL_SMOOTHING = 0.1
+_MAX_SHIFT = 4  # of training images, in pixels
 
 
-def train_network(
-    world_dir: Path, ckpt_file: Path, settings: TrainSettings, *, overwrite: bool = False
-) -> None:
-    """Train the network and write its checkpoint, unless the checkpoint exists already.
+def train_network(world_dir: Path, ckpt_file: Path, *, n_epochs: int) -> None:
+    """Train the network and write its checkpoint, unless there is one.
 
-    Equal settings give equal networks on the same machine with the same number of threads.
+    Equal worlds give equal networks on the same CPU with the same number of threads. A GPU is used if there is one.
 
     Args:
         world_dir: folder of a world, whose ``in1k/train`` is read.
-        ckpt_file: output file, a dict with ``state_dict``, ``classes`` (wnids in the order of the logits) and
-            ``settings``; its folder must exist.
-        settings: settings of the training.
-        overwrite: whether to replace a checkpoint of other settings.
+        ckpt_file: output file, a dict with ``state_dict`` and ``classes`` (wnids in the order of the logits).
+        n_epochs: number of passes over the training images; 0: only the batch norm statistics are measured.
 
     Raises:
-        CogError: an image is missing or unreadable, or a checkpoint of other settings exists and ``overwrite`` is
-            False.
+        CogError: there are no images, or one is unreadable.
     """
+    if ckpt_file.exists():
+        logger.info("%s exists", ckpt_file)
+        return
     train_dir = files.require_dir(
         world_dir / IN1K_DIR / constants.IN1K_FOLDERS["train"], "the seen training images"
     )
-    classes = sorted(folder.name for folder in train_dir.iterdir() if folder.is_dir())
-    if len(classes) < 2:
-        raise CogError(
-            f"{train_dir} holds {len(classes)} class folders, expected 2 or more; make the miniature first"
-        )
-    if ckpt_file.exists() and not overwrite:
-        if not _same(safe_load.load_torch(ckpt_file), classes, settings):
-            raise CogError(f"{ckpt_file} was trained with other settings; give --overwrite to train again")
-        logger.info("%s exists, trained with the same settings", ckpt_file)
-        return
+    classes = sorted(folder.name for folder in train_dir.iterdir())
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     x, y = _read_images(train_dir, classes)
-    network = _fit(x, y, n_classes=len(classes), settings=settings)
+    network = _fit(x.to(device), y.to(device), ConvNet(n_classes=len(classes)).to(device), n_epochs).cpu()
+    ckpt_file.parent.mkdir(parents=True, exist_ok=True)
     with files.atomic_write(ckpt_file) as handle:
-        torch.save(
-            {"state_dict": network.state_dict(), "classes": classes, "settings": asdict(settings)}, handle
-        )
+        torch.save({"state_dict": network.state_dict(), "classes": classes}, handle)
     logger.info("wrote %s", ckpt_file)
-
-
-def _same(checkpoint: Any, classes: list[str], settings: TrainSettings) -> bool:
-    return (
-        isinstance(checkpoint, dict)
-        and checkpoint.get("classes") == classes
-        and checkpoint.get("settings") == asdict(settings)
-    )
 
 
 def _read_images(train_dir: Path, classes: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -100,14 +63,11 @@ def _read_images(train_dir: Path, classes: list[str]) -> tuple[torch.Tensor, tor
     for label, wnid in enumerate(classes):
         for path in sorted((train_dir / wnid).glob("*.JPEG")):
             try:
-                picture = np.asarray(load_rgb(path))
+                pictures.append(np.asarray(load_rgb(path)))
             except OSError as error:
                 raise CogError(
-                    f"cannot read {path} ({error}); delete its folder and make the miniature again"
+                    f"cannot read {path} ({error}); delete the miniature and make it again"
                 ) from error
-            if picture.shape != (SIZE, SIZE, 3):
-                raise CogError(f"{path} is not {SIZE} x {SIZE} pixels; it is no image of this miniature")
-            pictures.append(picture)
             labels.append(label)
     if not pictures:
         raise CogError(f"{train_dir} holds no *.JPEG images; make the miniature first")
@@ -115,53 +75,53 @@ def _read_images(train_dir: Path, classes: list[str]) -> tuple[torch.Tensor, tor
 
 
 def _normalize(x: torch.Tensor) -> torch.Tensor:
-    mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
+    mean, std = (torch.tensor(v, device=x.device).view(1, 3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
     return (x.float() / 255 - mean) / std
 
 
-def _fit(x: torch.Tensor, y: torch.Tensor, *, n_classes: int, settings: TrainSettings) -> ConvNet:
-    network = ConvNet(n_classes=n_classes, seed=settings.seed)
-    generator = torch.Generator().manual_seed(settings.seed)
+def _fit(x: torch.Tensor, y: torch.Tensor, network: ConvNet, n_epochs: int) -> ConvNet:
+    """Train the network and return it; order and augmentation are drawn on the CPU."""
+    generator = torch.Generator().manual_seed(0)
     network.train()
-    if settings.n_epochs == 0:
+    if n_epochs == 0:
         # The batch norm statistics of an untrained network are those of the images, as for a trained network.
         with torch.no_grad():
-            for batch in torch.randperm(len(x), generator=generator).split(settings.batch_size):
+            for batch in torch.randperm(len(x), generator=generator).split(_BATCH_SIZE):
                 network(_normalize(x[batch]))
         return network.eval()
-    optimizer = torch.optim.AdamW(network.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
-    n_batches = max(1, len(x) // settings.batch_size)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, settings.lr, total_steps=settings.n_epochs * n_batches
-    )
-    criterion = torch.nn.CrossEntropyLoss(label_smoothing=settings.label_smoothing)
-    loss_sum, n_right, n_seen = 0.0, 0, 0
-    with Progress(settings.n_epochs, "training", unit="epochs", interval=10) as progress:
-        for _ in range(settings.n_epochs):
-            loss_sum, n_right, n_seen = 0.0, 0, 0
-            for batch in torch.randperm(len(x), generator=generator).split(settings.batch_size)[:n_batches]:
-                logits = network(_augment(_normalize(x[batch]), settings.max_shift, generator))
+    optimizer = torch.optim.AdamW(network.parameters(), lr=_PEAK_LR, weight_decay=_WEIGHT_DECAY)
+    n_batches = max(1, len(x) // _BATCH_SIZE)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _PEAK_LR, total_steps=n_epochs * n_batches)
+    criterion = torch.nn.CrossEntropyLoss(label_smoothing=_LABEL_SMOOTHING)
+    n_right = n_seen = 0
+    with Progress(n_epochs, "training", unit="epochs", interval=10) as progress:
+        for _ in range(n_epochs):
+            n_right = n_seen = 0
+            for batch in torch.randperm(len(x), generator=generator).split(_BATCH_SIZE)[:n_batches]:
+                logits = network(_augment(_normalize(x[batch]), generator))
                 loss = criterion(logits, y[batch])
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 optimizer.step()
                 schedule.step()
-                loss_sum += loss.item() * len(batch)
                 n_right += int((logits.argmax(1) == y[batch]).sum())
                 n_seen += len(batch)
             progress.update()
     logger.info(
-        "trained on %d images of %d concepts in %s: loss %.2f, top-1 %.1f %% on (augmented) training images",
-        len(x), n_classes, duration(progress.seconds), loss_sum / n_seen, 100 * n_right / n_seen,
-    )  # fmt: skip
+        "trained on %d images in %s (%s): top-1 %.1f %% on (augmented) training images",
+        len(x),
+        duration(progress.seconds),
+        x.device.type,
+        100 * n_right / n_seen,
+    )
     return network.eval()
 
 
-def _augment(x: torch.Tensor, max_shift: int, generator: torch.Generator) -> torch.Tensor:
+def _augment(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Shift a batch by a random number of pixels, and mirror each image with probability 1/2."""
     side = x.shape[-1]
-    padded = torch.nn.functional.pad(x, (max_shift,) * 4, mode="reflect")
-    top, left = torch.randint(0, 2 * max_shift + 1, (2,), generator=generator).tolist()
+    padded = torch.nn.functional.pad(x, (_MAX_SHIFT,) * 4, mode="reflect")
+    top, left = torch.randint(0, 2 * _MAX_SHIFT + 1, (2,), generator=generator).tolist()
     moved = padded[:, :, top : top + side, left : left + side]
-    mirrored = torch.rand(len(x), generator=generator) < 0.5
+    mirrored = (torch.rand(len(x), generator=generator) < 0.5).to(x.device)
     return torch.where(mirrored.view(-1, 1, 1, 1), moved.flip(3), moved)

@@ -206,18 +206,3 @@ def test_keys_of_a_limit_are_keys_of_the_configuration():
     from cog import config
 
     assert set(limits._KEYS) <= set(config.flat(config.default_cfg()))
-
-
-@pytest.mark.slow
-def test_the_drivers_pass_it_on(limited, bash):
-    """To every step and to the table in the end; data sets may be named by labels there, too."""
-    place = limited.models / "limit-2/tiny/net"
-    (place / "birds").rename(place / "in1k")
-    done = bash(
-        "logreg.sh", f"models_root_dir={limited.models}", "model_name=tiny_net", "dataset=IN-1K", "seeds=22 37",
-        "--limit", "2", "--device", "cpu",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "Average over seeds 22 37: in1k" in done.stdout
-    assert "--limit 2: a test of the commands" in done.stdout
-    assert sorted(p.name for p in (place / "in1k/eval_logreg").iterdir()) == ["seed-22", "seed-37"]

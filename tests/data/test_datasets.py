@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import pickle
 import re
-import subprocess
 
 import numpy as np
 import pytest
@@ -182,20 +180,6 @@ class TestEveryDataset:
         (row,) = [line for line in datasets.markdown().splitlines() if line.startswith(f"| `{members[0]}`")]
         assert all(f"`--{flag}`" in row for flag in datasets.find(name).flags)
         assert row in model_docs.pages()["docs/data.md"][0]
-
-
-def test_bash_scripts_take_every_flag_from_the_declarations(repository, warm_python):
-    """A script names no flag of images itself, beside the variables at its top."""
-    scripts = [path for path in (repository / "bash-scripts").rglob("*.sh") if path.name != "quickstart.sh"]
-    assert len(scripts) > 8
-    for path in scripts:
-        for flag in datasets.root_flags():
-            assert not re.search(rf"--{flag}\b|\b{flag}=\"\$\{{{flag}\}}\"", path.read_text()), path
-    environment = {**os.environ, "COG_PYTHON": warm_python}
-    command = ["bash", str(repository / "bash-scripts/study.sh"), "--help"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    variables = done.stdout.splitlines()[-1].split()
-    assert set(datasets.flags()) <= set(variables)
 
 
 def test_a_name_that_is_not_declared_needs_images_root(tmp_path):

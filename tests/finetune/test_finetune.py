@@ -751,27 +751,6 @@ def test_all_models_can_be_trained():
         assert all(parameter.grad is not None for parameter in model.parameters()), spec.name
 
 
-@pytest.mark.slow
-def test_the_driver_fine_tunes_and_prints_averages(
-    in_models, repository, birds, loader_with_norm, tmp_path, warm_python
-):
-    models, flags = tmp_path / "models", in_models()
-    command = [
-        "bash", str(repository / "bash-scripts/finetune.sh"), "model_name=my_net", f"models_root_dir={models}",
-        "dataset=birds", "seeds=1 2", f"images_root={birds}", f"model_loader={loader_with_norm}:load_my_model",
-        *flags[flags.index("--device") :],
-    ]  # fmt: skip
-    for _ in range(2):  # the second time everything is skipped
-        done = run_process(command, COG_PYTHON=warm_python)
-        assert done.returncode == 0, done.stderr
-        assert "2 seeds" in done.stdout.splitlines()[-1]
-    assert done.stderr.count("is complete, skipped") == 2
-    assert len(list(models.glob("my/net/birds/eval_finetune/seed-*/results.json"))) == 2
-    done = run_process([*command, "seeds=3", "EVAL.NAME", "other"], COG_PYTHON=warm_python)
-    assert done.returncode == 0, done.stderr
-    assert "eval_other/seed-3" in done.stdout and "1 seed" in done.stdout.splitlines()[-1]
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["auto", "fp16", "fp32"])
 def test_a_gpu_trains_and_continues(birds, loader_with_norm, tmp_path, monkeypatch, precision):

@@ -232,9 +232,9 @@ def study(workshop, tmp_path):
 def states_of(slurm, root: Path, repository, python, *arguments: str) -> dict[tuple[str, str], set[str]]:
     """Return the states that status.sh shows, by kind and data set."""
     done = subprocess.run(
-        ["bash", str(repository / "bash-scripts/status.sh"), str(root), "--models", "tiny_net", "--datasets", "in1k",
+        [python, "-m", "cog", "status", "--models_root_dir", str(root), "--models", "tiny_net", "--datasets", "in1k",
          "cog_l1", "--seeds", "1", "2", "3", "--shots", "0", "--format", "csv", *arguments],
-        env=slurm.environment | {"COG_PYTHON": python}, capture_output=True, text=True, timeout=60, check=True,
+        cwd=repository, env=slurm.environment, capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     found: dict[tuple[str, str], set[str]] = {}
     for line in done.stdout.splitlines()[1:]:

@@ -309,32 +309,14 @@ def test_thousands_of_folders_are_fast(tmp_path, python, repository):
                     os.close(os.open(folder / "results.json", os.O_CREAT | os.O_WRONLY))
     began = time.monotonic()
     done = subprocess.run(
-        ["bash", str(repository / "bash-scripts/status.sh"), str(tmp_path)],
-        env=os.environ | {"COG_PYTHON": python}, capture_output=True, text=True, check=True,
+        [python, "-m", "cog", "status", "--models_root_dir", str(tmp_path)],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        check=True,
     )  # fmt: skip
     assert time.monotonic() - began < 10
     assert "classifier runs: 8370 done of 8370" in done.stdout
-
-
-def test_status_script_takes_the_variable_of_the_other_scripts(repository, tmp_path):
-    recorder = tmp_path / "python"
-    recorder.write_text('#!/bin/bash\nshift 2\nprintf "%s\\n" "$@"\n')
-    recorder.chmod(0o755)
-    for first in (f"{tmp_path}/my models", f"models_root_dir={tmp_path}/my models"):
-        done = subprocess.run(
-            ["bash", str(repository / "bash-scripts/status.sh"), first, "--seeds", "22"], capture_output=True,
-            text=True, check=True, env=os.environ | {"COG_PYTHON": str(recorder)},
-        )  # fmt: skip
-        assert done.stdout.splitlines() == ["--models_root_dir", f"{tmp_path}/my models", "--seeds", "22"]
-
-
-def test_status_script_without_a_folder(repository):
-    done = subprocess.run(
-        ["bash", str(repository / "bash-scripts/status.sh")], capture_output=True, text=True, check=False,
-        env=os.environ | {"COG_PYTHON": sys.executable},
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: no root of models")
 
 
 def test_percentages_and_time_left(root):
