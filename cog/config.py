@@ -351,7 +351,6 @@ def check_values(cfg: CfgNode) -> None:
     for key in ("CLF.PCA_DIM", "CLF.MAX_PER_CLASS"):
         expect(key, lambda value: 0 <= value < 2**31, "a whole number, 0 for none")
     expect("FT_EXTRACT.SHARD_ROWS", lambda value: 1 <= value < 2**31, "a whole number of at least 1")
-    expect("FT_EXTRACT.SHARD_SECONDS", lambda value: _finite(value) and value >= 0, "a number of at least 0")
     for key in ("FT_EXTRACT.N_WORKERS", "CLF.N_TRIALS", "CLF.N_SHOT", "EVAL.SEED"):
         expect(key, lambda value: 0 <= value < 2**32, "a whole number from 0 to 4294967295")
     expect("FT_EXTRACT.IMAGE_NORM.MEAN", lambda v: len(v) == 3 and all(map(_finite, v)), "three numbers")
@@ -367,17 +366,10 @@ def check_values(cfg: CfgNode) -> None:
     expect("FT_EXTRACT.POOLING", lambda v: v in POOLINGS, ", ".join(POOLINGS))
     expect("FT_EXTRACT.IMAGE_INTERPOLATION", lambda v: v in INTERPOLATIONS, ", ".join(INTERPOLATIONS))
     expect(
-        "FT_EXTRACT.DECODE",
-        lambda v: v == "exact",
-        "exact, the only decoder (fast and cuda changed the features and were removed); leave the key out",
-    )
-    expect(
         "FT_EXTRACT.PRECISION", lambda v: v in ("fp32", "tf32", "fp16", "bf16"), "fp32, tf32, fp16 or bf16"
     )
     expect("FT_EXTRACT.SAVE_DTYPE", lambda v: v in ("float32", "float16", "bfloat16"),
            "float32, float16 or bfloat16")  # fmt: skip
-    expect("FT_EXTRACT.WORKER_START_METHOD", lambda v: v in ("", "fork", "spawn", "forkserver"),
-           "fork, spawn, forkserver or nothing")  # fmt: skip
     expect("EVAL.NAME", constants.is_plain_name, "a plain folder name (letters, digits and ._+-)")
     expect(
         "EVAL.NAME",

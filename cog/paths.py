@@ -65,27 +65,6 @@ def without_limit(root: str | os.PathLike[str]) -> Path:
     return path.parent if parse_limit_folder(path.name) else Path(root)
 
 
-def require_limit(path: str | os.PathLike[str], made_with: object) -> None:
-    """Refuse an output that does not lie among those of its ``--limit``, because it was moved.
-
-    Args:
-        path: path of the output.
-        made_with: N that the output records; None without ``--limit``.
-
-    Raises:
-        CogError: the output does not belong there.
-    """
-    there = limit_of(path)
-    if (made_with or 0) != there:
-        if made_with:
-            raise CogError(
-                f"{path} was made with --limit {made_with}: it is a test of the commands, not a result"
-            )
-        raise CogError(
-            f"{path} was made without --limit, but lies among outputs of --limit {there}; move it back"
-        )
-
-
 def split_model_name(model: str, *, flag: str = "--model") -> tuple[str, str]:
     """Split ``<model_title>_<architecture_name>`` at the first underscore; ``flag`` is named in the error.
 

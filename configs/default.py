@@ -36,26 +36,19 @@ _C.FT_EXTRACT.VARIANT = ""
 # Truncated files: False counts them as failed images (Pillow's default), True fills the missing part
 # with gray, as the original toolkit does.
 _C.FT_EXTRACT.LOAD_TRUNCATED_IMAGES = False
-# "exact": the pixels of Pillow, bit for bit. This is the only value; the key exists for old command lines.
-_C.FT_EXTRACT.DECODE = "exact"
 # Images per forward pass on a GPU, and per batch of decoded images.
 _C.FT_EXTRACT.BATCH_SIZE = 128
 # Image decoding threads, at most one per available processor; 0 decodes in the main thread.
 _C.FT_EXTRACT.N_WORKERS = 8
-# Decode in processes instead of threads, started by "fork", "spawn" or "forkserver". "": threads.
-_C.FT_EXTRACT.WORKER_START_METHOD = ""
 # "fp32": exact float32 (TF32 off). "tf32": products on NVIDIA GPUs since Ampere with operands rounded to 10 bits.
 # "fp16" / "bf16": automatic mixed precision.
 _C.FT_EXTRACT.PRECISION = "fp32"
 # Type of the features in X_Y.pth: "float32", or rounded to "float16" (values up to 65504) or "bfloat16", which take
 # half the space on the disk. This toolkit reads all three types; the original toolkit reads float32.
 _C.FT_EXTRACT.SAVE_DTYPE = "float32"
-# The extraction saves its rows after this number of images (a process claims at most this number at a time) ...
-_C.FT_EXTRACT.SHARD_ROWS = 8192
-# ... or after this number of seconds: a killed process loses at most this work.
-_C.FT_EXTRACT.SHARD_SECONDS = 120.0
-# Run the network through torch.compile (needs a C++ compiler on a CPU; saves time only in long runs).
-_C.FT_EXTRACT.COMPILE = False
+# The extraction saves its rows after this number of images, the most work that a killed process loses (a process
+# claims at most this number at a time).
+_C.FT_EXTRACT.SHARD_ROWS = 2048
 
 # Evaluation.
 _C.EVAL = CfgNode()

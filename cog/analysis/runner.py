@@ -32,24 +32,16 @@ class SharedFeatures:
     def load(self, split: str, normalize: bool = True) -> FeatureSet:
         """Return the features of a split: l2-normalized, or as in the file.
 
-        Training features that do not fit into memory together with the test features stay in their file (``norms``
-        then has the divisors of the rows).
-
         Raises:
             CogError: see :func:`cog.features.feature_files.load`.
         """
         from cog.features import feature_files
         from cog.features.folder import with_class_list
-        from cog.features.storage import stays_in_file
 
         key = (split, normalize)
         if key not in self._loaded:
             file = self._request.features_file(split)
-            mapped = False
-            if split == "train" and not self._loaded:
-                with_test = "test" in self._request.features and self._request.features["test"].exists()
-                mapped = stays_in_file(file, self._request.features_file("test") if with_test else file)
-            features = feature_files.load(file, normalize=normalize, mapped=mapped)
+            features = feature_files.load(file, normalize=normalize)
             self._loaded[key] = with_class_list(features, file)
         return self._loaded[key]
 

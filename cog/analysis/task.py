@@ -168,7 +168,7 @@ class AnalysisTask:
         identity = dict(self.settings)
         for split in self.splits:
             file = self.request.features_file(split)
-            features, _ = identify_input(file, path)
+            features, _ = identify_input(file)
             identity[f"{split}_features"] = features | {"sample_sha256": sample_sha256(file)}
         return AnalysisOutput(path, identity, overwrite=self.request.args.overwrite)
 

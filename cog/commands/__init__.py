@@ -91,11 +91,6 @@ COMMANDS = (
         "build_levels", "cog.commands.build_levels", "build the concept generalization levels from WordNet"
     ),
     Command(
-        "resplit_features",
-        "cog.commands.resplit_features",
-        "divide extracted features anew into training and test images",
-    ),
-    Command(
         "other_levels",
         "cog.commands.other_levels",
         "group extracted features into levels by other similarities, and compare the results",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cog import constants
-from cog.commands import image_flags, limits
+from cog.commands import image_flags
 from cog.runtime import cli as cli_tools
 from cog.runtime import ranks, signals
 
@@ -33,8 +33,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     run = parser.add_argument_group("run")
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
     cli_tools.add_common(run)
-    limits.add(run)
-    cli_tools.add_check(run, "inputs, missing images, output, disk, memory, GPU")
+    run.add_argument(
+        "--limit",
+        type=cli_tools.whole_number(2),
+        default=0,
+        metavar="N",
+        help="extract the first N images of the first N classes alone, into <models_root_dir>/limit-N/, a root for the "
+        "other commands",
+    )
     return parser.parse_args(argv)
 
 
@@ -50,7 +56,7 @@ def make_plan(args: argparse.Namespace, rank: ranks.Rank, since: float) -> Extra
         device=args.device,
         allow_failures=args.allow_failures,
         overwrite=args.overwrite,
-        skip_complete=args.skip_complete,
+        limit=args.limit,
         config_file=args.config,
         opts=args.opts,
         rank=rank,
@@ -64,12 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     rank = ranks.this_rank()
     log = ranks.label_log(rank)
     with ranks.rank_zero_logging(rank):
-        args = limits.apply(parse_args(argv))
+        args = parse_args(argv)
     plan = make_plan(args, rank, since)
-    if args.check:
-        from cog.features.check import check
-
-        return check(plan)
     with signals.deferred():
         todo = plan.pending()
         log.speak()

@@ -46,11 +46,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("images")
     add_places(group)
     group.add_argument(
-        "--strict_counts",
-        action="store_true",
-        help="stop when class or image counts differ from the official data (default: warn)",
-    )
-    group.add_argument(
         "--allow_failures",
         type=cli_tools.whole_number(0),
         default=0,
@@ -61,12 +56,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def sources(args: argparse.Namespace) -> ImageSources:
-    """Return the values of the flags of :func:`add_places`, and of ``--strict_counts`` and ``--limit`` if present."""
-    return ImageSources(
-        {flag: getattr(args, flag) for flag in datasets.flags()},
-        strict_counts=getattr(args, "strict_counts", False),
-        limit=getattr(args, "limit", None) or 0,
-    )
+    """Return the values of the flags of :func:`add_places`."""
+    return ImageSources({flag: getattr(args, flag) for flag in datasets.flags()})
 
 
 def add_model(parser: argparse.ArgumentParser, *, writes: str) -> None:

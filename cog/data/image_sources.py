@@ -24,13 +24,9 @@ class ImageSources:
 
     Attributes:
         values: value of each flag of :func:`cog.data.datasets.flags` by name; None: not given.
-        strict_counts: whether counts that differ from the official data are an error instead of a warning.
-        limit: value of ``--limit``: number of classes, and of images of each class, to list; 0: all.
     """
 
     values: Mapping[str, str | None]
-    strict_counts: bool = False
-    limit: int = 0
 
     def declaration(self, dataset: str) -> datasets.Dataset:
         """Return the declaration of a data set; with ``--images_root``, an undeclared name is a user's own data set.
@@ -73,29 +69,18 @@ class ImageSources:
                 raise CogError(f"{why or f'--dataset {dataset} needs'} --{flag}{hint}")
             check = files.require_file if flag.endswith("_file") else files.require_dir
             given[flag] = str(check(value, f"--{flag}"))
-            limit = paths.limit_of(value) if flag.endswith("_file") else 0
-            if limit not in (0, self.limit):
-                raise CogError(
-                    f"--{flag} {value} was made with --limit {limit}: use it with --limit {limit} only"
-                )
         return given
 
     def list_images(self, dataset: str, split: str) -> ImageList:
         """Return the images of a data set and split; log counts that differ from the official data.
 
         Raises:
-            CogError: missing values, folders or files; with ``strict_counts``, counts that differ.
+            CogError: missing values, folders or files.
         """
-        given = self.require(dataset)
-        images = self.declaration(dataset).images(dataset, split, given)
-        differences = count_differences(images)
-        if differences and self.strict_counts:
-            raise CogError(
-                f"counts differ from the official data: {'; '.join(differences)} (--strict_counts)"
-            )
-        for line in differences:
+        images = self.declaration(dataset).images(dataset, split, self.require(dataset))
+        for line in count_differences(images):
             logger.warning("%s", line)
-        return images.first(self.limit) if self.limit else images
+        return images
 
 
 def count_differences(images: ImageList) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,8 +22,6 @@ from cog.runtime.device import allow_tf32, exact_float32
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-logger = logging.getLogger(__name__)
-
 # Pixels per forward pass on a CPU (four images of 224 x 224), independent of FT_EXTRACT.BATCH_SIZE. Activations of
 # larger batches exceed the 32 MB above which glibc maps every allocation anew, and the kernel takes more time to clear
 # those pages than the arithmetic takes: MobileNetV2 took 60 ms per image in batches of 128, 16 ms in batches of 4
@@ -34,9 +31,6 @@ _MOST_CPU_IMAGES = 64
 
 # Number of batches on the GPU while the next one is prepared; more would only take memory.
 _IN_FLIGHT = 1
-
-# The device waits for images if it was idle before more than this share of the batches, of at least this many.
-_IDLE_SHARE, _ENOUGH_BATCHES = 0.3, 20
 
 _AUTOCAST = {"fp32": None, "tf32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -90,11 +84,9 @@ class Extractor:
         device: device of the network.
         batch_size: images per forward pass; on a CPU, images decoded at a time, which take several smaller passes.
         batch_key: configuration key of the batch size, for messages.
-        n_workers: decoding threads (or processes).
+        n_workers: decoding threads.
         precision: ``fp32`` (exact: TF32 off), ``tf32``, ``fp16`` or ``bf16`` (automatic mixed precision).
         save_dtype: type of the features: float32, float16 or bfloat16.
-        compiled: whether to run the network through ``torch.compile``.
-        start_method: see :func:`cog.data.loader.batches`.
         memory_format: layout of the network's input and weights (default: the fast layout of the device, or the usual
             layout for networks that cannot work on that).
         decoding: other arguments of :class:`cog.data.loader.Decoder`, such as ``resize``.
@@ -117,20 +109,17 @@ class Extractor:
         n_workers: int = 0,
         precision: str = "fp32",
         save_dtype: torch.dtype = torch.float32,
-        compiled: bool = False,
-        start_method: str | None = None,
         memory_format: torch.memory_format | None = None,
         **decoding: Any,
     ) -> None:
         self.device = torch.device(device)
         self._batch_size, self.rows_per_pass = pass_sizes(self.device, crop=crop, batch_size=batch_size)
-        self._batch_key, self._n_workers, self._start_method = batch_key, n_workers, start_method
+        self._batch_key, self._n_workers = batch_key, n_workers
         self._decoding = {"crop": crop, **decoding}
         self._overlaps = self.device.type == "cuda"  # whether decoding overlaps with the work of the device
         self._backbone, self._name = backbone, str(backbone.name)
-        self._run: Callable[[torch.Tensor], torch.Tensor] = backbone
         self._mean, self._std = normalizer(mean, std, self.device)
-        self._precision, self._save_dtype, self._compiled = precision, save_dtype, compiled
+        self._precision, self._save_dtype = precision, save_dtype
         self._width: int | None = None  # of the features; known after the first pass
         if memory_format is None:
             # Convolutions on a CPU, and those in half precision on a GPU, are faster with the channels innermost:
@@ -142,15 +131,9 @@ class Extractor:
 
     @classmethod
     def from_config(
-        cls,
-        backbone: nn.Module,
-        cfg: CfgNode,
-        device: torch.device,
-        *,
-        n_workers: int,
-        compiled: bool | None = None,
+        cls, backbone: nn.Module, cfg: CfgNode, device: torch.device, *, n_workers: int
     ) -> Extractor:
-        """Return an extractor with the settings of a configuration; ``compiled`` replaces its FT_EXTRACT.COMPILE."""
+        """Return an extractor with the settings of a configuration."""
         fx = cfg.FT_EXTRACT
         return cls(
             backbone,
@@ -163,9 +146,7 @@ class Extractor:
             n_workers=n_workers,
             precision=fx.PRECISION,
             save_dtype=getattr(torch, fx.SAVE_DTYPE),
-            compiled=fx.COMPILE if compiled is None else compiled,
             load_truncated=fx.LOAD_TRUNCATED_IMAGES,
-            start_method=fx.WORKER_START_METHOD or None,
             interpolation=fx.IMAGE_INTERPOLATION,
             squash=fx.IMAGE_SQUASH,
         )
@@ -173,8 +154,6 @@ class Extractor:
     def _use(self, memory_format: torch.memory_format) -> None:
         self._format = memory_format
         self._backbone.to(memory_format=memory_format)
-        if self._compiled:
-            self._run = torch.compile(self._backbone, dynamic=False)
 
     def extract(self, images: ImageList, ranges: Iterable[tuple[int, int]] | None = None) -> FeatureBatch:
         """Return the features of rows in one batch, for small lists; see :meth:`stream`."""
@@ -206,7 +185,7 @@ class Extractor:
 
         Raises:
             CogError: when the network fails or returns NaN or infinite values, or values beyond the range of
-                ``save_dtype`` (the image is named), a decoding process dies, or the folder of the images vanishes.
+                ``save_dtype`` (the image is named), or the folder of the images vanishes.
         """
         decoder = Decoder(images, **self._decoding)
         cuda = self.device.type == "cuda"
@@ -219,7 +198,6 @@ class Extractor:
                     decoder,
                     batch_size=self._batch_size,
                     n_workers=self._n_workers,
-                    start_method=self._start_method,
                     pin_memory=cuda,
                     ranges=ranges,
                 )
@@ -228,10 +206,7 @@ class Extractor:
             if self._precision == "tf32":
                 allow_tf32()
             in_flight: deque[tuple[Batch, int, _Pending]] = deque()
-            n_batches = n_idle = 0
             for batch in stream:
-                n_batches += 1
-                n_idle += bool(in_flight) and in_flight[-1][2].is_done()
                 in_flight.append((batch, *self._start(batch, stop)))
                 if len(in_flight) > (_IN_FLIGHT if self._overlaps else 0):
                     yield self._features(images, *in_flight.popleft())
@@ -239,12 +214,6 @@ class Extractor:
                     break
             while in_flight:
                 yield self._features(images, *in_flight.popleft())
-            if n_batches >= _ENOUGH_BATCHES and n_idle > _IDLE_SHARE * n_batches:
-                logger.warning(
-                    "%s waited for images before %.0f %% of the batches: give this process more processors and "
-                    "FT_EXTRACT.N_WORKERS (%d now)",
-                    self.device, 100 * n_idle / n_batches, self._n_workers,
-                )  # fmt: skip
 
     def _start(self, batch: Batch, stop: Callable[[], object]) -> tuple[int, _Pending]:
         """Begin to compute features; return the number of their rows (fewer after a stop) and the pending features."""
@@ -263,7 +232,7 @@ class Extractor:
         try:
             x = to_input(pixels, self._mean, self._std, memory_format=self._format)
             with torch.autocast(self.device.type, dtype=dtype) if dtype else contextlib.nullcontext():
-                y = self._run(x)
+                y = self._backbone(x)
         except CogError:
             raise
         except Exception as error:  # a user's network may raise any exception
@@ -277,10 +246,9 @@ class Extractor:
                 # A network that uses x.view(...) cannot work on this layout; the usual layout is tried.
                 self._use(torch.contiguous_format)
                 return self._forward(pixels)
-            hint = "; does it work without FT_EXTRACT.COMPILE?" if self._compiled else ""
             raise CogError(
                 f"model {self._name} failed on a batch of shape {shape}: "
-                f"{type(error).__name__}: {first_line(error)}{hint}"
+                f"{type(error).__name__}: {first_line(error)}"
             ) from error
         if self._width not in (None, y.shape[1]):
             raise CogError(
@@ -333,10 +301,6 @@ class _Pending:
             self._host.copy_(y, non_blocking=True)
             self._arrived = torch.cuda.Event()
             self._arrived.record()
-
-    def is_done(self) -> bool:
-        """Return whether the device has computed and sent the features."""
-        return self._arrived is None or self._arrived.query()
 
     def wait(self) -> torch.Tensor:
         """Wait for the features and return them on the CPU."""

@@ -27,10 +27,7 @@ logger = logging.getLogger(__name__)
 #: Rows that are checked and normalized at a time; they stay in the processor's cache between the two.
 _CHUNK_ROWS = 512
 
-#: Types of features that can stay in their file.
-MAPPABLE = (torch.float32, torch.float16, torch.bfloat16)
-
-#: The types among them that take half the space (``FT_EXTRACT.SAVE_DTYPE``).
+#: Types that take half the space (``FT_EXTRACT.SAVE_DTYPE``).
 ROUNDED = (torch.float16, torch.bfloat16)
 
 #: Norms below this value may have lost digits in float32, in which squares below 1e-38 lose digits.
@@ -46,10 +43,8 @@ class FeatureSet:
             floating type.
         y: labels ``(n,)``, int64; any integer type when the file is only opened.
         name: ``<model>_<dataset>_<split>``.
-        norms: divisors of the rows, ``(n, 1)``, float32 or float64, if ``x`` is kept as stored (memory-mapped or
-            rounded); else None.
+        norms: divisors of the rows, ``(n, 1)``, float32 or float64, if ``x`` is kept rounded; else None.
         class_list: digest of the names of the classes (:func:`cog.data.wnids.class_list_digest`); None: not known.
-        in_file: whether ``x`` is memory-mapped.
     """
 
     x: torch.Tensor
@@ -57,7 +52,6 @@ class FeatureSet:
     name: str
     norms: torch.Tensor | None = None
     class_list: str | None = None
-    in_file: bool = False
 
     def __len__(self) -> int:
         return len(self.y)
@@ -109,37 +103,34 @@ def save(features: FeatureSet, path: str | os.PathLike[str]) -> None:
         )
 
 
-def load(
-    path: str | os.PathLike[str], *, normalize: bool = False, mapped: bool = False, rounded: bool = False
-) -> FeatureSet:
+def load(path: str | os.PathLike[str], *, normalize: bool = False, rounded: bool = False) -> FeatureSet:
     """Read ``X_Y.pth``, written by this toolkit or by the original one.
 
     Args:
         path: the file, or the folder that holds it.
         normalize: whether to l2-normalize the rows.
-        mapped: whether to memory-map the features, for features larger than memory. Features of other types than
-            :data:`MAPPABLE`, in a file of torch < 1.6, or not stored row by row, are read nevertheless.
         rounded: whether to keep float16 and bfloat16 features in their type, in half the memory.
 
     Returns:
-        Features as float32 (mapped and rounded features keep their type), labels as int64.
+        Features as float32 (rounded features keep their type), labels as int64.
 
     Raises:
         CogError: missing, unsafe or truncated file, wrong keys or shapes, no rows, labels that are not
             whole numbers, NaN or infinite values (the first rows are named).
     """
     path = features_file(path)
-    stored = open_file(path, mapped=mapped, rounded=rounded)
-    as_stored = (mapped and stored.x.dtype in MAPPABLE) or (rounded and stored.x.dtype in ROUNDED)
-    as_stored = as_stored and stored.x.is_contiguous()
+    stored = open_file(path, rounded=rounded)
+    as_stored = rounded and stored.x.dtype in ROUNDED and stored.x.is_contiguous()
     # detached and contiguous: they are normalized in place below
     x = stored.x.detach() if as_stored else stored.x.detach().float().contiguous()
     norms = check_and_normalize_(x, str(path), normalize=normalize, in_place=not as_stored)
-    return FeatureSet(x, stored.y.long(), stored.name, norms, in_file=as_stored and mapped)
+    return FeatureSet(x, stored.y.long(), stored.name, norms)
 
 
-def open_file(path: str | os.PathLike[str], *, mapped: bool, rounded: bool = False) -> FeatureSet:
+def open_file(path: str | os.PathLike[str], *, mapped: bool = False, rounded: bool = False) -> FeatureSet:
     """Open ``X_Y.pth`` and check its form, see :func:`load`; types are those of the file, values are not checked.
+
+    ``mapped`` features are read from the file when they are used.
 
     Raises:
         CogError: missing, unsafe or truncated file, wrong keys, types or shapes, no rows.

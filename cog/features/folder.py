@@ -3,14 +3,13 @@
 ::
 
     X_Y.pth            the features, contract of the benchmark; put in place last
-    features.json      their description; "status" is "incomplete" when more images failed than were allowed
+    features.json      their description
     image_paths.txt    one image path per row of X
     failed_images.txt  "<path>\\t<reason>" per image that could not be decoded (only when there are any)
     .resume/           shards of an unfinished extraction, see cog/features/shards.py
 
-When more images failed than were allowed, the features of the others are kept as ``X_Y.incomplete.pth``, which no
-command takes for a result; the same command with ``--allow_failures`` turns it into ``X_Y.pth`` without another
-extraction.
+When more images failed than were allowed, ``failed_images.txt`` is in ``.resume/``, and the shards stay there, so that
+the same command with ``--allow_failures`` computes nothing again.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cog import constants, paths
+from cog import constants
 from cog.data import datasets, root_layout
 from cog.errors import CogError, FailedImagesError, did_you_mean, os_errors_explained
 from cog.features.shards import Shards
@@ -39,7 +38,6 @@ logger = logging.getLogger(__name__)
 METADATA_FILE = "features.json"
 PATHS_FILE = "image_paths.txt"
 FAILURES_FILE = "failed_images.txt"
-INCOMPLETE_FILE = "X_Y.incomplete.pth"
 
 #: File that marks features as deleted by a study after its runs; their description stays beside it.
 DELETED_FILE = "deleted.json"
@@ -57,13 +55,8 @@ IDENTITY = (
     "variant",
     "precision",
     "save_dtype",
-    "decode",
     "image_list_sha256",
-    "limit",
 )
-
-# Values of entries that earlier versions did not record.
-_BEFORE = {"decode": "exact", "save_dtype": "float32"}
 
 
 def no_features(file: Path, split: str = "") -> CogError:
@@ -71,8 +64,6 @@ def no_features(file: Path, split: str = "") -> CogError:
     dataset = (file if file.name.startswith("features_") else file.parent).parent
     if (file.parent / DELETED_FILE).is_file():
         why = f", deleted by --delete_features of a study ({DELETED_FILE}); run extract_features.py again"
-    elif (resplit := paths.parse_resplit_name(dataset.name)) and (dataset.parent / resplit[0]).is_dir():
-        why = f"; run python -m cog resplit_features --dataset {resplit[0]} --split_seed {resplit[1]} first"
     else:
         why = f"; run extract_features.py first, or check the path{_did_you_mean(dataset)}"
     return CogError(f"there are no {split} features {file}{why}")  # CogError joins two spaces
@@ -111,24 +102,15 @@ def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] 
     return lines
 
 
-def identify_input(file: Path, output: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what identifies the features in a file as the input of an output, and the contents of features.json.
+def identify_input(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what identifies the features in a file as an input, and the contents of features.json.
 
     The file may have 9 GB: its identity is its size and, if known, its origin.
 
     Raises:
-        CogError: an unusable features.json, or features and output of different ``--limit``.
+        CogError: an unusable features.json.
     """
-    folder = FeatureFolder(file.parent)
-    made = folder.metadata() or {}
-    limit = made.get("limit", 0)
-    paths.require_limit(folder.path, limit)
-    if paths.limit_of(output) != limit:
-        which = f"of --limit {limit}" if limit else "made without --limit"
-        raise CogError(
-            f"{folder.path} holds features {which}, and {output} does not lie among outputs of the same; name both by "
-            "--models_root_dir and --limit"
-        )
+    made = FeatureFolder(file.parent).metadata() or {}
     origin = {key: made.get(key) for key in ("checkpoint_sha256", "image_list_sha256")}
     return {"bytes": file.stat().st_size} | origin, made
 
@@ -196,14 +178,9 @@ class FeatureFolder(OutputFolder):
         """Return whether ``X_Y.pth`` exists; it only appears whole."""
         return self.features_file.is_file()
 
-    def has_incomplete(self) -> bool:
-        """Return whether the folder has ``X_Y.incomplete.pth`` and no ``X_Y.pth``."""
-        return (self.path / INCOMPLETE_FILE).is_file() and not self.is_complete()
-
     def compare(self, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
         """Return the differences in the entries named in ``IDENTITY``; for other images, their numbers if known."""
-        before = {key: stored.get(key, _BEFORE.get(key)) for key in IDENTITY}
-        after = {key: wanted.get(key) for key in IDENTITY}
+        before, after = ({key: known.get(key) for key in IDENTITY} for known in (stored, wanted))
         lists = [known.pop("image_list_sha256") for known in (before, after)]
         changed = differences(before, after)
         if lists[0] != lists[1]:
@@ -214,68 +191,29 @@ class FeatureFolder(OutputFolder):
         return changed
 
     def require_usable(self) -> None:
-        """Refuse a folder that cannot take the features; to be called before any other check.
-
-        Raises:
-            CogError: folders with the names of files, or features without a description that may neither be kept nor
-                be replaced.
-        """
+        """Refuse a folder that cannot take the features: one with folders that have the names of files."""
         for name in (*self.replaced(), METADATA_FILE, PATHS_FILE):
             if (self.path / name).is_dir():
                 raise CogError(f"{self.path / name} is a folder, and a file of that name has to go there")
-        if self.overwrite or self.skip_complete:
-            return
-        if self.metadata() is None and self.is_complete():
-            raise CogError(
-                f"{self.features_file} exists, and no {METADATA_FILE} tells how it was made; add --overwrite to "
-                "replace it, or --skip_complete to keep it"
-            )
 
     def replaced(self) -> tuple[str, ...]:
         """Return the names of the files that new features replace."""
-        return (constants.FEATURES_FILE, INCOMPLETE_FILE, FAILURES_FILE, DELETED_FILE)
+        return (constants.FEATURES_FILE, FAILURES_FILE, DELETED_FILE)
 
     def holds_result(self) -> bool:
-        """Return whether the folder has complete features with this identity, or of unknown origin to be kept."""
+        """Return whether the folder has complete features with this identity, or features without a description."""
         self.require_usable()
         if self.overwrite or not self.is_complete():
             return False
         stored = self.metadata()
-        changed = self.compare(stored, self.identity) if stored else []
+        if stored is None:
+            logger.warning("%s is kept, and no %s tells how it was made", self.features_file, METADATA_FILE)
+            return True
+        changed = self.compare(stored, self.identity)
         if changed:
             raise CogError(
                 f"{self.features_file} was made differently ({'; '.join(changed)}); add --overwrite to replace it"
             )
-        return True
-
-    def needs_claim(self) -> bool:
-        """Return whether a claim is needed, also because incomplete features may be acceptable."""
-        return self.has_incomplete() or super().needs_claim()
-
-    def accept(self) -> bool:
-        """Make incomplete features the result if they match and have few enough failures; return whether they do.
-
-        When a failed image can be decoded now, the features are not accepted but extracted again.
-        """
-        from cog.data import pixels
-
-        stored = self.metadata() if self.has_incomplete() else None
-        if not stored:
-            return False
-        failed = [line.split("\t")[0] for line in _lines(self.path / FAILURES_FILE) or ()]
-        store = root_layout.open_store(self.identity["images_root"])
-        load_truncated = self.identity["preprocessing"]["load_truncated_images"]
-        if (
-            self.compare(stored, self.identity)
-            or len(failed) != stored.get("n_failed")
-            or len(failed) > self.allow_failures
-            or any(pixels.can_decode(store, name, load_truncated=load_truncated) for name in failed)
-        ):
-            return False
-        stored |= {"status": "complete", "allow_failures": self.allow_failures}
-        files.write_json(self.path / METADATA_FILE, stored)
-        os.replace(self.path / INCOMPLETE_FILE, self.features_file)
-        logger.info("%s: accepted without %d failed images", self.features_file, stored["n_failed"])
         return True
 
     def check_unfinished(
@@ -321,36 +259,28 @@ class FeatureFolder(OutputFolder):
             failures: ``(path, reason)`` of the images that are missing from the features.
 
         Raises:
-            FailedImagesError: when more images failed than are acceptable; the features are then
-                ``X_Y.incomplete.pth``.
+            FailedImagesError: when more images failed than are acceptable, or all.
             LockedError: when another process holds the folder by now.
             CogError: when the folder cannot be written to.
         """
         from cog.features import feature_files  # imports torch, which --help must not wait for
 
-        n_failed = len(failures)
-        # features of no image are not a result
-        accepted = n_failed <= self.allow_failures and bool(image_paths)
-        status = "complete" if accepted else "incomplete"
-        counts = {"status": status, "n_failed": n_failed, "allow_failures": self.allow_failures}
+        lines = "".join(f"{name}\t{reason}\n" for name, reason in failures)
+        if len(failures) > self.allow_failures or not image_paths:
+            files.write_text(self.resume.path / FAILURES_FILE, lines)
+            accept = f", or accept the loss with --allow_failures {len(failures)}" if image_paths else ""
+            layout = ""
+            if constants.cog_level(self.identity["dataset"]) is not None:
+                layout = root_layout.hint(self.identity["images_root"])
+            raise FailedImagesError(
+                f"{len(failures)} of {self.identity['n_images']} images could not be decoded (listed with the reason "
+                f"in {self.resume.path / FAILURES_FILE}); the features of the others are saved there; fix the images "
+                f"and run again{accept}{layout}"
+            )
+        counts = {"status": "complete", "n_failed": len(failures), "allow_failures": self.allow_failures}
         with claim.publish() as stage:
             if failures:
-                lines = "".join(f"{name}\t{reason}\n" for name, reason in failures)
                 files.write_text(stage / FAILURES_FILE, lines)
             files.write_text(stage / PATHS_FILE, "".join(f"{path}\n" for path in image_paths))
-            if image_paths:
-                name = constants.FEATURES_FILE if accepted else INCOMPLETE_FILE
-                feature_files.save(feature_set, stage / name)
+            feature_files.save(feature_set, stage / constants.FEATURES_FILE)
             files.write_json(stage / METADATA_FILE, counts | self.identity | metadata)
-        if accepted:
-            return
-        kept = accept = layout = ""
-        if image_paths:
-            kept = f"the features of the others are kept in {INCOMPLETE_FILE}; "
-            accept = f", or accept the loss with --allow_failures {n_failed}"
-        if constants.cog_level(self.identity["dataset"]) is not None:
-            layout = root_layout.hint(self.identity["images_root"])
-        raise FailedImagesError(
-            f"{n_failed} of {self.identity['n_images']} images could not be decoded (listed with the reason in "
-            f"{self.path / FAILURES_FILE}); {kept}fix the images and run again{accept}{layout}"
-        )

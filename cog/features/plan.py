@@ -14,6 +14,7 @@ from cog.data.wnids import class_list_digest
 from cog.errors import CogError, some
 from cog.features.folder import FeatureFolder
 from cog.models.request import ModelRequest
+from cog.paths import ModelDir, with_limit
 from cog.runtime.locks import LockedError
 from cog.runtime.output_folder import read_state
 from cog.runtime.ranks import Rank
@@ -48,10 +49,11 @@ class ExtractJob:
 class ExtractionPlan:
     """A call of ``extract_features.py``; most fields are the values of its flags.
 
-    Properties are computed and checked at their first use. An execution uses :attr:`jobs` and ends at the first fault;
-    ``--check`` (:mod:`cog.features.check`) uses one part after the other and reports all faults.
+    Properties are computed and checked at their first use.
 
     Attributes:
+        limit: value of ``--limit``: number of classes, and of images of each class, to extract, whose features lie in
+            ``<models_root_dir>/limit-<limit>/``; 0: all.
         rank: rank of this process among those that were started together.
         since: start of this process, in seconds since the epoch.
     """
@@ -63,7 +65,7 @@ class ExtractionPlan:
     device: str | None = None
     allow_failures: int = 0
     overwrite: bool = False
-    skip_complete: bool = False
+    limit: int = 0
     config_file: str | None = None
     opts: Sequence[str] = ()
     rank: Rank = field(default_factory=Rank)
@@ -88,6 +90,8 @@ class ExtractionPlan:
         """Output folders by data set and split."""
         _, model_dir = self.model.paths
         if self.model.output_dir is not None:
+            if self.limit:
+                raise CogError(f"--limit {self.limit} writes below --models_root_dir; leave out --output_dir")
             if len(self.pairs) > 1:
                 raise CogError(
                     f"--output_dir takes the features of one data set and split, not of {len(self.pairs)}; give "
@@ -95,26 +99,27 @@ class ExtractionPlan:
                 )
             return {self.pairs[0]: self._folder(self.model.output_dir)}
         assert model_dir is not None
+        if self.limit:
+            model_dir = ModelDir(with_limit(model_dir.root, self.limit), model_dir.model)
         return {pair: self._folder(model_dir.features(*pair)) for pair in self.pairs}
 
     def images(self, pair: tuple[str, str]) -> ImageList:
         """Return the images of a data set and split."""
         if pair not in self._lists:
-            self._lists[pair] = self.sources.list_images(*pair)
+            images = self.sources.list_images(*pair)
+            self._lists[pair] = images.first(self.limit) if self.limit else images
         return self._lists[pair]
 
-    def different_classes(self) -> list[str]:
-        """Return a line for each data set whose listed splits have different classes, so that labels do not agree."""
-        faults = []
+    def require_same_classes(self) -> None:
+        """Refuse a data set whose listed splits have different classes, so that labels do not agree."""
         for dataset in self.datasets:
             train, test = (self._lists.get((dataset, split)) for split in constants.SPLITS)
             if train is not None and test is not None and train.classes != test.classes:
                 differing = sorted({*train.classes} ^ {*test.classes})
-                faults.append(
+                raise CogError(
                     f"{dataset} has {len(train.classes)} classes for training and {len(test.classes)} for testing, "
                     f"which differ in {some(differing)}; labels are positions among them, so both need the same"
                 )
-        return faults
 
     def job(self, pair: tuple[str, str]) -> ExtractJob:
         """Return the job of a data set and split."""
@@ -127,25 +132,16 @@ class ExtractionPlan:
             "variant": fx.VARIANT,
             "precision": fx.PRECISION,
             "save_dtype": fx.SAVE_DTYPE,
-            "decode": fx.DECODE,
             "image_list_sha256": images.digest(),
             "images_root": str(images.root),
             "class_list_sha256": class_list_digest(images.classes),
             "n_classes": len(images.classes),
             "n_images": len(images),
         }
-        if self.sources.limit:
-            identity["limit"] = self.sources.limit
         return ExtractJob(self, images, self._folder(self.folders[pair].path, identity))
 
     def _folder(self, path: str | Path, identity: dict[str, Any] | None = None) -> FeatureFolder:
-        return FeatureFolder(
-            path,
-            identity,
-            overwrite=self.overwrite,
-            skip_complete=self.skip_complete,
-            allow_failures=self.allow_failures,
-        )
+        return FeatureFolder(path, identity, overwrite=self.overwrite, allow_failures=self.allow_failures)
 
     @cached_property
     def jobs(self) -> list[ExtractJob]:
@@ -159,12 +155,11 @@ class ExtractionPlan:
             folder.require_usable()
         for pair in self.folders:
             self.images(pair)
-        for fault in self.different_classes():
-            raise CogError(fault)
+        self.require_same_classes()
         return [self.job(pair) for pair in self.folders]
 
     def pending(self) -> list[ExtractJob]:
-        """Return the jobs whose features are not complete and cannot be completed without the network.
+        """Return the jobs whose features are not complete.
 
         Raises:
             LockedError: when a process of another start works on one of the jobs.

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from cog.data.image_lists import ImageList
 
 logger = logging.getLogger(__name__)
-
-#: Number of times that damaged ranges are computed again before the storage counts as unreliable.
-_MOST_REPAIRS = 3
 
 #: Largest difference of an image's features in two passes of a sound network, in terms of their root mean square.
 _ROUNDING = 1e-4
@@ -96,50 +93,46 @@ def _load_extractor(plan: ExtractionPlan, jobs: Sequence[ExtractJob], *, n_worke
     require_precision(device, "FT_EXTRACT.PRECISION", fx.PRECISION)
     _, rows_per_pass = pass_sizes(device, crop=fx.IMAGE_CROP_SIZE, batch_size=fx.BATCH_SIZE)
     for job in jobs if plan.rank.leads else ():
-        job.folder.check_unfinished(job.folder.identity, _work_versions(job, device, rows_per_pass))
+        job.folder.check_unfinished(job.folder.identity, _work_versions(device, rows_per_pass))
     extractor, summary = _extractor(plan, device, n_workers=n_workers)
     logger.info("%s", summary)
     return extractor
 
 
-def _extractor(
-    plan: ExtractionPlan, device: torch.device, *, n_workers: int, compiled: bool | None = None
-) -> tuple[Extractor, str]:
+def _extractor(plan: ExtractionPlan, device: torch.device, *, n_workers: int) -> tuple[Extractor, str]:
     """Return the extractor, and a line about the input and output of the network."""
     backbone = plan.model.load(device, plan.cfg)
     if backbone.feature_dim is None:
         probe(backbone, plan.cfg.FT_EXTRACT.IMAGE_CROP_SIZE)
-    extractor = Extractor.from_config(backbone, plan.cfg, device, n_workers=n_workers, compiled=compiled)
+    extractor = Extractor.from_config(backbone, plan.cfg, device, n_workers=n_workers)
     return extractor, plan.model.summary(backbone, plan.cfg)
 
 
-def try_network(plan: ExtractionPlan, images: ImageList) -> tuple[int, str, bool]:
-    """Compute the features of the first image on the CPU; return their number, a line, and whether it tells of a fault.
+def try_network(plan: ExtractionPlan, images: ImageList) -> str:
+    """Compute the features of the first image on the CPU, and return a line about them.
 
     The features are computed three times: twice beside black images, and once beside the next images.
 
     Raises:
-        CogError: when the network cannot be loaded, or fails.
+        CogError: when the network cannot be loaded or fails, or its features are 0 or not always the same.
     """
-    extractor, summary = _extractor(plan, torch.device("cpu"), n_workers=0, compiled=False)
+    extractor, summary = _extractor(plan, torch.device("cpu"), n_workers=0)
     features = extractor.extract(images, [(0, 1)])
-    dim = features.x.shape[1]
     if features.failures:
-        return dim, f"{summary}; {images.file(0)} could not be decoded ({features.failures[0][1]})", True
+        raise CogError(f"{images.file(0)} could not be decoded ({features.failures[0][1]})")
     x = features.x[0].float()
     rms = float(x.square().mean().sqrt())
     tried = f"{summary}; tried on {images.file(0)}:"
     if rms == 0:
-        return dim, f"{tried} all features are 0; check the checkpoint and the loader", True
+        raise CogError(f"{tried} all features are 0; check the checkpoint and the loader")
     for n in (1, min(len(images), extractor.rows_per_pass)):
         other = extractor.extract(images, [(0, n)]).x[0].float()
         if float((other - x).abs().max()) > _ROUNDING * rms:
-            fault = (
-                "features of the same image differ between two passes: the network is random or depends on the other "
-                "images of a pass; is something in training mode?"
+            raise CogError(
+                f"{tried} features of the same image differ between two passes: the network is random or depends on "
+                "the other images of a pass; is something in training mode?"
             )
-            return dim, f"{tried} {fault}", True
-    return dim, f"{tried} features with a root mean square of {rms:.3g}", False
+    return f"{tried} features with a root mean square of {rms:.3g}"
 
 
 # --- one data set and split
@@ -169,7 +162,7 @@ def _lead(job: ExtractJob, extractor: Extractor, label: str) -> None:
     with job.folder.claim() as claim, claim.failures_noted():
         if claim.is_done():
             return
-        claim.begin(versions=_work_versions(job, extractor.device, extractor.rows_per_pass))
+        claim.begin(versions=_work_versions(extractor.device, extractor.rows_per_pass))
         work = job.folder.resume
         manifest = _manifest(job, extractor, leader=claim.lock.holder.token)
         work.begin(manifest)
@@ -184,7 +177,7 @@ def _lead(job: ExtractJob, extractor: Extractor, label: str) -> None:
             if not work.n_done() and (job.plan.rank.size == 1 or not isinstance(error, signals.Interrupted)):
                 work.remove()
             raise
-        _publish(x, job, claim)
+        _publish(x, job, extractor, claim)
 
 
 def _help(job: ExtractJob, extractor: Extractor, label: str) -> None:
@@ -197,7 +190,7 @@ def _help(job: ExtractJob, extractor: Extractor, label: str) -> None:
         return sharing.is_led(job.folder.path, manifest)
 
     try:
-        with Progress(None, label, bar=False) as progress, _threads(manifest.n_threads):
+        with Progress(None, label, bar=False) as progress:
             while is_led():
                 _compute(job, extractor, progress, may_go_on=is_led)
     except signals.Interrupted:
@@ -209,18 +202,16 @@ def _help(job: ExtractJob, extractor: Extractor, label: str) -> None:
     sharing.require_published(job)
 
 
-def _work_versions(job: ExtractJob, device: torch.device, rows_per_pass: int) -> dict[str, Any]:
+def _work_versions(device: torch.device, rows_per_pass: int) -> dict[str, Any]:
     """Return the entries, beside the identity of the features, that must agree for rows of several sessions.
 
-    They cover all that changes the last bits of features, except for the model of the GPU.
+    They cover what changes the last bits of features, except for the model of the GPU and the threads of a CPU.
     """
     packages = ("torch", "torchvision", "pillow")
     versions = provenance.versions(packages)
-    return {
-        "device": device.type,
-        "images per forward pass": rows_per_pass,
-        "compiled": job.plan.cfg.FT_EXTRACT.COMPILE,
-    } | {package: versions[package] for package in packages}
+    return {"device": device.type, "images per forward pass": rows_per_pass} | {
+        package: versions[package] for package in packages
+    }
 
 
 def _manifest(job: ExtractJob, extractor: Extractor, *, leader: str) -> Manifest:
@@ -229,10 +220,9 @@ def _manifest(job: ExtractJob, extractor: Extractor, *, leader: str) -> Manifest
     return Manifest(
         work=secrets.token_hex(8),
         identity={key: value for key, value in job.folder.identity.items() if key in IDENTITY}
-        | _work_versions(job, extractor.device, per_pass),
+        | _work_versions(extractor.device, per_pass),
         n_rows=len(job.images),
         unit_rows=sharing.rows_per_unit(len(job.images), shard_rows=shard_rows, rows_per_pass=per_pass),
-        n_threads=torch.get_num_threads() if extractor.device.type == "cpu" else 0,
         overwrites=plan.overwrite,
         group=plan.rank.group,
         leader=leader,
@@ -249,22 +239,13 @@ def _readable_by_now(shard: Shard, job: ExtractJob) -> str | None:
 def _compute_all(job: ExtractJob, extractor: Extractor, label: str) -> np.ndarray:
     """Compute the rows, wait for the rows of other processes, and return all features, see :meth:`Shards.merge`."""
     work = job.folder.resume
-    n_before, n_rows, device = work.n_done(), work.manifest.n_rows, device_name(extractor.device)
+    n_before, n_rows = work.n_done(), work.manifest.n_rows
     if n_before:
         logger.info("%s: continues, %d of %d images are done", job.label, n_before, n_rows)
-    others = {shard.device for shard in work.used()} - {device}
-    if others:
-        logger.warning(
-            "%s: the images that are done were computed on %s, the others are on %s: features may differ in their last "
-            "bits", job.label, ", ".join(sorted(others)), device,
-        )  # fmt: skip
-    with Progress(n_rows - n_before, label) as progress, _threads(work.manifest.n_threads):
-        for _ in range(_MOST_REPAIRS + 1):
-            while work.gaps():
-                _compute(job, extractor, progress)
-            if (x := work.merge()) is not None:
-                return x
-    raise CogError(f"the shards in {work.path} are damaged again and again; is the storage sound?")
+    with Progress(n_rows - n_before, label) as progress:
+        while work.gaps():
+            _compute(job, extractor, progress)
+    return work.merge()
 
 
 def _compute(
@@ -278,24 +259,19 @@ def _compute(
         Interrupted: when a signal has asked the process to end; the computed rows are saved.
         CogError: when the network or the storage fails; rows are saved as far as possible.
     """
-    work, rank, fx = job.folder.resume, job.plan.rank, job.plan.cfg.FT_EXTRACT
-    device = device_name(extractor.device)
+    work, rank = job.folder.resume, job.plan.rank
     with (
         sharing.Units(work, rank) as units,
-        ShardWriter(work, device=device, max_rows=fx.SHARD_ROWS, max_seconds=fx.SHARD_SECONDS) as writer,
+        ShardWriter(work, max_rows=job.plan.cfg.FT_EXTRACT.SHARD_ROWS) as writer,
     ):
         work.scan()
         ranges = work.gaps() if rank.size == 1 else units.claim(may_go_on)
-        try:
-            with contextlib.closing(extractor.stream(job.images, ranges, stop=signals.requested)) as stream:
-                for batch in stream:
-                    writer.add(batch)
-                    progress.update(batch.n)
-                    if rank.size > 1:
-                        _count_others(job, progress)
-        except CogError:
-            if not signals.requested():  # the signal has ended the decoding processes, too
-                raise
+        with contextlib.closing(extractor.stream(job.images, ranges, stop=signals.requested)) as stream:
+            for batch in stream:
+                writer.add(batch)
+                progress.update(batch.n)
+                if rank.size > 1:
+                    _count_others(job, progress)
     work.scan()
     _count_others(job, progress)
     signals.check(f"{work.n_done()} of {len(job.images)} images of {job.label} are saved")
@@ -311,23 +287,12 @@ def _count_others(job: ExtractJob, progress: Progress) -> None:
         progress.update(max(0, progress.total - n_left - progress.done))
 
 
-@contextlib.contextmanager
-def _threads(n_threads: int) -> Iterator[None]:
-    """Use ``n_threads`` threads of PyTorch in the block, as the work was begun; 0: the bits do not depend on them."""
-    before = torch.get_num_threads()
-    if n_threads in (0, before):
-        yield
-        return
-    logger.info("continues with %d threads of PyTorch, as it was begun", n_threads)
-    torch.set_num_threads(n_threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _publish(merged: np.ndarray, job: ExtractJob, extractor: Extractor, claim: FolderClaim) -> None:
+    """Publish the features of all shards and their description.
 
-
-def _publish(merged: np.ndarray, job: ExtractJob, claim: FolderClaim) -> None:
-    """Publish the features of all shards and their description."""
+    Raises:
+        FailedImagesError: when more images failed than are allowed; the shards stay.
+    """
     plan, images, shards = job.plan, job.images, job.folder.resume.used()
     x = torch.from_numpy(merged)
     if x.dtype is torch.int16:
@@ -339,16 +304,18 @@ def _publish(merged: np.ndarray, job: ExtractJob, claim: FolderClaim) -> None:
     name = f"{plan.model.model}_{images.dataset}_{images.split}"
     logger.info(
         "%s: %d x %d features, %d failed images, %.1f images/s",
-        job.folder.path, *x.shape, len(failures), rate,
-    )  # fmt: skip
+        job.folder.path,
+        *x.shape,
+        len(failures),
+        rate,
+    )
     job.folder.publish(
         claim,
         FeatureSet(x, torch.from_numpy(images.labels[rows]), name),
         metadata={
             "n_rows": len(rows),
             "feature_dim": x.shape[1],
-            "device": ", ".join(dict.fromkeys(shard.device for shard in shards)),
-            "compiled": plan.cfg.FT_EXTRACT.COMPILE,
+            "device": device_name(extractor.device),
             "versions": provenance.versions(("torch", "torchvision", "pillow", "numpy")),
             "seconds": round(seconds, 3),
             "images_per_second": round(rate, 1),

@@ -4,9 +4,9 @@
 
     features_<split>/.resume/
         manifest.json                       identity of the work, which must be the same for a restart
-        rows-000000000-000008192.npy        features of the decoded images of these rows, float32, float16, or bits of
+        rows-000000000-000002048.npy        features of the decoded images of these rows, float32, float16, or bits of
                                             bfloat16 as int16
-        rows-000000000-000008192.json       marker of the range: failures, checksum, device; written after the data
+        rows-000000000-000002048.json       marker of the range, with the failures; written after the data
         unit-00003.lock                     lock of the process that computes unit 3 (only with several processes)
 
 A range begins at a multiple of the images per forward pass, so that its features do not depend on the division of the
@@ -17,13 +17,11 @@ overlap (of a process that was taken for dead) hold the same numbers; one of the
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import re
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,9 +44,6 @@ _MARKER = re.compile(r"rows-([0-9]{9})-([0-9]{9})\.json")
 # Types of the arrays in files: NumPy has no bfloat16, whose bits are stored as int16.
 _STORED = {"bfloat16": "int16"}
 
-# Finished ranges that are read at the same time in the end: hashing takes a processor, and lets go of Python's lock.
-_READERS = 4
-
 
 @dataclass(frozen=True)
 class Manifest:
@@ -59,7 +54,6 @@ class Manifest:
         identity: all entries that determine the bits of the features; equal for all processes and restarts.
         n_rows: number of images in the list.
         unit_rows: rows that one of several processes claims at a time.
-        n_threads: threads of PyTorch on a CPU, where the bits depend on them; 0 on other devices.
         overwrites: whether the work was begun with ``--overwrite``.
         group: name of the processes started together, see :class:`cog.runtime.ranks.Rank`.
         leader: token of the lock of the process that publishes.
@@ -69,7 +63,6 @@ class Manifest:
     identity: dict[str, Any]
     n_rows: int
     unit_rows: int
-    n_threads: int
     overwrites: bool
     group: str
     leader: str
@@ -85,10 +78,7 @@ class Shard:
         stop: row after the last one.
         n_features: number of decoded images.
         dim: dimension of the features; 0 without decoded images.
-        dtype: ``float32``, ``float16`` or ``bfloat16``.
-        sha256: SHA-256 of the bytes of the features.
         failures: ``[row, reason]`` of the images that could not be decoded, in row order.
-        device: name of the device that computed the features.
         seconds: computing time.
     """
 
@@ -97,10 +87,7 @@ class Shard:
     stop: int
     n_features: int
     dim: int
-    dtype: str
-    sha256: str
     failures: list[list[Any]]
-    device: str
     seconds: float
 
     @property
@@ -139,16 +126,14 @@ class Shards(ResumeFolder):
         """Continue the work in the folder, or begin it, after the folder was claimed and other work discarded.
 
         Args:
-            manifest: manifest of new work; continued work keeps its ``work``, ``n_threads`` and ``overwrites``.
+            manifest: manifest of new work; continued work keeps its ``work`` and ``overwrites``.
 
         Raises:
             CogError: when the folder cannot be written to.
         """
         stored = read_manifest(self.path.parent)
         if stored is not None:
-            manifest = replace(
-                manifest, work=stored.work, n_threads=stored.n_threads, overwrites=stored.overwrites
-            )
+            manifest = replace(manifest, work=stored.work, overwrites=stored.overwrites)
         self.manifest = manifest
         with os_errors_explained(f"cannot write into {self.path.parent}"):
             self.path.mkdir(exist_ok=True)
@@ -196,7 +181,7 @@ class Shards(ResumeFolder):
         return sum(shard.stop - shard.first for shard in self.used())
 
     def save(self, shard: Shard, blocks: Sequence[np.ndarray]) -> None:
-        """Write a finished range: its features in row order, blocks ``(n, d)``, then the marker with their ``sha256``.
+        """Write a finished range: its features in row order, blocks ``(n, d)``, then the marker.
 
         Raises:
             CogError: when the files cannot be written.
@@ -206,8 +191,7 @@ class Shards(ResumeFolder):
             with files.atomic_write(self.path / f"{shard.name}.npy") as handle:
                 np.lib.format.write_array_header_1_0(handle, np.lib.format.header_data_from_array_1_0(x))
                 handle.write(memoryview(x).cast("B"))  # unlike tofile(), it reports a full disk
-        digest = hashlib.sha256(x).hexdigest()
-        files.write_json(self.path / f"{shard.name}.json", asdict(replace(shard, sha256=digest)))
+        files.write_json(self.path / f"{shard.name}.json", asdict(shard))
 
     def drop(self, shard: Shard, reason: str) -> None:
         """Drop a finished range, whose rows are then computed again, and log the reason."""
@@ -222,12 +206,10 @@ class Shards(ResumeFolder):
             (self.path / f"{shard.name}.json").unlink(missing_ok=True)
         self._known.pop(f"{shard.name}.json", None)
 
-    def merge(self) -> np.ndarray | None:
+    def merge(self) -> np.ndarray:
         """Return the features ``(n, d)`` of all rows, when all are finished: one row per decoded image.
 
-        Returns:
-            The features, float32, float16, or bits of bfloat16 as int16. None when ranges were damaged: these are
-            dropped, which leaves gaps.
+        They are float32, float16, or bits of bfloat16 as int16.
 
         Raises:
             CogError: when a file cannot be read, or ranges have features of different dimensions.
@@ -243,113 +225,75 @@ class Shards(ResumeFolder):
         shape = sum(shard.n_features for shard in used), dims[0] if dims else 0
         x = np.empty(shape, np.dtype(_STORED.get(dtype, dtype)))
         targets = np.split(x, np.cumsum([shard.n_features for shard in used])[:-1])
-        with ThreadPoolExecutor(_READERS, thread_name_prefix="cog-merge") as pool:
-            damages = list(pool.map(self._read_into, used, targets, [dtype] * len(used)))
-        for shard, damage in zip(used, damages, strict=True):
-            if damage:
-                self.drop(shard, damage)
-        return None if any(damages) else x
+        for shard, target in zip(used, targets, strict=True):
+            if shard.n_features:
+                self._read_into(shard, target)
+        return x
 
-    def _read_into(self, shard: Shard, target: np.ndarray, save_dtype: str) -> str:
-        """Read the features of a range into ``target``, and return the damage ("": none)."""
-        if not shard.n_features:
-            return ""
+    def _read_into(self, shard: Shard, target: np.ndarray) -> None:
         path = self.path / f"{shard.name}.npy"
-        if shard.dtype != save_dtype and (shard.dtype, save_dtype) != ("float16", "float32"):
-            return f"{path.name} holds {shard.dtype}"
-        stored = np.dtype(_STORED.get(shard.dtype, shard.dtype))
-        data: Any = target if stored == target.dtype else np.empty(target.shape, stored)
         try:
-            # read, not mapped: a mapped file that vanishes with its server kills the process
-            with open(path, "rb") as handle:
-                header = handle.seek(0, os.SEEK_END) - data.nbytes
-                handle.seek(max(0, header))
-                if handle.readinto(memoryview(data).cast("B")) < data.nbytes:
-                    return f"{path.name} is not {data.nbytes} bytes of data"
-        except FileNotFoundError:
-            return f"{path.name} is missing"
-        except OSError as error:
-            raise CogError(f"cannot read {path}: {error.strerror or error}") from error
-        if hashlib.sha256(data).hexdigest() != shard.sha256:
-            return f"{path.name} is damaged (its checksum is another one)"
-        if data is not target:
+            # Read, not mapped: a mapped file that vanishes with its server kills the process.
+            with os_errors_explained(f"cannot read {path}"):
+                data = np.load(path, allow_pickle=False)
+            fits = data.dtype == target.dtype or (data.dtype, target.dtype) == (np.float16, np.float32)
+            if not fits or data.shape != target.shape:
+                raise ValueError(f"it holds {data.dtype} of shape {data.shape}")
             target[:] = data
-        return ""
+        except (ValueError, EOFError) as error:
+            raise CogError(
+                f"{path} is damaged ({error}); remove {self.path} and run the same command again"
+            ) from error
 
 
 class ShardWriter(contextlib.AbstractContextManager["ShardWriter"]):
-    """A writer that cuts a stream of features into ranges and saves them in a thread; for a ``with`` statement.
+    """A writer that cuts a stream of features into ranges and saves them; for a ``with`` statement.
 
     The end of the block saves the rest, also after a :class:`CogError`; an error of writing does not replace it.
 
     Args:
         shards: destination of the ranges.
-        device: name of the device, for the markers.
-        max_rows: number of rows after which a range is written.
-        max_seconds: seconds after which a range is written, about the most work that a kill loses.
+        max_rows: number of rows after which a range is written, the most work that a kill loses.
     """
 
-    def __init__(self, shards: Shards, *, device: str, max_rows: int, max_seconds: float) -> None:
-        self._shards, self._device = shards, device
-        self._max_rows, self._max_seconds = max_rows, max_seconds
+    def __init__(self, shards: Shards, *, max_rows: int) -> None:
+        self._shards, self._max_rows = shards, max_rows
         self._batches: list[FeatureBatch] = []
-        self._writing: Future[None] | None = None
-        # A single writer: ranges appear in the order of the work, and at most two are in memory.
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="cog-shards")
         self._since = time.monotonic()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        try:
-            if error is None or isinstance(error, CogError):
+        if error is None:
+            self._flush()
+        elif isinstance(error, CogError):
+            with contextlib.suppress(CogError):
                 self._flush()
-            self._wait()
-        except CogError:
-            if error is None:
-                raise
-        finally:
-            self._pool.shutdown()
 
     def add(self, batch: FeatureBatch) -> None:
         """Add the features of the next rows.
 
         Raises:
-            CogError: when an earlier range could not be written.
+            CogError: when a range cannot be written.
         """
         if self._batches and self._batches[-1].stop != batch.first:
             self._flush()
         self._batches.append(batch)
-        n_rows = batch.stop - self._batches[0].first
-        if n_rows >= self._max_rows or time.monotonic() - self._since >= self._max_seconds:
+        if batch.stop - self._batches[0].first >= self._max_rows:
             self._flush()
 
     def _flush(self) -> None:
-        """Begin to write the added features."""
-        self._wait()
         batches, self._batches = self._batches, []
+        if not batches:
+            return
+        blocks = [batch.array() for batch in batches if len(batch.rows)]
         now = time.monotonic()
-        seconds, self._since = now - self._since, now
-        if batches:
-            self._writing = self._pool.submit(self._write, batches, seconds)
-
-    def _wait(self) -> None:
-        """Wait until the last range is written, and raise the error of its writing, if any."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
-
-    def _write(self, batches: Sequence[FeatureBatch], seconds: float) -> None:
-        decoded = [batch for batch in batches if len(batch.rows)]
-        blocks = [batch.array() for batch in decoded]
         shard = Shard(
             work=self._shards.manifest.work,
             first=batches[0].first,
             stop=batches[-1].stop,
             n_features=sum(map(len, blocks)),
             dim=blocks[0].shape[1] if blocks else 0,
-            dtype=str(decoded[0].x.dtype).rpartition(".")[2] if decoded else "float32",
-            sha256="",
             failures=[[row, reason] for batch in batches for row, reason in batch.failures],
-            device=self._device,
-            seconds=round(seconds, 6),
+            seconds=round(now - self._since, 6),
         )
+        self._since = now
         self._shards.save(shard, blocks)

@@ -167,8 +167,7 @@ def _is_published(job: ExtractJob) -> bool:
     if folder.is_complete() and not folder.overwrite:
         return True
     # give or take a minute between the clocks of two machines
-    has_ended = folder.is_complete() or stored.get("status") == "incomplete"
-    return has_ended and _is_recent(stored.get("finished"), job, tolerance=60)
+    return folder.is_complete() and _is_recent(stored.get("finished"), job, tolerance=60)
 
 
 def _require_no_failure(job: ExtractJob) -> None:

@@ -31,7 +31,7 @@ def plan_runs(args: argparse.Namespace) -> tuple[list[RunPlan], Path, Path]:
     for run_cfg in _run_configs(args):
         settings = _get_settings(args, run_cfg)
         output = _output_of(args, run_cfg, model_dir)
-        identity = identify(settings, train, test, output)
+        identity = identify(settings, train, test)
         metadata = {
             "model": args.model,
             "dataset": args.dataset,
@@ -113,11 +113,11 @@ def _output_of(args: argparse.Namespace, cfg: CfgNode, model_dir: ModelDir | Non
     return folder.with_name(f"{folder.name}_N{n_shot}" if n_shot else folder.name) / seed_folder(seed)
 
 
-def identify(settings: Settings, train: Path, test: Path, output: Path) -> dict[str, Any]:
+def identify(settings: Settings, train: Path, test: Path) -> dict[str, Any]:
     """Return the identity of a run, which is equal for equal settings and features (by size and, if known, origin)."""
     identity = dataclasses.asdict(settings)
     for split, file in (("train", train), ("test", test)):
-        features, made = identify_input(file, output)
+        features, made = identify_input(file)
         # float16 and bfloat16 files have the same size
         if made.get("save_dtype", "float32") != "float32":
             features["save_dtype"] = made["save_dtype"]

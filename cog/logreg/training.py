@@ -11,7 +11,6 @@ from cog import constants
 from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.folder import with_class_list
-from cog.features.storage import stays_in_file
 from cog.logreg import protocol, run_folder
 from cog.logreg.checkpoint import Work
 from cog.logreg.engine import Engine, device_room
@@ -62,11 +61,8 @@ def train_all(
     _begin(runs, engine)
     with exhaustion_explained("preparing the training", _LESS_MEMORY):
         normalize = settings.normalizes_features
-        mapped = stays_in_file(train, test, rounded=True)
         data = prepare(
-            with_class_list(
-                feature_files.load(train, normalize=normalize, mapped=mapped, rounded=True), train
-            ),
+            with_class_list(feature_files.load(train, normalize=normalize, rounded=True), train),
             with_class_list(feature_files.load(test, normalize=normalize), test),
             engine,
             settings,

@@ -415,7 +415,6 @@ def _read_analysis(folder: _Folder) -> AnalysisRecord:
         run_records.check_finished(path, entries)
         raise CogError(f"no {RESULTS_FILE}: the analysis is unfinished or failed")
     record = analysis_records.read(path)
-    paths.require_limit(path, record.identity.get("limit"))
     if record.analysis != place.evaluation:
         expected = place.evaluation
         raise CogError(

@@ -245,7 +245,6 @@ def _run(
 ) -> Run:
     """Return the run with a record (None for the original toolkit) and the last values of its logs."""
     details = NO_DETAILS if record is None else read_details(record)
-    paths.require_limit(path, details.settings.get("limit"))
     top1, top5, n_epochs = last
     recorded = record["final"] if record is not None else {}
     for name, value in (("top1", top1), ("top5", top5)):

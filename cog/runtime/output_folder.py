@@ -183,10 +183,6 @@ class OutputFolder(abc.ABC):
             CogError: when the folder holds another result, and it must not be overwritten.
         """
 
-    def accept(self) -> bool:
-        """Complete the result of a claimed folder without any work and log that; return False if that is impossible."""
-        return False
-
     def replaced(self) -> Sequence[str]:
         """Return the names in the folder that a new result deletes, beside the files that it replaces."""
         return self.markers
@@ -302,14 +298,12 @@ class FolderClaim(contextlib.AbstractContextManager["FolderClaim"]):
             CogError: see :meth:`OutputFolder.is_done`.
         """
         folder = self.folder
-        kept = folder.holds_result()
-        if not kept and not folder.accept():
+        if not folder.holds_result():
             folder.check_unfinished(folder.identity)
             return False
         self.remove_leftovers()
         self._forget_failure()
-        if kept:
-            folder.announce_done()
+        folder.announce_done()
         return True
 
     def remove_leftovers(self) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cog import constants, paths
 from cog.errors import CogError
-from cog.features.folder import DELETED_FILE, INCOMPLETE_FILE
+from cog.features.folder import DELETED_FILE
 from cog.logreg.run_folder import RESULTS_FILE, RunFolder
 from cog.results import find, scores
 from cog.runtime import run_archive
@@ -249,8 +249,6 @@ def _status(path: str | Path, listed: frozenset[str], *, done: bool, marked: boo
     if done and marked and LOCK_FILE not in listed:
         return _DONE
     folder = read_state(path, listed, complete=done, marked=marked)
-    if folder.state in (INTERRUPTED, MISSING) and INCOMPLETE_FILE in listed:
-        return Status(FAILED, "images could not be decoded, see failed_images.txt beside the features")
     if folder.state == MISSING and DELETED_FILE in listed:
         return Status(DELETED, "features deleted, since all runs were done")
     return Status(folder.state, str({RUNNING: folder.holder, FAILED: folder.failure}.get(folder.state, "")))

@@ -17,7 +17,7 @@ from cog.analysis import alignment, knn, lloyd
 from cog.analysis.kmeans import agreement
 from cog.commands.analyze_features import main
 from cog.errors import CogError
-from cog.features import feature_files, storage
+from cog.features import feature_files
 from cog.paths import ModelDir
 from cog.results import analysis_records, find
 from cog.results.analysis_records import AnalysisRecord
@@ -137,14 +137,6 @@ def test_features_are_read_once_for_all_analyses(models, monkeypatch):
     )
     analyze(models, datasets=("in1k", "cog_l1"))
     assert len(read) == len(set(read)) == 4
-
-
-def test_features_larger_than_memory_stay_in_their_file(models, monkeypatch):
-    analyze(models)
-    first = {name: result(models, name).values for name in LABEL_FREE}
-    monkeypatch.setattr(storage, "stays_in_file", lambda train, test: True)
-    analyze(models, "--overwrite")
-    assert {name: result(models, name).values for name in LABEL_FREE} == first
 
 
 OWN_FOLDERS = "--train_features_dir a --test_features_dir b"

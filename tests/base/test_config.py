@@ -232,7 +232,6 @@ WRONG = [
     ("FT_EXTRACT.IMAGE_NORM.STD", "[-1,1,1]", "three positive"),
     ("FT_EXTRACT.N_WORKERS", "-1", "from 0"),
     ("FT_EXTRACT.PRECISION", "fp8", "fp32, tf32, fp16 or bf16"),
-    ("FT_EXTRACT.WORKER_START_METHOD", "thread", "fork, spawn"),
     ("FT_EXTRACT.LOAD_TRUNCATED_IMAGES", "yes", "expected a bool"),
 ]
 

@@ -17,7 +17,7 @@ import tiny
 import torch
 from marks import first_quick
 
-from cog.commands import analyze_features, extract_features, finetune, logreg, resplit_features, study
+from cog.commands import analyze_features, extract_features, finetune, logreg, study
 from cog.errors import CogError
 from cog.features import extract as extract_module
 from cog.features.shards import Shards
@@ -260,9 +260,6 @@ def test_a_damaged_description_of_features_is_removed(workshop, content):
     description.unlink()
     assert train(workshop) == 0
     assert cluster(workshop) == 0
-    message = refused(extract, workshop)
-    assert message.endswith("; add --overwrite to replace it, or --skip_complete to keep it")
-    assert extract(workshop, "--skip_complete") == 0
     assert extract(workshop, "--overwrite") == 0
 
 
@@ -320,19 +317,3 @@ def test_fine_tuning_that_fails_after_an_epoch(workshop, monkeypatch):
     assert str(folder) in message and "or remove this folder to discard it" in message
     shutil.rmtree(folder)
     assert fine_tune(workshop, *lower) == 0
-
-
-# --- features that another command makes
-
-
-def test_features_of_another_split(workshop):
-    """Extraction under the name of the split would give it the images of the original split."""
-    for file in [*workshop.birds.glob("test/*/*.png")]:
-        file.rename(file.with_name(f"test_{file.name}"))
-    extract(workshop, "--overwrite")
-    split = ["--dataset", "birds_split1"]
-    message = refused(train, workshop, *split)
-    assert message.endswith("; run python -m cog resplit_features --dataset birds --split_seed 1 first")
-    of_model = ["--models_root_dir", str(workshop.models), "--model", "tiny_net"]
-    assert resplit_features.main([*of_model, "--dataset", "birds", "--split_seed", "1"]) == 0
-    assert train(workshop, *split) == 0

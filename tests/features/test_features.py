@@ -93,48 +93,34 @@ def test_subnormal_rows_are_normalized(tmp_path):
     assert torch.equal(feature_files.unit_rows(x), expected)
 
 
-def assert_every_reader_returns(expected, mapped):
-    """Compare what the readers of mapped features return, of all rows and of some, with features in memory."""
-    rows = FeatureRows(mapped, torch.device("cpu"))
-    matrix = StoredMatrix(mapped, torch.float32)
+def assert_every_reader_returns(expected, kept):
+    """Compare what the readers of rounded features return, of all rows and of some, with features as float32."""
+    rows = FeatureRows(kept, torch.device("cpu"))
+    matrix = StoredMatrix(kept, torch.float32)
     some = torch.arange(0, len(expected), 7)
     for returned, wanted in (
         (rows.slice(0, len(expected)), expected),
         (rows.take(some), expected[some]),
         (matrix.batch(some), expected[some]),
-        (Engine(torch.device("cpu")).load(mapped).exact(some), expected[some]),
-        (preprocess._keep(mapped, some).x, expected[some]),
+        (Engine(torch.device("cpu")).load(kept).exact(some), expected[some]),
+        (preprocess._keep(kept, some).x, expected[some]),
     ):
         assert returned.dtype == torch.float32
         assert torch.equal(returned, wanted)
 
 
-@pytest.mark.parametrize("scale", [1.0, 3e37, 1e-40])
-@pytest.mark.parametrize("normalize", [True, False])
-def test_mapped_rows_of_any_length_are_those_in_memory(tmp_path, scale, normalize):
-    x = torch.from_numpy(rng().uniform(-10, 10, (1500, 9))).float() * scale
-    x[700] = 0
-    save_rows(tmp_path, x)
-    expected = feature_files.load(tmp_path, normalize=normalize).x
-    mapped = feature_files.load(tmp_path, normalize=normalize, mapped=True)
-    assert torch.equal(mapped.x, x)
-    assert mapped.norms.dtype == (torch.float32 if scale == 1.0 or not normalize else torch.float64)
-    assert_every_reader_returns(expected, mapped)
-
-
-@pytest.mark.parametrize("mapped", [False, True])
-def test_rows_of_zeros_are_counted_and_rows_that_are_not_finite_named(tmp_path, caplog, mapped):
+def test_rows_of_zeros_are_counted_and_rows_that_are_not_finite_named(tmp_path, caplog):
     x = torch.ones(1000, 4)
     x[[1, 600]] = 0
     save_rows(tmp_path, x)
-    feature_files.load(tmp_path, normalize=True, mapped=mapped)
+    feature_files.load(tmp_path, normalize=True)
     assert [record.message for record in caplog.records] == [
         f"{tmp_path / 'X_Y.pth'}: 2 of 1000 rows of X are all zeros, which have no direction; they stay zeros"
     ]
     x[3, 1], x[700, 0] = float("nan"), float("inf")
     save_rows(tmp_path, x)
     with pytest.raises(CogError, match=r"2 of 1000 rows of X hold NaN or infinite values \(rows 3, 700\)"):
-        feature_files.load(tmp_path, mapped=mapped)
+        feature_files.load(tmp_path)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 9, 10, 24, 1300])
@@ -200,7 +186,7 @@ def test_streams_are_independent():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_rounded_features_are_read_as_their_float32_values(tmp_path, dtype, normalize):
-    """In memory and mapped: the same bits as a float32 file with the rounded values."""
+    """The same bits as a float32 file with the rounded values."""
     x = torch.from_numpy(rng().uniform(-10, 10, (1500, 9))).to(dtype)
     x[700] = 0
     for name, values in (("rounded", x), ("plain", x.float())):
@@ -211,17 +197,14 @@ def test_rounded_features_are_read_as_their_float32_values(tmp_path, dtype, norm
     assert in_memory.norms is None and in_memory.x.dtype == torch.float32
     assert torch.equal(in_memory.x, expected)
     kept = feature_files.load(tmp_path / "rounded", normalize=normalize, rounded=True)
-    mapped = feature_files.load(tmp_path / "rounded", normalize=normalize, mapped=True)
-    assert mapped.x.dtype == kept.x.dtype == dtype
-    assert torch.equal(kept.x, x) and torch.equal(kept.norms, mapped.norms)
-    assert mapped.in_file and not kept.in_file
+    assert kept.x.dtype == dtype and torch.equal(kept.x, x)
     assert torch.equal(feature_files.load(tmp_path / "plain", normalize=normalize, rounded=True).x, expected)
-    assert_every_reader_returns(expected, mapped)
+    assert_every_reader_returns(expected, kept)
     if not normalize:
         plain = feature_files.load(tmp_path / "plain")
-        found, wanted = pca.fit(mapped), pca.fit(plain)
+        found, wanted = pca.fit(kept), pca.fit(plain)
         assert torch.equal(found.components, wanted.components)
-        assert torch.equal(pca.project(mapped, found, 3), pca.project(plain, wanted, 3))
+        assert torch.equal(pca.project(kept, found, 3), pca.project(plain, wanted, 3))
 
 
 @pytest.mark.parametrize(("dtype", "ways"), [(torch.bfloat16, [True]), (torch.float32, [True, False])])
@@ -246,5 +229,5 @@ def test_runs_on_features_of_another_type_are_other_runs(tmp_path):
         (tmp_path / "features.json").write_text(json.dumps(made | {"checkpoint_sha256": "c"}))
         (tmp_path / "X_Y.pth").write_bytes(b"content")
         file = tmp_path / "X_Y.pth"
-        identities.append(identify(Settings(seed=1), file, file, tmp_path))
+        identities.append(identify(Settings(seed=1), file, file))
     assert identities[0] == identities[1] != identities[2] != identities[3] != identities[1]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 
@@ -96,7 +96,7 @@ def test_interrupted_again_and_again_with_other_workers_and_sizes(assert_continu
     for more, workers, shard_rows in (
         ([], 0, 8192),
         (["FT_EXTRACT.BATCH_SIZE", "16"], 2, 4),
-        (["FT_EXTRACT.WORKER_START_METHOD", "fork"], 1, 1),
+        ([], 1, 1),
         ([], 2, 9),
     ):
         interrupt(1, out, *more, workers=workers, shard_rows=shard_rows)
@@ -151,7 +151,6 @@ def pieces(out):
     [
         (["FT_EXTRACT.IMAGE_CROP_SIZE", "200"], r"preprocessing.crop: 224 -> 200"),
         (["FT_EXTRACT.PRECISION", "bf16"], "precision: fp32 -> bf16"),
-        (["FT_EXTRACT.COMPILE", "True"], "compiled: False -> True"),
     ],
 )
 def test_other_settings_are_refused_with_the_difference(extract, unfinished, more, says):
@@ -199,33 +198,14 @@ def test_overwrite_discards_other_work_and_continues_its_own(assert_continues, u
     assert "continues, 8 of 30 images are done" in caplog.text
 
 
-def test_another_device_is_a_warning(extract, unfinished, caplog):
-    for path in pieces(unfinished):
-        data = json.loads(path.read_text())
-        path.write_text(json.dumps(data | {"device": "Abacus 9000"}))
-    assert extract(unfinished) == 0
-    assert "computed on Abacus 9000, the others are on cpu" in caplog.text
-    assert json.loads((unfinished / "features.json").read_text())["device"] == "Abacus 9000, cpu"
-
-
-def test_the_number_of_threads_is_continued(extract, unfinished, caplog):
-    caplog.set_level("INFO", logger="cog")
-    path = unfinished / ".resume/manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"n_threads": 2}))
-    assert extract(unfinished) == 0
-    assert "continues with 2 threads" in caplog.text
-    assert torch.get_num_threads() == 1
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_rounded_features_continue_bit_for_bit(extract, tmp_path, interrupt, undisturbed, dtype):
     """X is the float32 features rounded to the nearest value; shards take half the room, too."""
     (tmp_path / "undisturbed.pth").write_bytes(undisturbed["X_Y.pth"])
     exact = torch.load(tmp_path / "undisturbed.pth", weights_only=True)
     interrupt(2, tmp_path / "out", "FT_EXTRACT.SAVE_DTYPE", dtype)
-    markers = [json.loads(path.read_text()) for path in pieces(tmp_path / "out")]
     arrays = [np.load(path) for path in sorted((tmp_path / "out/.resume").glob("*.npy"))]
-    assert {marker["dtype"] for marker in markers} == {dtype} and {array.itemsize for array in arrays} == {2}
+    assert {array.itemsize for array in arrays} == {2}
     with pytest.raises(CogError, match=rf"save_dtype: {dtype} -> float32.*--overwrite"):
         extract(tmp_path / "out")
     assert extract(tmp_path / "out", "FT_EXTRACT.SAVE_DTYPE", dtype) == 0
@@ -236,24 +216,6 @@ def test_rounded_features_continue_bit_for_bit(extract, tmp_path, interrupt, und
     assert json.loads((tmp_path / "out/features.json").read_text())["save_dtype"] == dtype
 
 
-def test_work_of_before_rounding_continues_as_float32(assert_continues, unfinished):
-    path = unfinished / ".resume/manifest.json"
-    data = json.loads(path.read_text())
-    assert data["identity"].pop("save_dtype") == "float32"
-    path.write_text(json.dumps(data))
-    assert_continues(unfinished)
-
-
-def test_bits_of_bfloat16_are_not_taken_for_numbers(assert_continues, unfinished, caplog):
-    marker = pieces(unfinished)[0]
-    bits = (np.load(marker.with_suffix(".npy")).view(np.uint32) >> 16).astype(np.int16)
-    np.save(marker.with_suffix(".npy"), bits)
-    changed = {"dtype": "bfloat16", "sha256": hashlib.sha256(bits).hexdigest()}
-    marker.write_text(json.dumps(json.loads(marker.read_text()) | changed))
-    assert_continues(unfinished)
-    assert "rows 0 to 3" in caplog.text and "holds bfloat16" in caplog.text
-
-
 # --- damage
 
 
@@ -261,29 +223,17 @@ def truncate(path):
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def lengthen(path):
-    path.write_bytes(path.read_bytes() + b"\0")
-
-
-def flip(path):
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.write_bytes(data)
+@pytest.mark.parametrize("damage", [truncate, os.unlink])
+def test_damaged_data_are_named(extract, assert_continues, unfinished, damage):
+    damage(sorted((unfinished / ".resume").glob("*.npy"))[1])
+    with pytest.raises(CogError, match="rows-000000004-000000008.npy"):
+        extract(unfinished)
+    shutil.rmtree(unfinished / ".resume")
+    assert_continues(unfinished)
 
 
 def empty(path):
     path.write_bytes(b"")
-
-
-def garble(path):
-    path.write_bytes(b"\x93NUMPY" + path.read_bytes()[6:20])
-
-
-@pytest.mark.parametrize("damage", first_quick(3, [truncate, flip, os.unlink, lengthen, empty, garble]))
-def test_damaged_data_are_computed_again(assert_continues, unfinished, caplog, damage):
-    damage(sorted((unfinished / ".resume").glob("*.npy"))[1])
-    assert_continues(unfinished)
-    assert "rows 4 to 7" in caplog.text and "are computed again" in caplog.text
 
 
 def halve(path):
@@ -305,21 +255,8 @@ def test_ranges_of_other_work_are_not_used(assert_continues, unfinished):
     for path in pieces(unfinished):
         array = np.load(path.with_suffix(".npy")) + 1
         np.save(path.with_suffix(".npy"), array)
-        changed = {"work": "another", "sha256": hashlib.sha256(array).hexdigest()}
-        path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"work": "another"}))
     assert_continues(unfinished)
-
-
-def test_storage_that_damages_everything_is_given_up(extract, tmp_path, monkeypatch):
-    original = shards.Shards.save
-
-    def save(self, piece, blocks):
-        original(self, piece, blocks)
-        flip(self.path / f"{piece.name}.npy")
-
-    monkeypatch.setattr(shards.Shards, "save", save)
-    with pytest.raises(CogError, match="damaged again and again"):
-        extract(tmp_path / "out")
 
 
 # --- failed images
@@ -330,7 +267,7 @@ def spoiled(tmp_path):
     return extraction.write_inputs(tmp_path / "spoiled", broken=(0, 5, 6, 29))
 
 
-def test_failed_images_are_remembered(extract, spoiled, tmp_path, interrupt):
+def test_failed_images_are_remembered(extract, spoiled, tmp_path, interrupt, monkeypatch):
     accept = ("--allow_failures", "4")
     assert extract(tmp_path / "a", *accept, root=spoiled) == 0
     expected = extraction.outcome(tmp_path / "a")
@@ -342,7 +279,10 @@ def test_failed_images_are_remembered(extract, spoiled, tmp_path, interrupt):
     interrupt(2, tmp_path / "c", root=spoiled)
     with pytest.raises(FailedImagesError, match="4 of 30"):
         extract(tmp_path / "c", root=spoiled)
-    assert not (tmp_path / "c/.resume").exists() and (tmp_path / "c/X_Y.incomplete.pth").is_file()
+    assert len((tmp_path / "c/.resume/failed_images.txt").read_text().splitlines()) == 4
+    monkeypatch.setattr(runner, "_compute", None)  # nothing is computed again
+    assert extract(tmp_path / "c", *accept, root=spoiled) == 0
+    assert extraction.outcome(tmp_path / "c") == expected
 
 
 def test_images_mended_in_between_are_extracted(extract, spoiled, tmp_path, interrupt, caplog):
@@ -421,7 +361,7 @@ def test_unfinished_work_beside_complete_features_of_other_settings(extract, tmp
 
 def begin(folder, n_rows):
     store = shards.Shards(folder)
-    store.begin(shards.Manifest("w", {}, n_rows, 10, 0, False, "", ""))
+    store.begin(shards.Manifest("w", {}, n_rows, 10, False, "", ""))
     return store
 
 
@@ -431,9 +371,8 @@ def features(first, n, *, dtype=torch.float32, failed=()):
     return FeatureBatch(first, n, x, rows, [(row, "bad") for row in failed if first <= row < first + n])
 
 
-def record_all(store, found, **options):
-    options = {"device": "cpu", "max_rows": 10, "max_seconds": 1e9} | options
-    with shards.ShardWriter(store, **options) as writer:
+def record_all(store, found):
+    with shards.ShardWriter(store, max_rows=10) as writer:
         for one in found:
             writer.add(one)
 
@@ -449,17 +388,14 @@ def test_float16_output_is_stored_as_it_is_and_comes_back_as_float32(tmp_path):
 
 def test_when_ranges_are_cut(tmp_path):
     names = {}
-    for seconds, jump in ((1e9, False), (0, False), (1e9, True)):
-        folder = tmp_path / f"{seconds}{jump}"
+    for jump in (False, True):
+        folder = tmp_path / f"{jump}"
         folder.mkdir()
         store = begin(folder, 40)
-        found = [features(first + 8 * (jump and first > 4), 4) for first in range(0, 20, 4)]
-        record_all(store, found, max_seconds=seconds)
+        record_all(store, [features(first + 8 * (jump and first > 4), 4) for first in range(0, 20, 4)])
         store.scan()
-        names[seconds, jump] = [(piece.first, piece.stop) for piece in store.used()]
-    assert names[1e9, False] == [(0, 12), (12, 20)]
-    assert names[0, False] == [(first, first + 4) for first in range(0, 20, 4)]
-    assert names[1e9, True] == [(0, 8), (16, 28)]
+        names[jump] = [(piece.first, piece.stop) for piece in store.used()]
+    assert names == {False: [(0, 12), (12, 20)], True: [(0, 8), (16, 28)]}
 
 
 def test_gaps_beside_an_oracle(tmp_path):
@@ -470,7 +406,7 @@ def test_gaps_beside_an_oracle(tmp_path):
         for _ in range(rng.randint(0, 6)):
             first = rng.randrange(n)
             stop = rng.randint(first + 1, n)
-            piece = shards.Shard("w", first, stop, 0, 0, "float32", "", [], "cpu", 0.0)
+            piece = shards.Shard("w", first, stop, 0, 0, [], 0.0)
             store._known[piece.name] = piece
         used, missing = store.used(), store.gaps()
         rows = sorted([*((p.first, p.stop) for p in used), *missing])
@@ -537,17 +473,4 @@ def test_signals(assert_continues, tmp_path, start, number, n_pieces, python, wa
         assert process.returncode == (130 if number == signal.SIGINT else -number)
     assert "Traceback" not in error
     assert not (out / "X_Y.pth").exists()
-    assert_continues(out)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "method"), [(signal.SIGTERM, "spawn"), (signal.SIGUSR1, "fork")])
-def test_signals_to_the_decoding_processes_too(assert_continues, tmp_path, start, number, method):
-    """Schedulers send them to all processes of a job."""
-    out = tmp_path / "out"
-    process = start(out, "FT_EXTRACT.WORKER_START_METHOD", method, sleep="0.5", workers=1)
-    wait_for(lambda: len(pieces(out)) >= 1)
-    os.killpg(process.pid, number)
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == 75, error
     assert_continues(out)

@@ -103,8 +103,8 @@ def test_accuracies_are_those_of_the_script(tmp_path):
             ]
     assert scores == expected
     files = (tmp_path / "train/X_Y.pth", tmp_path / "test/X_Y.pth")
-    mapped = (feature_files.load(file, normalize=True, mapped=True) for file in files)
-    for given in (files, mapped):
+    loaded = (feature_files.load(file, normalize=True) for file in files)
+    for given in (files, loaded):
         again = evaluate(None, *given, seeds=[3], dataset="birds")
         assert [score.value for score in again] == [score.value for score in expected[:2]]
     table = cog.Results(scores).table("n_shots", "metric")

@@ -40,9 +40,8 @@ def labelled(n_per_class, n_classes, dim, seed):
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("mapped", [False, True])
-def test_accuracy_equals_that_on_scikit_learns_projection(tmp_path, normalize, mapped):
-    """The whole protocol on both; the features stay in their file or not."""
+def test_accuracy_equals_that_on_scikit_learns_projection(tmp_path, normalize):
+    """The whole protocol on both."""
     train, test = labelled(40, 8, 24, 0), labelled(20, 8, 24, 1)
     tiny.write_features(tmp_path, train.x, train.y)
     oracle = sklearn.decomposition.PCA(6, svd_solver="full").fit(train.x.double().numpy())
@@ -53,7 +52,7 @@ def test_accuracy_equals_that_on_scikit_learns_projection(tmp_path, normalize, m
     for one in expected:
         feature_files.check_and_normalize_(one.x, "", normalize=normalize)
     made = prepare(
-        feature_files.load(tmp_path, mapped=mapped), FeatureSet(test.x.clone(), test.y, test.name), Engine(CPU),
+        feature_files.load(tmp_path), FeatureSet(test.x.clone(), test.y, test.name), Engine(CPU),
         Settings(seed=0, pca_dim=6, normalize=normalize),
     )  # fmt: skip
     torch.testing.assert_close(rows_of(made.features), expected[0].x, rtol=1e-4, atol=1e-5)
@@ -68,15 +67,14 @@ def test_accuracy_equals_that_on_scikit_learns_projection(tmp_path, normalize, m
     assert top1 == theirs.classifier.logs["test/top1"][-1] and 30 < top1 < 100
 
 
-@pytest.mark.parametrize("mapped", [False, True])
-def test_components_of_normalized_features(tmp_path, mapped):
+def test_components_of_normalized_features(tmp_path):
     """CLF.PCA_NORM before: scikit-learn's components of unit rows, as they are."""
     train, test = labelled(40, 8, 24, 0), labelled(20, 8, 24, 1)
     tiny.write_features(tmp_path, train.x, train.y)
     units = [torch.nn.functional.normalize(one.x.double()).numpy() for one in (train, test)]
     oracle = sklearn.decomposition.PCA(6, svd_solver="full").fit(units[0])
     made = prepare(
-        feature_files.load(tmp_path, normalize=True, mapped=mapped),
+        feature_files.load(tmp_path, normalize=True),
         FeatureSet(torch.nn.functional.normalize(test.x), test.y, test.name),
         Engine(CPU), Settings(seed=0, pca_dim=6, pca_norm="before"),
     )  # fmt: skip
@@ -129,7 +127,6 @@ def test_a_saved_run_can_be_applied_to_new_features(feature_folders, tmp_path):
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("mapped", [False, True])
 def test_capped_features_are_those_of_the_file(tmp_path, mapped, normalize):
     x, y = tiny.make_xy(n_per_class=30, n_classes=4)
     tiny.write_features(tmp_path, x, y)
@@ -137,7 +134,7 @@ def test_capped_features_are_those_of_the_file(tmp_path, mapped, normalize):
     whole = feature_files.load(tmp_path, normalize=normalize)
     made, projected = (
         prepare(
-            feature_files.load(tmp_path, normalize=normalize, mapped=mapped),
+            feature_files.load(tmp_path, normalize=normalize),
             feature_files.load(tmp_path, normalize=normalize),
             Engine(CPU), Settings(seed=0, max_per_class=11, normalize=normalize, pca_dim=dim),
         )

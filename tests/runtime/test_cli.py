@@ -318,7 +318,7 @@ FLAGS = {
         "--model", "--dataset", "--split", "--models_root_dir", "--ckpt_file", "--output_dir", "--in1k_images_root",
         "--in1k_blurred_images_root", "--imagenet_images_root", "--cog_levels_mapping_file",
         "--cog_concepts_split_file", "--model_loader", "--images_root",
-        "--strict_counts", "--allow_failures", "--device", "--overwrite", "--config",
+        "--allow_failures", "--device", "--overwrite", "--config",
     ),
     "logreg": (
         "--model", "--dataset", "--models_root_dir", "--train_features_dir", "--test_features_dir", "--output_dir",
