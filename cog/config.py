@@ -388,7 +388,7 @@ def check_values(cfg: CfgNode) -> None:
         )
     for key in ("FINETUNE.N_EPOCHS", "FINETUNE.BATCH_SIZE", "FINETUNE.BATCH_PER_DEVICE"):
         expect(key, lambda value: 1 <= value < 2**31, "a whole number of at least 1")
-    for key in ("FINETUNE.LR", "FINETUNE.SAVE_MINUTES"):
+    for key in ("FINETUNE.LR",):
         expect(key, lambda v: _finite(v) and v > 0, "a positive number")
     for key in ("FINETUNE.WEIGHT_DECAY", "FINETUNE.WARMUP_EPOCHS", "FINETUNE.CLIP_NORM"):
         expect(key, lambda v: _finite(v) and v >= 0, "zero or a positive number")

@@ -125,8 +125,6 @@ _C.FINETUNE.FLIP = True
 # "fp32", or automatic mixed precision "bf16" or "fp16" (with loss scaling). "auto": on GPUs bf16 or, before Ampere,
 # fp16; on a CPU fp32. Weights, updates and test scores are float32 in every mode.
 _C.FINETUNE.PRECISION = "auto"
-# Minutes between saved states; another state is saved after every epoch.
-_C.FINETUNE.SAVE_MINUTES = 10.0
 
 # Building the levels (build_levels.py).
 _C.LEVELS = CfgNode()

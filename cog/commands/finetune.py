@@ -1,16 +1,15 @@
 """Fine-tune a model on one data set, as a control for classifiers on frozen features (paper, supplement C.2, Fig. 6).
 
 The network and a new linear classifier are trained together on all training images and tested after every epoch. The
-paper gives no hyper-parameters; the recipe is FINETUNE in configs/default.py. Several GPUs: --n_processes, or torchrun.
+paper gives no hyper-parameters; the recipe is FINETUNE in configs/default.py. Several GPUs: start it with torchrun.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
-from cog.commands import image_flags, limits
+from cog.commands import image_flags
 from cog.errors import CogError
 from cog.finetune import parallel, plan
 from cog.runtime import cli as cli_tools
@@ -24,16 +23,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     image_flags.add(parser)
     run = parser.add_argument_group("run")
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
-    run.add_argument(
-        "--n_processes",
-        type=cli_tools.whole_number(1),
-        default=1,
-        metavar="N",
-        help="train in N processes on this machine, one per GPU (default: 1). Several machines: start with torchrun",
-    )
     cli_tools.add_common(run)
-    limits.add(run)
-    cli_tools.add_check(run, "inputs, missing images, output, disk, memory, GPU")
     return parser.parse_args(argv)
 
 
@@ -44,7 +34,6 @@ def make_request(args: argparse.Namespace) -> plan.FineTuneRequest:
         image_flags.sources(args),
         args.dataset,
         device=args.device,
-        n_processes=args.n_processes,
         allow_failures=args.allow_failures,
         overwrite=args.overwrite,
         config_file=args.config,
@@ -55,19 +44,16 @@ def make_request(args: argparse.Namespace) -> plan.FineTuneRequest:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script and return its exit code."""
-    args = limits.apply(parse_args(argv))
+    args = parse_args(argv)
     requests = [make_request(of_dataset) for of_dataset in cli_tools.each_dataset(args, "output_dir")]
-    if args.check:
-        return max(map(plan.check, requests))
     if len(requests) > 1 and parallel.place().size > 1:
         raise CogError(
             f"--dataset names {len(requests)} data sets, and processes that torchrun starts work on one; start them "
-            "once per data set, or give --n_processes"
+            "once per data set"
         )
     from cog.finetune import job  # imported here because it imports torch
 
-    command = [sys.executable, "-m", "cog.commands.finetune", *(sys.argv[1:] if argv is None else argv)]
-    codes = (job.run(request, command=[*command, "--dataset", request.dataset]) for request in requests)
+    codes = (job.run(request) for request in requests)
     return next((code for code in codes if code), 0)
 
 

@@ -16,7 +16,6 @@ import collections
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +40,15 @@ from cog.runtime.ranks import Rank
 logger = logging.getLogger(__name__)
 
 
-def choose_device(name: str | None, rank: Rank, *, tried: bool = True) -> torch.device:
+def choose_device(name: str | None, rank: Rank) -> torch.device:
     """Return the device of this process; each of several processes on a machine has a GPU of its own.
-
-    Without ``tried``, no kernel runs on it (:func:`cog.runtime.device.resolve_device`).
 
     Raises:
         CogError: no such device.
     """
     if rank.size > 1 and (name or "").startswith("cuda:"):
         raise CogError(f"--device {name} is one GPU, and there are {rank.size} processes; give --device cuda")
-    return resolve_device(name, rank, tried=tried, float64=True)
+    return resolve_device(name, rank, float64=True)
 
 
 def choose_precision(wanted: str, device: torch.device) -> str:
@@ -68,39 +65,23 @@ def choose_precision(wanted: str, device: torch.device) -> str:
     return "bf16" if torch.cuda.get_device_capability(device)[0] >= 8 else "fp16"
 
 
-def run(request: FineTuneRequest, *, command: Sequence[str]) -> int:
+def run(request: FineTuneRequest) -> int:
     """Plan and do a fine-tuning run, and return the exit code.
-
-    With ``--n_processes``, ``command`` starts the same run in other processes.
 
     Raises:
         CogError: unusable input, a failed run.
     """
     rank = parallel.place()
-    n_processes = rank.size if rank.size > 1 else request.n_processes
-    launching = n_processes > rank.size
-    log = logging.getLogger("cog")
-    if rank.number or launching:  # process 0 logs for all
-        log.setLevel(logging.ERROR)
-    device = choose_device(request.device, rank, tried=not launching)
+    if rank.number:  # process 0 logs for all
+        logging.getLogger("cog").setLevel(logging.ERROR)
+    device = choose_device(request.device, rank)
     precision = choose_precision(request.cfg.FINETUNE.PRECISION, device)
     try:
-        plan = make_plan(request, precision=precision, n_processes=n_processes)
+        plan = make_plan(request, precision=precision, n_processes=rank.size)
     except CogError as error:
         if rank.number:
             return error.exit_code
         raise
-    if launching:
-        n_gpus = torch.cuda.device_count() if device.type == "cuda" else n_processes
-        if n_gpus < n_processes:
-            raise CogError(
-                f"--n_processes {n_processes} takes a GPU each, and torch sees {n_gpus} here; lower it"
-            )
-        log.setLevel(logging.INFO)
-        if plan.folder.is_done():
-            return 0
-        log.setLevel(logging.ERROR)
-        return parallel.launch(command, n_processes)
     try:
         with signals.deferred(), parallel.joined(rank, device) as group, contextlib.ExitStack() as stack:
             held: list[FolderClaim] = []
@@ -147,7 +128,7 @@ def _run(plan: FineTunePlan, group: Group, held: list[FolderClaim]) -> None:
             trained = training.train(
                 model, plan.train, plan.test, recipe, group,
                 n_workers=usable_workers(request.cfg.FT_EXTRACT.N_WORKERS), allow_failures=request.allow_failures,
-                resume=resume, save_seconds=60 * request.cfg.FINETUNE.SAVE_MINUTES,
+                resume=resume,
             )  # fmt: skip
     if group.rank == 0:
         with held[0].publish() as stage:

@@ -1,7 +1,7 @@
 """Several processes that fine-tune one network together: their start and their communication.
 
-Processes are started by torchrun (or a scheduler that sets the same variables: RANK, WORLD_SIZE, LOCAL_RANK,
-MASTER_ADDR, MASTER_PORT), or by :func:`launch`, which keeps the exit codes; torchrun would turn them into 1.
+Processes are started by torchrun, or by a scheduler that sets the same variables: RANK, WORLD_SIZE, LOCAL_RANK,
+MASTER_ADDR, MASTER_PORT.
 """
 
 from __future__ import annotations
@@ -10,14 +10,11 @@ import contextlib
 import logging
 import os
 import re
-import signal
-import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
 from cog.errors import CogError, first_line
-from cog.runtime import launch as launcher
 from cog.runtime import ranks
 from cog.runtime.ranks import Rank
 
@@ -146,25 +143,3 @@ def leave(code: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
-
-
-def launch(command: Sequence[str], n_processes: int) -> int:
-    """Run the same command in several processes on this machine.
-
-    Returns:
-        0, or the exit code of the process that failed; of several, the first by rank that did not fail because of
-        another process.
-    """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    variables = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # as torchrun: processes share processors
-    }
-    codes = launcher.run_processes(command, n_processes, variables, need_each_other=True)
-    failed = [code for code in codes if code]
-    others = (_LOST, -signal.SIGTERM, -signal.SIGKILL)
-    code = next((code for code in failed if code not in others), (failed or [0])[0])
-    return code if code >= 0 else 128 - code

@@ -12,13 +12,9 @@ from typing import TYPE_CHECKING, Any
 from cog import config, constants
 from cog.data.image_sources import ImageSources
 from cog.errors import CogError
-from cog.features.check import check_images
-from cog.finetune import parallel
 from cog.finetune.recipe import FineTuneRecipe
 from cog.logreg.run_folder import RunFolder
 from cog.models.request import ModelRequest
-from cog.runtime import machine_checks
-from cog.runtime.check_report import Report
 from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import OutputFolder
 
@@ -26,13 +22,6 @@ if TYPE_CHECKING:
     from yacs.config import CfgNode
 
     from cog.data.image_lists import ImageList
-
-#: Size of saved states relative to the checkpoint: weights and momentum, the old state and the new one side by side.
-_STATE_FACTOR = 4
-
-#: Memory per image of a pass (224 x 224) on a CPU, in bytes, beside weights, gradients and momentum: activations and
-#: decoded images.
-_PER_IMAGE = 100 << 20
 
 
 @dataclass(frozen=True)
@@ -47,7 +36,6 @@ class FineTuneRequest:
     sources: ImageSources
     dataset: str
     device: str | None
-    n_processes: int
     allow_failures: int
     overwrite: bool
     config_file: str | None
@@ -148,51 +136,5 @@ def make_plan(request: FineTuneRequest, *, precision: str, n_processes: int) -> 
         "test_images_sha256": test.digest(),
         **model.fine_tuned(cfg),
     } | dataclasses.asdict(recipe)
-    if request.sources.limit:
-        identity["limit"] = request.sources.limit
     folder = FineTuneFolder(output, identity, overwrite=request.overwrite)
     return FineTunePlan(request, train, test, folder, recipe)
-
-
-def check(request: FineTuneRequest) -> int:
-    """Check the plan and the machine, print a summary, and return the exit code."""
-    report = Report()
-    plan: FineTunePlan | None = None
-    precision = request.cfg.FINETUNE.PRECISION
-    with report.step("device"):
-        machine_checks.check_device(report, request.device, "FINETUNE.PRECISION", precision, float64=True)
-    with report.step("input"):
-        plan = make_plan(
-            request,
-            precision="fp32" if precision == "auto" else precision,
-            n_processes=max(request.n_processes, parallel.place().size),
-        )
-    if plan is None:
-        return report.finish()
-    recipe = plan.recipe
-    report.ok(
-        "input",
-        f"{len(plan.train)} training and {len(plan.test)} test images of {len(plan.train.classes)} classes; "
-        f"{recipe.n_epochs} epochs of {recipe.steps_per_epoch(len(plan.train))} steps of {recipe.batch_size} images",
-    )
-    for images in (plan.train, plan.test):
-        with report.step("images"):
-            check_images(report, images, f"{request.dataset} {images.split}", allowed=request.allow_failures)
-    with report.step("output"):
-        output = plan.folder.path
-        if machine_checks.check_writable(report, output) and machine_checks.check_state(report, output):
-            if plan.folder.needs_claim():
-                report.warn("output", f"{output} holds leftovers of a killed process; they will be removed")
-            done = " is complete: nothing to do" if plan.folder.would_skip() else ""
-            report.ok("output", f"{output}{done}")
-    weights = request.model.n_bytes
-    with report.step("disk"):
-        machine_checks.check_disk(report, [(plan.folder.path, _STATE_FACTOR * weights + (1 << 20))])
-    if request.device == "cpu":
-        with report.step("memory"):
-            area = (recipe.crop / 224) ** 2
-            needed = request.n_processes * (4 * weights + recipe.per_pass * area * _PER_IMAGE)
-            machine_checks.check_memory(
-                report, needed, f"{request.n_processes} process(es), passes of {recipe.per_pass} images"
-            )
-    return report.finish()

@@ -36,11 +36,11 @@ _AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass
 class Position:
-    """The next step of a training, and the results of the steps before it.
+    """The next epoch of a training, and the results of those before it.
 
     Attributes:
         epoch: number of the epoch, counted from 0.
-        step: number of the step in that epoch; the number of all its steps when only the test is missing.
+        trained: whether all steps of that epoch are done, and only its test is missing.
         sums: sums over the steps of that epoch, float64 ``(4,)``: loss, top-1 hits, top-5 hits, images.
         logs: one value per finished epoch.
         failed: rows of the training images that could not be decoded.
@@ -50,7 +50,7 @@ class Position:
     """
 
     epoch: int = 0
-    step: int = 0
+    trained: bool = False
     sums: torch.Tensor = field(default_factory=lambda: torch.zeros(4, dtype=torch.float64))
     logs: Logs = field(default_factory=new_logs)
     failed: set[int] = field(default_factory=set)
@@ -64,7 +64,7 @@ class Position:
         n = max(n, 1.0)
         append_epoch(self.logs, Evaluation(loss / n, 100 * top1 / n, 100 * top5 / n), score, lr)
         self.score = score
-        self.epoch, self.step = self.epoch + 1, 0
+        self.epoch, self.trained = self.epoch + 1, False
         self.sums = torch.zeros(4, dtype=torch.float64)
 
 
@@ -137,7 +137,7 @@ class Trainer:
         return totals[:4], bool(totals[4] > 0)
 
     def save(self, file: StateFile, position: Position) -> None:
-        """Save everything that the following steps depend on.
+        """Save everything that the test of a trained epoch and the following epochs depend on.
 
         Raises:
             CogError: when the file cannot be written.
@@ -154,7 +154,7 @@ class Trainer:
                 "scaler": torch.tensor(
                     [scale["scale"], scale["_growth_tracker"]] if scale else [], dtype=torch.float64
                 ),
-                "position": torch.tensor([position.epoch, position.step]),
+                "epoch": torch.tensor(position.epoch),
                 "sums": position.sums.cpu(),
                 "logs": {
                     key: torch.tensor(values, dtype=torch.float64) for key, values in position.logs.items()
@@ -173,10 +173,9 @@ class Trainer:
         parameters = dict(self._network.named_parameters())
         try:
             state: Any = load_torch(path)
-            epoch, step = state["position"].tolist()
             position = Position(
-                epoch=epoch,
-                step=step,
+                epoch=int(state["epoch"]),
+                trained=True,
                 sums=state["sums"].double(),
                 logs={key: state["logs"][key].tolist() for key in new_logs()},
                 failed=set(state["failed"].tolist()),

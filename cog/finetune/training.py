@@ -40,7 +40,6 @@ def train(
     n_workers: int,
     allow_failures: int,
     resume: ResumeFolder,
-    save_seconds: float,
 ) -> Position:
     """Fine-tune a network.
 
@@ -55,14 +54,14 @@ def train(
         group: the processes.
         n_workers: decoding threads of each process.
         allow_failures: number of images that may fail to decode.
-        resume: folder with the state, which process 0 saves and all processes continue from.
-        save_seconds: seconds between saved states, beside those at the end of an epoch's steps.
+        resume: folder with the state, which process 0 saves after the steps of an epoch and all processes continue
+            from.
 
     Returns:
         The position after the last epoch, with its logs and score.
 
     Raises:
-        Interrupted: by a signal; the state is saved.
+        Interrupted: by a signal.
         FailedImagesError: when more images than allowed cannot be decoded.
         CogError: too little memory, values that are not finite, an unusable state.
     """
@@ -73,45 +72,35 @@ def train(
         logger.info("going on from %s", saved)
     position = trainer.load(saved) if saved else Position()
     failed = _FailedImages(train_images, allow_failures, position.failed)
-    last_save = time.monotonic()
-    start = last_save - position.seconds  # of an equal run without interruptions
+    start = time.monotonic() - position.seconds  # of an equal run without interruptions
     training_seconds, n_trained = 0.0, 0
-
-    def save() -> None:
-        nonlocal last_save
-        position.seconds = time.monotonic() - start
-        if group.rank == 0:
-            trainer.save(resume.state(STATE_FILE), position)
-        last_save = time.monotonic()
 
     def interrupted() -> signals.Interrupted:
         return signals.Interrupted(
-            f"ended by {signals.requested() or 'a signal to another process'}: {position.epoch} of "
-            f"{recipe.n_epochs} epochs and {position.step} of {n_steps} steps are saved; the same command continues "
-            "from here"
+            f"ended by {signals.requested() or 'a signal to another process'}: {position.epoch + position.trained} of "
+            f"{recipe.n_epochs} epochs are saved; the same command continues from here"
         )
 
-    n_left = ((recipe.n_epochs - position.epoch) * n_steps - position.step) * recipe.batch_size
+    n_left = (recipe.n_epochs - position.epoch - position.trained) * n_steps * recipe.batch_size
     with torch.random.fork_rng(devices=[]), Progress(n_left, "fine-tuning", bar=group.rank == 0) as progress:
         while position.epoch < recipe.n_epochs:
-            begun = time.monotonic()
-            steps = _steps(train_images, recipe, group, position, failed, n_workers=n_workers)
-            with contextlib.closing(steps):
-                for parts in steps:
-                    lr = recipe.lr_at(position.epoch * n_steps + position.step, n_steps)
-                    sums, stop = trainer.step(parts, lr, position.epoch, position.step)
-                    position.sums += sums
-                    position.step += 1
-                    n_trained += recipe.batch_size
-                    progress.update(recipe.batch_size)
-                    if stop:
-                        save()
-                        raise interrupted()
-                    if time.monotonic() - last_save > save_seconds:
-                        save()
-            training_seconds += time.monotonic() - begun
-            failed.share(group)
-            save()
+            if not position.trained:
+                begun = time.monotonic()
+                steps = _steps(train_images, recipe, group, position.epoch, failed, n_workers=n_workers)
+                with contextlib.closing(steps):
+                    for step, parts in enumerate(steps):
+                        lr = recipe.lr_at(position.epoch * n_steps + step, n_steps)
+                        sums, stop = trainer.step(parts, lr, position.epoch, step)
+                        position.sums += sums
+                        n_trained += recipe.batch_size
+                        progress.update(recipe.batch_size)
+                        if stop and step + 1 < n_steps:
+                            raise interrupted()
+                training_seconds += time.monotonic() - begun
+                failed.share(group)
+                position.trained, position.seconds = True, time.monotonic() - start
+                if group.rank == 0:
+                    trainer.save(resume.state(STATE_FILE), position)
             try:
                 score = evaluate(network, test_images, recipe, group, n_workers=n_workers)
             except NonFiniteError as error:
@@ -130,14 +119,14 @@ def _steps(
     images: ImageList,
     recipe: FineTuneRecipe,
     group: Group,
-    position: Position,
+    epoch: int,
     failed: _FailedImages,
     *,
     n_workers: int,
 ) -> Generator[list[tuple[Batch, torch.Tensor]], None, None]:
-    """Yield images and labels of the passes of this process, for each remaining step of an epoch."""
-    decoder = TrainingDecoder(images, recipe, position.epoch)
-    steps = range(position.step, recipe.steps_per_epoch(len(images)))
+    """Yield images and labels of the passes of this process, for each step of an epoch."""
+    decoder = TrainingDecoder(images, recipe, epoch)
+    steps = range(recipe.steps_per_epoch(len(images)))
     stream = batches(
         decoder,
         batch_size=recipe.per_pass,

@@ -19,7 +19,7 @@ _WHERE = "see https://pytorch.org/get-started/locally"
 
 
 def resolve_device(
-    name: str | None, rank: ranks.Rank | None = None, *, tried: bool = True, float64: bool = False
+    name: str | None, rank: ranks.Rank | None = None, *, float64: bool = False
 ) -> torch.device:
     """Return the device ``name`` after a test kernel has run on it; None means CUDA when there is a GPU, else the CPU.
 
@@ -28,7 +28,6 @@ def resolve_device(
     Args:
         name: value of ``--device``.
         rank: rank of this process; None: read from the environment.
-        tried: whether the test kernel is run, after which this process holds memory of the device to its end.
         float64: whether the work needs float64, which Apple's GPUs and some of Intel's lack.
 
     Raises:
@@ -47,8 +46,6 @@ def resolve_device(
         return device
     if device.type == "cuda":
         device = _cuda_device(device, name, rank or ranks.this_rank())
-    if not tried:
-        return device
     fault = ""
     try:
         if not torch.equal(_step(device).cpu(), _step(torch.device("cpu"))):

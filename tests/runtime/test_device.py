@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import types
 
 import pytest
@@ -205,25 +204,6 @@ def test_float64_is_asked_for_where_it_is_needed(gpus, tmp_path, capsys):
         resolve_device("mps", float64=True)
     with pytest.raises(CogError, match=says):
         job.choose_device("mps", Rank())
-    place = ["--model", "sup_resnet50", "--dataset", "in1k", "--output_dir", str(tmp_path / "out")]
-    for command, argv in (
-        ("finetune", place),
-        (
-            "analyze_features",
-            [
-                "--analysis",
-                "knn",
-                "--train_features_dir",
-                str(tmp_path),
-                "--test_features_dir",
-                str(tmp_path),
-                *place[4:],
-            ],
-        ),
-    ):
-        main = importlib.import_module(f"cog.commands.{command}").main
-        assert main([*argv, "--device", "mps", "--check"]) == 2
-        assert says in capsys.readouterr().out
 
 
 def test_bfloat16_needs_ampere(gpus):
