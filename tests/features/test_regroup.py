@@ -77,7 +77,7 @@ def test_rows_follow_their_concepts(root, capsys):
 
 def test_refusals(root):
     (root / "out").mkdir()
-    for flags, model in (((), "tiny_net"), (("--model", "DINO"), "dino_resnet50")):
+    for flags, model in (((), "tiny_net"), (("--model", "dino_resnet50"), "dino_resnet50")):
         with pytest.raises(CogError, match=f"has no runs of {model} on any levels"):
             run(root, *flags)
     (root / "levels").mkdir()
