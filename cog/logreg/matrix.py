@@ -4,8 +4,8 @@
 ``FloatMatrix``   float32 in memory, batches are float32
 ``SplitMatrix``   float32 split in place into bfloat16 and the remaining bits: batches are bfloat16 at half the memory
                   traffic, and the exact float32 rows can be restored for scoring
-``StoredMatrix``  as in the file: of half precision in memory, at half the size, or memory-mapped, for features larger
-                  than memory; requested rows are converted, normalized and rounded
+``StoredMatrix``  of half precision as in the file, at half the size; requested rows are converted, normalized and
+                  rounded
 ``HostMatrix``    one of these on the host, for features larger than the memory of a GPU: batches are sent to the GPU
 ================  ===========================================================================================
 """
@@ -134,7 +134,7 @@ class SplitMatrix(FeatureMatrix):
 
 
 class StoredMatrix(FeatureMatrix):
-    """Features in the type of their file, in memory or memory-mapped, with the values of the other forms, bit for bit.
+    """Features in the type of their file, with the values of the other forms, bit for bit.
 
     Args:
         stored: features with ``norms``; they are not changed.

@@ -33,7 +33,7 @@ def prepare(train: FeatureSet, test: FeatureSet, engine: Engine, settings: Setti
     """Return features as a data set in the form that the engine reads.
 
     Args:
-        train: training features, float32 ``(n, d)`` or memory-mapped, normalized or not. **Taken over**: their memory
+        train: training features, float32 ``(n, d)`` or rounded, normalized or not. **Taken over**: their memory
             may be rewritten.
         test: test features, float32 ``(m, d)``, also taken over.
         engine: engine of the training.
@@ -41,8 +41,8 @@ def prepare(train: FeatureSet, test: FeatureSet, engine: Engine, settings: Setti
             the features stay unchanged.
 
     Raises:
-        CogError: features that do not fit together, too few principal components, a part of memory-mapped features that
-            does not fit into memory.
+        CogError: features that do not fit together, too few principal components, rounded features that do not fit
+            into memory as float32.
     """
     if mixed := feature_files.check_pair(train, test):
         logger.warning("%s", mixed)
@@ -100,7 +100,7 @@ def _project(
 
 
 def _keep(train: FeatureSet, rows: torch.Tensor) -> FeatureSet:
-    """Return ``rows`` (ascending), moved to the beginning of the memory; those of mapped features are read into it."""
+    """Return ``rows`` (ascending), moved to the beginning of the memory; those of rounded features are converted."""
     if train.norms is not None:
         _require_room(train, len(rows), train.x.shape[1])
         x = torch.empty(len(rows), train.x.shape[1])

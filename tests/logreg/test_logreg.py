@@ -15,7 +15,6 @@ from classifier_runs import FLAGS, LOG_KEYS, command, complete, logs_of
 
 from cog.commands import logreg
 from cog.errors import CogError
-from cog.features import storage
 from cog.results import concept_counts
 
 
@@ -165,27 +164,3 @@ def test_a_complete_run_is_skipped_without_loading_torch(feature_folders, tmp_pa
         "assert 'torch' not in sys.modules and 'optuna' not in sys.modules"
     )
     subprocess.run([python, "-c", script], cwd=repository, check=True)
-
-
-def test_features_that_stay_in_their_file_give_the_same_result(
-    feature_folders, tmp_path, monkeypatch, caplog
-):
-    caplog.set_level("INFO", logger="cog")
-    logreg.main(command(feature_folders, tmp_path / "read"))
-    assert "read from the file again and again" not in caplog.text
-    monkeypatch.setattr(storage, "available_memory", lambda: 1500)
-    logreg.main(command(feature_folders, tmp_path / "mapped"))
-    assert "read from the file again and again" in caplog.text
-    finals = [
-        {k: v for k, v in tiny.snapshot(tmp_path / name).items() if k.endswith(("logs.pkl", "model.pth"))}
-        for name in ("read", "mapped")
-    ]
-    assert finals[0] == finals[1]
-    assert len(finals[0]) == 2
-
-
-def test_nothing_is_written_when_features_do_not_fit(feature_folders, tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "available_memory", lambda: 1000)
-    with pytest.raises(CogError, match="memory"):
-        logreg.main(command(feature_folders, tmp_path / "run"))
-    assert not (tmp_path / "run").exists()

@@ -127,7 +127,7 @@ def test_a_saved_run_can_be_applied_to_new_features(feature_folders, tmp_path):
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-def test_capped_features_are_those_of_the_file(tmp_path, mapped, normalize):
+def test_capped_features_are_those_of_the_file(tmp_path, normalize):
     x, y = tiny.make_xy(n_per_class=30, n_classes=4)
     tiny.write_features(tmp_path, x, y)
     kept, _ = feature_files.cap_per_class(y, 11)
@@ -264,11 +264,11 @@ def test_classes_smaller_than_the_cap_are_named(tmp_path, caplog):
 
 
 def test_components_beyond_memory(tmp_path, monkeypatch):
-    """Features that stay in their file need room for what becomes of them."""
+    """Features that are kept rounded need room for what becomes of them."""
     x, y = tiny.make_xy(n_per_class=30, n_classes=4)
-    tiny.write_features(tmp_path, x, y)
+    feature_files.save(FeatureSet(x.half(), y, "rounded"), tmp_path / "X_Y.pth")
     monkeypatch.setattr(preprocess, "available_memory", lambda: 100)
     for values in ({"pca_dim": 2}, {"max_per_class": 9}):
         with pytest.raises(CogError, match="of memory are available; lower CLF.PCA_DIM or CLF.MAX_PER_CLASS"):
-            train, test = feature_files.load(tmp_path, mapped=True), feature_files.load(tmp_path)
+            train, test = feature_files.load(tmp_path, rounded=True), feature_files.load(tmp_path)
             prepare(train, test, Engine(CPU), Settings(seed=0, **values))
