@@ -132,13 +132,12 @@ output_of() {
 }
 
 # Variables that all scripts for studies have.
-study_variables=(models_root_dir model_names datasets splits seeds shots in1k_images_root in1k_blurred_images_root
-    imagenet_images_root cog_levels_mapping_file cog_concepts_split_file images_root model_loader models_file log_dir
-    stages extract_task logreg_task extract_args logreg_args)
+study_variables=(models_root_dir model_names datasets seeds shots in1k_images_root in1k_blurred_images_root
+    imagenet_images_root cog_levels_mapping_file cog_concepts_split_file images_root model_loader models_file log_dir)
 
 # run_study FLAG... -- NAME...: run a study with these flags; the study variables and the variables NAME are flags, too.
 run_study() {
-    local given=() passed=() name argument
+    local given=() name
     while [[ "$1" != "--" ]]; do
         given+=("$1")
         shift
@@ -148,16 +147,9 @@ run_study() {
     for name in "${study_variables[@]}" "$@"; do
         case "${name}" in
             model_names) given+=(--models ${model_names}) ;;
-            datasets | splits | seeds | shots | stages | gpu_ids) given+=("--${name}" ${!name}) ;;
+            datasets | seeds | shots) given+=("--${name}" ${!name}) ;;
             *) given+=("--${name}=${!name}") ;;
         esac
     done
-    # These flags are for the study, all others for the Python scripts.
-    for argument in ${flags[@]+"${flags[@]}"}; do
-        case "${argument}" in
-            --dry_run | --check | --delete_features | --limit=*) given+=("${argument}") ;;
-            *) passed+=("${argument}") ;;
-        esac
-    done
-    exec "${python}" -m cog.commands.study "${given[@]}" -- ${passed[@]+"${passed[@]}"} ${pairs[@]+"${pairs[@]}"}
+    exec "${python}" -m cog.commands.study "${given[@]}" ${flags[@]+"${flags[@]}"} ${pairs[@]+"${pairs[@]}"}
 }

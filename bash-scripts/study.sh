@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run a study on this machine: the tasks that submit_study.sh submits to a cluster, several at a time, each with a GPU
 # of its own or a part of the processors. ^C lets the tasks save; the same command continues, and repeats failed tasks.
-# --dry_run only shows the tasks, --check only verifies all inputs. Example:
+# --dry_run only shows the tasks, and tries each model on one image. Example:
 #   bash bash-scripts/study.sh models_root_dir=/models log_dir=/models-logs n_processes=2 \
 #       in1k_images_root=/data/in1k imagenet_images_root=/data/in21k \
 #       cog_levels_mapping_file=levels.pkl cog_concepts_split_file=split.pkl model_names="sup_resnet50 dino_resnet50"
@@ -16,7 +16,6 @@ models_root_dir="${models_root_dir:-None}"
 # all of these models.
 model_names="${model_names:-None}"
 datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
-splits="${splits:-train test}"
 seeds="${seeds:-22 37 45 77 93}"
 # Training images per class; 0 stands for all.
 shots="${shots:-0 1 2 4 8 16 32 64 128}"
@@ -34,20 +33,9 @@ model_loader="${model_loader:-None}"
 models_file="${models_file:-None}"
 # Folder of logs, task lists, and at the end results.txt and report.html.
 log_dir="${log_dir:-None}"
-stages="${stages:-extract logreg results}"
-# Work of one extraction task: both splits of a data set, with the network loaded once (dataset), or one split (split).
-extract_task="${extract_task:-dataset}"
-# Work of one classifier task: all runs on a data set, with the features loaded once (dataset); the runs of one seed
-# (seed) or of one number of shots (shot); or a single run (run).
-logreg_task="${logreg_task:-dataset}"
-# Arguments for one script only, such as "--allow_failures 10". Give other arguments at the end of the command line.
-extract_args="${extract_args:-None}"
-logreg_args="${logreg_args:-None}"
 # Number of tasks at a time, which share the processors equally; None: one per GPU, or one without GPUs.
 n_processes="${n_processes:-None}"
-# GPUs that tasks use in turn; None: all visible GPUs.
-gpu_ids="${gpu_ids:-None}"
 # -------------------------------------------------------------------------------------------
 
-read_command_line "${study_variables[@]}" n_processes gpu_ids -- "$@"
-run_study -- n_processes gpu_ids
+read_command_line "${study_variables[@]}" n_processes -- "$@"
+run_study -- n_processes

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Submit a study to SLURM: features of every model on every data set, then classifiers, then the table of results.
 # Only what is missing is submitted, and nothing twice: run it again after failures, for more seeds or more models.
-# --dry_run shows task lists and commands; --check verifies all inputs. Nothing is done then. Example:
-#   bash bash-scripts/slurm/submit_study.sh models_root_dir=/models log_dir=/models-logs partition=gpu throttle=32 \
-#       in1k_images_root=/data/in1k imagenet_images_root=/data/in21k cpus=8 extract_time=12:00:00 \
+# --dry_run shows task lists and commands, and tries each model on one image. Nothing is submitted then. Example:
+#   bash bash-scripts/slurm/submit_study.sh models_root_dir=/models log_dir=/models-logs throttle=32 \
+#       in1k_images_root=/data/in1k imagenet_images_root=/data/in21k \
 #       cog_levels_mapping_file=levels.pkl cog_concepts_split_file=split.pkl model_names="sup_resnet50 dino_resnet50"
 
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
@@ -16,7 +16,6 @@ models_root_dir="${models_root_dir:-None}"
 # all of these models.
 model_names="${model_names:-None}"
 datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
-splits="${splits:-train test}"
 seeds="${seeds:-22 37 45 77 93}"
 # Training images per class; 0 stands for all.
 shots="${shots:-0 1 2 4 8 16 32 64 128}"
@@ -34,44 +33,17 @@ model_loader="${model_loader:-None}"
 models_file="${models_file:-None}"
 # Folder of logs, task lists, and at the end results.txt and report.html.
 log_dir="${log_dir:-None}"
-stages="${stages:-extract logreg results}"
-# Work of one extraction task: both splits of a data set, with the network loaded once (dataset), or one split (split).
-extract_task="${extract_task:-dataset}"
-# Work of one classifier task: all runs on a data set, with the features loaded once (dataset); the runs of one seed
-# (seed) or of one number of shots (shot); or a single run (run).
-logreg_task="${logreg_task:-dataset}"
-# Arguments for one script only, such as "--allow_failures 10". Give other arguments at the end of the command line.
-extract_args="${extract_args:-None}"
-logreg_args="${logreg_args:-None}"
-# --- SLURM; None: the default of the cluster. ---
-partition="${partition:-None}"
-account="${account:-None}"
-qos="${qos:-None}"
-constraint="${constraint:-None}"
-# Number of GPUs (0: none) and processors per process, memory per task.
+# --- SLURM ---
+# Number of GPUs per task (0: none).
 gpus="${gpus:-1}"
-cpus="${cpus:-None}"
-mem="${mem:-None}"
-extract_time="${extract_time:-None}"
-logreg_time="${logreg_time:-None}"
-# Number of processes that share an extraction task, each with its own GPUs (srun).
-ranks_per_task="${ranks_per_task:-1}"
 # Largest number of extraction tasks, and of classifier tasks, that run at the same time (%N of an array).
 throttle="${throttle:-None}"
-# Whether an interrupted task queues itself again; how often at most; and seconds between the signal and the time limit.
-requeue="${requeue:-yes}"
-max_requeues="${max_requeues:-100}"
-signal_seconds="${signal_seconds:-120}"
-# Largest size of an array; None: SLURM's MaxArraySize.
-max_array_size="${max_array_size:-None}"
-# Further arguments of sbatch: for all jobs, and for one kind of jobs.
+# Arguments of sbatch: for all jobs, and for one kind of tasks.
 sbatch_args="${sbatch_args:-None}"
 extract_sbatch_args="${extract_sbatch_args:-None}"
 logreg_sbatch_args="${logreg_sbatch_args:-None}"
-results_sbatch_args="${results_sbatch_args:-None}"
 # -------------------------------------------------------------------------------------------
 
-slurm_variables=(partition account qos constraint gpus cpus mem extract_time logreg_time ranks_per_task throttle requeue
-    max_requeues signal_seconds max_array_size sbatch_args extract_sbatch_args logreg_sbatch_args results_sbatch_args)
+slurm_variables=(gpus throttle sbatch_args extract_sbatch_args logreg_sbatch_args)
 read_command_line "${study_variables[@]}" "${slurm_variables[@]}" -- "$@"
 run_study --slurm -- "${slurm_variables[@]}"

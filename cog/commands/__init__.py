@@ -84,7 +84,6 @@ COMMANDS = (
         "study", "cog.commands.study", "run a whole study: submit it to SLURM, or run it on this machine"
     ),
     Command("status", "cog.commands.status", "show the progress of a study"),
-    Command("pack", "cog.commands.pack", "put finished runs into one file per model and data set, and back"),
     Command("analyze_features", "cog.commands.analyze_features", "clusters, neighbors, alignment and more"),
     Command("finetune", "cog.commands.finetune", "fine-tune a model on a data set, as a control"),
     Command(

@@ -11,11 +11,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cog.commands import image_flags, limits, study_flags
+from cog.commands import study_flags
 from cog.errors import CogError
-from cog.models.names import labels_of
 from cog.models.sources import did_you_mean_model
-from cog.models.zoo import MODELS
 from cog.reporting.tables import writers
 from cog.results import find
 from cog.runtime import cli as cli_tools
@@ -32,7 +30,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
     parser = cli_tools.Parser(__doc__ or "")
     study_flags.add(parser)
-    image_flags.add_models_file(parser.add_argument_group("names"))
     parser.add_argument("--log_dir", help="log folder of submit_study.sh: shows what is in SLURM's queue")
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: text")
     return parser.parse_args(argv)
@@ -40,9 +37,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Show the state of every unit, and return the exit code."""
-    args = limits.apply(parse_args(argv))
-    study = study_flags.select(args, args.opts, shows=True)
-    known = [*find.list_models(study.root), *(labels_of(args.models_file).keys() - MODELS)]
+    args = parse_args(argv)
+    study = study_flags.select(args, args.opts)
+    known = find.list_models(study.root)
     for model in study.models:
         if hint := did_you_mean_model(model, known):
             logger.warning("%s: no such model under %s%s", model, study.root, hint)

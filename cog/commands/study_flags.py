@@ -8,8 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from cog import config, constants, paths
-from cog.commands import limits
+from cog import config, constants
 from cog.errors import CogError
 from cog.models import models_file
 from cog.results import find
@@ -44,9 +43,6 @@ def add(parser: cli_tools.Parser, *, shows: bool = True) -> None:
     usual = " ".join(constants.DATASETS)
     add_places(group, datasets=f"those under the root; {usual} if there are none" if shows else usual)
     group.add_argument(
-        "--splits", nargs="+", choices=constants.SPLITS, default=list(constants.SPLITS), help="default: both"
-    )
-    group.add_argument(
         "--seeds",
         nargs="+",
         type=cli_tools.whole_number(0),
@@ -62,7 +58,6 @@ def add(parser: cli_tools.Parser, *, shows: bool = True) -> None:
         metavar="N",
         help=f"training images per class, 0 for all (default: 0 {' '.join(map(str, constants.SHOTS))})",
     )
-    limits.add(group, shows=shows)
 
 
 def add_delete_features(group: cli_tools.Parser | argparse._ArgumentGroup) -> None:
@@ -75,16 +70,13 @@ def add_delete_features(group: cli_tools.Parser | argparse._ArgumentGroup) -> No
     )
 
 
-def select(
-    args: argparse.Namespace, opts: Sequence[str], *, config_file: str | None = None, shows: bool = False
-) -> Study:
+def select(args: argparse.Namespace, opts: Sequence[str], *, models_root: Path | None = None) -> Study:
     """Return the study that the flags describe.
 
     Args:
         args: the flags.
         opts: ``KEY VALUE`` pairs.
-        config_file: value of ``--config``.
-        shows: whether the study is only shown; with ``--limit``, all models are then the models with outputs of it.
+        models_root: folder of the models, if it is not that of the results.
 
     Raises:
         CogError: a name is malformed, or matches no model.
@@ -92,23 +84,20 @@ def select(
     for key, flag in (("EVAL.SEED", "--seeds"), ("CLF.N_SHOT", "--shots")):
         if key in opts[::2]:
             raise CogError(f"{key} is for a single run; give {flag} for a study")
-    files.require_dir(paths.without_limit(args.models_root_dir), "--models_root_dir")
+    files.require_dir(models_root or args.models_root_dir, "--models_root_dir")
     root = Path(os.path.abspath(args.models_root_dir))
-    # The job that makes the tables has no flag --models_file.
+    # Commands that only show a study have no flag --models_file.
     user_models, faults = _user_models(getattr(args, "models_file", None))
     for error in faults.values():
         logger.warning("%s; this entry is left out", error)
-    selected_root = root if shows and root.is_dir() and find.list_models(root) else paths.without_limit(root)
-    models = units.find_models(selected_root, args.models, user_models)
-    cfg = config.get_cfg(config_file=config_file, opts=opts)
+    models = units.find_models(models_root or root, args.models, user_models)
     return Study(
         root=root,
         models=models,
         datasets=tuple(dict.fromkeys(args.datasets or units.find_datasets(root, models))),
-        splits=tuple(dict.fromkeys(args.splits)),
         seeds=tuple(dict.fromkeys(args.seeds)),
         n_shots=tuple(dict.fromkeys(args.shots)),
-        evaluation=config.evaluation_name(cfg),
+        evaluation=config.evaluation_name(config.get_cfg(opts=opts)),
     )
 
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from cog.commands import limits, print_results, study_flags
+from cog.commands import print_results, study_flags
 from cog.errors import CogError
 from cog.runtime import cli as cli_tools
 from cog.runtime import files
@@ -34,7 +34,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the three files, and return the exit code."""
-    args = limits.apply(parse_args(argv))
+    args = parse_args(argv)
     study = study_flags.select(args, args.opts)
     log_dir = Path(os.path.abspath(files.require_dir(args.log_dir, "--log_dir")))
     write(study, log_dir, args.opts)

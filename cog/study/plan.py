@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cog import constants
 from cog.study.slurm import Array, Dependencies, QueuedJobs
 from cog.study.units import (
     DELETED,
@@ -41,13 +40,6 @@ LOGREG = "logreg"
 RESULTS = "results"
 STAGES = (EXTRACT, LOGREG, RESULTS)
 
-#: Work of one extraction task: both splits of a data set with the network loaded once, or one split.
-EXTRACT_TASKS = ("dataset", "split")
-
-#: Work of one classifier task: all runs of a data set with the features loaded once, the runs of one seed or of one
-#: number of shots, or a single run.
-LOGREG_TASKS = ("dataset", "seed", "shot", "run")
-
 _TO_DO = (FAILED, INTERRUPTED, MISSING)
 
 
@@ -57,29 +49,43 @@ class ScriptCommands:
 
     Attributes:
         root: ``<models_root_dir>``.
+        results_root: root of the outputs: ``root``, or ``<root>/limit-<N>``.
         extract_flags: further arguments of ``extract_features.py``.
         logreg_flags: further arguments of ``logreg.py``.
-        launcher: command that starts the ranks of an extraction (``srun ...``).
     """
 
     root: Path
+    results_root: Path
     extract_flags: tuple[str, ...] = ()
     logreg_flags: tuple[str, ...] = ()
-    launcher: tuple[str, ...] = ()
 
-    def extract(self, model: str, datasets: Sequence[str], splits: Sequence[str]) -> list[str]:
+    def extract(self, model: str, dataset: str, splits: Sequence[str]) -> list[str]:
         """Return the command that extracts features."""
         return [
-            *self.launcher, sys.executable, str(REPOSITORY / "extract_features.py"), f"--models_root_dir={self.root}",
-            f"--model={model}", "--dataset", *datasets, "--split", *splits, *self.extract_flags,
-        ]  # fmt: skip
+            sys.executable,
+            str(REPOSITORY / "extract_features.py"),
+            f"--models_root_dir={self.root}",
+            f"--model={model}",
+            f"--dataset={dataset}",
+            "--split",
+            *splits,
+            *self.extract_flags,
+        ]
 
     def logreg(self, model: str, dataset: str, seeds: Sequence[int], n_shots: Sequence[int]) -> list[str]:
         """Return the command that trains classifiers: every seed with every number of shots."""
         return [
-            sys.executable, str(REPOSITORY / "logreg.py"), f"--models_root_dir={self.root}", f"--model={model}",
-            f"--dataset={dataset}", "--seeds", *map(str, seeds), "--n_shots", *map(str, n_shots), *self.logreg_flags,
-        ]  # fmt: skip
+            sys.executable,
+            str(REPOSITORY / "logreg.py"),
+            f"--models_root_dir={self.results_root}",
+            f"--model={model}",
+            f"--dataset={dataset}",
+            "--seeds",
+            *map(str, seeds),
+            "--n_shots",
+            *map(str, n_shots),
+            *self.logreg_flags,
+        ]
 
 
 @dataclass(frozen=True)
@@ -141,11 +147,8 @@ def make_plan(
     queued: QueuedJobs,
     commands: ScriptCommands,
     *,
-    extract_task: str = "dataset",
-    logreg_task: str = "dataset",
-    stages: Sequence[str] = (EXTRACT, LOGREG),
     throttle: int | None = None,
-    max_array_size: int = 1001,
+    max_array_size: int | None = None,
 ) -> StudyPlan:
     """Return tasks for all missing units that are neither queued nor running.
 
@@ -154,21 +157,18 @@ def make_plan(
         statuses: statuses of the units, with the queue (:func:`with_queue`).
         queued: tasks of earlier submissions; empty without a scheduler.
         commands: command lines of the scripts.
-        extract_task: one of ``EXTRACT_TASKS``.
-        logreg_task: one of ``LOGREG_TASKS``.
-        stages: wanted kinds of tasks.
         throttle: largest number of tasks of one kind at the same time, shared by its arrays; None: unlimited.
-        max_array_size: largest number of tasks in an array; more pairs make more arrays.
+        max_array_size: largest number of tasks in an array; more pairs make more arrays. None: unlimited.
     """
     pairs = study.pairs()
+    size = max_array_size or len(pairs) or 1
     arrays: list[Array] = []
     held_back: list[str] = []
-    for part, start in enumerate(range(0, len(pairs), max_array_size), 1):
+    for part, start in enumerate(range(0, len(pairs), size), 1):
         chunk = _Chunk(study, statuses, queued, commands, suffix=f"-{part}" if part > 1 else "")
-        for number, pair in enumerate(pairs[start : start + max_array_size]):
-            after, reason = chunk.add_extractions(number, *pair, per=extract_task, wanted=EXTRACT in stages)
-            if LOGREG in stages:
-                reason = chunk.add_trainings(number, *pair, after, reason, per=logreg_task)
+        for number, pair in enumerate(pairs[start : start + size]):
+            after, reason = chunk.add_extraction(number, *pair)
+            reason = chunk.add_trainings(number, *pair, after, reason)
             held_back += [reason] if reason else []
         arrays += chunk.arrays.values()
     for kind in (EXTRACT, LOGREG):
@@ -218,10 +218,8 @@ class _Chunk:
         array.commands[number], array.units[number] = command, units
         return name
 
-    def add_extractions(
-        self, number: int, model: str, dataset: str, *, per: str, wanted: bool
-    ) -> tuple[Dependencies, str]:
-        """Add the tasks that extract the features of a pair.
+    def add_extraction(self, number: int, model: str, dataset: str) -> tuple[Dependencies, str]:
+        """Add the task that extracts the features of a pair.
 
         Returns:
             The dependencies of its classifiers, and the reason why these cannot be submitted ("" if they can).
@@ -233,28 +231,15 @@ class _Chunk:
         open_ = [unit for unit in units if self.statuses[unit].state not in settled]
         todo = [unit for unit in open_ if self.statuses[unit].state in to_do]
         elsewhere = [unit for unit in open_ if unit not in todo and unit not in self.queued.units]
-        reason = ""
-        if elsewhere:
-            reason = f"{elsewhere[0]}: {self.statuses[elsewhere[0]].detail}"
-        elif todo and not wanted:
-            reason = f"{todo[0]}: missing"
-        for split in constants.SPLITS:
-            other = ExtractionUnit(model, dataset, split)
-            file = other.folder(self.study.root) / constants.FEATURES_FILE
-            if not reason and other not in units and not file.is_file():
-                reason = f"{other}: missing, and {split} is not among the splits"
-        groups = [todo] if per == "dataset" else [[unit] for unit in todo]
         arrays = []
-        for group in groups if wanted and todo else ():
-            name = EXTRACT if per == "dataset" else f"{EXTRACT}-{group[0].split}"
-            command = self.commands.extract(model, [dataset], [unit.split for unit in group])
-            arrays.append(self._add(name, EXTRACT, Dependencies(), number, command, group))
+        if todo:
+            command = self.commands.extract(model, dataset, [unit.split for unit in todo])
+            arrays.append(self._add(EXTRACT, EXTRACT, Dependencies(), number, command, todo))
         queued_tasks = {self.queued.units[unit][0] for unit in open_ if unit in self.queued.units}
+        reason = f"{elsewhere[0]}: {self.statuses[elsewhere[0]].detail}" if elsewhere else ""
         return _dependencies(arrays, queued_tasks, number), reason
 
-    def add_trainings(
-        self, number: int, model: str, dataset: str, after: Dependencies, reason: str, *, per: str
-    ) -> str:
+    def add_trainings(self, number: int, model: str, dataset: str, after: Dependencies, reason: str) -> str:
         """Add the tasks that train the classifiers of a pair, unless there is a reason against it.
 
         Returns:
@@ -270,7 +255,7 @@ class _Chunk:
             for unit in units
             if self.statuses[unit].state in (RUNNING, QUEUED) or self.statuses[unit].foreign
         }
-        for turn, (seeds, shots) in enumerate(as_seed_shot_grids(missing, taken, per=per)):
+        for turn, (seeds, shots) in enumerate(as_seed_shot_grids(missing, taken)):
             n = len(self.names) + 1
             name = self.names.setdefault((after, turn), f"{LOGREG}-{n}" if n > 1 else LOGREG)
             command = self.commands.logreg(model, dataset, seeds, shots)
@@ -280,7 +265,7 @@ class _Chunk:
 
 
 def as_seed_shot_grids(
-    missing: Sequence[TrainingUnit], taken: set[tuple[int, int]], *, per: str
+    missing: Sequence[TrainingUnit], taken: set[tuple[int, int]]
 ) -> list[tuple[list[int], list[int]]]:
     """Cover missing runs by calls that train every seed with every number of shots.
 
@@ -289,20 +274,13 @@ def as_seed_shot_grids(
     Args:
         missing: missing runs of one model and data set.
         taken: pairs (seed, shots) of the runs of other processes or tasks.
-        per: one of ``LOGREG_TASKS``.
 
     Returns:
         (seeds, shots) of each call.
     """
     seeds = list(dict.fromkeys(unit.seed for unit in missing))
     shots = list(dict.fromkeys(unit.n_shot for unit in missing))
-    if per == "run":
-        return [([unit.seed], [unit.n_shot]) for unit in missing]
-    if per == "seed":
-        return [([seed], [unit.n_shot for unit in missing if unit.seed == seed]) for seed in seeds]
     by_shot = {shot: [unit.seed for unit in missing if unit.n_shot == shot] for shot in shots}
-    if per == "shot":
-        return [(by_shot[shot], [shot]) for shot in shots]
     if not any((seed, shot) in taken for seed in seeds for shot in shots):
         return [(seeds, shots)]
     together: dict[tuple[int, ...], list[int]] = {}

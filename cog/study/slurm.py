@@ -26,6 +26,12 @@ JOBS_FILE = "jobs.json"
 #: SLURM's default of MaxArraySize, used where ``scontrol`` does not give the value.
 MAX_ARRAY_SIZE = 1001
 
+#: Largest number of times that an interrupted task is queued again.
+MAX_REQUEUES = 100
+
+#: Seconds before the time limit at which a task gets the signal to save its work.
+SIGNAL_SECONDS = 120
+
 _SECONDS = 60
 
 #: Beginnings of the variables that SLURM's commands do not get: the user's filters of ``squeue``, and the variables of
@@ -40,16 +46,12 @@ class SlurmOptions:
     Attributes:
         log_dir: folder of logs and submissions.
         task_script: ``bash-scripts/slurm/task.sh``.
-        flags: arguments of ``sbatch`` by kind of job: partition, resources, and those that the user adds.
-        max_requeues: largest number of times that an interrupted task is queued again.
-        signal_seconds: seconds before the time limit at which a task gets the signal to save; 0: never.
+        flags: arguments of ``sbatch`` by kind of job.
     """
 
     log_dir: Path
     task_script: Path
     flags: Mapping[str, Sequence[str]]
-    max_requeues: int = 100
-    signal_seconds: int = 120
 
 
 @dataclass(frozen=True)
@@ -121,11 +123,11 @@ def sbatch(array: Array, options: SlurmOptions, *, task_list: Path, jobs: Mappin
     after += [f"afterok:{':'.join(array.after.tasks)}"] if array.after.tasks else []
     flags = [
         f"--array={number_ranges(array.commands)}{throttle}",
-        "--requeue" if options.max_requeues else "--no-requeue",
-        *([f"--signal=B:USR1@{options.signal_seconds}"] if options.signal_seconds else []),
+        "--requeue",
+        f"--signal=B:USR1@{SIGNAL_SECONDS}",
         *([f"--dependency={','.join(after)}", "--kill-on-invalid-dep=yes"] if after else []),
     ]
-    return _sbatch(array.kind, flags, options, task_list, options.max_requeues, log="%x-%A_%a")
+    return _sbatch(array.kind, flags, options, task_list, MAX_REQUEUES, log="%x-%A_%a")
 
 
 def sbatch_last(options: SlurmOptions, *, kind: str, task_list: Path, after: Sequence[str]) -> list[str]:

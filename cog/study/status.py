@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import collections
-import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from cog import constants
-from cog.logreg.run_folder import RESULTS_FILE
 from cog.reporting.tables import writers
-from cog.runtime.progress import duration
 from cog.study import units
 from cog.study.units import ExtractionUnit, Status, Study, TrainingUnit, Unit
 
@@ -29,9 +25,6 @@ _WORDS = {units.DELETED: "features deleted"}
 
 #: Largest number of failures and running units that are listed one by one in text.
 _LISTED = 20
-
-#: Window of the estimate of the remaining time, in seconds, and the smallest number of units finished in it.
-_PACE_SECONDS, _PACE_UNITS = 3 * 3600.0, 3
 
 
 def as_records(study: Study, statuses: Mapping[Unit, Status]) -> list[dict[str, object]]:
@@ -78,50 +71,10 @@ def draw(study: Study, statuses: Mapping[Unit, Status], *, width: int = 0) -> st
         if counts:
             n_done, total = counts[units.DONE] + counts[units.DELETED], sum(counts.values())
             parts = [f"{counts[state]} {_WORDS.get(state, state)}" for state in units.STATES if counts[state]]
-            left = time_left(study, {u: s for u, s in statuses.items() if isinstance(u, kind)})
-            more = "" if left is None else f"; about {duration(left)} left at the pace of the last hours"
-            lines.append(f"{label}: {', '.join(parts)} of {total} ({100 * n_done // total} %){more}\n")
+            lines.append(f"{label}: {', '.join(parts)} of {total} ({100 * n_done // total} %)\n")
     for state, title in ((units.RUNNING, "running"), (units.FAILED, "failed")):
         lines.append(_listing(title, ((u, s.detail) for u, s in statuses.items() if s.state == state)))
     return "".join(lines)
-
-
-def time_left(study: Study, statuses: Mapping[Unit, Status], *, now: float | None = None) -> float | None:
-    """Return the seconds until all units are done at the pace of the last hours.
-
-    The pace is that of all processes together. It is computed from the dates of finished units, without any
-    communication with the processes.
-
-    Args:
-        study: wanted units.
-        statuses: statuses of units of one kind.
-        now: time in seconds since the epoch by the file server's clock; None: by this machine's clock.
-
-    Returns:
-        The estimate; None when no unit is running or left, or too few units were finished lately.
-    """
-    states = [status.state for status in statuses.values()]
-    n_left = sum(state not in (units.DONE, units.DELETED) for state in states)
-    if not n_left or units.RUNNING not in states:
-        return None
-    now = time.time() if now is None else now
-    lately = sorted(
-        finished
-        for unit, status in statuses.items()
-        if status.state == units.DONE and (finished := _finished(unit, study)) > now - _PACE_SECONDS
-    )
-    if len(lately) < _PACE_UNITS or now <= lately[0]:
-        return None
-    return n_left * (now - lately[0]) / (len(lately) - 1)
-
-
-def _finished(unit: Unit, study: Study) -> float:
-    """Return the time at which a unit was finished, in seconds; 0 if its file is in an archive or another folder."""
-    name = constants.FEATURES_FILE if isinstance(unit, ExtractionUnit) else RESULTS_FILE
-    try:
-        return (unit.folder(study.root) / name).stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _entry(some: Sequence[Unit], statuses: Mapping[Unit, Status]) -> writers.TableEntry:

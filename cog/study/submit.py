@@ -27,7 +27,7 @@ def results_command(
     return [
         "env", f"PYTHONPATH={REPOSITORY}", sys.executable, "-m", "cog.commands.study_results",
         f"--models_root_dir={study.root}", f"--log_dir={log_dir}", "--models", *study.models,
-        "--datasets", *study.datasets, "--splits", *study.splits, "--seeds", *map(str, study.seeds),
+        "--datasets", *study.datasets, "--seeds", *map(str, study.seeds),
         "--shots", *map(str, study.n_shots), *(["--delete_features"] if delete_features else []), *opts,
     ]  # fmt: skip
 
@@ -37,7 +37,7 @@ def submit(
     plan: StudyPlan,
     queued: QueuedJobs,
     options: SlurmOptions,
-    results: Sequence[str] | None,
+    results: Sequence[str],
     *,
     dry_run: bool,
     finish: Callable[[], None] | None = None,
@@ -49,7 +49,7 @@ def submit(
         plan: tasks of the study.
         queued: unfinished tasks of earlier submissions.
         options: options of all jobs.
-        results: command of the last job, which makes the table; None: no table is made.
+        results: command of the last job, which makes the table.
         dry_run: whether to only print task lists and commands.
         finish: last step of the last job; called here if there is no job to submit and none in the queue.
 
@@ -63,14 +63,13 @@ def submit(
     submission = slurm.Submission(log_dir)
     earlier = {task.split("_")[0] for task, _ in queued.units.values()}
     table = log_dir / TABLE_FILE
-    if not plan.arrays and (results is None or earlier or queued.last or table.is_file()):
+    if not plan.arrays and (earlier or queued.last or table.is_file()):
         if finish is not None and not (dry_run or earlier or queued.last):
             finish()
         logger.info("nothing to submit%s", f"; results: {table}" if table.is_file() else "")
         return 0
     lists = {array.name: (submission.path / f"{array.name}.txt", array.task_list()) for array in plan.arrays}
-    if results is not None:
-        lists[RESULTS] = (submission.path / f"{RESULTS}.txt", slurm.command_line(results) + "\n")
+    lists[RESULTS] = (submission.path / f"{RESULTS}.txt", slurm.command_line(results) + "\n")
     if dry_run:
         _show(plan, lists, options, earlier)
         return 0
@@ -85,10 +84,9 @@ def submit(
         jobs[array.name] = slurm.submit(slurm.sbatch(array, options, task_list=path, jobs=jobs))
         submission.add(jobs[array.name], kind=array.kind, root=study.root, units=array.units)
         print(f"{jobs[array.name]}  {array.kind}: {len(array.commands)} tasks ({path})", flush=True)
-    if results is not None:
-        job = slurm.submit(_sbatch_results(options, lists[RESULTS][0], [*jobs.values(), *sorted(earlier)]))
-        submission.add(job, kind=RESULTS, root=study.root, units={})
-        print(f"{job}  results: {table} when all of these have ended", flush=True)
+    job = slurm.submit(_sbatch_results(options, lists[RESULTS][0], [*jobs.values(), *sorted(earlier)]))
+    submission.add(job, kind=RESULTS, root=study.root, units={})
+    print(f"{job}  results: {table} when all of these have ended", flush=True)
     return 0
 
 
@@ -117,9 +115,8 @@ def _show(
     for array in plan.arrays:
         task_list = lists[array.name][0]
         assign(array.name, slurm.sbatch(array, options, task_list=task_list, jobs=placeholders))
-    if RESULTS in lists:
-        after = [*placeholders.values(), *sorted(earlier)]
-        assign(RESULTS, _sbatch_results(options, lists[RESULTS][0], after))
+    after = [*placeholders.values(), *sorted(earlier)]
+    assign(RESULTS, _sbatch_results(options, lists[RESULTS][0], after))
 
 
 def _variable(name: str) -> str:

@@ -115,7 +115,6 @@ class Study:
         root: ``<models_root_dir>``.
         models: names of the models, ``<model_title>_<architecture_name>``.
         datasets: names of the data sets.
-        splits: splits of the extractions.
         seeds: seeds of the classifier runs.
         n_shots: training images per class of the classifier runs, 0 = all images.
         evaluation: name of the evaluation.
@@ -124,7 +123,6 @@ class Study:
     root: Path
     models: tuple[str, ...]
     datasets: tuple[str, ...] = constants.DATASETS
-    splits: tuple[str, ...] = constants.SPLITS
     seeds: tuple[int, ...] = constants.SEEDS
     n_shots: tuple[int, ...] = (0, *constants.SHOTS)
     evaluation: str = "logreg"
@@ -135,7 +133,7 @@ class Study:
 
     def extractions(self, model: str, dataset: str) -> list[ExtractionUnit]:
         """Return the extractions of one pair."""
-        return [ExtractionUnit(model, dataset, split) for split in self.splits]
+        return [ExtractionUnit(model, dataset, split) for split in constants.SPLITS]
 
     def trainings(self, model: str, dataset: str) -> list[TrainingUnit]:
         """Return the classifier runs of one pair in the order of computation: by number of shots, then by seed."""

@@ -230,11 +230,11 @@ def study(workshop, tmp_path):
 
 
 def states_of(slurm, root: Path, repository, python, *arguments: str) -> dict[tuple[str, str], set[str]]:
-    """Return the states that status.sh shows, by kind and data set."""
+    """Return the states that ``status`` shows, by kind and data set."""
     done = subprocess.run(
         [python, "-m", "cog", "status", "--models_root_dir", str(root), "--models", "tiny_net", "--datasets", "in1k",
          "cog_l1", "--seeds", "1", "2", "3", "--shots", "0", "--format", "csv", *arguments],
-        cwd=repository, env=slurm.environment, capture_output=True, text=True, timeout=60, check=True,
+        env=slurm.environment, cwd=repository, capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     found: dict[tuple[str, str], set[str]] = {}
     for line in done.stdout.splitlines()[1:]:
@@ -311,46 +311,11 @@ def test_submission_by_a_task_of_an_array(slurm, submit_study, study):
     assert set(states.values()) == {"COMPLETED"} and len(states) == 3
 
 
-def test_one_run_per_task_and_a_part_cancelled(slurm, submit_study, study, workshop, repository, python):
-    """Single runs as tasks; a cancelled one is submitted again, alone."""
-    variables = [
-        *study, "datasets=cog_l1", "logreg_task=run", "extract_task=split", "shots=0 1", "throttle=4",
-    ]  # fmt: skip
-    slurm.run("scontrol", "update", "partitionname=main", "state=DOWN")
-    try:
-        done = submit_study(*variables)
-        lines = done.stdout.splitlines()
-        assert [line.split()[1:4] for line in lines[:-1]] == [
-            [f"{kind}:", "1", "tasks"] for kind in ["extract"] * 2 + ["logreg"] * 6
-        ]
-        logreg = [line.split()[0] for line in lines if "logreg:" in line]
-        slurm.run("scancel", logreg[2])
-        # More seeds while the features are still to come: their tasks wait for the tasks of the earlier submission.
-        more = submit_study(*variables, "seeds=1 2 3 4", "shots=0", "logreg_task=dataset")
-        assert [line.split()[1] for line in more.stdout.splitlines()] == ["logreg:", "results:"]
-        dependency = slurm.show(more.stdout.split()[0])["Dependency"]
-        assert (
-            f"aftercorr:{lines[0].split()[0]}_" in dependency
-            and f"aftercorr:{lines[1].split()[0]}_" in dependency
-        )
-    finally:
-        slurm.run("scontrol", "update", "partitionname=main", "state=UP")
-    slurm.wait(*(line.split()[0] for line in (*lines, *more.stdout.splitlines())), timeout=300)
-    runs = sorted(
-        path.parent.name for path in workshop.models.glob("tiny/net/cog_l1/eval_logreg/*/results.json")
-    )
-    assert runs == ["seed-1", "seed-2", "seed-3", "seed-4"]
-    runs = sorted(
-        path.parent.name for path in workshop.models.glob("tiny/net/cog_l1/eval_logreg_N1/*/results.json")
-    )
-    assert runs == ["seed-1", "seed-2", "seed-3"]
-
-
 def test_dry_run_is_what_is_submitted(slurm, submit_study, study, workshop, tmp_path):
     """The commands are those of the real submission, but for the numbers of jobs; and nothing is written."""
     variables = [
-        *study, "throttle=3", "partition=main", "cpus=1", "mem=100", "extract_time=0:30:00", "logreg_time=20",
-        "sbatch_args=--comment='a b' --nice=5", "requeue=no", "signal_seconds=60",
+        *study, "throttle=3", "logreg_sbatch_args=--time=20",
+        "sbatch_args=--partition=main --cpus-per-task=1 --mem=100 --comment='a b' --nice=5",
     ]  # fmt: skip
     shown = submit_study(*variables, "--dry_run").stdout
     assert not (tmp_path / "study logs").exists()
@@ -360,9 +325,8 @@ def test_dry_run_is_what_is_submitted(slurm, submit_study, study, workshop, tmp_
     subprocess.run(["bash", "-n", str(script)], check=True)
     line = next(line for line in shown.splitlines() if line.startswith("job_logreg="))
     assert line.startswith("job_logreg=$(sbatch --parsable --job-name=cog-logreg --array=0-1%3 ")
-    for word in ("--dependency=aftercorr:${job_extract} --kill-on-invalid-dep=yes", "--partition=main", "--mem=100",
-                 "--time=20", "--cpus-per-task=1", "--no-requeue", "--signal=B:USR1@60",
-                 "'--comment=a b' --nice=5"):  # fmt: skip
+    for word in ("--dependency=aftercorr:${job_extract} --kill-on-invalid-dep=yes", "--partition=main",
+                 "--time=20", "--requeue", "--signal=B:USR1@120", "'--comment=a b' --nice=5"):  # fmt: skip
         assert word in line
     assert "--gres" not in line
     assert "--dependency=afterany:${job_extract}:${job_logreg}" in shown
@@ -376,39 +340,16 @@ def test_dry_run_is_what_is_submitted(slurm, submit_study, study, workshop, tmp_
     assert (job["ArrayTaskThrottle"], job["TimeLimit"], job["Requeue"], job["Comment"]) == (
         "3",
         "00:20:00",
-        "0",
+        "1",
         "a",
     )
     for kind in ("extract", "logreg", "results"):
         assert (tmp_path / "study logs/submissions/0001" / f"{kind}.txt").read_text() in shown
 
 
-def test_more_tasks_than_an_array_may_have(slurm, submit_study, study):
-    shown = submit_study(*study, "max_array_size=1", "--dry_run").stdout
-    assert "job_extract=$(" in shown and "job_extract_2=$(" in shown
-    assert "job_logreg_2=$(sbatch --parsable --job-name=cog-logreg --array=0 " in shown
-    assert "aftercorr:${job_extract_2}" in shown
-
-
-def test_check(slurm, submit_study, study, workshop, tmp_path):
-    """What SLURM would refuse, and what the scripts' own checks find; nothing is submitted or written."""
-    shown = submit_study(*study, "--check").stdout
-    assert (
-        "ok       SLURM         would accept extract tasks" in shown and "would accept logreg tasks" in shown
-    )
-    assert "ok       in1k train" in shown and "ok       files         about " in shown
-    shown = submit_study(*study, "partition=none_such", "--check", code=2).stdout
-    assert "problem  SLURM         extract tasks: sbatch failed" in shown
-    (workshop.in21k / "n01440764" / "n01440764_2.JPEG").unlink()
-    shown = submit_study(*study, "--check", code=2).stdout
-    assert "n01440764_2.JPEG" in shown
-    assert not slurm.run("squeue", "--noheader").strip()
-    assert not (tmp_path / "study logs").exists()
-
-
 def test_refused_submission(slurm, submit_study, study):
     """SLURM's own reason, in one line."""
-    done = submit_study(*study, "partition=none_such", code=2)
+    done = submit_study(*study, "sbatch_args=--partition=none_such", code=2)
     assert "sbatch failed" in done.stderr and "invalid partition" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -448,20 +389,6 @@ def test_interrupted_extraction_is_requeued_and_continues(
     expected = extract_here(workshop, repository, python, tmp_path / "undisturbed")
     assert (workshop.models / "tiny/net/in1k/features_test/X_Y.pth").read_bytes() == expected
     assert "tiny_net" in (tmp_path / "study logs/results.txt").read_text()
-
-
-def test_ranks_share_a_task(slurm, submit_study, study, workshop, tmp_path, repository, python):
-    """Two processes of one srun; the same features."""
-    tiny.write_class_folders(workshop.in1k / "val", n_images=48, seed=9)
-    workshop.make_slow()
-    jobs = jobs_of(
-        submit_study(*study, "datasets=in1k", "seeds=1", "ranks_per_task=2", "cpus=1", *SMALL_PASSES)
-    )
-    assert set(slurm.wait(*jobs.values(), timeout=240).values()) == {"COMPLETED"}
-    text = (tmp_path / f"study logs/logs/cog-extract-{jobs['extract']}_0.log").read_text()
-    assert "rank 1: " in text
-    expected = extract_here(workshop, repository, python, tmp_path / "undisturbed")
-    assert (workshop.models / "tiny/net/in1k/features_test/X_Y.pth").read_bytes() == expected
 
 
 #: Makes one task of an array fail, the first time.

@@ -14,7 +14,7 @@ import pytest
 from marks import first_quick
 from waiting import wait_for
 
-from cog.study import local_workers, units
+from cog.study import local_workers
 from cog.study.local_workers import LocalTask
 
 QUICK = [
@@ -27,8 +27,8 @@ def shell(tmp_path: Path, name: str, script: str, *needs: str) -> LocalTask:
     return LocalTask(name, f"label of {name}", ["bash", "-c", script], needs, tmp_path / f"{name}.log")
 
 
-def run(tasks, n_processes=2, gpus=(), look=lambda task: []):
-    return local_workers.run(tasks, n_processes=n_processes, gpus=gpus, look=look)
+def run(tasks, n_processes=2, gpus=()):
+    return local_workers.run(tasks, n_processes=n_processes, gpus=gpus)
 
 
 def test_order_and_failures(tmp_path, caplog):
@@ -49,7 +49,7 @@ def test_order_and_failures(tmp_path, caplog):
     assert "t0: not begun, since e0 failed" in caplog.text
 
 
-def test_running_tasks_and_the_time_left_are_reported(tmp_path, caplog, monkeypatch):
+def test_running_tasks_are_reported(tmp_path, caplog, monkeypatch):
     caplog.set_level("INFO", logger="cog")
     monkeypatch.setattr(local_workers, "_REPORT_SECONDS", 0.0)
     tasks = [
@@ -58,73 +58,7 @@ def test_running_tasks_and_the_time_left_are_reported(tmp_path, caplog, monkeypa
     ]
     assert run(tasks).exit_code == 0
     assert "extract 0, 0s: 5 of 9 images, 3s left" in caplog.text
-    for ended, kind in (
-        ("0 of 2 tasks have ended (0 %)", "extract"),
-        ("1 of 2 tasks have ended (50 %)", "logreg"),
-    ):
-        assert f"{ended}, time left not known until the first {kind} has succeeded" in caplog.text
-
-
-def test_time_left(tmp_path, monkeypatch):
-    """Two at a time; tasks of a kind are expected to take as long as those that succeeded."""
-    now = [0.0]
-    monkeypatch.setattr(local_workers.time, "monotonic", lambda: now[0])
-    names = [*(f"extract {k}" for k in range(5)), "logreg 0"]
-    timing = local_workers._Timing([shell(tmp_path, name, "") for name in names], 2)
-    timing.start("extract 0")
-    timing.start("extract 1")
-    now[0] = 10.0
-    assert timing.left([]) == "extract"
-    assert (
-        local_workers._kind("logreg-2 0") == "logreg"
-    )  # of a further array, for which the first one's times serve
-    assert timing.stop("extract 0", succeeded=True) == 10.0
-    now[0] = 90.0
-    timing.stop("extract 1", succeeded=False)  # says nothing about the others
-    timing.start("extract 2")
-    now[0] = 94.0
-    ended = ["extract 0", "extract 1"]
-    assert timing.left(ended) == "logreg"  # no classifier has been trained
-    assert timing.left([*ended, "logreg 0"]) == (6.0 + 10.0 + 10.0) / 2
-    assert timing.left([*ended, "logreg 0", "extract 3", "extract 4"]) == 6.0
-    now[0] = 300.0  # longer than expected: not negative
-    assert timing.left([*ended, "logreg 0", "extract 3"]) == 10.0
-
-
-@pytest.mark.slow
-def test_what_others_work_on_waits(tmp_path, caplog, monkeypatch):
-    """One is being done before it begins, one is taken by another process at the same moment, one fails by itself."""
-    caplog.set_level("INFO", logger="cog")
-    monkeypatch.setattr(local_workers, "_LOOK_SECONDS", 0.05)
-    states = {name: [units.RUNNING] * 3 + [units.DONE] * 9 for name in ("early", "late")}
-    states["late"].insert(0, units.MISSING)
-
-    def look(task):
-        if task.name not in states:
-            return [units.Status(units.MISSING)]
-        return [units.Status(states[task.name].pop(0), "logreg.py on elsewhere, process 7")]
-
-    tasks = [
-        shell(tmp_path, "early", f"test ! -e {tmp_path}/begun && touch {tmp_path}/begun"),
-        shell(tmp_path, "late", f"test -e {tmp_path}/locked || {{ touch {tmp_path}/locked; exit 2; }}"),
-        shell(tmp_path, "other", "exit 3"),
-        shell(tmp_path, "next", "true", "late"),
-    ]
-    summary = run(tasks, look=look)
-    assert summary.codes == {"early": 0, "late": 0, "other": 3, "next": 0}
-    for name in ("early", "late"):
-        line = f"{name} waits, since another process is at work on it: logreg.py on elsewhere, process 7"
-        assert caplog.text.count(line) == 1
-    assert "late: exit code" not in caplog.text
-
-
-def test_what_others_have_done_otherwise_is_a_failure(tmp_path, caplog):
-    """Done by other settings in the meantime: repeated once, and then it is what it is."""
-    task = shell(tmp_path, "t", f"echo attempt >> {tmp_path}/attempts; echo holds a different run; exit 2")
-    states = iter([units.MISSING] + [units.DONE] * 9)
-    assert run([task], look=lambda task: [units.Status(next(states))]).codes == {"t": 2}
-    assert text(tmp_path / "attempts") == "attempt\n" * 2
-    assert "t: exit code 2: holds a different run" in caplog.text
+    assert "0 of 2 tasks have ended" in caplog.text and "1 of 2 tasks have ended" in caplog.text
 
 
 def test_exit_codes():
@@ -177,19 +111,6 @@ def test_gpus_that_are_visible(tmp_path, monkeypatch):
     assert local_workers.find_gpus() == []
 
 
-def test_slices_of_gpus_are_named_by_uuid():
-    listing = """\
-GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5ba0d6)
-  MIG 3g.20gb     Device  0: (UUID: MIG-c6d4f1ef-42e4)
-  MIG 1g.5gb      Device  1: (UUID: MIG-cba663e8-9bed)
-GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-9fa1b3d2)
-GPU 2: NVIDIA A100-SXM4-40GB (UUID: GPU-77c0)
-  MIG 7g.40gb     Device  0: (UUID: MIG-0a1b)
-"""
-    assert local_workers.parse_gpus(listing) == ["MIG-c6d4f1ef-42e4", "MIG-cba663e8-9bed", "1", "MIG-0a1b"]
-    assert local_workers.parse_gpus("") == []
-
-
 SAVES = "trap 'echo saved; exit 75' TERM; trap 'echo at once; exit 130' INT; echo ready; while true; do sleep 0.1; done"
 
 
@@ -205,7 +126,7 @@ from pathlib import Path
 from cog.study import local_workers
 folder, command = Path({str(tmp_path)!r}), ["bash", "-c", {SAVES!r}]
 tasks = [local_workers.LocalTask(str(n), "x", command, (), folder / f"{{n}}.log") for n in range(3)]
-sys.exit(local_workers.run(tasks, n_processes=2, gpus=[], look=lambda task: []).exit_code)
+sys.exit(local_workers.run(tasks, n_processes=2, gpus=[]).exit_code)
 """], cwd=Path(__file__).parents[2],
     )  # fmt: skip
     try:
@@ -296,16 +217,6 @@ def test_study_that_fails_once_equals_the_sequential_drivers(bash, workshop, tmp
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     assert out == table
-
-
-@pytest.mark.slow
-def test_two_studies_at_once_do_everything_once(bash, workshop, tmp_path):
-    given = variables(workshop, tmp_path)
-    both = [bash("study.sh", *given, f"log_dir={tmp_path / name}") for name in ("one", "two")]
-    ended = [finish(process) for process in both]
-    assert [code for code, _, _ in ended] == [0, 0], ended
-    assert ended[0][1] == ended[1][1] and "tiny_net" in ended[0][1]
-    assert not [line for _, _, err in ended for line in err.splitlines() if "exit code" in line]
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ NOTHING_AHEAD = QueuedJobs()
 def make_plan(study, statuses=None, ahead=NOTHING_AHEAD, **options):
     """Return the plan of a study; without statuses everything is missing."""
     statuses = all_missing(study) if statuses is None else statuses
-    commands = study_plan.ScriptCommands(root=study.root)
+    commands = study_plan.ScriptCommands(study.root, study.root)
     return study_plan.make_plan(study, statuses, ahead, commands, **options)
 
 
@@ -56,7 +56,7 @@ def test_everything_is_missing(tmp_path):
     assert list(extract.commands) == list(logreg.commands) == [0, 1, 2, 3]
     assert extract.commands[1] == [
         sys.executable, str(study_plan.REPOSITORY / "extract_features.py"), f"--models_root_dir={tmp_path}",
-        "--model=a_net", "--dataset", "cog_l1", "--split", "train", "test",
+        "--model=a_net", "--dataset=cog_l1", "--split", "train", "test",
     ]  # fmt: skip
     assert logreg.commands[2] == [
         sys.executable, str(study_plan.REPOSITORY / "logreg.py"), f"--models_root_dir={tmp_path}", "--model=b_net",
@@ -93,39 +93,6 @@ def test_failed_and_interrupted_are_repeated(tmp_path, state):
     study = small_study(tmp_path, models=("a_net",), datasets=("in1k",))
     plan = make_plan(study, {unit: Status(state) for unit in study.units()})
     assert [len(array.commands) for array in plan.arrays] == [1, 1]
-
-
-def test_split_by_split(tmp_path):
-    study = small_study(tmp_path)
-    statuses = all_missing(study)
-    statuses[ExtractionUnit("a_net", "in1k", "train")] = Status(DONE)
-    plan = make_plan(study, statuses, extract_task="split")
-    by_name = {array.name: array for array in plan.arrays}
-    assert list(by_name["extract-train"].commands) == [1, 2, 3]
-    assert list(by_name["extract-test"].commands) == [0, 1, 2, 3]
-    assert {
-        (array.after.arrays, tuple(array.commands)) for array in plan.arrays if array.kind == "logreg"
-    } == {
-        (("extract-test",), (0,)),
-        (("extract-train", "extract-test"), (1, 2, 3)),
-    }
-
-
-@pytest.mark.parametrize(("per", "n_arrays", "first"), [
-    ("seed", 2, ["--seeds", "1", "--n_shots", "0", "8"]),
-    ("shot", 2, ["--seeds", "1", "2", "--n_shots", "0"]),
-    ("run", 4, ["--seeds", "1", "--n_shots", "0"]),
-])  # fmt: skip
-def test_smaller_classifier_tasks(tmp_path, per, n_arrays, first):
-    """One array per part; each aligned with the extractions, and the throttle shared."""
-    plan = make_plan(small_study(tmp_path), logreg_task=per, throttle=9)
-    extract, *trainings = plan.arrays
-    assert len(trainings) == n_arrays
-    assert all(array.after.arrays == ("extract",) and len(array.commands) == 4 for array in trainings)
-    assert trainings[0].commands[0][-len(first) :] == first
-    assert extract.throttle == 9 and {array.throttle for array in trainings} == {9 // n_arrays}
-    covered = [unit for array in trainings for some in array.units.values() for unit in some]
-    assert len(covered) == len(set(covered)) == 16
 
 
 def test_what_is_queued_or_running_is_not_submitted_again(tmp_path):
@@ -165,17 +132,6 @@ def test_nobody_waits_for_an_unknown_process(tmp_path):
     )
 
 
-def test_stages(tmp_path):
-    study = small_study(tmp_path, models=("a_net",), datasets=("in1k",))
-    assert [a.kind for a in make_plan(study, stages=["extract"]).arrays] == ["extract"]
-    plan = make_plan(study, stages=["logreg"])
-    assert not plan.arrays and "missing" in plan.held_back[0]
-    only_train = small_study(tmp_path, models=("a_net",), datasets=("in1k",), splits=("train",))
-    plan = make_plan(only_train)
-    assert [array.kind for array in plan.arrays] == ["extract"]
-    assert "test is not among the splits" in plan.held_back[0]
-
-
 def test_tasks_of_models_that_are_left_out(tmp_path):
     plan = make_plan(small_study(tmp_path), max_array_size=2)
     assert [array.name for array in plan.without(["a_net"]).arrays] == ["extract-2", "logreg-2"]
@@ -206,13 +162,12 @@ def test_grids_cover_what_is_missing_and_touch_nothing_taken(data):
         if s == "missing"
     ]
     taken = {run for run, state in states.items() if state == "taken"}
-    per = data.draw(st.sampled_from(study_plan.LOGREG_TASKS))
-    calls = study_plan.as_seed_shot_grids(missing, taken, per=per)
+    calls = study_plan.as_seed_shot_grids(missing, taken)
     named = [(seed, shot) for call_seeds, call_shots in calls for seed in call_seeds for shot in call_shots]
     assert len(named) == len(set(named))
     assert not taken & set(named)
     assert {(unit.seed, unit.n_shot) for unit in missing} <= set(named)
-    if not taken and per == "dataset":
+    if not taken:
         assert len(calls) <= 1
 
 
@@ -246,33 +201,27 @@ def test_array_numbers(numbers):
 
 
 def slurm_options(*flags: str) -> SlurmOptions:
-    args, _ = command.parse_args(["--models_root_dir=/models", "--log_dir=/logs/100%", *flags])
+    args = command.parse_args(["--models_root_dir=/models", "--log_dir=/logs/100%", *flags])
     return slurm_flags.options(args, Path(args.log_dir))
 
 
 def test_sbatch_command():
     options = slurm_options(
-        "--partition=gpu", "--account=me", "--qos=high", "--constraint=a100|h100", "--max_requeues=7",
-        "--signal_seconds=90", "--sbatch_args=--exclusive", "--gpus=1", "--cpus=8", "--mem=64G", "--logreg_time=1-0",
+        "--sbatch_args=--partition=gpu --constraint='a100|h100'",
+        "--gpus=2",
         "--logreg_sbatch_args=--nice=3",
-    )  # fmt: skip
+        "--slurm",
+    )
     array = Array("logreg", "logreg", Dependencies(("extract",), ("8",), ("9_1", "9_3")),
                   commands={0: ["true"], 2: ["true"]}, throttle=5)  # fmt: skip
     words = slurm.sbatch(array, options, task_list=Path("/logs/list.txt"), jobs={"extract": "77"})
     assert words == [
-        "sbatch", "--parsable", "--job-name=cog-logreg", "--array=0,2%5", "--requeue", "--signal=B:USR1@90",
+        "sbatch", "--parsable", "--job-name=cog-logreg", "--array=0,2%5", "--requeue", "--signal=B:USR1@120",
         "--dependency=aftercorr:77,aftercorr:8,afterok:9_1:9_3", "--kill-on-invalid-dep=yes",
-        "--output=/logs/100%%/logs/%x-%A_%a.log", "--open-mode=append", "--partition=gpu",
-        "--account=me", "--qos=high", "--constraint=a100|h100", "--gres=gpu:1", "--cpus-per-task=8", "--mem=64G",
-        "--time=1-0", "--exclusive", "--nice=3", str(options.task_script), "/logs/list.txt", "7",
+        "--output=/logs/100%%/logs/%x-%A_%a.log", "--open-mode=append", "--gres=gpu:2", "--partition=gpu",
+        "--constraint=a100|h100", "--nice=3", str(options.task_script), "/logs/list.txt", "100",
     ]  # fmt: skip
-    options = slurm_options("--gpus=1", "--ranks_per_task=4", "--requeue=no", "--signal_seconds=0", "--slurm")
-    array = Array("extract", "extract", commands={0: ["true"]})
-    assert slurm.sbatch(array, options, task_list=Path("x"), jobs={})[3:] == [
-        "--array=0", "--no-requeue", "--output=/logs/100%%/logs/%x-%A_%a.log", "--open-mode=append", "--ntasks=4",
-        "--gpus-per-task=1", str(options.task_script), "x", "0",
-    ]  # fmt: skip
-    assert options.flags["results"] == []
+    assert options.flags["results"] == ["--partition=gpu", "--constraint=a100|h100"]
 
 
 def test_records_of_submissions(tmp_path, monkeypatch):
@@ -361,29 +310,39 @@ def arguments(workshop, log_dir, *more: str) -> list[str]:
 
 def test_arguments_reach_their_scripts(workshop, tmp_path, capsys):
     code = command.main(arguments(
-        workshop, tmp_path / "logs", "--dry_run", "--extract_args=--allow_failures 3", "--logreg_args=--mom 0.5",
-        "--", "--device", "cpu", "FT_EXTRACT.N_WORKERS", "0", "CLF.N_EPOCHS", "2",
+        workshop, tmp_path / "logs", "--dry_run", "--allow_failures", "3", "--device", "cpu",
+        "FT_EXTRACT.N_WORKERS", "0", "CLF.N_EPOCHS", "2",
     ))  # fmt: skip
     assert code == 0
-    commands = [
-        shlex.split(line) for line in capsys.readouterr().out.splitlines() if not line.startswith("#")
-    ]
+    lines = capsys.readouterr().out.splitlines()
+    commands = [shlex.split(line) for line in lines if not line.startswith("#")]
     assert [Path(words[1]).name for words in commands] == ["extract_features.py", "logreg.py"]
-    assert commands[0][-6:] == ["--device", "cpu", "--allow_failures", "3", "FT_EXTRACT.N_WORKERS", "0"]
-    assert commands[1][-6:] == ["--device", "cpu", "--mom", "0.5", "CLF.N_EPOCHS", "2"]
+    assert commands[0][-3:] == ["--allow_failures=3", "FT_EXTRACT.N_WORKERS", "0"]
+    assert commands[1][-3:] == ["--device=cpu", "CLF.N_EPOCHS", "2"]
+    assert lines[-1].startswith("# tiny_net: ") and "tried on n01440764" in lines[-1]
     assert not (tmp_path / "logs").exists()
 
 
+def test_a_dry_run_names_a_model_that_fails(workshop, tmp_path, capsys):
+    workshop.loader.write_text("def load_my_model(init_args):\n    raise ValueError('no such layer')\n")
+    assert command.main(arguments(workshop, tmp_path / "logs", "--dry_run")) == 2
+    assert "no such layer" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_limited_study_extracts_from_the_root_and_works_below_it(workshop, tmp_path, capsys):
+    assert command.main(arguments(workshop, tmp_path / "logs", "--dry_run", "--limit", "2")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    extract, logreg = (shlex.split(line)[2:] for line in lines if not line.startswith("#"))
+    assert extract[0] == f"--models_root_dir={workshop.models}" and "--limit=2" in extract
+    assert logreg[0] == f"--models_root_dir={workshop.models}/limit-2"
+    assert logreg[-4:] == ["CLF.N_TRIALS", "2", "CLF.N_EPOCHS", "2"]
+
+
 @pytest.mark.parametrize(("more", "message"), [
-    (["--", "--nonsense"], r"extract_features.py would refuse its arguments: unrecognized arguments: --nonsense"),
-    (["--logreg_args=--mom 7"], "logreg.py would refuse its arguments: .*expected 0 <= momentum < 1"),
-    (["--", "--overwrite"], "--overwrite would repeat"),
-    (["--", "CLF.NO_SUCH", "1"], "unknown configuration key CLF.NO_SUCH"),
-    (["--", "EVAL.SEED", "1"], "EVAL.SEED is for a single run"),
-    (["--", "--output_dir", "x"], "--output_dir is not for a study|refuse its arguments"),
+    (["CLF.NO_SUCH", "1"], "unknown configuration key CLF.NO_SUCH"),
+    (["EVAL.SEED", "1"], "EVAL.SEED is for a single run"),
     (["--datasets", "cog_l1"], "the features of cog_l1 are missing, and extracting them needs --imagenet_images_root"),
     (["--datasets", "in 1k"], "is not a data set name"),
-    (["--ranks_per_task", "2"], "--ranks_per_task is for SLURM"),
 ])  # fmt: skip
 def test_wrong_input_is_told_before_anything_is_done(workshop, tmp_path, more, message):
     with pytest.raises(CogError, match=message) as error:

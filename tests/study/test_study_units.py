@@ -22,7 +22,6 @@ from cog.errors import CogError
 from cog.logreg.run_folder import RunFolder
 from cog.results import find
 from cog.runtime import locks
-from cog.study import status as status_text
 from cog.study import units
 
 
@@ -175,16 +174,6 @@ def test_other_evaluations_are_not_mixed(root):
     assert units.survey(small_study(root, evaluation="lbfgs"))[other].state == units.DONE
 
 
-def test_models_of_the_users_file_belong_to_the_study(root, capsys, caplog):
-    (root / "models.yaml").write_text(
-        "mine_new: {source: timm_resnet18}\na_net: {label: A}\nmine_bad: {sorce: x}\n"
-    )
-    argv = ["--models_root_dir", str(root), "--models_file", str(root / "models.yaml"), "--dataset", "in1k"]
-    assert status.main([*argv, "--format", "json"]) == 0
-    assert {row["model"] for row in json.loads(capsys.readouterr().out)} == {"a_net", "b_net", "mine_new"}
-    assert "mine_bad: unknown key 'sorce'; did you mean source?; this entry is left out" in caplog.text
-
-
 def test_names_and_patterns(root):
     assert units.find_models(root, None) == ("a_net", "b_net")
     assert units.find_models(root, ["b_net", "*_net", "new_net"]) == ("b_net", "a_net", "new_net")
@@ -273,15 +262,17 @@ def test_table(root, capsys):
 
 def test_flat_formats(root, capsys):
     finish(run_of(1).folder(root))
-    arguments = [*flags(root), "--splits", "test"]
+    arguments = flags(root)
     assert status.main([*arguments, "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [(row["kind"], row["split"], row["seed"], row["state"]) for row in rows] == [
+        ("features", "train", "", "done"),
         ("features", "test", "", "done"),
         ("run", "", "1", "done"),
     ]
     assert status.main([*arguments, "--format", "json"]) == 0
     assert [record["folder"] for record in json.loads(capsys.readouterr().out)] == [
+        str(root / "a/net/in1k/features_train"),
         str(root / "a/net/in1k/features_test"),
         str(root / "a/net/in1k/eval_logreg/seed-1"),
     ]
@@ -308,32 +299,8 @@ def test_thousands_of_folders_are_fast(tmp_path, python, repository):
                     os.close(os.open(folder / "results.json", os.O_CREAT | os.O_WRONLY))
     began = time.monotonic()
     done = subprocess.run(
-        [python, "-m", "cog", "status", "--models_root_dir", str(tmp_path)],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-        check=True,
+        [python, "-m", "cog", "status", "--models_root_dir", str(tmp_path)], cwd=repository,
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert time.monotonic() - began < 10
     assert "classifier runs: 8370 done of 8370" in done.stdout
-
-
-def test_percentages_and_time_left(root):
-    """What is left takes as long as what was finished in the last hours, however many processes did it."""
-    study = small_study(root, models=("a_net",), datasets=("in1k",), seeds=tuple(range(10)), n_shots=(0,))
-    now = time.time()
-    for seed in range(5):
-        finish(run_of(seed).folder(root))
-        os.utime(run_of(seed).folder(root) / "results.json", (now - 400 + 100 * seed,) * 2)
-    runs = {
-        unit: status for unit, status in units.survey(study).items() if isinstance(unit, units.TrainingUnit)
-    }
-    assert status_text.time_left(study, runs, now=now) is None  # nobody is at work
-    with locks.locked(run_of(5).folder(root), flag="--output_dir"):
-        statuses = units.survey(study)
-        runs = {unit: state for unit, state in statuses.items() if isinstance(unit, units.TrainingUnit)}
-        assert status_text.time_left(study, runs, now=now) == pytest.approx(5 * 100)
-        assert status_text.time_left(study, runs, now=now + 4 * 3600) is None  # that was long ago
-        text = status_text.draw(study, statuses)
-    assert "features: 2 done of 2 (100 %)\n" in text
-    assert "classifier runs: 5 done, 1 running, 4 missing of 10 (50 %); about 8m2" in text
