@@ -227,7 +227,6 @@ PARTS_OF_OUTPUT_FOLDERS = (
 #: Locks that are not of output folders: of ranges of rows, of a study's log folder, of the index of archives; and of
 #: finished results on their way into an archive or away.
 OTHER_LOCKS = {
-    "cog.study.pack": {"locked"},
     "cog.study.delete": {"locked"},
     "cog.features.sharing": {"locked", "live_holder"},
     "cog.commands.study": {"locked"},

@@ -283,16 +283,6 @@ def test_packages_say_what_was_typed(monkeypatch, typed):
     assert cli.started_as("cog.models") == expected
 
 
-def test_only_commands_that_take_keys_speak_of_them(monkeypatch, capsys):
-    said = {}
-    for name in ("pack", "miniature", "study", "status", "logreg"):
-        assert run_cog(monkeypatch, name, "--help") == 0
-        said[name] = "KEY VALUE pairs anywhere" in capsys.readouterr().out
-    assert said == {"pack": False, "miniature": False, "study": False, "status": True, "logreg": True}
-    assert run_cog(monkeypatch, "pack", "--models_root_dir", "x", "CLF.N_SHOT", "1") == 2
-    assert "CLF.N_SHOT and other KEY VALUE pairs have no meaning here" in capsys.readouterr().err
-
-
 # --- the real scripts
 
 
