@@ -10,9 +10,6 @@ import contextlib
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
 
-#: Shortest beginning, in letters, that is taken for an abbreviation of a name.
-_SHORTEST = 3
-
 
 class CogError(Exception):
     """Input, configuration or environment that the toolkit cannot work with."""
@@ -55,40 +52,9 @@ def os_errors_explained(failed: str) -> Iterator[None]:
 
 
 def nearest(word: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.6) -> list[str]:
-    """Return up to ``n`` known names that are close to an unknown word, closest first.
-
-    Upper and lower case are the same. A name is close when it begins with the word, or the word begins with it
-    (``memory``: ``mem``), or when both are keys with the same last part (``FT_EXTRACT.MEAN``:
-    ``FT_EXTRACT.IMAGE_NORM.MEAN``).
-
-    Args:
-        word: unknown word.
-        known: known names.
-        n: largest number of names.
-        cutoff: similarity (difflib) from which other names are close.
-
-    >>> nearest("memory", ["cpus", "mem", "models_root_dir"])
-    ['mem']
-    """
-    by_fold: dict[str, str] = {}
-    for name in known:
-        by_fold.setdefault(name.casefold(), name)
-    folded = word.casefold()
-
-    def begins(name: str) -> bool:
-        short, long = sorted((name, folded), key=len)
-        return len(short.strip("-")) >= _SHORTEST and long.startswith(short)
-
-    def ends_alike(name: str) -> bool:
-        return "." in folded and name.rpartition(".")[2] == folded.rpartition(".")[2]
-
-    def ranked(names: Iterable[str]) -> list[str]:
-        return difflib.get_close_matches(folded, list(names), n=n, cutoff=0.0)
-
-    close = ranked(name for name in by_fold if begins(name) and name.startswith(folded))
-    close += ranked(filter(ends_alike, by_fold)) + ranked(filter(begins, by_fold))
-    close += difflib.get_close_matches(folded, list(by_fold), n=n, cutoff=cutoff)
-    return [by_fold[name] for name in dict.fromkeys(close)][:n]
+    """Return up to ``n`` known names that are close to an unknown word, closest first; case does not count."""
+    by_fold = {name.casefold(): name for name in known}
+    return [by_fold[name] for name in difflib.get_close_matches(word.casefold(), by_fold, n, cutoff)]
 
 
 def did_you_mean(word: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.6) -> str:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
-import shutil
 import subprocess
 import tomllib
 
 import floors
 import pytest
-from marks import first_quick
 
 import cog
 from cog.commands import COMMANDS
@@ -27,33 +25,6 @@ def test_every_requirement_has_a_floor_that_is_kept_here():
         here = importlib.metadata.version(name).partition("+")[0]
         numbers = [[int(n) for n in re.findall(r"\d+", version)[:3]] for version in (here, floor)]
         assert numbers[0] >= numbers[1], f"{name} {here} is here, pyproject.toml declares {floor}"
-
-
-@pytest.mark.parametrize("their_init", first_quick(1, ["from .config import Config\n", None]))
-def test_another_package_called_cog_is_told_in_one_line(repository, python, tmp_path, their_init):
-    site = tmp_path / "site"
-    (site / "cog-0.9.5.dist-info").mkdir(parents=True)
-    start = [python, "-c", "from cog.commands.print_results import cli; cli()", "--help"]
-
-    def run(*folders):
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
-        return subprocess.run(
-            start, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=60, check=False
-        )
-
-    beside = run(repository, site)
-    assert beside.returncode == 0 and beside.stdout.startswith("usage: ")
-    assert beside.stderr.count("\n") == 1
-    assert beside.stderr.startswith(f"warning: another package called cog is installed in {site} (cog-0.9.5)")
-    # Installed into one folder: the last one's files are there.
-    shutil.copytree(repository / "cog", site / "cog", ignore=shutil.ignore_patterns("__pycache__"))
-    if their_init:
-        (site / "cog" / "__init__.py").write_text(their_init)
-        (site / "cog" / "config.py").write_text("class Config: pass\n")
-        (site / "cog" / "errors.py").write_text("class ConfigDoesNotExist(Exception): pass\n")
-    mixed = run(site)
-    assert mixed.returncode == 2 and mixed.stdout == ""
-    assert mixed.stderr.count("\n") == 1 and "uninstall both" in mixed.stderr
 
 
 @pytest.mark.slow

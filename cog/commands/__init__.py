@@ -2,10 +2,6 @@
 
 The command ``print_results`` runs as ``python -m cog print_results ...`` or as the console script
 ``cog-print-results``.
-
-Another distribution (containers for machine learning) also installs a package called ``cog``. If both are installed
-into one folder, they overwrite each other's files, and the package there is a mixture of both. The check is in this
-module because it is imported before all others.
 """
 
 from __future__ import annotations
@@ -13,28 +9,6 @@ from __future__ import annotations
 import importlib.util
 import sys
 from dataclasses import dataclass
-from pathlib import Path
-
-_ADVICE = "install ImageNet-CoG into an environment of its own"
-
-
-def _warn_of_other_package() -> None:
-    """Warn in one line of an installed distribution ``cog``; exit with code 2 if it shares this package's folder."""
-    for folder in map(Path, sys.path):
-        other = next(folder.glob("cog-[0-9]*.dist-info"), None)
-        if other is None:
-            continue
-        if folder.resolve() == Path(__file__).resolve().parents[2]:
-            sys.stderr.write(
-                f"error: {folder / 'cog'} holds the files of ImageNet-CoG and of another package ({other.stem}), which "
-                f"overwrite each other; uninstall both, and {_ADVICE}\n"
-            )
-            raise SystemExit(2)
-        sys.stderr.write(
-            f"warning: another package called cog is installed in {folder} ({other.stem}), and may start in place of "
-            f"this one; {_ADVICE}\n"
-        )
-        return
 
 
 def _require_packages() -> None:
@@ -47,7 +21,6 @@ def _require_packages() -> None:
         raise SystemExit(2)
 
 
-_warn_of_other_package()
 _require_packages()
 
 

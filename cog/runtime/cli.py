@@ -10,17 +10,14 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Sequence
 from itertools import islice
-from typing import Any, NoReturn, TextIO, cast
+from typing import Any, NoReturn
 
 from cog import __version__
 from cog.constants import is_unset
-from cog.errors import CogError, did_you_mean, some
+from cog.errors import CogError, did_you_mean
 from cog.runtime import memory
 
 _CONFIG_KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)+")
-
-#: Flags of earlier versions, each with its replacement.
-_REMOVED_FLAGS = {"--no_index": "runs are always read from their folders, leave it out"}
 
 _UNSET_HELP = "An argument given as None or null (any case) counts as not given."
 
@@ -48,32 +45,13 @@ class OneLineParser(argparse.ArgumentParser):
         super().__init__(prog=prog or os.path.basename(sys.argv[0]), **options, allow_abbrev=False)
         self.add_argument("--version", action="version", version=f"imagenet-cog {__version__}")
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a value outside the choices with a message that lists some choices and the nearest one."""
-        if action.choices is not None and value not in action.choices:
-            known = [str(choice) for choice in action.choices]
-            hint = did_you_mean(str(value), known)
-            raise argparse.ArgumentError(
-                action, f"invalid choice: {value!r} (choose from {some(known, 6)}){hint}"
-            )
-
     def parse_args(self, args: Sequence[str] | None = None, namespace=None):  # type: ignore[override]
         """Parse ``args`` (default: the command line)."""
         namespace, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}")
+            hint = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions, cutoff=0.7)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return namespace
-
-    def _hint(self, unknown: list[str]) -> str:
-        """Return advice on the first unknown argument, such as the flag that was probably meant; "" without any."""
-        word = unknown[0].partition("=")[0]
-        if word in _REMOVED_FLAGS:
-            return f"; {_REMOVED_FLAGS[word]}"
-        if word.startswith("-"):
-            return did_you_mean(word, self._option_string_actions, cutoff=0.7)
-        if "." in word:
-            return "; configuration keys are written in upper case, such as CLF.N_SHOT 8"
-        return ""
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with code 2."""
@@ -273,69 +251,27 @@ _CONTROL = re.compile(
 )
 
 
-def _harmless(text: str) -> str:
-    """Return text with control characters escaped: text from files of others must not control the terminal."""
-    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
-
-
 def _message(text: str) -> str:
-    """Return a message for display, with control characters escaped and long lines cut."""
+    """Return a message for display: long lines cut, and control characters escaped, as text of others may have them."""
     lines = [
         line
         if len(line) <= _LONGEST_LINE
         else f"{line[:_LONGEST_LINE]}... ({len(line) - _LONGEST_LINE:,} more)"
         for line in text.split("\n")
     ]
-    return _harmless("\n".join(lines))
-
-
-class _Output:
-    """Standard output of a script with control characters escaped, see :func:`_harmless`.
-
-    Args:
-        stream: original standard output.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        """Write text with its control characters escaped."""
-        return self._stream.write(_harmless(text))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), "\n".join(lines))
 
 
 class _Formatter(logging.Formatter):
-    """Formatter of plain messages; warnings and errors begin with their level, colored on a terminal."""
-
-    def __init__(self, *, color: bool) -> None:
-        super().__init__()
-        self._color = color
+    """Formatter of plain messages; warnings and errors begin with their level."""
 
     def format(self, record: logging.LogRecord) -> str:
         message = _message(record.getMessage())
-        if record.levelno < logging.WARNING:
-            return message
-        label = record.levelname.lower()
-        if self._color:
-            from termcolor import colored
-
-            label = colored(label, "yellow" if record.levelno == logging.WARNING else "red", force_color=True)
-        return f"{label}: {message}"
+        return message if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {message}"
 
 
 class _Console(logging.StreamHandler):
-    """Handler for standard error that writes lines above a progress bar instead of into it."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        tqdm = sys.modules.get("tqdm")  # imported only once a bar is shown
-        if tqdm is None:
-            super().emit(record)
-        else:
-            with tqdm.tqdm.external_write_mode(file=self.stream):
-                super().emit(record)
+    """Handler for standard error, of a class of its own so that there is one."""
 
 
 def set_up_logging() -> None:
@@ -343,8 +279,7 @@ def set_up_logging() -> None:
     logger = logging.getLogger("cog")
     if not any(isinstance(handler, _Console) for handler in logger.handlers):
         handler = _Console(sys.stderr)
-        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-        handler.setFormatter(_Formatter(color=sys.stderr.isatty() and not plain))
+        handler.setFormatter(_Formatter())
         logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
@@ -370,8 +305,6 @@ def run(
     set_up_logging()
     if getattr(sys.stdout, "errors", None) == "strict" and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a path may contain bytes that are not text
-    stdout = sys.stdout
-    sys.stdout = cast(TextIO, _Output(stdout))
     try:
         code = main(argv) or 0
         sys.stdout.flush()
@@ -392,8 +325,6 @@ def run(
         except OSError:
             _discard_output()
         code = explained.exit_code
-    finally:
-        sys.stdout = stdout
     sys.exit(code)
 
 

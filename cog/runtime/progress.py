@@ -9,12 +9,8 @@ import time
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between plain lines, so that the log of a day stays readable, and seconds to the first line. The latter
-#: double from line to line up to the former, so that a task of a minute has a percentage, too.
+#: Seconds between plain lines, so that the log of a day stays readable, and seconds to the first line.
 _LINE_INTERVAL, _FIRST_LINE = 30.0, 5.0
-
-# Lowest rate that plain lines show, in units per second.
-_LOWEST_RATE = 0.1
 
 
 class Progress:
@@ -24,7 +20,7 @@ class Progress:
         total: number of units; None if unknown: the count is shown in plain lines, without the time left.
         label: name of the work.
         unit: plural name of a unit.
-        interval: largest number of seconds between plain lines when there is no bar.
+        interval: seconds between plain lines when there is no bar.
         bar: whether to show a bar on a terminal; False for one of several counters at the same time.
     """
 
@@ -43,8 +39,8 @@ class Progress:
         self._label = label
         self._unit = unit
         self._interval = interval
-        self._wait = min(_FIRST_LINE, interval)
-        self._start = self._last_line = time.monotonic()
+        self._start = time.monotonic()
+        self._next_line = self._start + min(_FIRST_LINE, interval)
         self._bar = None
         if bar and total is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             from tqdm import tqdm
@@ -58,19 +54,24 @@ class Progress:
             self._bar.update(count)
             return
         now = time.monotonic()
-        if now - self._last_line < self._wait or (self.total is not None and self.done >= self.total):
+        if now < self._next_line or (self.total is not None and self.done >= self.total):
             return
-        self._last_line, self._wait = now, min(2 * self._wait, self._interval)
-        # A lower rate would be shown as 0.0.
-        rate = f", {self.rate:.1f} {self._unit}/s" if self.rate >= _LOWEST_RATE else ""
+        self._next_line = now + self._interval
         if self.total is None:
-            logger.info("%s: %d %s%s", self._label, self.done, self._unit, rate)
-        else:
-            left = (self.total - self.done) / max(self.rate, 1e-9)
-            logger.info(
-                "%s: %d of %d %s (%d %%)%s, %s left",
-                self._label, self.done, self.total, self._unit, 100 * self.done // self.total, rate, duration(left),
-            )  # fmt: skip
+            logger.info("%s: %d %s", self._label, self.done, self._unit)
+            return
+        percent, left = 100 * self.done // self.total, (self.total - self.done) / max(self.rate, 1e-9)
+        logger.info(
+            "%s: %d of %d %s (%d %%), %.3g %s/s, %s left",
+            self._label,
+            self.done,
+            self.total,
+            self._unit,
+            percent,
+            self.rate,
+            self._unit,
+            duration(left),
+        )
 
     def skip(self, count: int) -> None:
         """Count units that an earlier session finished; the rate and the time left do not include them."""

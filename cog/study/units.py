@@ -11,6 +11,7 @@ import functools
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from cog.errors import CogError
 from cog.features.folder import DELETED_FILE
 from cog.logreg.run_folder import RESULTS_FILE, RunFolder
 from cog.results import find, scores
-from cog.runtime import run_archive
 from cog.runtime.locks import LOCK_FILE
 from cog.runtime.output_folder import DONE as DONE
 from cog.runtime.output_folder import FAILED as FAILED
@@ -27,8 +27,6 @@ from cog.runtime.output_folder import INTERRUPTED as INTERRUPTED
 from cog.runtime.output_folder import MISSING as MISSING
 from cog.runtime.output_folder import RUNNING as RUNNING
 from cog.runtime.output_folder import read_state
-from cog.runtime.parallel_reading import map_waiting
-from cog.runtime.run_archive import RunArchive
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +35,8 @@ QUEUED = "queued"
 
 #: State of features that were deleted after all runs of a study were done.
 DELETED = "deleted"
+
+_THREADS = 16
 
 STATES = (DONE, DELETED, RUNNING, QUEUED, FAILED, INTERRUPTED, MISSING)
 
@@ -153,7 +153,7 @@ class Study:
 def survey(study: Study) -> dict[Unit, Status]:
     """Return the status of every unit, read from its folder.
 
-    Units whose folder or archive cannot be read count as failed, with a warning. They do not affect other pairs.
+    Units whose folder cannot be read count as failed, with a warning. They do not affect other pairs.
 
     Raises:
         CogError: the name of a data set is malformed.
@@ -161,7 +161,8 @@ def survey(study: Study) -> dict[Unit, Status]:
     for dataset in study.datasets:
         paths.check_dataset_name(dataset)
     statuses: dict[Unit, Status] = {}
-    parts = map_waiting(lambda pair: _survey_pair(study, *pair), study.pairs(), patience=8)
+    with ThreadPoolExecutor(_THREADS) as pool:  # on a network file system, every file costs a round trip
+        parts = list(pool.map(lambda pair: _survey_pair(study, *pair), study.pairs()))
     for (model, dataset), (part, fault) in zip(study.pairs(), parts, strict=True):
         if fault:
             _warn_once(f"{model} on {dataset}: {fault}; what cannot be read counts as failed")
@@ -190,47 +191,37 @@ def _survey_pair(study: Study, model: str, dataset: str) -> tuple[dict[Unit, Sta
 
 
 def _read_pair(study: Study, model: str, dataset: str, statuses: dict[Unit, Status]) -> None:
-    """Read the statuses of a pair into ``statuses``, features first: they are known also if the archive is damaged."""
+    """Read the statuses of a pair into ``statuses``."""
     folder = paths.ModelDir(study.root, model).path / dataset
-    version = run_archive.version(folder)
     entries = _list(folder)
     for extraction in study.extractions(model, dataset):
         path = extraction.folder(study.root)
         listed = _list(path) if path.name in entries else frozenset()
         statuses[extraction] = _status(path, listed, done=constants.FEATURES_FILE in listed)
-    archive = run_archive.open_archive(folder) if run_archive.ARCHIVE_FILE in entries else None
-    runs = _run_statuses(folder, entries, archive, study)
+    runs = _run_statuses(folder, entries, study)
     for training in study.trainings(model, dataset):
         statuses[training] = runs.get((training.n_shot, training.seed), _MISSING)
-    if version != run_archive.version(folder):
-        _read_pair(study, model, dataset, statuses)
 
 
-def _run_statuses(
-    folder: Path, entries: frozenset[str], archive: RunArchive | None, study: Study
-) -> dict[tuple[int, int], Status]:
-    """Return the statuses of runs by (n_shot, seed), read from folders in either spelling, or from the archive."""
-    places: list[tuple[bool, int, int, str, bool, bool]] = []
-    packed = () if archive is None else archive.runs
-    for name in sorted({*entries, *(run.partition("/")[0] for run in packed)}):
+def _run_statuses(folder: Path, entries: frozenset[str], study: Study) -> dict[tuple[int, int], Status]:
+    """Return the statuses of runs by (n_shot, seed), read from folders in either spelling."""
+    places: list[tuple[bool, int, int, str]] = []
+    for name in entries:
         parsed = paths.parse_evaluation_folder(name)
         if parsed is None or parsed[0] != study.evaluation or parsed[1] not in study.n_shots:
             continue
         path = os.path.join(folder, name)
-        listed = _list(path)
-        archived = [] if archive is None else archive.seeds(name)
-        for seed_name in {*listed, *archived}:
+        for seed_name in _list(path):
             seed = paths.parse_seed_folder(seed_name)
             if seed in study.seeds:
                 usual = (paths.evaluation_folder(*parsed), paths.seed_folder(seed))
-                place = f"{path}{os.sep}{seed_name}", seed_name in listed, seed_name in archived
-                places.append(((name, seed_name) != usual, parsed[1], seed, *place))
+                places.append(((name, seed_name) != usual, parsed[1], seed, f"{path}{os.sep}{seed_name}"))
     statuses: dict[tuple[int, int], Status] = {}
-    for foreign, n_shot, seed, path, exists, is_packed in sorted(places):  # this toolkit's spelling first
+    for foreign, n_shot, seed, path in sorted(places):  # this toolkit's spelling first
         if (before := statuses.get((n_shot, seed))) is not None and before.state in (DONE, RUNNING):
             continue
-        listed = _list(path) if exists else frozenset()
-        marked = RESULTS_FILE in listed or is_packed
+        listed = _list(path)
+        marked = RESULTS_FILE in listed
         done = marked or (
             any(name.startswith("final-lr-") for name in listed) and RunFolder(path).is_complete()
         )
@@ -309,9 +300,7 @@ def find_datasets(root: Path, models: Sequence[str]) -> tuple[str, ...]:
 def _is_dataset(folder: Path) -> bool:
     """Return whether a folder in that of a model holds outputs on a data set."""
     return constants.is_plain_name(folder.name) and any(
-        name.startswith("features_")
-        or paths.parse_evaluation_folder(name) is not None
-        or name == run_archive.ARCHIVE_FILE
+        name.startswith("features_") or paths.parse_evaluation_folder(name) is not None
         for name in _list_readable(folder)
     )
 

@@ -256,7 +256,6 @@ def test_wrong_values(key, text, message):
         ("CLF.SHOT", "CLF.N_SHOT"),
         ("clf.n_shot", "CLF.N_SHOT"),
         ("FT_EXTRACT.IMAGE_NORM", r"FT_EXTRACT\.IMAGE_NORM\.(MEAN|STD)"),
-        ("FT_EXTRACT.MEAN", "FT_EXTRACT.IMAGE_NORM.MEAN"),
         ("FT_EXTRACT.NUM_WORKERS", "FT_EXTRACT.N_WORKERS"),
     ],
 )

@@ -6,22 +6,16 @@ import pytest
 
 from cog.errors import did_you_mean, nearest, some
 
-STUDY = ["models_root_dir", "mem", "max_array_size", "max_requeues", "model_names", "extract_time"]
-
 
 @pytest.mark.parametrize(
     ("word", "known", "expected"),
     [
-        ("memory", STUDY, ["mem"]),
-        ("MEM", STUDY, ["mem"]),
-        ("extract_tme", STUDY, ["extract_time"]),
-        ("model", STUDY, ["model_names"]),
-        ("qqq", STUDY, []),
-        ("--memory", ["--mem", "--metric"], ["--mem"]),
+        ("extract_tme", ["mem", "extract_time"], ["extract_time"]),
+        ("--FORMATS", ["--format", "--metric"], ["--format"]),
+        ("qqq", ["mem", "extract_time"], []),
         ("swav_resnet", ["swav_resnet50", "byol_resnet50"], ["swav_resnet50"]),
-        ("FEATURES.MEAN", ["FEATURES.SIZE", "FEATURES.IMAGE_NORM.MEAN"], ["FEATURES.IMAGE_NORM.MEAN"]),
     ],
-    ids=["begins", "case", "typing", "beginning", "nothing", "flag", "model", "last part"],
+    ids=["typing", "case", "nothing", "model"],
 )
 def test_nearest(word, known, expected):
     assert nearest(word, known) == expected
