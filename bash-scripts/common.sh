@@ -130,26 +130,3 @@ output_of() {
         echo "${output_dir}/$1"
     fi
 }
-
-# Variables that all scripts for studies have.
-study_variables=(models_root_dir model_names datasets seeds shots in1k_images_root in1k_blurred_images_root
-    imagenet_images_root cog_levels_mapping_file cog_concepts_split_file images_root model_loader models_file log_dir)
-
-# run_study FLAG... -- NAME...: run a study with these flags; the study variables and the variables NAME are flags, too.
-run_study() {
-    local given=() name
-    while [[ "$1" != "--" ]]; do
-        given+=("$1")
-        shift
-    done
-    shift
-    set -f # patterns in model_names refer to folders under the root, not to files in the current folder
-    for name in "${study_variables[@]}" "$@"; do
-        case "${name}" in
-            model_names) given+=(--models ${model_names}) ;;
-            datasets | seeds | shots) given+=("--${name}" ${!name}) ;;
-            *) given+=("--${name}=${!name}") ;;
-        esac
-    done
-    exec "${python}" -m cog.commands.study "${given[@]}" ${flags[@]+"${flags[@]}"} ${pairs[@]+"${pairs[@]}"}
-}

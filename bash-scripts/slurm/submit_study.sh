@@ -1,49 +1,5 @@
 #!/usr/bin/env bash
-# Submit a study to SLURM: features of every model on every data set, then classifiers, then the table of results.
-# Only what is missing is submitted, and nothing twice: run it again after failures, for more seeds or more models.
-# --dry_run shows task lists and commands, and tries each model on one image. Nothing is submitted then. Example:
-#   bash bash-scripts/slurm/submit_study.sh models_root_dir=/models log_dir=/models-logs throttle=32 \
-#       in1k_images_root=/data/in1k imagenet_images_root=/data/in21k \
-#       cog_levels_mapping_file=levels.pkl cog_concepts_split_file=split.pkl model_names="sup_resnet50 dino_resnet50"
+# Submit a study to SLURM: study.sh --slurm, with the same variables and those of SLURM.
 
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
-source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../common.sh"
-
-# --- Variables to set: here, in the environment, or as name=value on the command line. ---
-# Folder with <model_title>/<architecture_name>/model.ckpt; features and results are written beside the checkpoint.
-models_root_dir="${models_root_dir:-None}"
-# One name or several, separated by spaces; patterns such as deit_* match models under the root or in models_file. None:
-# all of these models.
-model_names="${model_names:-None}"
-datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
-seeds="${seeds:-22 37 45 77 93}"
-# Training images per class; 0 stands for all.
-shots="${shots:-0 1 2 4 8 16 32 64 128}"
-in1k_images_root="${in1k_images_root:-None}"
-# Images of IN-1K with faces blurred; to use them, add in1k_blurred to datasets.
-in1k_blurred_images_root="${in1k_blurred_images_root:-None}"
-imagenet_images_root="${imagenet_images_root:-None}"
-cog_levels_mapping_file="${cog_levels_mapping_file:-None}"
-cog_concepts_split_file="${cog_concepts_split_file:-None}"
-# Images of your own data set, {train,test}/<class>/*; add the name of the data set to datasets.
-images_root="${images_root:-None}"
-# Loader of your own models: FILE.py:load_my_model.
-model_loader="${model_loader:-None}"
-# File with several of your own models (docs/own-models.md).
-models_file="${models_file:-None}"
-# Folder of logs, task lists, and at the end results.txt and report.html.
-log_dir="${log_dir:-None}"
-# --- SLURM ---
-# Number of GPUs per task (0: none).
-gpus="${gpus:-1}"
-# Largest number of extraction tasks, and of classifier tasks, that run at the same time (%N of an array).
-throttle="${throttle:-None}"
-# Arguments of sbatch: for all jobs, and for one kind of tasks.
-sbatch_args="${sbatch_args:-None}"
-extract_sbatch_args="${extract_sbatch_args:-None}"
-logreg_sbatch_args="${logreg_sbatch_args:-None}"
-# -------------------------------------------------------------------------------------------
-
-slurm_variables=(gpus throttle sbatch_args extract_sbatch_args logreg_sbatch_args)
-read_command_line "${study_variables[@]}" "${slurm_variables[@]}" -- "$@"
-run_study --slurm -- "${slurm_variables[@]}"
+exec bash "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../study.sh" --slurm "$@"

@@ -176,7 +176,7 @@ def variables(workshop, tmp_path: Path) -> list[str]:
 
 def test_help_and_missing_variables(bash):
     code, out, _ = finish(bash("study.sh", "--help"))
-    assert code == 0 and "Variables: models_root_dir model_names" in out
+    assert code == 0 and "Variables: model_names datasets" in out
     code, _, err = finish(bash("study.sh", "modle_names=x"))
     assert code == 2 and "unknown variable modle_names" in err
     code, _, err = finish(bash("study.sh"))
