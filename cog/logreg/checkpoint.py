@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from cog.logreg.search import TrialJournal
-from cog.logreg.settings import Settings
 from cog.runtime import signals
 from cog.runtime.resume_dir import ResumeFolder
 
@@ -56,12 +55,12 @@ class Work:
         self._file = None if folder is None else folder.state(CHECKPOINT_FILE)
         self._key: dict[str, Any] = {}
 
-    def journal(self, settings: Settings) -> TrialJournal | None:
+    def journal(self) -> TrialJournal | None:
         """Return the journal of the finished trials; None without a folder."""
         folder = self._folder
         if folder is None:
             return None
-        return TrialJournal(folder.path / JOURNAL_FILE, settings, before_append=folder.create)
+        return TrialJournal(folder.path / JOURNAL_FILE, before_append=folder.create)
 
     def restore(self, key: dict[str, Any]) -> TrainState:
         """Begin a training and return its saved state, tensors on the CPU; the initial state without a readable file.

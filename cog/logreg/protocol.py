@@ -78,7 +78,7 @@ def run_protocol(data: Data, settings: Settings, engine: Engine, work: Work | No
         width = engine.trials_per_batch(
             len(train_rows), settings, dim=data.features.dim, n_classes=len(data.labels)
         )
-        search = Search(settings, work.journal(settings), width=width)
+        search = Search(settings, work.journal(), width=width)
         with Progress(settings.n_trials, "hyper-parameter search", unit="trials") as progress:
             while pairs := search.ask():
                 progress.skip(len(search.trials) - progress.done)  # trials of an earlier session

@@ -1,15 +1,15 @@
 """The search for learning rate and weight decay (paper supplement B.3), and its finished trials on disk.
 
-The journal (``optuna.storages.JournalStorage`` on ``JournalFileBackend``, readable by Optuna's own tools) has one line
-of JSON per trial. It holds results only; the study that makes suggestions is rebuilt from them by the same calls of
+The journal has one line of JSON per trial. The study that makes suggestions is rebuilt from them by the same calls of
 ask and tell in the same rounds, which brings the sampler's random stream to the state of an uninterrupted run. A trial
 is appended when it is finished, in one write that reaches the disk; the incomplete line of a killed process is cut off
-before the next line is written. Reading the journal only parses JSON.
+before the next line is written.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import math
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cog.errors import CogError
+from cog.errors import CogError, os_errors_explained
 from cog.results.search_history import Trial
 
 if TYPE_CHECKING:
@@ -182,7 +182,6 @@ class Search:
         self.trials.append(trial)
         if len(self.trials) - self._n_told == len(self._round):
             for asked, finished in zip(self._round, self.trials[self._n_told :], strict=True):
-                asked.set_user_attr("diverged", finished.diverged)
                 self.study.tell(asked, finished.val_top1)
             self._round, self._n_told = [], len(self.trials)
         return trial
@@ -199,11 +198,10 @@ class Search:
 
 
 class TrialJournal:
-    """The finished trials of a search, in a file.
+    """The finished trials of a search, one line of JSON each, in a file.
 
     Args:
         path: the file, which is created with the first trial; the caller holds the lock of the run's folder.
-        settings: settings of the protocol.
         before_append: function called before a trial is written; may raise an error.
 
     Attributes:
@@ -214,26 +212,22 @@ class TrialJournal:
         CogError: when the file cannot be read or written.
     """
 
-    def __init__(
-        self, path: Path, settings: Settings, *, before_append: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, path: Path, *, before_append: Callable[[], None] = lambda: None) -> None:
         self.path, self._before_append = path, before_append
-        self._space = _search_space(settings)
-        self._study: optuna.Study | None = None
         self.trials: list[Trial] = []
-        with self._write_errors_explained():
-            _repair(path)
-            try:
-                if path.exists():
-                    study = self._open()
-                    self.trials = [_as_trial(frozen) for frozen in study.get_trials(deepcopy=False)]
-                    self._study = study
-            except (OSError, RuntimeError):
-                raise
-            except Exception as error:  # Optuna raises various errors for valid JSON that is no journal
-                kind = type(error).__name__
-                logger.warning("%s cannot be read (%s); its trials are computed again", path, kind)
-                path.unlink()
+        with os_errors_explained(f"cannot write {path}"):
+            content = path.read_bytes() if path.exists() else b""
+            whole = 0
+            for line in content.splitlines(keepends=True):
+                trial = _as_trial(line)
+                if trial is None or trial.number != len(self.trials):
+                    logger.warning(
+                        "%s: cutting off what does not continue its first %d trials", path, len(self.trials)
+                    )
+                    os.truncate(path, whole)
+                    break
+                self.trials.append(trial)
+                whole += len(line)
 
     def append(self, trial: Trial) -> None:
         """Append a finished trial, which is on the disk when the call returns.
@@ -241,72 +235,18 @@ class TrialJournal:
         Raises:
             CogError: when the file cannot be written.
         """
-        import optuna
-
-        frozen = optuna.trial.create_trial(
-            value=trial.val_top1,
-            params={"lr": trial.lr, "wd": trial.wd},
-            distributions=self._space,
-            user_attrs={"diverged": trial.diverged, "seconds": trial.seconds},
-        )
         self._before_append()
-        with self._write_errors_explained():
-            self._study = self._study or self._open()
-            try:
-                self._study.add_trial(frozen)
-            except ValueError as error:  # Optuna reads on where it had stopped, in a new file
-                raise CogError(
-                    f"{self.path} was removed while this process was at work on it; run the same command again"
-                ) from error
-
-    def _open(self) -> optuna.Study:
-        with _quiet_optuna() as optuna:
-            storages, file = optuna.storages, str(self.path)
-            # Exclusive creation, because some network file systems have no symbolic links (Optuna's default).
-            lock = storages.journal.JournalFileOpenLock(file)
-            storage = storages.JournalStorage(storages.journal.JournalFileBackend(file, lock_obj=lock))
-        return optuna.create_study(
-            storage=storage, study_name="search", direction="maximize", load_if_exists=True
-        )
-
-    @contextlib.contextmanager
-    def _write_errors_explained(self) -> Iterator[None]:
-        """Turn errors of the file system, also those behind an error of Optuna's lock, into one line."""
-        try:
-            yield
-        except (OSError, RuntimeError) as error:
-            cause: BaseException | None = error
-            while cause is not None and not isinstance(cause, OSError):
-                cause = cause.__context__
-            if cause is None:
-                raise
-            raise CogError(f"cannot write {self.path}: {cause.strerror or cause}") from error
+        with os_errors_explained(f"cannot write {self.path}"), open(self.path, "ab") as handle:
+            handle.write(json.dumps(dataclasses.asdict(trial)).encode() + b"\n")
+            handle.flush()
+            os.fsync(handle.fileno())
 
 
-def _as_trial(frozen: optuna.trial.FrozenTrial) -> Trial:
-    if not frozen.state.is_finished() or frozen.value is None:
-        raise ValueError("a trial that is not finished")
-    attributes, params = frozen.user_attrs, frozen.params
-    diverged, seconds = bool(attributes["diverged"]), float(attributes["seconds"])
-    return Trial(
-        frozen.number, float(params["lr"]), float(params["wd"]), float(frozen.value), diverged, seconds
-    )
-
-
-def _repair(path: Path) -> None:
-    """Remove the remnants of a killed process: its lock, and an incomplete line."""
-    for lock in path.parent.glob(f"{path.name}.lock*"):
-        lock.unlink(missing_ok=True)
-    content = path.read_bytes() if path.exists() else b""
-    whole = 0
-    for line in content.splitlines(keepends=True):
-        try:
-            json.loads(line)
-        except ValueError:
-            break
-        if not line.endswith(b"\n"):
-            break
-        whole += len(line)
-    if whole < len(content):
-        logger.info("%s: cutting off a line that was not written to its end", path)
-        os.truncate(path, whole)
+def _as_trial(line: bytes) -> Trial | None:
+    """Return the trial in a line of a journal; None when the line is incomplete or has no trial."""
+    try:
+        found = json.loads(line) if line.endswith(b"\n") else {}
+        lr, wd, val_top1, seconds = (float(found[key]) for key in ("lr", "wd", "val_top1", "seconds"))
+        return Trial(int(found["number"]), lr, wd, val_top1, bool(found["diverged"]), seconds)
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None

@@ -63,6 +63,9 @@ def test_results_json(feature_folders, tmp_path):
     assert data["final"]["test_top1"] == logs_of(out)["test/top1"][-1]
     assert data["configuration"]["CLF.N_EPOCHS"] == 4
     assert set(data["seconds"]) == {"search", "final"} and data["versions"]["torch"]
+    # a run that was interrupted has the same record, whatever the devices and graphs of its starts
+    assert data["device"] == "cpu" and data["arithmetic"].keys() == {"precision", "form", "search"}
+    assert "sessions" not in data
 
 
 @pytest.mark.parametrize(("n_shot", "expected"), [("1", "fp32"), ("4", "bf16")])

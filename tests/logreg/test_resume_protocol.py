@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import json
 import math
 import os
 
@@ -92,9 +91,9 @@ def test_an_interrupted_search_draws_the_same(tmp_path, kind):
     assert len(set(trained[:30])) == 30
     path = tmp_path / ".resume/study.journal"
     lines = path.read_bytes().splitlines(keepends=True)
-    assert len(lines) == 31
+    assert len(lines) == 30
     for last in (4, 11, 12, 29):
-        path.write_bytes(b"".join(lines[: 1 + last]))
+        path.write_bytes(b"".join(lines[:last]))
         resumed, *same = stub_search(settings, tmp_path, width)
         assert same == [trials, study]
         # nothing twice but what shares a part with an unfinished trial; and the final training
@@ -107,8 +106,7 @@ def test_an_interrupted_search_draws_the_same(tmp_path, kind):
 # The journal
 
 
-def journal(path):
-    return TrialJournal(path, Settings(seed=22))
+journal = TrialJournal
 
 
 def fill(path, n=5):
@@ -119,29 +117,11 @@ def fill(path, n=5):
     return journal(path).trials
 
 
-def test_a_journal_is_json_that_optuna_reads(tmp_path):
-    import optuna
-
-    path = tmp_path / "journal"
-    trials = fill(path)
-    assert [trial.lr for trial in trials] == [0.1 + number / 3 for number in range(5)]  # to the last digit
+def test_a_journal_keeps_every_digit(tmp_path):
+    trials = fill(tmp_path / "journal")
+    assert [trial.lr for trial in trials] == [0.1 + number / 3 for number in range(5)]
     assert [trial.wd for trial in trials] == [1e-7 / (number + 1) for number in range(5)]
     assert [trial.diverged for trial in trials] == [False, False, True, False, False]
-    assert all(isinstance(json.loads(line), dict) for line in path.read_text().splitlines())
-    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
-    study = optuna.load_study(study_name="search", storage=storage)
-    assert (len(study.trials), study.best_trial.number) == (5, 4)
-
-
-def test_a_journal_that_is_removed_meanwhile(tmp_path):
-    path = tmp_path / "journal"
-    book = journal(path)
-    for number in range(3):
-        book.append(tune.Trial(number, 1.0, 1e-6, 50.0, False, 0.0))
-    path.unlink()
-    with pytest.raises(CogError, match="journal was removed while this process was at work on it"):
-        for number in range(3, 12):
-            book.append(tune.Trial(number, 1.0, 1e-6, 50.0, False, 0.0))
 
 
 def test_a_torn_journal(tmp_path):
@@ -152,7 +132,7 @@ def test_a_torn_journal(tmp_path):
     ends = [i + 1 for i, byte in enumerate(content) if byte == ord("\n")]
     for size in sorted({*range(0, len(content), 41), *(end - 1 for end in ends)}):
         path.write_bytes(content[:size])
-        expected = max(0, sum(end <= size for end in ends) - 1)  # the first line creates the study
+        expected = sum(end <= size for end in ends)
         book = journal(path)
         assert book.trials == trials[:expected]
         book.append(tune.Trial(expected, 1.0, 1e-6, 50.0, False, 0.0))
@@ -161,25 +141,13 @@ def test_a_torn_journal(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    [
-        *(b"\0" * 300, b"[]\n", b"{}\n", b"null\n" * 3, b"\xff\xfe\n"),
-        *(b'{"op_code": 99}\n', b'{"op_code": 4, "study_id": 7}\n'),
-    ],
+    [b"\0" * 300, b"[]\n", b"{}\n", b"null\n" * 3, b"\xff\xfe\n", b'{"number": 1, "lr": "x"}\n'],
 )
 def test_a_damaged_journal_is_begun_again(tmp_path, content):
     path = tmp_path / "journal"
     path.write_bytes(content)
     assert journal(path).trials == []
     assert len(fill(path, 2)) == 2
-
-
-def test_left_over_locks_of_the_journal(tmp_path):
-    path = tmp_path / "journal"
-    fill(path, 2)
-    (tmp_path / "journal.lock").write_text("")
-    (tmp_path / "journal.lock1234.rename").symlink_to("nowhere")
-    assert len(fill(path, 3)) == 5  # at once: Optuna's own waiting takes half a minute
-    assert os.listdir(tmp_path) == ["journal"]
 
 
 def test_other_suggestions_are_an_error(tmp_path):
@@ -201,7 +169,7 @@ def test_a_disk_that_is_full(tmp_path, monkeypatch):
         patch.setattr(os, "fsync", full)
         with pytest.raises(CogError, match="cannot write .*journal: No space left"):
             book.append(tune.Trial(0, 1.0, 1e-6, 50.0, False, 0.0))
-    assert len(fill(tmp_path / "journal", 2)) in (2, 3)
+    assert len(journal(tmp_path / "journal").trials) <= 1
 
 
 # ------------------------------------------------------------------------------------------------------------
