@@ -245,8 +245,8 @@ class TrialJournal:
 def _as_trial(line: bytes) -> Trial | None:
     """Return the trial in a line of a journal; None when the line is incomplete or has no trial."""
     try:
-        found = json.loads(line) if line.endswith(b"\n") else {}
-        lr, wd, val_top1, seconds = (float(found[key]) for key in ("lr", "wd", "val_top1", "seconds"))
-        return Trial(int(found["number"]), lr, wd, val_top1, bool(found["diverged"]), seconds)
+        values = json.loads(line) if line.endswith(b"\n") else {}
+        lr, wd, val_top1, seconds = (float(values[key]) for key in ("lr", "wd", "val_top1", "seconds"))
+        return Trial(int(values["number"]), lr, wd, val_top1, bool(values["diverged"]), seconds)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
