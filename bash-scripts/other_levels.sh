@@ -61,4 +61,4 @@ done
 run "${python}" "${repository}/print_results.py" --models_root_dir="${results}" --model ${model_name} \
     ${pairs[@]+"${pairs[@]}"}
 run "${python}" "${repository}/print_results.py" --models_root_dir="${results}" --model ${model_name} \
-    --figures="${output_dir}/figures" --overwrite ${pairs[@]+"${pairs[@]}"}
+    --figures="${output_dir}/figures" ${pairs[@]+"${pairs[@]}"}

@@ -130,13 +130,12 @@ def training(models: Path) -> list[object]:
 def test_other_outputs_on_a_disk_that_is_full(tmp_path, disk, outcome, workshop):
     assert outcome(logreg.main, training(workshop.models))[0] == 0
     for flags in (
-        ["--format", "csv", "--output", disk / "table.csv"],
         ["--report", disk / "report.html"],
         ["--export", disk / "runs.json"],
-        ["--figures", disk / "figures", "--figure_formats", "png"],
+        ["--figures", disk / "figures"],
     ):
-        argv = ["--models_root_dir", workshop.models, *flags, "--overwrite"]
-        target = Path(flags[3] if flags[0] == "--format" else flags[1])
+        argv = ["--models_root_dir", workshop.models, *flags]
+        target = Path(flags[1])
         if flags[0] != "--figures":
             target.write_text("old")
         before = tiny.snapshot(disk)

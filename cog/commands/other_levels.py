@@ -1,8 +1,7 @@
-"""Group extracted features into other levels, or compare a model's accuracies on them (paper, Fig. 7).
+"""Group extracted features into other levels (paper, Fig. 7).
 
 --levels_dir holds one output folder of build_levels.py --rerank for each kind of levels, with the name of the kind
-(wup, jcn, random1 ...). bash-scripts/other_levels.sh does everything: levels, overlap, features, classifiers, table and
-figure.
+(wup, jcn, random1 ...). bash-scripts/other_levels.sh does everything: levels, overlap, features, classifiers and table.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from cog.runtime import cli as cli_tools
 from cog.runtime import files
 
 if TYPE_CHECKING:
-    from yacs.config import CfgNode
+    pass
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -44,6 +43,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--levels_dir",
         metavar="DIR",
+        required=True,
         help="group the features into the levels of its folders, and print the names of the data sets",
     )
     add(
@@ -56,17 +56,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Group features with --levels_dir, else print the table of results, and return the exit code."""
+    """Group features by the levels of each kind, and return the exit code."""
     args = parse_args(argv)
     source = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
     target = ModelDir(Path(args.output_dir), args.model)
-    # The keys are those of the classifiers; with --levels_dir an error in them is reported before features are copied.
-    cfg = config.get_cfg(model_name=args.model, opts=args.opts)
-    if args.levels_dir is None:
-        return _print_table(args, cfg)
+    # The keys are those of the classifiers; an error in them is reported before features are copied.
+    config.get_cfg(model_name=args.model, opts=args.opts)
     from cog.data.level_files import read_levels
     from cog.features.rearranged import regroup
-    from cog.results import other_levels
 
     given = files.require_dir(args.levels_dir, "--levels_dir")
     folders = sorted(path for path in given.iterdir() if (path / constants.LEVELS_FILE).is_file())
@@ -87,24 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     made = []
     for folder in folders:
         for number, wnids in enumerate(read_levels(folder / constants.LEVELS_FILE), start=1):
-            made.append(other_levels.dataset_of(folder.name, number))
+            made.append(f"{folder.name}_l{number}")
             regroup(source, target, made[-1], wnids, levels=levels)
     sys.stdout.write(f"{' '.join([*linked, *made])}\n")
-    return 0
-
-
-def _print_table(args: argparse.Namespace, cfg: CfgNode) -> int:
-    from cog.reporting.tables import other_data, writers
-    from cog.results import find, other_levels
-
-    averages = find.top1_of_model(files.require_dir(args.output_dir, "--output_dir"), args.model, cfg)
-    kinds = other_levels.kinds(averages)
-    if not kinds:
-        raise CogError(
-            f"{args.output_dir} has no runs of {args.model} on any levels; run logreg.py on them first"
-        )
-    in1k = next((average.value for average in averages if average.dataset == constants.IN1K), None)
-    sys.stdout.write(writers.draw([other_data.of_other_levels(args.model, kinds, in1k)], "text"))
     return 0
 
 

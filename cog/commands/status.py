@@ -58,7 +58,7 @@ def _as_text(args: argparse.Namespace, study: units.Study) -> str:
             logger.warning("SLURM's queue is not shown: %s", error)
     if args.format == "text":
         return status.draw(study, statuses, width=shutil.get_terminal_size((140, 24)).columns)
-    return writers.flat(status.as_records(study, statuses), status.COLUMNS, args.format, decimals=0)
+    return writers.flat(status.as_records(study, statuses), status.COLUMNS, args.format)
 
 
 cli = functools.partial(cli_tools.run, main)

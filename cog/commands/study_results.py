@@ -64,19 +64,17 @@ def write(study: Study, log_dir: Path, opts: Sequence[str]) -> None:
         )
     table, report = log_dir / TABLE_FILE, log_dir / REPORT_FILE
     # The view is explicit because otherwise the result of a single cell is printed seed by seed instead of as a table.
-    print_results.main(
-        [*_selection(study, runs, opts), "--view", "datasets", "--output", str(table), "--overwrite"]
-    )
+    text = print_results.tables([*_selection(study, runs, opts), "--view", "datasets"])
     if n_missing := len(runs) - len(done):
-        text = table.read_text(encoding="utf-8", errors="surrogateescape")
         line = (
             f"{n_missing} of {len(runs)} classifier runs are missing from these tables; "
             f"{STATUS_FILE} shows which"
         )
-        files.write_text(table, f"{text}\n{line}\n")
+        text = f"{text}\n{line}\n"
         logger.warning("%s", line)
+    files.write_text(table, text)
     # Only finished runs are named, because the table has already warned of missing runs.
-    print_results.main([*_selection(study, done, opts), "--report", str(report), "--overwrite"])
+    print_results.main([*_selection(study, done, opts), "--report", str(report)])
 
 
 def _selection(study: Study, runs: Sequence[TrainingUnit], opts: Sequence[str]) -> list[str]:

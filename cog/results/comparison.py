@@ -6,8 +6,8 @@ taken per seed and concept, with an interval over both (:mod:`cog.results.uncert
 is given only if the interval excludes zero after Holm's correction for the number of comparisons that are shown
 together (:func:`judge`).
 
-*No verdict* is given without right answers per concept (published numbers, files without them, runs without them and
-without readable predictions), for tests on different images, and for fewer than two common seeds. With one common seed
+*No verdict* is given without right answers per concept (published numbers, runs of the authors' toolkit), for tests on
+different images, and for fewer than two common seeds. With one common seed
 there is an interval; otherwise there are only the difference and its deviation over seeds: paired over common seeds,
 else the combined deviation ``sqrt(s1 ** 2 + s2 ** 2)`` of two single runs. Seeds vary only the training of the
 classifier (and the images drawn in few-shot): a difference with the same sign for all seeds may rest on a handful of
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-import itertools
 import statistics
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from dataclasses import dataclass
 from cog.results import uncertainty
 from cog.results.concept_counts import ConceptCounts
 from cog.results.relative import points
-from cog.results.scores import SeedAverage, dataset_key, grouped
+from cog.results.scores import SeedAverage
 
 #: Probability of any false verdict among the comparisons that are shown together.
 ERROR_RATE = 0.05
@@ -50,15 +49,13 @@ class Difference:
     average: SeedAverage  # of the model
     baseline: SeedAverage  # the same metric, data set and number of shots
     mean: float  # model minus baseline in points (percent of the test images)
-    #: Lower end of the 95 % interval over concepts, or images of these concepts, and common seeds.
-    low: float | None
+    low: float | None  # lower end of the 95 % interval over concepts and common seeds
     high: float | None  # upper end of the interval
     #: Deviation over seeds. Paired: sample standard deviation of the differences; unpaired: combined deviation of
     #: single runs.
     deviation: float | None
     seeds: tuple[int, ...]  # the common seeds; empty when unpaired
-    #: Two-sided p-value of a difference of zero, over concepts even if the interval is over images.
-    p: float | None = None
+    p: float | None = None  # two-sided p-value of a difference of zero
     p_holm: float | None = None  # p-value after Holm's correction; None before judge
     #: Reason for the lack of an interval over concepts, or of a verdict; "" when a verdict is possible.
     unknown: str = ""
@@ -67,11 +64,6 @@ class Difference:
     def interval(self) -> tuple[float, float] | None:
         """Both ends of the interval; None when they are not known."""
         return None if self.low is None or self.high is None else (self.low, self.high)
-
-    @property
-    def paired(self) -> bool:
-        """Whether the difference was taken seed by seed."""
-        return bool(self.seeds)
 
     @property
     def sign(self) -> int:
@@ -85,38 +77,11 @@ class Difference:
         """The verdict in words."""
         if self.unknown:
             return f"not told: {self.unknown}"
-        return {1: "higher", -1: "lower", 0: "not told apart"}[self.sign]
+        return {1: "higher", -1: "lower", 0: "cannot be told apart"}[self.sign]
 
 
-@dataclass(frozen=True)
-class Crossing:
-    """A change of order between a model and the baseline, in the order of the data sets."""
-
-    before: Difference  # on the last data set with the old order of the means
-    #: Difference on the first data set with the new order of the means. When the order is decided on both sides of the
-    #: crossing and the means change it several times in between, before is at the first and after at the last of these
-    #: changes.
-    after: Difference
-    #: Difference on the last data set with a verdict for the old order (Difference.sign); None unless there are
-    #: verdicts for the old order before and for the new one after.
-    earliest: Difference | None = None
-    #: Difference on the first data set with a verdict for the new order; None whenever earliest is.
-    latest: Difference | None = None
-
-    @property
-    def model_leads_after(self) -> bool:
-        """Whether the model, and not the baseline, is ahead after the crossing."""
-        return self.after.mean > 0
-
-
-def difference(cell: SeedAverage, baseline: SeedAverage, *, over: str = uncertainty.CONCEPTS) -> Difference:
+def difference(cell: SeedAverage, baseline: SeedAverage) -> Difference:
     """Compare two averages of the same metric, data set and number of shots; :func:`judge` adds the verdict.
-
-    Args:
-        cell: average of the model.
-        baseline: average of the baseline.
-        over: source of variation in the interval, one of :data:`cog.results.uncertainty.OVER`; verdicts are over
-            concepts.
 
     Raises:
         ValueError: when the averages differ in metric, data set or number of shots.
@@ -137,14 +102,11 @@ def difference(cell: SeedAverage, baseline: SeedAverage, *, over: str = uncertai
         return dataclasses.replace(outcome, unknown="counts per concept are not known")
     if not seeds:
         return dataclasses.replace(outcome, unknown="no common seed")
-    paired = with_common_seeds(cell, baseline)
-    estimate = shown = uncertainty.difference(*paired)
+    estimate = uncertainty.difference(*with_common_seeds(cell, baseline))
     if estimate is None:
         unknown = "not the same test images" if len(cell.concepts[0].correct) > 1 else "a single concept"
         return dataclasses.replace(outcome, unknown=unknown)
-    if over != uncertainty.CONCEPTS:
-        shown = uncertainty.difference(*paired, over=over)
-    low, high = (None, None) if shown is None else shown.interval
+    low, high = estimate.interval
     unknown = "one common seed" if len(seeds) == 1 else ""
     return dataclasses.replace(outcome, low=low, high=high, p=estimate.p, unknown=unknown)
 
@@ -222,44 +184,3 @@ def rank(values: Sequence[float]) -> list[SharedRank]:
         first, end = bisect.bisect_left(rising, value), bisect.bisect_right(rising, value)
         ranks.append(SharedRank(1 + len(rising) - end, end - first, len(rising)))
     return ranks
-
-
-def crossings(differences: Iterable[Difference]) -> list[Crossing]:
-    """Return the changes of order between model and baseline over the data sets IN-1K, L1, L2, ...
-
-    Args:
-        differences: differences for any models, sources, numbers of shots and metrics; each combination is examined by
-            itself.
-
-    Returns:
-        Crossings in the order of the first appearance of their combination, then of the data sets. A mean of exactly
-        zero counts as no change.
-    """
-    groups = grouped(
-        differences,
-        lambda item: (*((a.model, a.source, a.n_shot, a.metric) for a in (item.average, item.baseline)),),
-    )
-    return [crossing for group in groups.values() for crossing in _crossings(group)]
-
-
-def _crossings(group: Sequence[Difference]) -> list[Crossing]:
-    ordered = sorted(group, key=lambda item: dataset_key(item.average.dataset))
-    nonzero = [index for index, item in enumerate(ordered) if item.mean]
-    established = [index for index, item in enumerate(ordered) if item.sign]
-    crossed = []
-    # Between two data sets with a verdict, the means may change sides more than once; single changes mean nothing.
-    for gap, pairs in itertools.groupby(
-        itertools.pairwise(nonzero), lambda pair: bisect.bisect(established, pair[0])
-    ):
-        changes = [
-            (before, after)
-            for before, after in pairs
-            if (ordered[before].mean > 0) != (ordered[after].mean > 0)
-        ]
-        first = ordered[established[gap - 1]] if gap else None
-        last = ordered[established[gap]] if gap < len(established) else None
-        if changes and first is not None and last is not None and first.sign != last.sign:
-            crossed.append(Crossing(ordered[changes[0][0]], ordered[changes[-1][1]], first, last))
-        else:
-            crossed += [Crossing(ordered[before], ordered[after]) for before, after in changes]
-    return crossed

@@ -46,9 +46,6 @@ class ConceptCounts:
     #: Number of test images of each class; a single number if equal for all classes.
     images: array[int] | int
     image_list: str | None = None  # SHA-256 of the list of test images; None when it is not known
-    #: Whether each image is classified correctly, in the order of the classes, uint8 (ceil(N / 8),) of packed bits;
-    #: None unless read from predictions (cog.results.saved_predictions.with_counts).
-    right: np.ndarray | None = None
 
     @property
     def images_of_each(self) -> Sequence[int]:
@@ -75,7 +72,7 @@ def write(correct: Sequence[int], images: Sequence[int]) -> dict[str, Any]:
 def read(
     final: Mapping[str, Any], *, n_classes: int | None, top1: float, image_list: str | None = None
 ) -> ConceptCounts | None:
-    """Return the counts of a run, or None for a run without counts (runs of earlier versions).
+    """Return the counts of a run, or None for a run without counts.
 
     Args:
         final: entry ``final`` of ``results.json``.
@@ -97,8 +94,7 @@ def read(
         raise ValueError(f"{images} images per class")
     counts = ConceptCounts(correct, images, image_list)
     n, answers = counts.n_images, np.asarray(correct)
-    # Called for hundreds of thousands of runs: comparing the largest number alone is faster.
-    fits = answers.max() <= images if isinstance(images, int) else (answers <= np.asarray(images)).all()
+    fits = (answers <= np.asarray(images)).all()
     if not n or not fits:
         raise ValueError(f"{CORRECT} has more right answers than there are images")
     share = 100 * int(np.add.reduce(answers, dtype=np.int64)) / n

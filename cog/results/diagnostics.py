@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cog import constants, paths
-from cog.results import official, scores, search_history, ties
+from cog.results import official, scores, search_history
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.labels import counted, dataset_label, shots_title
 from cog.results.notices import OTHER_SETTINGS, PROTOCOL, SEVERITIES, Notice, notices
@@ -78,7 +78,6 @@ def collect(results: QueryResult, models: Iterable[ModelResults], *, root: str) 
             *_missing_seeds(model, root),
             *_missing_results(model, root),
             *_diverged(model),
-            *_ties(model),
             *_chance(model),
             *_edges(model),
             *_protocol(model),
@@ -105,7 +104,7 @@ def of_experiments(results: QueryResult, *, root: str) -> list[Notice]:
 
 def run_settings(run: Run) -> dict[str, Any]:
     """Return the recorded settings of a run, with its planned number of epochs."""
-    return {**run.details.settings, "n_epochs": run.planned_epochs}
+    return {**run.details.settings, "n_epochs": run.n_epochs}
 
 
 def _apart(
@@ -267,18 +266,6 @@ def _diverged(model: ModelResults) -> list[Notice]:
     ]
 
 
-def _ties(model: ModelResults) -> list[Notice]:
-    searched = [run for run in model.runs if run.details.n_trials > 1]
-    tied = [run for run in searched if 2 * run.details.n_trials_tied >= run.details.n_trials]
-    return notices(
-        "ties",
-        model.name,
-        tied,
-        lambda run: f"{_run(run)}: {ties.describe(run.details.n_trials_tied, run.details.n_trials)}",
-        n=f"{len(tied)} of {counted(len(searched), 'run')}",
-    )
-
-
 def _chance(model: ModelResults) -> list[Notice]:
     classes = {
         (run.dataset, run.n_shot): run.details.n_classes for run in model.runs if run.details.n_classes
@@ -348,7 +335,7 @@ def _same(value: Any, expected: Any) -> bool:
 
 
 def _mixed(model: ModelResults) -> list[Notice]:
-    epochs = sorted(grouped(model.runs, operator.attrgetter("planned_epochs")).items())
+    epochs = sorted(grouped(model.runs, operator.attrgetter("n_epochs")).items())
     many = [f"{n} epochs: {_some(group, _run)}" for n, group in epochs if len(epochs) > 1]
 
     def of_runs(label: str, value: Callable[[Run], Any]) -> list[str]:

@@ -5,7 +5,7 @@ fields after ``value`` may be absent or null if they are empty or not known::
 
     {
       "format": "imagenet-cog results",
-      "version": 6,
+      "version": 1,
       "label": "our lab",                     name of the origin in tables; null: the name of the file as it is read
       "toolkit": "0.1.0",                     version of the toolkit that wrote the file
       "written": "2026-01-01T00:00:00+00:00",
@@ -44,7 +44,7 @@ The order of entries is arbitrary, no number occurs twice, and other keys are er
 Numbers are written with all their digits, so that reading returns them exactly. Means (of accuracies of classifiers)
 and deviations must agree with the values of the seeds if these are given. The accuracies in a file cannot be verified:
 tables show its label beside each of them. A file cannot claim to contain runs found on disk, or published numbers other
-than the true ones. Files of versions 1 to 5 can be read as well (:func:`_upgraded`).
+than the true ones.
 """
 
 from __future__ import annotations
@@ -53,17 +53,16 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import cog
 from cog import constants
 from cog.errors import CogError
 from cog.models.spec import PRETRAINING
 from cog.results import concept_counts, published, uncertainty
-from cog.results.run_records import is_percentage
+from cog.results.run_records import METRICS, is_percentage
 from cog.results.scores import (
-    LOGREG,
     RUNS,
     Counts,
     SeedAverage,
@@ -76,36 +75,20 @@ from cog.runtime import files, safe_load
 from cog.runtime.json_fields import sha256, whole
 from cog.runtime.provenance import now
 
-_T = TypeVar("_T")
-
 FORMAT = "imagenet-cog results"
-VERSION = 6
+VERSION = 1
 
 # An entry with five seeds takes 400 bytes, and 7 kB more with the right answers for 1,000 concepts.
 _LARGEST = 1 << 27
-_MOST_ENTRIES = 400_000
 _MOST_SEEDS = 1000
 _LONGEST_LABEL = 80
 
 # The squares of smaller numbers are finite.
 _TOO_LARGE = 1e100
 
-_METRICS = ("top1", "top5")
 _HEAD = ("format", "version", "label", "toolkit", "written")
 _CONCEPTS = ("n_classes", concept_counts.IMAGES, concept_counts.CORRECT, "image_list")
-
-
-def check_label(label: str) -> str:
-    """Return ``label`` when it can name the origin of results.
-
-    Raises:
-        ValueError: when it cannot, with the expected form.
-    """
-    if not (label.strip() == label and label.isprintable() and 0 < len(label) <= _LONGEST_LABEL):
-        raise ValueError(f"expected 1 to {_LONGEST_LABEL} printable characters without spaces around them")
-    if label == RUNS:
-        raise ValueError(f"{RUNS!r} is reserved for runs found on disk")
-    return label
+_COUNTS = tuple(field.name for field in dataclasses.fields(Counts))
 
 
 # --- writing
@@ -138,7 +121,7 @@ def _entry(average: SeedAverage) -> dict[str, Any]:
     """Return the entry of a file for an average: its fields, without those that have their default values."""
     entry = {
         field.name: list(value) if isinstance(value, tuple) else value
-        for field in _FIELDS
+        for field in dataclasses.fields(SeedAverage)
         if (value := getattr(average, field.name)) != field.default
     }
     if "counts" in entry:
@@ -164,11 +147,7 @@ def write(path: str | os.PathLike[str], averages: Iterable[SeedAverage], *, labe
 
 
 def load(path: str | os.PathLike[str], *, flag: str = "--import") -> list[SeedAverage]:
-    """Read and check a results file.
-
-    Args:
-        path: the file.
-        flag: flag with which the user gave the file, for error messages.
+    """Read and check a results file; ``flag`` is the flag with which the user gave it, for messages.
 
     Returns:
         Averages in the order of the file; ``source`` is that of the entry, else the label or the name of the file.
@@ -184,50 +163,25 @@ def load(path: str | os.PathLike[str], *, flag: str = "--import") -> list[SeedAv
         raise CogError(f"{flag} {path}: {error}") from None
 
 
-#: Fields that a file may lack and another file with the same number may add.
-_ADDED = ("epochs", "concepts", "pretraining")
-
-
 def merge(*groups: tuple[str, Sequence[SeedAverage]]) -> list[SeedAverage]:
-    """Return the averages of several files together.
+    """Return the averages of several files together; equal averages of several files are one.
 
     Args:
         groups: pairs of the name of a file (for error messages) and its averages.
 
-    Returns:
-        All averages; equal averages of several files are one, with the fields that either of them has.
-
     Raises:
-        CogError: when two files disagree on a number of the same source, or on the pretraining of a model.
+        CogError: when two files disagree on a number of the same source.
     """
     merged: dict[tuple[Any, ...], tuple[str, SeedAverage]] = {}
-    seen: dict[tuple[str, str], tuple[str, str]] = {}
     for name, averages in groups:
         for average in averages:
             first, known = merged.setdefault(average.place, (name, average))
-            if known is not average:
-                whole = _with_added(known, average)
-                if whole != _with_added(average, known):
-                    raise CogError(
-                        f"{first} and {name} have different numbers of {_describe(average)} under the same label "
-                        f"{average.source!r}; change the entry 'label' of one of them"
-                    )
-                merged[average.place] = (first, whole)
-            if average.pretraining is not None:
-                model = average.model, average.source
-                earlier, stated = seen.setdefault(model, (name, average.pretraining))
-                if stated != average.pretraining:
-                    raise CogError(
-                        f"pretraining of {average.model} [{average.source}] is {stated} in {earlier} and "
-                        f"{average.pretraining} in {name}; correct one of them"
-                    )
+            if (known, known.pretraining) != (average, average.pretraining):
+                raise CogError(
+                    f"{first} and {name} have different numbers of {_describe(average)} under the same label "
+                    f"{average.source!r}; change the entry 'label' of one of them"
+                )
     return [average for _, average in merged.values()]
-
-
-def _with_added(average: SeedAverage, other: SeedAverage) -> SeedAverage:
-    """Return an average with the empty ones of the fields ``_ADDED`` taken from another average of the same number."""
-    added = {key: getattr(average, key) or getattr(other, key) for key in _ADDED}
-    return dataclasses.replace(average, **added)
 
 
 def _describe(average: SeedAverage) -> str:
@@ -245,103 +199,57 @@ class _Invalid(Exception):
 def _read_file(content: Any, *, name: str) -> list[SeedAverage]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise _Invalid(f'not a file of --export (expected an object with "format": "{FORMAT}")')
-    version = content.get("version")
-    if type(version) is not int or not 1 <= version <= VERSION:
-        raise _Invalid(
-            f"version is {_short(version)}, expected 1 to {VERSION}; read it with the toolkit that wrote it"
-        )
-    lists = ("entries",) if version == VERSION else ("cells", "measures")[:version]
-    _check_keys(content, (*_HEAD, *lists), needed=("label", *lists))
-    papers = published.SOURCES.values()
-    label = content["label"]
+    _require(content.get("version") == VERSION, "version", content.get("version"), str(VERSION))
+    _check_keys(content, (*_HEAD, "entries"), needed=("label", "entries"))
+    label, entries = content["label"], content["entries"]
     if label is None:
         printable = "".join(character if character.isprintable() else "?" for character in name)
         label = printable[:_LONGEST_LABEL].strip()
-        label = label if label not in ("", RUNS, *papers) else "imported"
-    _require(label not in papers, "label", label, "another one: it is reserved for published numbers")
-    label = _label(label, "label")
-    averages: dict[tuple[Any, ...], tuple[str, SeedAverage]] = {}
-    for path, entry in _entries(content, lists):
+        label = label if _is_label(label) and not _is_paper(label) else "imported"
+    _require(_is_label(label) and not _is_paper(label), "label", label, _A_LABEL)
+    _require(isinstance(entries, list) and bool(entries), "entries", entries, "a list with anything in it")
+    averages: dict[tuple[Any, ...], tuple[int, SeedAverage]] = {}
+    for index, entry in enumerate(entries):
         try:
             average = _read_entry(entry, label=label)
         except _Invalid as error:
-            raise _Invalid(f"{path}: {error}") from None
-        first, _ = averages.setdefault(average.place, (path, average))
-        if first != path:
-            raise _Invalid(f"{path} is a second {_describe(average)}; the first is {first}")
-    _check_published([average for _, average in averages.values()])
-    return without_single_std(average for _, average in averages.values())  # earlier versions wrote 0
-
-
-def _entries(content: dict[str, Any], lists: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Yield pairs of the place of an entry, for messages, and the entry in the form of this version."""
-    for name in lists:
-        entries = content[name]
-        if not isinstance(entries, list) or not any(content[other] for other in lists):
-            raise _Invalid(f"{name} is not a list with anything in it")
-        if len(entries) > _MOST_ENTRIES:
-            raise _Invalid(f"{len(entries)} {name}, expected at most {_MOST_ENTRIES}")
-        for index, entry in enumerate(entries):
-            path = f"{name}[{index}]"
-            if name == "entries" or not isinstance(entry, dict):
-                yield path, entry
-            else:
-                yield from _upgraded(entry, name, path)
-
-
-def _upgraded(entry: dict[str, Any], list_name: str, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the entries of this version that correspond to an entry of versions 1 to 5.
-
-    These versions had two lists. A measure is an entry with the names ``experiment`` for ``evaluation`` and
-    ``quantity`` for ``metric``. A cell has both accuracies of logistic regression: ``"top1": {"mean": 67.3, "std":
-    0.1}``, ``"top1_by_seed": [...]``, ``"top5"`` (or null) and ``"top5_by_seed"``; its right answers per concept are
-    those of top-1. Version 1 had only cells, 3 added lists of classes, 4 right answers per concept, 5 pretraining.
-    """
-    if list_name == "measures":
-        new_names = {"experiment": "evaluation", "quantity": "metric"}
-        yield path, {new_names.get(key, key): value for key, value in entry.items()}
-        return
-    for metric in _METRICS:
-        shared, stated, by_seed = dict(entry), entry.get(metric), entry.get(f"{metric}_by_seed")
-        for key in ("top1", "top5", "top1_by_seed", "top5_by_seed"):
-            shared.pop(key, None)
-        if metric == "top5":
-            shared.pop("concepts", None)
-            if stated is None and not by_seed:
-                continue
-        if not isinstance(stated, dict):
-            raise _Invalid(f"{path}.{metric} is {_short(stated)}, expected an object with mean and std")
-        values = {"value": stated.get("mean"), "std": stated.get("std"), "by_seed": by_seed}
-        yield f"{path}.{metric}", {**shared, "evaluation": LOGREG, "metric": metric, **values}
-
-
-def _check_published(averages: Sequence[SeedAverage]) -> None:
-    """Refuse averages with the source of the paper that are not published numbers."""
-    for version, source in published.SOURCES.items():
-        labelled = [average for average in averages if average.source == source]
-        genuine = set(published.averages(version)) if labelled else set()
-        for average in labelled:
-            if average not in genuine:
-                text = f"is labelled {source!r} but is not the published number"
-                raise _Invalid(f"{_describe(average)} {text}")
+            raise _Invalid(f"entries[{index}]: {error}") from None
+        first, _ = averages.setdefault(average.place, (index, average))
+        if first != index:
+            raise _Invalid(
+                f"entries[{index}] is a second {_describe(average)}; the first is entries[{first}]"
+            )
+    read = [average for _, average in averages.values()]
+    genuine = {average for version in published.SOURCES for average in published.averages(version)}
+    for average in read:
+        if _is_paper(average.source) and average not in genuine:
+            raise _Invalid(
+                f"{_describe(average)} is labelled {average.source!r} but is not the published number"
+            )
+    return without_single_std(read)
 
 
 def _read_entry(entry: Any, *, label: str) -> SeedAverage:
     """Return the average of an entry after checking it; ``label`` is the source of an entry without one."""
     _require(isinstance(entry, dict), "the entry", entry, "an object")
     _check_keys(entry, _CHECKS, needed=_NEEDED)
-    fields = {
-        key: _CHECKS[key](value, key) for key, value in entry.items() if value is not None or key in _NEEDED
-    }
-    concepts = fields.pop("concepts", None)
-    average = SeedAverage(**{"source": label} | fields)
-    n_seeds = len(average.seeds)
+    fields: dict[str, Any] = {}
+    for key, value in entry.items():
+        if value is not None or key in _NEEDED:
+            is_fine, expected = _CHECKS[key]
+            _require(is_fine(value), key, value, expected)
+            fields[key] = tuple(value) if isinstance(value, list) else value
+            if _NUMBER[0](value):
+                fields[key] = int(value) if key == "n_shot" else float(value)
+    concepts, counts = fields.pop("concepts", None), fields.pop("counts", {})
+    average = SeedAverage(
+        **{"source": label} | fields, counts=Counts(**{key: tuple(values) for key, values in counts.items()})
+    )
     if not set(average.seeds).isdisjoint(average.missing_seeds):
         raise _Invalid("missing_seeds names a seed that is there")
     for key in ("epochs", "by_seed"):
-        fine = len(getattr(average, key)) in (0, n_seeds)
+        fine = len(getattr(average, key)) in (0, len(average.seeds))
         _require(fine, key, entry.get(key), "a number for each seed, or none")
-    _require(0 not in average.epochs, "epochs", entry.get("epochs"), "positive numbers")
     _check_values(average)
     return average if concepts is None else _with_concepts(average, concepts)
 
@@ -349,7 +257,7 @@ def _read_entry(entry: Any, *, label: str) -> SeedAverage:
 def _check_values(average: SeedAverage) -> None:
     """Check that accuracies are percentages, and that mean and deviation agree with the values of the seeds."""
     value, std, by_seed = average.value, average.std, average.by_seed
-    is_accuracy = is_classifier(average.evaluation) and average.metric in _METRICS
+    is_accuracy = is_classifier(average.evaluation) and average.metric in METRICS
     if is_accuracy:
         for name, number in (("value", value), *(("by_seed", number) for number in by_seed)):
             _require(is_percentage(number), name, number, "a percentage")
@@ -365,12 +273,11 @@ def _check_values(average: SeedAverage) -> None:
             raise _Invalid("by_seed does not have the population standard deviation that is given")
 
 
-def _with_concepts(average: SeedAverage, concepts: Any) -> SeedAverage:
+def _with_concepts(average: SeedAverage, concepts: dict[str, Any]) -> SeedAverage:
     """Return an average with its right answers per concept, which must agree with its accuracies."""
-    _require(isinstance(concepts, dict), "concepts", concepts, f"an object with {', '.join(_CONCEPTS)}")
     _check_keys(concepts, _CONCEPTS, needed=_CONCEPTS, path="concepts: ")
     n_classes, images, runs, image_list = (concepts[key] for key in _CONCEPTS)
-    _whole(n_classes, "concepts.n_classes")
+    _require(_is_whole(n_classes), "concepts.n_classes", n_classes, "a whole number")
     if average.metric != "top1" or not (isinstance(runs, list) and len(runs) == len(average.by_seed) > 0):
         raise _Invalid(f"concepts.{concept_counts.CORRECT} is not a list with the top-1 answers of each seed")
     fine = image_list is None or sha256(image_list) is not None
@@ -410,94 +317,82 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-# --- checks of one value, with its name for messages; each returns the value in the form of an average
+# --- checks of one value
 
 
-def _name(is_name: Callable[[str], bool], expected: str) -> Callable[[Any, str], str]:
-
-    def check(value: Any, name: str) -> str:
-        _require(isinstance(value, str) and len(value) <= 255 and is_name(value), name, value, expected)
-        return value
-
-    return check
+def _is_label(value: Any) -> bool:
+    """Return whether a value can name the origin of results; ``runs`` are those found on disk."""
+    fine = isinstance(value, str) and value.strip() == value and value.isprintable() and value != RUNS
+    return fine and 0 < len(value) <= _LONGEST_LABEL
 
 
-def _label(value: Any, name: str) -> str:
-    try:
-        return check_label(value if isinstance(value, str) else "")
-    except ValueError as error:
-        raise _Invalid(f"{name} is {_short(value)}: {error}") from None
+def _is_paper(label: str) -> bool:
+    return label in published.SOURCES.values()
 
 
-def _number(value: Any, name: str) -> float:
-    fine = type(value) in (int, float) and -_TOO_LARGE < value < _TOO_LARGE  # false for NaN
-    _require(fine, name, value, "a number")
-    return float(value)
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and -_TOO_LARGE < value < _TOO_LARGE  # false for NaN
 
 
-def _whole(value: Any, name: str) -> int:
-    _require(whole(value) is not None and value < 1 << 63, name, value, "a whole number")
-    return value
+def _is_whole(value: Any) -> bool:
+    return whole(value) is not None and value < 1 << 63
 
 
-def _list_of(check: Callable[[Any, str], _T]) -> Callable[[Any, str], tuple[_T, ...]]:
-
-    def check_all(value: Any, name: str) -> tuple[_T, ...]:
-        fine = isinstance(value, list) and len(value) <= _MOST_SEEDS
-        _require(fine, name, value, f"a list of at most {_MOST_SEEDS} numbers")
-        return tuple([check(item, f"an item of {name}") for item in value])
-
-    return check_all
+def _list_of(is_fine: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and len(value) <= _MOST_SEEDS and all(map(is_fine, value))
 
 
-_wholes = _list_of(_whole)
+def _is_positive(value: Any) -> bool:
+    return _is_whole(value) and value > 0
 
 
-def _ascending(value: Any, name: str) -> tuple[int, ...]:
-    numbers = _wholes(value, name)
-    if list(numbers) != sorted(set(numbers)):
-        raise _Invalid(f"{name} is not in ascending order, or has a seed twice")
-    return numbers
+def _is_ascending(value: Any) -> bool:
+    return _list_of(_is_whole)(value) and value == sorted(set(value))
 
 
-def _counts(value: Any, name: str) -> Counts:
-    *numbers, lists = (field.name for field in dataclasses.fields(Counts))
-    _require(isinstance(value, dict), name, value, f"an object with {', '.join(numbers)} and {lists}")
-    # Versions 1 and 2 have no lists of classes.
-    _check_keys(value, (*numbers, lists), needed=numbers, path=f"{name}: ")
-    digests = value.get(lists, [])
-    fine = isinstance(digests, list) and all(map(sha256, digests)) and digests == sorted(set(digests))
-    _require(fine and len(digests) <= _MOST_SEEDS, f"{name}.{lists}", digests, "ascending SHA-256 digests")
-    counts = {key: _ascending(value[key], f"{name}.{key}") for key in numbers}
-    if any(0 in several for several in counts.values()):
-        raise _Invalid(f"{name} has a number of 0, expected positive ones")
-    return Counts(**counts, class_lists=tuple(digests))
+def _is_counts(value: Any) -> bool:
+    if not isinstance(value, dict) or {*value} != {*_COUNTS}:
+        return False
+    *numbers, digests = (value[key] for key in _COUNTS)
+    fine = all(_is_ascending(some) and 0 not in some for some in numbers)
+    return (
+        fine
+        and _list_of(lambda digest: sha256(digest) is not None)(digests)
+        and digests == sorted(set(digests))
+    )
 
 
-def _pretraining(value: Any, name: str) -> str:
-    _require(value in PRETRAINING, name, value, ", ".join(PRETRAINING))
-    return value
+def _named(is_name: Callable[[str], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and len(value) <= 255 and is_name(value)
 
 
-_plain_name = _name(constants.is_plain_name, "a name of letters, digits and ._+-")
+_A_LABEL = (
+    f"1 to {_LONGEST_LABEL} printable characters without spaces around them; {RUNS!r} and the names of the papers are "
+    "reserved"
+)
+_PLAIN = _named(constants.is_plain_name), "a name of letters, digits and ._+-"
+_NUMBER = _is_number, "a number"
+_SEEDS = _is_ascending, f"a list of at most {_MOST_SEEDS} seeds in ascending order, none of them twice"
 
-#: Checks of the values of an entry by key; the keys are the fields of an average.
-_CHECKS: dict[str, Callable[[Any, str], Any]] = {
-    "model": _name(constants.is_model_name, "<model_title>_<architecture_name>"),
-    "dataset": _name(constants.is_plain_name, "a data set name such as in1k"),
-    "evaluation": _plain_name,
-    "metric": _plain_name,
-    "n_shot": _whole,
-    "value": _number,
-    "std": _number,
-    "seeds": _ascending,
-    "missing_seeds": _ascending,
-    "by_seed": _list_of(_number),
-    "source": _label,
-    "epochs": _wholes,
-    "counts": _counts,
-    "concepts": lambda value, name: value,  # checked together with the accuracies
-    "pretraining": _pretraining,
+#: Check of the value of an entry, and what is expected, by key; the keys are the fields of an average.
+_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "model": (_named(constants.is_model_name), "<model_title>_<architecture_name>"),
+    "dataset": _PLAIN,
+    "evaluation": _PLAIN,
+    "metric": _PLAIN,
+    "n_shot": (_is_whole, "a whole number"),
+    "value": _NUMBER,
+    "std": _NUMBER,
+    "seeds": _SEEDS,
+    "missing_seeds": _SEEDS,
+    "by_seed": (_list_of(_is_number), f"a list of at most {_MOST_SEEDS} numbers"),
+    "source": (_is_label, _A_LABEL),
+    "epochs": (_list_of(_is_positive), f"a list of at most {_MOST_SEEDS} positive numbers"),
+    "counts": (
+        _is_counts,
+        f"an object with {', '.join(_COUNTS)}: ascending positive numbers, SHA-256 digests",
+    ),
+    "concepts": (lambda value: isinstance(value, dict), f"an object with {', '.join(_CONCEPTS)}"),
+    "pretraining": (lambda value: value in PRETRAINING, ", ".join(PRETRAINING)),
 }
-_FIELDS = dataclasses.fields(SeedAverage)
-_NEEDED = tuple(field.name for field in _FIELDS if field.default is dataclasses.MISSING)
+_NEEDED = tuple(f.name for f in dataclasses.fields(SeedAverage) if f.default is dataclasses.MISSING)

@@ -10,13 +10,13 @@ import dataclasses
 import fnmatch
 import operator
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cog import config, constants, paths
-from cog.errors import CogError, os_errors_explained, some
+from cog.errors import CogError, os_errors_explained
 from cog.results import analysis_records, run_records
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.run_records import (
@@ -29,25 +29,10 @@ from cog.results.run_records import (
     is_folder,
 )
 from cog.results.scores import LOGREG, SeedAverage, dataset_key, grouped, natural_key, of_metric
-from cog.runtime import files, run_archive
-from cog.runtime.parallel_reading import map_waiting
-from cog.runtime.run_archive import RunArchive
+from cog.runtime import files
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
-
-# For folders without a name like that of a model: how many are named in a message, and the maximal number of folders
-# that are examined inside on each level.
-_NAMED = 5
-_MOST_LOOKED_AT = 100
-
-
-class _Folder(NamedTuple):
-    """A folder with the name of a result, and the facts that its path implies."""
-
-    place: RunPlace
-    path: str
-    run: Run | Problem | None = None  # already read, from an archive
 
 
 @dataclass(frozen=True)
@@ -97,66 +82,24 @@ def find_all(
         CogError: when ``models_root_dir`` is not a readable folder, or a name is not valid.
     """
     root = files.require_dir(models_root_dir, "--models_root_dir")
-    search = _Search(
-        datasets=None if datasets is None else frozenset(map(paths.check_dataset_name, datasets)),
-        n_shots=None if n_shots is None else frozenset(n_shots),
-        evaluation=evaluation,
-        seeds=None if seeds is None else frozenset(seeds),
-        analyses=analyses,
-    )
-    problems = [] if models is not None else _misnamed(root)
-    folders: list[_Folder] = []
-    for of_model, inside in map_waiting(
-        search.list_model, list(_model_folders(root, models, problems)), patience=8
-    ):
-        folders += of_model
-        problems += inside
-    return _read_all(folders, problems)
-
-
-@dataclass(frozen=True)
-class _Search:
-    """The filters of a search, see :func:`find_all`."""
-
-    datasets: frozenset[str] | None
-    n_shots: frozenset[int] | None
-    evaluation: str | None
-    seeds: frozenset[int] | None
-    analyses: bool
-
-    def list_model(self, item: tuple[str, Path]) -> tuple[list[_Folder], list[Problem]]:
-        """Return the folders of results in the folder of a model, given its name and path, and the problems."""
-        model, path = item
-        folders: list[_Folder] = []
-        problems: list[Problem] = []
-        for dataset in _folders(path, problems, missing_ok=True):
-            if self.datasets is None or dataset in self.datasets:
-                of_dataset, inside = self._list_dataset(model, dataset, path / dataset)
-                folders += of_dataset
-                problems += inside
-        return folders, problems
-
-    def _list_dataset(self, model: str, dataset: str, path: Path) -> tuple[list[_Folder], list[Problem]]:
-        folders: list[_Folder] = []
-        problems: list[Problem] = []
-        try:
-            version = run_archive.version(path)
-        except OSError as error:  # no permission
-            return [], [Problem(path, f"cannot be read: {error.strerror or error}")]
-        archive = _archive(path, problems)
-        for name in _names(path, archive, problems):
-            if self.analyses and (analysis := paths.parse_analysis_folder(name)) is not None:
-                place = RunPlace(model, dataset, None, None, analysis)
-                folders.append(_Folder(place, os.path.join(path, name)))
-            parsed = paths.parse_evaluation_folder(name)
-            if parsed is None or self.evaluation not in (None, parsed[0]):
+    of_datasets = None if datasets is None else set(map(paths.check_dataset_name, datasets))
+    of_shots, of_seeds = (None if wanted is None else set(wanted) for wanted in (n_shots, seeds))
+    reader = _Reader()
+    for model, model_dir in _model_folders(root, models, reader.problems):
+        for dataset in _folders(model_dir, reader.problems, missing_ok=True):
+            if of_datasets is not None and dataset not in of_datasets:
                 continue
-            if self.n_shots is None or parsed[1] in self.n_shots:
-                place = RunPlace(model, dataset, parsed[1], None, parsed[0])
-                folders += _runs_in(path / name, place, self.seeds, archive, problems)
-        if version != run_archive.version(path):
-            return self._list_dataset(model, dataset, path)
-        return _unambiguous(folders, problems), problems
+            for name in _folders(model_dir / dataset, reader.problems):
+                path = model_dir / dataset / name
+                if analyses and (analysis := paths.parse_analysis_folder(name)) is not None:
+                    reader.read_analysis(path, RunPlace(model, dataset, None, None, analysis))
+                parsed = paths.parse_evaluation_folder(name)
+                if parsed is None or evaluation not in (None, parsed[0]):
+                    continue
+                if of_shots is None or parsed[1] in of_shots:
+                    place = RunPlace(model, dataset, parsed[1], None, parsed[0])
+                    reader.list_runs(path, place, of_seeds)
+    return reader.everything()
 
 
 def top1_of_model(
@@ -183,10 +126,9 @@ def read_evaluation(
     """
     folder = files.require_dir(folder, "--logreg_root_dir")
     place = _place_of(Path(os.path.abspath(folder)))
-    problems: list[Problem] = []
-    archive = _archive(Path(os.path.abspath(folder)).parent, problems)
-    runs = _runs_in(folder, place, None if seeds is None else set(seeds), archive, problems)
-    everything = _read_all(_unambiguous(runs, problems), problems)
+    reader = _Reader()
+    reader.list_runs(folder, place, None if seeds is None else set(seeds))
+    everything = reader.everything()
     return everything.runs.get(place.evaluation, []), everything.problems
 
 
@@ -198,6 +140,64 @@ def _place_of(folder: Path) -> RunPlace:
     if n_shot is None or len(parts) < 4 or not constants.is_model_name(model) or "_" in parts[0]:
         return RunPlace("", "", None, None, evaluation)
     return RunPlace(model, parts[2], n_shot, None, evaluation)
+
+
+class _Reader:
+    """Results as they are found, with the folders that cannot be counted."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self._folders: list[tuple[RunPlace, Path]] = []
+        self._records: list[AnalysisRecord] = []
+
+    def list_runs(self, folder: Path, place: RunPlace, seeds: Collection[int] | None) -> None:
+        """Add the seed folders of an evaluation."""
+        for entry in _scan(folder, self.problems):
+            hidden = entry.name.startswith(".")
+            if not (hidden or entry.name.startswith("seed")) or not is_folder(entry):
+                continue
+            path, seed = folder / entry.name, paths.parse_seed_folder(entry.name)
+            if hidden:
+                self.problems.append(Problem(path, LEFTOVER))
+            elif seed is None:
+                self.problems.append(Problem(path, "not a seed folder, expected seed-<number>"))
+            elif seeds is None or seed in seeds:
+                self._folders.append((place._replace(seed=seed), path))
+
+    def read_analysis(self, path: Path, place: RunPlace) -> None:
+        """Add the result of an analysis."""
+        try:
+            self._records.append(_read_analysis(path, place))
+        except CogError as error:
+            self._refuse(path, error)
+
+    def everything(self) -> Everything:
+        """Read the listed runs whose seed is in no other folder, and return all results, sorted."""
+        runs: list[Run] = []
+        for place, same in grouped(self._folders, operator.itemgetter(0)).items():
+            for _, path in same:
+                if len(same) > 1:
+                    others = ", ".join(str(other) for _, other in same if other != path)
+                    self.problems.append(
+                        Problem(path, f"seed {place.seed} is also in {others}; keep one of them")
+                    )
+                    continue
+                try:
+                    runs.append(run_records.read_run(path, place, self.problems))
+                except CogError as error:
+                    self._refuse(path, error)
+        runs.sort(key=run_records.sort_key)
+        self._records.sort(
+            key=lambda r: (natural_key(r.model or ""), dataset_key(r.dataset or ""), natural_key(r.analysis))
+        )
+        self.problems.sort(key=lambda problem: str(problem.path))
+        return Everything(grouped(runs, operator.attrgetter("evaluation")), self._records, self.problems)
+
+    def _refuse(self, path: Path, error: CogError) -> None:
+        # Messages of the loader contain the path of the folder, which is already in the problem.
+        reason = str(error).replace(f"{path}{os.sep}", "")
+        state = error.state if isinstance(error, UnfinishedError) else ""
+        self.problems.append(Problem(path, reason, state))
 
 
 def _scan(path: Path, problems: list[Problem], *, missing_ok: bool = False) -> list[os.DirEntry[str]]:
@@ -262,153 +262,7 @@ def _model_folders(
                 yield model, root / title / architecture
 
 
-def _misnamed(root: Path) -> list[Problem]:
-    """Return at most one problem, which names folders that contain runs but are skipped because of their names."""
-    suspects: list[tuple[str, int]] = []  # with the number of levels of folders above those of evaluations
-    for title in _folders(root, []):
-        if "_" in title or not constants.is_plain_name(title):
-            suspects.append((title, 2))
-        else:
-            odd = (name for name in _folders(root / title, []) if not constants.is_plain_name(name))
-            suspects += ((f"{title}/{name}", 1) for name in odd)
-    misnamed = [name for name, above in suspects if _holds_runs(root / name, above=above)]
-    if not misnamed:
-        return []
-    reason = (
-        f"runs in folders that are not named like a model: {some(misnamed, _NAMED)}; expected "
-        "<title>/<architecture> of letters, digits and ._+-, without _ in the title"
-    )
-    return [Problem(root, reason)]
-
-
-def _holds_runs(folder: Path, *, above: int) -> bool:
-    """Return whether a quick look finds a finished run, ``above`` levels of folders below ``folder``."""
-    level = [folder]
-    for is_wanted in (
-        *[lambda name: True] * above,
-        lambda name: paths.parse_evaluation_folder(name) is not None,
-        lambda name: paths.parse_seed_folder(name) is not None,
-        lambda name: name.startswith("final"),
-    ):
-        inside = [path / name for path in level for name in _folders(path, []) if is_wanted(name)]
-        # The folder may be a data set of images, with a thousand folders of a thousand files.
-        level = inside[:_MOST_LOOKED_AT]
-    return bool(level)
-
-
-def _archive(folder: Path, problems: list[Problem]) -> RunArchive | None:
-    """Return the archive of a model and data set, if any; add a problem if it cannot be read."""
-    try:
-        return run_archive.open_archive(folder)
-    except CogError as error:
-        path = folder / run_archive.ARCHIVE_FILE
-        problems.append(Problem(path, str(error).replace(f"{path} ", "it ")))
-        return None
-
-
-def _names(folder: Path, archive: RunArchive | None, problems: list[Problem]) -> list[str]:
-    """Return the names of the folders of a model and data set, including evaluations that are only in the archive."""
-    packed = {run.partition("/")[0] for run in archive.runs} if archive is not None else set()
-    return sorted({*_folders(folder, problems), *packed})
-
-
-def _runs_in(
-    folder: Path,
-    place: RunPlace,
-    wanted: Collection[int] | None,
-    archive: RunArchive | None,
-    problems: list[Problem],
-) -> list[_Folder]:
-    """Return the run folders of an evaluation; runs in the archive are read already, since its index is in memory."""
-    by_name = {}
-    prefix = str(folder / "-").removesuffix("-")  # text: a path takes three times the memory
-    if archive is not None:
-        packed = Path(os.path.abspath(folder)).name
-        for name in archive.seeds(packed):
-            seed = paths.parse_seed_folder(name)
-            if seed is None or (wanted is not None and seed not in wanted):
-                continue
-            here, path = place._replace(seed=seed), f"{prefix}{name}"
-            run: Run | Problem
-            try:
-                run = run_records.read_packed(archive, f"{packed}/{name}", path, here)
-            except CogError as error:
-                run = Problem(folder / name, str(error))
-            by_name[name] = _Folder(here, path, run)
-    for seed, name in _seed_folders(folder, wanted, problems, missing_ok=archive is not None):
-        if name not in by_name or run_archive.holds_result(
-            [entry.name for entry in _scan(folder / name, [])]
-        ):
-            by_name[name] = _Folder(place._replace(seed=seed), f"{prefix}{name}")
-    return list(by_name.values())
-
-
-def _seed_folders(
-    folder: Path, wanted: Collection[int] | None, problems: list[Problem], *, missing_ok: bool = False
-) -> Iterator[tuple[int, str]]:
-    for entry in _scan(folder, problems, missing_ok=missing_ok):
-        hidden = entry.name.startswith(".")
-        if not (hidden or entry.name.startswith("seed")) or not is_folder(entry):
-            continue
-        seed = paths.parse_seed_folder(entry.name)
-        if hidden:
-            problems.append(Problem(folder / entry.name, LEFTOVER))
-        elif seed is None:
-            problems.append(Problem(folder / entry.name, "not a seed folder, expected seed-<number>"))
-        elif wanted is None or seed in wanted:
-            yield seed, entry.name
-
-
-def _unambiguous(folders: Iterable[_Folder], problems: list[Problem]) -> list[_Folder]:
-    """Return the folders whose result is in no other folder; add problems for the others."""
-    single = []
-    for group in grouped(folders, lambda folder: folder.place).values():
-        if len(group) == 1:
-            single += group
-            continue
-        for folder in group:
-            others = ", ".join(other.path for other in group if other is not folder)
-            reason = f"seed {folder.place.seed} is also in {others}; keep one of them"
-            problems.append(Problem(Path(folder.path), reason))
-    return single
-
-
-def _read_all(folders: Sequence[_Folder], problems: list[Problem]) -> Everything:
-    """Return the results in folders, sorted, with new problems added to the known ones."""
-    runs: list[Run] = []
-    records: list[AnalysisRecord] = []
-    for result, inside in map_waiting(_read, folders):
-        if isinstance(result, Run):
-            runs.append(result)
-        elif result is not None:
-            records.append(result)
-        problems += inside
-    runs.sort(key=run_records.sort_key)
-    records.sort(
-        key=lambda r: (natural_key(r.model or ""), dataset_key(r.dataset or ""), natural_key(r.analysis))
-    )
-    problems.sort(key=lambda problem: str(problem.path))
-    return Everything(grouped(runs, operator.attrgetter("evaluation")), records, problems)
-
-
-def _read(folder: _Folder) -> tuple[Run | AnalysisRecord | None, list[Problem]]:
-    """Return the result in a folder, if any, and the problems with it; no content of the folder raises an error."""
-    problems: list[Problem] = []
-    if folder.run is not None:
-        return (folder.run, []) if isinstance(folder.run, Run) else (None, [folder.run])
-    try:
-        if folder.place.seed is None:
-            return _read_analysis(folder), problems
-        return run_records.read_run(folder.path, folder.place, problems), problems
-    except CogError as error:
-        # Messages of the loader contain the path of the folder, which is already in the problem.
-        reason = str(error).replace(f"{folder.path}{os.sep}", "")
-        state = error.state if isinstance(error, UnfinishedError) else ""
-        return None, [*problems, Problem(Path(folder.path), reason, state)]
-
-
-def _read_analysis(folder: _Folder) -> AnalysisRecord:
-    path, place = Path(folder.path), folder.place
+def _read_analysis(path: Path, place: RunPlace) -> AnalysisRecord:
     with os_errors_explained("cannot be read"):
         entries = sorted(os.listdir(path))
     if RESULTS_FILE not in entries:

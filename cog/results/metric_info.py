@@ -23,21 +23,13 @@ OVER_CONCEPTS_AND_SEEDS = (
     "[ ]: 95 % interval over concepts (with their images) and seeds; of one seed over concepts."
 )
 
-#: The same for intervals over images of the same concepts (``--interval_over images``).
-OVER_IMAGES_AND_SEEDS = (
-    "[ ]: 95 % interval over images of these very concepts and seeds; of one seed over images. Other concepts are not "
-    "covered."
-)
-
 _TYPES = {"logreg": "LogReg", "mlp": "MLP", "mlp_noact": "MLP without activation", "finetune": "fine-tuned"}
 
 _SHORT_TYPES = _TYPES | {"mlp_noact": "MLP no activation"}
 
 _DERIVED = {
     relative.RELATIVE_TO_LOGREG: ("{name} relative to LogReg", PERCENT),
-    relative.POINTS_TO_LOGREG: ("{name} minus LogReg", POINTS),
     relative.LOGREG_RELATIVE: ("LogReg on frozen features relative to the {name} model", PERCENT),
-    relative.LOGREG_POINTS: ("LogReg on frozen features minus the {name} model", POINTS),
     relative.POINTS_TO_IN1K: ("{name}, blurred minus original IN-1K", POINTS),
 }
 
@@ -210,6 +202,7 @@ def _classifier(experiment: str, quantity: str, n_shot: int) -> Metric | None:
         )
     if quantity in _DERIVED:
         template, unit = _DERIVED[quantity]
+        group = "blurred" if quantity == relative.POINTS_TO_IN1K else group
         label = name.label if name.type != "finetune" else "fine-tuned"
         return Metric(
             group=group,

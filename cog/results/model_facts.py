@@ -6,15 +6,11 @@ may have seen concepts of the levels are marked, and never called best on *unsee
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from cog import constants
-from cog.errors import CogError, some
-from cog.models import models_file as own_models
+from cog.errors import some
 from cog.models.pretraining import IN1K, UNKNOWN, pretraining
 from cog.models.spec import PRETRAINING
 from cog.models.zoo import MODELS
@@ -22,15 +18,13 @@ from cog.results import published
 from cog.results.scores import RUNS, SeedAverage
 from cog.results.search_history import FeatureDescription
 
-logger = logging.getLogger(__name__)
-
 #: Mark after the name of a model that may have seen concepts of the levels.
 MARK = "†"
 
 #: Labels of the models of the zoo without published numbers.
 _LABELS = {name: spec.paper.label for name, spec in MODELS.items() if name not in published.MODELS}
 
-_STATE = "State it as pretraining in --models_file."
+_STATE = "State it as pretraining in the models.yaml of extract_features.py."
 _LEVELS = "For a known set of concepts, build_levels.py --seen_wnids makes levels without them."
 
 
@@ -38,40 +32,33 @@ _LEVELS = "For a known set of concepts, build_levels.py --seen_wnids makes level
 class ModelFacts:
     """Pretraining data and display names of models, by name of the model.
 
-    Recorded or stated pretraining has priority over pretraining derived from the name of a model. Published numbers
-    keep the names of their models, and have the pretraining of the published weights.
+    Recorded pretraining has priority over pretraining derived from the name of a model. Published numbers keep the
+    names of their models, and have the pretraining of the published weights.
 
     Attributes:
         recorded: pretraining of models with runs on disk, from ``features.json``.
-        stated: pretraining of models in the user's file; it has the highest priority.
         labels: names of models with runs on disk, for figures and pages.
         groups: groups of models; the models of a group have the same color.
         imported: pretraining of models in imported files, by name and source.
-        stated_labels: names in the user's file, also for imported results. Imported files contain no names, which could
-            be mistaken for those of other models.
     """
 
     recorded: Mapping[str, str] = field(default_factory=dict)
-    stated: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)
     imported: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    stated_labels: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, model: str, source: str = RUNS) -> str:
         """Return the pretraining of a model, one of :data:`cog.models.spec.PRETRAINING`."""
         return self._known(model, source) or pretraining(model)
 
     def not_in_name(self, model: str, source: str = RUNS) -> str | None:
-        """Return the recorded or stated pretraining of a model if it does not follow from the name, else None."""
+        """Return the recorded pretraining of a model if it does not follow from the name, else None."""
         known = self._known(model, source)
         return None if known is None or known == pretraining(model) else known
 
     def _known(self, model: str, source: str) -> str | None:
         if source in published.SOURCES.values():
             return None
-        if model in self.stated:
-            return self.stated[model]
         return self.recorded.get(model) if source == RUNS else self.imported.get((model, source))
 
     def mark(self, model: str, source: str = RUNS) -> str:
@@ -79,11 +66,14 @@ class ModelFacts:
         return "" if self.of(model, source) == IN1K else f" {MARK}"
 
     def label(self, model: str, source: str = RUNS) -> str:
-        """Return the display name of a model: the user's label, else the label in the zoo, else its name."""
+        """Return the display name of a model: the user's label, else the label in the zoo, else its name.
+
+        Imported files contain no labels, which could be mistaken for those of other models.
+        """
         name = _LABELS.get(model, model)
         if source == RUNS:
             return self.labels.get(model, name)
-        return model if source in published.SOURCES.values() else self.stated_labels.get(model, name)
+        return model if source in published.SOURCES.values() else name
 
     def footnote(
         self,
@@ -114,39 +104,23 @@ class ModelFacts:
 
 
 def read_model_facts(
-    features: Mapping[tuple[str, str, str], FeatureDescription],
-    stated: Iterable[SeedAverage] = (),
-    path: str | os.PathLike[str] | None = None,
+    features: Mapping[tuple[str, str, str], FeatureDescription], stated: Iterable[SeedAverage] = ()
 ) -> ModelFacts:
     """Return the facts about models.
 
     Args:
         features: descriptions of the features of runs by model, data set and split.
         stated: averages in imported files, with the stated pretraining of their models.
-        path: file with the user's models; an unusable entry is left out with a warning.
-
-    Raises:
-        CogError: when the file is unusable.
     """
-    recorded = {model: made for (model, *_), made in features.items()}
-    of_user = {}
-    for name, entry in (own_models.read(path) if path is not None else {}).items():
-        try:
-            of_user[name] = own_models.parse(path or "", name, entry)
-        except CogError as error:
-            logger.warning("%s; this entry is left out", error)
-
-    def texts(key: str, *groups: Mapping[str, Any]) -> dict[str, str]:
-        return {model: text for of in groups for model, facts in of.items() if (text := getattr(facts, key))}
-
-    known = texts("pretraining", recorded)
+    recorded, labels, groups = (
+        {model: value for (model, *_), made in features.items() if (value := getattr(made, name))}
+        for name in ("pretraining", "label", "group")
+    )
     return ModelFacts(
-        recorded={model: text for model, text in known.items() if text in PRETRAINING},
-        stated={name: pretraining(name, path) for name in of_user},
-        labels=texts("label", recorded, of_user),
-        groups=texts("group", recorded, of_user),
+        recorded={model: text for model, text in recorded.items() if text in PRETRAINING},
+        labels=labels,
+        groups=groups,
         imported={(a.model, a.source): a.pretraining for a in stated if a.pretraining is not None},
-        stated_labels=texts("label", of_user),
     )
 
 

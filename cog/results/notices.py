@@ -120,12 +120,6 @@ _KINDS = {
         "In some runs this was more than half, which leaves few trials to choose from.",
         "Lower the upper end of CLF.LR_INTV for these runs.",
     ),
-    "ties": Notice(
-        "note", "searches that end in a tie", "At least half of the trials are equally good in {n}",
-        "The held-out images do not tell these trials apart (within 0.1 points): which learning rate and weight decay "
-        "is taken is arbitrary. Accuracies hardly depend on it; confidences and the scale of the weights do.",
-        'Do not interpret the chosen values. For a choice that the held-out part does make: CLF.TIE_BREAK loss.',
-    ),
     "chance": Notice(
         "warning", "accuracy no better than guessing", "Accuracy no better than guessing",
         "Possible causes: features without information, labels that do not belong to the features, failed training.",

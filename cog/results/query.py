@@ -12,8 +12,6 @@ from typing import Any
 from cog import constants, paths
 from cog.data import datasets as data_sets
 from cog.errors import CogError, did_you_mean
-from cog.models import spec, zoo
-from cog.models.sources import did_you_mean_model
 from cog.results import (
     analysis_records,
     exchange,
@@ -21,7 +19,6 @@ from cog.results import (
     official,
     published,
     run_records,
-    saved_predictions,
     search_history,
 )
 from cog.results.analysis_records import AnalysisRecord
@@ -45,9 +42,6 @@ from cog.results.scores import (
     without_single_std,
 )
 
-#: Categories of models: those of the zoo, and ``custom`` for other models.
-CATEGORIES = (*spec.CATEGORIES, "custom")
-
 # Maximal number of names that a message lists.
 _LISTED = 9
 
@@ -67,19 +61,12 @@ class ResultQuery:
     imports: tuple[Path, ...] = ()  # files of --export
     paper: str | None = None  # version of the published numbers (key of cog.results.published.SOURCES)
     models: list[str] | None = None  # names and patterns of models; None: all (same for the other filters)
-    categories: list[str] | None = None  # categories of models, some of CATEGORIES
     datasets: list[str] | None = None  # names of data sets
     n_shots: list[int] | None = None  # numbers of training images per class, 0 = all
     seeds: list[int] | None = None  # seeds of runs found on disk, which are then also the expected seeds
     eval_name: str = "logreg"  # EVAL.NAME of runs found on disk
     baseline: str | None = None  # name of a model that is read regardless of the filters by model
-    compared: bool = False  # whether models and baseline are those of --compare, for messages
     experiments: bool = False  # whether results of other evaluations and of analyses are selected as well
-    models_file: str | None = None  # file with the user's models, their pretraining and labels
-    #: Whether right answers per concept are computed from saved predictions (cog.results.saved_predictions) for runs
-    #: without recorded ones; this reads one more file per run.
-    reads_predictions: bool = False
-    by_image: bool = False  # whether answers image by image are read from the saved predictions of all runs
 
     @property
     def reads_runs(self) -> bool:
@@ -93,11 +80,8 @@ class ResultQuery:
 
     def wants_dataset(self, model: str, dataset: str) -> bool:
         """Return whether numbers of a model on a data set are selected."""
-        return (
-            (self.models is None or any(matches(model, pattern) for pattern in self.models))
-            and (self.categories is None or category(model) in self.categories)
-            and (self.datasets is None or dataset in self.datasets)
-        )
+        wants_model = self.models is None or any(matches(model, pattern) for pattern in self.models)
+        return wants_model and (self.datasets is None or dataset in self.datasets)
 
     def wants(self, result: SeedAverage | Run) -> bool:
         """Return whether a number or run is selected; the filter by shots does not apply to analyses.
@@ -141,12 +125,6 @@ class QueryResult:
         return any(average.evaluation != LOGREG for average in self.all_measures)
 
 
-def category(model: str) -> str:
-    """Return the category of a model: that of the zoo, or ``custom``."""
-    known = zoo.MODELS.get(model)
-    return "custom" if known is None else known.paper.category
-
-
 def gather(
     selection: ResultQuery,
     *,
@@ -167,11 +145,6 @@ def gather(
     read = _read(selection, needs_in1k=needs_in1k)
     on_problems(read.problems)
     variants = dict(read.runs)
-    if selection.reads_predictions or selection.by_image:
-        variants = {
-            name: saved_predictions.with_counts(group, by_image=selection.by_image)
-            for name, group in variants.items()
-        }
     runs = variants.pop(selection.eval_name, [])
     accuracies = without_single_std(
         run_records.average_runs(
@@ -206,7 +179,7 @@ def gather(
         if not accuracies and stated:
             raise CogError(
                 f"--import {' '.join(map(str, selection.imports))}: only numbers of other experiments there; add "
-                "--overview, or --variants all, or --analysis all"
+                "--analysis all"
             )
         raise CogError(_nothing_left(selection, accuracies))
     return QueryResult(
@@ -220,7 +193,7 @@ def gather(
         variants={
             name: kept for name, group in variants.items() if (kept := list(filter(selection.wants, group)))
         },
-        model_facts=read_model_facts(features, stated, selection.models_file),
+        model_facts=read_model_facts(features, stated),
     )
 
 
@@ -324,14 +297,8 @@ def mixed_settings(runs: Sequence[Run]) -> dict[str, list[tuple[str, str, int]]]
     return mixed
 
 
-def check_baseline(model: str, cells: Sequence[SeedAverage], *, flag: str, root: Path | None = None) -> None:
-    """Check that there are results of the baseline.
-
-    Args:
-        model: name of the baseline.
-        cells: all results that were read.
-        flag: flag with which the user gave the baseline, for messages.
-        root: folder of all models, whose names are suggested as well.
+def check_baseline(model: str, cells: Sequence[SeedAverage], root: Path | None = None) -> None:
+    """Check that there are results of the baseline of ``--relative_to`` among those read from a root.
 
     Raises:
         CogError: when no cell belongs to ``model``; the message suggests the nearest name.
@@ -342,7 +309,7 @@ def check_baseline(model: str, cells: Sequence[SeedAverage], *, flag: str, root:
         hint = did_you_mean(model, sorted({*models, *there} - {model}))
         if model in published.MODELS and not {cell.source for cell in cells} & {*published.SOURCES.values()}:
             hint = "; add --with_published to read the paper's"
-        raise CogError(f"{flag} {model}: no result of it among those read{hint}")
+        raise CogError(f"--relative_to {model}: no result of it among those read{hint}")
 
 
 def _nothing_left(selection: ResultQuery, cells: Sequence[SeedAverage]) -> str:
@@ -351,7 +318,7 @@ def _nothing_left(selection: ResultQuery, cells: Sequence[SeedAverage]) -> str:
     datasets = sorted({cell.dataset for cell in cells}, key=dataset_key)
     n_shots = [str(n_shot) for n_shot in sorted({cell.n_shot for cell in cells})]
     filters: tuple[tuple[str, Iterable[Any] | None, Sequence[str], str], ...] = (
-        ("--compare" if selection.compared else "--model", selection.models, models, "models"),
+        ("--model", selection.models, models, "models"),
         ("--dataset", selection.datasets, datasets, "data sets"),
         ("--n_shot", selection.n_shots, n_shots, "numbers of images (0 = all)"),
     )
@@ -360,66 +327,39 @@ def _nothing_left(selection: ResultQuery, cells: Sequence[SeedAverage]) -> str:
             if not any(matches(name, value) for name in known):
                 more = f": {', '.join(known)}" if len(known) <= _LISTED else did_you_mean(value, known)
                 return f"{flag} {value} is none of the {len(known)} {noun} with results{more}"
-    return "no result has the model, category, data set and number of shots asked for together"
+    return "no result has the model, data set and number of shots asked for together"
 
 
 def _nothing_found(selection: ResultQuery, problems: Sequence[Problem]) -> str:
-    """Return a message about missing runs: the selection, the searched folder, and hints."""
+    """Return a message about missing runs: the selection, the expected folders, and the nearest names."""
     seeds = f" with seeds {' '.join(map(str, selection.seeds))}" if selection.seeds else ""
     refused = f" ({len(problems)} could not be counted, see above)" if problems else ""
     if selection.logreg_root_dir is not None:
+        folder = selection.logreg_root_dir
+        inside = sorted(filter(paths.parse_evaluation_folder, find.list_folders(folder)), key=natural_key)
+        hint = f"; did you mean its subfolder {inside[0]}?" if inside else ""
         return (
-            f"no finished run{seeds} in --logreg_root_dir {selection.logreg_root_dir}{refused}; expected "
-            f"seed-<seed>/final-*/{LOGS_FILE}{_misplaced(selection.logreg_root_dir)}"
+            f"no finished run{seeds} in --logreg_root_dir {folder}{refused}; expected "
+            f"seed-<seed>/final-*/{LOGS_FILE}{hint}"
         )
-    assert selection.models_root_dir is not None
+    root = selection.models_root_dir
+    assert root is not None
     models = " ".join(selection.models) if selection.models else "any model"
-    if selection.categories:
-        models += f" in {' '.join(selection.categories)}"
     datasets = " ".join(selection.datasets) if selection.datasets else "any data set"
     shots = f" with {', '.join(map(shots_label, selection.n_shots))}" if selection.n_shots is not None else ""
-    text = f"no finished run of {models} on {datasets}{shots}{seeds}"
-    exact = selection.exact_models
-    if exact and selection.datasets and len(exact) == len(selection.datasets) == 1:
-        model_dir = paths.ModelDir(selection.models_root_dir, exact[0])
-        n_shot = selection.n_shots[0] if selection.n_shots else 0
-        folder = model_dir.evaluation(selection.datasets[0], name=selection.eval_name, n_shot=n_shot)
-        other = ", ".join(name for name in _evaluations(folder.parent) if name != folder.name)
-        hint = f"; there is {other}: set EVAL.NAME and CLF.N_SHOT accordingly" if other else _meant(selection)
-        return f"{text}: expected {folder}/seed-<seed>/final-*/{LOGS_FILE}{refused}{hint}"
     layout = f"<title>/<architecture>/<dataset>/eval_{selection.eval_name}[_N<shots>]/seed-<seed>"
-    place = f"--models_root_dir {selection.models_root_dir}{refused}"
-    return f"{text} under {place}; expected {layout} there{_meant(selection)}"
-
-
-def _meant(selection: ResultQuery) -> str:
-    """Return a hint with the model, else the data set, that was probably meant by an unknown name."""
-    assert selection.models_root_dir is not None
-    models = find.list_models(selection.models_root_dir)
-    hints = [did_you_mean_model(model, models) for model in selection.models or () if not is_pattern(model)]
+    there = find.list_models(root)
+    hints = [
+        did_you_mean(name, there)
+        for name in selection.models or ()
+        if not is_pattern(name) and name not in there
+    ]
     known = {
-        name
-        for model in models
-        for name in find.list_folders(paths.ModelDir(selection.models_root_dir, model).path)
+        *data_sets.names(),
+        *(d for model in there for d in find.list_folders(paths.ModelDir(root, model).path)),
     }
-    known |= {*data_sets.names()}
     hints += [did_you_mean(name, known) for name in selection.datasets or () if name not in known]
-    return next(filter(None, hints), "")
-
-
-def _misplaced(folder: Path) -> str:
-    """Return a hint when ``folder`` is one level too deep or too high."""
-    if paths.parse_seed_folder(folder.name) is not None:
-        return f"; this is the folder of one seed, give {folder.parent}"
-    if any(name.startswith("final-") for name in find.list_folders(folder)):
-        return (
-            "; this folder is one run itself: move it to DIR/seed-<seed> and give DIR, or train with --seeds, which "
-            "writes <output_dir>/seed-<seed>"
-        )
-    inside = _evaluations(folder)
-    return f"; did you mean its subfolder {inside[0]}?" if inside else ""
-
-
-def _evaluations(folder: Path) -> list[str]:
-    names = filter(paths.parse_evaluation_folder, find.list_folders(folder))
-    return sorted(names, key=natural_key)
+    return (
+        f"no finished run of {models} on {datasets}{shots}{seeds} under --models_root_dir {root}{refused}; expected "
+        f"{layout} there{next(filter(None, hints), '')}"
+    )

@@ -21,9 +21,7 @@ from cog.results.uncertainty import Estimate
 
 #: Metrics that :func:`derive` computes from two averages.
 RELATIVE_TO_LOGREG = "relative_to_logreg"
-POINTS_TO_LOGREG = "points_to_logreg"
 LOGREG_RELATIVE = "logreg_relative"
-LOGREG_POINTS = "logreg_points"
 RATIO_TO_IN1K = "ratio_to_in1k"
 POINTS_TO_IN1K = "points_to_in1k"
 
@@ -53,14 +51,12 @@ def relative(average: SeedAverage, base: SeedAverage) -> tuple[float | None, flo
     return 100 * (average.value - base.value) / base.value, std
 
 
-def change_from(
-    average: SeedAverage, base: SeedAverage, *, over: str = uncertainty.CONCEPTS
-) -> Estimate | None:
+def change_from(average: SeedAverage, base: SeedAverage) -> Estimate | None:
     """Return the change from ``base`` to ``average`` in percent of ``base``, with its interval.
 
-    None if right answers (per concept, or image by image for ``over="images"``) are not known, or if ``base`` may be 0.
+    None if right answers per concept are not known, or if ``base`` may be 0.
     """
-    estimate, base_estimate = (uncertainty.accuracy(a.concepts, over=over) for a in (average, base))
+    estimate, base_estimate = (uncertainty.accuracy(a.concepts) for a in (average, base))
     return None if estimate is None or base_estimate is None else uncertainty.change(estimate, base_estimate)
 
 
@@ -70,9 +66,9 @@ def derive(averages: Iterable[SeedAverage]) -> list[SeedAverage]:
     A seed that is missing in either average of a pair is missing in the derived number.
 
     * ``relative_to_logreg``: a variant :func:`relative` to logistic regression on the same data and with as many shots
-      (first version, Table 3), and ``points_to_logreg``, the difference in :func:`points`.
-    * ``logreg_relative`` and ``logreg_points`` of fine-tuning: the reverse comparison, frozen features relative to the
-      fine-tuned model (final version, Fig. 6).
+      (first version, Table 3).
+    * ``logreg_relative`` of fine-tuning: the reverse comparison, frozen features relative to the fine-tuned model
+      (final version, Fig. 6).
     * ``points_to_in1k`` of ``in1k_blurred``: its accuracy minus that on IN-1K (final version, C.4).
     * ``<metric>_ratio_to_in1k`` of alignment, uniformity and their ratio: the metric divided by that of the same model
       on IN-1K (first version, Fig. 6).
@@ -116,13 +112,10 @@ def derive(averages: Iterable[SeedAverage]) -> list[SeedAverage]:
     for a in given:
         is_top1 = a.metric == "top1" and is_classifier(a.evaluation)
         if is_top1 and a.evaluation != LOGREG and (base := base_of(a, a.dataset, LOGREG)) is not None:
-            if a.evaluation.startswith("finetune"):
-                pair, names = (base, a), (LOGREG_RELATIVE, LOGREG_POINTS)
-            else:
-                pair, names = (a, base), (RELATIVE_TO_LOGREG, POINTS_TO_LOGREG)
-            counts = [average.concepts for average in pair]
-            add(a, base, names[0], relative(*pair), uncertainty.relative_difference(*counts))
-            add(a, base, names[1], points(*pair), uncertainty.difference(*counts))
+            tuned = a.evaluation.startswith("finetune")
+            pair = (base, a) if tuned else (a, base)
+            interval = uncertainty.relative_difference(*(average.concepts for average in pair))
+            add(a, base, LOGREG_RELATIVE if tuned else RELATIVE_TO_LOGREG, relative(*pair), interval)
         base = base_of(a, constants.IN1K, a.evaluation)
         if base is not None and is_top1 and a.dataset == constants.IN1K_BLURRED:
             add(a, base, POINTS_TO_IN1K, points(a, base), uncertainty.difference(a.concepts, base.concepts))

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import marshal
 import math
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cog.results import ties
 from cog.runtime.json_fields import number, text, whole
 
 _PLAIN = frozenset({type(None), str, bool, int})
-
-#: Summary of the trials, which replaces the list of trials in the index of an archive.
-COUNTED = ("n_trials", "n_trials_tied", "n_trials_diverged", "best_val_top1")
-
-_KEPT: dict[tuple[Any, bytes], Any] = {}
-_MOST_KEPT = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -42,7 +33,6 @@ class Details:
     rows: Mapping[str, int] = field(default_factory=dict)
     n_trials: int = 0  # recorded trials of the search
     n_trials_diverged: int = 0
-    n_trials_tied: int = 0  # trials that are about as good as the best one (cog.results.ties)
     #: Accuracy on the held-out part, in percent, of the trial whose pair was used.
     best_val_top1: float | None = None
     seconds: float = 0.0  # duration of search and final training together
@@ -54,76 +44,35 @@ class Details:
     finished: str | None = None  # time of the end, ISO 8601, UTC
 
 
-#: Details of runs without a record; hundreds of thousands of runs share this object.
-NO_DETAILS = Details()
-
-
 def read_details(record: Mapping[str, Any]) -> Details:
-    """Return the details in the content of ``results.json``, or in its entry in the index of an archive."""
+    """Return the details in the content of ``results.json``."""
     identity = _mapping(record.get("identity"))
-    counted = _count_trials(record)
-    return Details(
-        settings=_shared(
-            {key: value for key, value in identity.items() if type(value) is not dict}, _settings
-        ),
-        train_features=_shared(identity.get("train_features"), _plain),
-        test_features=_shared(identity.get("test_features"), _plain),
-        train_features_file=_interned(record.get("train_features")),
-        test_features_file=_interned(record.get("test_features")),
-        n_classes=whole(record.get("n_classes")),
-        rows=_shared(record.get("rows"), _whole_numbers),
-        n_trials=whole(counted.get("n_trials")) or 0,
-        n_trials_tied=whole(counted.get("n_trials_tied")) or 0,
-        n_trials_diverged=whole(counted.get("n_trials_diverged")) or 0,
-        best_val_top1=number(counted.get("best_val_top1")),
-        seconds=sum(max(number(value) or 0.0, 0.0) for value in _mapping(record.get("seconds")).values()),
-        versions=_shared(record.get("versions"), texts),
-        device=_interned(record.get("device")),
-        precision=_interned(record.get("precision")),
-        finished=text(record.get("finished")),
-    )
-
-
-def _count_trials(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the entries ``COUNTED`` of the trials of a record; without trials, the record, which may contain them."""
     recorded = record.get("trials")
     trials = [trial for trial in recorded if isinstance(trial, dict)] if isinstance(recorded, list) else []
-    if not trials:
-        return record
-    best, diverged = record.get("best_trial"), [trial.get("diverged") is True for trial in trials]
-    accuracies = [
-        None if lost else number(trial.get("val_top1")) for trial, lost in zip(trials, diverged, strict=True)
-    ]
+    best = record.get("best_trial")
     chosen = (trial for trial in reversed(trials) if type(best) is int and trial.get("number") == best)
-    return {
-        "n_trials": len(trials),
-        "n_trials_tied": len(ties.tied([math.nan if value is None else value for value in accuracies])),
-        "n_trials_diverged": sum(diverged),
-        "best_val_top1": next(chosen, {}).get("val_top1"),
-    }
+    return Details(
+        settings=_settings(identity),
+        train_features=_plain(identity.get("train_features")),
+        test_features=_plain(identity.get("test_features")),
+        train_features_file=text(record.get("train_features")),
+        test_features_file=text(record.get("test_features")),
+        n_classes=whole(record.get("n_classes")),
+        rows=_whole_numbers(record.get("rows")),
+        n_trials=len(trials),
+        n_trials_diverged=sum(trial.get("diverged") is True for trial in trials),
+        best_val_top1=number(next(chosen, {}).get("val_top1")),
+        seconds=sum(max(number(value) or 0.0, 0.0) for value in _mapping(record.get("seconds")).values()),
+        versions=texts(record.get("versions")),
+        device=text(record.get("device")),
+        precision=text(record.get("precision")),
+        finished=text(record.get("finished")),
+    )
 
 
 def image_list_of_test(details: Details) -> str | None:
     """Return the SHA-256 of the list of test images of a run; None when it is not recorded."""
     return text(details.test_features.get("image_list_sha256"))
-
-
-def _interned(value: Any) -> str | None:
-    """Return a text as an object that hundreds of thousands of runs share; None for other values."""
-    content = text(value)
-    return content and sys.intern(content)
-
-
-def _shared(value: Any, convert: Callable[[Any], Any]) -> Any:
-    """Return a converted entry of a record; equal entries of hundreds of thousands of runs share one object."""
-    key = convert, marshal.dumps(value, 2)  # format 2 has equal bytes for equal values
-    kept = _KEPT.get(key)
-    if kept is None:
-        kept = convert(value)
-        if len(_KEPT) >= _MOST_KEPT:
-            _KEPT.clear()
-        _KEPT[key] = kept
-    return kept
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -1,15 +1,12 @@
 """Runs of classifiers, read from their seed folders, and averages of their scores over seeds.
 
-The accuracies are those of ``logs.pkl``, which both toolkits write. ``results.json`` proves that the run is complete
-and belongs to its folder, and records its settings. Both files are read, so that a folder with files of two runs is
-noticed.
+``results.json`` is the record of a run: accuracies, settings, and the proof that the run is complete and belongs to its
+folder. Runs of the original toolkit have none; their accuracies are those of ``logs.pkl``, which both toolkits write.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import itertools
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +18,7 @@ from cog import constants, paths
 from cog.errors import CogError
 from cog.results import concept_counts
 from cog.results.concept_counts import ConceptCounts
-from cog.results.run_details import COUNTED, NO_DETAILS, Details, image_list_of_test, read_details
+from cog.results.run_details import Details, image_list_of_test, read_details
 from cog.results.scores import (
     LOGREG,
     Counts,
@@ -33,11 +30,10 @@ from cog.results.scores import (
     natural_key,
     without_single_std,
 )
-from cog.runtime import run_archive, safe_load
+from cog.runtime import safe_load
 from cog.runtime.atomic_dir import STAGE_PREFIX
 from cog.runtime.json_fields import number, whole
 from cog.runtime.output_folder import FAILED, INTERRUPTED, RUNNING, read_state
-from cog.runtime.run_archive import RunArchive
 
 LOGS_FILE = "logs.pkl"
 RESULTS_FILE = "results.json"
@@ -52,12 +48,6 @@ _FINAL_FOLDER = re.compile(r"final-lr-(?P<lr>.+)_wd-(?P<wd>.+)")
 
 # Accuracies computed in float32 may exceed 100 by rounding.
 _TOLERANCE_PERCENT = 1e-3
-
-#: Entries of results.json that :func:`read_details` and tables need; trials are summarized as :data:`COUNTED`.
-_SUMMARIZED = (
-    "status", "seed", "n_shot", "final", "identity", "train_features", "test_features", "n_classes", "rows",
-    "seconds", "versions", "device", "precision", "finished",
-)  # fmt: skip
 
 # In bytes; a record of 30 trials takes 8 kB.
 _LARGEST_RECORD = 1 << 24
@@ -77,8 +67,8 @@ class RunPlace(NamedTuple):
 class Run:
     """One finished classifier run: one model, data set, number of shots and seed.
 
-    ``details`` are further facts for reports, ``concepts`` the right answers per concept (None for runs of earlier
-    versions); equality ignores both.
+    ``details`` are further facts for reports, ``concepts`` the right answers per concept (None for runs of the original
+    toolkit); equality ignores both.
     """
 
     model: str
@@ -87,26 +77,20 @@ class Run:
     seed: int
     top1: float  # percent, last epoch
     top5: float
-    n_epochs: int  # in the log: fewer than planned after divergence, or after convergence of L-BFGS
+    n_epochs: int  # planned; in the log for a run that does not record them
     lr: float | None  # of the final training; None if unknown
     wd: float | None
     diverged: bool  # as recorded; False for runs of the original toolkit
     folder: str  # the seed folder
-    final_folder: str  # its subfolder with logs.pkl
+    final_folder: str  # its subfolder with logs.pkl, model and predictions
     details: Details = field(default_factory=Details, compare=False, repr=False)
     evaluation: str = LOGREG  # EVAL.NAME with the suffixes of variants: logreg, mlp, logreg_pca256, ...
     concepts: ConceptCounts | None = field(default=None, compare=False, repr=False)
 
     @property
     def path(self) -> Path:
-        """The seed folder as a path; ``folder`` is text, which takes less memory for hundreds of thousands of runs."""
+        """The seed folder as a path."""
         return Path(self.folder)
-
-    @property
-    def planned_epochs(self) -> int:
-        """Planned number of epochs if it is recorded, else the number of epochs in the log."""
-        planned = self.details.settings.get("n_epochs")
-        return planned if type(planned) is int and planned > 0 else self.n_epochs
 
 
 @dataclass(frozen=True)
@@ -126,17 +110,12 @@ def scores(runs: Iterable[Run]) -> list[Score]:
     made = []
     for run in runs:
         n_train = run.details.rows.get("final_train") if run.n_shot == 0 else None
-        counts = _counts(run.details.n_classes, n_train, run.details.rows.get("test"))
+        known = (run.details.n_classes, n_train, run.details.rows.get("test"))
+        counts = Counts(*(() if n is None else (n,) for n in known))  # type: ignore[arg-type]
         for metric, concepts in (("top1", run.concepts), ("top5", None)):
             place = run.model, run.dataset, run.evaluation, run.n_shot, metric, getattr(run, metric)
-            made.append(Score(*place, run.seed, epochs=run.planned_epochs, counts=counts, concepts=concepts))
+            made.append(Score(*place, run.seed, epochs=run.n_epochs, counts=counts, concepts=concepts))
     return made
-
-
-@functools.lru_cache(4096)
-def _counts(*known: int | None) -> Counts:
-    """Return the counts of a run, as one object for runs with equal counts."""
-    return Counts(*(() if n is None else (n,) for n in known))  # type: ignore[arg-type]  # class_lists is never given
 
 
 def sort_key(run: Run) -> tuple[Any, ...]:
@@ -154,12 +133,7 @@ def average_runs(runs: Iterable[Run], seeds: Iterable[int] = ()) -> list[SeedAve
     Returns:
         Two averages, top-1 and top-5, of each combination that has a run, in the order of :func:`sort_key`.
     """
-    expected = tuple(seeds)
-    averages: list[SeedAverage] = []
-    # One combination after another: the scores of all runs together would take as much memory as the runs.
-    for _, group in itertools.groupby(sorted(runs, key=sort_key), lambda run: sort_key(run)[:-1]):
-        averages += average(scores(group), expected_seeds=expected)
-    return averages
+    return average(scores(sorted(runs, key=sort_key)), expected_seeds=tuple(seeds))
 
 
 def expected_seeds(evaluation: str, seeds: Iterable[int]) -> tuple[int, ...]:
@@ -212,7 +186,7 @@ def read_run(path: str | os.PathLike[str], place: RunPlace, problems: list[Probl
 
     Raises:
         UnfinishedError: when the run has not finished.
-        CogError: when the run is ambiguous, or its files contradict each other or cannot be read safely.
+        CogError: when the run is ambiguous, or its files cannot be read safely.
     """
     path = os.fspath(path)
     entries = _list(path)
@@ -225,7 +199,7 @@ def read_run(path: str | os.PathLike[str], place: RunPlace, problems: list[Probl
     elif stages and problems is not None and read_state(path, names, complete=True).holder is None:
         problems += [Problem(Path(path, name), LEFTOVER) for name in stages]
     final = _choose_final(path, finals, record)
-    return _run(path, final, record, _read_last(path, final), place)
+    return _run(path, final, record, place)
 
 
 def _read_last(path: str, final: str) -> tuple[float, float, int]:
@@ -240,20 +214,17 @@ def _read_last(path: str, final: str) -> tuple[float, float, int]:
     return top1, top5, n_epochs
 
 
-def _run(
-    path: str, final: str, record: dict[str, Any] | None, last: tuple[float, float, int], place: RunPlace
-) -> Run:
-    """Return the run with a record (None for the original toolkit) and the last values of its logs."""
-    details = NO_DETAILS if record is None else read_details(record)
-    top1, top5, n_epochs = last
-    recorded = record["final"] if record is not None else {}
-    for name, value in (("top1", top1), ("top5", top5)):
-        stated = number(recorded.get(f"test_{name}"))
-        if stated is not None and abs(stated - value) > _TOLERANCE_PERCENT:
-            raise CogError(
-                f"{final}/{LOGS_FILE} ends with {METRICS[name]} = {value:g}, {RESULTS_FILE} says {stated:g}: one of "
-                "them was changed; run this again with --overwrite"
-            )
+def _run(path: str, final: str, record: dict[str, Any] | None, place: RunPlace) -> Run:
+    """Return the run with a record (None for the original toolkit), or with the accuracies of its logs."""
+    details = Details() if record is None else read_details(record)
+    recorded: dict[str, Any] = {} if record is None else record["final"]
+    if recorded.keys().isdisjoint(("test_top1", "test_top5")):
+        top1, top5, n_epochs = _read_last(path, final)
+    else:
+        top1, top5 = (
+            _accuracy(recorded.get(f"test_{name}"), f"test_{name}", RESULTS_FILE) for name in METRICS
+        )
+        n_epochs = whole(details.settings.get("n_epochs")) or _read_last(path, final)[2]
     try:
         concepts = concept_counts.read(
             recorded, n_classes=details.n_classes, top1=top1, image_list=image_list_of_test(details)
@@ -282,53 +253,6 @@ def _run(
     )
 
 
-def summary_of(run: Run) -> dict[str, Any]:
-    """Return the entry of a run in the index of an archive (:mod:`cog.runtime.run_archive`).
-
-    Raises:
-        CogError: see :func:`read_run`.
-    """
-    record: dict[str, Any] | None = None
-    if run_archive.is_file(run.path / RESULTS_FILE):
-        place = RunPlace(run.model, run.dataset, run.n_shot, run.seed, run.evaluation)
-        record = summarize(_read_record(run.folder, place))
-    return {"final": run.final_folder, "last": [run.top1, run.top5, run.n_epochs], "record": record}
-
-
-def summarize(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of ``results.json`` that :func:`read_packed` needs."""
-    details = read_details(record)
-    kept = {key: record[key] for key in _SUMMARIZED if key in record}
-    return kept | {key: getattr(details, key) for key in COUNTED}
-
-
-def read_packed(archive: RunArchive, name: str, path: str, place: RunPlace) -> Run:
-    """Return the run of a name in an archive from its index, without reading the files of the run.
-
-    Args:
-        archive: archive that contains the run.
-        name: name of the run in the archive.
-        path: its seed folder, which need not exist.
-        place: facts that the path implies.
-
-    Raises:
-        CogError: when the index has no entry of the form of :func:`summary_of`.
-    """
-    try:
-        entry = archive.runs[name]
-        final, record = entry["final"], entry["record"]
-        top1, top5, n_epochs = entry["last"]
-        if record is not None:
-            _check_record(record, place)
-        if not (isinstance(final, str) and type(n_epochs) is int):
-            raise TypeError("no final training")
-        if not all(type(value) is float and is_percentage(value) for value in (top1, top5)):
-            raise TypeError("no accuracies")
-    except (KeyError, TypeError, ValueError) as error:
-        raise CogError(f"the index of {archive.path.name} has no entry of a run here ({error})") from error
-    return _run(path, final, record, (top1, top5, n_epochs), place)
-
-
 def check_finished(path: str | Path, entries: Sequence[str], *, complete: bool = False) -> None:
     """Check an output folder without a record for traces of a run that is in progress, failed or was interrupted.
 
@@ -352,22 +276,14 @@ def check_finished(path: str | Path, entries: Sequence[str], *, complete: bool =
 
 
 def _list(path: str) -> list[tuple[str, bool]]:
-    """Return pairs of the names in a seed folder (including its archive) and whether they are folders, sorted."""
-    names, missing = [], False
+    """Return pairs of the names in a seed folder and whether they are folders, sorted."""
     try:
         with os.scandir(path) as entries:
-            names = [(entry.name, is_folder(entry)) for entry in entries]
+            return sorted((entry.name, is_folder(entry)) for entry in entries)
     except FileNotFoundError:
-        missing = True
+        raise CogError("vanished while the results were read") from None
     except OSError as error:
         raise CogError(f"cannot be read: {error.strerror or error}") from error
-    if not run_archive.holds_result([name for name, _ in names]):
-        packed = run_archive.locate(path)
-        if packed is not None:
-            return sorted({*names, *packed.archive.entries(packed.run)})
-        if missing:
-            raise CogError("vanished while the results were read")
-    return sorted(names)
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
@@ -381,18 +297,13 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 def load_record(folder: Path) -> dict[str, Any] | None:
     """Return the contents of ``results.json`` of a run; None without it, as in runs of the original toolkit."""
     file = folder / RESULTS_FILE
-    return safe_load.read_object(file, "record of a run") if run_archive.is_file(file) else None
+    return safe_load.read_object(file, "record of a run") if file.is_file() else None
 
 
 def _read_record(path: str, place: RunPlace) -> dict[str, Any]:
     """Return the content of ``results.json`` after checking that it belongs to its folder, which may be a copy."""
     file = os.path.join(path, RESULTS_FILE)
     record = safe_load.read_json(file, "record of a run", largest=_LARGEST_RECORD)
-    _check_record(record, place)
-    return record
-
-
-def _check_record(record: Any, place: RunPlace) -> None:
     if not isinstance(record, dict) or not isinstance(record.get("final"), dict):
         raise CogError(f"{RESULTS_FILE} does not describe a run (no entry 'final')")
     if record.get("status") != "complete":
@@ -402,6 +313,7 @@ def _check_record(record: Any, place: RunPlace) -> None:
             raise CogError(f"{RESULTS_FILE} says {key} {record[key]!r}, the folder's name {expected}")
     if whole(record.get("n_shot", 0)) is None:
         raise CogError(f"{RESULTS_FILE} says n_shot {record['n_shot']!r}, expected a whole number")
+    return record
 
 
 def _choose_final(path: str, finals: Sequence[str], record: Mapping[str, Any] | None) -> str:
@@ -412,7 +324,7 @@ def _choose_final(path: str, finals: Sequence[str], record: Mapping[str, Any] | 
         return folder
     if len(finals) > 1:
         # Only folders with logs are candidates, as in the original toolkit.
-        finals = [name for name in finals if run_archive.is_file(Path(path, name, LOGS_FILE))]
+        finals = [name for name in finals if Path(path, name, LOGS_FILE).is_file()]
     if not finals:
         raise CogError(f"no final-*/{LOGS_FILE}: the run is unfinished or failed")
     if len(finals) > 1:
@@ -428,11 +340,15 @@ def _last_accuracy(logs: Mapping[Any, Any], key: str, logs_name: str) -> tuple[f
     if not isinstance(values, list | tuple) or not values:
         raise CogError(f"{logs_name} has no list {key} with the value of a finished epoch")
     value = values[-1].tolist() if hasattr(values[-1], "tolist") else values[-1]
+    return _accuracy(value, key, logs_name), len(values)
+
+
+def _accuracy(value: Any, key: str, file: str) -> float:
     accuracy = number(value)
     if accuracy is None or not is_percentage(accuracy):
         shown = value if isinstance(value, float) else type(value).__name__
-        raise CogError(f"{logs_name} ends with {key} = {shown}, expected a percentage")
-    return accuracy, len(values)
+        raise CogError(f"{file}: {key} is {shown}, expected a percentage")
+    return accuracy
 
 
 def _hyper_parameters(final_folder: str) -> dict[str, Any]:

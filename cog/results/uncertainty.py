@@ -1,4 +1,4 @@
-"""Intervals over concepts and seeds for accuracies and their differences; Holm's correction; numbers of seeds.
+"""Intervals over concepts and seeds for accuracies and their differences; Holm's correction.
 
 *Sources of variation.* The concepts of a benchmark are a sample of possible concepts, and its test images a sample of
 possible images. A seed decides the split for the search, the images drawn in few-shot and the order of training. An
@@ -38,29 +38,14 @@ form: all q with ``(p - q) ** 2 <= k q (1 - q)`` and ``k = half ** 2 / (p (1 - p
 clusters: Dean and Pagano, Journal of Survey Statistics and Methodology 3, 2015); k is at least its value for
 independent images, ``t(C - 1) ** 2 / images``.
 
-*Over images.* For the same concepts, with other images of these and other seeds (``over="images"``), the images of each
-concept are a separate sample (stratified: Cochran, Sampling Techniques, 1977, section 5.3). Let w[k] be the weight of
-concept k in the mean, V[k] the variance over its n[k] images of their means over seeds, and R[k] the mean square of the
-rest of each image with each seed::
-
-    images = max(0, sum of w[k] ** 2 * (V[k] - R[k] / S) / n[k])
-    seeds  = V_seeds / S
-    half ** 2 = t(N - C) ** 2 * images + t(S - 1) ** 2 * seeds
-
-with N images in total. Two images are added for differences, and the intervals of accuracies have Wilson's form, as
-above; k is at least its value for independent answers within concepts. In simulations, these intervals cover 94 to
-98 %, up to 99 % with two seeds. They need the answers image by image (:mod:`cog.results.saved_predictions`).
-
 No interval covers another pretraining of the same method."""
 
 from __future__ import annotations
 
-import bisect
 import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -68,14 +53,6 @@ from cog.results.concept_counts import ConceptCounts
 
 #: Confidence of all intervals.
 CONFIDENCE = 0.95
-
-#: Sources of variation beside seeds: concepts with their images, or images within concepts.
-CONCEPTS, IMAGES = OVER = ("concepts", "images")
-
-#: Probability of a verdict on a difference as large as that of :func:`smallest_difference`.
-POWER = 0.8
-
-_MOST_SEEDS = 1000
 
 
 @dataclass(frozen=True)
@@ -94,28 +71,20 @@ class Estimate:
         return self.low, self.high
 
 
-def accuracy(runs: Sequence[ConceptCounts], *, over: str = CONCEPTS) -> Estimate | None:
+def accuracy(runs: Sequence[ConceptCounts]) -> Estimate | None:
     """Return the mean accuracy of runs on the same data with its interval.
 
     Args:
         runs: counts of one run for each seed.
-        over: source of variation, one of ``OVER``.
 
     Returns:
-        Estimate in percent; None when the runs are on different images, or on a single concept; over images also when
-        their answers image by image are not known, or a concept has a single image.
+        Estimate in percent; None when the runs are on different images, or on a single concept.
     """
     if not same_images(runs):
         return None
     correct, images = _correct(runs), _images(runs[0])
     total = float(images.sum())
     share = float(correct.sum()) / len(runs) / total
-    if over == IMAGES:
-        answers = _answers(runs)
-        strata = None if answers is None else _strata(answers, _labels(images), images / total)
-        if strata is None:
-            return None
-        return _share(share, strata.parts, strata.shape, total, strata.least)
     return _share(share, _parts(_scaled(correct, images)), correct.shape, total)
 
 
@@ -132,20 +101,12 @@ def mean_accuracy(accuracies: np.ndarray, n_images: int) -> Estimate | None:
     return _share(share, _parts(accuracies), accuracies.shape, n_images)
 
 
-def _share(
-    share: float, parts: tuple[float, float], shape: tuple[int, int], total: float, least: float | None = None
-) -> Estimate:
-    """Return a share of ``total`` images with its interval in Wilson's form, in percent.
-
-    ``least`` is the lower bound of the variance of the mean; None: the variance for independent images.
-    """
+def _share(share: float, parts: tuple[float, float], shape: tuple[int, int], total: float) -> Estimate:
+    """Return a share of ``total`` images with its interval in Wilson's form, in percent."""
     degrees = _degrees(shape)
-    t_squared = _t_squared(degrees[0], 1 - CONFIDENCE)
-    k = t_squared / total
+    k = _t_squared(degrees[0], 1 - CONFIDENCE) / total
     if 0 < share < 1:
-        of_one = share * (1 - share)
-        k = k if least is None else t_squared * least / 1e4 / of_one
-        k = max(k, _half_squared(parts, degrees, 1 - CONFIDENCE) / 1e4 / of_one)
+        k = max(k, _half_squared(parts, degrees, 1 - CONFIDENCE) / 1e4 / (share * (1 - share)))
     center = (share + k / 2) / (1 + k)
     half = math.sqrt(k * share * (1 - share) + k * k / 4) / (1 + k)
     low, high = max(0.0, center - half), min(1.0, center + half)
@@ -154,15 +115,12 @@ def _share(
     return Estimate(100 * share, 100 * low, 100 * high)
 
 
-def difference(
-    runs: Sequence[ConceptCounts], baseline: Sequence[ConceptCounts], *, over: str = CONCEPTS
-) -> Estimate | None:
-    """Return the mean difference of two models on the same images, paired over concepts or images, and seeds.
+def difference(runs: Sequence[ConceptCounts], baseline: Sequence[ConceptCounts]) -> Estimate | None:
+    """Return the mean difference of two models on the same images, paired over concepts and seeds.
 
     Args:
         runs: counts of one run of the model for each seed.
         baseline: counts of the other model, with the same seeds in the same order.
-        over: source of variation, one of ``OVER``.
 
     Returns:
         Estimate in points; None in the same cases as for :func:`accuracy`.
@@ -176,12 +134,6 @@ def difference(
     if len(runs) != len(baseline) or not same_images([*runs, *baseline]):
         return None
     images = _images(runs[0])
-    if over == IMAGES:
-        answers, others = _answers(runs), _answers(baseline)
-        if answers is None or others is None:
-            return None
-        weights = images / images.sum()
-        return mean_difference_over_images(answers - others, _labels(images), weights=weights)
     wins = _correct(runs) - _correct(baseline)
     total = float(images.sum())
     mean = 100 * float(wins.sum()) / len(runs) / total
@@ -199,68 +151,6 @@ def mean_difference(differences: np.ndarray, n_images: int) -> Estimate | None:
         return None
     mean, parts = float(differences.mean()), _parts(differences)
     return _around(mean, parts, differences.shape, _two_images(n_images))
-
-
-def mean_difference_over_images(
-    differences: np.ndarray, labels: np.ndarray, *, weights: np.ndarray | None = None
-) -> Estimate | None:
-    """Return the mean difference of two models with its interval over images of the same concepts, and seeds.
-
-    Args:
-        differences: -100, 0 or 100 by seed and image, float64 ``(S, N)``.
-        labels: concept of each image, int64 ``(N,)``.
-        weights: weights of the concepts 0 to C - 1 in the mean, float64 ``(C,)``; None: equal weights for all concepts
-            with images.
-
-    Returns:
-        Estimate in points; None when a concept has a single image.
-    """
-    strata = _strata(differences, labels, weights)
-    if strata is None:
-        return None
-    return _around(strata.mean, strata.parts, strata.shape, _two_images(len(labels)))
-
-
-class _Strata(NamedTuple):
-    """A mean over images within concepts, with the basis of its interval."""
-
-    mean: float
-    parts: tuple[float, float]  # of its variance: images, seeds
-    shape: tuple[int, int]  # S, and 1 plus the degrees of freedom of the images
-    least: float  # its variance if all answers were independent within concepts
-
-
-def _strata(x: np.ndarray, labels: np.ndarray, weights: np.ndarray | None) -> _Strata | None:
-    """Return the mean of values by seed and image ``(S, N)``; None when a concept has a single image."""
-    n_seeds, n_images = x.shape
-    n_concepts = 0 if weights is None else len(weights)
-    n = np.bincount(labels, minlength=n_concepts)
-    present = n > 0
-    n = n[present]
-    if n.min() < 2:
-        return None
-    weights = np.full(len(n), 1 / len(n)) if weights is None else weights[present]
-
-    def by_concept(values: np.ndarray) -> np.ndarray:
-        return np.bincount(labels, weights=values, minlength=n_concepts)[present]
-
-    of_images = x.mean(axis=0)
-    of_concepts = np.array([by_concept(row) for row in x]) / n
-    of_seeds = of_concepts @ weights
-    # Sums of squares around the means of concepts: of the means of images over seeds, and of single values.
-    around = n * of_concepts.mean(axis=0) ** 2
-    squares = by_concept(of_images**2) - around
-    single = by_concept((x**2).sum(axis=0)) - n_seeds * around
-    scale = weights**2 / n / (n - 1)
-    images, seeds = float(scale @ squares), 0.0
-    least = float(scale @ single) / n_seeds**2
-    if n_seeds > 1:
-        # Residuals: without the effects of images, and of each concept with each seed.
-        of_both = n * ((of_concepts - of_concepts.mean(axis=0)) ** 2).sum(axis=0)
-        rest = (single - n_seeds * squares - of_both) / (n_seeds - 1)
-        images = max(0.0, images - float(scale @ rest) / n_seeds)
-        seeds = float(of_seeds.var(ddof=1)) / n_seeds
-    return _Strata(float(of_seeds.mean()), (images, seeds), (n_seeds, n_images - len(n) + 1), least)
 
 
 def relative_difference(runs: Sequence[ConceptCounts], baseline: Sequence[ConceptCounts]) -> Estimate | None:
@@ -335,19 +225,6 @@ def _images(run: ConceptCounts) -> np.ndarray:
     if isinstance(run.images, int):
         return np.full(len(run.correct), run.images)
     return np.asarray(run.images, float)
-
-
-def _labels(images: np.ndarray) -> np.ndarray:
-    """Return the concept of each image, int64 ``(N,)``."""
-    return np.repeat(np.arange(len(images)), images.astype(np.int64))
-
-
-def _answers(runs: Sequence[ConceptCounts]) -> np.ndarray | None:
-    """Return 100 for each right answer and 0 for each wrong one, float64 ``(S, N)``; None when some are not known."""
-    known = [run.right for run in runs if run.right is not None]
-    if len(known) < len(runs):
-        return None
-    return np.unpackbits(np.array(known), axis=1, count=runs[0].n_images) * 100.0
 
 
 def _correct(runs: Sequence[ConceptCounts]) -> np.ndarray:
@@ -467,57 +344,3 @@ def p_of_sum(
         parts += [weight**2 * (concepts + _two_images(float(images.sum()))), weight**2 * seeds]
         degrees += _degrees((len(runs), len(images)))
     return _p_value(value, parts, degrees)
-
-
-# --- numbers of seeds
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Variance components of the differences between models, in points squared."""
-
-    concepts: float  # common to all seeds
-    seeds: float  # common to all concepts
-    rest: float  # of the combinations of concepts and seeds
-    n_concepts: int
-    n_images: int  # of all concepts
-
-
-def spread(pairs: Sequence[tuple[Sequence[ConceptCounts], Sequence[ConceptCounts]]]) -> Spread:
-    """Return the variance components of differences, averaged over pairs of models.
-
-    Args:
-        pairs: at least one pair of runs of two models on the same images, with the same two or more seeds in the same
-            order; the images are the same for all pairs.
-    """
-    images = _images(pairs[0][0][0])
-    by_pair = []
-    for runs, baseline in pairs:
-        x = _scaled(_correct(runs) - _correct(baseline), images)
-        concepts, seeds, rest = _mean_squares(x)
-        by_pair.append((max(0.0, concepts - rest / len(runs)), max(0.0, seeds - rest / len(images)), rest))
-    concepts, seeds, rest = np.mean(by_pair, axis=0).tolist()
-    return Spread(concepts, seeds, rest, len(images), int(images.sum()))
-
-
-def smallest_difference(spread: Spread, n_seeds: int) -> float:
-    """Return the true difference in points on which 80 % of studies with ``n_seeds`` >= 2 seeds reach a verdict.
-
-    It is half the width of the interval plus 0.84 standard errors, without correction for the number of comparisons.
-    """
-    from scipy.special import ndtri
-
-    concepts = spread.concepts / spread.n_concepts + _two_images(spread.n_images)
-    parts = concepts, (spread.seeds + spread.rest / spread.n_concepts) / n_seeds
-    half = math.sqrt(_half_squared(parts, _degrees((n_seeds, spread.n_concepts)), 1 - CONFIDENCE))
-    return half + float(ndtri(POWER)) * math.sqrt(sum(parts))
-
-
-def seeds_needed(spread: Spread, points: float) -> int | None:
-    """Return the least number of seeds that suffice for a difference in points.
-
-    None when 1000 seeds do not suffice, because there are too few concepts. See :func:`smallest_difference`.
-    """
-    numbers = range(2, _MOST_SEEDS + 1)  # the more seeds, the smaller the difference
-    first = bisect.bisect_left(numbers, True, key=lambda n: smallest_difference(spread, n) <= points)
-    return numbers[first] if first < len(numbers) else None

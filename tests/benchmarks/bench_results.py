@@ -3,7 +3,7 @@
 ::
 
     python tests/benchmarks/bench_results.py                             # 37 models: 9,990 runs
-    python tests/benchmarks/bench_results.py --models 1000 --packed --folder DIR
+    python tests/benchmarks/bench_results.py --models 1000 --folder DIR
 
 The runs are records with accuracies that are drawn; no classifier is trained. Each has the ten files of a real one,
 empty where no command reads them. The files of more than 100 models are links to those of the first 100. A RAM file
@@ -26,7 +26,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -35,8 +34,7 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests" / "helpers")]
 from result_folders import EPOCH_KEYS
 
 from cog import constants, paths
-from cog.results import concept_counts, find, run_records
-from cog.runtime import run_archive
+from cog.results import concept_counts, find
 
 #: Models whose files are written.
 N_WRITTEN = 100
@@ -95,7 +93,7 @@ def runs_of(model: str, dataset: str, draw: random.Random):
             yield name, record, pickle.dumps(logs, protocol=4)
 
 
-def make(root: Path, n_models: int, *, packed: bool) -> None:
+def make(root: Path, n_models: int) -> None:
     """Write the runs of all models."""
     draw = random.Random(0)
     models = [f"net_{number:04d}" for number in range(n_models)]
@@ -112,32 +110,17 @@ def make(root: Path, n_models: int, *, packed: bool) -> None:
                     f"{FINAL}/logs.pkl": logs,
                 }
                 content[name] |= dict.fromkeys(SMALL_FILES, b"")
-            (write_packed if packed else write_loose)(folder, content)
+            write(folder, content)
     for number in range(N_WRITTEN, n_models):
         written, linked = (paths.ModelDir(root, models[n]).path for n in (number % N_WRITTEN, number))
         shutil.copytree(written, linked, copy_function=os.link)
 
 
-def write_loose(folder: Path, content: dict[str, dict[str, bytes]]) -> None:
+def write(folder: Path, content: dict[str, dict[str, bytes]]) -> None:
     for name, files in content.items():
         (folder / name / FINAL).mkdir(parents=True)
         for below, data in files.items():
             (folder / name / below).write_bytes(data)
-
-
-def write_packed(folder: Path, content: dict[str, dict[str, bytes]]) -> None:
-    """Write the archive as cog.study.pack does, but not from files, nor verified."""
-    index = {}
-    for name, files in content.items():
-        record = json.loads(files["results.json"])
-        last = [record["final"]["test_top1"], record["final"]["test_top5"], 100]
-        index[name] = {"final": FINAL, "last": last, "record": run_records.summarize(record)}
-        (folder / name).parent.mkdir(exist_ok=True)
-    with zipfile.ZipFile(folder / run_archive.ARCHIVE_FILE, "w") as archive:
-        run_archive.write_index(archive, index)
-        for name, files in content.items():
-            for below, data in files.items():
-                archive.writestr(f"{name}/{below}", data)
 
 
 def measure(label: str, argv: list[str]) -> None:
@@ -182,14 +165,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", type=int, default=37)
-    parser.add_argument("--packed", action="store_true")
     parser.add_argument("--folder", type=Path, help="holds the runs and is kept (default: a temporary one)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         root = args.folder or Path(temporary, "models")
         start = time.monotonic()
         if not root.exists():
-            make(root, args.models, packed=args.packed)
+            make(root, args.models)
         entries = sum(1 + len(names) for _, _, names in os.walk(root))
         seconds = time.monotonic() - start
         print(f"{args.models} models, {entries:,} files and folders, made in {seconds:.0f} s", flush=True)
@@ -197,8 +179,7 @@ def main() -> None:
         measure("status", ["-m", "cog", "status", "--models_root_dir", str(root)])
         measure("table", table)
         measure("report", [*table, "--report", str(Path(temporary, "report.html"))])
-        measure("comparison", [*table, "--baseline", "net_0000"])
-        measure("power", [*table, "--power"])
+        measure("differences", [*table, "--relative_to", "net_0000"])
         start = time.monotonic()
         n_runs = sum(map(len, find.find_all(root).runs.values()))
         print(f"reading alone: {time.monotonic() - start:.1f} s for {n_runs:,} runs")

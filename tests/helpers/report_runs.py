@@ -35,7 +35,13 @@ def make_run(model="my_net", dataset="in1k", n_shot=0, seed=22, top1=70.0, *, pa
         "device": "cuda:0",
         "finished": "2026-11-19T10:00:00+00:00",
     }
-    fields = {"top5": min(100.0, top1 + 10), "n_epochs": 100, "lr": 10.0, "wd": 1e-6, "diverged": False}
+    fields = {
+        "top5": min(100.0, top1 + 10),
+        "n_epochs": settings["n_epochs"],
+        "lr": 10.0,
+        "wd": 1e-6,
+        "diverged": False,
+    }
     for key, value in changes.items():
         (details if key in Details.__dataclass_fields__ else fields)[key] = value
     return Run(

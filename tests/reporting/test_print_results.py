@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -40,16 +42,17 @@ def study(tmp_path):
 
 
 def test_one_folder_names_missing_seeds(study, capsys):
-    run("--models_root_dir", study, "--model", "net_small_v2", "--dataset", "cog_l1", "--decimals", 0)
+    run("--models_root_dir", study, "--model", "net_small_v2", "--dataset", "cog_l1")
     out = capsys.readouterr().out.splitlines()
     assert out[2:] == [
-        "top-1: 29 +- 18 (test/top1, 2 seeds)",
-        "top-5: 80 +- 0 (test/top5, 2 seeds)",
+        "top-1: 28.75 +- 17.75 (test/top1, 2 seeds)",
+        "top-5: 80.00 +- 0.00 (test/top5, 2 seeds)",
         "missing seeds: 37, 45, 77",
     ]
-    run("--models_root_dir", study, "--model net_small_v2 --dataset cog_l1 --seeds 22 5 --metric top5")
+    run("--models_root_dir", study, "--model net_small_v2 --dataset cog_l1 --seeds 22 5")
     assert capsys.readouterr().out.splitlines() == [
-        "seed 22: top-5 80.00",
+        "seed 22: top-1 11.00, top-5 80.00",
+        "top-1: 11.00 +- 0.00 (test/top1, 1 seed)",
         "top-5: 80.00 +- 0.00 (test/top5, 1 seed)",
         "missing seeds: 5",
     ]
@@ -91,16 +94,6 @@ net_big       -           -       -
 net_small_v2  40.0 ± 0.1  -       -
 """
 
-CSV = """\
-model,dataset,n_shot,metric,mean,std,n_seeds,missing_seeds
-net_big,in1k,0,top1,98.9000,0.1414,5,
-net_big,cog_l1,0,top1,9.5000,0.1414,5,
-net_big,my_birds,0,top1,71.0000,0.1414,5,
-net_small_v2,in1k,0,top1,60.0000,0.1414,5,
-net_small_v2,cog_l1,0,top1,28.7500,17.7500,2,37 45 77
-net_small_v2,in1k,8,top1,40.0000,0.1414,5,
-"""
-
 
 def test_selections_make_smaller_tables(study, capsys):
     run("--models_root_dir", study, "--model net_small_v2 net_big --dataset cog_l1 in1k --n_shot all")
@@ -111,22 +104,38 @@ def test_selections_make_smaller_tables(study, capsys):
         "net_big       98.9 ± 0.1   9.5 ± 0.1\n\n"
         "missing seeds:\n  net_small_v2, cog_l1: 37, 45, 77\n"
     )
-    run("--models_root_dir", study, "--dataset", "my_birds", "--metric", "top5", "--decimals", 3)
-    assert capsys.readouterr().out.splitlines()[2:] == ["         my_birds", "net_big  91.000 ± 0.000"]
     run("--models_root_dir", study, "CLF.N_SHOT", 8)
     assert capsys.readouterr().out.splitlines()[2:] == ["              in1k", "net_small_v2  40.0 ± 0.1"]
     run("--models_root_dir", study, "--model net_small_v2 --dataset in1k --n_shot 8 all --format csv")
-    assert [line.split(",")[2] for line in capsys.readouterr().out.splitlines()] == ["n_shot", "0", "8"]
+    assert [line.split(",")[2] for line in capsys.readouterr().out.splitlines()] == [
+        "n_shot",
+        "0",
+        "0",
+        "8",
+        "8",
+    ]
     run("--logreg_root_dir", study / "net/big/cog_l1/eval_logreg", "CLF.N_SHOT", 4, "--format", "csv")
-    assert capsys.readouterr().out.splitlines()[1:] == ["net_big,cog_l1,0,top1,9.5000,0.1414,5,"]
+    top1, top5 = csv.DictReader(capsys.readouterr().out.splitlines())
+    assert (top1["model"], top1["dataset"], top1["metric"], top5["metric"]) == (
+        "net_big",
+        "cog_l1",
+        "top1",
+        "top5",
+    )
+    assert float(top1["mean"]) == pytest.approx(9.5) and float(top1["std"]) == pytest.approx(0.02**0.5)
+    assert float(top5["mean"]) == pytest.approx(29.5) and (top5["n_seeds"], top5["missing_seeds"]) == (
+        "5",
+        "",
+    )
 
 
 def test_seeds_select_and_are_expected(study, capsys):
     run("--models_root_dir", study, "--seeds 22 93 7 --format csv --n_shot 0 --dataset cog_l1")
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        "net_big,cog_l1,0,top1,9.5000,0.2000,2,7",
-        "net_small_v2,cog_l1,0,top1,28.7500,17.7500,2,7",
-    ]
+    rows = [row for row in csv.DictReader(capsys.readouterr().out.splitlines()) if row["metric"] == "top1"]
+    assert [(row["model"], row["n_seeds"], row["missing_seeds"]) for row in rows] == [
+        ("net_big", "2", "7"), ("net_small_v2", "2", "7"),
+    ]  # fmt: skip
+    assert [float(row["std"]) for row in rows] == pytest.approx([0.2, 17.75])
     make_seed_folder(study / "net/big/in1k/eval_logreg/seed-1")
     run("--models_root_dir", study, "--n_shot", 0, "--dataset", "in1k")
     assert "net_small_v2, in1k: 1\n" in capsys.readouterr().out
@@ -139,7 +148,7 @@ def test_problems_and_doubts_are_warnings(study, capsys):
     make_seed_folder(study / "net/big/cog_l2/eval_logreg/seed-22", n_epochs=2)
     make_seed_folder(study / "net/big/cog_l2/eval_logreg/seed-37", n_epochs=5)
     argv = ("--models_root_dir", study, "--model", "net_big", "net_typo", "--n_shot", 0, 3)
-    run(*argv, "--allow_mixed_epochs")
+    run(*argv)
     out, err = capsys.readouterr()
     assert "net_big   98.9 ± 0.2 (4/5)  " in out
     base = study / "net/big"
@@ -154,33 +163,17 @@ def test_problems_and_doubts_are_warnings(study, capsys):
         "warning: net_big, cog_l2, all training images: seeds were trained for different numbers of epochs "
         "(seed 22: 2, seed 37: 5)",
     ]
-    with pytest.raises(
-        CogError, match=r"\(seed 22: 2, seed 37: 5\); choose --seeds, or add --allow_mixed_epochs"
-    ):
-        run(*argv)
-    run(*argv, "--seeds", 22)
 
 
-def test_output_file(study, tmp_path, capsys):
-    target = tmp_path / "table.csv"
-    argv = ("--models_root_dir", study, "--format", "csv", "--output", target)
-    run(*argv[:2])
+def test_everything_is_one_table_for_each_number_of_shots(study, capsys):
+    run("--models_root_dir", study)
     assert capsys.readouterr() == (TEXT, "")
-    run(*argv)
-    assert target.read_text() == CSV
-    out, err = capsys.readouterr()
-    assert out == "" and err == f"wrote {target}\n"
-    target.write_text("precious")
-    with pytest.raises(CogError, match="--overwrite"):
-        run(*argv)
-    assert target.read_text() == "precious"
-    link = tmp_path / "link.csv"
-    link.symlink_to(target)
-    run(*argv[:-1], link, "--overwrite")
-    assert target.read_text() == CSV and link.is_symlink()
-    run("--models_root_dir", study, "--output", tmp_path / "table.txt")
-    assert (tmp_path / "table.txt").read_text(encoding="utf-8") == TEXT
-    assert {path.name for path in tmp_path.iterdir()} == {"link.csv", "models", "table.csv", "table.txt"}
+    run("--models_root_dir", study, "--format", "json")
+    rows = [row for row in json.loads(capsys.readouterr().out) if row["metric"] == "top1"]
+    assert [(row["model"], row["dataset"], row["n_shot"]) for row in rows] == [
+        ("net_big", "in1k", 0), ("net_big", "cog_l1", 0), ("net_big", "my_birds", 0),
+        ("net_small_v2", "in1k", 0), ("net_small_v2", "cog_l1", 0), ("net_small_v2", "in1k", 8),
+    ]  # fmt: skip
 
 
 def test_only_broken_runs_is_an_error_that_names_them(tmp_path, capsys):
@@ -192,10 +185,10 @@ def test_only_broken_runs_is_an_error_that_names_them(tmp_path, capsys):
 
 def test_the_script_itself(study):
     """Where the output is ASCII, so is the table."""
-    file = study.parent / "models.yaml"
-    file.write_text("net_big: {pretraining: IN-1K}\nnet_small_v2: {pretraining: IN-1K}\n")
-    command = [
-        sys.executable, REPOSITORY / "print_results.py", "--models_root_dir", study, "--models_file", file,
-    ]  # fmt: skip
+    for model in ("big", "small_v2"):
+        features = study / "net" / model / "in1k/features_train/features.json"
+        features.parent.mkdir()
+        features.write_text('{"pretraining": "IN-1K"}')
+    command = [sys.executable, REPOSITORY / "print_results.py", "--models_root_dir", study]
     done = subprocess.run(command, capture_output=True, check=False, env={"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stdout.decode(), done.stderr) == (0, TEXT.replace("±", "+-"), b"")

@@ -13,9 +13,8 @@ from cog.commands import print_results
 from cog.reporting.tables import accuracies, layout, writers
 from cog.reporting.tables.layout import Row, TableStyle
 from cog.reporting.tables.pivot import Averages
-from cog.results import published
+from cog.results import comparison, published
 from cog.results.scores import SeedAverage
-from cog.runtime.csv_text import csv_text
 
 pytestmark = pytest.mark.usefixtures("seen_in1k_alone")
 
@@ -58,15 +57,6 @@ def test_tables_5_to_10_as_records(paper, show, view):
     assert {row["source"] for row in records.values()} == {"paper v2"}
 
 
-@pytest.mark.parametrize("width, widest", [(60, 60), (80, 80), (100, 84), (130, 84), (131, 131), (0, 131)])
-def test_text_fits_the_terminal(show, width, widest):
-    out = show("--view", "shots", "--width", width)
-    used = max(map(len, out.splitlines()))
-    assert widest - 12 < used <= widest, "as many columns as fit, evenly"
-    headers = [word for word in out.split() if word.startswith("N=") or word == "all"]
-    assert headers == 6 * [f"N={shots}" if shots != "all" else shots for shots in SHOTS]
-
-
 # --- ranks and differences of all cells
 
 
@@ -96,9 +86,9 @@ def test_difference_of_every_cell(paper, show, baseline):
         # In tenths, where they are whole numbers.
         assert round(row["difference"] * 10, 6) == round(mean * 10) - round(other * 10)
         if model == baseline:
-            assert row["combined_deviation"] is None
+            assert row["deviation"] is None
         else:
-            assert row["combined_deviation"] ** 2 == pytest.approx(std**2 + other_std**2, abs=1e-12)
+            assert row["deviation"] ** 2 == pytest.approx(std**2 + other_std**2, abs=1e-12)
 
 
 def test_drop_of_every_cell(paper, show):
@@ -166,12 +156,29 @@ def test_order_of_rows():
     assert layout.order_rows([own, paper], models=wanted) == [Row("a_b", "runs"), paper, own]
 
 
-@pytest.mark.parametrize("seeds, has_interval", [((1, 2, 3), True), ((1, 2, 4), False)])
-def test_a_difference_has_an_interval_only_over_the_same_seeds(seeds, has_interval):
-    correct = np.random.default_rng(0).binomial(50, 0.7, (2, 3, 100))
-    cells = [counted_cell("a_b", correct[0], seeds=(1, 2, 3)), counted_cell("a_c", correct[1], seeds=seeds)]
-    record, _ = tabulate(cells, accuracies.relative_to("a_c")).records
-    assert (record["low"] is not None) == has_interval
+def test_differences_to_a_model_have_intervals_and_verdicts_over_the_common_seeds():
+    correct = np.random.default_rng(0).binomial(50, 0.7, (3, 3, 100))
+    cells = [
+        counted_cell("a_b", correct[0]),
+        counted_cell("a_c", correct[1]),
+        counted_cell("a_d", correct[2] - 9),
+    ]
+    cells.append(counted_cell("a_e", correct[0][:2], seeds=(cells[0].seeds[2], 999)))
+    view = tabulate(cells, accuracies.relative_to("a_c"))
+    records = {row["model"]: row for row in view.records}
+    found = comparison.judge(comparison.difference(cell, cells[1]) for cell in (cells[0], cells[2], cells[3]))
+    for item in found:
+        row = records[item.average.model]
+        assert (row["difference"], row["low"], row["high"]) == (item.mean, item.low, item.high)
+        assert (row["p"], row["p_holm"], row["common_seeds"]) == (item.p, item.p_holm, item.seeds)
+    readings = {model: row.get("reading") for model, row in records.items()}
+    assert readings == {
+        "a_b": "cannot be told apart", "a_c": None, "a_d": "lower", "a_e": "not told: one common seed",
+    }  # fmt: skip
+    entries = {label: entry for label, (entry,) in view.tables[0].rows}
+    assert entries["a_d"].interval.endswith("] *") and not entries["a_d"].deviation
+    assert entries["a_b"].interval.endswith("]") and entries["a_c"] == writers.TableEntry("0.0")
+    assert "cannot be told apart" in view.tables[0].notes[-1].text
 
 
 def test_top5_where_only_some_have_it():
@@ -213,18 +220,9 @@ def test_notes_stand_below_a_title_without_a_table(form):
     )
 
 
-def written_cells(cells):
-    """Cells without commas and line feeds, as one row is written."""
-    return csv_text(["a"], [cells]).split("\n")[1].split(",")
-
-
-def test_no_cell_of_a_csv_file_is_a_formula():
-    texts = ["=HYPERLINK(1)", "+cmd|x", "-2+3", "@SUM(1)", "\t=1", "\r=1", "- 1"]
-    assert written_cells(texts) == [f"'{text}" for text in texts]
-    same = ["-1.5", "+0.4", "-1e-06", "-inf", "-0.5 0.25", "a=b", "", "-", "sup_resnet50", -1.5, None, 3]
-    assert written_cells(same) == ["" if value is None else str(value) for value in same]
-    text = writers.flat([{"a": "=1", "b": -0.5, "c": (-1, 2)}], ("a", "b", "c"), "csv", decimals=1)
-    assert text == "a,b,c\n'=1,-0.5,-1 2\n"
+def test_csv_has_all_digits():
+    text = writers.flat([{"a": "x,y", "b": -0.1 / 3, "c": (-1, 2), "d": True}], ("a", "b", "c", "d"), "csv")
+    assert text == f'a,b,c,d\n"x,y",{-0.1 / 3!r},-1 2,yes\n'
 
 
 def test_one_module_writes_csv_files(repository):

@@ -1,9 +1,8 @@
-"""Differences to a baseline: pairing, verdicts, wording, and where the order changes."""
+"""Differences to a baseline: pairing, verdicts, wording."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from averages import counted_cell, paired_cell
 
 from cog.results import uncertainty
-from cog.results.comparison import crossings, difference, judge, within
+from cog.results.comparison import difference, judge, within
 from cog.results.scores import SeedAverage
 
 
@@ -62,18 +61,18 @@ def test_verdicts_are_after_holms_correction():
         difference(counted_cell("a_b", other, dataset=name), counted_cell("a_c", base, dataset=name))
         for name, other in (("in1k", clear), ("cog_l1", slight), ("cog_l2", base), ("cog_l3", base - 10))
     ]
-    assert [item.reading for item in items] == ["not told apart"] * 4, "nothing is told before judge()"
+    assert [item.reading for item in items] == ["cannot be told apart"] * 4, "nothing is told before judge()"
     judged = judge(items)
     assert [item.reading for item in judged][::3] == ["higher", "lower"] and judged[
         2
-    ].reading == "not told apart"
+    ].reading == "cannot be told apart"
     assert [item.p_holm for item in judged] == uncertainty.holm([item.p for item in items])
     almost, told = (dataclasses.replace(judged[0], p_holm=p) for p in (0.05, 0.0499))
     assert (almost.sign, told.sign) == (0, 1)
     (alone,) = judge(items[1:2])
     assert alone.reading == "higher"
     many = judge([items[1], *(elsewhere_than(items[2], f"data{i}") for i in range(10**4))])
-    assert many[0].low > 0 and many[0].reading == "not told apart"
+    assert many[0].low > 0 and many[0].reading == "cannot be told apart"
 
 
 def test_without_counts_there_is_no_verdict():
@@ -85,7 +84,7 @@ def test_without_counts_there_is_no_verdict():
     one = judge([difference(counted_cell("a_b", [[50] * 99]), counted_cell("a_c", [[0] * 99]))])[0]
     assert one.low > 90 and one.reading == "not told: one common seed" and one.sign == 0
     apart = difference(counted_cell("a_b", [[9, 9]], seeds=(1,)), counted_cell("a_c", [[9, 9]], seeds=(2,)))
-    assert not apart.paired and apart.reading == "not told: no common seed"
+    assert apart.seeds == () and apart.reading == "not told: no common seed"
     other = difference(counted_cell("a_b", [[9, 9]] * 2), counted_cell("a_c", [[9, 9]] * 2, images=49))
     assert other.low is None and other.reading == "not told: not the same test images"
     single = difference(counted_cell("a_b", [[9]] * 2), counted_cell("a_c", [[8]] * 2))
@@ -109,7 +108,7 @@ def test_lists_of_test_images(other, reading):
 def test_unpaired_differences_have_the_combined_deviation():
     mine = paired_cell("a_b", [75.0, 76.0])
     found = difference(mine, mean_cell("a_c", 74.0, 1.2))
-    assert not found.paired and found.low is None and found.seeds == () and found.sign == 0
+    assert found.low is None and found.seeds == () and found.sign == 0
     assert found.mean == 1.5 and found.deviation == pytest.approx(math.sqrt(0.5**2 + 1.2**2))
     unknown = difference(mine, mean_cell("a_c", 10.0, None))
     assert (unknown.sign, unknown.deviation) == (0, None)
@@ -129,101 +128,3 @@ def test_cells_that_do_not_belong_together():
     top5 = dataclasses.replace(mean_cell("a_c", 1.0, 0.1), metric="top5")
     with pytest.raises(ValueError):
         difference(mean_cell("a_b", 1.0, 0.1), top5)
-
-
-# --- crossings
-
-PLACES = ("in1k", "cog_l1", "cog_l2", "cog_l3", "cog_l4", "cog_l5")
-
-
-def over_levels(means, *, std=1.0, n_shot=0, model="a_b"):
-    """Differences with these means; those within one standard deviation are not told."""
-    return [
-        dataclasses.replace(
-            difference(
-                mean_cell(model, 50 + mean, std, dataset=place, n_shot=n_shot, source="lab"),
-                mean_cell("a_c", 50.0, 0.0, dataset=place, n_shot=n_shot, source="lab"),
-            ),
-            unknown="",
-            p_holm=0.01 if abs(mean) > std else 0.9,
-        )
-        for place, mean in zip(PLACES, means)
-    ]
-
-
-def dataset_of(item):
-    return item.average.dataset
-
-
-def crossings_of(*means):
-    """Return the crossings of differences with these means, as (before, after, who leads after, range or None)."""
-    return [
-        (
-            *map(dataset_of, (c.before, c.after)),
-            c.model_leads_after,
-            c.earliest and (*map(dataset_of, (c.earliest, c.latest)),),
-        )
-        for c in crossings(over_levels(means))
-    ]
-
-
-def test_crossings():
-    assert (
-        crossings_of(2, 3, 4, 5, 6, 7)
-        == crossings_of(-2, -3)
-        == crossings_of(0.5, 0.2)
-        == crossings_of()
-        == []
-    )
-    assert crossings_of(-3, 3) == [("in1k", "cog_l1", True, ("in1k", "cog_l1"))]
-    assert crossings_of(3, -3) == [("in1k", "cog_l1", False, ("in1k", "cog_l1"))]
-    # Near the crossing the order is not told: it is somewhere between in1k and cog_l4.
-    assert crossings_of(-3, -0.5, 0.5, 0.8, 4) == [("cog_l1", "cog_l2", True, ("in1k", "cog_l4"))]
-    # Never told on one side: not established.
-    assert crossings_of(-3, -0.5, 0.5) == [("cog_l1", "cog_l2", True, None)]
-    assert crossings_of(-0.5, 3) == [("in1k", "cog_l1", True, None)]
-    # What is told around a dip speaks against it.
-    assert crossings_of(3, 3, -0.5, 3) == [
-        ("cog_l1", "cog_l2", False, None),
-        ("cog_l2", "cog_l3", True, None),
-    ]
-    assert crossings_of(3, -3, 3) == [
-        ("in1k", "cog_l1", False, ("in1k", "cog_l1")),
-        ("cog_l1", "cog_l2", True, ("cog_l1", "cog_l2")),
-    ]
-
-
-def test_exact_ties_are_no_change():
-    assert crossings_of(0, 0, 0) == crossings_of(3, 0, 3) == crossings_of(0, 3) == []
-    assert crossings_of(-3, 0, 3) == [("in1k", "cog_l2", True, ("in1k", "cog_l2"))]
-
-
-def test_crossings_follow_the_order_of_the_levels_and_keep_models_apart():
-    mixed = over_levels((-3, 3), n_shot=8)[::-1] + over_levels((3, -3), model="a_d") + over_levels((1, 1))
-    found = crossings(mixed)
-    assert [(c.before.average.model, c.before.average.n_shot, c.model_leads_after) for c in found] == [
-        ("a_b", 8, True),
-        ("a_d", 0, False),
-    ]
-    assert {(c.before.baseline.model, c.before.baseline.source) for c in found} == {("a_c", "lab")}
-
-
-def test_one_established_crossing_for_each_change_of_the_told_order():
-    generator = np.random.default_rng(1)
-    n_established = 0
-    for _ in range(500):
-        group = over_levels(generator.normal(0, 2, 6))
-        result = crossings(group)
-        told = [item.sign for item in group if item.sign]
-        established = [c for c in result if c.earliest]
-        assert len(established) == sum(a != b for a, b in itertools.pairwise(told))
-        for c in established:
-            assert (c.earliest.sign, c.latest.sign) == ((-1, 1) if c.model_leads_after else (1, -1))
-            assert (c.after.mean > 0) == c.model_leads_after == (c.before.mean < 0)
-            order = [PLACES.index(dataset_of(item)) for item in (c.earliest, c.before, c.after, c.latest)]
-            assert order == sorted(order)
-        n_established += len(established)
-    assert n_established > 200
-    # To and fro where nothing is told is one crossing.
-    assert crossings_of(-3, 0.5, -0.5, 0.5, 3) == [("in1k", "cog_l3", True, ("in1k", "cog_l4"))]
-    assert [c[2:] for c in crossings_of(-0.5, 0.5, -0.5)] == [(True, None), (False, None)]

@@ -146,13 +146,6 @@ def test_mixed_epochs_settings_and_versions():
     }  # fmt: skip
 
 
-def test_searches_that_end_in_a_tie():
-    runs = [make_run(n_shot=n, n_trials_tied=tied) for n, tied in ((0, 30), (1, 15), (2, 14))]
-    (notice,) = [notice for notice in collect(runs) if notice.kind == "searches that end in a tie"]
-    assert notice.title == "At least half of the trials are equally good in 2 of 3 runs"
-    assert notice.items[0] == "IN-1K, all images, seed 22: 30 of 30 trials within 0.1 points"
-
-
 def test_mixed_precision_is_what_was_used_and_not_what_was_asked_for():
     """Few-shot runs in the span of their rows are fp32 under any setting: nothing to tell."""
     runs = [
@@ -226,16 +219,6 @@ def test_the_most_severe_comes_first():
     assert ranks == sorted(ranks) and len(ranks) >= 3
 
 
-def test_places_are_put_into_words_when_they_are_named():
-    asked = []
-    (notice,) = notices.notices(
-        "ties", "my_net", range(1000), lambda place: asked.append(place) or f"{place}"
-    )
-    assert notice.title.endswith("in 1,000 runs") and asked == [*range(11)]
-    assert notice.items == (*map(str, range(11)), "and 989 more")
-    assert notices.notices("ties", "my_net", ()) == []
-
-
 # ---- of other experiments ---------------------------------------------------------------------------
 def record(model="a_b", dataset="in1k", analysis="kmeans", identity=None):
     return AnalysisRecord(analysis, model, dataset, identity or {}, {"ami": 0.5})
@@ -276,13 +259,3 @@ def test_missing_analyses():
     averages = [SeedAverage(model, "in1k", "logreg", "top1", 0, 50.0) for model in ("a_b", "a_c")]
     (notice,) = notices_of([record(), record(analysis="cross_in1k")], averages=averages).values()
     assert (notice.severity, notice.model, notice.items) == ("note", "a_c", ("kmeans: IN-1K",))
-
-
-def test_variants_that_diverged_are_named_and_not_taken_for_other_settings():
-    lost = make_run("a_b", "cog_l3", seed=37, diverged=True, n_epochs=44, evaluation="mlp_noact")
-    own = make_run("a_b", "cog_l3", seed=37, diverged=True, evaluation="my_own")
-    fine = make_run("a_b", "cog_l3", evaluation="mlp_noact")
-    variants = {"mlp_noact": [fine, lost], "my_own": [own]}
-    (notice,) = notices_of(runs=[make_run("a_b", "cog_l3")], variants=variants).values()
-    assert (notice.severity, notice.kind) == ("problem", "variants that diverged")
-    assert notice.items == ("mlp_noact on L3, seed 37",) and "1 run" in notice.title

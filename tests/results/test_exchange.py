@@ -10,7 +10,6 @@ import os
 import statistics
 import time
 from array import array
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -22,9 +21,8 @@ from cog.commands import print_results
 from cog.errors import CogError
 from cog.results import exchange, published
 from cog.results.concept_counts import ConceptCounts
-from cog.results.scores import Counts, SeedAverage, without_single_std
+from cog.results.scores import SeedAverage, without_single_std
 
-EXPORTS = Path(__file__).parent / "exports"
 SEEDS = (22, 37, 45)
 
 
@@ -100,7 +98,7 @@ def test_documented_form(tmp_path):
     path = write(tmp_path / "f.json", make(), label="lab")
     content = json.loads(path.read_text())
     assert list(content) == ["format", "version", "label", "toolkit", "written", "entries"]
-    assert (content["format"], content["version"], content["label"]) == ("imagenet-cog results", 6, "lab")
+    assert (content["format"], content["version"], content["label"]) == ("imagenet-cog results", 1, "lab")
     top1, top5 = content["entries"]
     assert top1 == {
         "model": "a_b",
@@ -123,70 +121,6 @@ def test_documented_form(tmp_path):
     assert len(path.read_text().splitlines()) == 11, (
         "one line for each entry, so that differences can be read"
     )
-
-
-def of_versions():
-    """What the files in ``exports/`` hold: each was written when its version was the last, version n up to ``[n]``."""
-    full = Counts((1000,), (1281167,), (50000,))
-    listed = dataclasses.replace(full, class_lists=("5" * 64,))
-    of_each = (0.52, 0.53, 0.54)
-    kmeans = SeedAverage(
-        "a_b", "cog_l1", "kmeans", "ami", 0, 0.54, 0.00816496580927726, (0, 1, 2), (), of_each
-    )
-    mlp = dataclasses.replace(make()[0], evaluation="mlp", epochs=())
-    return {
-        1: [*make(counts=full), *make("a_c", n_shot=0)[:1], *published.accuracies("v2")[:2]],
-        2: [kmeans, mlp],
-        3: [*make("a_d", counts=listed), dataclasses.replace(kmeans, model="a_d", counts=listed)],
-        4: [counted(model="a_e"), counted(model="a_e", evaluation="mlp")],
-        5: [counted(model="a_f", evaluation=name, pretraining="IN-21K") for name in ("logreg", "mlp")],
-    }
-
-
-@pytest.mark.parametrize("version", range(1, 6))
-def test_files_of_earlier_versions(tmp_path, version):
-    expected = [average for number, some in of_versions().items() if number <= version for average in some]
-    expected = sorted((relabelled([a], "lab")[0] if a.source == "runs" else a for a in expected), key=repr)
-    path = EXPORTS / f"version{version}.json"
-    assert json.loads(path.read_text())["version"] == version
-    for loaded in (exchange.load(path), exchange.load(write(tmp_path / "f.json", exchange.load(path)))):
-        averages = sorted(loaded, key=repr)
-        assert averages == expected
-        for average, known in zip(averages, expected, strict=True):
-            assert average.pretraining == known.pretraining
-            assert [(c.correct, c.images, c.image_list) for c in average.concepts] == [
-                (c.correct, c.images, c.image_list) for c in known.concepts
-            ]
-
-
-EARLIER = {
-    "cell number": (("cells", 1), 3, "cells[1]: the entry is 3, expected an object"),
-    "top1 number": (("cells", 0, "top1"), 50.0, "cells[0].top1 is 50.0, expected an object with mean and std"),
-    "top5 null but values": (("cells", 0, "top5"), None, "cells[0].top5 is null"),
-    "values of others": (("cells", 0, "top5_by_seed"), [1.0], "cells[0].top5: by_seed is a list of 1"),
-    "unknown entry": (("cells", 0, "top3"), 1.0, 'cells[0].top1: unknown entry "top3"'),
-    "huge": (("measures", 0, "by_seed"), [1e300, -1e300, 0.0], "measures[0]: an item of by_seed is 1e+300"),
-    "name": (("measures", 0, "quantity"), "../x", "measures[0]: metric is"),
-    "concepts": (("cells", 5, "concepts"), 3, "cells[5].top1: concepts is 3"),
-    "a later list": (("entries",), [], 'unknown entry "entries"'),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", EARLIER)
-def test_wrong_files_of_earlier_versions(tmp_path, name):
-    where, value, message = EARLIER[name]
-    refused(tmp_path, change(where, value)(version_5()), message)
-
-
-def version_5():
-    return json.loads((EXPORTS / "version5.json").read_text())
-
-
-def test_accuracies_of_earlier_versions_that_are_there_twice(tmp_path):
-    content = version_5()
-    content["cells"][1] |= {"model": "a_b", "n_shot": 8}
-    message = "cells[1].top1 is a second a_b on in1k (n_shot 8); the first is cells[0].top1"
-    refused(tmp_path, content, message)
 
 
 def refused(folder, content, message):
@@ -256,22 +190,6 @@ def test_wrong_answers_per_concept(tmp_path, name):
     refused(tmp_path, change(where, value)(content), message)
 
 
-def test_files_that_disagree_on_pretraining_data_are_refused():
-    one, two = make(source="x", pretraining="web"), make(source="x", pretraining="IN-1K", n_shot=1)
-    text = r"^pretraining of a_b \[x\] is web in f and IN-1K in g; correct one of them$"
-    with pytest.raises(CogError, match=text):
-        exchange.merge(("f", one), ("g", two))
-
-
-@pytest.mark.parametrize("field", ["epochs", "concepts", "pretraining"])
-def test_of_equal_numbers_the_fields_that_either_file_has_are_kept(field):
-    whole = counted(source="x", epochs=(100, 100), pretraining="web")
-    bare = dataclasses.replace(whole, **{field: SeedAverage.__dataclass_fields__[field].default})
-    for groups in ((whole, bare), (bare, whole)):
-        (merged,) = exchange.merge(*((name, [a]) for name, a in zip("fg", groups)))
-        assert getattr(merged, field) == getattr(whole, field)
-
-
 def test_the_label_is_the_files_name_unless_given(tmp_path):
     cells = make()
     assert exchange.load(write(tmp_path / "lab one.json", cells))[0].source == "lab one"
@@ -314,11 +232,11 @@ NO_COUNTS = {"classes": [], "train_images": [], "test_images": []}
 BAD = {
     "not an object": (lambda content: [content], "not a file of --export"),
     "another format": (change(("format",), "lm results"), "not a file of --export"),
-    "later version": (change(("version",), 7), "version is 7, expected 1 to 6"),
+    "later version": (change(("version",), 7), "version is 7, expected 1"),
     "unknown entry": (change(("entry",), []), "unknown entry \"entry\""),
     "no label": (remove(("label",)), "no entry 'label'"),
     "no entries": (remove(("entries",)), "no entry 'entries'"),
-    "entries empty": (change(("entries",), []), "entries is not a list with anything in it"),
+    "entries empty": (change(("entries",), []), "entries is a list of 0, expected a list with anything in it"),
     "label number": (change(("label",), 3), "label is 3"),
     "label two lines": (change(("label",), "a\nb"), "label is"),
     "label runs": (change(("label",), "runs"), "reserved"),
@@ -335,8 +253,8 @@ BAD = {
     "n_shot true": (change((*ENTRY, "n_shot"), True), "entries[1]: n_shot is true"),
     "n_shot huge": (change((*ENTRY, "n_shot"), 10**500), "entries[1]: n_shot is a huge number"),
     "seeds number": (change((*ENTRY, "seeds"), 22), "entries[1]: seeds is 22"),
-    "seed text": (change((*ENTRY, "seeds", 1), "37"), "entries[1]: an item of seeds is \"37\""),
-    "seed twice": (change((*ENTRY, "seeds"), [22, 37, 37]), "has a seed twice"),
+    "seed text": (change((*ENTRY, "seeds", 1), "37"), "entries[1]: seeds is a list of 3"),
+    "seed twice": (change((*ENTRY, "seeds"), [22, 37, 37]), "none of them twice"),
     "seeds falling": (change((*ENTRY, "seeds"), [37, 22, 45]), "ascending"),
     "too many seeds": (change((*ENTRY, "seeds"), list(range(2000))), "at most 1000"),
     "missing seed present": (change((*ENTRY, "missing_seeds"), [22]), "names a seed that is there"),
@@ -351,11 +269,11 @@ BAD = {
     "std huge": (change((*ENTRY, "std"), 60), "entries[1]: std is 60"),
     "values of other seeds": (change((*ENTRY, "by_seed"), [50.0]), "entries[1]: by_seed is a list of 1"),
     "values no list": (change((*ENTRY, "by_seed"), 3), "entries[1]: by_seed is 3, expected a list"),
-    "value text": (change((*ENTRY, "by_seed", 2), "x"), "entries[1]: an item of by_seed is \"x\""),
+    "value text": (change((*ENTRY, "by_seed", 2), "x"), "entries[1]: by_seed is a list of 3"),
     "value outside": (change((*ENTRY, "by_seed", 2), 1e9), "entries[1]: by_seed is 1000000000.0"),
     "value huge": (change((*ENTRY, "value"), 1e300), "entries[1]: value is 1e+300, expected a number"),
     "pretraining": (change((*ENTRY, "pretraining"), "IN-2K"), "entries[1]: pretraining is"),
-    "class lists": (change((*ENTRY, "counts"), NO_COUNTS | {"class_lists": ["x"]}), "counts.class_lists"),
+    "class lists": (change((*ENTRY, "counts"), NO_COUNTS | {"class_lists": ["x"]}), "entries[1]: counts is"),
     "source number": (change((*ENTRY, "source"), 1), "entries[1]: source is 1"),
     "source runs": (change((*ENTRY, "source"), "runs"), "reserved"),
     "poses as published": (change((*ENTRY, "source"), "paper v2"), "not the published number"),
@@ -377,7 +295,7 @@ def test_impossible_results_are_refused(tmp_path, name):
         (b"[" * 10**6, "not valid JSON"),
         (b"9" * 10**6, "not valid JSON"),
         (json.dumps(change(("entries", 0, "value"), float("nan"))(copy.deepcopy(GOOD))).encode(), "value is NaN"),
-        (json.dumps(GOOD).replace("50.1", "1e999", 1).encode(), "expected a number"),
+        (json.dumps(GOOD).replace("50.1", "1e999", 1).encode(), "by_seed is a list of 3"),
     ],
     ids=itertools.count(),  # the content says when it was written, which processes that share the tests must agree on
 )  # fmt: skip
@@ -404,19 +322,15 @@ def test_files_that_cannot_be_read(tmp_path):
             exchange.load(tmp_path / name)
 
 
-def test_too_many_cells(tmp_path, monkeypatch):
-    monkeypatch.setattr(exchange, "_MOST_ENTRIES", 1)
-    (tmp_path / "f.json").write_text(json.dumps(GOOD))
-    with pytest.raises(CogError, match="4 entries, expected at most 1"):
-        exchange.load(tmp_path / "f.json")
-
-
 def test_merging():
     one, two, three = make(source="x"), make("a_c", source="x"), make(source="y")
     assert exchange.merge(("f", [*one, *two]), ("g", [*two, *three])) == [*one, *two, *three]
     assert exchange.merge() == []
-    with pytest.raises(CogError, match=r"f and g have different numbers of a_b on in1k \(n_shot 8\).*'x'"):
-        exchange.merge(("f", [*one, *two]), ("g", make(source="x", missing_seeds=())))
+    for other in (make(source="x", missing_seeds=()), make(source="x", pretraining="web")):
+        with pytest.raises(
+            CogError, match=r"f and g have different numbers of a_b on in1k \(n_shot 8\).*'x'"
+        ):
+            exchange.merge(("f", [*one, *two]), ("g", other))
 
 
 def test_averages_that_cannot_be_read_are_not_written(tmp_path):

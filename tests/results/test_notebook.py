@@ -112,7 +112,7 @@ def test_a_single_text_is_one_name(root, tmp_path):
     results = cog.read_results(root, models="my_net", datasets="in1k")
     assert [*results] == [*cog.read_results(root, models=["my_net"], datasets=["in1k"])] and len(results)
     file = tmp_path / "lab.json"
-    assert print_results.main(["--models_root_dir", str(root), "--export", str(file), "--label", "lab"]) == 0
+    assert print_results.main(["--models_root_dir", str(root), "--export", str(file)]) == 0
     assert [*cog.read_results(imports=str(file))] == [*cog.read_results(imports=[file])]
 
 
@@ -186,7 +186,7 @@ def test_data_sets_are_in_order_and_missing_seeds_are_marked():
 
 def test_an_exported_file_gives_the_same_scores(root, tmp_path):
     file = tmp_path / "lab.json"
-    assert print_results.main(["--models_root_dir", str(root), "--export", str(file), "--label", "lab"]) == 0
+    assert print_results.main(["--models_root_dir", str(root), "--export", str(file)]) == 0
     exported = cog.read_results(imports=[file])
     assert {one.source for one in exported} == {"lab"}
     known = {(one.dataset, one.evaluation, one.metric, one.seed): one.value for one in cog.read_results(root)}

@@ -119,11 +119,11 @@ GOOD = pickle.dumps(make_logs())
         ({"test/top1": 70.0, "test/top5": 90.0}, "no list test/top1"),
         ({"test/top1": [], "test/top5": []}, "no list test/top1"),
         ({"test/top1": [50.0, 60.0], "test/top5": [70.0]}, "2 epochs of test/top1 but 1"),
-        ({"test/top1": [float("nan")], "test/top5": [70.0]}, "test/top1 = nan"),
-        ({"test/top1": [50.0], "test/top5": [101.0]}, "test/top5 = 101.0"),
-        ({"test/top1": ["50"], "test/top5": [70.0]}, "test/top1 = str, expected"),
-        ({"test/top1": [True], "test/top5": [70.0]}, "test/top1 = bool, expected"),
-        ({"test/top1": [np.zeros(2)], "test/top5": [70.0]}, "test/top1 = list, expected"),
+        ({"test/top1": [float("nan")], "test/top5": [70.0]}, "test/top1 is nan"),
+        ({"test/top1": [50.0], "test/top5": [101.0]}, "test/top5 is 101.0"),
+        ({"test/top1": ["50"], "test/top5": [70.0]}, "test/top1 is str, expected"),
+        ({"test/top1": [True], "test/top5": [70.0]}, "test/top1 is bool, expected"),
+        ({"test/top1": [np.zeros(2)], "test/top5": [70.0]}, "test/top1 is list, expected"),
     ],
 )
 def test_unusable_logs_are_problems(tmp_path, logs, reason):
@@ -203,24 +203,14 @@ def test_leftovers_of_an_interrupted_run(tmp_path):
         ({"folder": "final-lr-9_wd-9"}, "which is not there"),
         ({"folder": "../../elsewhere"}, "which is not there"),
         ({"folder": ["final"]}, "which is not there"),
+        ({"test_top1": None}, "test_top1 is NoneType, expected a percentage"),
+        ({"test_top5": 101.0}, "test_top5 is 101.0"),
     ],
 )
 def test_results_json_that_contradicts_its_folder(tmp_path, change, reason):
     evaluation = tmp_path / "sup" / "resnet50" / "in1k" / "eval_logreg"
     make_record(make_seed_folder(evaluation / "seed-22"), **change)
     assert reason in reasons(find.read_evaluation(evaluation))["seed-22"]
-
-
-@pytest.mark.parametrize("name", ["top1", "top5"])
-def test_logs_that_contradict_results_json_do_not_count(tmp_path, name):
-    folder = make_seed_folder(tmp_path / "sup/resnet50/in1k/eval_logreg/seed-22", 70.0, 90.0)
-    make_record(folder)
-    only(find.find_runs(tmp_path))
-    (logs,) = folder.glob("final*/logs.pkl")
-    logs.write_bytes(pickle.dumps(make_logs(**{"top1": 70.0, "top5": 90.0, name: 99.9})))
-    said = {"top1": "70", "top5": "90"}[name]
-    reason = reasons(find.find_runs(tmp_path))["seed-22"]
-    assert f"logs.pkl ends with test/{name} = 99.9, results.json says {said}" in reason
 
 
 def test_shots_of_a_folder_outside_the_layout_are_those_the_run_records(tmp_path):
@@ -351,25 +341,6 @@ def test_unreadable_and_vanishing_folders_are_problems(tmp_path, monkeypatch):
     ]
 
 
-def test_a_folder_of_somebody_else_among_data_sets_is_a_problem(tmp_path, monkeypatch):
-    make_study(tmp_path)
-    before, _ = find.find_runs(tmp_path)
-    (tmp_path / "b/net9/private").mkdir()
-    stat = os.stat
-
-    def failing(path, *args, **options):
-        if "private" in Path(path).parts and Path(path).name != "private":
-            raise PermissionError(13, "Permission denied")
-        return stat(path, *args, **options)
-
-    monkeypatch.setattr(run_records.run_archive.os, "stat", failing)
-    runs, problems = find.find_runs(tmp_path)
-    assert runs == before
-    assert [str(problem) for problem in problems] == [
-        f"{tmp_path}/b/net9/private: cannot be read: Permission denied"
-    ]
-
-
 def test_links_are_followed_and_loops_end(tmp_path):
     make_seed_folder(tmp_path / "elsewhere/in1k/eval_logreg/seed-22")
     root = tmp_path / "models"
@@ -451,24 +422,6 @@ def test_natural_key_sorts_any_names():
     ]  # fmt: skip
 
 
-def test_runs_in_folders_that_are_not_named_like_models_are_one_problem(tmp_path):
-    make_seed_folder(tmp_path / "sup/resnet50/in1k/eval_logreg/seed-22")
-    odd = ["my_model/net", "sup_1/net", "with space/net", "my/net one", "my/nét", "a_1/b", "a_2/b"]
-    for name in odd:
-        make_seed_folder(tmp_path / name / "in1k/eval_logreg_N8/seed_22")
-    # No runs, or none that finished: nothing to say.
-    (tmp_path / "data_sets/in1k/train/n01440764").mkdir(parents=True)
-    (tmp_path / "un_finished/net/in1k/eval_logreg/seed-22").mkdir(parents=True)
-    runs, problems = find.find_runs(tmp_path)
-    assert len(runs) == 1
-    (problem,) = problems
-    assert problem.path == tmp_path and "\n" not in problem.reason
-    assert (
-        "a_1, a_2, my/net one, my/nét, my_model and 2 more; expected <title>/<architecture>" in problem.reason
-    )
-    assert find.find_runs(tmp_path, models=["sup_resnet50"])[1] == []
-
-
 def test_a_run_below_a_path_that_is_not_utf_8_can_be_read_back(tmp_path):
     place = os.path.join(os.fsencode(tmp_path), b"m\xff\xe9/a/b/in1k/eval_logreg/seed-22")
     try:
@@ -522,10 +475,13 @@ def test_each_file_is_opened_once_and_only_those_that_count(tmp_path, accesses):
         for seed in (22, 37, 45):
             for folder in ("eval_logreg", "eval_logreg_N8"):
                 run = make_seed_folder(tmp_path / model / "in1k" / folder / f"seed-{seed}")
-                expected += [run, run / "final-lr-10.5_wd-1e-06/logs.pkl"]
-                if seed != 45:  # the original toolkit's
-                    make_record(run, seed=seed, n_shot=8 if folder.endswith("8") else 0)
-                    expected.append(run / "results.json")
+                expected.append(run)
+                if seed == 45:  # the original toolkit's
+                    expected.append(run / "final-lr-10.5_wd-1e-06/logs.pkl")
+                    continue
+                record = {"identity": {"n_epochs": 3}}
+                make_record(run, seed=seed, n_shot=8 if folder.endswith("8") else 0, record=record)
+                expected.append(run / "results.json")
     accesses.clear()
     found_problems: list[run_records.Problem] = []
     asked = query.ResultQuery(models_root_dir=tmp_path, experiments=True)
@@ -535,5 +491,4 @@ def test_each_file_is_opened_once_and_only_those_that_count(tmp_path, accesses):
     assert not found_problems
     below = {path: n for path, n in counts.items() if re.search("seed-|features_|analysis_", path)}
     assert below == {str(path): 1 for path in expected}
-    # the root and what it holds: once for models, once for folders that are not named like one
-    assert sum(counts.values()) - len(expected) <= 20
+    assert sum(counts.values()) - len(expected) <= 11  # the folders above these

@@ -15,13 +15,12 @@ import cog.reporting.figures.axes as axes
 import cog.reporting.figures.notes as notes
 import cog.reporting.figures.points as points
 import cog.reporting.figures.style as style
-from cog import constants
 from cog.errors import CogError
 from cog.reporting.figures.chart import Panel, Point
 from cog.reporting.figures.curves import Curve, CurveSelection, only
 from cog.reporting.figures.points import ABSOLUTE, DROP, RELATIVE
-from cog.results import other_levels, published, relative
-from cog.results.scores import LOGREG, Key
+from cog.results import published, relative
+from cog.results.scores import Key
 
 _OVER_SEEDS = (
     ". Error bars: standard deviation over seeds; paler, where known: 95 % interval over concepts and seeds."
@@ -141,32 +140,6 @@ def _of_fig4(selection: CurveSelection) -> CurveSelection:
     return dataclasses.replace(selection, curves=curves)
 
 
-def _of_other_levels(selection: CurveSelection) -> CurveSelection:
-    """Return a curve of every kind of levels of each model; the mean over random draws stands at every level."""
-    made: list[Curve] = []
-    several = ", {}" if len(selection.curves) > 1 else ""
-    for curve in selection.curves:
-        key = (LOGREG, selection.metric, 0)
-        scores = [score for (_, score_key), score in curve.scores.items() if score_key == key]
-        kinds = other_levels.kinds(scores)
-        numbers = sorted({k for kind in kinds for k in kind.by_level})
-        seen = curve.scores.get((constants.IN1K, key))
-        for kind in kinds if len(kinds) > 1 else ():
-            levels = dict.fromkeys(numbers, kind.by_level[1]) if kind.draws else kind.by_level
-            places = {
-                (f"cog_l{k}", key): dataclasses.replace(s, dataset=f"cog_l{k}") for k, s in levels.items()
-            }
-            if seen is not None and not kind.draws:
-                places[constants.IN1K, key] = seen
-            made.append(
-                dataclasses.replace(
-                    curve, scores=places, label=kind.label + several.format(curve.label), is_own=True
-                )
-            )
-    curves = (dataclasses.replace(c, style=style.own_style(place)) for place, c in enumerate(made))
-    return dataclasses.replace(selection, curves=tuple(curves))
-
-
 def _numbers(evaluation: str, y_label: str, **titles: str) -> tuple[PanelSpec, ...]:
     return tuple(PanelSpec((evaluation, metric, 0), title, y_label) for metric, title in titles.items())
 
@@ -256,16 +229,6 @@ FIGURES = {
         missing="the drop needs, for at least one model, results on in1k and on another data set with the same number "
         "of shots ({shots})",
         singles=True,
-    ),
-    "fig7": _protocol(
-        "fig7_other_levels",
-        "{Metric} accuracy on levels by other similarities",
-        (PanelSpec(name="absolute", title="Levels and random draws"),),
-        axes.over_levels,
-        ". Error bars: standard deviation over seeds; of random draws, over draws.",
-        narrow=_of_other_levels,
-        missing="there are no results on levels by other similarities (bash-scripts/other_levels.sh)",
-        on_page=False,
     ),
     "v1_fig5": FigureSpec(
         "v1_fig5_purity",

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from cog.reporting.request import check_file
+from cog.reporting.outputs import check_file
 from cog.results.query import QueryResult
 from cog.results.scores import SeedAverage
 from cog.runtime import files
@@ -25,7 +25,6 @@ def write(
     published: Sequence[SeedAverage] = (),
     root: str | os.PathLike[str] | None = None,
     baseline: str | None = None,
-    overwrite: bool = False,
     created: str | None = None,
 ) -> Path:
     """Write the report.
@@ -36,19 +35,17 @@ def write(
         published: accuracies of the paper (:func:`cog.results.published.accuracies`).
         root: folder of the results, which the page names; None: no folder.
         baseline: model with which several own models are compared; None: see :func:`cog.reporting.html.facts.collect`.
-        overwrite: whether an existing file may be replaced.
         created: date and time to show; None: now.
 
     Returns:
         The path of the file, with symbolic links resolved.
 
     Raises:
-        CogError: when the file exists and ``overwrite`` is False, when it cannot be written, or when the page has no
-            result of ``baseline``.
+        CogError: when the file cannot be written, or when the page has no result of ``baseline``.
     """
     from cog.reporting.html import facts, page, pictures
 
-    target = check_file(path, flag="--report", overwrite=overwrite)
+    target = check_file(path, flag="--report")
     results = results or QueryResult([], [], [], [])
     folder = None if root is None else str(root)
     stated = facts.collect(results, published=published, root=folder, baseline=baseline)

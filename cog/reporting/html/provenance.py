@@ -102,7 +102,7 @@ def _runs(model: PageModel) -> Table:
         return ["?" if value is None else format(value, form) for value in values]
 
     # The table has no column of epochs if all runs have the same number, which is listed above the table.
-    same_epochs = len({n for run in model.runs for n in (run.n_epochs, run.planned_epochs)}) == 1
+    same_epochs = len({run.n_epochs for run in model.runs}) == 1
     none_diverged = not any(run.diverged for run in model.runs)
     rows = []
     titles: list[str] = []

@@ -11,26 +11,31 @@ from cog.errors import CogError
 from cog.reporting.tables.layout import Row, TableStyle, View, source_key
 from cog.reporting.tables.pivot import Averages, Column, Number, Quantity, own_number, tabulate
 from cog.reporting.tables.writers import Note, Table
-from cog.results import comparison, official, published, ranking, uncertainty
+from cog.results import comparison, official, published, ranking
 from cog.results.labels import METRIC_LABELS, shots_column, shots_label
-from cog.results.metric_info import OVER_CONCEPTS_AND_SEEDS, OVER_IMAGES_AND_SEEDS
-from cog.results.relative import change_from, points, relative
+from cog.results.metric_info import OVER_CONCEPTS_AND_SEEDS
+from cog.results.relative import change_from, relative
 from cog.results.scores import LOGREG, SeedAverage, dataset_key
 
 #: ``datasets``: models by data sets, one table for each number of shots (Fig. 3's data); ``shots``: models by numbers
-#: of shots, one table for each data set (Tables 5-10); ``table``: ``shots``, then ``datasets`` for all images.
-LAYOUTS = ("datasets", "shots", "table")
+#: of shots, one table for each data set (Tables 5-10).
+LAYOUTS = ("datasets", "shots")
+
+_DEVIATION = (
+    "±: sample standard deviation of the differences of common seeds, or without them the combined one of single runs, "
+    "sqrt(s1^2 + s2^2). It says nothing about other concepts or images."
+)
+_TOLD = (
+    "[ ]: 95 % interval over concepts (with their images) and common seeds, paired over both; with one seed over "
+    "concepts alone. *: told apart, as the interval excludes 0 also after Holm's correction for all differences shown "
+    "(p below 0.05, two common seeds or more). The others with an interval cannot be told apart. No interval covers "
+    "another pretraining."
+)
 
 _TABLE_NUMBERS = {dataset: 5 + index for index, dataset in enumerate(constants.DATASETS)}
 
-#: Words for the population over which intervals are taken.
-WHAT_VARIES = {
-    uncertainty.CONCEPTS: "concepts (with their images)",
-    uncertainty.IMAGES: "images of these very concepts",
-}
-
-#: Function from averages, the name of a metric and the digits after the point to the quantity of this metric.
-QuantityOf = Callable[[Averages, str, int], Quantity]
+#: Function from averages and the name of a metric to the quantity of this metric.
+QuantityOf = Callable[[Averages, str], Quantity]
 
 
 def of_accuracies(
@@ -50,32 +55,28 @@ def of_accuracies(
     """
     tables: list[Table] = []
     records: list[dict[str, Any]] = []
-    of = {metric: quantity(averages, metric, style.points) for metric in metrics}
-    # One record for each average, in the order of the first layout; its tables also define the mean rank.
-    for kind in ("shots", "datasets") if layout == "table" else (layout,):
-        further = []
-        for title, places in _panels(averages, kind, only_all=layout == "table"):
-            for metric in metrics:
-                table, shown = tabulate(
-                    averages,
-                    [Column(label, dataset, (LOGREG, metric, n_shot)) for label, dataset, n_shot in places],
-                    of[metric],
-                    title=f"{of[metric].title.format(metric=METRIC_LABELS[metric])}, {title}",
-                    style=style,
-                    all_rows=True,
-                )
-                if shown or layout == "datasets":
-                    tables.append(table)
-                further += [
-                    {
-                        **average_record(average),
-                        **number.record,
-                        **dict(zip(("low", "high"), number.interval or (None, None), strict=True)),
-                        "mean_rank": mean,
-                    }
-                    for average, number, mean in shown
-                ]
-        records = records or further
+    of = {metric: quantity(averages, metric) for metric in metrics}
+    for title, places in _panels(averages, layout):
+        for metric in metrics:
+            table, shown = tabulate(
+                averages,
+                [Column(label, dataset, (LOGREG, metric, n_shot)) for label, dataset, n_shot in places],
+                of[metric],
+                title=f"{of[metric].title.format(metric=METRIC_LABELS[metric])}, {title}",
+                style=style,
+                all_rows=True,
+            )
+            if shown or layout == "datasets":
+                tables.append(table)
+            records += [
+                {
+                    **average_record(average),
+                    **number.record,
+                    **dict(zip(("low", "high"), number.interval or (None, None), strict=True)),
+                    "mean_rank": mean,
+                }
+                for average, number, mean in shown
+            ]
     if not records:
         accuracies = " or ".join(METRIC_LABELS[metric] for metric in metrics)
         raise CogError(
@@ -94,12 +95,10 @@ def of_accuracies(
     return View(tuple(tables), (*names, *["source"] * style.with_source), tuple(records))
 
 
-def _panels(
-    averages: Averages, layout: str, *, only_all: bool
-) -> Iterator[tuple[str, list[tuple[str, str, int]]]]:
+def _panels(averages: Averages, layout: str) -> Iterator[tuple[str, list[tuple[str, str, int]]]]:
     """Yield the title of each table of a layout, and the header, data set and number of shots of its columns."""
     if layout == "datasets":
-        for n_shot in [0] if only_all and 0 in averages.n_shots else averages.n_shots:
+        for n_shot in averages.n_shots:
             yield shots_label(n_shot), [(name, name, n_shot) for name in averages.datasets]
         return
     rising = sorted(averages.n_shots, key=lambda n_shot: (n_shot == 0, n_shot))
@@ -117,15 +116,14 @@ def average_record(average: SeedAverage) -> dict[str, Any]:
     return {**{name: getattr(average, name) for name in names}, **further}
 
 
-def accuracy(averages: Averages, metric: str, decimals: int) -> Quantity:
+def accuracy(averages: Averages, metric: str) -> Quantity:
     """Return the quantity of mean accuracies and their population standard deviations over seeds, in percent."""
-    over = averages.interval_over
     return Quantity(
-        functools.partial(own_number, decimals=decimals, over=over),
+        own_number,
         "{metric} accuracy (%)",
         "mean ± std over seeds",
         ("mean", "std", *_ends(averages)),
-        interval_note=OVER_IMAGES_AND_SEEDS if over == uncertainty.IMAGES else OVER_CONCEPTS_AND_SEEDS,
+        interval_note=OVER_CONCEPTS_AND_SEEDS,
     )
 
 
@@ -163,53 +161,60 @@ class Baseline:
 
 
 def relative_to(model: str) -> QuantityOf:
-    """Return the function for differences to a model in points, with deviations ``sqrt(s1 ** 2 + s2 ** 2)``.
+    """Return the function for differences to a model in points, with intervals and verdicts.
 
-    The differences have intervals where right answers per concept are recorded for the same seeds.
+    Differences are paired over common seeds, and over concepts where right answers per concept are known
+    (:mod:`cog.results.comparison`); verdicts are corrected for the number of differences that are shown together.
 
     Raises:
         CogError: in the returned function, when there is no result of the model.
     """
 
-    def quantity(averages: Averages, metric: str, decimals: int) -> Quantity:
-        baseline, over = Baseline(averages, model), averages.interval_over
+    def quantity(averages: Averages, metric: str) -> Quantity:
+        baseline = Baseline(averages, model)
+        pairs = [(a, baseline.of(a)) for a in averages.shown if a.metric == metric]
+        judged = comparison.judge(
+            comparison.difference(a, b) for a, b in pairs if b is not None and b is not a
+        )
+        known = {difference.average.place: difference for difference in judged}
 
         def of(average: SeedAverage) -> Number | None:
-            base = baseline.of(average)
+            base, item = baseline.of(average), known.get(average.place)
             if base is None:
                 return None
-            value, deviation, interval = 0.0, None, None
-            if base is not average:
-                value, deviation = points(average, base)
-                paired = comparison.difference(average, base, over=over)
-                interval = paired.interval if paired.seeds == average.seeds == base.seeds else None
-            record = {
-                "baseline": model, "baseline_source": base.source, "difference": value,
-                "combined_deviation": deviation,
-            }  # fmt: skip
-            return Number(value, deviation, decimals, signed=True, interval=interval, record=record)
+            record: dict[str, Any] = {"baseline": model, "baseline_source": base.source, "difference": 0.0}
+            if item is None:
+                return Number(0.0, signed=True, record=record)
+            names = ("deviation", "p", "p_holm", "reading")
+            record |= {name: getattr(item, name) for name in names}
+            record |= {"difference": item.mean, "common_seeds": item.seeds}
+            interval, star = item.interval, bool(item.sign)
+            deviation = None if interval else item.deviation
+            return Number(item.mean, deviation, signed=True, interval=interval, starred=star, record=record)
 
-        columns = ("baseline", "baseline_source", "difference", "combined_deviation", "low", "high")
+        columns = (
+            "baseline", "baseline_source", "difference", "deviation", "low", "high", "p", "p_holm", "common_seeds",
+            "reading",
+        )  # fmt: skip
         foreign = [source for source in averages.sources if source not in baseline.sources]
         note = Note(
             f"The baseline of rows from {', '.join(foreign)} is {model} from {baseline.sources[0]}: the papers' own "
             "training and yours may differ in more than the model."
         )
-        title = f"{{metric}} accuracy, difference to {model} (points)"
         return Quantity(
             of,
-            title,
-            "± combined deviation over seeds",
+            f"{{metric}} accuracy, difference to {model} (points)",
+            "± deviation over seeds",
             columns,
             (note,) if foreign else (),
-            interval_note=f"[ ]: 95 % interval over {WHAT_VARIES[over]} and seeds, paired over both, for each "
-            "difference by itself; for verdicts see --baseline.",
+            spread_note=_DEVIATION,
+            interval_note=_TOLD,
         )
 
     return quantity
 
 
-def drop(averages: Averages, metric: str, decimals: int) -> Quantity:
+def drop(averages: Averages, metric: str) -> Quantity:
     """Return the quantity of changes from the model's own IN-1K accuracy, in percent: ``100 * (L / IN-1K - 1)``.
 
     Both accuracies have the same number of shots. Fig. 3c of the paper's first version shows this quantity. The
@@ -226,8 +231,6 @@ def drop(averages: Averages, metric: str, decimals: int) -> Quantity:
     if not reference:
         raise CogError(f"--drop needs results on {constants.IN1K}, and there is none among those read")
 
-    over = averages.interval_over
-
     def of(average: SeedAverage) -> Number | None:
         base = reference.get((average.model, average.source, average.n_shot))
         if base is None or base.value <= 0:
@@ -235,10 +238,10 @@ def drop(averages: Averages, metric: str, decimals: int) -> Quantity:
         value, deviation, interval = 100 * (average.value / base.value - 1), None, None
         if average.dataset != constants.IN1K:
             deviation = relative(average, base)[1]
-            change = change_from(average, base, over=over)
+            change = change_from(average, base)
             interval = None if change is None else change.interval
         record = {"in1k_mean": base.value, "drop": value, "drop_deviation": deviation}
-        return Number(value, deviation, decimals, signed=True, interval=interval, record=record)
+        return Number(value, deviation, signed=True, interval=interval, record=record)
 
     title = f"{{metric}} accuracy, change since the model's own {constants.IN1K} (% of it)"
     return Quantity(
@@ -246,12 +249,12 @@ def drop(averages: Averages, metric: str, decimals: int) -> Quantity:
         title,
         "± combined deviation over seeds",
         ("in1k_mean", "drop", "drop_deviation", *_ends(averages)),
-        interval_note=f"[ ]: 95 % interval over {WHAT_VARIES[over]} of both data sets, which are independent, "
+        interval_note="[ ]: 95 % interval over concepts (with their images) of both data sets, which are independent, "
         "and seeds.",
     )
 
 
-def rank(averages: Averages, metric: str, decimals: int) -> Quantity:
+def rank(averages: Averages, metric: str) -> Quantity:
     """Return the quantity of ranks among the rows by data set and shots; equal accuracies share the better rank.
 
     Results on other data have no rank beside results on the official data, and results on different classes are ranked
@@ -288,5 +291,4 @@ def rank(averages: Averages, metric: str, decimals: int) -> Quantity:
         columns=("rank", "n_tied", "n_ranked", "mean_rank"),
         notes=(Note(f"Equal accuracies share the better rank (1, 2, 2, 4).{precise}"),),
         mean_title="mean",
-        mean_decimals=decimals,
     )

@@ -1,60 +1,24 @@
-"""Comparisons: differences to a baseline, changes of order, results beside published ones; one evaluation as text."""
+"""Results beside the published ones, and one evaluation seed by seed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cog import constants
-from cog.errors import CogError
-from cog.reporting.tables.accuracies import Baseline, average_record
-from cog.reporting.tables.layout import Row, TableStyle, View, format_number, only_source, seeds_there
+from cog.reporting.tables.accuracies import average_record
+from cog.reporting.tables.layout import Row, TableStyle, View, format_number, seeds_there
 from cog.reporting.tables.pivot import Averages, Column, Number, pivot
-from cog.reporting.tables.writers import Note, Table, TableEntry, printable, words_table
-from cog.results import comparison, official, published, relative, uncertainty
-from cog.results.comparison import Crossing, Difference
-from cog.results.labels import METRIC_LABELS, counted, shots_column, shots_label
+from cog.reporting.tables.writers import Note, Table, TableEntry
+from cog.results import comparison, official, published, relative
+from cog.results.labels import METRIC_LABELS, counted, shots_label
 from cog.results.run_records import METRICS, Run
 from cog.results.scores import LOGREG, RUNS, SeedAverage
-
-_DIFFERENCE_COLUMNS = (
-    "model", "source", "baseline", "baseline_source", "dataset", "n_shot", "metric", "difference", "low", "high",
-    "p", "p_holm", "deviation", "paired", "common_seeds", "reading",
-)  # fmt: skip
 
 _BESIDE_COLUMNS = (
     "model", "source", "dataset", "n_shot", "mean", "std", "n_seeds", "missing_seeds", "published_mean",
     "published_std", "difference", "combined_deviation", "within",
 )  # fmt: skip
 
-_INTERVAL = {
-    uncertainty.CONCEPTS: Note(
-        "[ ]: 95 % interval over concepts (with their images) and the common seeds, paired over both; with one seed "
-        "over concepts alone. Another pretraining is not covered."
-    ),
-    uncertainty.IMAGES: Note(
-        "[ ]: 95 % interval over images of these very concepts and the common seeds, paired over both; with one seed "
-        "over images alone. Neither other concepts nor another pretraining are covered; p (Holm) and reading are those "
-        "of the interval over concepts, which is not shown."
-    ),
-}
-_HOLM = Note(
-    "higher, lower: the interval excludes 0 also after Holm's correction for the number of comparisons shown: p (Holm) "
-    "below 0.05. With one common seed nothing is said, because another seed may say otherwise."
-)
-_DEVIATION = Note(
-    "std over seeds: sample standard deviation of the differences of common seeds, which says nothing about other "
-    "concepts or images; ±: no common seeds, combined deviation sqrt(s1^2 + s2^2) of single runs."
-)
-_UNKNOWN = Note(
-    "not told: counts per concept are not known (published numbers, top-5, files of earlier versions, and runs that "
-    "neither record them nor have predictions that tell; logreg.py --overwrite records them), or there are no common "
-    "seeds or images; csv and json say which."
-)
-_ESTABLISHED = Note(
-    "established: the readings above tell the order on both sides; `after A, before B` where only data sets further "
-    "apart do."
-)
 _WITHIN = Note(
     "within: the difference is at most the combined deviation sqrt(s1^2 + s2^2) plus "
     f"{comparison.PUBLISHED_ROUNDING} for the rounding of the published mean; ?: a single seed, or no "
@@ -69,125 +33,6 @@ def _accuracies(averages: Averages, metric: str, n_shot: int) -> list[SeedAverag
     return [average for line in grid for average in line if average is not None]
 
 
-def differences(averages: Averages, model: str, *, metrics: Sequence[str], style: TableStyle) -> View:
-    """Return the differences of all rows to a baseline on the same data, and the data sets between which order changes.
-
-    Args:
-        averages: accuracies, see :func:`cog.reporting.tables.accuracies.of_accuracies`.
-        model: the baseline.
-        metrics: ``"top1"``, ``"top5"`` or both.
-        style: style of rows and numbers.
-
-    Raises:
-        CogError: when there is no result of the baseline, or no other result that is comparable with it
-            (:mod:`cog.results.official`).
-    """
-    baseline = Baseline(averages, model)
-    pairs = [
-        (average, base)
-        for metric in metrics
-        for n_shot in averages.n_shots
-        for average in _accuracies(averages, metric, n_shot)
-        if (base := baseline.of(average)) is not None and base is not average
-    ]
-    over = averages.interval_over
-    items = comparison.judge(comparison.difference(*pair, over=over) for pair in pairs)
-    tables: list[Table] = []
-    for metric in metrics:
-        of_metric = [item for item in items if item.average.metric == metric]
-        for n_shot in averages.n_shots:
-            if with_shots := [item for item in of_metric if item.average.n_shot == n_shot]:
-                tables.append(_differences_table(with_shots, style, over))
-        if of_metric:
-            tables.append(_crossings_table(comparison.crossings(of_metric), model, metric, averages, style))
-    if not items:
-        alone = all(average.model == model for average in averages.shown)
-        reason = ": no other model is shown" if alone else " on the same data sets and numbers of shots"
-        known = averages.comparable
-        raise CogError(known.refused or known.mixed or f"there is nothing to compare {model} with{reason}")
-    return View(tuple(tables), _DIFFERENCE_COLUMNS, tuple(map(_difference_record, items)))
-
-
-def _differences_table(items: Sequence[Difference], style: TableStyle, over: str) -> Table:
-    d = style.points
-    first = items[0]
-    sources = {average.source for item in items for average in (item.average, item.baseline)}
-    rows: list[tuple[str, tuple[TableEntry, ...]]] = []
-    previous = None
-    for item in items:
-        interval = deviation = p = "-"
-        if item.interval is not None:
-            interval = f"[{', '.join(format_number(end, d, signed=True) for end in item.interval)}]"
-        if item.deviation is not None:
-            deviation = f"{'' if item.paired else '± '}{item.deviation:.{d}f}"
-        if item.p_holm is not None:
-            p = "<0.001" if item.p_holm < 0.001 else f"{item.p_holm:.3f}"
-        row = Row(item.average.model, item.average.source)
-        texts = (
-            item.average.dataset,
-            format_number(item.mean, d, signed=True),
-            interval,
-            p,
-            deviation,
-            str(len(item.seeds)) if item.paired else "unpaired",
-            # A note below the table has the reasons, which are too long for a column.
-            "not told" if item.unknown and item.p is None else item.reading,
-        )
-        label = "" if row == previous else style.label(row, sources=sources)
-        rows.append((label, tuple(map(TableEntry, texts))))
-        previous = row
-    baseline = printable(style.label(Row(first.baseline.model, first.baseline.source), sources=sources))
-    notes = [_INTERVAL[over]] if any(item.low is not None for item in items) else []
-    notes += [_HOLM] if any(item.p is not None for item in items) else []
-    notes += [_DEVIATION] if any(item.deviation is not None for item in items) else []
-    notes += [_UNKNOWN] if any(item.unknown and item.p is None for item in items) else []
-    title = f"{METRIC_LABELS[first.average.metric]} accuracy minus that of {baseline} (points)"
-    spread = f"95 % over {over}" if over == uncertainty.IMAGES else "95 % interval"
-    return Table(
-        f"{title}, {shots_label(first.average.n_shot)}{only_source(sources)}",
-        ("data set", "difference", spread, "p (Holm)", "std over seeds", "seeds", "reading"),
-        tuple(rows),
-        tuple(notes),
-        words=frozenset({0, 2, 3, 4, 5, 6}),
-    )
-
-
-def _crossings_table(
-    crossings: Sequence[Crossing], baseline: str, metric: str, averages: Averages, style: TableStyle
-) -> Table:
-    path = f"from {constants.IN1K} over the levels"
-    title = f"Where the order against {baseline} changes ({METRIC_LABELS[metric]}), {path}"
-    if not crossings:
-        return Table(f"{title}: nowhere", (), ())
-    rows = []
-    for item in crossings:
-        certainty, average, after = "no", item.before.average, item.after.average
-        if item.earliest is not None and item.latest is not None:
-            narrow = (item.earliest, item.latest) == (item.before, item.after)
-            told = item.earliest.average.dataset, item.latest.average.dataset
-            certainty = "yes" if narrow else f"after {told[0]}, before {told[1]}"
-        texts = (
-            shots_column(average.n_shot),
-            f"{average.dataset} -> {after.dataset}",
-            "ahead" if item.model_leads_after else "behind",
-            certainty,
-        )
-        label = style.label(Row(average.model, average.source), sources=averages.sources)
-        rows.append((label, texts))
-    return words_table(title, "model", ("images", "between", "then", "established"), rows, [_ESTABLISHED])
-
-
-def _difference_record(item: Difference) -> dict[str, Any]:
-    named = {
-        "baseline": item.baseline.model,
-        "baseline_source": item.baseline.source,
-        "difference": item.mean,
-        "common_seeds": item.seeds,
-    }
-    names = ("low", "high", "p", "p_holm", "deviation", "paired", "reading")
-    return {**average_record(item.average), **named, **{name: getattr(item, name) for name in names}}
-
-
 def beside_published(averages: Averages, *, version: str, style: TableStyle) -> View:
     """Return results beside the published ones of the same model, data set and number of shots (top-1).
 
@@ -197,7 +42,6 @@ def beside_published(averages: Averages, *, version: str, style: TableStyle) -> 
     of_paper = {
         (average.model, average.dataset, average.n_shot): average for average in published.accuracies(version)
     }
-    d = style.points
     records: list[dict[str, Any]] = []
     tables = []
     for n_shot in averages.n_shots:
@@ -211,10 +55,10 @@ def beside_published(averages: Averages, *, version: str, style: TableStyle) -> 
             deviation, within = record["combined_deviation"], record["within"]
             entries = (
                 TableEntry(average.dataset),
-                Number(average.value, average.std, d).entry(seeds_there(average)),
+                Number(average.value, average.std).entry(seeds_there(average)),
                 Number(other.value, other.std).entry(),
-                Number(record["difference"], None, d, signed=True).entry(),
-                TableEntry("?" if deviation is None else f"{deviation:.{d}f}"),
+                Number(record["difference"], signed=True).entry(),
+                TableEntry("?" if deviation is None else f"{deviation:.1f}"),
                 TableEntry({True: "yes", False: "no", None: "?"}[within]),
             )
             rows.append((style.label(Row(average.model, average.source), sources=[RUNS]), entries))
@@ -252,34 +96,33 @@ def with_columns(view: View, beside: View) -> View:
 
 
 def seed_by_seed(
-    runs: Sequence[Run], averages: Mapping[str, SeedAverage], *, decimals: int, paper: str | None = None
+    runs: Sequence[Run], averages: Mapping[str, SeedAverage], *, paper: str | None = None
 ) -> str:
     """Return a line for each seed, and a line for each metric with its mean and deviation.
 
     Args:
         runs: runs of one model, data set and number of shots.
-        averages: averages over the runs by metric: ``"top1"``, ``"top5"`` or both.
-        decimals: digits after the point.
+        averages: averages over the runs by metric.
         paper: version of the published results to compare with, or None.
     """
     lines = []
     for run in runs:
-        scores = (f"{METRIC_LABELS[metric]} {getattr(run, metric):.{decimals}f}" for metric in averages)
+        scores = (f"{METRIC_LABELS[metric]} {getattr(run, metric):.2f}" for metric in averages)
         lines.append(f"seed {run.seed}: {', '.join(scores)}")
     for metric, average in averages.items():
         count = counted(len(average.seeds), "seed")
         lines.append(
-            f"{METRIC_LABELS[metric]}: {average.value:.{decimals}f} +- {average.std or 0.0:.{decimals}f} "
+            f"{METRIC_LABELS[metric]}: {average.value:.2f} +- {average.std or 0.0:.2f} "
             f"({METRICS[metric]}, {count})"
         )
     if average.missing_seeds:
         lines.append(f"missing seeds: {', '.join(map(str, average.missing_seeds))}")
-    if paper is not None and "top1" in averages:
-        lines.append(f"{published.SOURCES[paper]}: {_beside(averages['top1'], paper, decimals)}")
+    if paper is not None:
+        lines.append(f"{published.SOURCES[paper]}: {_beside(averages['top1'], paper)}")
     return "\n".join(lines) + "\n"
 
 
-def _beside(average: SeedAverage, paper: str, decimals: int) -> str:
+def _beside(average: SeedAverage, paper: str) -> str:
     """Return a comparison of an accuracy with the published one in words."""
     place = (average.model, average.dataset, average.n_shot)
     other = next(
@@ -291,12 +134,12 @@ def _beside(average: SeedAverage, paper: str, decimals: int) -> str:
     if refused := official.compare([average, other]).refused:
         return refused
     record = compare_with_published(average, other)
-    difference = f"difference {format_number(record['difference'], decimals, signed=True)}"
+    difference = f"difference {format_number(record['difference'], 2, signed=True)}"
     if record["within"] is None:
         reason = "the deviation was not published" if other.std is None else "one seed has no deviation"
         return f"{other.value:.1f}; {difference} ({reason})"
     words = "within" if record["within"] else "beyond"
     return (
         f"{other.value:.1f} +- {other.std:.1f}; {difference}, {words} the combined deviation of "
-        f"{record['combined_deviation']:.{decimals}f}"
+        f"{record['combined_deviation']:.2f}"
     )

@@ -33,23 +33,16 @@ class TableStyle:
     """Style of rows and numbers.
 
     Attributes:
-        decimals: digits after the point; None: those of each metric.
         paper_labels: whether the paper's models get the paper's names (``a-DeiT-S``), and own models their labels.
         with_source: whether records of accuracies have the column ``source``.
         model_facts: labels and pretraining of models; None: neither labels nor marks.
         marks: whether models that may have seen the levels are marked.
     """
 
-    decimals: int | None = None
     paper_labels: bool = False
     with_source: bool = True
     model_facts: ModelFacts | None = None
     marks: bool = True
-
-    @property
-    def points(self) -> int:
-        """Return the number of digits after the point of accuracies and their differences."""
-        return 1 if self.decimals is None else self.decimals
 
     def name(self, model: str, source: str) -> str:
         """Return the name of a model in tables, without its mark and source."""

@@ -40,8 +40,6 @@ class Averages:
             :func:`cog.results.scores.dataset_key`.
         n_shots: the same of numbers of shots. All images first, then rising.
         others: further averages that a view may refer to (of a baseline), not shown.
-        interval_over: population over which intervals of accuracies and differences are taken, one of
-            :data:`cog.results.uncertainty.OVER`.
     """
 
     def __init__(
@@ -52,9 +50,7 @@ class Averages:
         datasets: Iterable[str] | None = None,
         n_shots: Iterable[int] | None = None,
         others: Iterable[SeedAverage] = (),
-        interval_over: str = uncertainty.CONCEPTS,
     ) -> None:
-        self.interval_over = interval_over
         self.shown = list(averages)
         self.others = list(others)
         self._at: dict[tuple[Row, str, Key], SeedAverage] = {}
@@ -103,6 +99,7 @@ class Number:
         signed: whether a positive number gets a plus sign.
         significant: whether ``decimals`` counts significant digits instead.
         interval: lower and upper end of its interval, or None.
+        starred: whether the interval gets a star, which a note below the table explains.
         record: values for the columns of flat records.
     """
 
@@ -112,6 +109,7 @@ class Number:
     signed: bool = False
     significant: bool = False
     interval: tuple[float, float] | None = None
+    starred: bool = False
     record: Mapping[str, Any] = field(default_factory=dict)
 
     def entry(self, seeds: str = "") -> TableEntry:
@@ -124,7 +122,7 @@ class Number:
         interval = ""
         if self.interval is not None:
             ends = (format_number(end, self.decimals, signed=self.signed) for end in self.interval)
-            interval = f"[{', '.join(ends)}]"
+            interval = f"[{', '.join(ends)}]{' *' * self.starred}"
         return TableEntry(text, deviation, seeds, interval)
 
 
@@ -141,7 +139,6 @@ class Quantity:
         spread_note: note below tables with deviations, or "".
         interval_note: note below tables with intervals.
         mean_title: header of a further column with the mean of a row, by which rows are sorted; "": no such column.
-        mean_decimals: digits of the mean after the point.
     """
 
     of: Callable[[SeedAverage], Number | None]
@@ -152,26 +149,17 @@ class Quantity:
     spread_note: str = ""
     interval_note: str = OVER_CONCEPTS
     mean_title: str = ""
-    mean_decimals: int = 1
 
 
-def own_number(
-    average: SeedAverage, *, decimals: int | None = None, over: str = uncertainty.CONCEPTS
-) -> Number:
-    """Return the number of an average in the format of its metric, with an interval if right answers are recorded.
-
-    Args:
-        average: average of any metric.
-        decimals: digits after the point; None: those of the metric.
-        over: population over which the interval is taken, one of :data:`cog.results.uncertainty.OVER`.
-    """
-    metric, estimate = metric_info.describe(*average.key), uncertainty.accuracy(average.concepts, over=over)
+def own_number(average: SeedAverage) -> Number:
+    """Return the number of an average in the format of its metric, with an interval if right answers are recorded."""
+    metric, estimate = metric_info.describe(*average.key), uncertainty.accuracy(average.concepts)
     return Number(
         average.value,
         average.std,
-        metric.decimals if decimals is None else decimals,
+        metric.decimals,
         metric.signed,
-        metric.significant and decimals is None,
+        metric.significant,
         None if estimate is None else estimate.interval,
     )
 
@@ -252,7 +240,7 @@ def tabulate(
         if quantity.mean_title:
             n_numbers = len(places) - places.count(None)
             some = f"{n_numbers}/{len(places)}" if n_numbers < len(places) else ""
-            mean_entry = Number(mean, decimals=quantity.mean_decimals).entry(some)
+            mean_entry = Number(mean).entry(some)
             entries.append(mean_entry if n_numbers else None)
         rows.append((labels[row], tuple(entries)))
     return Table(title, tuple(headers), tuple(rows), tuple(notes)), shown

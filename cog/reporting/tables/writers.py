@@ -129,7 +129,8 @@ def draw(tables: Iterable[Table], fmt: str, *, width: int = WIDTH) -> str:
         The text, ending with one newline.
     """
     lines = {"text": lambda table: _text(table, width), "markdown": _markdown, "latex": _latex}[fmt]
-    return "\n".join("\n".join(lines(table)) + "\n" for table in without_repeated_notes(tables))
+    shown = without_repeated_notes(tables)
+    return "\n".join("".join(f"{printable(line)}\n" for line in lines(table)) for table in shown)
 
 
 def without_repeated_notes(tables: Iterable[Table]) -> list[Table]:
@@ -144,16 +145,13 @@ def without_repeated_notes(tables: Iterable[Table]) -> list[Table]:
     return kept[::-1]
 
 
-def flat(
-    records: Iterable[Mapping[str, Any]], columns: Sequence[str], fmt: str, *, decimals: int | None
-) -> str:
-    """Return records as CSV, or as JSON with all digits.
+def flat(records: Iterable[Mapping[str, Any]], columns: Sequence[str], fmt: str) -> str:
+    """Return records as CSV or JSON with all digits.
 
     Args:
         records: values by column; None for a missing value; lists of numbers are joined by spaces in CSV.
         columns: names in the order of the file.
         fmt: ``"csv"`` or ``"json"``.
-        decimals: digits after the point of floats in CSV; None: all.
     """
     if fmt == "json":
         rows = [json.dumps({column: record.get(column) for column in columns}) for record in records]
@@ -164,9 +162,7 @@ def flat(
             return ""
         if isinstance(value, bool):
             return "yes" if value else "no"
-        if isinstance(value, float):
-            return repr(value) if decimals is None else f"{value:.{decimals}f}"
-        return " ".join(map(str, value)) if isinstance(value, tuple | list) else printable(str(value))
+        return " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
     return csv_text(columns, ([text(record.get(column)) for column in columns] for record in records))
 
@@ -199,7 +195,7 @@ def _text_grid(table: Table, width: int) -> list[str]:
         if width > 0
         else sys.maxsize
     )
-    labels = ["", *(shorten(printable(label), max(_SHORTEST, room)) for label, _ in table.rows)]
+    labels = ["", *(shorten(label, max(_SHORTEST, room)) for label, _ in table.rows)]
     label_width = max(map(len, labels))
     for block in _blocks(columns, label_width, width):
         sizes = [label_width, *(max(map(len, column)) for column in block)]
@@ -228,7 +224,7 @@ def shorten(text: str, length: int) -> str:
 def _text_column(table: Table, index: int) -> list[str]:
     """Return the header and the entries of a column, aligned at their decimal points."""
     entries = [row[index] for _, row in table.rows]
-    numbers = ["-" if entry is None else printable(entry.number) for entry in entries]
+    numbers = ["-" if entry is None else entry.number for entry in entries]
     if index not in table.words:
         # All numbers of a column have as many decimals, so right alignment puts the points below each other.
         size = max(map(len, numbers), default=0)
@@ -243,7 +239,7 @@ def _text_column(table: Table, index: int) -> list[str]:
         numbers = [
             f"{number.ljust(size)} {mark}".rstrip() for number, mark in zip(numbers, marks, strict=True)
         ]
-    return [printable(table.columns[index]), *numbers]
+    return [table.columns[index], *numbers]
 
 
 def _blocks(columns: list[list[str]], label_width: int, width: int) -> list[list[list[str]]]:
@@ -338,4 +334,4 @@ def _latex_text(text: str) -> str:
 
 
 def _latex_comment(text: str) -> str:
-    return "% " + printable(text).replace("±", "+-")
+    return "% " + text.replace("±", "+-")
