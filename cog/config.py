@@ -25,7 +25,6 @@ from cog.constants import (
     INTERPOLATIONS,
     POOLINGS,
     PRECISIONS,
-    PROFILES,
     is_unset,
 )
 from cog.errors import CogError, did_you_mean
@@ -44,8 +43,8 @@ class DeclaredModel(Protocol):
     def name(self) -> str:
         """The name ``<title>_<architecture>``."""
 
-    def resolve(self, profile: str, variant: str) -> Any:
-        """Return the declaration in a profile and variant; it has a method ``preprocess_for(geometry)``."""
+    def preprocess_for(self, geometry: str) -> Any:
+        """Return the preprocessing for a value of ``FT_EXTRACT.PREPROCESS``; it has a method ``apply_to(cfg)``."""
 
 
 def configs_dir() -> Path:
@@ -117,10 +116,9 @@ def get_cfg(
 
     merge()
     if model is not None:
-        # Any of the sources can choose the profile, which decides the model's values. The model's values come
+        # Any of the sources can choose the geometry, which decides the model's values. The model's values come
         # first, so that the sources can also override them.
-        fx = cfg.FT_EXTRACT
-        model.resolve(fx.PROFILE, fx.VARIANT).preprocess_for(fx.PREPROCESS).apply_to(cfg)
+        model.preprocess_for(cfg.FT_EXTRACT.PREPROCESS).apply_to(cfg)
         merge()
     if CLASSIFIERS.get(cfg.CLF.TYPE):  # any source can choose the type, too
         for key, value in CLASSIFIERS[cfg.CLF.TYPE].items():
@@ -361,7 +359,6 @@ def check_values(cfg: CfgNode) -> None:
     )
     resize = values["FT_EXTRACT.IMAGE_RESIZE_SIZE"]
     expect("FT_EXTRACT.IMAGE_CROP_SIZE", lambda v: v <= resize, f"at most IMAGE_RESIZE_SIZE ({resize})")
-    expect("FT_EXTRACT.PROFILE", lambda v: v in PROFILES, f"{' or '.join(PROFILES)}")
     expect("FT_EXTRACT.PREPROCESS", lambda v: v in GEOMETRIES, f"{' or '.join(GEOMETRIES)}")
     expect("FT_EXTRACT.POOLING", lambda v: v in POOLINGS, ", ".join(POOLINGS))
     expect("FT_EXTRACT.IMAGE_INTERPOLATION", lambda v: v in INTERPOLATIONS, ", ".join(INTERPOLATIONS))

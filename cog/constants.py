@@ -30,9 +30,6 @@ FEATURES_FILE = "X_Y.pth"
 LEVELS_FILE = "cog_levels_mapping_file.pkl"
 SPLIT_FILE = "cog_concepts_split_file.pkl"
 
-#: Values of ``FT_EXTRACT.PROFILE``: the choices of a model's authors, or those of the original toolkit's code.
-PROFILES = ("authors", "reference-code")
-
 #: Values of ``FT_EXTRACT.PREPROCESS``: geometry of the benchmark, or that of the model's authors.
 GEOMETRIES = ("protocol", "model")
 

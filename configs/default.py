@@ -27,12 +27,6 @@ _C.FT_EXTRACT.POOLING = "default"
 _C.FT_EXTRACT.IMAGE_NORM = CfgNode()
 _C.FT_EXTRACT.IMAGE_NORM.MEAN = [0.485, 0.456, 0.406]
 _C.FT_EXTRACT.IMAGE_NORM.STD = [0.229, 0.224, 0.225]
-# For models on which the original toolkit's code disagrees with the paper and the weights (listed in
-# prepare_models/README.md): "authors" follows the weights and the paper, "reference-code" follows that code.
-_C.FT_EXTRACT.PROFILE = "authors"
-# Another output or input of the same network, for some models: "trunk" of clip_resnet50 is the 2048-d average before
-# the attention pooling. "": the default output of the model.
-_C.FT_EXTRACT.VARIANT = ""
 # Truncated files: False counts them as failed images (Pillow's default), True fills the missing part
 # with gray, as the original toolkit does.
 _C.FT_EXTRACT.LOAD_TRUNCATED_IMAGES = False

@@ -1,8 +1,5 @@
 #!/usr/bin/env bash
-# Fetches the checkpoints of all models, and ends with a table: ready, manual or failed.
+# Downloads the checkpoints of all models, several GB.
 #   bash prepare_models/all.sh <models_root_dir> [--dry_run]
-# Written from the declarations in cog/models/zoo.py by `python -m cog.models docs --write`.
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
-source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../bash-scripts/common.sh"
-export PYTHONPATH="${repository}${PYTHONPATH:+:${PYTHONPATH}}"
-exec "${python}" -m cog.models download --all -- "$@"
+exec bash "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/prepare.sh" "$@" --all

@@ -19,7 +19,7 @@ COMPUTING = "scipy sklearn nltk optuna"
 STATEMENTS = (
     (f"numpy {FRAMEWORKS} {DRAWING} {COMPUTING} tqdm", (
         "import cog.commands.build_levels",
-        "import cog.models.zoo, cog.models.__main__, cog.models.model_docs, cog.models.download",
+        "import cog.models.zoo, cog.models.__main__, cog.models.download",
         "from cog.models.pretraining import pretraining; pretraining('timm_a.in1k')",
     )),
     (f"{FRAMEWORKS} {DRAWING} {COMPUTING} tqdm", (

@@ -72,11 +72,6 @@ def add_model(parser: argparse.ArgumentParser, *, writes: str) -> None:
         help="checkpoint to load instead (a TensorFlow checkpoint: the common part of the paths of its .index and "
         ".data files)",
     )
-    group.add_argument(
-        "--strict_hash",
-        action="store_true",
-        help="stop when the SHA-256 of the checkpoint is not that of the published file (default: warn)",
-    )
     group.add_argument("--output_dir", help="folder to write to instead (for a single output)")
     group.add_argument(
         "--model_loader",
@@ -96,5 +91,4 @@ def model_request(args: argparse.Namespace) -> ModelRequest:
         ckpt_file=args.ckpt_file,
         output_dir=args.output_dir,
         model_loader=args.model_loader,
-        strict_hash=args.strict_hash,
     ).with_models_file(args.models_file)

@@ -51,8 +51,6 @@ IDENTITY = (
     "dataset",
     "split",
     "preprocessing",
-    "profile",
-    "variant",
     "precision",
     "save_dtype",
     "image_list_sha256",

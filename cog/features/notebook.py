@@ -27,8 +27,8 @@ from cog.runtime.device import require_precision, resolve_device
 #: Model name of a module without a name.
 OWN_NETWORK = "own_network"
 
-# Keys that choose the network, with the arguments of load_backbone in their place.
-_OF_THE_NETWORK = {"FT_EXTRACT.POOLING": "pooling", "FT_EXTRACT.VARIANT": "variant"}
+# Key that chooses the network; the argument of load_backbone takes its place.
+_POOLING = "FT_EXTRACT.POOLING"
 
 
 def extract_features(
@@ -109,8 +109,8 @@ def words_of(opts: Sequence[object]) -> list[str]:
         raise CogError('opts: expected a list [KEY, VALUE, ...], such as ["FT_EXTRACT.IMAGE_CROP_SIZE", 96]')
     words = [str(word) for word in opts]
     for key in words[::2]:
-        if key in _OF_THE_NETWORK:
+        if key == _POOLING:
             raise CogError(
-                f"{key} in opts: the network is loaded already; give {_OF_THE_NETWORK[key]}= to cog.load_backbone"
+                f"{key} in opts: the network is loaded already; give pooling= to cog.load_backbone"
             )
     return words

@@ -128,8 +128,6 @@ class ExtractionPlan:
             "dataset": images.dataset,
             "split": images.split,
             "preprocessing": self.model.preprocessing(self.cfg),
-            "profile": fx.PROFILE,
-            "variant": fx.VARIANT,
             "precision": fx.PRECISION,
             "save_dtype": fx.SAVE_DTYPE,
             "image_list_sha256": images.digest(),
@@ -150,7 +148,6 @@ class ExtractionPlan:
         Raises:
             CogError: at the first fault.
         """
-        self.model.check_variant(self.model.config(self.config_file, self.opts, records=None))
         for folder in self.folders.values():
             folder.require_usable()
         for pair in self.folders:

@@ -104,7 +104,6 @@ def make_plan(request: FineTuneRequest, *, precision: str, n_processes: int) -> 
                 "on all training images; leave it out"
             )
     config.check_new_name(cfg, config.FINETUNE)
-    model.check_variant(cfg)
     recipe = FineTuneRecipe.from_config(cfg, precision=precision)
     recipe.passes_per_process(n_processes)
     train, test = (request.sources.list_images(request.dataset, split) for split in constants.SPLITS)
@@ -129,8 +128,6 @@ def make_plan(request: FineTuneRequest, *, precision: str, n_processes: int) -> 
         "model": model.model,
         "checkpoint_sha256": model.description["checkpoint_sha256"],
         "loader_sha256": model.description["loader_sha256"],
-        "profile": cfg.FT_EXTRACT.PROFILE,
-        "variant": cfg.FT_EXTRACT.VARIANT,
         "dataset": request.dataset,
         "train_images_sha256": train.digest(),
         "test_images_sha256": test.digest(),

@@ -6,23 +6,21 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from cog.constants import POOLINGS
 from cog.errors import CogError, first_line
-from cog.models.checkpoint import load_strictly, read_state_dict, remove_head
+from cog.models.checkpoint import load_strictly, read_paper_model, remove_head
 from cog.models.formats.detect import require_checkpoint
 from cog.models.outputs import features_of
 from cog.models.preprocessing import declared
 from cog.models.sources import LibraryModel, find_spec
-from cog.models.spec import ModelSpec, Preprocess, import_target
-from cog.models.used_modules import used_modules
+from cog.models.spec import PaperModel, Preprocess, import_target
 from cog.paths import split_model_name
 from cog.runtime import files
 
@@ -41,7 +39,6 @@ class Backbone(nn.Module):
         name: model name.
         feature_dim: declared D.
         pooling: value of ``FT_EXTRACT.POOLING``.
-        others: modules that ``forward`` uses beside the network; they are frozen, in eval mode and moved as well.
 
     Attributes:
         name: model name.
@@ -59,7 +56,6 @@ class Backbone(nn.Module):
         name: str,
         feature_dim: int | None = None,
         pooling: str = "default",
-        others: Sequence[nn.Module] = (),
     ) -> None:
         super().__init__()
         self.network = network
@@ -67,29 +63,12 @@ class Backbone(nn.Module):
         self.feature_dim = feature_dim
         self._forward = forward
         self._pooling = pooling
-        # A list hides them from named_parameters(): fine-tuning saves the parameters of the network alone, and must
-        # therefore train no others.
-        self._others = list(others)
-        for module in (self, *self._others):
-            if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
-                raise CogError(
-                    f"model {name} has parameters without a shape yet (of a module such as LazyLinear); run one "
-                    "forward pass in the loader first"
-                )
-            module.requires_grad_(False)
+        self.requires_grad_(False)
         self.eval()
 
     def train(self, mode: bool = True) -> Backbone:
         """Return the network, still in eval mode: the benchmark measures frozen features."""
-        for module in self._others:
-            module.eval()
         return super().train(False)
-
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Backbone:
-        """Move the modules outside the network, too."""
-        for module in self._others:
-            module._apply(fn, recurse)
-        return super()._apply(fn, recurse)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the features of a batch.
@@ -103,10 +82,7 @@ class Backbone(nn.Module):
         Raises:
             CogError: the network does not return one vector per image.
         """
-        try:
-            y = self.network(x) if self._forward is None else self._forward(x)
-        except SystemExit as error:  # exit() in a network must not end the command as a success
-            raise CogError(f"model {self.name} called exit() on a batch of shape {tuple(x.shape)}") from error
+        y = self.network(x) if self._forward is None else self._forward(x)
         n_prefix = getattr(self.network, "num_prefix_tokens", None)
         y = features_of(y, name=self.name, pooling=self._pooling, n_prefix=n_prefix)
         if (
@@ -129,8 +105,6 @@ def load_backbone(
     loader: str | Loader | None = None,
     *,
     model_dir: str | os.PathLike[str] | None = None,
-    profile: str = "authors",
-    variant: str = "",
     image_size: int | None = None,
     pooling: str = "default",
 ) -> Backbone:
@@ -144,9 +118,6 @@ def load_backbone(
         device: device of the network, such as ``"cuda:0"``.
         loader: loader of a model of your own: ``"FILE.py:load_my_model"`` or the function itself.
         model_dir: passed on to a custom loader (default: the folder of ``ckpt_file``).
-        profile: "authors" (the preprocessing that the weights were trained with) or "reference-code" (the preprocessing
-            that the original toolkit's code computes); the rows in :mod:`cog.models.zoo` declare the differences.
-        variant: another output or input of the same network, such as "trunk" of clip_resnet50.
         image_size: side of the images that the model gets, in pixels (default: the side for its weights).
         pooling: value of ``FT_EXTRACT.POOLING``, for models that give tokens.
 
@@ -156,14 +127,13 @@ def load_backbone(
         A module in eval mode that maps float32 ``(B, 3, H, W)`` to ``(B, D)``.
 
     Raises:
-        CogError: unknown model, profile, variant or pooling, missing, unsafe or unfitting checkpoint, failing loader.
+        CogError: unknown model or pooling, missing, unsafe or unfitting checkpoint, failing loader.
     """
     if pooling not in POOLINGS:
         raise CogError(f"pooling {pooling!r} is not known, expected one of {', '.join(POOLINGS)}")
     if loader is None:
         folder = None if model_dir is None else Path(model_dir)
-        known = find_spec(model_name, folder)
-        spec = known.resolve(profile, variant)
+        spec = find_spec(model_name, folder)
         if ckpt_file is not None:
             require_checkpoint(ckpt_file, "--ckpt_file")
         if isinstance(spec, LibraryModel):
@@ -173,16 +143,13 @@ def load_backbone(
             probe(backbone, image_size or spec.own_preprocess.crop)
         elif ckpt_file is None:
             raise CogError(f"model {model_name} needs a checkpoint file; give it with --ckpt_file")
-        elif pooling != "default" and not hasattr(import_target(spec.network.constructor), "tokens"):
+        elif pooling != "default" and not hasattr(import_target(spec.network), "tokens"):
             raise CogError(f"FT_EXTRACT.POOLING {pooling}: model {model_name} gives no tokens; leave it out")
         else:
             network = load_network(spec, Path(ckpt_file))
             forward = None if pooling == "default" else getattr(network, "tokens", None)
             dim = spec.feature_dim * len(pooling.split("+"))
             backbone = Backbone(network, forward, name=spec.name, feature_dim=dim, pooling=pooling)
-            # A notebook finds the preprocessing by the name, which the variants of a model share.
-            if known.resolve(profile, "").preprocess_for("protocol") != spec.preprocess:
-                backbone.preprocess = spec.preprocess
     else:
         split_model_name(model_name)
         backbone = _load_with(resolve_loader(loader), model_name, ckpt_file, model_dir, pooling)
@@ -220,7 +187,7 @@ def probe(backbone: Backbone, size: int) -> None:
         ) from error
 
 
-def build_network(spec: ModelSpec, *, classifier: bool = False) -> nn.Module:
+def build_network(spec: PaperModel, *, classifier: bool = False) -> nn.Module:
     """Build a model's network on the meta device, without weights.
 
     Args:
@@ -228,14 +195,14 @@ def build_network(spec: ModelSpec, *, classifier: bool = False) -> nn.Module:
         classifier: whether the network keeps its classifier.
     """
     with torch.device("meta"):  # no memory and no random values for weights that are loaded later
-        network = import_target(spec.network.constructor)(**spec.network.args)
+        network = import_target(spec.network)(**spec.args)
     if not classifier:
-        for head in spec.network.head:
+        for head in spec.head:
             remove_head(network, head)
     return network
 
 
-def load_network(spec: ModelSpec, path: Path, *, classifier: bool = False) -> nn.Module:
+def load_network(spec: PaperModel, path: Path, *, classifier: bool = False) -> nn.Module:
     """Build a model's network and load its checkpoint, strictly.
 
     Args:
@@ -247,8 +214,10 @@ def load_network(spec: ModelSpec, path: Path, *, classifier: bool = False) -> nn
         CogError: missing, unsafe or unfitting checkpoint.
     """
     network = build_network(spec, classifier=classifier)
-    drop = () if classifier else tuple(f"{head}." for head in spec.network.head)
-    state = read_state_dict(path, spec.layouts, expected=network.state_dict().keys(), drop=drop)
+    state = read_paper_model(path, spec, network.state_dict().keys())
+    if not classifier:
+        heads = tuple(f"{head}." for head in spec.head)
+        state = {name: value for name, value in state.items() if not name.startswith(heads or ("\0",))}
     load_strictly(network, state, path)
     return network
 
@@ -348,8 +317,24 @@ def _load_with(
             f"the loader of model {name} returned {returned}, expected (backbone, forward): "
             "a torch.nn.Module and a function or None, and by choice its preprocessing as the third"
         )
-    backbone = Backbone(network, forward, name=name, pooling=pooling, others=used_modules(forward))
+    _require_own_modules(network, forward, name)
+    backbone = Backbone(network, forward, name=name, pooling=pooling)
     backbone.preprocess = declared(
         preprocess if preprocess is not None else getattr(network, "preprocess", None), f"model {name}"
     )
     return backbone
+
+
+def _require_own_modules(network: nn.Module, forward: Callable[..., Any] | None, name: str) -> None:
+    """Refuse a function that uses modules beside the network, which would be neither frozen nor moved."""
+    used = {"self": getattr(forward, "__self__", None)}
+    if inspect.isfunction(forward):
+        names = inspect.getclosurevars(forward)
+        used = {**names.globals, **names.nonlocals}
+    modules = set(network.modules())
+    for variable, value in used.items():
+        if isinstance(value, nn.Module) and value not in modules:
+            raise CogError(
+                f"the forward of model {name} uses {type(value).__name__} ({variable}), which is not part of the "
+                "backbone; return it as the backbone, or make it one of its modules (backbone.neck = neck)"
+            )

@@ -1,11 +1,11 @@
-"""Loading of a checkpoint file into the backbone: open, unwrap, rename, drop, load strictly."""
+"""Loading of a checkpoint file into a network: open, unwrap, load strictly."""
 
 from __future__ import annotations
 
 import argparse
 import os
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,107 +13,81 @@ import numpy as np
 import torch
 from torch import nn
 
-from cog.errors import CogError
+from cog.errors import CogError, some
 from cog.models.formats.detect import detect
-from cog.models.spec import Unwrap, import_target
+from cog.models.spec import PaperModel, import_target
 from cog.runtime.safe_load import load_torch
+
+#: Entries that hold a state dict in the files of training scripts; averaged weights come before others.
+WRAPPERS = ("state_dict_ema", "model_ema", "teacher", "state_dict", "model")
+
+#: Beginnings of names that DataParallel and torch.compile add.
+_ADDED = ("module.", "_orig_mod.")
+
+#: Beginnings of names where a training script holds the network; averaged weights come before others.
+_AVERAGES = ("teacher.", "model_ema.", "ema_model.", "ema.")
+_HOLDERS = (*_AVERAGES, "backbone.", "visual.", "model.")
 
 # Batch counters are optional: networks in eval mode never read them, and files from before
 # torch 0.4.1 lack them.
 _OPTIONAL_SUFFIX = ".num_batches_tracked"
 
-
 _SCALAR = np.float64(0).__reduce__()[0]
 
-#: Classes for torch by the names in :class:`~cog.models.spec.Unwrap`.
-_ALLOWED: dict[str, list[Any]] = {
-    "argparse.Namespace": [argparse.Namespace],
-    "numpy.scalar": [
-        (_SCALAR, "numpy.core.multiarray.scalar"),
-        (_SCALAR, "numpy._core.multiarray.scalar"),
-        np.dtype,
-        type(np.dtype("float64")),
-    ],
-}
+#: Classes that files may hold beside tensors: the options and the accuracy of the training.
+_ALLOWED = (
+    argparse.Namespace,
+    (_SCALAR, "numpy.core.multiarray.scalar"),
+    (_SCALAR, "numpy._core.multiarray.scalar"),
+    np.dtype,
+    type(np.dtype("float64")),
+)
 
 
-def read_state_dict(
-    path: str | os.PathLike[str],
-    layouts: Sequence[Unwrap],
-    *,
-    expected: Collection[str] = (),
-    drop: Sequence[str] = (),
-) -> dict[str, torch.Tensor]:
-    """Read the backbone's parameters from a checkpoint.
+def read_paper_model(path: Path, spec: PaperModel, expected: Collection[str]) -> dict[str, torch.Tensor]:
+    """Return the parameters of a model of the paper from its authors' file, or from any file of :func:`unwrapped`.
 
     Args:
         path: a file in any container that :func:`cog.models.formats.detect.detect` recognizes.
-        layouts: possible layouts of the file. The layout that gives most of the ``expected`` names is taken, the
-            first one in a tie.
-        expected: names of the architecture's parameters.
-        drop: prefixes of parameters to leave out (the classifier), as the architecture names them.
-
-    Returns:
-        Parameter name -> tensor, as the architecture names them.
+        spec: declaration of the model, with the place of the weights in the authors' file.
+        expected: names of the network's parameters.
 
     Raises:
-        CogError: unreadable or unsafe file, no layout applies, or unexpected parameters.
+        CogError: unreadable or unsafe file, or one that holds no parameters.
+    """
+    data = _open(path, prefix=spec.prefix)
+    if spec.key and isinstance(data, dict) and isinstance(data.get(spec.key), dict):
+        data = data[spec.key]
+    state = _innermost(data, path)
+    if any(name.startswith(spec.prefix) for name in state):
+        state = {n.removeprefix(spec.prefix): v for n, v in state.items() if n.startswith(spec.prefix)}
+        state = {n: v for n, v in state.items() if not n.startswith(spec.drop or ("\0",))}
+        state = import_target(spec.rename)(state) if spec.rename else state
+    return _tensors(_without_prefixes(state, expected), path)
+
+
+def read_state_dict(path: str | os.PathLike[str], expected: Collection[str] = ()) -> dict[str, torch.Tensor]:
+    """Return the parameters in a checkpoint of a library or of a user's training script.
+
+    They may lie in entries of the file (:data:`WRAPPERS`), and their names may begin with ``module.``, ``_orig_mod.``,
+    ``backbone.`` and the like, in any combination. Averaged weights are taken if there are any.
+
+    Args:
+        path: a file in any container that :func:`cog.models.formats.detect.detect` recognizes.
+        expected: names of the network's parameters, which decide about beginnings of names; empty: not known.
+
+    Raises:
+        CogError: unreadable or unsafe file, or one that holds no parameters.
     """
     path = Path(path)
-    expected = frozenset(expected)
-    data = _open(path, layouts)
-    best: tuple[dict[str, Any], list[str]] | None = None
-    most = -1
-    for layout in layouts:
-        state = _unwrapped(data, layout, path)
-        if state is None:
-            continue
-        kept, unexpected = _selected(state, layout)
-        n_found = len(expected & kept.keys())
-        if n_found > most:
-            best, most = (kept, unexpected), n_found
-    if best is None:
-        raise CogError(
-            f"{path} holds {_describe(data)}; expected {_expected(layouts)}; is it the right checkpoint?"
-        )
-    kept, unexpected = best
-    if unexpected:
-        raise CogError(
-            f"{path} does not fit the architecture: parameters {_listed('unexpected', unexpected)}"
-        )
-    dropped = tuple(drop) or ("\0",)
-    return {name: _tensor(value, name, path) for name, value in kept.items() if not name.startswith(dropped)}
+    return _tensors(_without_prefixes(_innermost(_open(path), path), expected), path)
 
 
-def _tensor(value: torch.Tensor | np.ndarray, name: str, path: Path) -> torch.Tensor:
-    """Return a parameter as a tensor; pickles may hold NumPy arrays."""
-    if isinstance(value, torch.Tensor):
-        return value
-    try:
-        return torch.from_numpy(np.array(value, dtype=value.dtype.newbyteorder("="), order="C"))
-    except (TypeError, ValueError):
-        raise CogError(f"{path}: {name} is an array of {value.dtype}, expected numbers") from None
-
-
-def _selected(state: dict[str, Any], layout: Unwrap) -> tuple[dict[str, Any], list[str]]:
-    """Return the backbone's parameters under a layout, and the names of the parameters unknown to the layout."""
-    kept: dict[str, Any] = {}
-    unexpected: list[str] = []
-    for name, value in state.items():
-        if name.startswith(layout.prefix):
-            kept[name[len(layout.prefix) :]] = value
-        elif not name.startswith(layout.ignored_prefixes or ("\0",)):
-            unexpected.append(name)
-    kept = {name: value for name, value in kept.items() if not name.startswith(layout.drop or ("\0",))}
-    return (import_target(layout.rename)(kept) if layout.rename else kept), unexpected
-
-
-def _open(path: Path, layouts: Sequence[Unwrap]) -> Any:
+def _open(path: Path, *, prefix: str = "") -> Any:
     """Read the file with the reader of its container; no reader unpickles without restriction."""
     container = detect(path)
     if container == "torch":
-        names = sorted({name for layout in layouts for name in layout.allow})
-        return load_torch(path, allow=[kind for name in names for kind in _ALLOWED[name]])
+        return load_torch(path, allow=_ALLOWED)
     if container == "torchscript":
         from cog.models.formats import torchscript
 
@@ -125,72 +99,79 @@ def _open(path: Path, layouts: Sequence[Unwrap]) -> Any:
     if container == "tensorflow":
         from cog.models.formats import tensorflow
 
-        prefixes = tuple(layout.prefix for layout in layouts if layout.prefix)
         return tensorflow.read(
-            path, wanted=lambda name: name.startswith(prefixes) and not name.endswith("/Momentum")
+            path, wanted=lambda name: name.startswith(prefix) and not name.endswith("/Momentum")
         )
     from cog.models.formats import haiku
 
     return haiku.read(path)
 
 
-def _unwrapped(data: Any, layout: Unwrap, path: Path) -> dict[str, Any] | None:
-    """Return the state dict that ``layout`` describes, or None when the file has another layout."""
-    if layout.key is not None:
-        if not isinstance(data, dict) or layout.key not in data:
-            return None
-        data = data[_better_key(data, layout)]
-    if not isinstance(data, dict) or not data:
-        return None
-    state = {str(name): value for name, value in data.items()}
-    if any(not _is_array(value) for value in state.values()):
-        if layout.key is None:
-            return None
-        wrong = [name for name, value in state.items() if not _is_array(value)]
+def _innermost(data: Any, path: Path) -> dict[str, Any]:
+    """Return the state dict inside the entries that training scripts wrap around it."""
+    while isinstance(data, dict):
+        inner = next((data[key] for key in WRAPPERS if isinstance(data.get(key), dict) and data[key]), None)
+        if inner is None:
+            break
+        data = inner
+    if not isinstance(data, dict) or not any(map(_is_array, data.values())):
+        held = f"a {type(data).__name__}"
+        if isinstance(data, dict):
+            held = f"entries {some([str(key) for key in data], 5)}" if data else "nothing"
         raise CogError(
-            f"{path}: entries {', '.join(wrong[:3])} are not tensors, expected a dict of parameter tensors"
+            f"{path} holds {held}; expected a dict of parameter tensors, or one in an entry {', '.join(WRAPPERS)}; is "
+            "it the right checkpoint?"
         )
-    return state if any(name.startswith(layout.prefix) for name in state) else None
+    wrong = [str(name) for name, value in data.items() if not _is_array(value)]
+    if wrong:
+        raise CogError(f"{path}: entries {some(wrong)} are not tensors, expected a dict of parameter tensors")
+    return {str(name): value for name, value in data.items()}
 
 
-def _better_key(data: dict[str, Any], layout: Unwrap) -> Any:
-    """Return the key of the state dict, or of its moving average if this has the lower error in the file."""
-    if layout.ema_alternative is None or layout.ema_alternative[0] not in data:
-        return layout.key
-    average, average_error, error = layout.ema_alternative
-    return average if data.get(average_error, 100) < data.get(error, 100) else layout.key
+def _without_prefixes(state: dict[str, Any], expected: Collection[str]) -> dict[str, Any]:
+    """Return the parameters under the beginning of names that leaves most of the expected names, averages first."""
+    expected = frozenset(expected)
+
+    def score(candidate: tuple[bool, dict[str, Any]]) -> tuple[bool, int]:
+        averaged, names = candidate
+        n_found = len(expected & names.keys())
+        return averaged and n_found > 0, n_found
+
+    return max(_stripped(state, expected), key=score)[1]
+
+
+def _stripped(
+    state: dict[str, Any], expected: Collection[str], averaged: bool = False
+) -> Iterator[tuple[bool, dict[str, Any]]]:
+    """Yield whether the names say that they are of averages, and the parameters below each beginning of names."""
+    for prefix in _ADDED * 2:
+        if not any(name.startswith(prefix) for name in expected):
+            state = _below(state, prefix) or state
+    yield averaged, state
+    for prefix in _HOLDERS:
+        if inner := _below(state, prefix):
+            yield from _stripped(inner, expected, averaged or prefix in _AVERAGES)
+
+
+def _below(state: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 def _is_array(value: Any) -> bool:
     return isinstance(value, torch.Tensor | np.ndarray)
 
 
-def _describe(data: Any) -> str:
-    if not isinstance(data, dict):
-        return f"a {type(data).__name__}"
-    keys = ", ".join(str(key) for key in list(data)[:5])
-    return f"entries {keys}{', ...' if len(data) > 5 else ''}" if data else "nothing"
-
-
-def _expected(layouts: Sequence[Unwrap]) -> str:
-    """Return the contents that a file may have, as text."""
-    keys_by_names: dict[str, list[str | None]] = {}
-    for key in dict.fromkeys(layout.key for layout in layouts):
-        prefixes = dict.fromkeys(layout.prefix for layout in layouts if layout.key == key)
-        # Where one of the layouts has no prefix, all names are possible.
-        names = "" if "" in prefixes else f" named {' or '.join(f'{prefix}*' for prefix in prefixes)}"
-        keys_by_names.setdefault(names, []).append(key)
-    forms = []
-    for names, keys in keys_by_names.items():
-        if entries := [repr(key) for key in keys if key is not None]:
-            forms.append(f"an entry {' or '.join(entries)} with parameters{names}")
-        if None in keys:
-            forms.append(f"a dict of parameter tensors{names}")
-    return ", or ".join(forms)
-
-
-def _listed(label: str, names: Sequence[str]) -> str:
-    return f"{label} {len(names)} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
+def _tensors(state: dict[str, Any], path: Path) -> dict[str, torch.Tensor]:
+    """Return parameters as tensors; pickles may hold NumPy arrays."""
+    tensors = {}
+    for name, value in state.items():
+        if not isinstance(value, torch.Tensor):
+            try:
+                value = torch.from_numpy(np.array(value, dtype=value.dtype.newbyteorder("="), order="C"))
+            except (TypeError, ValueError):
+                raise CogError(f"{path}: {name} is an array of {value.dtype}, expected numbers") from None
+        tensors[name] = value
+    return tensors
 
 
 class ShapeError(CogError):
@@ -207,7 +188,7 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str |
 
     Raises:
         ShapeError: parameters of other shapes; the message names up to three.
-        CogError: missing, unexpected or sparse parameters; the message names up to three.
+        CogError: missing or unexpected parameters; the message names up to three.
     """
     parameters = module.state_dict()
     missing = [key for key in parameters if key not in state and not key.endswith(_OPTIONAL_SUFFIX)]
@@ -218,12 +199,10 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str |
             for label, names in (("missing", missing), ("unexpected", unexpected))
             if names
         ]
-        raise CogError(f"{path} does not fit the architecture: parameters {' and '.join(parts)}")
-    without_data = [key for key, value in state.items() if value.layout != torch.strided or value.is_meta]
-    if without_data:
-        raise CogError(
-            f"{path}: {', '.join(without_data[:3])} are sparse or without data, expected dense tensors"
-        )
+        hint = ""
+        if missing and unexpected:
+            hint = "; rename them, or load the file with a loader of your own (--model_loader, docs/own-models.md)"
+        raise CogError(f"{path} does not fit the architecture: parameters {' and '.join(parts)}{hint}")
     shapes = [
         f"{key} {tuple(state[key].shape)} instead of {tuple(parameters[key].shape)}"
         for key in state
@@ -239,6 +218,10 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str |
     # Some modules refuse parameters without the version that state_dict() writes; equal names imply that version.
     state_dict._metadata = parameters._metadata  # type: ignore[attr-defined]
     module.load_state_dict(state_dict, assign=True)
+
+
+def _listed(label: str, names: Sequence[str]) -> str:
+    return f"{label} {len(names)} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
 
 
 def remove_head(module: nn.Module, head: str) -> None:

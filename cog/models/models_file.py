@@ -1,4 +1,4 @@
-"""``models.yaml``: a user's models in one file, one entry per name; errors in an entry do not affect other entries.
+"""``models.yaml``: a user's models in one file, one entry per name.
 
 ::
 
@@ -19,8 +19,6 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from cog import config
 from cog.constants import GEOMETRIES, POOLINGS, is_model_name
@@ -66,53 +64,6 @@ class ModelEntry:
     group: str | None = None
 
 
-@dataclass(frozen=True)
-class _Unreadable:
-    """An entry that YAML cannot read, and the reason."""
-
-    reason: str
-
-
-class _Loader(config.YamlLoader):
-    """A YAML loader that refuses duplicate keys, of which PyYAML takes the last, and keeps errors to their entries."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """Return the next node; an alias becomes a node that cannot be constructed."""
-        if self.check_event(yaml.AliasEvent):
-            self.get_event()
-            return yaml.ScalarNode("!alias", "")
-        return super().compose_node(parent, index)
-
-    def get_single_data(self) -> Any:
-        """Return the entries by name; each entry is constructed by itself."""
-        node = self.get_single_node()
-        if not isinstance(node, yaml.MappingNode):
-            return None if node is None else self.construct_document(node)
-        entries: dict[str, Any] = {}
-        for key, value in node.value:
-            name = str(key.value)
-            try:
-                if name in entries:
-                    raise yaml.YAMLError(f"{name} is given twice")
-                entries[name] = self.construct_document(value)
-            except (ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: an impossible date
-                entries[name] = _Unreadable(config.yaml_fault(error))
-                self.state_generators: list[Any] = []  # the rest of the unreadable entry
-        return entries
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Return a mapping.
-
-        Raises:
-            YAMLError: a duplicate key.
-        """
-        keys = [key.value for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.YAMLError(f"{key} is given twice")
-        return super().construct_mapping(node, deep)
-
-
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the entries by name, unchecked.
 
@@ -121,13 +72,13 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     if not os.path.isfile(path):
         raise CogError(f"--models_file {path} does not exist or is not a file; check the path")
-    tree = config.read_yaml(path, _Loader)
+    tree = config.read_yaml(path)
     if not isinstance(tree, dict):
         raise CogError(
             f"--models_file {path} holds {type(tree).__name__}, expected models by name, such as "
             "mine_vit: {source: timm_vit_small_patch16_224}"
         )
-    return tree
+    return {str(name): entry for name, entry in tree.items()}
 
 
 def find(path: str | os.PathLike[str], name: str) -> ModelEntry | None:
@@ -150,8 +101,6 @@ def parse(path: str | os.PathLike[str], name: str, entry: Any) -> ModelEntry:
     if not is_model_name(name):
         raise CogError(f"{place} is not a model name, expected <model_title>_<architecture_name>")
     entry = {} if entry is None else entry
-    if isinstance(entry, _Unreadable):
-        raise CogError(f"{place} cannot be read: {entry.reason}")
     if not isinstance(entry, dict):
         raise CogError(f"{place} is {type(entry).__name__}, expected keys such as {', '.join(FIELDS[:3])}")
     check_keys(entry, FIELDS, place)
@@ -176,13 +125,6 @@ def parse(path: str | os.PathLike[str], name: str, entry: Any) -> ModelEntry:
     if "checkpoint" in values:
         values["checkpoint"] = str(folder / values["checkpoint"])
     return ModelEntry(name, cfg=cfg, **values)
-
-
-def _refuse_alias(loader: Any, node: Any) -> None:
-    raise yaml.YAMLError("it has an alias (*name); write the value out")
-
-
-_Loader.add_constructor("!alias", _refuse_alias)
 
 
 def _preprocess(value: Any, place: str) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def labels_of(models_file: str | os.PathLike[str] | None = None) -> dict[str, tu
         CogError: an unusable file.
     """
     labels: dict[str, tuple[str, ...]] = {
-        spec.name: (spec.paper.label, _GROUP.sub("", spec.paper.label)) for spec in MODELS.values()
+        spec.name: (spec.label, _GROUP.sub("", spec.label)) for spec in MODELS.values()
     }
     for name, entry in (own_models.read(models_file) if models_file is not None else {}).items():
         label = entry.get("label") if isinstance(entry, dict) else None

@@ -1,4 +1,4 @@
-"""Parameter names of other frameworks and conversions, in terms of torchvision's (or CLIP's) names.
+"""Parameter names of other frameworks, in terms of torchvision's names.
 
 Each function takes a state dict (name -> tensor or numpy array) and returns one with the architecture's
 names. Unknown names are kept, so that loading reports them as unexpected.
@@ -65,34 +65,6 @@ def simclr_tensorflow(state: dict[str, Any]) -> dict[str, Any]:
     return renamed
 
 
-def simclr_converted(state: dict[str, Any]) -> dict[str, Any]:
-    """Rename the entries of the PyTorch conversion of SimCLR-v2 that saves ``{"resnet", "head"}``."""
-
-    def convert(name: str) -> str:
-        for pattern, replacement in _SIMCLR_CONVERTED:
-            name, n_replaced = pattern.subn(replacement, name)
-            if n_replaced:
-                break
-        match = re.fullmatch(r"(layer\d+\.\d+)\.net\.(\d)(?:\.0)?\.(\w+)", name)
-        if match is None:
-            return name
-        block_name, position, leaf = match[1], int(match[2]), match[3]
-        return f"{block_name}.{'bn' if position % 2 else 'conv'}{position // 2 + 1}.{leaf}"
-
-    return {convert(name): value for name, value in state.items()}
-
-
-_SIMCLR_CONVERTED = tuple(
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"^net\.0\.0\.", "conv1."),
-        (r"^net\.0\.1\.0\.", "bn1."),
-        (r"^net\.(\d)\.blocks\.(\d+)\.projection\.shortcut\.", r"layer\1.\2.downsample.0."),
-        (r"^net\.(\d)\.blocks\.(\d+)\.projection\.bn\.0\.", r"layer\1.\2.downsample.1."),
-        (r"^net\.(\d)\.blocks\.(\d+)\.net\.", r"layer\1.\2.net."),
-    )
-)
-
 _HAIKU_MODULE = re.compile(
     r"res_net50/~/(?:block_group_(?P<group>\d)/~/block_(?P<block>\d)/~/)?"
     r"(?P<place>initial|shortcut)?_?(?P<kind>conv|batchnorm)(?:_(?P<index>\d))?"
@@ -137,38 +109,3 @@ def _haiku_layer(match: re.Match[str]) -> str:
     if match["place"] == "shortcut":
         return f"{block_name}.downsample.{0 if kind == 'conv' else 1}"
     return f"{block_name}.{kind}{int(match['index'] or 0) + 1}"
-
-
-def vgg_timm(state: dict[str, Any]) -> dict[str, Any]:
-    """Rename the entries of timm's VGG, whose first fully connected layers are convolutions."""
-    names = {"pre_logits.fc1": "classifier.0", "pre_logits.fc2": "classifier.3", "head.fc": "classifier.6"}
-    renamed = {}
-    for name, value in state.items():
-        module, _, leaf = name.rpartition(".")
-        if module in names:
-            name = f"{names[module]}.{leaf}"
-            value = value.reshape(len(value), -1) if value.ndim > 2 else value
-        renamed[name] = value
-    return renamed
-
-
-def clip_timm(state: dict[str, Any]) -> dict[str, Any]:
-    """Rename the entries of timm's ``resnet50_clip`` to CLIP's names."""
-
-    def convert(name: str) -> str:
-        name = re.sub(r"^stem\.conv(\d)\.(conv|bn)\.", r"\2\1.", name)
-        name = re.sub(
-            r"^stages\.(\d)\.(\d+)\.shortcut\.conv\.(conv|bn)\.",
-            lambda m: f"layer{int(m[1]) + 1}.{m[2]}.downsample.{0 if m[3] == 'conv' else 1}.",
-            name,
-        )
-        name = re.sub(
-            r"^stages\.(\d)\.(\d+)\.conv(\d)_(?:1x1|kxk)\.(conv|bn)\.",
-            lambda m: f"layer{int(m[1]) + 1}.{m[2]}.{m[4]}{m[3]}.",
-            name,
-        )
-        name = re.sub(r"^head\.pos_embed$", "attnpool.positional_embedding", name)
-        name = re.sub(r"^head\.([qkv])\.", r"attnpool.\1_proj.", name)
-        return re.sub(r"^head\.proj\.", "attnpool.c_proj.", name)
-
-    return {convert(name): value for name, value in state.items()}

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from cog import config
 from cog.errors import CogError, nearest
 from cog.models import models_file
-from cog.models.formats.detect import SHARDED_SUFFIX, checkpoint_files, require_checkpoint, sha256
+from cog.models.formats.detect import checkpoint_files, require_checkpoint, sha256
 from cog.models.preprocessing import from_mapping, to_mapping
-from cog.models.pretraining import UNKNOWN, pretraining, stated
+from cog.models.pretraining import UNKNOWN, of_entry
 from cog.models.sources import LibraryModel, find_spec, is_library_model
 from cog.models.zoo import MODELS
 from cog.paths import ModelDir, split_model_name, without_limit
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from cog.models.backbone import Backbone
     from cog.models.models_file import ModelEntry
-    from cog.models.spec import ModelSpec, Preprocess
+    from cog.models.spec import PaperModel, Preprocess
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,6 @@ class ModelRequest:
     ckpt_file: str | None = None
     output_dir: str | None = None
     model_loader: str | None = None
-    strict_hash: bool = False
     source: str | None = None
     entry: ModelEntry | None = None
     entry_file: str = ""
@@ -139,7 +138,7 @@ class ModelRequest:
         return self._backbones[pooling]
 
     @cached_property
-    def spec(self) -> ModelSpec | LibraryModel:
+    def spec(self) -> PaperModel | LibraryModel:
         """Declaration of the model, which must not have a user's loader.
 
         Raises:
@@ -190,17 +189,6 @@ class ModelRequest:
             ckpt_file=self.ckpt_file or entry.checkpoint,
         )
 
-    def check_variant(self, cfg: CfgNode) -> None:
-        """Check that the configuration has no variant if the model has a user's loader.
-
-        Raises:
-            CogError: a variant with a loader.
-        """
-        if self.model_loader is not None and cfg.FT_EXTRACT.VARIANT:
-            raise CogError(
-                f"FT_EXTRACT.VARIANT {cfg.FT_EXTRACT.VARIANT} is for declared models, not for one with --model_loader"
-            )
-
     @cached_property
     def paths(self) -> tuple[Path | None, ModelDir | None]:
         """Checkpoint (None: the loader needs none, or the library has one) and model folder (None: not known).
@@ -216,9 +204,9 @@ class ModelRequest:
             files.require_dir(without_limit(self.models_root_dir), "--models_root_dir")
             model_dir = ModelDir(self.models_root_dir, self.model)
             checkpoint = model_dir.checkpoint
-            others = (checkpoint.with_suffix(ending) for ending in (".safetensors", SHARDED_SUFFIX))
-            if not checkpoint_files(checkpoint):
-                checkpoint = next((other for other in others if other.is_file()), checkpoint)
+            other = checkpoint.with_suffix(".safetensors")
+            if not checkpoint_files(checkpoint) and other.is_file():
+                checkpoint = other
         if self.ckpt_file is not None:
             checkpoint = Path(self.ckpt_file)
             require_checkpoint(checkpoint, self._flag("--ckpt_file", "checkpoint"))
@@ -227,7 +215,7 @@ class ModelRequest:
         elif checkpoint is not None and not checkpoint_files(checkpoint):
             if not self._has_weights():
                 raise CogError(
-                    f"there is no checkpoint {checkpoint}; see prepare_models/README.md for how to get it, or give "
+                    f"there is no checkpoint {checkpoint}; see docs/models.md for how to get it, or give "
                     "--ckpt_file"
                 )
             checkpoint = None
@@ -287,7 +275,7 @@ class ModelRequest:
         """Part of features.json that identifies the network.
 
         Raises:
-            CogError: see :attr:`paths`; with ``strict_hash`` a checkpoint that is not the published file.
+            CogError: see :attr:`paths`.
         """
         loader_file = Path(self.model_loader.rpartition(":")[0]) if self.model_loader else None
         digest = sha256(self.checkpoint) if self.checkpoint else None
@@ -312,20 +300,15 @@ class ModelRequest:
 
     def _is_published(self, digest: str | None) -> bool | None:
         """Return whether the checkpoint is the published file of its model; None when no SHA-256 was published."""
-        published = None
-        if digest is not None and not isinstance(self.spec, LibraryModel):
-            published = self.spec.is_published(digest)
-            if published is False:
-                text = (
-                    f"the checkpoint of {self.model} is not the published file: SHA-256 {digest}, expected "
-                    f"{self.spec.published_sha256}"
-                )
-                if self.strict_hash:
-                    raise CogError(f"{text} (--strict_hash)")
-                logger.warning("%s", text)
-        if published is None and self.strict_hash:
+        if digest is None or isinstance(self.spec, LibraryModel):
+            return None
+        published = self.spec.is_published(digest)
+        if published is False:
             logger.warning(
-                "no SHA-256 of the checkpoint of %s was published; --strict_hash cannot check it", self.model
+                "the checkpoint of %s is not the published file: SHA-256 %s, expected %s",
+                self.model,
+                digest,
+                self.spec.sha256,
             )
         return published
 
@@ -371,12 +354,11 @@ class ModelRequest:
 
     @property
     def pretraining(self) -> str:
-        """Pretraining data of the model, see :func:`cog.models.pretraining.pretraining`, by the tag of its weights."""
-        if self.entry is not None and (said := stated(self.entry)) is not None:
-            return said
+        """Pretraining data of the model, one of :data:`cog.models.spec.PRETRAINING`."""
+        stated = self.entry.pretraining if self.entry is not None else None
         if self.model_loader is not None:
-            return UNKNOWN
-        return pretraining(self.library_model.tagged if self.library_model else self.spec.name)
+            return stated or UNKNOWN
+        return of_entry(self.model, self.entry)
 
     def summary(self, backbone: Backbone, cfg: CfgNode) -> str:
         """Return one line about the input and the features of the network."""
@@ -407,8 +389,6 @@ class ModelRequest:
             self.checkpoint,
             device,
             model_dir=self.library_folder,
-            profile=fx.PROFILE,
-            variant=fx.VARIANT,
             image_size=fx.IMAGE_CROP_SIZE,
             pooling=fx.POOLING,
         )
@@ -424,10 +404,6 @@ class DeclaredInput:
 
     name: str
     preprocess: Preprocess
-
-    def resolve(self, profile: str, variant: str) -> DeclaredInput:
-        """Return the declaration itself: profiles make no difference."""
-        return self
 
     def preprocess_for(self, geometry: str) -> Preprocess:
         """Return the preprocessing for a value of ``FT_EXTRACT.PREPROCESS``."""

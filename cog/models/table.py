@@ -1,19 +1,10 @@
-"""The table of models in text, Markdown and CSV, for ``list`` and the documentation."""
+"""The table of models, for ``list`` and the documentation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from cog.models.spec import ModelSpec
-from cog.runtime.csv_text import csv_text
-
-COLUMNS = (
-    "model", "label", "category", "pretraining", "comparable", "dim", "params (M)", "input", "mean / std", "settings",
-    "script", "license", "publication", "notes",
-)  # fmt: skip
-
-#: Columns that fit on a terminal.
-SHORT_COLUMNS = ("model", "category", "dim", "params (M)", "input", "script", "notes")
+from cog.models.spec import PaperModel
 
 _STATISTICS = {
     ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)): "ImageNet",
@@ -23,70 +14,28 @@ _STATISTICS = {
 }
 
 
-def row(spec: ModelSpec) -> dict[str, str]:
-    """Return one model's cells, column -> text, in the order of :data:`COLUMNS`."""
+def markdown(specs: Iterable[PaperModel]) -> str:
+    """Return the models as a Markdown table."""
+    rows = [_row(spec) for spec in specs]
+    lines = [rows[0].keys(), ["---"] * len(rows[0]), *(row.values() for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _row(spec: PaperModel) -> dict[str, str]:
     pre = spec.preprocess
-    statistics = _STATISTICS.get((tuple(pre.mean), tuple(pre.std)), f"{pre.mean} / {pre.std}")  # type: ignore[arg-type]
     return {
         "model": spec.name,
-        "label": spec.paper.label,
-        "category": spec.paper.category,
+        "label": spec.label,
+        "category": spec.category,
         "pretraining": spec.pretraining,
-        "comparable": "yes" if spec.paper.comparable else "no",
+        "comparable": "yes" if spec.comparable else "no",
         "dim": str(spec.feature_dim),
-        "params (M)": f"{spec.network.parameters / 1e6:.1f}",
-        "input": f"{pre.crop}",
-        "mean / std": statistics,
-        "settings": ", ".join(
-            [f"PROFILE {name}" for name in spec.profiles] + [f"VARIANT {name}" for name in spec.variants]
-        ),
-        "script": spec.release.script,
-        "license": spec.release.license or "unknown",
-        "publication": spec.paper.title,
+        "params (M)": f"{spec.parameters / 1e6:.1f}",
+        "input": str(pre.crop),
+        "mean / std": _STATISTICS[pre.mean, pre.std],
+        "top-1": "" if spec.published is None else f"{spec.published.top1:.2f}",
+        "file": f"[{'with a browser' if spec.browser else 'link'}](<{spec.url}{spec.parts[-1]}>)",
+        "license": spec.license or "unknown",
+        "publication": spec.paper,
         "notes": spec.note,
     }
-
-
-def text(specs: Sequence[ModelSpec]) -> str:
-    """Return the short columns, aligned."""
-    cells = [SHORT_COLUMNS, *([row(spec)[column] for column in SHORT_COLUMNS] for spec in specs)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(SHORT_COLUMNS))]
-    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
-
-
-def markdown(specs: Sequence[ModelSpec], *, columns: Sequence[str] = COLUMNS, links: str = "") -> str:
-    """Return a Markdown table.
-
-    Args:
-        specs: the models.
-        columns: headers of the columns to include.
-        links: path from the page to the scripts, whose names become links; empty: no links.
-    """
-
-    def cell(spec: ModelSpec, column: str) -> str:
-        value = row(spec)[column].replace("|", "\\|")
-        return f"[{value}]({links}/{value})" if links and column == "script" and value else value
-
-    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-    lines += [f"| {' | '.join(cell(spec, column) for column in columns)} |" for spec in specs]
-    return "\n".join(lines)
-
-
-def comma_separated(specs: Sequence[ModelSpec]) -> str:
-    """Return all columns as CSV, with further declared numbers."""
-    header = (*COLUMNS, "parameters", "paper_parameters_M", "published_top1", "sources", "sha256")
-    rows = (
-        (
-            *row(spec).values(),
-            spec.network.parameters,
-            spec.paper.parameters,
-            None if spec.release.accuracy is None else spec.release.accuracy.top1,
-            " ".join(source.url for source in spec.release.sources),
-            " ".join(spec.sha256_prefixes),
-        )
-        for spec in specs
-    )
-    return csv_text(header, rows).rstrip("\n")
-
-
-FORMATS = {"text": text, "markdown": markdown, "csv": comma_separated}

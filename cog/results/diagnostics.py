@@ -352,7 +352,7 @@ def _mixed(model: ModelResults) -> list[Notice]:
 
     checkpoints = of_features("checkpoint", lambda f: f.checkpoint_sha256 and f.checkpoint_sha256[:12])
     extraction = list(checkpoints)
-    for name in ("preprocessing", "profile", "variant", "precision"):
+    for name in ("preprocessing", "precision"):
         extraction += of_features(name, operator.attrgetter(name))
     versions = []
     for package in ("imagenet-cog", "torch", "optuna"):

@@ -22,7 +22,7 @@ from cog.results.search_history import FeatureDescription
 MARK = "†"
 
 #: Labels of the models of the zoo without published numbers.
-_LABELS = {name: spec.paper.label for name, spec in MODELS.items() if name not in published.MODELS}
+_LABELS = {name: spec.label for name, spec in MODELS.items() if name not in published.MODELS}
 
 _STATE = "State it as pretraining in the models.yaml of extract_features.py."
 _LEVELS = "For a known set of concepts, build_levels.py --seen_wnids makes levels without them."

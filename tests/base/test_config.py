@@ -12,7 +12,7 @@ import yaml
 
 from cog import config
 from cog.errors import CogError
-from cog.models.spec import ModelSpec, Network, Paper, Preprocess
+from cog.models.spec import PaperModel, Preprocess
 from cog.models.zoo import MODELS, get_spec
 
 
@@ -81,8 +81,9 @@ def test_defaults_pass_their_own_checks_and_models_too():
 
 
 def test_each_source_wins_over_those_before(configs, tmp_path):
-    paper, network = Paper("Tiny", "reference"), Network("torch.nn:Identity", 4)
-    spec = ModelSpec("tiny_net", paper, network, preprocess=Preprocess(100, 90))
+    spec = PaperModel(
+        "tiny_net", "Tiny", "reference", "", "torch.nn:Identity", 4, 0, preprocess=Preprocess(100, 90)
+    )
     file = tmp_path / "own.yaml"
     key = "FT_EXTRACT.IMAGE_RESIZE_SIZE"
 

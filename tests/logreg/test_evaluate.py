@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import json
 
-import hollow
 import numpy as np
 import pytest
 import tiny
@@ -19,7 +18,6 @@ from cog.errors import CogError, FailedImagesError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
 from cog.logreg import notebook
-from cog.models.spec import IMAGENET_MEAN
 from cog.results.scores import Counts, Score
 
 evaluate = functools.partial(cog.evaluate, device="cpu", n_trials=2, n_epochs=3)
@@ -208,7 +206,6 @@ def test_the_model_in_features_json(feature_folders):
     ("opts", "words"),
     [
         (["FT_EXTRACT.POOLING", "mean"], "POOLING in opts: .* give pooling= to cog.load_backbone"),
-        (["FT_EXTRACT.VARIANT", "trunk"], "VARIANT in opts: .* give variant= to cog.load_backbone"),
         (["FT_EXTRACT.PREPROCESS", "model"], "PREPROCESS model: tiny_net declares no preprocessing"),
         ({"FT_EXTRACT.BATCH_SIZE": 2}, "opts: expected a list"),
         (["FT_EXTRACT.BATCH_SIZE"], "option FT_EXTRACT.BATCH_SIZE has no value"),
@@ -219,13 +216,9 @@ def test_options_that_an_extraction_cannot_use(backbone, image_tree, opts, words
         cog.extract_features(backbone, image_tree / "train", opts=opts, device="cpu")
 
 
-def test_pooling_and_variants_are_chosen_at_loading(tmp_path):
+def test_pooling_is_chosen_at_loading(tmp_path):
     with pytest.raises(CogError, match="pooling 'max' is not known, expected one of default, cls, mean"):
         cog.load_backbone("tiny_net", None, loader=f"{tmp_path / 'absent.py'}:load_my_model", pooling="max")
-    file = hollow.write("sup_inception-v3", tmp_path / "model.ckpt")
-    network = cog.load_backbone("sup_inception-v3", file, variant="transform_input")
-    assert network.preprocess is not None and network.preprocess.mean == IMAGENET_MEAN
-    assert cog.load_backbone("sup_inception-v3", file).preprocess is None
 
 
 def test_a_network_on_folders(backbone, image_tree):

@@ -106,7 +106,6 @@ def test_features_are_those_of_timm(name, tmp_path):
         backbone = cog.load_backbone(f"timm_{name}", path, image_size=x.shape[-1])
         assert torch.equal(backbone(x), expected) and expected.std(0).max() > 0
     assert backbone.feature_dim == expected.shape[1]
-    assert find_spec(f"timm_{name}").n_features(x.shape[-1], "default") == expected.shape[1]
 
 
 @pytest.mark.parametrize("name", cases(TORCHVISION, TORCHVISION_SLOW))
@@ -123,7 +122,6 @@ def test_features_are_what_torchvisions_classifier_gets(name, tmp_path):
         backbone = cog.load_backbone(f"torchvision_{name}", path, image_size=size)
         assert torch.equal(backbone(x), seen[0]) and seen[0].std(0).max() > 0
     assert backbone.feature_dim == seen[0].shape[1]
-    assert find_spec(f"torchvision_{name}").n_features(size, "default") == seen[0].shape[1]
 
 
 def test_a_convolution_that_classifies(tmp_path):
@@ -222,12 +220,10 @@ def test_pickles_of_numpy_arrays(wrap, tmp_path):
 
 def test_a_file_of_another_form_is_told_the_forms_of_files(tmp_path):
     path = write(tmp_path, "torchvision_resnet18", {"model_state_dict": {"fc.bias": torch.zeros(3)}})
-    with pytest.raises(CogError) as error:
+    with pytest.raises(
+        CogError, match="holds entries model_state_dict; expected .* state_dict_ema, model_ema"
+    ):
         cog.load_backbone("torchvision_resnet18", path)
-    assert str(error.value) == (
-        f"{path} holds entries model_state_dict; expected an entry 'state_dict_ema' or 'model_ema' or 'state_dict' or "
-        "'model' with parameters, or a dict of parameter tensors; is it the right checkpoint?"
-    )
 
 
 @needs_timm
@@ -304,7 +300,6 @@ def test_pooling_of_timms_tokens(name, tmp_path):
         assert torch.equal(
             cog.load_backbone(f"timm_{name}", path, pooling="cls+mean")(x), torch.cat([cls, mean], 1)
         )
-    assert find_spec(f"timm_{name}").n_features(160, "cls+mean") == 2 * cls.shape[1]
 
 
 @needs_timm
@@ -503,49 +498,10 @@ def test_the_models_own_geometry_is_recorded_and_makes_other_features(extract, t
     extract("timm_test_vit", *geometry, *pooling)  # the same again
 
 
-def test_check_runs_the_network_on_a_real_image(extract, tmp_path, capsys):
-    path = write(
-        tmp_path,
-        "torchvision_shufflenet_v2_x0_5",
-        randomize(torchvision.models.shufflenet_v2_x0_5()).state_dict(),
-    )
-    size = ("FT_EXTRACT.IMAGE_RESIZE_SIZE", "64", "FT_EXTRACT.IMAGE_CROP_SIZE", "64")
-    extract("torchvision_shufflenet_v2_x0_5", "--check", *size)
-    output = capsys.readouterr().out
-    assert "images of 64 pixels (shortest side 64, bicubic), mean [0.485, 0.456, 0.406]" in output
-    assert (
-        "1024 features (pooling default), fp32, " in output and "will be written" in output
-    )  # disk is estimated
-    assert not (path.parent / "birds").exists()
-
-
-@pytest.mark.slow
-def test_check_says_which_weights_would_be_loaded(extract, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
-    extract("torchvision_resnet18", "--check")
-    output = capsys.readouterr().out
-    assert "none; the weights would be those of https://download.pytorch.org/" in output
-    assert "not tried, because its weights would have to be downloaded; it gives 512 features" in output
-    assert "will be written" in output  # disk is estimated without weights, too
-    assert not (tmp_path / "torchvision").exists()
-    cached = tmp_path / "hub/checkpoints/resnet18-f37072fd.pth"
-    cached.parent.mkdir(parents=True)
-    torch.save(torchvision.models.resnet18().state_dict(), cached)
-    extract("torchvision_resnet18", "--check")
-    assert "512 features (pooling default)" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
-    ("name", "near"),
-    [
-        ("timn_resnet50", "did you mean timm_resnet50? For"),
-        ("torchvison_vit_b_16", "did you mean torchvision_vit_b_16? For"),
-        ("dinoo_resnet50", "did you mean dino_resnet50 or"),
-        ("open_RN50", "did you mean compress_resnet50"),  # not openclip_RN50: the rest may begin with clip
-        ("tiny_net", "`python -m cog.models list` lists"),
-    ],
+    ("name", "near"), [("dinoo_resnet50", "did you mean dino_resnet50 or"), ("tiny_net", "list")]
 )
-def test_a_misspelt_library_is_told(name, near):
+def test_an_unknown_name_is_told_its_neighbors(name, near):
     with pytest.raises(CogError, match="is not known; ") as error:
         find_spec(name)
     assert near in str(error.value)

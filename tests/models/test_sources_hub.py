@@ -1,9 +1,8 @@
-"""Models of open_clip, transformers and torch.hub by name, against the libraries' own features and preprocessing."""
+"""Models of open_clip and transformers by name, against the libraries' own features and preprocessing."""
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +15,10 @@ from random_networks import randomize
 from test_sources import images, load, needs_timm, timm, write
 
 import cog
-from cog.commands import extract_features
 from cog.data.pixels import normalizer, resize_and_crop, to_input
 from cog.errors import CogError
 from cog.models.request import ModelRequest
 from cog.models.sources import find_spec
-from cog.models.sources.hub import TRUST
 
 open_clip, transformers = later("open_clip"), later("transformers")
 
@@ -81,7 +78,6 @@ def test_features_are_those_of_open_clip(name, small_models, tmp_path):
     backbone = cog.load_backbone(f"openclip_{name}", path)
     with torch.no_grad():
         assert torch.equal(backbone(x), encode(model, x))
-    assert find_spec(f"openclip_{name}").n_features(x.shape[-1], "default") == 24
     assert backbone.feature_dim == 24 and not any("text" in key for key in backbone.state_dict())
 
 
@@ -221,7 +217,6 @@ def test_features_are_those_of_transformers(kind, tmp_path, capsys):
     backbone = request.load(torch.device("cpu"), cfg)
     x = images(32)
     expected = own_features(model, kind, x)
-    assert request.library_model.n_features(32, "default") == expected.shape[1]
     with torch.no_grad():
         assert torch.equal(backbone(x), expected) and expected.std(0).max() > 0
         assert torch.equal(backbone(x), expected)  # nothing is drawn at random
@@ -241,30 +236,6 @@ def test_configuration_lies_beside_a_checkpoint_elsewhere(tmp_path):
     x = images(32)
     with torch.no_grad():
         assert torch.equal(request.load(torch.device("cpu"), cfg)(x), own_features(model, "vit", x))
-
-
-@needs_transformers
-def test_weights_in_several_files(tmp_path):
-    model, folder = make_transformer(tmp_path, "vit")
-    (folder / "model.safetensors").unlink()
-    model.save_pretrained(folder, max_shard_size="10KB")
-    assert len(list(folder.glob("model-*-of-*.safetensors"))) > 2
-    request = ModelRequest("hf_org--net", models_root_dir=str(tmp_path))
-    assert request.checkpoint.name == "model.safetensors.index.json"
-    assert request.n_bytes == sum(path.stat().st_size for path in folder.glob("model*"))
-    x = images(32)
-    with torch.no_grad():
-        backbone = request.load(torch.device("cpu"), request.config(None, ()))
-        assert torch.equal(backbone(x), own_features(model, "vit", x))
-    before = request.description["checkpoint_sha256"]
-    part = sorted(folder.glob("model-*-of-*.safetensors"))[-1]
-    part.write_bytes(part.read_bytes()[:-4] + b"\1\2\3\4")
-    assert (
-        ModelRequest("hf_org--net", models_root_dir=str(tmp_path)).description["checkpoint_sha256"] != before
-    )
-    part.unlink()
-    with pytest.raises(CogError, match=f"names {part.name}, which is not beside it; get all parts"):
-        ModelRequest("hf_org--net", models_root_dir=str(tmp_path)).check_weights()
 
 
 @needs_transformers
@@ -376,164 +347,6 @@ def test_damaged_files_of_transformers(file, content, tmp_path):
     with pytest.raises(CogError) as error:
         load("hf_org--net", tmp_path)
     assert "\n" not in str(error.value) and len(str(error.value)) < 500
-
-
-# ---- torch.hub ------------------------------------------------------------------------------------------
-
-HUBCONF = """
-import torch
-
-def net(pretrained=False):
-    network = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(12, 5))
-    network.preprocess = {"image_size": 16, "resize_size": 20, "mean": [0.1, 0.2, 0.3]}
-    if pretrained:
-        network.load_state_dict(torch.load(__file__ + ".pt", weights_only=False))
-    return network
-"""
-
-
-@pytest.fixture
-def checkout(tmp_path):
-    folder = tmp_path / "my-net"
-    folder.mkdir()
-    (folder / "hubconf.py").write_text(HUBCONF)
-    return folder
-
-
-def test_a_local_checkout_of_torch_hub(checkout, tmp_path, monkeypatch):
-    with pytest.raises(CogError, match=f"not trusted; if you trust it, set {TRUST}="):
-        find_spec("hub_my-net.net")
-    monkeypatch.setenv(TRUST, f"someone/else,{checkout}")
-    network = torch.hub.load(str(checkout), "net", source="local")
-    path = write(tmp_path / "models", "hub_my-net.net", network.state_dict())
-    x = images(16)
-    request = ModelRequest("hub_my-net.net", models_root_dir=str(tmp_path / "models"))
-    cfg = request.config(None, ("FT_EXTRACT.PREPROCESS", "model"))
-    assert (cfg.FT_EXTRACT.IMAGE_RESIZE_SIZE, cfg.FT_EXTRACT.IMAGE_CROP_SIZE) == (20, 16)
-    with torch.no_grad():
-        assert torch.equal(request.load(torch.device("cpu"), cfg)(x), network(x))
-        path.rename(checkout / "hubconf.py.pt")
-        request = ModelRequest("hub_my-net.net", models_root_dir=str(tmp_path / "models"))
-        assert torch.equal(request.load(torch.device("cpu"), cfg)(x), network(x))
-
-
-def test_a_file_for_an_entry_point_may_have_the_classifier(checkout, tmp_path, monkeypatch):
-    hubconf = checkout / "hubconf.py"
-    hubconf.write_text(
-        hubconf.read_text()
-        + "\n\ndef bare():\n    made = net()\n    made[2] = torch.nn.Identity()\n    return made\n"
-    )
-    monkeypatch.setenv(TRUST, str(checkout))
-    request = ModelRequest("hub_my-net.bare", models_root_dir=str(tmp_path / "models"))
-    path = write(
-        tmp_path / "models",
-        "hub_my-net.bare",
-        torch.nn.Sequential(*map(torch.nn.Linear, [2] * 3, [2] * 3)).state_dict(),
-    )
-    with pytest.raises(CogError, match=r"parameters unexpected 4 \(0.weight, "):
-        request.load(torch.device("cpu"), request.config(None, ()))
-    torch.save({"2.weight": torch.ones(5, 12), "2.bias": torch.ones(5)}, path)
-    request = ModelRequest("hub_my-net.bare", models_root_dir=str(tmp_path / "models"))
-    assert request.load(torch.device("cpu"), request.config(None, ()))(images(16)).shape[1] == 12
-
-
-def test_check_does_not_claim_to_know_what_an_entry_point_loads(checkout, tmp_path, monkeypatch, capsys):
-    hubconf = checkout / "hubconf.py"
-    hubconf.write_text(hubconf.read_text() + "\n\ndef bare():\n    return net()\n")
-    monkeypatch.setenv(TRUST, str(checkout))
-    (tmp_path / "birds/test/crow").mkdir(parents=True)
-    Image.new("RGB", (20, 20), "red").save(tmp_path / "birds/test/crow/1.png")
-
-    def check(model):
-        command = [
-            "--check", "--model", model, "--models_root_dir", str(tmp_path), "--dataset", "birds", "--split",
-            "test",
-        ]  # fmt: skip
-        extract_features.main([*command, "--images_root", str(tmp_path / "birds"), "--device", "cpu"])
-        return capsys.readouterr().out
-
-    assert "warning  model       not tried, because its entry point loads its weights by itself" in check(
-        "hub_my-net.net"
-    )
-    assert "5 features (pooling default)" in check("hub_my-net.bare")  # its only call has loaded them already
-
-
-def test_an_entry_point_of_torch_hub_that_does_not_take_pretrained(checkout, tmp_path, monkeypatch, caplog):
-    hubconf = checkout / "hubconf.py"
-    text = (
-        hubconf.read_text().replace("pretrained=False", "width=5").replace("if pretrained:", "if width == 5:")
-    )
-    hubconf.write_text(text + "\n\ndef nested(**options):\n    return net(**options)\n")
-    monkeypatch.setenv(TRUST, str(checkout))
-    with pytest.raises(CogError, match=r"hub_my-net.net: net\(\) of .* failed with FileNotFoundError"):
-        cog.load_backbone("hub_my-net.net", None)
-    torch.save(network := torch.nn.Sequential(*map(torch.nn.Identity, range(2)), torch.nn.Linear(12, 5)).state_dict(),
-               checkout / "hubconf.py.pt")  # fmt: skip
-    for name in ("net", "nested"):
-        backbone = cog.load_backbone(f"hub_my-net.{name}", None)
-        assert torch.equal(backbone.network[2].weight, network["2.weight"])
-        assert f"hub_my-net.{name}: {name} takes no argument pretrained" in caplog.text
-    caplog.clear()
-    request = ModelRequest("hub_my-net.net", models_root_dir=str(tmp_path))
-    assert request.description["weights"] == f"net() of {checkout}"
-    other = {key: value + 1 for key, value in network.items()}
-    backbone = cog.load_backbone("hub_my-net.net", write(tmp_path / "models", "hub_my-net.net", other))
-    assert torch.equal(backbone.network[2].weight, other["2.weight"]) and not caplog.text
-
-
-def test_a_misspelt_entry_point_of_a_checkout_is_told(checkout, monkeypatch):
-    monkeypatch.setenv(TRUST, str(checkout))
-    hubconf = checkout / "hubconf.py"
-    hubconf.write_text(f"{hubconf.read_text()}\nfrom collections import Counter as small_vit\n")
-    for entry, near in (("nett", "net"), ("smal_vit", "small_vit")):
-        words = (
-            rf"{entry}\(pretrained=True\) of .*Cannot find callable {entry} in hubconf; did you mean {near}\?"
-        )
-        with pytest.raises(CogError, match=words):
-            cog.load_backbone(f"hub_my-net.{entry}", None)
-    with pytest.raises(CogError, match="net.* failed with FileNotFoundError: [^;]*$"):
-        cog.load_backbone("hub_my-net.net", None)  # another failure
-
-
-def test_torch_hub_loads_weights_only(checkout, tmp_path, monkeypatch):
-    from hostile import Payload
-
-    monkeypatch.setenv(TRUST, str(checkout))
-    torch.save(Payload(tmp_path / "marker"), checkout / "hubconf.py.pt")
-    with pytest.raises(CogError, match=r"net\(pretrained=True\) .* failed with UnpicklingError"):
-        cog.load_backbone("hub_my-net.net", None)
-    assert not (tmp_path / "marker").exists() and "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
-
-
-def test_torch_hub_without_a_network(checkout, tmp_path, monkeypatch):
-    hubconf = checkout / "hubconf.py"
-    link = "https://example.org/net.pth"
-    call = f"torch.hub.load_state_dict_from_url({link!r}, model_dir={str(tmp_path)!r})"
-    hubconf.write_text(hubconf.read_text().replace('torch.load(__file__ + ".pt", weights_only=False)', call))
-
-    def fail(*_, **__):
-        raise OSError("no route to host")
-
-    monkeypatch.setattr(torch.hub, "download_url_to_file", fail)
-    monkeypatch.setenv(TRUST, str(checkout))
-    with pytest.raises(CogError) as error:
-        cog.load_backbone("hub_my-net.net", None, model_dir=tmp_path / "hub")
-    assert str(error.value).endswith(f"no route to host; get {link} and save it as {tmp_path}/hub/model.ckpt")
-    monkeypatch.setenv(TRUST, f"{checkout}x")
-    with pytest.raises(CogError, match=f"{TRUST} names .*my-netx, which is not a folder"):
-        cog.load_backbone("hub_my-netx.net", None)
-
-
-def test_a_repository_that_is_not_trusted_is_not_asked_for(monkeypatch):
-    monkeypatch.setattr(torch.hub, "load", lambda *_, **__: pytest.fail("code of the internet"))
-    monkeypatch.setenv(TRUST, "facebookresearch/dinov2")
-    with pytest.raises(CogError, match=f"set {TRUST}=facebookresearch/dino or "):
-        cog.load_backbone("hub_facebookresearch--dino.dino_vits16", None)
-    with pytest.raises(CogError, match=f"set {TRUST}=/path/to/checkout "):  # which is nobody's repository
-        cog.load_backbone("hub_checkout.net", None)
-    monkeypatch.setenv(TRUST, "checkout")
-    with pytest.raises(CogError, match="expected owner/repository, or the path of a checkout"):
-        cog.load_backbone("hub_checkout.net", None)
 
 
 # ---- preprocessing --------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import os
 import zipfile
 from pathlib import Path
 
-from cog.constants import is_plain_name
 from cog.errors import CogError, os_errors_explained
 from cog.runtime import files
 
@@ -16,26 +15,17 @@ _LEGACY_TORCH = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
 INDEX_SUFFIX = ".index"
 
-#: Ending of the index of safetensors in several files, as transformers writes it.
-SHARDED_SUFFIX = ".safetensors.index.json"
-
 
 def checkpoint_files(path: str | os.PathLike[str]) -> list[Path]:
-    """Return the files of a checkpoint: the file itself, or the parts of a TensorFlow or sharded checkpoint.
+    """Return the files of a checkpoint: the file itself, or the parts of a TensorFlow checkpoint.
 
     Args:
-        path: a file; the common prefix of ``.index`` and ``.data-...-of-...`` (or the ``.index`` file); the index of
-            safetensors in several files.
+        path: a file, or the common prefix of ``.index`` and ``.data-...-of-...`` (or the ``.index`` file).
 
     Returns:
         The existing files in a fixed order; empty when there is no such checkpoint.
-
-    Raises:
-        CogError: an index of safetensors that cannot be used.
     """
     path = Path(path)
-    if path.name.endswith(SHARDED_SUFFIX) and path.is_file():
-        return [path, *(path.with_name(name) for name in sorted(set(weight_map(path).values())))]
     if path.is_file() and path.suffix != INDEX_SUFFIX:
         return [path]
     prefix = path.with_suffix("") if path.suffix == INDEX_SUFFIX else path
@@ -55,26 +45,6 @@ def sha256(path: str | os.PathLike[str]) -> str:
     if not parts:
         raise CogError(f"{path} does not exist or is not a file")
     return files.sha256(*parts)
-
-
-def weight_map(index: Path) -> dict[str, str]:
-    """Return the file name of each tensor in a checkpoint of several safetensors files, which lie beside the index.
-
-    Raises:
-        CogError: the index names no files, files elsewhere, or a missing file.
-    """
-    data = files.read_json(index)
-    names = data.get("weight_map") if isinstance(data, dict) else None
-    if not isinstance(names, dict) or not names:
-        raise CogError(f"{index} has no weight_map; is it the index of a checkpoint?")
-    for name in set(map(str, names.values())):
-        if not (is_plain_name(name) and name.endswith(".safetensors")):
-            raise CogError(
-                f"{index} names {name[:80]!r}, expected files such as model-00001-of-00002.safetensors"
-            )
-        if not index.with_name(name).is_file():
-            raise CogError(f"{index} names {name}, which is not beside it; get all parts")
-    return {tensor: str(name) for tensor, name in names.items()}
 
 
 def require_checkpoint(path: str | os.PathLike[str], flag: str) -> list[Path]:
@@ -109,8 +79,6 @@ def detect(path: Path) -> str:
         raise CogError(f"{path} does not exist or is not a file")
     if parts[0].suffix == INDEX_SUFFIX:
         return "tensorflow"
-    if parts[0].name.endswith(SHARDED_SUFFIX):
-        return "safetensors"
     with os_errors_explained(f"cannot read {path}"), open(parts[0], "rb") as handle:
         size = parts[0].stat().st_size
         head = handle.read(512)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
@@ -13,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cog.constants import CHECKPOINT_FILE
 from cog.errors import CogError, did_you_mean, first_line, nearest
-from cog.models.names import find_model
-from cog.models.spec import ModelSpec, Preprocess, Unwrap, import_target
+from cog.models.spec import PaperModel, Preprocess, import_target
 from cog.models.zoo import MODELS, get_spec
 from cog.paths import split_model_name
 
@@ -23,21 +21,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 logger = logging.getLogger(__name__)
-
-
-def layouts(*prefixes: str, others: tuple[str, ...] = ()) -> tuple[Unwrap, ...]:
-    """Return the layouts of the files of libraries and training scripts; of equally good ones, the first is taken.
-
-    Args:
-        prefixes: prefixes of the parameters' names; default: none, and "module.".
-        others: prefixes of parameters that do not belong to the network; "" stands for all other parameters.
-    """
-    return tuple(
-        Unwrap(key, prefix=prefix, ignored_prefixes=others, allow=("argparse.Namespace", "numpy.scalar"))
-        for prefix in prefixes or ("", "module.")
-        for key in ("state_dict_ema", "model_ema", "state_dict", "model", None)
-    )
-
 
 #: File of the weights in a repository of the Hugging Face hub.
 SAFETENSORS = "model.safetensors"
@@ -48,7 +31,6 @@ SOURCES = {
     "torchvision": ("cog.models.sources.torchvision:TorchvisionModel", "torchvision"),
     "openclip": ("cog.models.sources.openclip:OpenClipModel", "open_clip_torch"),
     "hf": ("cog.models.sources.hf:HuggingFaceModel", "transformers"),
-    "hub": ("cog.models.sources.hub:HubModel", "torch"),
 }
 
 
@@ -86,8 +68,6 @@ class LibraryModel(ABC):
 
     #: Not known before the network is built.
     feature_dim: int | None = None
-    #: Layouts of checkpoint files.
-    layouts = layouts()
 
     def __init__(self, name: str, folder: Path | None = None) -> None:
         self.name = name
@@ -95,11 +75,6 @@ class LibraryModel(ABC):
         self.architecture = split_model_name(name)[1]
         self.model, _, self.tag = self.architecture.partition(".")
         self.check_name()
-
-    @property
-    def tagged(self) -> str:
-        """The name, with the tag of the weights that would be downloaded."""
-        return self.name
 
     @abstractmethod
     def check_name(self) -> None:
@@ -158,16 +133,6 @@ class LibraryModel(ABC):
         """Return the preprocessing for a value of ``FT_EXTRACT.PREPROCESS``."""
         return self.own_preprocess if geometry == "model" else self.own_preprocess.protocol()
 
-    def resolve(self, profile: str = "authors", variant: str = "") -> LibraryModel:
-        """Return the model itself: profiles make no difference.
-
-        Raises:
-            CogError: a variant is given; models of libraries have none.
-        """
-        if variant:
-            raise CogError(f"model {self.name} has no variants; leave FT_EXTRACT.VARIANT {variant} out")
-        return self
-
     def unknown(self, names: Collection[str]) -> CogError:
         """Return the error for an unknown name; its message has the nearest of ``names``."""
         title = split_model_name(self.name)[0]
@@ -200,20 +165,6 @@ class LibraryModel(ABC):
                 f"{label} of {self.name} cannot be downloaded ({type(error).__name__}: {first_line(error)}); "
                 f"get {address} and {place}"
             ) from error
-
-    #: Reason why ``--check`` does not load weights that are not cached, for messages.
-    why_untried = "its weights would have to be downloaded"
-
-    @property
-    def is_cached(self) -> bool:
-        """Whether the library has downloaded the weights already; False when that is not known."""
-        if self.hub is not None:
-            from huggingface_hub import try_to_load_from_cache
-
-            return isinstance(try_to_load_from_cache(*self.hub), str)
-        from torch.hub import get_dir
-
-        return Path(get_dir(), "checkpoints", os.path.basename(self.address or "")).is_file()
 
     @property
     def place(self) -> str:
@@ -263,9 +214,7 @@ class LibraryModel(ABC):
                 f"{first_line(error)})"
             ) from error
         expected = network.state_dict()
-        state = _without(
-            read_state_dict(checkpoint, self.layouts, expected=expected.keys()), heads, keep=expected
-        )
+        state = _without(read_state_dict(checkpoint, expected.keys()), heads, keep=expected)
         if _shapes(state) != _shapes(expected):
             try:
                 state = _without(self.convert(dict(state), network), heads, keep=expected)
@@ -281,32 +230,6 @@ class LibraryModel(ABC):
                 f"{error}; they may be for images of {self.own_preprocess.crop} pixels alone, not of {side}"
             ) from error
         return network.eval(), self._forward(network, size, pooling)
-
-    def n_features(self, size: int, pooling: str) -> int | None:
-        """Return the number of features without loading weights; None when it does not follow from shapes alone.
-
-        Args:
-            size: side of the images, in pixels.
-            pooling: value of ``FT_EXTRACT.POOLING``.
-
-        Raises:
-            CogError: the model gives no tokens to pool.
-        """
-        import torch
-
-        # "meta" needs neither memory nor arithmetic, but some constructors compute their widths with tensors.
-        for device in ("meta", "cpu"):
-            try:
-                with torch.device(device):
-                    network = self.build(size)[0].eval().to("meta")
-                forward = self._forward(network, size, pooling) or network
-                with torch.device("meta"), torch.no_grad():
-                    return int(forward(torch.empty(1, 3, size, size)).shape[1])
-            except CogError:
-                raise
-            except Exception as error:  # tensors without values cause errors of many types
-                logger.debug("%s: %s", self.name, error)
-        return None
 
     def _forward(
         self, network: nn.Module, size: int | None, pooling: str
@@ -350,7 +273,7 @@ def did_you_mean_model(name: str, others: Iterable[str] = ()) -> str:
     return "" if name in known else did_you_mean(name, known)
 
 
-def find_spec(name: str, folder: Path | None = None) -> ModelSpec | LibraryModel:
+def find_spec(name: str, folder: Path | None = None) -> PaperModel | LibraryModel:
     """Return the declaration of a model of the zoo or of a library.
 
     Args:
@@ -369,15 +292,4 @@ def find_spec(name: str, folder: Path | None = None) -> ModelSpec | LibraryModel
                 f"--model {name} needs {package}, which cannot be imported ({error}); pip install {package}"
             ) from None
         return constructor(name, folder)
-    full_name = find_model(name)
-    title, _, architecture = full_name.partition("_")
-    # Of nearly the same length: "open" of open_clip_RN50 is no misspelt "openclip".
-    libraries = [
-        library for library in nearest(title, SOURCES, cutoff=0.75) if abs(len(library) - len(title)) < 2
-    ]
-    if libraries and title not in {known.partition("_")[0] for known in MODELS}:
-        raise CogError(
-            f"--model {name!r} is not known; did you mean {libraries[0]}_{architecture}? For one of your own, give its "
-            "loader with --model_loader FILE.py:load_my_model"
-        )
-    return get_spec(full_name)
+    return get_spec(name)

@@ -94,7 +94,7 @@ class HuggingFaceModel(LibraryModel):
         if config.model_type == "vit_mae":
             config.mask_ratio = 0.0
         checkpoint = checkpoint or self.fetch()
-        state = read_state_dict(checkpoint, self.layouts)
+        state = read_state_dict(checkpoint)
         state = {name: v.float() if v.is_floating_point() else v for name, v in state.items()}
         transformers.utils.logging.disable_progress_bar()
         dtype = "dtype" if int(transformers.__version__.partition(".")[0]) > 4 else "torch_dtype"

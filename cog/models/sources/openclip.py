@@ -15,7 +15,7 @@ from open_clip.pretrained import download_pretrained, get_pretrained_cfg
 from torch import nn
 
 from cog.errors import CogError
-from cog.models.sources import LibraryModel, layouts
+from cog.models.sources import LibraryModel
 from cog.models.spec import Preprocess
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 class OpenClipModel(LibraryModel):
     """The image tower of a model of open_clip; the text tower is never built."""
-
-    #: Layouts of whole models, whose other parts are those of the text, and of image towers alone.
-    layouts = (*layouts("visual.", "module.visual.", others=("",)), *layouts())
 
     def check_name(self) -> None:
         """Check architecture and tag against open_clip's registers; a name without tag has no weights to download."""

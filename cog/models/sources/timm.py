@@ -42,12 +42,6 @@ class TimmModel(LibraryModel):
         cfg = get_pretrained_cfg(self.architecture)
         return {} if cfg is None else cfg.to_dict(remove_source=False, remove_null=True)
 
-    @property
-    def tagged(self) -> str:
-        """The name; a name without tag gets the tag of timm's default weights."""
-        tag = self._cfg.get("tag")
-        return f"{self.name}.{tag}" if tag and "." not in self.architecture else self.name
-
     @cached_property
     def own_preprocess(self) -> Preprocess:
         """Preprocessing that timm resolves for the weights: size, mean, std, crop percentage and interpolation."""
