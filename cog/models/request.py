@@ -253,23 +253,6 @@ class ModelRequest:
         """The folder of the model; None without ``--models_root_dir``."""
         return self.paths[1]
 
-    def check_weights(self) -> None:
-        """Check that the model is known, and that its weights exist or can be downloaded.
-
-        Raises:
-            CogError: see :attr:`paths`; a library's model without a checkpoint and without weights to download.
-        """
-        library_model = self.library_model
-        if self.checkpoint is None and library_model is not None and library_model.address is None:
-            library_model.fetch()
-
-    @property
-    def n_bytes(self) -> int:
-        """Size of the checkpoint in bytes; 0 without one."""
-        return (
-            sum(path.stat().st_size for path in checkpoint_files(self.checkpoint)) if self.checkpoint else 0
-        )
-
     @cached_property
     def description(self) -> dict[str, Any]:
         """Part of features.json that identifies the network.
