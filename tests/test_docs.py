@@ -170,9 +170,7 @@ def flags() -> set[str]:
     }
     for command in COMMANDS:
         module = importlib.import_module(command.module)
-        for words in (
-            [["list"], ["check"], ["top1"], ["fetch"]] if command.name == "models" else [[]]
-        ):
+        for words in [["list"], ["check"], ["top1"], ["fetch"]] if command.name == "models" else [[]]:
             shown: list[str] = []
             with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
                 patch.setattr(
