@@ -15,7 +15,7 @@ def floors() -> list[str]:
     extras = project["optional-dependencies"]
     tests = [line for line in extras["dev"] if line.startswith(("pytest", "hypothesis"))]
     versions = []
-    for line in project["dependencies"] + extras["zip"] + tests:
+    for line in project["dependencies"] + tests:
         match = re.fullmatch(r"([\w.-]+)>=([\d.]+)", line)
         if match is None:
             raise ValueError(f"{line!r} in pyproject.toml has no lowest version; expected name>=version")
