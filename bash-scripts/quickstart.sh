@@ -46,7 +46,7 @@ step() {
     echo "[${step_number}/5] $* (after ${SECONDS} s)"
 }
 
-# run_job JOB WORD...: run a job with a log of its own, and print the last line of the log.
+# run_job JOB WORD...: run a job with a log of its own.
 run_job() {
     local name="$*"
     local log="${output_dir}/logs/${name// /-}.log"
@@ -54,7 +54,7 @@ run_job() {
         tail -n 15 "${log}" >&2
         exit 255 # xargs starts no further job
     fi
-    echo "  ${name}: $(tail -n 1 "${log}" | cut -c 1-80)"
+    echo "  done: ${name}"
 }
 
 # features MODEL DATASET: extract the features of both splits.
@@ -135,5 +135,6 @@ cat << EOF
 
 Done in ${SECONDS} s. Next:
   open ${report} in a browser: tables, figures, warnings
-  evaluate a model of your own in three steps: README.md (first: source ${python%/*}/activate)
+  evaluate a model of your own in three steps: README.md
 EOF
+[[ ! -f "${python%/*}/activate" ]] || echo "  use the environment of this quickstart: source ${python%/*}/activate"

@@ -186,29 +186,14 @@ def python() -> str:
     return sys.executable
 
 
-@pytest.fixture(scope="session")
-def _started_python():
-    import warm_python
-
-    with tempfile.TemporaryDirectory() as folder, warm_python.started(Path(folder)) as program:
-        yield program
-
-
 @pytest.fixture
-def warm_python(request, python) -> str:
-    """Return the interpreter for drivers; in slow tests, which start many, one that has already imported PyTorch."""
-    slow = any(request.node.get_closest_marker(name) for name in ("slow", "slurm"))
-    return request.getfixturevalue("_started_python") if slow else python
-
-
-@pytest.fixture
-def bash(repository, warm_python):
+def bash(repository, python):
     """Return a function that runs a driver of bash-scripts with arguments, and with variables of the environment."""
 
     def run(script, *arguments, **environment):
         return subprocess.run(
             ["bash", str(repository / "bash-scripts" / script), *arguments],
-            env={**os.environ, "COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1", **environment},
+            env={**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1", **environment},
             capture_output=True, text=True, timeout=3600, check=False,
         )  # fmt: skip
 

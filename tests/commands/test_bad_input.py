@@ -762,14 +762,14 @@ REAL = [
 
 @pytest.mark.parametrize("name", REAL)
 @pytest.mark.slow
-def test_through_a_real_process(name, workshop, warm_python, repository):
+def test_through_a_real_process(name, workshop, python, repository):
     case = next(case for case in CASES if case.name == name)
     if case.spoil is not None:
         case.spoil(workshop)
     before = tiny.snapshot(workshop.root)
     argv = [word.replace("{w}", str(workshop.root)) for word in case.argv]
     process = subprocess.run(
-        [warm_python, str(repository / f"{case.script}.py"), *argv],
+        [python, str(repository / f"{case.script}.py"), *argv],
         cwd=workshop.root, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert process.returncode == 2, process.stderr

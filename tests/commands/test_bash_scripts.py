@@ -174,14 +174,14 @@ def test_scripts_are_found_through_links(bash, repository, tmp_path):
 
 @pytest.mark.parametrize(("name", "passed_on"), [("TERM", "TERM"), ("USR1", "USR1"), ("HUP", "TERM")])
 @pytest.mark.slow
-def test_signals_to_the_driver_reach_the_work(repository, warm_python, workshop, name, passed_on):
+def test_signals_to_the_driver_reach_the_work(repository, python, workshop, name, passed_on):
     """A scheduler signals the batch shell alone: it passes that on, and waits."""
     evaluation = workshop.models / "tiny/net/birds/eval_logreg"
     driver = subprocess.Popen(
         ["bash", str(repository / "bash-scripts/logreg.sh"), f"models_root_dir={workshop.models}",
          "model_name=tiny_net", "dataset=birds", "seeds=1 2", *QUICK, "CLF.N_EPOCHS", "20000"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        env={**os.environ, "COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     while not (evaluation / "seed-1/.resume/program.log").exists():
         assert driver.poll() is None, driver.stderr.read()

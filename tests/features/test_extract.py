@@ -539,14 +539,14 @@ def test_worse_failures_in_one_pair_do_not_lose_the_others(many, workshop, caplo
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_interrupt_ends_at_once_and_leaves_nothing(
-    image_tree, loader_file, tmp_path, warm_python, repository, workers
+    image_tree, loader_file, tmp_path, python, repository, workers
 ):
     slow = (
         "import time; time.sleep(60 if x.any() else 0); mean = x.mean"  # one image of zeros tells the width
     )
     loader_file.write_text(tiny.LOADER_SOURCE.replace("mean = x.mean", slow))
     process = subprocess.Popen(
-        [warm_python, str(repository / "extract_features.py"),
+        [python, str(repository / "extract_features.py"),
          *arguments(image_tree, loader_file, tmp_path / "out", workers=workers)],
         stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip

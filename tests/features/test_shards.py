@@ -459,10 +459,10 @@ def start(python, repository, inputs, tmp_path):
         ),
     ],
 )
-def test_signals(assert_continues, tmp_path, start, number, n_pieces, python, warm_python):
+def test_signals(assert_continues, tmp_path, start, number, n_pieces, python):
     out = tmp_path / "out"
     # Of those who are killed nothing must be left when the next one begins.
-    process = start(out, python=python if number == signal.SIGKILL else warm_python)
+    process = start(out, python=python)
     wait_for(lambda: len(pieces(out)) >= n_pieces)
     process.send_signal(number)
     _, error = process.communicate(timeout=60)

@@ -629,12 +629,12 @@ def test_who_comes_late_writes_nothing(fine_tune, tmp_path, monkeypatch, late, d
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one(repository, birds, loader_with_norm, tmp_path, warm_python):
+def test_two_processes_equal_one(repository, birds, loader_with_norm, tmp_path, python):
     """Same passes, shared: the same up to the order of sums."""
     script = str(repository / "finetune.py")
     starts = {
-        "one": [warm_python, script],
-        "two": [warm_python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", script],
+        "one": [python, script],
+        "two": [python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", script],
     }  # fmt: skip
     found = {}
     for name, start in starts.items():

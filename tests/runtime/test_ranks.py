@@ -324,9 +324,9 @@ def children(pid):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [1, 0, "all"])
-def test_a_process_that_is_killed(spoiled, alone, out, python, warm_python, repository, victim):
+def test_a_process_that_is_killed(spoiled, alone, out, python, repository, victim):
     arguments = extraction.arguments(spoiled, out, "--allow_failures", "4")
-    process = launched(warm_python if victim == "all" else python, repository, 2, arguments, sleep="0.3")
+    process = launched(python, repository, 2, arguments, sleep="0.3")
     try:
         wait_for(lambda: list((out / ".resume").glob("rows-*.json")))
         if victim == "all":
@@ -360,21 +360,21 @@ def test_one_voice_for_wrong_input(inputs, out, python, repository):
         assert len(error.splitlines()) == 1 and says in error, error
 
 
-def torchrun(warm_python):
-    return [[warm_python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=3"]], [{}]
+def torchrun(python):
+    return [[python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=3"]], [{}]
 
 
-def srun(warm_python):
-    return [[warm_python]] * 4, [SRUN | {"SLURM_PROCID": str(number)} for number in range(4)]
+def srun(python):
+    return [[python]] * 4, [SRUN | {"SLURM_PROCID": str(number)} for number in range(4)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", [torchrun, srun])
-def test_other_launchers(inputs, alone, out, warm_python, repository, start):
+def test_other_launchers(inputs, alone, out, python, repository, start):
     script = [str(repository / "extract_features.py"), *extraction.arguments(inputs, out)]
     processes = [
         subprocess.Popen([*words, *script], stderr=subprocess.PIPE, text=True, env=environment("0.2") | more)
-        for words, more in zip(*start(warm_python), strict=True)
+        for words, more in zip(*start(python), strict=True)
     ]
     errors = [process.communicate(timeout=180)[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), errors

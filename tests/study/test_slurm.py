@@ -60,13 +60,13 @@ def task(slurm, repository, tmp_path):
 
 
 @pytest.fixture
-def submit_study(slurm, repository, warm_python):
+def submit_study(slurm, repository, python):
     """Run submit_study.sh; returns the finished process."""
 
     def submit(*arguments: str, code: int = 0, **environment: str):
         done = subprocess.run(
             ["bash", str(repository / "bash-scripts/slurm/submit_study.sh"), *arguments],
-            env=slurm.environment | {"COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1"} | environment,
+            env=slurm.environment | {"COG_PYTHON": python, "OMP_NUM_THREADS": "1"} | environment,
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert done.returncode == code, done.stdout + done.stderr
@@ -404,7 +404,7 @@ if os.environ.get("SLURM_ARRAY_TASK_ID") == "3" and not os.path.exists({marker!r
 
 @pytest.mark.slow
 def test_study_of_the_miniature_equals_the_sequential_drivers(
-    slurm, submit_study, shared_dir, repository, python, warm_python, tmp_path
+    slurm, submit_study, shared_dir, repository, python, tmp_path
 ):
     """Two networks on photographs, two seeds, N = 1 and all, with a task that fails once.
 
@@ -457,7 +457,7 @@ def test_study_of_the_miniature_equals_the_sequential_drivers(
     on_slurm = time.monotonic() - began
 
     began = time.monotonic()
-    environment = os.environ | {"COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"COG_PYTHON": python, "OMP_NUM_THREADS": "1"}
 
     def drive(script: str, *arguments: str) -> None:
         done = subprocess.run(

@@ -148,11 +148,11 @@ def text(path: Path) -> str:
 
 
 @pytest.fixture
-def bash(repository, warm_python):
+def bash(repository, python):
     def start(script: str, *arguments: str) -> subprocess.Popen:
         return subprocess.Popen(
             ["bash", str(repository / "bash-scripts" / script), *arguments],
-            env={**os.environ, "COG_PYTHON": warm_python, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
