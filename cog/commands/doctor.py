@@ -9,8 +9,8 @@ import json
 import sys
 from collections.abc import Sequence
 
+from cog.errors import CogError
 from cog.runtime import cli as cli_tools
-from cog.runtime.check_report import Report
 
 FORMATS = ("text", "json")
 
@@ -30,14 +30,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     from cog.miniature import doctor
 
-    report = Report()
+    report = doctor.Report()
     measured = doctor.examine(report, args.device)
-    if args.format == "text":
-        return report.finish("a study can run here")
-    findings = [dataclasses.asdict(finding) for finding in report.findings]
-    json.dump({"ok": not report.n_problems, "findings": findings, "measured": measured}, sys.stdout, indent=1)
-    sys.stdout.write("\n")
-    return report.exit_code
+    if args.format == "json":
+        findings = [dataclasses.asdict(finding) for finding in report.findings]
+        shown = {"ok": not report.n_problems, "findings": findings, "measured": measured}
+        json.dump(shown, sys.stdout, indent=1)
+        print()
+    else:
+        for finding in report.findings:
+            print(f"{finding.level:<8} {finding.subject:<11}  {finding.text}")
+        print(f"{report.n_problems} problems" if report.n_problems else "a study can run here")
+    return CogError.exit_code if report.n_problems else 0
 
 
 cli = functools.partial(cli_tools.run, main)

@@ -26,7 +26,7 @@ import cog
 from cog.data import image_lists, loader
 from cog.data.image_lists import ImageList
 from cog.data.pixels import load_rgb
-from cog.errors import CogError
+from cog.errors import CogError, first_line
 from cog.features.extract import Extractor
 from cog.features.feature_files import FeatureSet
 from cog.logreg.engine import Engine, device_room
@@ -37,7 +37,6 @@ from cog.logreg.sgd import TrainSpec, initial_layers, learning_rate
 from cog.models.backbone import Backbone
 from cog.models.spec import IMAGENET_MEAN, IMAGENET_STD
 from cog.runtime import progress
-from cog.runtime.check_report import Report
 from cog.runtime.device import exact_float32, require_precision, resolve_device
 from cog.runtime.machine_checks import size
 from cog.runtime.memory import available_memory
@@ -60,6 +59,51 @@ _N_IMAGES = 7_100_000
 _RESIZE = _CROP = 224
 
 Measured = dict[str, Any]
+
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """An observation on a part of the machine; a problem is one that prevents a study."""
+
+    level: str
+    subject: str
+    text: str
+
+
+class Report:
+    """The findings, in order."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+
+    def ok(self, subject: str, text: str) -> None:
+        """Add a finding without a fault."""
+        self.findings.append(Finding(OK, subject, text))
+
+    def warn(self, subject: str, text: str) -> None:
+        """Add a finding that the user should know."""
+        self.findings.append(Finding(WARNING, subject, text))
+
+    def problem(self, subject: str, text: str) -> None:
+        """Add a finding that prevents a study."""
+        self.findings.append(Finding(PROBLEM, subject, text))
+
+    @contextlib.contextmanager
+    def step(self, subject: str) -> Iterator[None]:
+        """Turn any error of the block into a problem, because the same error would end a study."""
+        try:
+            yield
+        except (CogError, OSError) as error:
+            self.problem(subject, str(error))
+        except Exception as error:
+            self.problem(subject, f"{type(error).__name__}: {first_line(error)}")
+
+    @property
+    def n_problems(self) -> int:
+        """Number of problems."""
+        return sum(finding.level == PROBLEM for finding in self.findings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,32 +145,17 @@ def examine(report: Report, device_name: str | None) -> Measured:
     measured: Measured = {}
     _look_at_software(report, measured)
     device = _look_at_device(report, device_name, measured)
-    with _errors_as_problems(report, "decoders"):
+    with report.step("decoders"):
         _look_at_decoders(report)
-    with _errors_as_problems(report, "fonts"):
-        _look_at_fonts(report)
     _look_at_wordnet(report)
     if device is None:
         return measured
-    with _errors_as_problems(report, "classifiers"):
+    with report.step("classifiers"):
         _try_classifiers(report, device, sizes, measured)
-    with _errors_as_problems(report, "extraction"):
+    with report.step("extraction"):
         _try_extraction(report, device, sizes, measured)
     _look_at_memory(report, device, sizes.dim, measured)
     return measured
-
-
-@contextlib.contextmanager
-def _errors_as_problems(report: Report, subject: str) -> Iterator[None]:
-    """Report any error of the block as a problem, because the same error would end a study."""
-    with report.step(subject):
-        try:
-            yield
-        except (CogError, OSError):
-            raise
-        except Exception as error:
-            lines = str(error).strip().splitlines() or [""]
-            report.problem(subject, f"{type(error).__name__}: {lines[0]}")
 
 
 def _look_at_software(report: Report, measured: Measured) -> None:
@@ -149,7 +178,7 @@ def _look_at_device(report: Report, name: str | None, measured: Measured) -> tor
     report.ok("CPU", f"{platform.machine()}, {n_threads} threads, {low}bfloat16 instructions")
     measured["cpu"] = {"threads": n_threads, "bfloat16": cpu_has_bfloat16()}
     device = None
-    with _errors_as_problems(report, "device"):
+    with report.step("device"):
         device = resolve_device(name)
         if device.type == "cuda":
             major, minor = torch.cuda.get_device_capability(device)
@@ -188,13 +217,6 @@ def _look_at_decoders(report: Report) -> None:
     report.ok("decoders", f"JPEG ({f'libjpeg-turbo {turbo}' if turbo else 'libjpeg'}) and PNG")
     if not turbo:
         report.warn("decoders", "this Pillow is built without libjpeg-turbo: JPEG files are decoded slowly")
-
-
-def _look_at_fonts(report: Report) -> None:
-    from matplotlib import font_manager
-
-    font_manager.findfont("DejaVu Sans", fallback_to_default=False)
-    report.ok("fonts", "DejaVu Sans, for figures")
 
 
 def _look_at_wordnet(report: Report) -> None:

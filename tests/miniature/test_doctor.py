@@ -16,7 +16,7 @@ from cog.features.extract import Extractor
 from cog.levels import wordnet
 from cog.logreg.engine import Engine
 from cog.miniature import doctor
-from cog.runtime.check_report import PROBLEM, WARNING, Report
+from cog.miniature.doctor import PROBLEM, WARNING, Report
 
 SMALL = doctor.Sizes(n_rows=256, dim=32, n_classes=8, batch_size=32, n_images=8, network="resnet18")
 
@@ -44,7 +44,7 @@ def test_a_machine_that_works(capsys):
     assert code == 0 and shown["ok"] and not texts(shown, PROBLEM)
     subjects = {finding["subject"] for finding in shown["findings"]}
     assert subjects == {
-        "software", "SLURM", "CPU", "device", "decoders", "fonts", "WordNet", "classifiers", "extraction", "memory",
+        "software", "SLURM", "CPU", "device", "decoders", "WordNet", "classifiers", "extraction", "memory",
     }  # fmt: skip
     measured = shown["measured"]
     assert measured["classifiers"]["fp32"]["error"] < 1e-5
