@@ -26,7 +26,7 @@ from cog.models.spec import PaperModel
 from cog.paths import ModelDir
 from cog.runtime import files
 from cog.runtime.progress import Progress
-from cog.runtime.zip_files import require_small_directory
+from cog.runtime.safe_load import require_small_directory
 
 logger = logging.getLogger(__name__)
 

@@ -166,8 +166,8 @@ def _sync(path: str | os.PathLike[str]) -> None:
 
 def _read_note(stage: Path) -> _Note | None:
     try:
-        note = _Note(**json.loads((stage / NOTE_FILE).read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError, TypeError):
+        note = _Note(**files.read_object(stage / NOTE_FILE))
+    except (CogError, TypeError):
         return None
     names = [name for names in asdict(note).values() for name in names]
     return note if all(isinstance(name, str) and name == os.path.basename(name) for name in names) else None

@@ -22,6 +22,9 @@ from cog.paths import parse_limit_folder
 
 _T = TypeVar("_T")
 
+#: Default limit of a JSON file in bytes.
+LARGEST_JSON = 1 << 26
+
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[Any]]:
@@ -150,17 +153,62 @@ def write_pickle(path: str | os.PathLike[str], data: Any) -> None:
         pickle.dump(data, handle, protocol=4)
 
 
-def read_json(path: str | os.PathLike[str]) -> Any:
-    """Read a JSON file.
+def contents(path: str | os.PathLike[str], kind: str = "file", largest: int | None = None) -> bytes:
+    """Return the bytes of a regular file that is not empty.
+
+    Args:
+        path: the file.
+        kind: what it should be, for messages.
+        largest: largest size in bytes; None: no limit.
 
     Raises:
-        CogError: when the file is missing, unreadable or not JSON.
+        CogError: when the file is missing, empty, too large, unreadable or not regular.
     """
     try:
-        with os_errors_explained(f"cannot read {path}"):
-            return json.loads(Path(path).read_text(encoding="utf-8", errors="surrogateescape"))
+        # Tables read hundreds of thousands of small files: four system calls each.
+        descriptor, size = open_descriptor(path)
+        try:
+            if size == 0:
+                raise CogError(f"{path} is empty, not a readable {kind}; is the download or copy complete?")
+            if largest is not None and size > largest:
+                raise CogError(
+                    f"{path} has {size:,} bytes, expected a {kind} of at most {largest:,}; is it the right file?"
+                )
+            content = os.read(descriptor, size)
+            while len(content) < size and (more := os.read(descriptor, size - len(content))):
+                content += more  # a call reads 2 GB at most
+            return content
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:
+        raise CogError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def read_json(path: str | os.PathLike[str], kind: str = "JSON file", *, largest: int = LARGEST_JSON) -> Any:
+    """Read a JSON file; arguments as of :func:`contents`.
+
+    Raises:
+        CogError: when the file is missing, too large, unreadable or not JSON.
+    """
+    content = contents(path, kind, largest)
+    try:
+        return json.loads(content.decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError) as error:
         raise CogError(f"{path} is not valid JSON ({error})") from error
+
+
+def read_object(
+    path: str | os.PathLike[str], kind: str = "JSON file", *, largest: int = LARGEST_JSON
+) -> dict[str, Any]:
+    """Read a JSON file that holds an object, see :func:`read_json`.
+
+    Raises:
+        CogError: as for :func:`read_json`, or other content.
+    """
+    data = read_json(path, kind, largest=largest)
+    if not isinstance(data, dict):
+        raise CogError(f"{path} holds {type(data).__name__}, expected a JSON object")
+    return data
 
 
 def read_record(path: str | os.PathLike[str], kind: type[_T]) -> _T | None:

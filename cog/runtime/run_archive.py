@@ -29,7 +29,7 @@ from typing import IO, Any, NamedTuple
 from cog import constants, paths
 from cog.errors import CogError, UnsafeFileError
 from cog.runtime import files
-from cog.runtime.zip_files import require_small_directory
+from cog.runtime.safe_load import require_small_directory
 
 ARCHIVE_FILE = "runs.zip"
 INDEX_FILE = "index.json"

@@ -1,38 +1,48 @@
-"""The only place where the toolkit opens serialized objects: checkpoints, features, pickles.
+"""The only place where serialized objects are opened: pickles and files of torch.
 
-Files from the internet may be hostile. Unpickling can import any module and call any function, so
-it is always restricted here:
-
-* torch files go through ``torch.load(weights_only=True)`` with a named allow-list per model;
-* plain pickles (level mapping, concept split, logs) go through :func:`load_pickle`, which reads
-  lists, tuples, dicts, sets, strings, numbers and numpy arrays with names from a closed table
-  (:mod:`cog.runtime.safe_pickle`). The readers of other checkpoint containers (:mod:`cog.models.formats`) use the same
-  reader.
-
-Content other than data is refused before it costs time or memory: pickles by
-:func:`cog.runtime.safe_pickle.check`, archives by :func:`cog.runtime.zip_files.require_stored`.
+Unpickling can import any module and call any function, and files from the internet may be hostile. Here no name of a
+file is imported: pickles get stand-ins from a closed table, files of torch go through ``weights_only=True``. Zip
+archives are judged by their directory before a record is read.
 """
 
 from __future__ import annotations
 
 import io
-import json
-import mmap
+import math
 import os
 import pickle
 import re
+import struct
 import warnings
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
-from cog.errors import CogError, UnsafeFileError
-from cog.runtime import files, run_archive, safe_pickle
-from cog.runtime.zip_files import require_stored
+import numpy as np
+
+from cog.errors import CogError, UnsafeFileError, first_line
+from cog.runtime import files
+
+contents, read_json, read_object = files.contents, files.read_json, files.read_object
 
 #: Default limit of a pickle in bytes: levels, logs and predictions are smaller, split files larger.
 LARGEST_PICKLE = 1 << 26
+
+#: Errors that a broken file can raise while it is read.
+MALFORMED = (
+    ValueError,  # includes UnicodeError
+    TypeError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+    OverflowError,
+    MemoryError,
+    RecursionError,
+    EOFError,
+    struct.error,
+    pickle.UnpicklingError,
+)
 
 #: Advice about the tar container, whose reader in torch unpickles without restriction.
 TORCH_0_1 = (
@@ -40,18 +50,17 @@ TORCH_0_1 = (
     "(torchvision: resnet50-0676ba61.pth, resnet152-394f9c45.pth), or load and save it again with a newer torch"
 )
 
-# Bytes; smaller files are read, larger ones are mapped.
-_SMALL = 1 << 20
+#: Largest directory of a zip archive in bytes, for about 100,000 records.
+_LARGEST_DIRECTORY = 1 << 23
 
-# Number of pickles in a file of torch before 1.6: magic number, version, system, contents, keys of the storages.
-_LEGACY_PICKLES = 5
+#: Bytes of a float, and number of floats that are read at once (Python's pickler appends 1,000 at a time).
+_FLOAT_BYTES, _BATCH = 9, 1001
+
+_DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248]|c(8|16)|[US][0-9]{0,9}|O8?|\?)")
 
 
 def load_pickle(path: str | os.PathLike[str], *, largest: int = LARGEST_PICKLE) -> Any:
-    """Read a pickle of lists, tuples, dicts, sets, strings, numbers and numpy arrays.
-
-    Files written with numpy 1 and numpy 2 and any pickle protocol are read; see
-    :func:`cog.runtime.safe_pickle.load`.
+    """Read a pickle of lists, tuples, dicts, sets, strings, numbers and numpy arrays, see :func:`unpickle`.
 
     Args:
         path: a pickle file.
@@ -63,100 +72,425 @@ def load_pickle(path: str | os.PathLike[str], *, largest: int = LARGEST_PICKLE) 
         CogError: when the file is missing, too large or not a complete pickle.
     """
     try:
-        return safe_pickle.load(contents(path, "pickle", largest))
+        return unpickle(contents(path, "pickle", largest))
     except UnsafeFileError as error:
         raise UnsafeFileError(
             f"refused to read {path}: it contains {error}; expected a pickle of only lists, dicts, "
             "strings, numbers and numpy arrays. Get the file from its authors again"
         ) from None
-    except safe_pickle.MALFORMED as error:
+    except MALFORMED as error:
         raise CogError(
             f"{path} is not a readable pickle ({type(error).__name__}: {str(error)[:200]}); is it complete?"
         ) from None
 
 
-def contents(path: str | os.PathLike[str], kind: str, largest: int | None = None) -> bytes | mmap.mmap:
-    """Return the bytes of a regular file that is not empty; a map is closed with the last reference to it.
+def unpickle(
+    data: bytes,
+    *,
+    names: Callable[[str, str], Any] | None = None,
+    persistent: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Read one pickle of lists, tuples, dicts, sets, strings, bytes, numbers and numpy arrays.
 
-    The file of a run may also be in an archive of runs (:mod:`cog.runtime.run_archive`).
+    It reads any protocol, and pickles of numpy 1 and 2, of Python 2 (its strings are decoded as Latin-1, which keeps
+    every byte) and 3. numpy scalars become Python numbers and strings; ordered and default dicts become dicts.
+    Arrays of objects may only hold text.
 
-    Raises:
-        CogError: when the file is missing, empty, too large, unreadable or not regular.
-    """
-    try:
-        # Tables read hundreds of thousands of small files: four system calls each.
-        descriptor, size = files.open_descriptor(path)
-        try:
-            if size == 0:
-                raise CogError(f"{path} is empty, not a readable {kind}; is the download or copy complete?")
-            if largest is not None and size > largest:
-                raise CogError(
-                    f"{path} has {size:,} bytes, expected a {kind} of at most {largest:,}; is it the right file?"
-                )
-            if size <= _SMALL and len(content := os.read(descriptor, size)) == size:
-                return content
-            return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        finally:
-            os.close(descriptor)
-    except (OSError, ValueError) as error:
-        if isinstance(error, FileNotFoundError) and (packed := run_archive.locate(path)) is not None:
-            return packed.read(largest)
-        raise CogError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-
-
-def read_json(path: str | os.PathLike[str], kind: str, *, largest: int = LARGEST_PICKLE) -> Any:
-    """Return the contents of a JSON file, which may be in an archive of runs.
+    Args:
+        data: the pickle; bytes after it are ignored.
+        names: for formats with further names: function from ``(module, name)`` to a harmless function, a subclass of
+            :class:`Instance`, a :class:`Sealed` value, or None to refuse the name.
+        persistent: for formats with data beside the pickle: function from persistent id to value.
 
     Raises:
-        CogError: when the file is missing, too large, unreadable or not JSON.
+        UnsafeFileError: when the file uses a name outside the admitted ones.
+        Exception: one of ``MALFORMED`` for a broken file.
     """
-    content = contents(path, kind, largest)
-    try:
-        return json.loads(bytes(content).decode("utf-8", "surrogateescape"))
-    except (ValueError, RecursionError) as error:
-        raise CogError(f"{path} is not valid JSON ({error})") from error
+    return _Reader(data, names, persistent).load()
 
 
-def read_object(path: str | os.PathLike[str], kind: str, *, largest: int = LARGEST_PICKLE) -> dict[str, Any]:
-    """Return the contents of a JSON file that holds an object, see :func:`read_json`.
+class Sealed:
+    """A value that a file can pass on, but cannot read or change."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __setstate__(self, state: Any) -> None:
+        raise UnsafeFileError("attributes of a stand-in")
+
+
+class _Function(Sealed):
+    """An admitted function, or a function in the place of a class."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any) -> Any:
+        return self.value(*args)
+
+
+class Instance:
+    """Base of the stand-ins for classes that a file instantiates."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state: Any) -> None:
+        """Receive the attributes in the file; the default is to drop them."""
+
+
+class _Dtype(Sealed):
+    """A ``numpy.dtype``; numpy's own would take flags from a file with which memory is read as pointers."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state: Any) -> None:
+        order = _text(state[1])
+        if order in ("<", ">"):
+            self.value = self.value.newbyteorder(order)
+
+
+class _Array(np.ndarray):  # type: ignore[type-arg]
+    """An empty array whose contents a file may set once; ``np.asarray`` returns a plain array."""
+
+    def __setstate__(self, state: Any) -> None:
+        if self.size:
+            raise UnsafeFileError("attributes of an array")
+        shape, dtype, is_fortran, content = state[-4:]  # an optional version comes first
+        shape, dtype = _checked_shape(shape), _checked_dtype(dtype)
+        if not dtype.hasobject:
+            content = _raw(content)
+        elif not isinstance(content, list) or any(type(item) is not str for item in content):
+            raise UnsafeFileError("an array of objects other than text")
+        if len(content) != math.prod(shape) * (1 if dtype.hasobject else dtype.itemsize):
+            raise ValueError(f"array of shape {shape} with {len(content)} bytes or objects")
+        super().__setstate__((1, shape, dtype, bool(is_fortran), content))  # type: ignore[arg-type]
+
+    def __reduce__(self) -> Any:
+        return np.asarray(self).__reduce__()
+
+
+def _text(value: Any) -> Any:
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+def _raw(value: Any) -> bytes:
+    """Return the bytes of an array; pickles of protocols 0 to 2, and of Python 2, store them as text."""
+    if isinstance(value, str):
+        return value.encode("latin-1")
+    if not isinstance(value, bytes | bytearray):
+        raise ValueError(f"data of type {type(value).__name__}")
+    return bytes(value)
+
+
+def _checked_shape(shape: Any) -> tuple[int, ...]:
+    if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError("an array shape that is not a tuple of whole numbers")
+    return shape
+
+
+def _checked_dtype(dtype: Any) -> np.dtype[Any]:
+    if not isinstance(dtype, _Dtype):
+        raise ValueError(f"an array type of type {type(dtype).__name__}")
+    return dtype.value
+
+
+def _dtype(spec: Any, align: Any = False, copy: Any = True) -> _Dtype:
+    spec = str(_text(spec))
+    if not _DTYPE.fullmatch(spec):
+        raise UnsafeFileError(f"a numpy array of type {spec!r}")
+    return _Dtype(np.dtype(spec))
+
+
+def _reconstruct(subtype: Any, shape: Any, typecode: Any) -> _Array:
+    if subtype is not _NDARRAY:
+        raise UnsafeFileError("an array of a foreign class")
+    return np.empty(0, dtype=np.int8).view(_Array)
+
+
+def _from_buffer(
+    content: Any, dtype: Any, shape: Any, order: Any, axis_order: Any = None
+) -> np.ndarray[Any, Any]:
+    """Return an array as numpy >= 1.24 writes it with protocol 5."""
+    value = _checked_dtype(dtype)
+    if value.hasobject:
+        raise UnsafeFileError("an array of objects in a buffer")
+    flat = np.frombuffer(_raw(content), dtype=value) if len(content) else np.empty(0, dtype=value)
+    if order == "K" and axis_order is not None:
+        return flat.reshape(_checked_shape(shape)).transpose(axis_order)
+    return flat.reshape(_checked_shape(shape), order=order)
+
+
+def _scalar(dtype: Any, content: Any = "") -> Any:
+    value = _checked_dtype(dtype)
+    if value.hasobject:
+        raise UnsafeFileError("a numpy scalar that is an object")
+    raw = _raw(content)
+    if not raw and value.kind in "US":
+        return "" if value.kind == "U" else b""
+    if len(raw) != value.itemsize:
+        raise ValueError(f"numpy scalar of {value} with {len(raw)} bytes")
+    return np.frombuffer(raw, dtype=value)[0].item()
+
+
+def _encode(text: Any, encoding: Any = "latin1") -> bytes:
+    if encoding not in ("latin1", "latin-1", "utf8", "utf-8", "ascii") or not isinstance(text, str):
+        raise UnsafeFileError(f"the encoding {str(encoding)[:40]!r}")
+    return text.encode(encoding)
+
+
+def _bytes() -> bytes:
+    return b""  # protocols 0 to 2 write empty bytes this way; other bytes go through _codecs.encode
+
+
+def _bytearray(content: Any = b"", encoding: Any = "latin-1") -> bytearray:
+    return bytearray(_encode(content, encoding) if isinstance(content, str) else _raw(content))
+
+
+def _set(content: Any = ()) -> set[Any]:
+    items = list(content)
+    _checked_keys(items)
+    return set(items)
+
+
+def _frozenset(content: Any = ()) -> frozenset[Any]:
+    return frozenset(_set(content))
+
+
+def _dict(content: Any = ()) -> dict[Any, Any]:
+    pairs = [(key, value) for key, value in content]
+    _checked_keys([key for key, _ in pairs])
+    return dict(pairs)
+
+
+def _default_dict(factory: Any = None) -> dict[Any, Any]:
+    return {}
+
+
+_NDARRAY = Sealed("numpy.ndarray")
+#: Admitted names. Each stands for a value that a file may pass on but not call, or for a function.
+_ADMITTED: dict[tuple[str, str], Sealed] = {
+    ("numpy", "ndarray"): _NDARRAY,
+    ("numpy", "dtype"): _Function(_dtype),
+    ("_codecs", "encode"): _Function(_encode),
+    ("collections", "OrderedDict"): _Function(_dict),
+    ("collections", "defaultdict"): _Function(_default_dict),
+    **{
+        (builtins, name): value
+        for builtins in ("builtins", "__builtin__")  # Python 3 and 2
+        for name, value in {
+            "set": _Function(_set),
+            "frozenset": _Function(_frozenset),
+            "dict": _Function(_dict),
+            "list": _Function(list),
+            "complex": _Function(complex),
+            **{kind.__name__: Sealed(kind.__name__) for kind in (int, float, str)},
+            "bytes": _Function(_bytes),
+            "bytearray": _Function(_bytearray),
+        }.items()
+    },
+    **{
+        (f"{core}.{module}", name): _Function(function)
+        for core in ("numpy.core", "numpy._core")  # numpy 1 and 2
+        for module, name, function in (
+            ("multiarray", "_reconstruct", _reconstruct),
+            ("multiarray", "scalar", _scalar),
+            ("numeric", "_frombuffer", _from_buffer),
+        )
+    },
+}
+
+
+_ATOMS = frozenset({str, int, float, bool, bytes, complex, type(None)})
+
+
+def _checked_keys(keys: Sequence[Any]) -> None:
+    """Refuse keys other than atoms and tuples of atoms: the hash of tuples in tuples can take for ever."""
+    for key in keys:
+        if any(type(part) not in _ATOMS for part in (key if type(key) is tuple else (key,))):
+            raise UnsafeFileError(f"a {type(key).__name__} as a dict key or set element")
+
+
+class _Reader(pickle._Unpickler):  # type: ignore[name-defined,misc]
+    """Python's unpickler with a closed table of names, and without the operations that data do not need."""
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
+
+    def __init__(
+        self,
+        data: bytes,
+        names: Callable[[str, str], Any] | None,
+        persistent: Callable[[Any], Any] | None,
+    ) -> None:
+        self._data, self._file = data, io.BytesIO(data)
+        super().__init__(self._file, encoding="latin-1", fix_imports=False)
+        self._names, self._persistent = names, persistent
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        """Return the stand-in of a name; nothing is imported."""
+        found: Any = _ADMITTED.get((module, name))
+        if found is None and self._names is not None:
+            found = self._names(module, name)
+        if found is None:
+            raise UnsafeFileError(f"{module}.{name}"[:200])
+        is_stand_in = isinstance(found, Sealed) or (isinstance(found, type) and issubclass(found, Instance))
+        return found if is_stand_in else _Function(found)
+
+    def persistent_load(self, pid: Any, /) -> Any:
+        """Return the value of a persistent id."""
+        if self._persistent is None:
+            raise UnsafeFileError("a persistent id (a torch file?)")
+        return self._persistent(pid)
+
+    def _refuse(self) -> None:
+        raise UnsafeFileError("an operation that data do not need")
+
+    def _load_frame(self) -> None:
+        self.read(8)  # of the size; the data is in memory
+
+    def _load_bytearray(self) -> None:
+        self.append(bytearray(self.read(int.from_bytes(self.read(8), "little"))))
+
+    def _load_mark(self) -> None:
+        """Begin a list, and read the floats at its beginning at once: logs consist of them."""
+        self.load_mark()
+        start = self._file.tell()
+        codes = self._data[start : start + _FLOAT_BYTES * _BATCH : _FLOAT_BYTES]
+        stop = start + _FLOAT_BYTES * (len(codes) - len(codes.lstrip(pickle.BINFLOAT)))
+        if start < stop <= len(self._data):
+            self.stack.extend(value for (value,) in struct.iter_unpack(">xd", self._data[start:stop]))
+            self._file.seek(stop)
+
+    def _load_reduce(self) -> None:
+        arguments = self.stack.pop()
+        function = self.stack[-1]
+        if not (isinstance(function, _Function) or _is_class_of_instances(function)):
+            raise UnsafeFileError(f"a call of a {type(function).__name__}")
+        self.stack[-1] = function(*arguments)
+
+    def _load_build(self) -> None:
+        state = self.stack.pop()
+        made = self.stack[-1]
+        if not isinstance(made, Sealed | Instance | _Array):
+            raise UnsafeFileError(f"attributes of a {type(made).__name__}")
+        made.__setstate__(state)
+
+    def _load_newobj(self) -> None:
+        arguments = self.stack.pop()
+        if not _is_class_of_instances(kind := self.stack.pop()):
+            raise UnsafeFileError(f"an instance of a {type(kind).__name__}")
+        self.append(kind.__new__(kind, *arguments))
+
+    def _load_setitem(self) -> None:
+        self._require_dict(self.stack[-3])
+        _checked_keys(self.stack[-2:-1])
+        self.load_setitem()
+
+    def _load_setitems(self) -> None:
+        self._require_dict(self.metastack[-1][-1])
+        _checked_keys(self.stack[::2])
+        self.load_setitems()
+
+    def _require_dict(self, target: Any) -> None:
+        if not isinstance(target, dict):
+            raise UnsafeFileError(f"items of a {type(target).__name__}")
+
+    def _load_dict(self) -> None:
+        _checked_keys(self.stack[::2])
+        self.load_dict()
+
+    def _load_additems(self) -> None:
+        _checked_keys(self.stack)
+        self.load_additems()
+
+    def _load_frozenset(self) -> None:
+        _checked_keys(self.stack)
+        self.load_frozenset()
+
+
+def _is_class_of_instances(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Instance)
+
+
+for _code, _load in {
+    pickle.FRAME: _Reader._load_frame,
+    pickle.BYTEARRAY8: _Reader._load_bytearray,
+    pickle.MARK: _Reader._load_mark,
+    pickle.REDUCE: _Reader._load_reduce,
+    pickle.BUILD: _Reader._load_build,
+    pickle.NEWOBJ: _Reader._load_newobj,
+    pickle.SETITEM: _Reader._load_setitem,
+    pickle.SETITEMS: _Reader._load_setitems,
+    pickle.DICT: _Reader._load_dict,
+    pickle.ADDITEMS: _Reader._load_additems,
+    pickle.FROZENSET: _Reader._load_frozenset,
+    **dict.fromkeys(
+        (
+            pickle.INST,
+            pickle.OBJ,
+            pickle.NEWOBJ_EX,
+            pickle.EXT1,
+            pickle.EXT2,
+            pickle.EXT4,
+            pickle.NEXT_BUFFER,
+            pickle.READONLY_BUFFER,
+        ),
+        _Reader._refuse,
+    ),
+}.items():
+    _Reader.dispatch[_code[0]] = _load
+
+
+def build_array(constructor: Any, arguments: Any, state: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """Return an array from the three parts of ``numpy.ndarray.__reduce__``, for formats that wrap these parts.
 
     Raises:
-        CogError: as for :func:`read_json`, or other content.
+        UnsafeFileError: when the parts are not those of an array.
     """
-    data = read_json(path, kind, largest=largest)
-    if not isinstance(data, dict):
-        raise CogError(f"{path} holds {type(data).__name__}, expected a JSON object")
-    return data
+    if not isinstance(constructor, _Function) or constructor.value is not _reconstruct:
+        raise UnsafeFileError("an array of a foreign class")
+    array = constructor(*arguments)
+    array.__setstate__(state)
+    return array
 
 
-def _open(path: Path) -> IO[bytes]:
-    """Open a file, or its record in an archive of runs."""
-    packed = None if path.exists() else run_archive.locate(path)
-    return open(path, "rb") if packed is None else io.BytesIO(packed.read())
+# --- zip archives and files of torch
 
 
-def _check_torch(path: Path) -> None:
-    """Check a torch file before torch reads it.
+def require_small_directory(archive: IO[bytes]) -> None:
+    """Refuse a zip archive whose directory would fill the memory; leave the file at its beginning.
 
     Raises:
-        UnsafeFileError: see :func:`cog.runtime.zip_files.require_stored`, :func:`cog.runtime.safe_pickle.check`.
-        Exception: when the file is broken.
+        UnsafeFileError: when the directory is too large.
+        zipfile.BadZipFile: when there is no directory.
     """
-    content = contents(path, "torch file")
-    try:
-        if content[:4] == b"PK\x03\x04":
-            with _open(path) as handle, zipfile.ZipFile(require_stored(handle)) as archive:
-                for name in archive.namelist():
-                    if name.endswith("/data.pkl"):
-                        safe_pickle.check(archive.read(name))
-        elif content[:2] == b"\x80\x02":
-            position = 0
-            for _ in range(_LEGACY_PICKLES):
-                position = safe_pickle.check(content, position) if position < len(content) else position
-    except UnsafeFileError as error:
-        raise UnsafeFileError(
-            f"refused to read {path}: it contains {error}; expected a file of torch.save"
-        ) from None
+    end = zipfile._EndRecData(archive)  # type: ignore[attr-defined]
+    if end is None:
+        raise zipfile.BadZipFile("the file ends early")
+    if end[5] > _LARGEST_DIRECTORY:
+        raise UnsafeFileError(f"a directory of {end[5]:,} bytes, expected at most {_LARGEST_DIRECTORY:,}")
+    archive.seek(0)
+
+
+def require_stored(archive: IO[bytes]) -> IO[bytes]:
+    """Return a zip archive at its beginning, unless it would grow when it is unpacked: torch compresses nothing.
+
+    The code in a TorchScript archive is exempt, because it is never read.
+
+    Raises:
+        UnsafeFileError: when a record is compressed, or records overlap.
+        zipfile.BadZipFile: when the directory is damaged.
+    """
+    require_small_directory(archive)
+    with zipfile.ZipFile(archive) as opened:
+        records = [info for info in opened.infolist() if info.filename.split("/")[1:2] != ["code"]]
+    compressed = [info.filename for info in records if info.compress_type != zipfile.ZIP_STORED]
+    if compressed:
+        raise UnsafeFileError(f"a compressed record {compressed[0]}")
+    if sum(info.file_size for info in records) > archive.seek(0, os.SEEK_END):
+        raise UnsafeFileError("records that announce more bytes than the file has")
+    archive.seek(0)
+    return archive
 
 
 def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap: bool = False) -> Any:
@@ -177,50 +511,51 @@ def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap:
     """
     import torch
 
-    path = Path(path)
+    head = b""
     try:
-        _check_torch(path)
+        with files.open_regular(path) as handle:
+            head = handle.read(40)
+            if not head:
+                raise CogError(
+                    f"{path} is empty, not a readable torch file; is the download or copy complete?"
+                )
+            if head[:4] == b"PK\x03\x04":
+                require_stored(handle)
         with torch.serialization.safe_globals(list(allow)), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # meant for programmers; faults for users are errors here
-            source = path if mmap or path.exists() else _open(path)
-            return torch.load(source, map_location="cpu", weights_only=True, mmap=mmap or None)
+            return torch.load(Path(path), map_location="cpu", weights_only=True, mmap=mmap or None)
+    except UnsafeFileError as error:
+        raise UnsafeFileError(
+            f"refused to read {path}: it contains {error}; expected a file of torch.save"
+        ) from None
     except OSError as error:
         raise CogError(f"cannot read {path}: {error.strerror or error}") from error
     except CogError:
         raise
     except Exception as error:  # torch documents no list, and broken files raise nearly every type
-        raise _torch_error(path, error) from None
+        raise _torch_error(path, head, error) from None
 
 
-def _first_words(path: Path) -> str:
-    """Return the beginning of a text file; "" for a binary file, such as those of ``torch.save``."""
-    with _open(path) as handle:
-        head = handle.read(40).decode("latin-1")
-    return head if head.isascii() and " ".join(head.split()).isprintable() else ""
-
-
-def _torch_error(path: Path, error: Exception) -> CogError:
+def _torch_error(path: str | os.PathLike[str], head: bytes, error: Exception) -> CogError:
     """Return the error of a failed ``torch.load``, which has many lines, as one line with the remedy."""
-    if head := _first_words(path):
+    begins = head.decode("latin-1")
+    if head and begins.isascii() and " ".join(begins.split()).isprintable():
         return UnsafeFileError(
-            f"refused to read {path}: it is a text file that begins with {head!r}, expected a file of torch.save"
+            f"refused to read {path}: it is a text file that begins with {begins!r}, expected a file of torch.save"
         )
     text = str(error)
-    named = re.search(r"(?:GLOBAL|global) (\S+) was not an allowed global", text) or re.search(
-        r"Trying to (?:load|call|instantiate) (?:un(?:supported|safe) )?(?:GLOBAL|global|class|function)? ?(\S+)",
-        text,
-    )
     if "legacy .tar" in text or "tarfile" in text.lower():
         return UnsafeFileError(f"{path} {TORCH_0_1}")
     if "TorchScript" in text:
         return UnsafeFileError(f"{path} is a TorchScript archive, expected a file of torch.save")
+    named = re.search(r"(?:GLOBAL|global|class|function|instantiate) ([\w.]+\.\w+)", text)
     if named:
         return UnsafeFileError(
-            f"refused to read {path}: it contains {named.group(1).rstrip('.,')}, which is not on the "
-            "allow-list; expected only tensors in plain containers"
+            f"refused to read {path}: it contains {named[1]}, which is not on the allow-list; expected only tensors in "
+            "plain containers"
         )
+    detail = first_line(error)[:200]
     if isinstance(error, pickle.UnpicklingError) and "weights" in text.lower():
-        detail = text.split("WeightsUnpickler error:")[-1].strip().split("\n")[0].strip() or "unsafe content"
-        return UnsafeFileError(f"refused to read {path}: {detail[:200]}")
-    detail = text.strip().split("\n")[0][:200] or type(error).__name__
+        detail = text.split("WeightsUnpickler error:")[-1].strip().split("\n")[0][:200] or "unsafe content"
+        return UnsafeFileError(f"refused to read {path}: {detail}")
     return CogError(f"{path} is not a readable torch file ({detail}); is the download complete?")

@@ -20,7 +20,7 @@ import numpy as np
 
 from cog.errors import CogError, UnsafeFileError
 from cog.levels.wordnet.graph import NounGraph
-from cog.runtime.zip_files import require_stored
+from cog.runtime.safe_load import require_stored
 
 _WORD = re.compile(r"[^\W_]+")
 # First bytes of a compressed file -> command that decompresses the file.

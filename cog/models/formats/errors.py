@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from cog.errors import CogError, UnsafeFileError, os_errors_explained
-from cog.runtime import safe_pickle
+from cog.runtime import safe_load
 
 #: Errors of the readers on a damaged or hostile file.
 _MALFORMED = (
-    *safe_pickle.MALFORMED,
+    *safe_load.MALFORMED,
     RuntimeError,
     StopIteration,
-    struct.error,
     zipfile.BadZipFile,
     zlib.error,
 )

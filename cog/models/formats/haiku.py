@@ -11,11 +11,10 @@ import numpy as np
 
 from cog.errors import UnsafeFileError
 from cog.models.formats.errors import errors_explained
-from cog.runtime import safe_pickle
-from cog.runtime.safe_load import contents
+from cog.runtime import files, safe_load
 
 
-class _Record(safe_pickle.Instance, dict[str, Any]):
+class _Record(safe_load.Instance, dict[str, Any]):
     """A stand-in for an instance of a named tuple: field -> value. Attributes other than the fields are dropped."""
 
     __slots__ = ()
@@ -48,7 +47,7 @@ def _create_array(
     constructor: Any, arguments: Any, state: Any, attributes: Any = None
 ) -> np.ndarray[Any, Any]:
     """Return a numpy array, in place of dill's function."""
-    return safe_pickle.build_array(constructor, arguments, state)
+    return safe_load.build_array(constructor, arguments, state)
 
 
 def _mapping(content: Any) -> dict[Any, Any]:
@@ -105,8 +104,8 @@ def read(path: Path) -> Any:
         CogError: the file is damaged.
     """
     with errors_explained(path, "checkpoint"):
-        content = contents(path, "checkpoint")
-        data = safe_pickle.load(content, names=lambda module, name: _NAMES.get((module, name)))
+        content = files.contents(path, "checkpoint")
+        data = safe_load.unpickle(content, names=lambda module, name: _NAMES.get((module, name)))
         if not isinstance(data, dict):
             return data
         return {key: _flat(value) if isinstance(value, dict) else value for key, value in data.items()}

@@ -19,6 +19,7 @@ import numpy as np
 from cog.errors import CogError
 from cog.models.formats.detect import checkpoint_files
 from cog.models.formats.errors import errors_explained
+from cog.runtime import files
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_BYTES = 48
@@ -139,7 +140,7 @@ def _block(table: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]
 
 
 def _read_index(path: Path) -> dict[str, _Entry]:
-    table = path.read_bytes()
+    table = files.contents(path, "index of a TensorFlow checkpoint")
     if len(table) < _FOOTER_BYTES or struct.unpack("<Q", table[-8:])[0] != _MAGIC:
         raise ValueError("it does not end as an index does")
     footer = table[-_FOOTER_BYTES:]

@@ -10,9 +10,8 @@ import torch
 
 from cog.errors import CogError, UnsafeFileError
 from cog.models.formats.errors import errors_explained
-from cog.runtime import safe_pickle
-from cog.runtime.safe_pickle import Sealed
-from cog.runtime.zip_files import require_stored
+from cog.runtime import files, safe_load
+from cog.runtime.safe_load import Sealed, require_stored
 
 _DTYPES = {
     "DoubleStorage": torch.float64,
@@ -34,7 +33,7 @@ class _StorageType(Sealed):
     __slots__ = ()
 
 
-class _Object(safe_pickle.Instance):
+class _Object(safe_load.Instance):
     """A stand-in for an instance of a class compiled into the archive; it keeps only the attributes."""
 
     __slots__ = ("attributes",)
@@ -162,7 +161,7 @@ def read(path: Path) -> dict[str, torch.Tensor]:
     """
     with (
         errors_explained(path, "TorchScript archive"),
-        open(path, "rb") as handle,
+        files.open_regular(path) as handle,
         zipfile.ZipFile(require_stored(handle)) as archive,
     ):
         root = next(name for name in archive.namelist() if name.endswith("/data.pkl")).rpartition("/")[0]
@@ -170,7 +169,7 @@ def read(path: Path) -> dict[str, torch.Tensor]:
             raise ValueError("data.pkl in a folder of a folder")
         if f"{root}/byteorder" in archive.namelist() and archive.read(f"{root}/byteorder") != b"little":
             raise CogError(f"{path} was written on a big-endian machine, which is not supported")
-        module = safe_pickle.load(
+        module = safe_load.unpickle(
             archive.read(f"{root}/data.pkl"), names=_names, persistent=_Storages(archive, root)
         )
         if not isinstance(module, _Object):
