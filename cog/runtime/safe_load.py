@@ -311,10 +311,14 @@ def _checked_keys(keys: Sequence[Any]) -> None:
             raise UnsafeFileError(f"a {type(key).__name__} as a dict key or set element")
 
 
-class _Reader(pickle._Unpickler):  # type: ignore[name-defined,misc]
+#: Python's unpickler in Python, whose operations can be replaced.
+_Unpickler: Any = vars(pickle)["_Unpickler"]
+
+
+class _Reader(_Unpickler):  # type: ignore[misc]
     """Python's unpickler with a closed table of names, and without the operations that data do not need."""
 
-    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(_Unpickler.dispatch)
 
     def __init__(
         self,
