@@ -161,18 +161,16 @@ def write_files(
             folder,
             others=results.others,
             measures=results.all_measures,
-            analyses=results.analyses,
             shots=selected.n_shots,
             datasets=selected.datasets,
             baseline=selected.baseline,
             model_facts=results.model_facts,
-            overwrite=True,
         )
         logger.info("wrote %d files in %s", len(written), folder)
     if folder := targets.get("diagnostics"):
         from cog.reporting.figures import search
 
-        written = search.write(results.runs, folder, overwrite=True)
+        written = search.write(results.runs, folder)
         logger.info("wrote %d files in %s", len(written), folder)
     if page := targets.get("report"):
         from cog.reporting import html

@@ -22,10 +22,10 @@ from cog.results import (
     search_history,
 )
 from cog.results.analysis_records import AnalysisRecord
+from cog.results.checks import PROTOCOL
 from cog.results.find import is_pattern, matches
 from cog.results.labels import shots_label
 from cog.results.model_facts import ModelFacts, read_model_facts
-from cog.results.notices import PROTOCOL
 from cog.results.relative import derive
 from cog.results.run_records import LOGS_FILE, Problem, Run
 from cog.results.scores import (

@@ -1,15 +1,14 @@
 """Descriptions of features, trials of searches and curves of training, from the files beside the scores.
 
-Folders may come from other people: every entry may be missing, of another type, or hostile. Such entries do not raise
-errors; they are None or empty, and are shown as not recorded.
+Folders may come from other people: entries of another form than ours are taken as not recorded.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +16,17 @@ from cog import constants
 from cog.errors import CogError
 from cog.results import run_records
 from cog.results.run_details import texts
-from cog.results.run_records import LOGS_FILE, RESULTS_FILE, Run
+from cog.results.run_records import LOGS_FILE, Run
 from cog.runtime import safe_load
 from cog.runtime.json_fields import number, sha256, text, whole
 
 _FEATURES_METADATA = "features.json"
 
-# Limits against hostile files: bytes of a JSON file (a description has kilobytes), trials, epochs.
+# Greatest size of a description of features, which has kilobytes.
 _MAX_BYTES = 8 << 20
-_MAX_TRIALS = 1000
-_MAX_EPOCHS = 10_000
-
 
 #: Curves of logs.pkl, in the order of the columns of the CSV file.
 CURVES = ("train/loss", "test/loss", "train/top1", "test/top1", "train/top5", "test/top5", "lr")
-
-_NO_STUDY = "no trials: this run was written by the original toolkit, whose study.pkl cannot be read safely"
 
 
 @dataclass(frozen=True)
@@ -46,7 +40,6 @@ class Trial:
         val_top1: accuracy on the held-out part in percent; of a diverged training, 0 in the search and NaN when read.
         diverged: whether a weight was no longer finite.
         seconds: duration, NaN if not recorded; the share of one trial when several were trained together.
-        pruned: whether an earlier version of the toolkit stopped the trial.
     """
 
     number: int
@@ -55,7 +48,6 @@ class Trial:
     val_top1: float
     diverged: bool
     seconds: float
-    pruned: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,7 +73,7 @@ class SearchRecord:
         best = math.nan
         highest = []
         for trial in self.trials:
-            if not (trial.diverged or trial.pruned) and not trial.val_top1 <= best:
+            if not trial.diverged and not trial.val_top1 <= best:
                 best = trial.val_top1
             highest.append(best)
         return highest
@@ -97,10 +89,6 @@ class FeatureDescription:
     n_classes: int | None
     n_failed: int | None
     checkpoint_sha256: str | None
-    checkpoint_is_published: bool | None
-    loader: str | None
-    profile: str | None
-    variant: str | None
     precision: str | None
     preprocessing: str | None  # in one line
     pretraining: str | None
@@ -108,10 +96,8 @@ class FeatureDescription:
     group: str | None
     image_list_sha256: str | None
     class_list_sha256: str | None
-    images_root: str | None
     device: str | None
     versions: Mapping[str, str]
-    images_per_second: float | None
     finished: str | None
 
 
@@ -143,12 +129,22 @@ def features_of(runs: Iterable[Run]) -> dict[tuple[str, str, str], FeatureDescri
 
 
 def _read_features(folder: str, dataset: str, split: str) -> FeatureDescription | None:
-    data = _read_json(Path(folder, _FEATURES_METADATA))
-    if data is None:
+    try:
+        path = Path(folder, _FEATURES_METADATA)
+        data = safe_load.read_object(path, "description of features", largest=_MAX_BYTES)
+    except CogError:
         return None
-    _, _, *entries = fields(FeatureDescription)
-    checked = {f.name: (_OF_ENTRY.get(f.name) or _OF_TYPE[str(f.type)])(data.get(f.name)) for f in entries}
-    return FeatureDescription(dataset, split, **checked)
+    numbers = {key: whole(data.get(key)) for key in ("n_images", "n_classes", "n_failed")}
+    words = ("checkpoint_sha256", "precision", "pretraining", "label", "group", "image_list_sha256")
+    return FeatureDescription(
+        dataset,
+        split,
+        **numbers,
+        **{key: text(data.get(key)) for key in (*words, "device", "finished")},
+        class_list_sha256=sha256(data.get("class_list_sha256")),  # written to exported files
+        preprocessing=_preprocessing(data.get("preprocessing")),
+        versions=texts(data.get("versions")),
+    )
 
 
 def _preprocessing(data: Any) -> str | None:
@@ -176,58 +172,20 @@ def plain(value: Any) -> str | None:
     return None if finite is None else f"{finite:g}" if abs(finite) < 1e6 else f"{finite:.0f}"
 
 
-# Functions that check entries of features.json: by the type of the field, and of single fields.
-_OF_TYPE: dict[str, Callable[[Any], Any]] = {"int | None": whole, "float | None": number, "str | None": text}
-_OF_ENTRY: dict[str, Callable[[Any], Any]] = {
-    "checkpoint_is_published": lambda value: value if isinstance(value, bool) else None,
-    "preprocessing": _preprocessing,
-    "class_list_sha256": sha256,  # written to exported files
-    "versions": texts,
-}
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    """Return the object in a JSON file; None when the file cannot be read, is too large, or has other content."""
-    try:
-        return safe_load.read_object(path, "record of a run", largest=_MAX_BYTES)
-    except CogError:
-        return None
-
-
 def read_search(run: Run) -> SearchRecord:
-    """Return the trials and curves of a run.
+    """Return the trials and curves of a run, as far as its files have them.
 
     Raises:
         CogError: when its files cannot be read, or have other content.
     """
     record = run_records.load_record(run.path)
-    return _search(run, record, safe_load.load_pickle(run.path / run.final_folder / LOGS_FILE))
-
-
-def outline(run: Run) -> SearchRecord:
-    """Return the readable trials and the curve of the test accuracy of a run; unreadable files raise no error."""
-    try:
-        logs = safe_load.load_pickle(run.path / run.final_folder / LOGS_FILE)
-    except CogError:
-        logs = None
-    search = _search(run, _read_json(run.path / RESULTS_FILE), logs)
-    trials = [
-        replace(trial, val_top1=min(max(trial.val_top1, 0.0), 100.0))
-        for trial in search.trials[:_MAX_TRIALS]
-        if trial.lr > 0 and trial.wd >= 0 and (trial.diverged or not math.isnan(trial.val_top1))
-    ]
-    curve = tuple(value for value in search.curves.get("test/top1", ())[:_MAX_EPOCHS] if 0 <= value <= 101)
-    return replace(search, trials=tuple(trials), curves={"test/top1": curve} if curve else {}, missing=())
-
-
-def _search(run: Run, record: dict[str, Any] | None, logs: Any) -> SearchRecord:
-    """Return the search record in the contents of ``results.json`` (None if missing) and ``logs.pkl``."""
+    logs = safe_load.load_pickle(run.path / run.final_folder / LOGS_FILE)
     recorded = (record or {}).get("trials")
     entries = enumerate(recorded if isinstance(recorded, list) else ())
     trials = [trial for index, entry in entries if (trial := _trial(index, entry)) is not None]
     missing: list[str] = []
     if record is None:
-        missing.append(_NO_STUDY)
+        missing.append("no trials: the study.pkl of the original toolkit cannot be read safely")
     elif not trials:
         missing.append("no trials: the run was made without a search, or has no record of it")
     logs = logs if isinstance(logs, dict) else {}
@@ -261,7 +219,6 @@ def _trial(index: int, entry: Any) -> Trial | None:
         val_top1=math.nan if diverged else _float(entry.get("val_top1")),
         diverged=diverged,
         seconds=_float(entry.get("seconds")),
-        pruned=entry.get("pruned") is True,
     )
 
 

@@ -45,7 +45,7 @@ def own_cells(model, *, mean=60.0, datasets=DATASETS, shots=SHOTS, source="runs"
 
 def fig3(cells, **settings):
     """Return Fig. 3 with these results beside the published ones."""
-    (chart,) = figures.charts(cells, published.accuracies(), which=["fig3"], singles=False, **settings)
+    (chart,) = figures.charts(cells, published.accuracies(), which=["fig3"], **settings)
     return chart
 
 
@@ -129,24 +129,13 @@ def test_drop_of_the_first_version():
     assert round(drops["cog_l5", "swav_resnet50"], 1) == -27.2
 
 
-def test_singles_repeat_a_panel(paper):
-    whole = rows_of(paper["fig3_levels"])
-    for category in CATEGORIES:
-        single = paper[f"fig3_levels_{category}"]
-        assert single.single
-        assert rows_of(single) == [row for row in whole if row["panel"] == category]
-
-
-def test_any_baseline_and_metric():
+def test_any_baseline():
     cells = own_cells("my_net") + own_cells("other_net", mean=50)
-    chart = fig3(cells, baseline="other_net", metric="top5")
-    assert chart.stem == "fig3_levels_top5"
-    rows = [row for row in rows_of(chart) if row["quantity"] == "relative"]
-    assert {row["model"] for row in rows} == {"my_net", "other_net"}, "the paper has no top-5"
-    assert {float(row["value"]) for row in rows if row["model"] == "my_net"} == {10}
     chart = fig3(cells, baseline="dino_resnet50")
     places = {(row["panel"], row["model"], row["dataset"]): row["value"] for row in rows_of(chart)}
     assert float(places["self-supervision", "swav_resnet50", "cog_l5"]) == pytest.approx(56.4 - 57.6)
+    rows = [row for row in rows_of(fig3(cells, baseline="other_net")) if row["quantity"] == "relative"]
+    assert {float(row["value"]) for row in rows if row["model"] == "my_net"} == {10}
 
 
 def test_own_models_compared_as_in_the_tables():
@@ -180,7 +169,7 @@ def test_others_are_compared_with_and_not_shown():
     others = [cell for cell in published.accuracies() if cell.model == "sup_resnet50"]
     others += own_cells("my_net", datasets=["in1k"])
     fig3, drop = figures.charts(
-        own_cells("my_net", datasets=DATASETS[1:]), others=others, which=["fig3", "drop"], singles=False
+        own_cells("my_net", datasets=DATASETS[1:]), others=others, which=["fig3", "drop"]
     )
     assert {row["model"] for row in rows_of(fig3)} == {"my_net"}
     relative = {row["dataset"]: row["value"] for row in rows_of(fig3) if row["quantity"] == "relative"}
@@ -205,7 +194,7 @@ def test_which_panels_hold_own_models():
 
 def test_own_runs_of_the_papers_models_look_as_in_the_paper_when_alone():
     cells = own_cells("dino_resnet50") + own_cells("sup_resnet50")
-    (chart,) = figures.charts(cells, which=["fig3"], singles=False)
+    (chart,) = figures.charts(cells, which=["fig3"])
     dino = next(c for c in chart.curves() if c.model == "dino_resnet50")
     assert not dino.is_own and dino.style == style.published_style("dino_resnet50") and dino.label == "DINO"
     assert [panel.key for panel in chart.panels()] == ["absolute", "self-supervision"]
@@ -239,14 +228,14 @@ def test_one_shot_setting_and_few_shot_only():
     cells = own_cells("my_net", shots=[8])
     made = figures.charts(cells, [])
     assert [chart.stem for chart in made] == ["fig3_levels_N8", "drop_from_in1k_N8", "levels_N8"]
-    assert "8 training images per class" in made[0].title
-    (chart, *_) = figures.charts(cells, [], which=["fig4"])
+    assert "8 training images per class" in made[0].caption
+    (chart,) = figures.charts(cells, [], which=["fig4"])
     assert {row["n_shot"] for row in rows_of(chart)} == {"8"}
     assert fig3(cells).stem.endswith("_N8"), "beside the paper, levels have the shots of the user's runs"
 
 
 def test_selected_shots_and_datasets():
-    settings = {"which": ["fig4"], "shots": [1, 8], "datasets": ["cog_l2"], "singles": False}
+    settings = {"which": ["fig4"], "shots": [1, 8], "datasets": ["cog_l2"]}
     (chart,) = figures.charts([], published.accuracies(), **settings)
     assert {(r["dataset"], r["n_shot"]) for r in rows_of(chart)} == {("cog_l2", "1"), ("cog_l2", "8")}
 
@@ -254,7 +243,7 @@ def test_selected_shots_and_datasets():
 def test_notes_say_which_seeds_are_missing():
     cells = own_cells("my_net", missing=(45,), datasets=["in1k", "cog_l1"], shots=[0])
     (chart,) = figures.charts(cells, which=["fig3"])
-    assert chart.notes == ("Incomplete: my_net (IN-1K: 2 of 3 seeds, L1: 2 of 3 seeds).",)
+    assert chart.notes == ("Seeds are missing: my_net (IN-1K, L1); see the CSV file.",)
     assert {row["missing_seeds"] for row in rows_of(chart)} == {"45"}
     assert {row["n_seeds"] for row in rows_of(chart)} == {"2"}
 
@@ -316,11 +305,11 @@ def test_levels_are_drawn_on_the_data_sets_of_the_paper_alone():
     """Blurred faces are no step between IN-1K and L1, and a data set of the user's is none after L5."""
     further = ["in1k_blurred", "birds"]
     cells = own_cells("my_net", datasets=[*constants.DATASETS, *further], shots=[0])
-    charts = figures.charts(cells, published.accuracies(), which=["levels", "fig3"], singles=False)
+    charts = figures.charts(cells, published.accuracies(), which=["levels", "fig3"])
     labels, of_fig3 = ([*next(chart.panels()).tick_labels] for chart in charts)
     assert labels == ["IN-1K", "L1", "L2", "L3", "L4", "L5"] and of_fig3 == [*labels, "birds"]
     assert next(charts[1].panels()).x_break == 5.5
-    (named,) = figures.charts(cells, [], which=["fig3"], datasets=["in1k", "in1k_blurred"], singles=False)
+    (named,) = figures.charts(cells, [], which=["fig3"], datasets=["in1k", "in1k_blurred"])
     assert len(next(named.panels()).ticks) == 2
 
 
@@ -337,7 +326,6 @@ def one_cell():
         (lambda d: figures.write(one_cell(), [], d, which=["fig11"]), "no result of sup_resnet50 on the same data"),
         (lambda d: figures.write(one_cell(), [], d, which=["drop"]), "the drop needs"),
         (lambda d: figures.write(one_cell(), [], d, datasets=["cog_l9"]), "no result has the data sets"),
-        (lambda d: figures.write([], published.accuracies(), d, metric="top5"), "no top-5 score to draw"),
     ],
 )  # fmt: skip
 def test_errors(tmp_path, call, message):
@@ -353,4 +341,4 @@ def test_folder_that_cannot_be_one(tmp_path):
         figures.write(one_cell(), [], tmp_path / "file")
     (tmp_path / "out" / "fig3_levels.csv").mkdir(parents=True)
     with pytest.raises(CogError, match="in the way"):
-        figures.write(one_cell(), [], tmp_path / "out", overwrite=True)
+        figures.write(one_cell(), [], tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Search diagnostics: what is read from run folders, drawn and written."""
+"""Drawings of searches: what is read from run folders, drawn and written."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ import json
 import math
 import os
 import pickle
-import re
-from xml.etree import ElementTree
 
 import pytest
-from report_runs import make_run
 from result_folders import make_record, make_seed_folder
 from test_figures_drawn import check_layout
 
@@ -21,20 +18,19 @@ from cog.results import find, search_history
 
 SEEDS = (22, 37)
 
-#: lr, wd, validation top-1, diverged, pruned; the fourth is the best that may be chosen.
+#: lr, wd, validation top-1, diverged; the fourth is the best.
 TRIALS = [
-    (0.5, 1e-10, 40.0, False, False),
-    (80.0, 1e-5, 0.0, True, False),
-    (3.0, 1e-6, 55.0, False, False),
-    (12.0, 1e-7, 61.0, False, False),
-    (9.0, 1e-8, 70.0, False, True),
-    (15.0, 1e-7, 60.0, False, False),
+    (0.5, 1e-10, 40.0, False),
+    (80.0, 1e-5, 0.0, True),
+    (3.0, 1e-6, 55.0, False),
+    (12.0, 1e-7, 61.0, False),
+    (15.0, 1e-7, 60.0, False),
 ]
 
 
 def trial(number, *values):
     """Return the record of a trial with the values of a row of ``TRIALS``."""
-    names = ("lr", "wd", "val_top1", "diverged", "pruned")
+    names = ("lr", "wd", "val_top1", "diverged")
     return {"number": number, "seconds": 1.5} | dict(zip(names, values, strict=True))
 
 
@@ -92,7 +88,7 @@ def pages(runs):
 @pytest.fixture(scope="module")
 def written(runs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("search") / "new"
-    return folder, search.write(runs, folder, formats=["svg"])
+    return folder, search.write(runs, folder)
 
 
 def read_csv(path):
@@ -110,107 +106,58 @@ def test_pages_hold_the_seeds_of_one_cell(pages):
 
 
 @pytest.mark.slow
-def test_files(written, pages):
+def test_files(written, pages, root):
     folder, paths = written
-    names = {f"{stem}{end}" for stem in pages for end in (".svg", ".csv", "_curves.csv")}
+    ends = (".pdf", ".png", ".svg", ".csv", "_curves.csv")
+    names = {f"{stem}{end}" for stem in pages for end in ends}
     assert {path.name for path in paths} == set(os.listdir(folder)) == names
-
-
-@pytest.mark.slow
-def test_trials_are_written_as_recorded(written):
-    rows = read_csv(written[0] / "search_my_net_cog_l3.csv")
+    rows = read_csv(folder / "search_my_net_cog_l3.csv")
     assert tuple(rows[0]) == search.TRIAL_COLUMNS
-    assert [row["seed"] for row in rows] == ["22"] * 6 + ["37"] * 6
-    for row, (lr, wd, top1, diverged, pruned) in zip(rows, TRIALS * 2):
+    assert [row["seed"] for row in rows] == ["22"] * 5 + ["37"] * 5
+    for row, (lr, wd, top1, diverged) in zip(rows, TRIALS * 2):
         assert (float(row["lr"]), float(row["wd"])) == (lr, wd)
         assert row["val_top1"] == ("" if diverged else str(top1))
-        assert (row["diverged"], row["pruned"]) == (str(int(diverged)), str(int(pruned)))
-        assert row["seconds"] == "1.5"
-    assert [row["chosen"] for row in rows] == ["0", "0", "0", "1", "0", "0"] * 2
-    # a stopped trial cannot be chosen, so it does not count for the best
-    assert [row["best_so_far"] for row in rows[:6]] == ["40.0", "40.0", "55.0", "61.0", "61.0", "61.0"]
-
-
-@pytest.mark.slow
-def test_curves_are_those_of_the_logs(written, root):
-    rows = read_csv(written[0] / "search_my_net_cog_l3_curves.csv")
-    assert [(row["seed"], row["epoch"]) for row in rows] == [
-        (str(seed), str(epoch)) for seed in SEEDS for epoch in (1, 2, 3, 4)
-    ]
+        assert (row["diverged"], row["seconds"]) == (str(int(diverged)), "1.5")
+    assert [row["chosen"] for row in rows] == ["0", "0", "0", "1", "0"] * 2
+    assert [row["best_so_far"] for row in rows[:5]] == ["40.0", "40.0", "55.0", "61.0", "61.0"]
+    rows = read_csv(folder / "search_my_net_cog_l3_curves.csv")
     for seed in SEEDS:
         path = root / f"my/net/cog_l3/eval_logreg/seed-{seed}/final-lr-12.0_wd-1e-07/logs.pkl"
         logs = pickle.loads(path.read_bytes())
         mine = [row for row in rows if row["seed"] == str(seed)]
+        assert [row["epoch"] for row in mine] == ["1", "2", "3", "4"]
         for key in search_history.CURVES:
             assert [float(row[key]) for row in mine] == logs[key]
 
 
-def artists(figure):
-    """Positions of every marked artist: {gid: [(x, y), ...]}."""
-    found = {}
-    for axes in figure.axes:
-        for line in axes.get_lines():
-            if line.get_gid():
-                found[line.get_gid()] = list(zip(line.get_xdata(), line.get_ydata()))
-        for points in axes.collections:
-            if points.get_gid():
-                found[points.get_gid()] = [tuple(offset) for offset in points.get_offsets()]
-    return found
+def draw(page):
+    with saving.drawing():
+        figure = search.draw(page.title, [search_history.read_search(run) for run in page.runs])
+        check_layout(figure)
+    return figure
 
 
 def test_what_is_drawn(pages):
-    from cog.reporting.figures import search_drawing
-
-    page = pages["search_my_net_cog_l3"]
-    with saving.drawing():
-        found = search.read(page)
-        figure = search_drawing.draw(page.title, found)
-        check_layout(figure)
-    drawn = artists(figure)
-    places = [(math.log10(lr), math.log10(wd)) for lr, wd, *_ in TRIALS]
-    for seed in SEEDS:
-        assert drawn[f"trials.{seed}"] == [places[i] for i in (0, 2, 5, 3)]  # the best on top
-        assert drawn[f"diverged.{seed}"] == [places[1]]
-        assert drawn[f"pruned.{seed}"] == [places[4]]
-        assert drawn[f"chosen.{seed}"] == [places[3]]
-        assert drawn[f"best.{seed}"] == list(zip(range(1, 7), (40, 40, 55, 61, 61, 61)))
-        assert [y for _, y in drawn[f"scores.{seed}"]] == [40, 55, 61, 70, 60]
-        assert drawn[f"train-loss.{seed}"] == [(e + 1, seed + e) for e in range(4)]
-        assert drawn[f"test-top1.{seed}"] == [(e + 1, seed + e + 4) for e in range(4)]
-        assert drawn[f"lr.{seed}"] == [(1, 12), (2, 9), (3, 6), (4, 3)]
-    plane = figure.axes[0]
-    ends = {line.get_xdata()[0] for line in plane.get_lines()} | {
-        line.get_ydata()[0] for line in plane.get_lines()
-    }
-    assert {-1.0, 2.0, -12.0, -4.0} <= ends  # the interval's ends
-    (scatter,) = (c for c in plane.collections if c.get_gid() == "trials.22")
-    assert list(scatter.get_array()) == [40, 55, 60, 61]
-    assert (scatter.norm.vmin, scatter.norm.vmax) == (51, 61)  # ten points below the best
+    figure = draw(pages["search_my_net_cog_l3"])
+    plane, best, curves = figure.axes[:3]
+    for scatter in plane.collections:
+        assert list(scatter.get_array()) == [40, 55, 60, 61]  # the best on top
+        assert (scatter.norm.vmin, scatter.norm.vmax) == (51, 61)  # ten points below the best
+        assert [tuple(place) for place in scatter.get_offsets()][-1] == (12.0, 1e-7)
+    assert len(plane.collections) == len(SEEDS)
+    lines = {tuple(map(float, line.get_ydata())) for line in best.get_lines()}
+    assert (40, 40, 55, 61, 61) in lines
+    lines = {tuple(line.get_ydata()) for line in curves.get_lines()}
+    assert (26.0, 27.0, 28.0, 29.0) in lines  # test top-1 of seed 22
 
 
 def test_what_is_missing_is_said(pages):
-    from cog.reporting.figures import search_drawing
-
     for stem, words in (
-        ("search_old_net_in1k", "original toolkit, whose study.pkl cannot be read safely"),
+        ("search_old_net_in1k", "study.pkl of the original toolkit cannot be read safely"),
         ("search_fixed_net_in1k", "made without a search"),
     ):
-        page = pages[stem]
-        found = search.read(page)
-        assert any(words in text for one in found for text in one.missing)
-        with saving.drawing():
-            figure = search_drawing.draw(page.title, found)
-            check_layout(figure)
-        if stem == "search_old_net_in1k":
-            ((x, y),) = artists(figure)["chosen.22"]
-            (left, right), (low, high) = figure.axes[0].get_xlim(), figure.axes[0].get_ylim()
-            assert left < x < right and low < y < high
-        texts = " ".join(t.get_text() for t in (*figure.texts, *(x for a in figure.axes for x in a.texts)))
-        assert words in texts.replace("\n", " ")
-        assert not any(gid.startswith(("trials", "best")) for gid in artists(figure))
-    assert "test-top1.22" in artists(figure)
-    old = search.read(pages["search_old_net_in1k"])[0]
-    assert (old.lr, old.wd, old.trials) == (12.0, 1e-7, ())
+        (legend,) = draw(pages[stem]).legends
+        assert words in legend.get_title().get_text().replace("\n", " ")
 
 
 @pytest.mark.slow
@@ -222,83 +169,37 @@ def test_odd_records_are_read_as_far_as_they_go(tmp_path):
         None,
         {"lr": "high", "wd": 1},
         {"lr": 2, "wd": 1e-5, "val_top1": None},
-        trial(7, 0.0, 1e-5, 30.0, False, False),
-        trial(8, 1e300, 1e-300, 10**400, False, False),
+        trial(7, 0.0, 1e-5, 30.0, False),
+        trial(8, 1e300, 1e-300, 10**400, False),
+        trial(9, 1e-200, 1e200, 100.0, False),
     ]
     (path / "results.json").write_text(json.dumps(record))
     runs, _ = find.find_runs(tmp_path)
-    (found,) = search.read(search.pages(runs)[0])
-    assert [(t.number, t.lr) for t in found.trials] == [(2, 2.0), (7, 0.0), (8, 1e300)]
+    found = search_history.read_search(runs[0])
+    assert [(t.number, t.lr) for t in found.trials] == [(2, 2.0), (7, 0.0), (8, 1e300), (9, 1e-200)]
     assert (found.lr_interval, found.wd_interval, found.chosen) == (None, None, None)
-    search.write(runs, tmp_path / "out", formats=["png"])
+    search.write(runs, tmp_path / "out")
     rows = read_csv(tmp_path / "out" / "search_odd_net_in1k.csv")
-    assert [row["val_top1"] for row in rows] == ["", "30.0", ""]
+    assert [row["val_top1"] for row in rows] == ["", "30.0", "", "100.0"]
 
 
 def test_diverged_final_training(tmp_path):
-    path = write_run(tmp_path, "bad_net", "in1k", 22, trials=[(1.0, 1e-5, 0.0, True, False)])
+    path = write_run(tmp_path, "bad_net", "in1k", 22, trials=[(1.0, 1e-5, 0.0, True)])
     (logs_file,) = path.glob("final-*/logs.pkl")
     logs = pickle.loads(logs_file.read_bytes())
     logs["train/loss"] = [1.0, math.nan, math.inf, math.inf]
     del logs["lr"]
     logs_file.write_bytes(pickle.dumps(logs))
     runs, _ = find.find_runs(tmp_path)
-    (found,) = search.read(search.pages(runs)[0])
-    assert found.missing == ("no curve of lr",)
-    search.write(runs, tmp_path / "out", formats=["svg"])
+    assert search_history.read_search(runs[0]).missing == ("no curve of lr",)
+    search.write(runs, tmp_path / "out")
     rows = read_csv(tmp_path / "out" / "search_bad_net_in1k_curves.csv")
     assert [row["train/loss"] for row in rows] == ["1.0", "", "", ""]
 
 
-def test_strips_of_a_page(pages):
-    texts = search.strips(pages.values(), most=2)
-    assert len(texts) == 2
-    ids = [found for text in texts for found in re.findall(r' id="([^"]*)"', text)]
-    assert len(ids) == len(set(ids))
-    for text in texts:
-        root = ElementTree.fromstring(text)
-        assert not any(element.tag.endswith(("image", "style", "script")) for element in root.iter())
-        assert "Chosen: seed 22: lr 1" in root.attrib["aria-label"]
-
-
-def test_nothing_is_drawn_of_runs_without_records(tmp_path):
-    run = make_run(path=tmp_path)
-    assert search.strips(search.pages([run]), most=3) == [""]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "trials",
-    [
-        [],
-        [(1.0, 0.0, 50.0, False)],
-        [(1.0, 1e-5, 50.0, False)],
-        [(1e-300, 1e300, 0.0, True)] * 3,
-        [(1e-9, 1e-9, 100.0, False), (1e9, 1.0, 0.0, False)],
-    ],
-)
-def test_strips_of_odd_searches(trials):
-    from cog.reporting.figures import inline, search_drawing
-
-    made = tuple(search_history.Trial(n, *trial, math.nan) for n, trial in enumerate(trials))
-    for interval in (None, (1e-12, 1e-4)):
-        record = search_history.SearchRecord(
-            22, made, 1e-200, 1e200, interval, interval, {"test/top1": (50.0,)}
-        )
-        with saving.drawing():
-            figure = search_drawing.draw_strip([record])
-            drawn = inline.from_figure(figure, prefix="x", description="", tooltips={})
-            if max(trials, default=(1e300,))[0] < 1e3:  # axes over hundreds of decades have long labels
-                check_layout(figure)
-        assert "nan" not in drawn and "inf" not in drawn
-
-
-@pytest.mark.slow
-def test_errors(written, runs, tmp_path):
+def test_no_run_is_an_error(tmp_path):
     with pytest.raises(CogError, match="no run whose search"):
         search.write([], tmp_path / "out")
-    with pytest.raises(CogError, match=r"holds figures already \(search_.* and 9 more\)"):
-        search.write(runs, written[0], formats=["svg"])
     assert not (tmp_path / "out").exists()
 
 
@@ -308,4 +209,4 @@ def test_hostile_logs_are_refused(tmp_path):
     (logs_file,) = path.glob("final-*/logs.pkl")
     logs_file.write_bytes(b"cos\nsystem\n(S'touch /nowhere'\ntR.")
     with pytest.raises(UnsafeFileError):
-        search.write(runs, tmp_path / "out", formats=["svg"])
+        search.write(runs, tmp_path / "out")

@@ -20,7 +20,7 @@ def test_figures_show_labels_and_colors_of_groups():
     facts = ModelFacts(labels={"a_net": "Net A"}, groups={"a_net": "ours", "c_net": "ours"})
     cells = [*averages_of("a_net", 50.0), *averages_of("b_net", 60.0), *averages_of("c_net", 70.0)]
     settings = dict.fromkeys(("baseline", "datasets", "shots"))
-    selection = curves.select(cells, (), metric="top1", **settings, model_facts=facts)
+    selection = curves.select(cells, (), **settings, model_facts=facts)
     found = {curve.model: curve for curve in selection.curves}
     assert found["a_net"].label.removesuffix(" †") == "Net A"
     assert found["b_net"].label.removesuffix(" †") == "b_net"

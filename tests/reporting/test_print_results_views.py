@@ -384,4 +384,4 @@ def test_another_classifier_is_named(study, show, tmp_path):
     assert {(row["source"], row["evaluation"]) for row in rows} == {("runs", "mlp"), ("paper v2", "logreg")}
     page = tmp_path / "page.html"
     show(*select, "--report", page)
-    assert "The classifier of these results is MLP (mlp)" in page.read_text()
+    assert "The classifier of these results: MLP (mlp)" in page.read_text()

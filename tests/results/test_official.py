@@ -106,7 +106,7 @@ def test_figures_do_not_draw_other_data_beside_published_numbers(root, caplog):
     cells, paper = run_records.average_runs(runs), published.accuracies()
 
     def drawn(own):
-        (chart,) = figures.charts(own, paper, which=["fig3"], singles=False)
+        (chart,) = figures.charts(own, paper, which=["fig3"])
         return chart, {(row["model"], row["source"]) for row in csv.DictReader(chart.csv().splitlines())}
 
     chart, found = drawn(cells)
@@ -231,7 +231,7 @@ def test_different_classes_of_the_same_number_are_in_no_comparison(tmp_path, run
     assert "warning: on different classes" in shown.err
     run(*source, "--report", tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
-    assert "Results on different classes under one name" in page and "is highest" not in page
+    assert "Different classes under one name" in page and "is highest" not in page
 
 
 @pytest.mark.slow
@@ -242,7 +242,7 @@ def test_figures_and_page_say_what_is_unverified(tmp_path, run):
     page = (tmp_path / "r.html").read_text()
     assert "Imported results without the counts of their data" in page
     (chart,) = figures.charts(
-        exchange.load(tmp_path / "f.json"), published.accuracies(), which=["levels"], singles=False
+        exchange.load(tmp_path / "f.json"), published.accuracies(), which=["levels"]
     )
     assert any(note.startswith("Unverified: a_b [lab] on in1k") for note in chart.notes)
 

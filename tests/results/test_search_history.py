@@ -1,4 +1,4 @@
-"""Searches as they are recorded: read strictly for diagnostics, and as far as they can be for the page."""
+"""Searches and descriptions of features as they are recorded."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 
 import pytest
+from report_runs import make_run
 from result_folders import make_logs, make_seed_folder
 
 from cog.errors import CogError
@@ -47,19 +48,25 @@ def test_every_trial_that_has_both_hyper_parameters_is_read(run):
     assert len(search.curves["test/top1"]) == 4 and math.isnan(search.curves["test/top1"][2])
 
 
-def test_the_page_shows_what_can_be_drawn(run):
-    search = search_history.outline(run)
-    assert [(trial.number, trial.diverged) for trial in search.trials] == [(0, False), (3, True), (5, False)]
-    assert search.trials[2].val_top1 == 100.0 and search.best_so_far() == [50.0, 50.0, 100.0]
-    assert search.curves == {"test/top1": (1.0, 70.0)} and search.missing == ()
-
-
 def test_files_that_vanished_or_broke(run):
     (run.path / run.final_folder / "logs.pkl").unlink()
-    assert len(search_history.outline(run).trials) == 3 and search_history.outline(run).curves == {}
     with pytest.raises(CogError, match=r"logs\.pkl"):
         search_history.read_search(run)
     (run.path / "results.json").write_text("[]")
-    assert search_history.outline(run).trials == ()
     with pytest.raises(CogError, match="expected a JSON object"):
         search_history.read_search(run)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"null", b"{", b"\xff\xfe", b"[" * 100_000, b'{"n_images": "many"}',
+     b'{"n_images": -3, "versions": [1], "preprocessing": {"mean": [[[]]], "x": 1e999}, "checkpoint_sha256": 5}'],
+)  # fmt: skip
+def test_descriptions_of_features_that_are_none(tmp_path, content):
+    run = make_run(path=tmp_path / "my" / "net" / "in1k" / "eval_logreg" / "seed-22")
+    features = run.path.parent.parent / "features_train"
+    features.mkdir(parents=True)
+    (features / "features.json").write_bytes(content)
+    for made in search_history.features_of([run]).values():
+        assert (made.n_images, made.checkpoint_sha256, made.preprocessing) == (None,) * 3
+        assert made.versions == {}

@@ -61,18 +61,17 @@ class Panel:
     """One pair of axes.
 
     Attributes:
-        key: unique name in the chart, usable in a file name.
+        key: unique name in the chart.
         title: text above the axes.
         quantity: ``absolute``, ``relative`` or ``drop``.
         unit: unit of the values, for the CSV file.
         y_label: label of the y axis.
         x_label: label of the x axis.
-        ticks: positions on the x axis.
+        ticks: positions on the x axis; empty in a plane, where x is a measured number as well.
         tick_labels: one label per tick.
         series: curves, the first at the bottom.
         y_group: name that panels with common y limits share.
         x_break: position of a thin vertical line between ticks of different kinds, or None.
-        plane: whether x is a measured number as well, so that points are not bound to the ticks.
     """
 
     key: str
@@ -86,7 +85,6 @@ class Panel:
     series: tuple[Series, ...]
     y_group: str
     x_break: float | None = None
-    plane: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,27 +94,28 @@ class Chart:
     Attributes:
         figure: name, one of :func:`cog.reporting.figures.names`.
         stem: stem of the names of its files.
-        title: one line, for a heading or as a short description.
-        caption: title and description of the contents.
+        caption: description of the contents.
         of_protocol: whether all numbers are of one metric of the protocol's classifier; if not, the rows of the data
             name evaluation and metric.
         grid: rows of panels; None leaves a place empty.
         lead: panel left of the grid, as high as all its rows, or None.
-        notes: lines below the figure, such as those on missing seeds.
-        single: whether the chart is one panel at the width of a text column (3.3 inches), else of a page (7 inches).
+        notes: lines below the panels, such as those on missing seeds.
         letters: whether panels are lettered (a), (b) and so on.
     """
 
     figure: str
     stem: str
-    title: str
     caption: str
     of_protocol: bool
     grid: tuple[tuple[Panel | None, ...], ...]
     lead: Panel | None = None
     notes: tuple[str, ...] = ()
-    single: bool = False
     letters: bool = True
+
+    @property
+    def single(self) -> bool:
+        """Whether the chart is one panel at the width of a text column (3.3 inches), else of a page (7 inches)."""
+        return self.lead is None and [len(row) for row in self.grid] == [1]
 
     def panels(self) -> Iterator[Panel]:
         """Yield the panels: the lead, then the grid row by row."""
@@ -154,11 +153,6 @@ class Chart:
             *((f"{other.model} {other.dataset}", other.source) if other is not None else ("", "")),
             *map(_number, (other.value, other.std) if other is not None else (None, None)),
         )  # fmt: skip
-
-
-def std_of(average: SeedAverage) -> float:
-    """Return the deviation of an average; NaN if it is unknown."""
-    return math.nan if average.std is None else average.std
 
 
 def _number(value: float | None) -> str:

@@ -7,17 +7,14 @@ import logging
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import cog.reporting.figures.style as style
 from cog import constants
 from cog.errors import CogError, some
+from cog.reporting.figures import style
 from cog.reporting.tables import writers
 from cog.reporting.tables.layout import source_key
 from cog.reporting.tables.writers import printable
 from cog.results import published
-from cog.results.analysis_records import AnalysisRecord
-from cog.results.labels import METRIC_LABELS
 from cog.results.model_facts import ModelFacts, shows_levels
 from cog.results.published import REFERENCE
 from cog.results.scores import LOGREG, RUNS, Key, SeedAverage, dataset_key
@@ -66,22 +63,18 @@ class CurveSelection:
     Attributes:
         curves: curves of the paper first, in its order.
         references: scores for comparisons, shown or not, by (source, model) in order of preference.
-        metric: ``top1`` or ``top5``.
         baseline: model to which differences are taken, or None.
         datasets: data sets selected by the user; None: those of each figure.
         shots: numbers of shots selected by the user; None: those of each figure.
         mixed: whether the scores of one curve may be compared with baselines of several sources.
-        bins: accuracies per concept in bins of similarity, as recorded, by model and data set.
     """
 
     curves: tuple[Curve, ...]
     references: Mapping[tuple[str, str], Scores]
-    metric: str
     baseline: str | None
     datasets: Sequence[str] | None
     shots: Sequence[int] | None = None
     mixed: bool = False
-    bins: Mapping[tuple[str, str], Any] = dataclasses.field(default_factory=dict)
 
     def numbers(self) -> set[Key]:
         """Return the keys of all scores."""
@@ -109,7 +102,6 @@ def select(
     published_cells: Iterable[SeedAverage],
     *,
     others: Iterable[SeedAverage] = (),
-    metric: str,
     baseline: str | None,
     datasets: Sequence[str] | None,
     shots: Sequence[int] | None,
@@ -120,12 +112,10 @@ def select(
     Raises:
         CogError: nothing to draw, or a baseline without cells.
     """
-    own_groups, of_paper, references = (_group(part, metric) for part in (cells, published_cells, others))
+    own_groups, of_paper, references = (_group(part, "top1") for part in (cells, published_cells, others))
     everything = {place for group in (*of_paper.values(), *own_groups.values()) for place in group}
     if not everything:
-        raise CogError(
-            f"no {METRIC_LABELS[metric]} score to draw: there are no results, or none has that score"
-        )
+        raise CogError("no top-1 score to draw: there are no results, or none has that score")
     for flag, wanted, there in (
         ("data set", datasets, {dataset for dataset, _ in everything}),
         ("number of shots", shots, {key[2] for _, key in everything}),
@@ -149,7 +139,6 @@ def select(
     return CurveSelection(
         curves=curves,
         references=dict(sorted(references.items(), key=lambda item: source_key(item[0][0]))),
-        metric=metric,
         baseline=REFERENCE if baseline is None and REFERENCE in models else baseline,
         datasets=datasets,
         shots=shots,
@@ -172,7 +161,6 @@ def of_experiments(
     *,
     baseline: str | None = None,
     datasets: Sequence[str] | None = None,
-    analyses: Iterable[AnalysisRecord] = (),
     model_facts: ModelFacts | None = None,
 ) -> CurveSelection:
     """Return the curves of numbers of all experiments with their styles, those of the paper first.
@@ -192,15 +180,9 @@ def of_experiments(
     return CurveSelection(
         curves=curves,
         references=references,
-        metric="top1",
         baseline=baseline,
         datasets=datasets,
         mixed=True,
-        bins={
-            (record.model, record.dataset): record.details.get("bins")
-            for record in analyses
-            if record.analysis == "distance" and record.model and record.dataset
-        },
     )
 
 

@@ -1,4 +1,4 @@
-"""Drawing of charts with matplotlib: constrained layout places the panels; legend and notes stand below them.
+"""Drawing of charts with matplotlib: constrained layout places the panels, and the legend with the notes below them.
 
 Lengths are in inches, text sizes in points.
 """
@@ -8,40 +8,37 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cog.reporting.figures.chart import Chart, Panel
-from cog.reporting.figures.curves import Curve
-from cog.reporting.figures.points import ABSOLUTE, RELATIVE
+from cog.reporting.figures.curves import Curve, shorten
+from cog.reporting.figures.panels import ABSOLUTE, RELATIVE
 from cog.reporting.figures.style import CurveStyle, legend_key
-from cog.results.model_facts import MARK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
+#: Resolution of bitmaps; texts are measured at it.
+DPI = 300
+
 #: Width of a page and of a text column of a two-column paper.
 PAGE, COLUMN = 7.0, 3.3
 
 LABEL, TICK, NOTE = 7.0, 6.4, 5.8
-_SMALLEST_TICK = 5.2
 INK = "#222222"
-_EDGE = 0.05
 
-# Mean width of a letter in a text of size LABEL: about half the size.
-_LETTER = 0.054
+# Mean width of a letter in a text of size LABEL: about half the size; and of a sample of a line in the legend.
+_LETTER, _SAMPLE = 0.054, 0.42
 
-# More direct labels would be a second legend; longer ones would be wider than the space beside a panel.
+# More names at the ends of curves would be a second legend.
 _MAX_DIRECT = 8
-_DIRECT_LENGTH = 18
-_DIRECT_STEP = 0.1
 
-# A longer column of a legend would be higher than the panels.
-_LEGEND_LINES = 11
+# Least distance of these names.
+_DIRECT_STEP = 0.1
 
 # Heights of a row of panels with its titles, by the number of rows; and of the labels of the x axes below the last.
 _ROW_HEIGHTS = {1: 2.15, 2: 1.65, 3: 1.6, 4: 1.5}
@@ -49,11 +46,7 @@ _MANY_ROWS_HEIGHT, _ALONE_HEIGHT, _X_LABELS = 1.27, 2.55, 0.3
 
 
 def draw(chart: Chart) -> Figure:
-    """Return the drawn figure; call inside :func:`cog.reporting.figures.saving.drawing`.
-
-    Every curve is a line with the ``gid`` of :func:`curve_id`. Its error bars are another line, with ``.bar`` at the
-    end of the ``gid``, and its intervals are a third one, with ``.interval``.
-    """
+    """Return the drawn figure; call inside :func:`cog.reporting.figures.saving.drawing`."""
     width = COLUMN if chart.single else PAGE
     rows, columns = len(chart.grid), len(chart.grid[0])
     height = _ALONE_HEIGHT if chart.single else _ROW_HEIGHTS.get(rows, _MANY_ROWS_HEIGHT)
@@ -61,15 +54,16 @@ def draw(chart: Chart) -> Figure:
     leads = [] if chart.lead is None else [1.2]
     grid = figure.add_gridspec(rows, len(leads) + columns, width_ratios=[*leads, *[1.0] * columns])
     panel_width = width / (len(leads) + columns)
-    groups: dict[str, Axes] = {}  # panels that share their y limits
+    shared: dict[str, Axes] = {}  # axes by the name of their y limits
+    letters = iter("abcdefghijklmnopqrstuvwxyz")
+    several = chart.letters and len(list(chart.panels())) > 1
 
     def add(place: Any, panel: Panel, panel_height: float) -> Axes:
-        axes = figure.add_subplot(place, sharey=groups.get(panel.y_group))
-        groups.setdefault(panel.y_group, axes)
+        axes = figure.add_subplot(place, sharey=shared.get(panel.y_group))
+        shared.setdefault(panel.y_group, axes)
         _draw_panel(axes, panel, panel_width, panel_height)
-        axes.set_title(
-            _letter(chart, panel) + panel.title, fontsize=LABEL, loc="left", y=1.0, pad=3.0, color=INK
-        )
+        title = f"({next(letters)}) {panel.title}" if several and panel.title else panel.title
+        axes.set_title(title, fontsize=LABEL, loc="left", y=1.0, pad=3.0, color=INK)
         return axes
 
     named = []
@@ -101,58 +95,39 @@ def new_figure(width: float) -> Figure:
     """Return an empty figure with constrained layout, made without pyplot, which may need a window system."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, width), layout="constrained")
+    figure = Figure(figsize=(width, width), dpi=DPI, layout="constrained")
     figure.get_layout_engine().set(w_pad=0.03, h_pad=0.02, wspace=0.01, hspace=0.01)  # type: ignore[call-arg, union-attr]
     return figure
 
 
-def finish(
-    figure: Figure, height: float, legend: Mapping[str, Sequence[Line2D]], notes: Sequence[str]
-) -> None:
-    """Add legend and notes below the panels and fix the layout, so that it is the same in all formats.
+def finish(figure: Figure, height: float, handles: Sequence[Line2D], notes: Sequence[str]) -> None:
+    """Add the legend below the panels, with the notes above its entries, and fix the layout, equal in all formats.
 
     Args:
         figure: figure with constrained layout.
         height: height of the panels with their titles and labels.
-        legend: lines by the heading of their group, which may be "".
+        handles: lines of the legend with their labels.
         notes: lines of text.
     """
-    foot = _EDGE
-    if notes:
-        text = figure.text(
-            _EDGE, _EDGE, "\n".join(notes), transform=figure.dpi_scale_trans, va="bottom", wrap=True,
-            fontsize=NOTE, color="#444444",
-        )  # fmt: skip
-        foot += text.get_window_extent().height / figure.dpi + _EDGE
-    foot += _add_legend(figure, legend, foot) + _EDGE
-    figure.set_figheight(round(height + foot, 3))
+    room = figure.get_figwidth()
+    longest = max((len(str(line.get_label())) for line in handles), default=0)
+    letters = int((room - 0.1) / (_LETTER * NOTE / LABEL))
+    legend = figure.legend(
+        handles=list(handles), loc="outside lower center", frameon=False, fontsize=TICK, numpoints=1,
+        ncols=max(1, int(room / (longest * _LETTER * TICK / LABEL + _SAMPLE + 0.12))),
+        title="\n".join(textwrap.fill(note, letters) for note in notes) or None, title_fontsize=NOTE,
+        alignment="left", borderpad=0, labelspacing=0.25, columnspacing=1.4, handlelength=3.0, handletextpad=0.7,
+    )  # fmt: skip
+    legend.get_title().set_color("#444444")
+    figure.set_figheight(round(height + legend.get_window_extent().height / figure.dpi + 0.1, 3))
     engine = figure.get_layout_engine()
     assert engine is not None
-    engine.set(rect=(0, foot / (height + foot), 1, height / (height + foot)))  # type: ignore[call-arg]
-    for size, rotation in ((TICK, 0), (_SMALLEST_TICK, 0), (_SMALLEST_TICK, 90)):
-        for axes in figure.axes:
-            axes.tick_params(axis="x", labelsize=size, labelrotation=rotation)
-        engine.execute(figure)
-        if not any(map(_is_crowded, figure.axes)):
-            break
+    engine.execute(figure)
     figure.set_layout_engine("none")
     # The last digits of the layout depend on the order of the solver's equations in memory.
     for axes in figure.axes:
         left, bottom, width, height = (round(part, 4) for part in axes.get_position(original=True).bounds)
         axes.set_position((left, bottom, width, height))
-
-
-def _is_crowded(axes: Axes) -> bool:
-    """Return whether labels of the x axis touch each other, or one is wider than its panel."""
-    boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_visible()]
-    boxes = [box for box in boxes if box.width > 1]
-    touching = any(a.x1 + 2 > b.x0 for a, b in itertools.pairwise(boxes))
-    return touching or any(box.width > axes.bbox.width for box in boxes)
-
-
-def curve_id(panel: Panel, order: int) -> str:
-    """Return the id, valid in SVG, of the ``order``-th curve of a panel."""
-    return f"curve.{re.sub('[^A-Za-z0-9_-]', '-', panel.key)}.{order}"
 
 
 def line_arguments(style: CurveStyle, *, scale: float = 1.0) -> dict[str, Any]:
@@ -171,79 +146,42 @@ def line_arguments(style: CurveStyle, *, scale: float = 1.0) -> dict[str, Any]:
     }
 
 
-# ---- legend ------------------------------------------------------------------------------------------------
-def _legend(curves: Sequence[Curve]) -> dict[str, list[Line2D]]:
-    """Return the lines of each group, those of the user's models first, then the others in the paper's order."""
+def _legend(curves: Sequence[Curve]) -> list[Line2D]:
+    """Return the lines of the legend: those of the user's models first, then the others by the paper's groups."""
     from matplotlib.lines import Line2D
 
-    highlighted = {curve.group for curve in curves if curve.is_own}
-    groups: dict[str, list[Line2D]] = {}
     unnamed = collections.Counter(curve.group for curve in curves if not curve.named)
-    for curve in sorted(curves, key=lambda c: (c.group not in highlighted, legend_key(c.group), not c.named)):
-        lines = groups.setdefault(curve.group, [])
-        label = (
-            curve.label if curve.named else f"{unnamed.pop(curve.group, 0)} {'more' if lines else 'models'}"
-        )
-        if curve.named or not label.startswith("0 "):
+    lines = []
+    for curve in sorted(curves, key=lambda c: (not c.is_own, legend_key(c.group), not c.named)):
+        label = curve.label
+        if not curve.named:
+            n = unnamed.pop(curve.group, 0)
+            label = f"{n} more ({curve.group})" if n else ""
+        if label:
             lines.append(Line2D([], [], label=label, **line_arguments(curve.style)))
-    return groups
+    return lines
 
 
-def _add_legend(figure: Figure, groups: Mapping[str, Sequence[Line2D]], bottom: float) -> float:
-    """Add a legend whose columns hold whole groups, as low as the width allows, and return its height."""
-    from matplotlib.lines import Line2D
-
-    def text(label: str) -> Line2D:
-        return Line2D([], [], linestyle="none", label=label)
-
-    # A long group continues in the next column; a group without a heading may be divided anywhere.
-    blocks = []
-    for heading, lines in groups.items():
-        most = _LEGEND_LINES - 1 if heading else 1
-        for start in range(0, len(lines), most):
-            title = [text(" " if start else heading)] if heading else []
-            blocks.append([*title, *lines[start : start + most]])
-    previous = 0
-    for height in range(max(map(len, blocks)), sum(map(len, blocks)) + 1):
-        columns: list[list[Line2D]] = [[]]
-        for block in blocks:
-            if len(columns[-1]) + len(block) > height:
-                columns.append([])
-            columns[-1] += block
-        if len(columns) == previous:
-            continue
-        previous = len(columns)
-        height = max(map(len, columns))
-        legend = figure.legend(
-            handles=[line for column in columns for line in [*column, *map(text, " " * (height - len(column)))]],
-            ncols=len(columns), fontsize=TICK, loc="lower left", frameon=False, borderpad=0, borderaxespad=0,
-            labelspacing=0.25, columnspacing=1.4, handlelength=3.0, handletextpad=0.7, numpoints=1,
-            bbox_to_anchor=(_EDGE, bottom), bbox_transform=figure.dpi_scale_trans,
-        )  # fmt: skip
-        for label in legend.get_texts():
-            label.set_fontweight("bold" if label.get_text() in groups else "normal")
-        extent = legend.get_window_extent()
-        if extent.width / figure.dpi <= figure.get_figwidth() - 2 * _EDGE or len(columns) == 1:
-            break
-        legend.remove()
-    return extent.height / figure.dpi + _EDGE
-
-
-# ---- panels ------------------------------------------------------------------------------------------------
 def _draw_panel(axes: Axes, panel: Panel, width: float, height: float) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     signed = panel.quantity != ABSOLUTE
-    span = panel.ticks[-1] - panel.ticks[0]
-    air = max(0.06 * span, 0.35 if span < 1e-9 else 0.0)
-    axes.set_xlim(panel.ticks[0] - air, panel.ticks[-1] + air)
-    axes.set_xticks(panel.ticks, panel.tick_labels)
+    if panel.ticks:
+        span = panel.ticks[-1] - panel.ticks[0]
+        air = max(0.06 * span, 0.35 if span < 1e-9 else 0.0)
+        axes.set_xlim(panel.ticks[0] - air, panel.ticks[-1] + air)
+        axes.set_xticks(panel.ticks, panel.tick_labels)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=max(3, round(height / 0.24)), steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _number(value, signed=signed)))
     y_label = "\n".join(fill(line, height) for line in panel.y_label.split("\n"))
     axes.set_ylabel(y_label, fontsize=LABEL, labelpad=1.5, color=INK, linespacing=1.1)
     axes.set_xlabel(fill(panel.x_label, width), fontsize=LABEL, labelpad=1.5, color=INK)
     axes.tick_params(labelsize=TICK)
+    room = 0.85 * width / max(1, len(panel.tick_labels))
+    if max(map(len, panel.tick_labels), default=0) * _LETTER > room:  # they would touch each other
+        axes.tick_params(axis="x", labelrotation=90, labelsize=0.85 * TICK)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.5)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -254,33 +192,23 @@ def _draw_panel(axes: Axes, panel: Panel, width: float, height: float) -> None:
     # Points at narrow distances get smaller markers and thinner lines.
     scale = min(1.0, max(0.74, width / max(len(panel.ticks), 1) / 0.3))
     for order, series in enumerate(panel.series):
-        look, gid = series.curve.style, curve_id(panel, order)
+        look, points = series.curve.style, series.points
         # A model equal to the baseline stays visible on the zero line.
         zorder = 2.0 if panel.quantity == RELATIVE and series.baseline else look.zorder
         zorder += order * 1e-3
-        bars = [(p.x, p.value - p.std, p.value + p.std) for p in series.points if p.std > 0]
-        intervals = [(p.x, p.low, p.high) for p in series.points if p.low < p.high]
-        for name, spans, line_width, depth, alpha in (
-            ("bar", bars, 0.7, 1e-4, None),
-            ("interval", intervals, 0.5, 2e-4, 0.45),
+        for spans, line_width, alpha in (
+            ([(p.x, p.value - p.std, p.value + p.std) for p in points if p.std > 0], 0.7, 1.0),
+            ([(p.x, p.low, p.high) for p in points if p.low < p.high], 0.5, 0.45),
         ):
             if spans:
-                x = [part for at, _, _ in spans for part in (at, at, math.nan)]
-                y = [part for _, low, high in spans for part in (low, high, math.nan)]
-                axes.plot(
-                    x, y, color=look.color, linewidth=line_width, alpha=alpha, zorder=zorder - depth,
-                    gid=f"{gid}.{name}",
+                axes.vlines(
+                    *zip(*spans, strict=True), color=look.color, linewidth=line_width, alpha=alpha,
+                    zorder=zorder - 1e-4,
                 )  # fmt: skip
-        x = [p.x for p in series.points] if panel.plane else list(panel.ticks)
-        axes.plot(x, series.values(x), zorder=zorder, gid=gid, **line_arguments(look, scale=scale))
-
-
-def _letter(chart: Chart, panel: Panel) -> str:
-    """Return ``(a)`` and so on; "" for a panel without a title, and for a single panel."""
-    order = [other.key for other in chart.panels()]
-    if len(order) < 2 or not chart.letters or not panel.title:
-        return ""
-    return f"({chr(ord('a') + order.index(panel.key))}) "
+        x = panel.ticks or [p.x for p in points]
+        axes.plot(
+            x, series.values(x), zorder=zorder, label=series.curve.label, **line_arguments(look, scale=scale)
+        )
 
 
 def fill(text: str, room: float) -> str:
@@ -289,60 +217,30 @@ def fill(text: str, room: float) -> str:
 
 
 def _name_curves(axes: Axes, panel: Panel, height: float) -> None:
-    """Write names at the right ends of the user's curves, and of another curve if it is the only other named one.
-
-    Names that would touch are moved apart; too many names are left to the legend.
-    """
+    """Write names at the right ends of the user's curves, and of another curve if it is the only other named one."""
     named = [series for series in panel.series if series.curve.named]
     others = [series for series in named if not series.curve.is_own]
     own_series = [series for series in named if series.curve.is_own or len(others) == 1 < len(panel.series)]
-    if panel.plane or len(own_series) > _MAX_DIRECT:
+    if not panel.ticks or len(own_series) > _MAX_DIRECT:
         return
-    # At the right edge, the name of a curve that ends far from it would be taken for that of another curve.
-    low, high = axes.get_xlim()
-    ends = [
-        (series.points[-1].value, series.curve, _wrap_name(series.curve.label))
-        for series in own_series
-        if series.points[-1].x >= low + 0.7 * (high - low)
-    ]
-    ends.sort(key=lambda end: end[0])
     low, high = axes.get_ylim()
-    halves = [len(lines) * _DIRECT_STEP / 2 for *_, lines in ends]
-    spots = [(value - low) / (high - low) * height for value, *_ in ends]
-    if 2 * sum(halves) > height:  # the legend has the names
-        return
-    floor = 0.0
-    for i, half in enumerate(halves):
-        spots[i] = max(spots[i], floor + half)
-        floor = spots[i] + half
-    ceiling = height
-    for i, half in reversed([*enumerate(halves)]):
-        spots[i] = min(spots[i], ceiling - half)
-        ceiling = spots[i] - half
-    for spot, (_, curve, lines) in zip(spots, ends, strict=True):
+    previous = -math.inf
+    # At the right edge, the name of a curve that ends far from it would be taken for that of another curve.
+    ending = [series for series in own_series if series.points[-1].x == panel.ticks[-1]]
+    for series in sorted(ending, key=lambda series: series.points[-1].value):
+        previous = max((series.points[-1].value - low) / (high - low) * height, previous + _DIRECT_STEP)
         axes.annotate(
-            "\n".join(lines), (1.0, spot / height), xycoords="axes fraction", xytext=(2.5, 0), linespacing=1.0,
-            textcoords="offset points", ha="left", va="center", fontsize=TICK, fontweight="bold",
-            color=_darker(curve.style.color), annotation_clip=False,
+            shorten(series.curve.label, 22), (1.0, previous / height), xycoords="axes fraction", xytext=(3, 0),
+            textcoords="offset points", va="center", fontsize=NOTE, color=_darker(series.curve.style.color),
+            annotation_clip=False,
         )  # fmt: skip
 
 
-def _wrap_name(name: str) -> list[str]:
-    """Return the lines of a name that is broken after underscores, hyphens and points to fit beside a panel."""
-    lines = [""]
-    for part in re.findall(rf"[^_. -]* {MARK}|[^_. -]*[_. -]?", name):
-        if lines[-1] and len(lines[-1]) + len(part) > _DIRECT_LENGTH:
-            lines.append("")
-        lines[-1] += part
-    return [line.strip() for line in lines]
-
-
-def _darker(color: str) -> str:
+def _darker(color: str) -> tuple[float, ...]:
     """Return a darker color, for readable text on white."""
-    from matplotlib.colors import to_hex, to_rgb
+    from matplotlib.colors import to_rgb
 
-    red, green, blue = to_rgb(color)
-    return to_hex((0.72 * red, 0.72 * green, 0.72 * blue))
+    return tuple(0.72 * part for part in to_rgb(color))
 
 
 def _number(value: float, *, signed: bool) -> str:

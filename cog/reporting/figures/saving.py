@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
 import logging
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cog.errors import CogError, some
+from cog.errors import CogError
 from cog.reporting.figures.style import RC
 from cog.runtime import files
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("pdf", "png", "svg")
-
-_PNG_DPI = 300
 
 # Metadata without dates and versions, so that the same input gives the same bytes.
 _METADATA: dict[str, dict[str, Any]] = {
@@ -45,8 +44,14 @@ def drawing() -> Iterator[None]:
 
 def _render(figure: Figure, fmt: str) -> bytes:
     stream = io.BytesIO()
-    figure.savefig(stream, format=fmt, dpi=_PNG_DPI, metadata=_METADATA[fmt])
+    figure.savefig(stream, format=fmt, metadata=_METADATA[fmt])
     return stream.getvalue()
+
+
+def embed(draw: Callable[[], Figure]) -> str:
+    """Return a figure as SVG in a ``data:`` URL for an ``<img>``, which keeps its ids and styles to itself."""
+    with drawing():
+        return "data:image/svg+xml;base64," + base64.b64encode(_render(draw(), "svg")).decode()
 
 
 def save_all(
@@ -54,8 +59,6 @@ def save_all(
     figures: Mapping[str, Callable[[], tuple[Figure, Mapping[str, str]]]],
     *,
     data: Sequence[str] = ("",),
-    formats: Sequence[str],
-    overwrite: bool,
 ) -> list[Path]:
     """Draw and write figures one at a time, so that memory does not grow with their number.
 
@@ -63,8 +66,6 @@ def save_all(
         folder: output folder, created unless it exists.
         figures: functions by the stem of their files; each draws a figure and returns it with its CSV data by suffix.
         data: suffixes of the stems of CSV files.
-        formats: some of ``FORMATS``.
-        overwrite: whether existing files may be replaced.
 
     Returns:
         The files, figure by figure, pictures before data.
@@ -72,23 +73,18 @@ def save_all(
     Raises:
         CogError: before anything is written, if the folder is not usable.
     """
-    formats = tuple(dict.fromkeys(formats))
-    ends = [*(f".{fmt}" for fmt in formats), *(f"{suffix}.csv" for suffix in data)]
+    ends = [*(f".{fmt}" for fmt in FORMATS), *(f"{suffix}.csv" for suffix in data)]
     path = Path(folder)
-    existing = [stem + end for stem in figures for end in ends if os.path.lexists(path / (stem + end))]
-    blocked = [name for name in existing if not (path / name).is_file()]
+    names = [stem + end for stem in figures for end in ends]
+    blocked = [name for name in names if os.path.lexists(path / name) and not (path / name).is_file()]
     if blocked:
         raise CogError(f"{path / blocked[0]} is in the way: it is not a regular file")
-    if existing and not overwrite:
-        raise CogError(
-            f"{path} holds figures already ({some(existing)}); name another folder or add --overwrite"
-        )
     files.ensure_writable_dir(path, "figures folder")
     written = []
     with drawing():
         for stem, draw in figures.items():
             figure, tables = draw()
-            contents = [_render(figure, fmt) for fmt in formats]
+            contents = [_render(figure, fmt) for fmt in FORMATS]
             contents += [tables[suffix].encode("utf-8", "backslashreplace") for suffix in data]
             for end, content in zip(ends, contents, strict=True):
                 with files.atomic_write(path / (stem + end)) as handle:

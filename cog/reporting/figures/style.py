@@ -126,12 +126,10 @@ def legend_label(model: str) -> str:
     return f"{row.label} ({row.params_m:g}M)" if with_size else row.label
 
 
-#: Font that comes with matplotlib, so that it is the same on all machines.
-FONT = "DejaVu Sans"
-
 #: Settings of matplotlib on top of its own defaults, so that a user's matplotlibrc changes nothing.
 RC: dict[str, Any] = {
-    "font.family": [FONT],
+    "font.family": ["sans-serif"],
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, so that it is the same on all machines
     "font.size": 7.0,
     "axes.linewidth": 0.6,
     "axes.edgecolor": "#333333",

@@ -1,8 +1,6 @@
-"""The report on results: one self-contained HTML page that begins with the ranks of models.
+"""The report on results: one self-contained HTML page, with the tables and figures of ``print_results.py`` in it.
 
-The page loads no other file: style, script and figures are inside, and its Content-Security-Policy admits exactly
-those. Texts from folders and files are escaped. :mod:`~cog.reporting.html.facts` derives the statements of the page as
-plain values.
+The page loads no other file: style, script and figures are inside. Texts from folders and files are escaped.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ def write(
         results: results with accuracies of runs and of imported files in ``cells``; None: no results.
         published: accuracies of the paper (:func:`cog.results.published.accuracies`).
         root: folder of the results, which the page names; None: no folder.
-        baseline: model with which several own models are compared; None: see :func:`cog.reporting.html.facts.collect`.
+        baseline: model to which differences are shown; None: the paper's reference, if there are results of it.
         created: date and time to show; None: now.
 
     Returns:
@@ -43,13 +41,15 @@ def write(
     Raises:
         CogError: when the file cannot be written, or when the page has no result of ``baseline``.
     """
-    from cog.reporting.html import facts, page, pictures
+    from cog.reporting.html import page
 
     target = check_file(path, flag="--report")
-    results = results or QueryResult([], [], [], [])
-    folder = None if root is None else str(root)
-    stated = facts.collect(results, published=published, root=folder, baseline=baseline)
-    drawn, hint = pictures.draw(stated)
-    text = page.render(stated, pictures=drawn, pictures_hint=hint, created=created or now(), root=folder)
+    text = page.render(
+        results or QueryResult([], [], [], []),
+        published,
+        root=None if root is None else str(root),
+        baseline=baseline,
+        created=created or now(),
+    )
     files.write_text(target, text)
     return target
