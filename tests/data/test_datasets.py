@@ -16,7 +16,7 @@ from cog.data import datasets, image_sources
 from cog.data.datasets import Dataset, OfficialCounts
 from cog.data.image_sources import ImageSources
 from cog.errors import CogError
-from cog.reporting.figures import points
+from cog.reporting.figures import panels
 from cog.reporting.tables import accuracies
 from cog.reporting.tables.layout import TableStyle
 from cog.reporting.tables.pivot import Averages
@@ -150,7 +150,7 @@ class TestEveryDataset:
             )
 
     def test_label_and_order_in_tables_and_figures(self, name):
-        assert labels.dataset_label(name) == points.dataset_label(name) == LABELS[name]
+        assert labels.dataset_label(name) == panels.dataset_label(name) == LABELS[name]
         others = ["birds", "cog_l7", "in1k_2", *reversed(LABELS)]
         after_levels = list(LABELS).index("cog_l5") + 1
         ordered = [*list(LABELS)[:after_levels], "cog_l7", *list(LABELS)[after_levels:], "birds", "in1k_2"]

@@ -322,7 +322,6 @@ def one_cell():
     ("call", "message"),
     [
         (lambda d: figures.write([], [], d), "no top-1 score to draw"),
-        (lambda d: figures.write(one_cell(), [], d, baseline="no_net"), "baseline 'no_net'; there are"),
         (lambda d: figures.write(one_cell(), [], d, which=["fig11"]), "no result of sup_resnet50 on the same data"),
         (lambda d: figures.write(one_cell(), [], d, which=["drop"]), "the drop needs"),
         (lambda d: figures.write(one_cell(), [], d, datasets=["cog_l9"]), "no result has the data sets"),

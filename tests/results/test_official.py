@@ -241,9 +241,7 @@ def test_figures_and_page_say_what_is_unverified(tmp_path, run):
     run("--import", tmp_path / "f.json", "--report", tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
     assert "Imported results without the counts of their data" in page
-    (chart,) = figures.charts(
-        exchange.load(tmp_path / "f.json"), published.accuracies(), which=["levels"]
-    )
+    (chart,) = figures.charts(exchange.load(tmp_path / "f.json"), published.accuracies(), which=["levels"])
     assert any(note.startswith("Unverified: a_b [lab] on in1k") for note in chart.notes)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cog import constants
-from cog.errors import CogError, some
+from cog.errors import CogError
 from cog.reporting.figures import style
 from cog.reporting.tables import writers
 from cog.reporting.tables.layout import source_key
@@ -18,8 +17,6 @@ from cog.results import published
 from cog.results.model_facts import ModelFacts, shows_levels
 from cog.results.published import REFERENCE
 from cog.results.scores import LOGREG, RUNS, Key, SeedAverage, dataset_key
-
-LOG = logging.getLogger("cog")
 
 _LABEL_LENGTH = 48
 
@@ -105,24 +102,16 @@ def select(
     baseline: str | None,
     datasets: Sequence[str] | None,
     shots: Sequence[int] | None,
-    model_facts: ModelFacts | None = None,
+    model_facts: ModelFacts,
 ) -> CurveSelection:
     """Return the curves of accuracies of the protocol, with their styles; see :func:`cog.reporting.figures.charts`.
 
     Raises:
-        CogError: nothing to draw, or a baseline without cells.
+        CogError: nothing to draw.
     """
     own_groups, of_paper, references = (_group(part, "top1") for part in (cells, published_cells, others))
-    everything = {place for group in (*of_paper.values(), *own_groups.values()) for place in group}
-    if not everything:
+    if not own_groups and not of_paper:
         raise CogError("no top-1 score to draw: there are no results, or none has that score")
-    for flag, wanted, there in (
-        ("data set", datasets, {dataset for dataset, _ in everything}),
-        ("number of shots", shots, {key[2] for _, key in everything}),
-    ):
-        absent = [str(value) for value in wanted or () if value not in there]
-        if absent:
-            LOG.warning("no result to draw for %s %s", flag, ", ".join(absent))
     for groups in (own_groups, of_paper):
         for name in list(groups):
             references[name] = {**references.get(name, {}), **groups[name]}
@@ -133,9 +122,6 @@ def select(
     if not curves:
         raise CogError("nothing to draw: no result has the data sets and shots asked for")
     models = {model for _, model in references}
-    if baseline is not None and baseline not in models:
-        known = some(sorted(map(printable, models)), 8)
-        raise CogError(f"no result of the baseline {baseline!r}; there are results of {known}")
     return CurveSelection(
         curves=curves,
         references=dict(sorted(references.items(), key=lambda item: source_key(item[0][0]))),
@@ -161,7 +147,7 @@ def of_experiments(
     *,
     baseline: str | None = None,
     datasets: Sequence[str] | None = None,
-    model_facts: ModelFacts | None = None,
+    model_facts: ModelFacts,
 ) -> CurveSelection:
     """Return the curves of numbers of all experiments with their styles, those of the paper first.
 
@@ -174,13 +160,10 @@ def of_experiments(
         {name: scores for name, scores in groups.items() if name[0] in papers},
         model_facts,
     )
-    references = {(curve.source, curve.model): curve.scores for curve in curves}
-    if baseline is None and any(curve.model == REFERENCE for curve in curves):
-        baseline = REFERENCE
     return CurveSelection(
         curves=curves,
-        references=references,
-        baseline=baseline,
+        references={(curve.source, curve.model): curve.scores for curve in curves},
+        baseline=baseline or (REFERENCE if any(curve.model == REFERENCE for curve in curves) else None),
         datasets=datasets,
         mixed=True,
     )
@@ -196,7 +179,7 @@ def _group(scores: Iterable[SeedAverage], metric: str | None = None) -> _Groups:
     return groups
 
 
-def _curves(own_groups: _Groups, of_paper: _Groups, model_facts: ModelFacts | None) -> tuple[Curve, ...]:
+def _curves(own_groups: _Groups, of_paper: _Groups, facts: ModelFacts) -> tuple[Curve, ...]:
     """Return the curves with their labels, groups and styles.
 
     A model of the paper looks as in the paper, also when its scores are the user's and those of the paper are not
@@ -206,7 +189,7 @@ def _curves(own_groups: _Groups, of_paper: _Groups, model_facts: ModelFacts | No
     on_levels = shows_levels(
         place[0] for groups in (own_groups, of_paper) for scores in groups.values() for place in scores
     )
-    mark = model_facts.mark if model_facts is not None and on_levels else lambda model, source: ""
+    mark = facts.mark if on_levels else lambda model, source: ""
     order = {model: row.order for model, row in published.MODELS.items()}
     paper_keys = [key for key in of_paper if key[1] in order]
     if not of_paper:  # the scores of each model of the paper from their first source
@@ -227,7 +210,7 @@ def _curves(own_groups: _Groups, of_paper: _Groups, model_facts: ModelFacts | No
     rest = {key: scores for key, scores in [*own_groups.items(), *of_paper.items()] if key not in taken}
     labels = {curve.label for curve in curves}
     best = sorted(rest, key=lambda name: _level_key(rest[name]))[: style.MANY]
-    facts, colors = model_facts or ModelFacts(), dict[str, str]()
+    colors: dict[str, str] = {}
     position = 0
     for (source, model), scores in rest.items():
         several = sum(other == model for _, other in rest) > 1
