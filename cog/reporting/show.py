@@ -12,10 +12,10 @@ from typing import Any
 from cog.reporting.tables import accuracies, comparisons, experiments, writers
 from cog.reporting.tables.layout import TableStyle, View
 from cog.reporting.tables.pivot import Averages
-from cog.results import exchange, labels, metric_info, official, published, query
+from cog.results import checks, exchange, metric_info, official, published, query
 from cog.results.model_facts import MARK, shows_levels
 from cog.results.query import QueryResult, ResultQuery
-from cog.results.run_records import Problem, average_runs, average_variants
+from cog.results.run_records import Problem, average_variants
 from cog.results.scores import LOGREG, RUNS, SeedAverage, as_logreg, is_classifier
 from cog.runtime.output_folder import INTERRUPTED, RUNNING
 
@@ -218,7 +218,7 @@ def _warn_of_problems(problems: Sequence[Problem]) -> None:
 
 
 def _warn(results: QueryResult, selected: ResultQuery) -> None:
-    """Log filters without results, diverged runs, and averages over runs with different settings or epochs."""
+    """Log filters without results, diverged runs, and runs of one model with different settings or epochs."""
     shown = [*results.cells, *results.all_measures]
     kind = "finished run" if selected.paper is None and not selected.imports else "result"
     for flag, there, wanted in (
@@ -230,31 +230,7 @@ def _warn(results: QueryResult, selected: ResultQuery) -> None:
         absent = [name for name in names if not any(query.matches(known, name) for known in there)]
         if absent:
             logger.warning("no %s for %s %s", kind, flag, " ".join(absent))
-    for variant, runs in (("", results.runs), *results.variants.items()):
-        for run in runs:
-            if run.diverged:
-                path = writers.printable(str(run.path))
-                logger.warning("training diverged, counted all the same: %s", path)
-        for key, places in query.mixed_settings(runs).items():
-            more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-            place = writers.printable(_place(variant, *places[0]))
-            logger.warning("averaged over runs that differ in %s: %s%s", key, place, more)
-    averaged = [("", average) for average in (*results.cells, *results.others)]
-    averaged += [
-        (name, average)
-        for name, runs in results.variants.items()
-        if is_classifier(name)
-        for average in average_runs(runs)
-    ]
-    for name, average in averaged:
-        if average.metric == "top1" and len(set(average.epochs)) > 1:
-            epochs = ", ".join(
-                f"seed {seed}: {n}" for seed, n in zip(average.seeds, average.epochs, strict=True)
-            )
-            place = writers.printable(_place(name, average.model, average.dataset, average.n_shot))
-            logger.warning("%s: seeds were trained for different numbers of epochs (%s)", place, epochs)
-
-
-def _place(variant: str, model: str, dataset: str, n_shot: int) -> str:
-    """Return variant, model, data set and shots of an average as text."""
-    return ", ".join(filter(None, (variant, model, dataset, labels.shots_label(n_shot))))
+    for notice in checks.of_runs(results):
+        more = f" and {len(notice.places) - 2} more lines" if len(notice.places) > 2 else ""
+        text = f"{notice.title}: {'; '.join(notice.places[:2])}{more}"
+        logger.warning("%s", writers.printable(text))

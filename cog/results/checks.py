@@ -16,7 +16,7 @@ from cog.results import official
 from cog.results.labels import counted, dataset_label, shots_title
 from cog.results.official import Match
 from cog.results.run_records import Run
-from cog.results.scores import RUNS, SeedAverage, grouped, of_metric
+from cog.results.scores import LOGREG, RUNS, SeedAverage, grouped, of_metric
 from cog.results.search_history import FeatureDescription, interval, plain
 from cog.runtime.output_folder import INTERRUPTED, RUNNING
 
@@ -39,6 +39,12 @@ PROTOCOL: dict[str, tuple[Any, str]] = {
     "lr_interval": ([0.1, 100.0], "CLF.LR_INTV"),
     "wd_interval": ([1e-12, 1e-4], "CLF.WD_INTV"),
     "normalize": (True, "CLF.NORM_FTS"),
+}
+
+# Names of the settings that all runs of a model and classifier should share, with their keys; epochs have a check of
+# their own.
+_SETTINGS = {name: key for name, (_, key) in PROTOCOL.items() if name != "n_epochs"} | {
+    name: name for name in ("classifier", "mlp_hidden", "mlp_layers", "pca_dim", "max_per_class")
 }
 
 # A learning rate within this distance of the end, as a share of the logarithmic length of the interval, is at the edge.
@@ -68,9 +74,10 @@ class Subject:
     root: str
 
     @property
-    def by_model(self) -> dict[str, list[Run]]:
-        """Runs of the protocol's classifier by model."""
-        return grouped(self.results.runs, operator.attrgetter("model"))
+    def groups(self) -> dict[tuple[str, str], list[Run]]:
+        """Runs by model and evaluation, those of other classifiers included."""
+        variants = (run for group in self.results.variants.values() for run in group)
+        return grouped((*self.results.runs, *variants), operator.attrgetter("model", "evaluation"))
 
 
 def collect(
@@ -88,6 +95,14 @@ def collect(
     return sorted(found, key=lambda notice: notice.severity != PROBLEM)
 
 
+def of_runs(results: QueryResult) -> list[Notice]:
+    """Return the notices on the training of runs, which tables do not show."""
+    subject = Subject(results, {}, "")
+    return [
+        notice for check in (_diverged, _differing_settings, _differing_epochs) for notice in check(subject)
+    ]
+
+
 def _notice(
     severity: str, title: str, advice: str, places: Sequence[str], *, commands: Sequence[str] = ()
 ) -> Iterator[Notice]:
@@ -100,11 +115,11 @@ def _notice(
 def _differing(
     label: str, value: Callable[[_Item], Any], items: Iterable[_Item], describe: Callable[[_Item], str]
 ) -> list[str]:
-    """Return a line for each value of a property when there are several; unknown values do not count."""
+    """Return a line for each value of a property when there are several, the rarest first; unknown ones do not count."""
     known = [(text, item) for item in items if (text := plain(value(item))) is not None]
-    by_text = grouped(known, operator.itemgetter(0))
+    by_text = sorted(grouped(known, operator.itemgetter(0)).items(), key=lambda item: len(item[1]))
     lines = []
-    for text, having in by_text.items() if len(by_text) > 1 else ():
+    for text, having in by_text if len(by_text) > 1 else ():
         places = [describe(item) for _, item in having]
         more = f" and {len(places) - 3} more" if len(places) > 3 else ""
         lines.append(f"{label} {text}: {'; '.join(places[:3])}{more}")
@@ -116,7 +131,8 @@ def _place(model: str, dataset: str, n_shot: int) -> str:
 
 
 def _run(run: Run) -> str:
-    return f"{_place(run.model, run.dataset, run.n_shot)}, seed {run.seed}"
+    variant = "" if run.evaluation == LOGREG else f"{run.evaluation}, "
+    return f"{variant}{_place(run.model, run.dataset, run.n_shot)}, seed {run.seed}"
 
 
 def run_settings(run: Run) -> dict[str, Any]:
@@ -163,7 +179,7 @@ def _command(of: Subject, cells: Sequence[SeedAverage]) -> str:
     }  # fmt: skip
     texts = {name: " ".join(map(str, values)) for name, values in variables.items()}
     words = [f"{name}={shlex.quote(text)}" for name, text in texts.items() if text]
-    settings = [run_settings(run) for run in of.by_model.get(model, ())]
+    settings = [run_settings(run) for run in of.results.runs if run.model == model]
     for name, (expected, key) in PROTOCOL.items():
         values = [given.get(name) for given in settings]
         shared = values and values[0] is not None and all(_same(value, values[0]) for value in values)
@@ -222,9 +238,8 @@ def _differing_settings(of: Subject) -> Iterator[Notice]:
         "They do not compare with each other. Repeat the odd ones with the same settings and --overwrite.",
         [
             line
-            for runs in of.by_model.values()
-            for name, (_, key) in PROTOCOL.items()
-            if name != "n_epochs"
+            for runs in of.groups.values()
+            for name, key in _SETTINGS.items()
             for line in _differing(key, lambda run, name=name: run.details.settings.get(name), runs, _run)
         ],
     )
@@ -237,7 +252,7 @@ def _differing_epochs(of: Subject) -> Iterator[Notice]:
         "These should not be averaged or compared. Repeat the odd ones with the same CLF.N_EPOCHS and --overwrite.",
         [
             line
-            for runs in of.by_model.values()
+            for runs in of.groups.values()
             for line in _differing("epochs", lambda run: run.n_epochs, runs, _run)
         ],
     )
@@ -261,8 +276,7 @@ def _other_protocol(of: Subject) -> Iterator[Notice]:
 
 
 def _diverged(of: Subject) -> Iterator[Notice]:
-    variants = (run for group in of.results.variants.values() for run in group)
-    lost = [run for run in (*of.results.runs, *variants) if run.diverged]
+    lost = [run for runs in of.groups.values() for run in runs if run.diverged]
     yield from _notice(
         PROBLEM,
         f"Final training diverged in {counted(len(lost), 'run')}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,6 @@ from cog.results import (
     search_history,
 )
 from cog.results.analysis_records import AnalysisRecord
-from cog.results.checks import PROTOCOL
 from cog.results.find import is_pattern, matches
 from cog.results.labels import shots_label
 from cog.results.model_facts import ModelFacts, read_model_facts
@@ -34,7 +32,6 @@ from cog.results.scores import (
     Score,
     SeedAverage,
     dataset_key,
-    grouped,
     is_classifier,
     is_protocol,
     natural_key,
@@ -44,12 +41,6 @@ from cog.results.scores import (
 
 # Maximal number of names that a message lists.
 _LISTED = 9
-
-# Settings (``Settings`` of cog.logreg.settings) that must be equal for all seeds of an average.
-_SAME_FOR_ALL_SEEDS = (
-    *(name for name in PROTOCOL if name != "n_epochs"),  # epochs are checked for averages of any source
-    *("classifier", "mlp_hidden", "mlp_layers", "pca_dim", "max_per_class"),
-)
 
 
 @dataclass(frozen=True)
@@ -284,17 +275,6 @@ def _sort_key(score: Score) -> tuple[Any, ...]:
         natural_key(score.metric),
         -1 if score.seed is None else score.seed,
     )
-
-
-def mixed_settings(runs: Sequence[Run]) -> dict[str, list[tuple[str, str, int]]]:
-    """Return, by setting, the (model, data set, number of shots) of runs whose seeds have recorded different values."""
-    mixed: dict[str, list[tuple[str, str, int]]] = {}
-    for place, group in grouped(runs, operator.attrgetter("model", "dataset", "n_shot")).items():
-        settings = [run.details.settings for run in group]
-        for key in _SAME_FOR_ALL_SEEDS:
-            if len({repr(stated[key]) for stated in settings if key in stated}) > 1:
-                mixed.setdefault(key, []).append(place)
-    return mixed
 
 
 def check_baseline(model: str, cells: Sequence[SeedAverage], root: Path | None = None) -> None:

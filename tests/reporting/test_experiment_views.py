@@ -166,7 +166,8 @@ def test_doubts_about_runs_of_variants_are_told(capsys, tmp_path):
         make_record(folder, seed=seed, diverged=seed == 45, record={"identity": {"n_epochs": 3}})
     cli.set_up_logging()
     print_results.main(["--models_root_dir", str(root), "--analysis", "all"])
-    assert f"training diverged, counted all the same: {one}" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"diverged in 1 run: mini_trained, L5, all images, seed 45: {one}" in told and "epochs" not in told
     print_results.main(["--models_root_dir", str(root)])
     assert "diverged" not in capsys.readouterr().err, "not among the numbers shown"
 
@@ -568,7 +569,7 @@ def test_mixed_epochs_of_a_variant_name_it(tmp_path, capsys):
         make_seed_folder(root / f"mini/trained/cog_l5/eval_mlp/seed-{seed}", n_epochs=n_epochs)
     cli.set_up_logging()
     print_results.main(["--models_root_dir", str(root), "--analysis", "all"])
-    assert f"mlp, {TRAINED}, cog_l5, all training images: seeds were trained" in capsys.readouterr().err
+    assert f"epochs 2: mlp, {TRAINED}, L5, all images, seed 22" in capsys.readouterr().err
 
 
 def test_one_folder_is_what_its_name_says(show, root, tmp_path):

@@ -328,9 +328,11 @@ def test_runs_with_different_settings_are_averaged_with_a_warning(tmp_path, caps
     make_seed_folder(tmp_path / "models/a/b/in1k/eval_logreg/seed_77")
     cli.set_up_logging()
     print_results.main(["--models_root_dir", str(tmp_path / "models")])
-    assert capsys.readouterr().err.splitlines() == [
-        "warning: averaged over runs that differ in n_trials: a_b, in1k, all training images"
-    ]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        "warning: Different settings between results of one model: CLF.N_TRIALS 30: a_b, IN-1K"
+    )
+    assert line.endswith("CLF.N_TRIALS 5: a_b, IN-1K, all images, seed 45")
 
 
 def test_unwritable_folder_without_relying_on_permissions(study, tmp_path, monkeypatch):
