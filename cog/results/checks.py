@@ -91,8 +91,8 @@ def collect(
         root: folder of all models, for commands.
     """
     subject = Subject(results, features, root)
-    found = [notice for check in CHECKS for notice in check(subject)]
-    return sorted(found, key=lambda notice: notice.severity != PROBLEM)
+    notices = [notice for check in CHECKS for notice in check(subject)]
+    return sorted(notices, key=lambda notice: notice.severity != PROBLEM)
 
 
 def of_runs(results: QueryResult) -> list[Notice]:
@@ -115,7 +115,7 @@ def _notice(
 def _differing(
     label: str, value: Callable[[_Item], Any], items: Iterable[_Item], describe: Callable[[_Item], str]
 ) -> list[str]:
-    """Return a line for each value of a property when there are several, the rarest first; unknown ones do not count."""
+    """Return a line for each value of a property when there are several, the rarest first; unknown do not count."""
     known = [(text, item) for item in items if (text := plain(value(item))) is not None]
     by_text = sorted(grouped(known, operator.itemgetter(0)).items(), key=lambda item: len(item[1]))
     lines = []
@@ -287,13 +287,15 @@ def _diverged(of: Subject) -> Iterator[Notice]:
 
 
 def _edges(of: Subject) -> Iterator[Notice]:
-    found = [run for run in of.results.runs if at_upper_edge(run.lr, run.details.settings.get("lr_interval"))]
+    at_edge = [
+        run for run in of.results.runs if at_upper_edge(run.lr, run.details.settings.get("lr_interval"))
+    ]
     yield from _notice(
         WARNING,
-        f"Learning rate at the upper end of its interval in {counted(len(found), 'run')}",
+        f"Learning rate at the upper end of its interval in {counted(len(at_edge), 'run')}",
         "The best value may lie outside, and the score below what the features allow. Widen CLF.LR_INTV for a trial "
         "and see whether the validation accuracy rises; name the interval when you report scores.",
-        [f"{_run(run)}: {run.lr:.3g}" for run in found],
+        [f"{_run(run)}: {run.lr:.3g}" for run in at_edge],
     )
 
 

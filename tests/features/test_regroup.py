@@ -1,24 +1,17 @@
-"""Levels by other similarities: features grouped otherwise, their table and figure."""
+"""Levels by other similarities: features grouped otherwise."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import pytest
 import tiny
 import torch
-from scipy import stats
 
 from cog import constants
 from cog.commands import other_levels as command
 from cog.data.level_files import write_levels
 from cog.errors import CogError
 from cog.features import feature_files
-from cog.reporting import figures
-from cog.reporting.tables import other_data
-from cog.results import other_levels
-from cog.results.scores import SeedAverage
 
 WNIDS = [f"n{number:08d}" for number in range(1, 7)]
 
@@ -93,47 +86,3 @@ def test_refusals(root):
     (root / "models/tiny/net/cog_l1/features_train/image_paths.txt").unlink()
     with pytest.raises(CogError, match="it is not known which concept a row shows"):
         run(root, "--levels_dir", str(root / "levels"))
-
-
-def averages():
-    values = {"in1k": 76.0, "cog_l1": 68.0, "cog_l2": 60.0, "wup_l1": 66.0, "wup_l2": 62.0}
-    values |= {f"random{draw}_l1": value for draw, value in ((1, 63.0), (2, 64.5), (10, 66.0))}
-    return [
-        SeedAverage("tiny_net", name, "logreg", "top1", 0, value, 0.2, (22, 37), by_seed=(value, value))
-        for name, value in values.items()
-    ]
-
-
-def test_kinds_and_random_draws_by_definition():
-    published, wup, random = other_levels.kinds(averages())
-    assert (published.kind, wup.label, random.draws) == ("cog", "Wu-Palmer", 3)
-    assert {k: one.value for k, one in wup.by_level.items()} == {1: 66.0, 2: 62.0}
-    drawn = [63.0, 64.5, 66.0]
-    assert random.by_level[1].value == pytest.approx(np.mean(drawn))
-    assert random.by_level[1].std == pytest.approx(np.std(drawn, ddof=1))
-    expected = stats.t.interval(0.95, 2, loc=np.mean(drawn), scale=stats.sem(drawn))
-    assert other_levels.mean_interval(random) == pytest.approx(expected)
-    assert other_levels.mean_interval(wup) is None
-    table = other_data.of_other_levels("tiny_net", [published, wup, random], 76.0)
-    rows = {label: [entry.number for entry in entries] for label, entries in table.rows}
-    assert rows["published (Lin)"] == ["76.0", "68.0", "60.0"]
-    assert rows["3 random draws"] == ["76.0", "64.5", "64.5"]
-    (note,) = table.notes
-    assert "standard deviation over draws 1.50" in note.text
-
-
-def test_figure():
-    (chart,) = figures.charts(averages(), which=["fig7"])
-    (panel,) = chart.panels()
-    assert panel.tick_labels == ("IN-1K", "L1", "L2")
-    found = {series.curve.label: [(p.x, p.value) for p in series.points] for series in panel.series}
-    assert found == {
-        "published (Lin)": [(0, 76.0), (1, 68.0), (2, 60.0)],
-        "Wu-Palmer": [(0, 76.0), (1, 66.0), (2, 62.0)],
-        "3 random draws": [(1, 64.5), (2, 64.5)],
-    }
-    assert {curve.label for curve in chart.curves()} == set(found)  # all are in the legend
-    (random,) = (series for series in panel.series if "random" in series.curve.label)
-    assert random.points[0].std == pytest.approx(1.5) and not math.isnan(random.points[1].std)
-    with pytest.raises(CogError, match="no results on levels by other similarities"):
-        figures.charts([one for one in averages() if one.dataset.startswith("cog")], which=["fig7"])

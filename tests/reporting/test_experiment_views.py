@@ -167,7 +167,10 @@ def test_doubts_about_runs_of_variants_are_told(capsys, tmp_path):
     cli.set_up_logging()
     print_results.main(["--models_root_dir", str(root), "--analysis", "all"])
     told = capsys.readouterr().err
-    assert f"diverged in 1 run: mini_trained, L5, all images, seed 45: {one}" in told and "epochs" not in told
+    assert (
+        f"diverged in 1 run: mlp, mini_trained, L5, all images, seed 45: {one}" in told
+        and "epochs" not in told
+    )
     print_results.main(["--models_root_dir", str(root)])
     assert "diverged" not in capsys.readouterr().err, "not among the numbers shown"
 

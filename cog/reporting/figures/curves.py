@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import cog.reporting.figures.style as style
 from cog import constants
 from cog.errors import CogError
-from cog.reporting.figures import style
 from cog.reporting.tables import writers
 from cog.reporting.tables.layout import source_key
 from cog.reporting.tables.writers import printable

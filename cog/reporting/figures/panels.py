@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import cog.reporting.figures.style as style
 from cog import constants
 from cog.errors import some
-from cog.reporting.figures import style
 from cog.reporting.figures.chart import Panel, Point, Series
 from cog.reporting.figures.curves import Curve, CurveSelection, model_label, shorten
 from cog.reporting.tables.layout import source_key
@@ -65,7 +65,7 @@ class XAxis:
         )
 
 
-class Group(NamedTuple):
+class ModelGroup(NamedTuple):
     """Curves of a group of models, with its name and title."""
 
     name: str
@@ -248,7 +248,7 @@ def plane(selection: CurveSelection, key: str, *, x_key: Key, y_key: Key, title:
     return Panel(key, title, ABSOLUTE, "", "", "", (), (), tuple(series), key) if series else None
 
 
-def groups(selection: CurveSelection) -> list[Group]:
+def groups(selection: CurveSelection) -> list[ModelGroup]:
     """Return the curves by group of models, with the reference and the baseline in each group.
 
     The user's models are in all groups, except models of the paper, which are in their group of the paper. If they are
@@ -275,7 +275,9 @@ def groups(selection: CurveSelection) -> list[Group]:
         members["own"] = [*shared, *free]
     titles = {**published.CATEGORY_LABELS, "own": style.OWN, "models": "Models"}
     chosen = {name: {id(c) for c in some} for name, some in (members or {"models": [*curves]}).items()}
-    return [Group(name, titles[name], [c for c in curves if id(c) in ids]) for name, ids in chosen.items()]
+    return [
+        ModelGroup(name, titles[name], [c for c in curves if id(c) in ids]) for name, ids in chosen.items()
+    ]
 
 
 def in_rows(panels: Sequence[Panel | None], most: int) -> list[tuple[Panel | None, ...]]:

@@ -7,9 +7,9 @@ import itertools
 import math
 from collections.abc import Sequence
 
+import cog.reporting.figures.style as style
 from cog import constants
 from cog.errors import CogError
-from cog.reporting.figures import style
 from cog.reporting.figures.chart import Chart, Panel
 from cog.reporting.figures.curves import CurveSelection, model_label, only
 from cog.reporting.figures.panels import (

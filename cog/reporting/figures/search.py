@@ -17,8 +17,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import cog.reporting.figures.saving as saving
+import cog.reporting.figures.style as style
 from cog.errors import CogError
-from cog.reporting.figures import saving, style
 from cog.reporting.figures.curves import shorten
 from cog.reporting.figures.drawing import INK, LABEL, PAGE, TICK, finish, new_figure
 from cog.reporting.figures.panels import dataset_label

@@ -49,7 +49,7 @@ class Picture(NamedTuple):
     wide: bool
 
 
-class Results:
+class PageResults:
     """The accuracies on the page: those of the user's models, and of the paper where they are comparable."""
 
     def __init__(self, results: QueryResult, published: Sequence[SeedAverage]) -> None:
@@ -92,7 +92,7 @@ def render(
     created: str,
 ) -> str:
     """Return the text of the page; see :func:`cog.reporting.html.write` for the arguments."""
-    shown = Results(results, published)
+    shown = PageResults(results, published)
     results = shown.all
     features = search_history.features_of(results.runs)
     base = shown.baseline(baseline)
@@ -134,7 +134,7 @@ def _resource(name: str) -> str:
 # --- first screen
 
 
-def _title(shown: Results) -> str:
+def _title(shown: PageResults) -> str:
     if not shown.own:
         return "The published results" if shown.published else "Results of other experiments"
     n = len(shown.own_labels)
@@ -152,17 +152,23 @@ def _subject(results: QueryResult) -> str:
     return f"{len(results.analyses):,} analyses" if results.analyses else ""
 
 
-def _facts(shown: Results) -> list[str]:
+def _facts(shown: PageResults) -> list[str]:
     """Return the facts of the first screen: the highest mean over the levels, missing seeds, and other data."""
     facts = []
     means = {row: _level_mean(shown.averages, row) for row in shown.averages.rows}
     known = {row: mean for row, mean in means.items() if mean is not None}
-    own = {row: mean for row, mean in known.items() if row.source not in SOURCES.values()}
-    if own and not official.compare([*shown.own, *shown.published]).refused:
-        best = max(own, key=lambda row: own[row])
-        rank = 1 + sum(round(mean, 1) > round(own[best], 1) for mean in known.values())
-        lead = f"has the highest mean over L1 to L5 of {len(own)} models" if len(own) > 1 else "over L1 to L5"
-        facts.append(f"{shown.labels[best]} {lead}: {own[best]:.1f} %, rank {rank} of {len(known)} here.")
+    own_means = {row: mean for row, mean in known.items() if row.source not in SOURCES.values()}
+    if own_means and not official.compare([*shown.own, *shown.published]).refused:
+        best = max(own_means, key=lambda row: own_means[row])
+        rank = 1 + sum(round(mean, 1) > round(own_means[best], 1) for mean in known.values())
+        lead = (
+            f"has the highest mean over L1 to L5 of {len(own_means)} models"
+            if len(own_means) > 1
+            else "over L1 to L5"
+        )
+        facts.append(
+            f"{shown.labels[best]} {lead}: {own_means[best]:.1f} %, rank {rank} of {len(known)} here."
+        )
     missing = [cell for cell in shown.own if cell.missing_seeds and cell.metric == "top1"]
     if missing:
         facts.append(f"Seeds are missing in {counted(len(missing), 'result')}: see the checks below.")
@@ -184,12 +190,12 @@ def _classifiers(results: QueryResult) -> str:
 
 def _level_mean(averages: Averages, row: Row) -> float | None:
     """Return the mean over L1 to L5 with all images; None when a level is missing."""
-    found = [averages.at(row, level, (LOGREG, "top1", 0)) for level in constants.COG_LEVELS]
-    values = [average.value for average in found if average is not None]
+    at_levels = [averages.at(row, level, (LOGREG, "top1", 0)) for level in constants.COG_LEVELS]
+    values = [average.value for average in at_levels if average is not None]
     return statistics.fmean(values) if len(values) == constants.N_LEVELS else None
 
 
-def _standing(shown: Results) -> Table | None:
+def _standing(shown: PageResults) -> Table | None:
     """Return the table of ranks with all images, or the most, without the rows of published models."""
     if not shown.own:
         return None
@@ -213,7 +219,7 @@ def _shots(cells: Iterable[SeedAverage]) -> int:
     return 0 if 0 in there else max(there, default=0)
 
 
-def _footnote(shown: Results) -> str:
+def _footnote(shown: PageResults) -> str:
     marked = [tuple(row) for row, label in shown.labels.items() if MARK in label]
     return shown.all.model_facts.footnote(marked, label=shown.style.name)
 
@@ -222,7 +228,7 @@ def _footnote(shown: Results) -> str:
 
 
 def _view(
-    shown: Results,
+    shown: PageResults,
     quantity: accuracies.QuantityOf,
     *,
     layout: str = "datasets",
@@ -239,7 +245,7 @@ def _view(
     return _own_first(shown, view.tables)
 
 
-def _own_first(shown: Results, tables: Iterable[Table]) -> list[Table]:
+def _own_first(shown: PageResults, tables: Iterable[Table]) -> list[Table]:
     """Return the tables with any number, without empty rows, the user's models first, with the names of the paper."""
     made = []
     for table in tables:
@@ -256,7 +262,7 @@ def _own_first(shown: Results, tables: Iterable[Table]) -> list[Table]:
     return made
 
 
-def _tables(shown: Results, baseline: str | None) -> list[Table]:
+def _tables(shown: PageResults, baseline: str | None) -> list[Table]:
     if not shown.averages.rows:
         return []
     all_images = [_shots(shown.own or shown.published)]
@@ -269,7 +275,7 @@ def _tables(shown: Results, baseline: str | None) -> list[Table]:
     return tables
 
 
-def _experiments(shown: Results) -> list[Table]:
+def _experiments(shown: PageResults) -> list[Table]:
     """Return the tables of analyses and of variants of the classifier."""
     if not shown.all.has_experiments:
         return []
@@ -284,7 +290,7 @@ def _experiments(shown: Results) -> list[Table]:
 # --- figures
 
 
-def _pictures(shown: Results) -> tuple[Picture | None, list[Picture]]:
+def _pictures(shown: PageResults) -> tuple[Picture | None, list[Picture]]:
     """Return the figure of the first screen, and the others that have results."""
     results = shown.all
     few = len(shown.own_labels) <= _MANY_MODELS
@@ -352,7 +358,9 @@ def _provenance(
             "Preprocessing": [feature.preprocessing for feature in made],
             "Features: precision": [feature.precision for feature in made],
             "Features: device": [feature.device for feature in made],
-            "Features: versions": [f"{key} {value}" for one in made for key, value in one.versions.items()],
+            "Features: versions": [
+                f"{key} {value}" for split in made for key, value in split.versions.items()
+            ],
         }
         texts = {term: sorted({value for value in values if value}) for term, values in entries.items()}
         rows = [(term, [some(values, 12)]) for term, values in texts.items() if values]
