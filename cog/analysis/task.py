@@ -17,7 +17,6 @@ from cog.results import analysis_records
 from cog.results.analysis_records import Number
 from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import OutputFolder
-from cog.runtime.resume_dir import sample_sha256
 
 if TYPE_CHECKING:
     import torch
@@ -167,9 +166,7 @@ class AnalysisTask:
         path = self.request.output(self.name)
         identity = dict(self.settings)
         for split in self.splits:
-            file = self.request.features_file(split)
-            features, _ = identify_input(file)
-            identity[f"{split}_features"] = features | {"sample_sha256": sample_sha256(file)}
+            identity[f"{split}_features"] = identify_input(self.request.features_file(split))
         return AnalysisOutput(path, identity, overwrite=self.request.args.overwrite)
 
     @property

@@ -29,6 +29,7 @@ from cog.models.sources import did_you_mean_model
 from cog.runtime import files
 from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import FolderClaim, OutputFolder
+from cog.runtime.resume_dir import sample_sha256
 
 if TYPE_CHECKING:
     from cog.features.feature_files import FeatureSet
@@ -42,19 +43,14 @@ FAILURES_FILE = "failed_images.txt"
 #: File that marks features as deleted by a study after its runs; their description stays beside it.
 DELETED_FILE = "deleted.json"
 
+#: Entries of features.json that must agree for training and test features.
+NETWORK = ("model", "source", "checkpoint_sha256", "loader_sha256", "preprocessing")
+
+#: Entries of features.json that tell how features were made.
+ORIGIN = (*NETWORK, "precision", "save_dtype", "image_list_sha256")
+
 #: Entries of features.json that must agree for two extractions to be the same.
-IDENTITY = (
-    "model",
-    "source",
-    "checkpoint_sha256",
-    "loader_sha256",
-    "dataset",
-    "split",
-    "preprocessing",
-    "precision",
-    "save_dtype",
-    "image_list_sha256",
-)
+IDENTITY = (*ORIGIN, "dataset", "split")
 
 
 def no_features(file: Path, split: str = "") -> CogError:
@@ -100,17 +96,31 @@ def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] 
     return lines
 
 
-def identify_input(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what identifies the features in a file as an input, and the contents of features.json.
-
-    The file may have 9 GB: its identity is its size and, if known, its origin.
+def identify_input(file: Path) -> dict[str, Any]:
+    """Return what identifies the features in a file as an input: their origin, if known, and a sample of their bytes.
 
     Raises:
-        CogError: an unusable features.json.
+        CogError: an unusable features.json, or an unreadable file.
     """
     made = FeatureFolder(file.parent).metadata() or {}
-    origin = {key: made.get(key) for key in ("checkpoint_sha256", "image_list_sha256")}
-    return {"bytes": file.stat().st_size} | origin, made
+    return {key: made.get(key) for key in ORIGIN} | {"sample_sha256": sample_sha256(file)}
+
+
+def require_one_network(train: Path, test: Path) -> None:
+    """Refuse feature files of both splits that different networks or preprocessing made, as far as that is known.
+
+    Raises:
+        CogError: they differ; the message lists each difference.
+    """
+    made = [FeatureFolder(file.parent).metadata() or {} for file in (train, test)]
+    if not all(made):  # features of the original toolkit
+        return
+    changed = differences(*({key: each.get(key) for key in NETWORK} for each in made))
+    if changed:
+        raise CogError(
+            f"training features {train} and test features {test} were made differently ({'; '.join(changed)}); extract "
+            "both splits with the same model, checkpoint, loader and preprocessing"
+        )
 
 
 def _lines(path: Path) -> list[str] | None:

@@ -6,11 +6,11 @@ import argparse
 import dataclasses
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cog import config, constants
 from cog.errors import CogError
-from cog.features.folder import identify_input, no_features
+from cog.features.folder import identify_input, no_features, require_one_network
 from cog.logreg.run_folder import RunFolder, RunPlan
 from cog.logreg.settings import Settings, from_config
 from cog.paths import ModelDir, check_dataset_name, features_file, seed_folder
@@ -24,14 +24,18 @@ def plan_runs(args: argparse.Namespace) -> tuple[list[RunPlan], Path, Path]:
     """Return the plans of the requested runs, and the feature files of both splits.
 
     Raises:
-        CogError: flags and keys that do not fit together; missing features.
+        CogError: flags and keys that do not fit together; missing features, or those of different networks.
     """
     train, test, model_dir = _resolve_features(args)
+    require_one_network(train, test)
+    features = {
+        f"{split}_features": identify_input(file) for split, file in (("train", train), ("test", test))
+    }
     plans = []
     for run_cfg in _run_configs(args):
         settings = _get_settings(args, run_cfg)
         output = _output_of(args, run_cfg, model_dir)
-        identity = identify(settings, train, test)
+        identity = dataclasses.asdict(settings) | features
         metadata = {
             "model": args.model,
             "dataset": args.dataset,
@@ -111,15 +115,3 @@ def _output_of(args: argparse.Namespace, cfg: CfgNode, model_dir: ModelDir | Non
         return Path(args.output_dir)
     folder = Path(os.path.normpath(args.output_dir))
     return folder.with_name(f"{folder.name}_N{n_shot}" if n_shot else folder.name) / seed_folder(seed)
-
-
-def identify(settings: Settings, train: Path, test: Path) -> dict[str, Any]:
-    """Return the identity of a run, which is equal for equal settings and features (by size and, if known, origin)."""
-    identity = dataclasses.asdict(settings)
-    for split, file in (("train", train), ("test", test)):
-        features, made = identify_input(file)
-        # float16 and bfloat16 files have the same size
-        if made.get("save_dtype", "float32") != "float32":
-            features["save_dtype"] = made["save_dtype"]
-        identity[f"{split}_features"] = features
-    return identity

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from cog import constants
 from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.folder import with_class_list
@@ -24,7 +22,6 @@ from cog.runtime.device import exact_float32, resolve_device
 from cog.runtime.machine_checks import size
 from cog.runtime.memory import exhaustion_explained
 from cog.runtime.output_folder import FolderClaim
-from cog.runtime.resume_dir import sample_sha256
 
 logger = logging.getLogger(__name__)
 
@@ -94,11 +91,8 @@ def _require_room(settings: Settings, data: Data, engine: Engine) -> None:
 
 def _begin(runs: Sequence[ClaimedRun], engine: Engine) -> None:
     """Compare unfinished work with the runs, before any computation; the last bits depend on device and versions."""
-    sample = functools.cache(sample_sha256)
     for plan, claim in runs:
         more = {"device": engine.device.type, "training_precision": engine.precision}
-        for split in constants.SPLITS:
-            more[f"{split}_features_sample"] = sample(plan.metadata[f"{split}_features"])
         versions = {key: plan.metadata["versions"][key] for key in ("torch", "optuna", "numpy")}
         claim.begin(more, versions={"format": _FORMAT} | versions)
         if plan.folder.overwrite:

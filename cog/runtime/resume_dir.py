@@ -30,7 +30,7 @@ FOLDER = ".resume"
 IDENTITY_FILE = "identity.json"
 LOG_FILE = "program.log"
 
-_N_BLOCKS, _BLOCK = 64, 4096
+_N_BLOCKS, _BLOCK = 999, 4096
 
 
 class ResumeFolder:
@@ -157,7 +157,7 @@ class ResumeFolder:
 
 
 def sample_sha256(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of the size and of 65 evenly spaced blocks of 4 KiB of a file.
+    """Return the SHA-256 of the size and of 1,000 evenly spaced blocks of 4 KiB of a file.
 
     It distinguishes features of the same size without reading gigabytes.
 

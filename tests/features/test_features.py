@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -14,8 +12,6 @@ from cog.features import feature_files, pca
 from cog.logreg import preprocess
 from cog.logreg.engine import Engine
 from cog.logreg.matrix import StoredMatrix
-from cog.logreg.plan import identify
-from cog.logreg.settings import Settings
 from cog.runtime import random_streams
 
 
@@ -219,15 +215,3 @@ def test_rounded_features_take_one_copy_in_memory(tmp_path, monkeypatch, dtype, 
     )
     loaded = feature_files.load(tmp_path)
     assert asked == ways and loaded.x.dtype == torch.float32 and loaded.norms is None
-
-
-def test_runs_on_features_of_another_type_are_other_runs(tmp_path):
-    """Files of float16 and bfloat16 have the same size; runs from before there was a choice stay what they are."""
-    identities = []
-    for dtype in (None, "float32", "float16", "bfloat16"):
-        made = {} if dtype is None else {"save_dtype": dtype}
-        (tmp_path / "features.json").write_text(json.dumps(made | {"checkpoint_sha256": "c"}))
-        (tmp_path / "X_Y.pth").write_bytes(b"content")
-        file = tmp_path / "X_Y.pth"
-        identities.append(identify(Settings(seed=1), file, file))
-    assert identities[0] == identities[1] != identities[2] != identities[3] != identities[1]

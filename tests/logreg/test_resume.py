@@ -182,7 +182,7 @@ def test_other_versions_and_features_of_the_same_size_are_refused(half_done, fea
     data = torch.load(path, weights_only=True)
     data["X"][7, 3] += 1.0
     torch.save(data, path)
-    with pytest.raises(CogError, match="train_features_sample: .* or remove this folder"):
+    with pytest.raises(CogError, match=r"train_features\.sample_sha256: .* or remove this folder"):
         logreg.main(arguments)
 
 
