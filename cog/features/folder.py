@@ -112,11 +112,10 @@ def require_one_network(train: Path, test: Path) -> None:
     Raises:
         CogError: they differ; the message lists each difference.
     """
-    made = [FeatureFolder(file.parent).metadata() or {} for file in (train, test)]
-    if not all(made):  # features of the original toolkit
-        return
-    changed = differences(*({key: each.get(key) for key in NETWORK} for each in made))
-    if changed:
+    one, other = (FeatureFolder(file.parent).metadata() or {} for file in (train, test))
+    first, second = ({key: made.get(key) for key in NETWORK} for made in (one, other))
+    changed = differences(first, second)
+    if one and other and changed:  # the original toolkit has no description
         raise CogError(
             f"training features {train} and test features {test} were made differently ({'; '.join(changed)}); extract "
             "both splits with the same model, checkpoint, loader and preprocessing"
