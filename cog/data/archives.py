@@ -23,12 +23,6 @@ from cog.data.image_stores import LARGEST_IMAGE, inflate, too_large
 from cog.errors import CogError
 from cog.runtime import files
 
-try:
-    import deflate
-except ImportError:  # the extra "zip" is not installed
-    deflate = None  # type: ignore[assignment]
-_crc32 = zlib.crc32 if deflate is None else deflate.crc32
-
 #: Number of archives that a process keeps open; ImageNet-21K has 21,841.
 MOST_OPEN = 64
 
@@ -46,7 +40,7 @@ _LINK, _DEVICE, _SPARSE, _ENCRYPTED, _PACKED = REFUSED
 #: Kind of a tar file inside a tar file, which is scanned in its turn.
 TAR_INSIDE = 8
 
-_LOCAL_HEADER = struct.Struct("<4s18xIHH")
+_LOCAL_HEADER = struct.Struct("<4s22xHH")
 _BLOCK = 512
 # Limits, in bytes, of a member's chain of extended headers and of a zip file's directory (10 million members).
 _MOST_HEADER_BYTES = 1 << 20
@@ -164,45 +158,20 @@ def read_member(archive: ArchiveFile, member: Member) -> bytes:
     header = _pread(archive, member.offset, _LOCAL_HEADER.size)
     if len(header) < _LOCAL_HEADER.size or header[:4] != b"PK\3\4":
         raise OSError(errno.EIO, "its header in the zip file is damaged", member.path)
-    _, n_unpacked, n_name, n_extra = _LOCAL_HEADER.unpack(header)
+    _, n_name, n_extra = _LOCAL_HEADER.unpack(header)
     data = _pread(archive, member.offset + _LOCAL_HEADER.size + n_name + n_extra, member.size)
     if member.kind == ZIP_DEFLATED:
-        unpacked = _inflate_quickly(data, n_unpacked, member.crc)
-        if unpacked is not None:
-            return unpacked
         data = inflate(data, member.path, wbits=-zlib.MAX_WBITS)
-    if _crc32(data) != member.crc:
+    if zlib.crc32(data) != member.crc:
         raise OSError(errno.EIO, "its bytes in the zip file are damaged (CRC-32)", member.path)
     return data
-
-
-def _inflate_quickly(data: bytes, n_unpacked: int, crc: int) -> bytes | None:
-    """Return deflated bytes unpacked by libdeflate, which takes half the time that zlib takes.
-
-    Args:
-        data: the deflated bytes.
-        n_unpacked: number of unpacked bytes in the local header: 0 in a file that was written into a pipe, all ones in
-            a very large file, any number in a hostile file.
-        crc: CRC-32 of the unpacked bytes.
-
-    Returns:
-        The unpacked bytes; None without libdeflate, and after any error: zlib then unpacks them or names the error.
-    """
-    if deflate is None or not data:
-        return None
-    room = n_unpacked if 0 < n_unpacked <= LARGEST_IMAGE else min(2 * len(data), LARGEST_IMAGE)
-    try:
-        unpacked = deflate.deflate_decompress(data, room)
-    except deflate.DeflateError:
-        return None
-    return bytes(unpacked) if _crc32(unpacked) == crc else None
 
 
 # ---- indexing -------------------------------------------------------------------------------------------
 
 
 def scan(
-    archive: ArchiveFile, notes: list[str], advance: Callable[[int], None], *, inside: Member | None = None
+    archive: ArchiveFile, advance: Callable[[int], None], *, inside: Member | None = None
 ) -> Iterator[Member]:
     """Yield the files in an archive, without folders; a tar file inside is yielded as one file.
 
@@ -210,12 +179,12 @@ def scan(
 
     Args:
         archive: the archive.
-        notes: list that gets a line about the members that are missing because the archive is damaged.
         advance: function that is called with the number of bytes passed since its last call.
         inside: a tar file in the archive, scanned instead of the archive.
 
     Raises:
-        CogError: the file is no archive, is compressed as a whole, or names a member outside of itself.
+        CogError: the file is no archive, is damaged or cut off, is compressed as a whole, or names a member outside of
+            itself.
         OSError: the file cannot be read, or has changed.
     """
     with files.open_regular(archive.path) as handle:
@@ -235,7 +204,7 @@ def scan(
                 "unpack it once with gunzip (it stays one file)"
             )
         passed = start
-        for member in _tar_members(window, label, notes):
+        for member in _tar_members(window, label):
             if member.offset - passed > 1 << 24:
                 advance(member.offset - passed)
                 passed = member.offset
@@ -277,9 +246,9 @@ class _Window(io.RawIOBase):
         return data
 
 
-def _tar_members(window: _Window, label: str, notes: list[str]) -> Iterator[Member]:
-    """Yield the members of a tar file; at the first damage, stop and add a note about ``label``."""
-    n_members, end, fault = 0, -1, ""
+def _tar_members(window: _Window, label: str) -> Iterator[Member]:
+    """Yield the members of a tar file; ``label`` is its name in messages."""
+    last, end, fault = "its beginning", -1, ""
     window.seek(0)
     try:
         with tarfile.open(fileobj=window, mode="r:") as tar:
@@ -287,8 +256,7 @@ def _tar_members(window: _Window, label: str, notes: list[str]) -> Iterator[Memb
                 tar.members.clear()  # type: ignore[attr-defined]  # the list would grow to gigabytes
                 if info.size < 0 or tar.offset <= end:
                     raise tarfile.ReadError("a negative size")
-                end = tar.offset
-                n_members += 1
+                end, last = tar.offset, f"its member {info.name[:200]!r}"
                 if not info.isdir():
                     path = _checked(info.name, label)
                     yield Member(path, window.start + info.offset_data, info.size, 0, _tar_kind(info))
@@ -301,12 +269,8 @@ def _tar_members(window: _Window, label: str, notes: list[str]) -> Iterator[Memb
             fault = "a damaged header"
     except (tarfile.TarError, OSError, ValueError, ArithmeticError, RecursionError) as error:
         fault = str(error) or type(error).__name__
-    if fault and n_members == 0:
-        raise CogError(f"{label} cannot be read as a tar file: {fault}; fetch it again")
     if fault:
-        notes.append(
-            f"{label} is damaged after its first {n_members:,} members ({fault}); the members after them are missing"
-        )
+        raise CogError(f"{label} cannot be read as a tar file after {last}: {fault}; fetch it again")
 
 
 def _tar_kind(info: tarfile.TarInfo) -> int:

@@ -34,7 +34,7 @@ class ImageList:
         split: ``train`` or ``test``.
         store: store that reads the files.
         files: paths relative to the root, bytes ``[n]`` (numpy dtype S, file system encoding): one compact block,
-            because worker processes get a copy and a data set has a million files.
+            because a data set has a million files.
         labels: int64 ``[n]``, 0..C-1.
         classes: the C class names, sorted.
     """
@@ -77,22 +77,6 @@ class ImageList:
         for row in range(len(self)):
             digest.update(bytes(self.files[row]) + b"\n")
         return digest.hexdigest()
-
-
-class MissingClassesError(CogError):
-    """Class folders are missing, or archives of classes cannot be used.
-
-    Attributes:
-        faults: a line for each kind of fault.
-        images: the list with the missing classes, so that the other classes can be checked.
-        classes: names of the missing classes.
-    """
-
-    def __init__(self, faults: Sequence[str], images: ImageList, classes: Sequence[str]) -> None:
-        super().__init__("; ".join(faults))
-        self.faults = tuple(faults)
-        self.images = images
-        self.classes = tuple(classes)
 
 
 def _image_list(
@@ -171,16 +155,15 @@ def cog_level(
         split_file: ``cog_concepts_split_file.pkl``.
 
     Raises:
-        MissingClassesError: concepts without a folder, or with an archive that cannot be used.
-        CogError: unreadable files, no such level, a concept without files.
+        CogError: unreadable files, no such level, a concept without files or without a folder, an archive that cannot
+            be read.
     """
-    from cog.data.archive_images import UnusableArchivesError
     from cog.data.level_files import read_levels
     from cog.data.split_files import read_split
 
     root = Path(images_root)
     level = constants.cog_level(dataset)
-    levels = read_levels(levels_file, limited=True)
+    levels = read_levels(levels_file)
     if level is None or level > len(levels):
         raise CogError(
             f"--dataset {dataset}: {levels_file} has {len(levels)} levels, cog_l1 to cog_l{len(levels)}"
@@ -195,27 +178,16 @@ def cog_level(
         )
     store = root_layout.open_store(root)
     folders = [images[0].rpartition("/")[0] for images in files]
-    faults: list[str] = []
-    unusable: frozenset[str] = frozenset()
     try:
-        try:
-            store.prepare(folders)
-        except UnusableArchivesError as error:
-            if "" in error.classes:  # any class may be in it
-                raise
-            faults, unusable = [str(error)], error.classes
+        store.prepare(folders)
         with ThreadPoolExecutor(_SCAN_THREADS) as pool:
             present = list(pool.map(store.has_class, folders))
     except OSError as error:
         raise CogError(f"--imagenet_images_root: cannot read {error.filename}: {error.strerror}") from error
     lost = [wnid for wnid, exists in zip(concepts, present, strict=True) if not exists]
     if lost:
-        faults.append(
+        raise CogError(
             f"--imagenet_images_root {root} lacks the folders of {len(lost)} of the {len(concepts)} concepts of "
             f"{dataset} ({', '.join(lost[:3])}); {root_layout.explain(root) or f'expected {root}/<wnid>/*.JPEG'}"
         )
-    images = _image_list(dataset, split, store, concepts, files)
-    if faults:
-        lost += [wnid for wnid, folder in zip(concepts, folders, strict=True) if folder in unusable]
-        raise MissingClassesError(faults, images, lost)
-    return images
+    return _image_list(dataset, split, store, concepts, files)

@@ -6,7 +6,6 @@ store of a root by the contents of the root.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import zlib
@@ -22,9 +21,6 @@ IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif
 #: Largest size of an image in bytes, compressed or not; a larger image fails, because an archive of a few kilobytes can
 #: claim any size. The largest picture that Pillow decodes has fewer bytes, at 8 bits per channel.
 LARGEST_IMAGE = 1 << 29
-
-#: Fault of an image without a byte.
-EMPTY = "empty (0 bytes)"
 
 
 def is_image(name: str) -> bool:
@@ -89,23 +85,8 @@ class ImageStore(ABC):
         """
 
     @abstractmethod
-    def faults(self, folder: str) -> dict[str, str]:
-        """Return the faults of the images of a class folder that are known without reading them, by image.
-
-        :data:`EMPTY`, or why the archive's member cannot be read. There are none when the folder cannot be listed.
-        """
-
-    @abstractmethod
     def has_class(self, folder: str) -> bool:
         """Return whether a class folder exists."""
-
-    @abstractmethod
-    def sources(self) -> set[str]:
-        """Return the names of the entries of the root, other than class folders, that images are read from."""
-
-    @abstractmethod
-    def has(self, name: str) -> bool:
-        """Return whether a file of this name exists; its suffix need not be that of an image."""
 
     @abstractmethod
     def lost(self, name: str) -> Path | None:
@@ -116,7 +97,7 @@ class ImageStore(ABC):
 
         Raises:
             OSError: an archive is missing.
-            UnusableArchivesError: archives cannot be read (:mod:`cog.data.archive_images`).
+            CogError: an archive cannot be read.
         """
 
     def read(self, name: str) -> bytes:
@@ -174,25 +155,9 @@ class FolderImages(ImageStore):
                 continue
         return [f"{folder}/{name}" for name in sorted(listed)]
 
-    def faults(self, folder: str) -> dict[str, str]:
-        """Return the empty files among the images of a class folder; file servers send the sizes with the names."""
-        empty: set[str] = set()
-        for part in self._parts:
-            with contextlib.suppress(OSError), os.scandir(part / folder) as entries:
-                empty |= {f"{folder}/{e.name}" for e in entries if is_image(e.name) and not e.stat().st_size}
-        return dict.fromkeys(empty, EMPTY)
-
     def has_class(self, folder: str) -> bool:
         """Return whether a class folder exists."""
         return any((part / folder).is_dir() for part in self._parts)
-
-    def sources(self) -> set[str]:
-        """Return the names of the parts."""
-        return {part.name for part in self._parts if part != self.root}
-
-    def has(self, name: str) -> bool:
-        """Return whether a file of this name exists."""
-        return any(os.path.lexists(part / name) for part in self._parts)
 
     def lost(self, name: str) -> Path | None:
         """Return the folder of an image if it is gone."""

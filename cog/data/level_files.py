@@ -6,7 +6,6 @@ import os
 import reprlib
 from collections.abc import Sequence
 
-from cog import paths
 from cog.data.wnids import is_wnid
 from cog.errors import CogError
 from cog.runtime import files, safe_load
@@ -14,27 +13,16 @@ from cog.runtime import files, safe_load
 Levels = list[list[str]]
 
 
-def read_levels(path: str | os.PathLike[str], *, limited: bool = False) -> Levels:
+def read_levels(path: str | os.PathLike[str]) -> Levels:
     """Read a levels file: a pickle of a list of lists of wnids, level L1 first.
 
     Any number of levels of any sizes is accepted. The same concept may be in two levels (random
     draws overlap), but not twice in one level.
 
-    Args:
-        path: the file.
-        limited: whether levels of ``build_levels.py --limit N`` are read too, in the folder where they were written.
-
     Raises:
-        CogError: the file is missing, unsafe, made with ``--limit``, or has other contents.
+        CogError: the file is missing, unsafe, or has other contents.
     """
     data = safe_load.load_pickle(path)
-    if isinstance(data, dict) and data.keys() == {"limit", "levels"}:
-        limit, data = data["limit"], data["levels"]
-        if not limited or not isinstance(limit, int) or paths.limit_of(path) != limit:
-            raise CogError(
-                f"{path} was made with --limit {reprlib.repr(limit)}: it is a test of build_levels.py, not levels; "
-                "only extract_features.py and finetune.py read it, in its folder and with the same --limit"
-            )
     if not isinstance(data, list | tuple) or not data:
         raise CogError(
             f"{path} holds {_shown(data)}, expected a list of levels, each a list of ids such as 'n02084071'"

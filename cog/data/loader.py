@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import threading
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
 
 from cog.data.image_lists import ImageList
 from cog.data.pixels import decode_exact
-from cog.errors import CogError
 from cog.runtime.ranks import n_processors
 
 #: Number of batches decoded ahead of the current one; no other pixels are in memory.
@@ -114,40 +109,6 @@ def usable_workers(n_workers: int) -> int:
     return min(n_workers, n_processors())
 
 
-def batches(
-    decoder: Decoder,
-    *,
-    batch_size: int,
-    n_workers: int,
-    start_method: str | None = None,
-    pin_memory: bool = False,
-    ranges: Iterable[tuple[int, int]] | None = None,
-) -> Generator[Batch, None, None]:
-    """Yield batches of the images in row order. Close the generator (``contextlib.closing``) to stop before the end.
-
-    Args:
-        decoder: decoder of the images.
-        batch_size: rows per batch (failed rows included, so that batches do not shift).
-        n_workers: number of decoding threads; 0: the calling thread decodes. The result does not depend on it.
-        start_method: ``fork``, ``spawn`` or ``forkserver``, which starts decoding processes in place of threads.
-        pin_memory: whether the pixels are in pinned memory, from which a GPU copies without waiting.
-        ranges: ``(first, stop)`` of the requested rows (default: all); each range is taken from the iterable when its
-            decoding begins, a few batches ahead of the current one. No batch crosses the end of a range.
-
-    Raises:
-        CogError: a decoding process died.
-    """
-    spans = _spans([(0, len(decoder.images))] if ranges is None else ranges, batch_size)
-    if n_workers and start_method:
-        yield from _from_processes(
-            decoder, spans, batch_size=batch_size, n_workers=n_workers, start_method=start_method
-        )
-    else:
-        yield from _from_threads(
-            decoder, spans, batch_size=batch_size, n_workers=n_workers, pin_memory=pin_memory
-        )
-
-
 def _spans(ranges: Iterable[tuple[int, int]], batch_size: int) -> Iterator[range]:
     """Cut ranges of rows into batches."""
     for first, stop in ranges:
@@ -155,19 +116,15 @@ def _spans(ranges: Iterable[tuple[int, int]], batch_size: int) -> Iterator[range
             yield range(start, min(start + batch_size, stop))
 
 
-def _empty_batch(decoder: Decoder, first: int, n: int, *, batch_size: int, pin_memory: bool = False) -> Batch:
-    # PyTorch reuses pinned memory for the next batches, but only after the GPU has read it.
-    shape = (batch_size, decoder.crop, decoder.crop, 3)
-    pixels = torch.empty(shape, dtype=torch.uint8, pin_memory=pin_memory)
-    pixels[n:] = 0
-    return Batch(pixels, first, n)
-
-
 class _Job:
     """A batch that several threads decode, row by row."""
 
     def __init__(self, decoder: Decoder, rows: range, *, batch_size: int, pin_memory: bool) -> None:
-        self.batch = _empty_batch(decoder, rows[0], len(rows), batch_size=batch_size, pin_memory=pin_memory)
+        # PyTorch reuses pinned memory for the next batches, but only after the GPU has read it.
+        shape = (batch_size, decoder.crop, decoder.crop, 3)
+        pixels = torch.empty(shape, dtype=torch.uint8, pin_memory=pin_memory)
+        pixels[len(rows) :] = 0
+        self.batch = Batch(pixels, rows[0], len(rows))
         self.helpers: list[Future[None]] = []
         self._decoder = decoder
         self._todo = deque(rows)
@@ -194,14 +151,28 @@ class _Job:
         return self.batch
 
 
-def _from_threads(
-    decoder: Decoder, spans: Iterable[range], *, batch_size: int, n_workers: int, pin_memory: bool
+def batches(
+    decoder: Decoder,
+    *,
+    batch_size: int,
+    n_workers: int,
+    pin_memory: bool = False,
+    ranges: Iterable[tuple[int, int]] | None = None,
 ) -> Generator[Batch, None, None]:
-    """Decode in threads: Pillow releases the interpreter lock while it decodes and resizes.
+    """Yield batches of the images in row order. Close the generator (``contextlib.closing``) to stop before the end.
 
-    Nothing is copied between processes. When the next batch is not ready, the consumer's thread does not wait but
-    decodes as well.
+    Images are decoded in threads: Pillow releases the interpreter lock while it decodes and resizes. When the next
+    batch is not ready, the consumer's thread does not wait but decodes as well.
+
+    Args:
+        decoder: decoder of the images.
+        batch_size: rows per batch (failed rows included, so that batches do not shift).
+        n_workers: number of decoding threads; 0: the calling thread decodes. The result does not depend on it.
+        pin_memory: whether the pixels are in pinned memory, from which a GPU copies without waiting.
+        ranges: ``(first, stop)`` of the requested rows (default: all); each range is taken from the iterable when its
+            decoding begins, a few batches ahead of the current one. No batch crosses the end of a range.
     """
+    spans = _spans([(0, len(decoder.images))] if ranges is None else ranges, batch_size)
     pool = ThreadPoolExecutor(max(1, n_workers), thread_name_prefix="cog-decode")
     n_ahead = PREFETCH if n_workers else 0
     jobs: deque[_Job] = deque()
@@ -223,53 +194,3 @@ def _from_threads(
         for job in jobs:
             job.abandon()
         pool.shutdown(cancel_futures=True)
-
-
-def _decode(decoder: Decoder, rows: Sequence[int]) -> list[tuple[int, np.ndarray | str]]:
-    """Decode the rows of a batch in a worker process.
-
-    NumPy arrays travel from the worker through its pipe. Tensors would travel through shared memory:
-    one file descriptor each, in a /dev/shm that containers keep as small as 64 MB.
-    """
-    return [(row, decoder(row)) for row in rows]
-
-
-def _end_with_main_process(worker: int) -> None:
-    """Let this worker process end when the main process has died; PyTorch watches the parent, maybe a fork server."""
-    main = multiprocessing.parent_process()
-    assert main is not None
-
-    def watch() -> None:
-        main.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, name="cog-watch", daemon=True).start()
-
-
-def _from_processes(
-    decoder: Decoder, spans: Iterable[range], *, batch_size: int, n_workers: int, start_method: str
-) -> Generator[Batch, None, None]:
-    loader: DataLoader = DataLoader(
-        range(len(decoder.images)),  # type: ignore[arg-type]
-        batch_sampler=map(list, spans),
-        num_workers=n_workers,
-        prefetch_factor=PREFETCH,
-        collate_fn=partial(_decode, decoder),
-        worker_init_fn=_end_with_main_process,
-        multiprocessing_context=start_method,
-        # The iterator draws a base seed; its own generator leaves the caller's global random state unchanged.
-        generator=torch.Generator().manual_seed(0),
-    )
-    try:
-        for samples in loader:
-            batch = _empty_batch(decoder, samples[0][0], len(samples), batch_size=batch_size)
-            for row, decoded in samples:
-                batch.add(row, decoded)
-            yield batch
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
-            raise
-        raise CogError(
-            f"a decoding process ended unexpectedly ({str(error).splitlines()[0]}); if memory ran out, lower "
-            "FT_EXTRACT.N_WORKERS"
-        ) from error

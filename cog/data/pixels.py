@@ -10,7 +10,7 @@ Decoding is ``PIL.Image.open(path).convert("RGB")`` alone, as in the original to
 * a truncated file is an error, unless ``FT_EXTRACT.LOAD_TRUNCATED_IMAGES`` is set.
 
 Resizing and cropping are those of torchvision's ``Resize`` and ``CenterCrop`` on Pillow images (tests compare
-them bit by bit), without importing torchvision into every decoding process.
+them bit by bit), without importing torchvision.
 """
 
 from __future__ import annotations

@@ -22,6 +22,8 @@ _LARGEST = 1 << 33
 _LONGEST_NAME = 4096
 
 _DRIVE = re.compile(r"[A-Za-z]:")
+# In names between line breaks: a name that may be absolute, leave the root, or be empty.
+_ODD = re.compile(r"\n[/\\\n]|\.\.|\0|\n[A-Za-z]:")
 
 
 def read_split(path: str | os.PathLike[str], concepts: Iterable[str] | None = None) -> Split:
@@ -140,46 +142,25 @@ def _names(names: Any, place: str) -> np.ndarray:
         raise CogError(f"{place} is a {kind}, expected a list or an array of file names")
     if len(names) == 0:
         raise CogError(f"{place} is empty, expected at least one file name")
-    if not _are_text(names):
-        raise CogError(f"{place} contains characters that no file name can have (lone surrogates)")
-    return names if _plainly_relative(names) else np.array([_relative(str(name), place) for name in names])
-
-
-def _code_points(names: np.ndarray) -> np.ndarray:
-    letters = np.ascontiguousarray(names.astype(names.dtype.newbyteorder("="), copy=False))
-    return letters.view(np.uint32).reshape(len(names), -1)
-
-
-def _are_text(names: np.ndarray) -> bool:
-    """Return whether every name can be a file name; U+DC80 to U+DCFF stand for bytes that are not UTF-8."""
-    letters = _code_points(names)
-    if letters.size == 0 or letters.max() < 0xD800:
-        return True
-    return not np.any(
-        (letters > 0x10FFFF)
-        | ((letters >= 0xD800) & (letters < 0xDC80))
-        | ((letters > 0xDCFF) & (letters < 0xE000))
+    try:
+        lines = "\n".join(names.tolist())
+        os.fsencode(lines)
+    except ValueError as error:  # lone surrogates
+        raise CogError(f"{place} contains characters that no file name can have") from error
+    return (
+        np.array([_relative(name, place) for name in names.tolist()])
+        if _ODD.search(f"\n{lines}\n")
+        else names
     )
-
-
-def _plainly_relative(names: np.ndarray) -> bool:
-    """Return whether no name can be absolute or leave the root; the test reads code points, for speed."""
-    letters = _code_points(names)
-    dot, slash, backslash, colon = (ord(letter) for letter in "./\\:")
-    first = letters[:, 0]
-    if np.any((first == slash) | (first == backslash) | (first == 0)):
-        return False
-    dots = letters == dot
-    return not (np.any(dots[:, 1:] & dots[:, :-1]) or np.any(letters[:, 1:2] == colon))
 
 
 def _relative(name: str, place: str) -> str:
     """Return ``name`` without leading separators.
 
     Raises:
-        CogError: the name is empty, names a drive, or leaves the root with ``..``.
+        CogError: the name is empty, names a drive, leaves the root with ``..``, or has a null byte.
     """
     inside = name.lstrip("/\\")
-    if not inside or _DRIVE.match(inside) or ".." in re.split(r"[/\\]", inside):
+    if not inside or "\0" in inside or _DRIVE.match(inside) or ".." in re.split(r"[/\\]", inside):
         raise CogError(f"{place} contains {name!r}, expected file names inside the root of the images")
     return inside

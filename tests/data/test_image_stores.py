@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import dataclasses
 import errno
 import functools
 import gzip
 import io
-import logging
 import os
-import pickle
 import shutil
 import struct
 import tarfile
@@ -19,7 +15,6 @@ import threading
 import time
 import tracemalloc
 import zipfile
-import zlib
 
 import archive_forms
 import extraction
@@ -27,7 +22,6 @@ import numpy as np
 import pytest
 import tiny
 from archive_forms import FORMS, tar_bytes, zip_bytes
-from waiting import wait_for
 
 from cog.commands import extract_features
 from cog.data import (
@@ -35,7 +29,6 @@ from cog.data import (
     archive_index,
     archives,
     datasets,
-    image_checks,
     image_lists,
     image_stores,
     root_layout,
@@ -46,7 +39,6 @@ from cog.data.loader import Decoder, batches
 from cog.data.root_layout import open_store
 from cog.errors import CogError
 from cog.features import shards
-from cog.runtime import files
 
 WNIDS = ("n01440764", "n02000001", "n02084071", "n15102894")
 SIZE = {"resize": 16, "crop": 12}
@@ -77,6 +69,7 @@ def root(tmp_path):
 
 
 def listed(store):
+    store.prepare()
     return [name for wnid in store.classes() for name in store.names(wnid)]
 
 
@@ -95,11 +88,10 @@ def test_names_bytes_and_lists_are_those_of_the_folders(form, folders, root, tmp
     for wnid in WNIDS:
         assert store.names(wnid) == expected.names(wnid) and store.has_class(wnid)
         for name in store.names(wnid):
-            assert store.read(name) == (folders / name).read_bytes() and store.has(name)
-    missing = f"{WNIDS[0]}/{WNIDS[0]}_3.JPEG"
-    assert not store.has_class("n00000000") and store.names("n00000000") == [] and not store.has(missing)
+            assert store.read(name) == (folders / name).read_bytes()
+    assert not store.has_class("n00000000") and store.names("n00000000") == []
     with pytest.raises(FileNotFoundError):
-        store.read(missing)
+        store.read(f"{WNIDS[0]}/{WNIDS[0]}_3.JPEG")
     files = level_files(tmp_path, folders)
     for split in ("train", "test"):
         in_form, in_folders = (
@@ -107,18 +99,16 @@ def test_names_bytes_and_lists_are_those_of_the_folders(form, folders, root, tmp
             for place in (root, folders)
         )
         assert in_form.digest() == in_folders.digest() and in_form.root == root
-        assert image_checks.missing(in_form) == []
 
 
 @pytest.mark.parametrize("form", ["tar_per_class", "zip_deflated"])
-@pytest.mark.parametrize("start_method", [None, "fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_pixels_in_threads_and_processes(form, folders, root, start_method):
+def test_pixels_in_threads(form, folders, root):
     FORMS[form](folders, root)
     images = dataclasses.replace(reference(folders), store=open_store(root))
     found, expected = (
         [
             (pixels.tolist(), batch.failures)
-            for batch in batches(Decoder(of, **SIZE), batch_size=3, n_workers=2, start_method=start_method)
+            for batch in batches(Decoder(of, **SIZE), batch_size=3, n_workers=2)
             for pixels in batch.pixels[: batch.n]
         ]
         for of in (images, reference(folders))
@@ -128,23 +118,6 @@ def test_pixels_in_threads_and_processes(form, folders, root, start_method):
 
 def reference(folders):
     return image_lists.from_class_folders("own", "train", folders, flag="--images_root")
-
-
-def test_a_store_that_cannot_save_its_index_travels_with_it(folders, root, tmp_path, monkeypatch, caplog):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("COG_CACHE_DIR", str(tmp_path / "file"))
-    archive_forms.tar_of_tars(folders, root)
-    store = open_store(root)
-    caplog.set_level("INFO", logger="cog")
-    store.prepare()
-    assert "the index of the images is kept in memory only" in caplog.text
-    assert "indexed; kept in memory only" in caplog.text and f"kept in {tmp_path}" not in caplog.text
-    monkeypatch.setattr(archive_images, "scan", None)  # it would be scanned again
-    copy = pickle.loads(pickle.dumps(store))
-    assert listed(copy) == listed(FolderImages(folders))
-    assert (
-        copy.read(f"{WNIDS[1]}/{WNIDS[1]}_9.JPEG") == (folders / WNIDS[1] / f"{WNIDS[1]}_9.JPEG").read_bytes()
-    )
 
 
 # ---- ILSVRC-2012 and other data sets with splits --------------------------------------------------------------
@@ -329,12 +302,9 @@ LISTED = {
         [("a.JPEG", b"1"), ("b.JPEG", b"2"), ("./a.JPEG", b"3")],
         {"n01440764/a.JPEG": b"3", "n01440764/b.JPEG": b"2"},
     ),
-    "a tar file per class, but no deeper one": (
+    "a tar file per class": (
         "birds_train.tar",
-        [
-            (f"{name}.tar", tar_bytes([("1.png", name.encode()), ("deeper.tar", tar_bytes([("2.png", b"x")]))]))
-            for name in ("crow", "duck")
-        ],
+        [(f"{name}.tar", tar_bytes([("1.png", name.encode())])) for name in ("crow", "duck")],
         {"crow/1.png": b"crow", "duck/1.png": b"duck"},
     ),
 }  # fmt: skip
@@ -439,38 +409,6 @@ def test_the_same_image_in_two_archives(folders, root):
         listed(open_store(root))
 
 
-@pytest.mark.parametrize("form", ["folders", "tar_per_class", "zip_stored"])
-def test_missing_images(folders, root, form):
-    """In the order of the list; files that only a level file calls images count, too."""
-    if form == "folders":
-        shutil.copytree(folders, root, dirs_exist_ok=True)
-        (root / WNIDS[0] / "a.odd").touch()
-    else:
-        archive_forms.FORMS[form](folders, root)
-    missing = [
-        "n09999999/a.JPEG",
-        *(f"{WNIDS[0]}/{file}" for file in ("none", "b.odd", f"{WNIDS[0]}_0.jpeg")),
-    ]
-    present = [f"{WNIDS[0]}/{WNIDS[0]}_9.JPEG", *([f"{WNIDS[0]}/a.odd"] if form == "folders" else [])]
-    images = dataclasses.replace(
-        reference(folders), store=open_store(root), files=np.array([*missing, *present], dtype=bytes)
-    )
-    assert image_checks.missing(images) == missing
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_empty_images(folders, root, tmp_path, form):
-    """Files without a byte, packed or not, are named in the order of the list."""
-    shutil.copytree(folders, tmp_path / "copy")
-    # Among gzipped members, these are not compressed.
-    names = [f"{WNIDS[0]}/{WNIDS[0]}_0.JPEG", f"{WNIDS[2]}/{WNIDS[2]}_9.JPEG"]
-    for name in reversed(names):
-        (tmp_path / "copy" / name).write_bytes(b"")
-    FORMS[form](tmp_path / "copy", root)
-    images = dataclasses.replace(reference(folders), store=open_store(root))
-    assert image_checks.faulty(images) == {image_stores.EMPTY: names}
-
-
 @pytest.mark.slow
 def test_features_are_equal_and_an_extraction_continues_on_the_other_form(tmp_path, monkeypatch):
     """Of a damaged image, too; the third extraction begins on folders and ends on archives."""
@@ -521,22 +459,20 @@ def scans(monkeypatch):
     return names
 
 
-def test_each_archive_is_indexed_once_and_when_it_is_needed(folders, root, scans, cache, monkeypatch):
+def test_archives_are_indexed_once_and_when_they_are_needed(folders, root, scans, cache):
     archive_forms.tar_per_class(folders, root)
     open_store(root).prepare(WNIDS[:2])
     assert sorted(scans) == [f"{wnid}.tar" for wnid in WNIDS[:2]]
     open_store(root).prepare()
-    assert sorted(scans) == [f"{wnid}.tar" for wnid in WNIDS]
-    monkeypatch.setattr(ast, "parse", lambda *args, **more: pytest.fail("this is not safe in threads"))
-    assert listed(open_store(root)) == listed(FolderImages(folders)) and len(scans) == 4
-    assert [path.suffix for path in cache.iterdir()] == [".zip"]  # no lock, nothing half-written
+    assert listed(open_store(root)) == listed(FolderImages(folders)) and len(scans) == 6
+    assert [path.suffix for path in cache.iterdir()] == [".npz"] * 2  # nothing half-written
     assert not [path for path in root.iterdir() if path.suffix != ".tar"]
 
 
 def test_an_index_of_another_version_is_made_anew(folders, root, scans, monkeypatch):
     archive_forms.zip_stored(folders, root)
     open_store(root).prepare()
-    monkeypatch.setattr(archive_index, "_VERSION", 0)
+    monkeypatch.setattr(archive_index, "VERSION", 0)
     assert listed(open_store(root)) == listed(FolderImages(folders)) and len(scans) == 2
 
 
@@ -547,31 +483,19 @@ def test_only_the_tar_files_of_the_classes_that_are_asked_for_are_looked_into(fo
     )
     store = open_store(root)
     store.prepare(WNIDS[1:2])
-    assert sorted(scans) == ["fall11_whole.tar", "more.tar", f"{WNIDS[1]}.tar"]
+    assert sorted(scans) == ["crow.tar", "fall11_whole.tar", "more.tar", f"{WNIDS[1]}.tar"]
     assert store.classes() == ["crow", *WNIDS, "wren"] and store.names("crow") == ["crow/1.png"]
     assert store.read("crow/1.png") == b"1" and store.read("wren/2.png") == b"2"
     assert len(scans) == 4
     assert store.names(WNIDS[3]) == FolderImages(folders).names(WNIDS[3]) and len(scans) == 5
 
 
-def test_entries_of_archives_that_are_gone_are_dropped(folders, root, cache):
-    archive_forms.tar_per_class(folders, root)
-    open_store(root).prepare()
-    (root / f"{WNIDS[0]}.tar").unlink()
-    (root / f"{WNIDS[1]}.tar").rename(root / "n01000000.tar")
-    assert open_store(root).classes()[0] == "n01000000"
-    open_store(root).prepare()
-    (index,) = cache.iterdir()
-    with zipfile.ZipFile(index) as archive:
-        assert archive.namelist() == ["n01000000.tar", *(f"{wnid}.tar" for wnid in WNIDS[2:])]
-
-
 def test_an_archive_that_changes_before_it_is_scanned_is_not_indexed(root):
     (root / "n01440764.tar").write_bytes(tar_bytes([("a.JPEG", b"x")]))
     archive = archives.ArchiveFile.of(root / "n01440764.tar")
-    assert len(list(archives.scan(archive, [], lambda n: None))) == 1
+    assert len(list(archives.scan(archive, lambda n: None))) == 1
     with pytest.raises(OSError, match="has changed"):
-        list(archives.scan(dataclasses.replace(archive, mtime_ns=1), [], lambda n: None))
+        list(archives.scan(dataclasses.replace(archive, mtime_ns=1), lambda n: None))
 
 
 def test_images_of_a_class_in_an_archive_of_its_own_and_in_others(folders, root):
@@ -596,15 +520,16 @@ def test_an_archive_that_changed_is_indexed_anew(folders, root, scans, change):
     path.write_bytes(data + bytes(10240) if change == "size" else data.ljust(status.st_size, b"\0"))
     os.utime(path, ns=(0, status.st_mtime_ns + (change == "time")))
     store = open_store(root)
+    store.prepare()
     assert store.names(WNIDS[1]) == [f"{WNIDS[1]}/{name}" for name, _ in members]
     assert [store.read(f"{WNIDS[1]}/{name}") for name, _ in members] == [data for _, data in members]
-    assert scans == [path.name]
+    assert path.name in scans
 
 
 def test_an_archive_that_changes_under_a_store_is_no_wrong_image(folders, root):
     archive_forms.tar_per_class(folders, root)
     store, name = open_store(root), f"{WNIDS[1]}/{WNIDS[1]}_2.JPEG"
-    store.has(name)
+    store.prepare()
     path = root / f"{WNIDS[1]}.tar"
     path.write_bytes(tar_bytes([("a.JPEG", bytes(2000)), (f"{WNIDS[1]}_2.JPEG", b"x")]))
     with pytest.raises(OSError, match="has changed since it was indexed"):
@@ -621,8 +546,8 @@ def damage_tail(data):
 
 
 def damage_byte(data):
-    """Change a byte of the first entry."""
-    return data[:120] + bytes([data[120] ^ 1]) + data[121:]
+    """Change a byte of the rows."""
+    return data[:-400] + bytes([data[-400] ^ 1]) + data[-399:]
 
 
 @pytest.mark.parametrize("damage", [damage_tail, damage_byte, lambda data: b"", lambda data: b"not a zip"])
@@ -634,87 +559,17 @@ def test_a_damaged_index_is_made_anew(folders, root, cache, scans, damage, caplo
     scans.clear()
     store = open_store(root)
     assert listed(store) == listed(FolderImages(folders))
-    assert "is damaged and is rebuilt" in caplog.text and f"{WNIDS[0]}.tar" in scans
+    assert f"the index {index} cannot be read and is made anew" in caplog.text and f"{WNIDS[0]}.tar" in scans
     scans.clear()
     assert listed(open_store(root)) == listed(store) and scans == []
 
 
-def test_an_index_without_permission_is_not_called_damaged(folders, root, cache, monkeypatch, caplog):
-    archive_forms.tar_per_class(folders, root)
-    open_store(root).prepare()
-    (index,) = cache.iterdir()
-    open_regular = files.open_regular
-
-    def refuse(path, **options):
-        if path == index:
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return open_regular(path, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "open_regular", refuse)
-        open_store(root).prepare()
-    assert f"the index {index} cannot be read and is made anew (Permission denied)" in caplog.text
-    assert "damaged" not in caplog.text
-
-
-def test_an_interrupted_index_keeps_what_was_done(folders, root, scans, monkeypatch):
-    archive_forms.tar_per_class(folders, root)
-    monkeypatch.setattr(archive_images, "_THREADS", 1)
-    original = archive_images.as_rows
-
-    def stop_at_third(images):
-        rows = original(images)
-        if len(scans) == 3:
-            raise KeyboardInterrupt
-        return rows
-
-    with monkeypatch.context() as patch:
-        patch.setattr(archive_images, "as_rows", stop_at_third)
-        with pytest.raises(KeyboardInterrupt):
-            open_store(root).prepare()
-    done = set(scans[:2])
-    scans.clear()
-    open_store(root).prepare()
-    assert not done & set(scans) and len(scans) == 2
-
-
-def test_a_long_indexing_is_saved_now_and_then(folders, root, cache, monkeypatch):
-    archive_forms.tar_per_class(folders, root)
-    monkeypatch.setattr(archive_images, "_SAVE_SECONDS", 0.0)
-    monkeypatch.setattr(archive_images, "_THREADS", 1)
-    sizes = []
-    original = archive_index.ArchiveIndex.publish
-
-    def publish(index):
-        original(index)
-        sizes.append(len(zipfile.ZipFile(index.path).namelist()))
-
-    monkeypatch.setattr(archive_index.ArchiveIndex, "publish", publish)
-    open_store(root).prepare()
-    assert sizes == [1, 2, 3, 4, 4]
-
-
-def test_two_starts_index_once(folders, root, scans, monkeypatch, caplog):
-    caplog.set_level(logging.INFO)
-    archive_forms.tar_of_folders(folders, root)
-    monkeypatch.setattr(archive_index, "_WAIT_SECONDS", 0.01)
-    scan, begun, go_on = archive_images.scan, threading.Event(), threading.Event()
-
-    def waiting_scan(*arguments, inside):
-        begun.set()
-        assert go_on.wait(10)
-        return scan(*arguments, inside=inside)
-
-    monkeypatch.setattr(archive_images, "scan", waiting_scan)
-    first, second = (threading.Thread(target=open_store(root).prepare) for _ in range(2))
-    first.start()
-    assert begun.wait(10)
-    second.start()
-    wait_for(lambda: "being indexed by another process" in caplog.text)
-    go_on.set()
-    for thread in (first, second):
-        thread.join(10)
-    assert listed(open_store(root)) == listed(FolderImages(folders)) and scans == ["everything.tar"]
+def test_an_index_that_cannot_be_kept(folders, root, tmp_path, monkeypatch, caplog):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("COG_CACHE_DIR", str(tmp_path / "file"))
+    archive_forms.tar_of_tars(folders, root)
+    assert listed(open_store(root)) == listed(FolderImages(folders))
+    assert "the index of the images is not kept for the next command" in caplog.text
 
 
 def test_a_descriptor_that_the_file_server_forgot_is_opened_again(folders, root, monkeypatch):
@@ -779,44 +634,41 @@ def reason(store, name):
     return caught.value.strerror
 
 
-def test_a_tar_file_that_is_cut_off(folders, root, caplog):
-    archive_forms.tar_per_class(folders, root)
-    path = root / f"{WNIDS[2]}.tar"
-    with tarfile.open(path) as tar:
-        last = tar.getmembers()[3]  # files sorted: _0 _1 _10 _2 _9
-    path.write_bytes(path.read_bytes()[: last.offset_data + 300])
-    store = open_store(root)
-    names = store.names(WNIDS[2])
-    assert [name[-7:] for name in names] == ["_0.JPEG", "_1.JPEG", "10.JPEG", "_2.JPEG"]
-    assert f"{path} is damaged after its first 4 members" in caplog.text
-    whole = (folders / names[3]).read_bytes()
-    assert store.read(names[3]) == whole[:300] and store.read(names[1]) == (folders / names[1]).read_bytes()
-    images = dataclasses.replace(reference(folders), store=store)
-    rows = {
-        images.file(row): Decoder(images, **SIZE)(row) for row in range(20) if WNIDS[2] in images.file(row)
-    }
-    assert "truncated" in rows[names[3]].lower() and rows[f"{WNIDS[2]}/{WNIDS[2]}_9.JPEG"].startswith(
-        "FileNotFoundError"
-    )
-    assert sum(isinstance(pixels, str) for pixels in rows.values()) == 2
-    caplog.clear()
-    open_store(root).names(WNIDS[2])
-    assert "is damaged after its first 4 members" in caplog.text  # from the index, too
+def damaged(data, member):
+    """Return a tar file whose member with this number has a damaged header."""
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        start = tar.getmembers()[member].offset
+    return data[:start] + b"0123456789" + data[start + 10 :]
 
 
-def test_a_damaged_header_inside_a_tar_file(folders, root, caplog):
-    archive_forms.tar_of_tars(folders, root)
-    path = root / "fall11_whole.tar"
-    with tarfile.open(path) as tar:
-        second = tar.getmembers()[1]
-    data = bytearray(path.read_bytes())
-    with tarfile.open(fileobj=io.BytesIO(bytes(data[second.offset_data :]))) as inner:
-        header = second.offset_data + inner.getmembers()[1].offset
-    data[header : header + 10] = b"0123456789"
-    path.write_bytes(data)
-    store = open_store(root)
-    assert len(store.names(WNIDS[2])) == 1 and len(store.names(WNIDS[1])) == 5
-    assert f"{path}/{WNIDS[2]}.tar is damaged after its first 1 members" in caplog.text
+ONE_CLASS = tar_bytes([(f"{i}.JPEG", bytes(3000)) for i in range(4)])
+
+
+@pytest.mark.parametrize(
+    ("data", "after"),
+    [
+        (ONE_CLASS[: 3 * 3584 + 900], "3.JPEG"), (ONE_CLASS[: 2 * 3584 + 100], "1.JPEG"),
+        (damaged(ONE_CLASS, 2), "1.JPEG"), (damaged(ONE_CLASS, 1), "0.JPEG"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_tar_file_that_is_damaged_or_cut_off_is_refused(root, data, after, inside):
+    """Never are there fewer images without a word; the archive and the last sound member are named."""
+    (root / "whole.tar").write_bytes(tar_bytes([("n01440764.tar", data)]))
+    if not inside:
+        (root / "whole.tar").unlink()
+        (root / "n01440764.tar").write_bytes(data)
+    where = "whole.tar/n01440764.tar" if inside else "n01440764.tar"
+    with pytest.raises(CogError, match=f"{where} cannot be read as a tar file after its member '{after}'"):
+        listed(open_store(root))
+
+
+def test_a_tar_file_in_a_tar_file_in_a_tar_file_is_refused(root):
+    inner = tar_bytes([("1.png", b"1"), ("deeper.tar", tar_bytes([("2.png", b"2")]))])
+    for name in ("crow", "n01440764"):
+        (root / "train.tar").write_bytes(tar_bytes([(f"{name}.tar", inner)]))
+        with pytest.raises(CogError, match=f"{name}.tar is inside an archive and has a tar file deeper.tar"):
+            listed(open_store(root / "train"))
 
 
 ELSEWHERE = ("../x.JPEG", "a/../../x.JPEG", "/etc/x.JPEG", f"{'x' * 300}.JPEG")
@@ -843,15 +695,6 @@ def test_what_is_no_archive_of_images(root, file, data, message):
     (root / file).write_bytes(data)
     with pytest.raises(CogError, match=message):
         listed(open_store(root))
-
-
-def test_all_unusable_archives_are_named_at_once(root):
-    for wnid in WNIDS:
-        (root / f"{wnid}.tar").write_bytes(b"")
-    with pytest.raises(CogError) as caught:
-        open_store(root).prepare()
-    assert f"{WNIDS[0]}.tar cannot be read as a tar file" in str(caught.value)
-    assert f"(and {len(WNIDS) - 1} more cannot be used: {WNIDS[1]}.tar" in str(caught.value)
 
 
 def test_links_devices_and_sparse_members_are_failed_images(root):
@@ -907,13 +750,8 @@ def test_sizes_beyond_the_archive(root, size, kind):
     good = tar_bytes([("a.JPEG", b"x")])[:1024]
     (root / "n01440764.tar").write_bytes(good + raw_header("b.JPEG", size, kind) + bytes(4096))
     start = time.monotonic()
-    store = open_store(root)
-    with contextlib.suppress(CogError):
-        names = store.names("n01440764")
-        assert names[0] == "n01440764/a.JPEG" and store.read(names[0]) == b"x"
-        for name in names[1:]:
-            with contextlib.suppress(OSError):
-                assert len(store.read(name)) <= 8192
+    with pytest.raises(CogError, match="n01440764.tar cannot be read as a tar file"):
+        open_store(root).names("n01440764")
     assert time.monotonic() - start < 5
 
 
@@ -926,7 +764,8 @@ def test_long_headers_take_no_memory(root):
     os.truncate(path, 64_000_000)
     tracemalloc.start()
     try:
-        assert open_store(root).names("n01440764") == ["n01440764/a.JPEG"]
+        with pytest.raises(CogError, match="a header of 60,000,"):
+            open_store(root).names("n01440764")
         assert tracemalloc.get_traced_memory()[1] < 20_000_000
     finally:
         tracemalloc.stop()
@@ -948,21 +787,11 @@ def sparse_map_without_an_end():
 @pytest.mark.parametrize("rest", [chain_of_long_names, sparse_map_without_an_end])
 def test_endless_headers(root, rest):
     (root / "n01440764.tar").write_bytes(tar_bytes([("a.JPEG", b"x")])[:1024] + rest())
-    assert open_store(root).names("n01440764") == ["n01440764/a.JPEG"]
+    with pytest.raises(CogError, match="cannot be read as a tar file after its member 'a.JPEG'"):
+        open_store(root).names("n01440764")
 
 
-@pytest.fixture(params=["libdeflate", "zlib"])
-def unpacking(request, monkeypatch):
-    """The library that unpacks and checks members of zip files."""
-    if request.param == "libdeflate":
-        pytest.importorskip("deflate", reason="the extra zip is not installed")
-    else:
-        monkeypatch.setattr(archives, "deflate", None)
-        monkeypatch.setattr(archives, "_crc32", zlib.crc32)
-    return request.param
-
-
-def test_bombs_are_failed_images(root, monkeypatch, unpacking):
+def test_bombs_are_failed_images(root, monkeypatch):
     monkeypatch.setattr(image_stores, "LARGEST_IMAGE", 1 << 20)
     monkeypatch.setattr(archives, "LARGEST_IMAGE", 1 << 20)
     bomb = bytes((1 << 20) + 1)
@@ -980,29 +809,7 @@ def test_bombs_are_failed_images(root, monkeypatch, unpacking):
 
 
 # Of images of 6,000 bytes: what the header says; a pipe's; that of ZIP64; a lie by one byte; a bomb's.
-@pytest.mark.parametrize("says", [6000, 0, (1 << 32) - 1, 5999, 1 << 29])
-def test_the_local_header_may_say_any_unpacked_size(root, says, unpacking, monkeypatch):
-    image = os.urandom(3000) + bytes(3000)
-    path = root / "images.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("n01440764/a.JPEG", image)
-        archive.writestr("n01440764/empty.JPEG", b"")
-    data = bytearray(path.read_bytes())
-    assert data[22:26] == (6000).to_bytes(4, "little")
-    data[22:26] = says.to_bytes(4, "little")
-    path.write_bytes(data)
-    by_zlib = []
-    monkeypatch.setattr(
-        archives, "inflate", lambda *args, **kw: by_zlib.append(1) or image_stores.inflate(*args, **kw)
-    )
-    store = open_store(root)
-    found = store.read("n01440764/a.JPEG")
-    assert found == image and type(found) is bytes
-    assert len(by_zlib) == (unpacking == "zlib" or says == 5999)
-    assert store.read("n01440764/empty.JPEG") == b""
-
-
-def test_damaged_members_of_a_zip_file(root, unpacking):
+def test_damaged_members_of_a_zip_file(root):
     path = root / "images.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in ("good", "stored", "deflated", "header", "encrypted"):
@@ -1031,9 +838,6 @@ def test_damaged_members_of_a_zip_file(root, unpacking):
         "link": "a link",
     }.items():
         assert words in reason(store, f"n01440764/{name}.JPEG")
-    faults = {name[10:-5]: fault for name, fault in store.faults("n01440764").items()}
-    assert faults.keys() == {"encrypted", "lzma", "link"}  # the others have to be read to be found
-    assert all(fault in reason(store, f"n01440764/{name}.JPEG") for name, fault in faults.items())
 
 
 def test_gzip_members_that_are_damaged(folders, root):
