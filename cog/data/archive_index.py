@@ -87,6 +87,6 @@ def save(path: Path, signature: str, rows: np.ndarray) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with files.atomic_write(path) as handle:
-            np.savez(handle, signature=np.array(signature), rows=rows)
+            np.savez_compressed(handle, signature=np.array(signature), rows=rows)
     except (CogError, OSError) as error:
         logger.warning("the index of the images is not kept for the next command: %s", error)

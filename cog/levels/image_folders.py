@@ -97,7 +97,7 @@ def count_images(
             for wnid, names in zip(chosen, pool.map(lambda w: list_images(store, w), chosen), strict=True):
                 counts[wnid] = len(names)
                 progress.update()
-    known = store.sources().union(wnids)
+    known = set(wnids)
     others = [name for name in listed if name not in known and name[0] != "."]
     return counts, sorted({*others, *(name for name in classes if name not in known)})
 
