@@ -156,7 +156,6 @@ OPTIONAL = {"pandas"}
 
 #: Libraries which may be missing, by the module that imports them.
 EXTRAS = {
-    "cog.data.archives": ("zip",),
     "cog.models.sources": ("timm", "hub"), "cog.models.sources.timm": ("timm",), "cog.models.sources.hub": ("hub",),
     "cog.models.sources.openclip": ("hub",), "cog.models.sources.hf": ("hub",),
 }  # fmt: skip
@@ -224,13 +223,12 @@ PARTS_OF_OUTPUT_FOLDERS = (
     "staged", "recover", "needs_recovery", "live_holder", "locked", "read_failure", "FAILURE_FILE", "discard",
 )  # fmt: skip
 
-#: Locks that are not of output folders: of ranges of rows, of a study's log folder, of the index of archives; and of
+#: Locks that are not of output folders: of ranges of rows, of a study's log folder; and of
 #: finished results on their way into an archive or away.
 OTHER_LOCKS = {
     "cog.study.delete": {"locked"},
     "cog.features.sharing": {"locked", "live_holder"},
     "cog.commands.study": {"locked"},
-    "cog.data.archive_index": {"locked"},
 }
 
 
