@@ -27,7 +27,6 @@ from cog.errors import CogError
 _EVAL_FOLDER = re.compile(r"eval_(?P<name>(?!N[0-9]+$).+?)(?:[_-]N(?P<n_shot>[0-9]+))?")
 _SEED_FOLDER = re.compile(r"seed[-_](?P<seed>[0-9]+)")
 _ANALYSIS_FOLDER = re.compile(r"analysis_(?P<name>[A-Za-z0-9][A-Za-z0-9._+-]*)")
-_RESPLIT_NAME = re.compile(r"(?P<dataset>.+)_split(?P<seed>[0-9]{1,9})")
 _LIMIT_FOLDER = re.compile(r"limit-(?P<limit>[1-9][0-9]{0,8})")
 
 
@@ -172,17 +171,6 @@ def parse_seed_folder(folder: str) -> int | None:
     """Return the seed of a seed folder in either spelling, or None."""
     match = _SEED_FOLDER.fullmatch(folder)
     return int(match["seed"]) if match else None
-
-
-def resplit_name(dataset: str, split_seed: int) -> str:
-    """Return the name of a data set with its images divided anew: ``<dataset>_split<seed>``."""
-    return f"{dataset}_split{split_seed}"
-
-
-def parse_resplit_name(name: str) -> tuple[str, int] | None:
-    """Return the data set and the seed in a name of :func:`resplit_name`; None for other names."""
-    match = _RESPLIT_NAME.fullmatch(name)
-    return (match["dataset"], int(match["seed"])) if match else None
 
 
 def analysis_folder(name: str) -> str:

@@ -223,12 +223,6 @@ def add_common(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--config", metavar="FILE", help="YAML file with configuration keys, such as CLF: {N_EPOCHS: 50}"
     )
-    group.add_argument(
-        "--skip_complete",
-        action="store_true",
-        help="skip complete outputs of the original toolkit, too, whose settings are not known (those of this "
-        "toolkit with the same settings are always skipped)",
-    )
     group.add_argument("--overwrite", action="store_true", help="replace an existing output")
 
 

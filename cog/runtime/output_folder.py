@@ -137,7 +137,6 @@ class OutputFolder(abc.ABC):
         identity: settings and inputs, which are equal for equal results; values become those of JSON. None: the
             folder is only read.
         overwrite: whether to replace another result or its unfinished work.
-        skip_complete: whether to keep a result with unknown settings (of the original toolkit).
 
     Attributes:
         markers: files whose presence marks the result as complete; the first one is put in place last.
@@ -166,11 +165,10 @@ class OutputFolder(abc.ABC):
         identity: Mapping[str, Any] | None = None,
         *,
         overwrite: bool = False,
-        skip_complete: bool = False,
     ) -> None:
         self.path = Path(path)
         self.identity: dict[str, Any] = plain(identity or {})
-        self.overwrite, self.skip_complete = overwrite, skip_complete
+        self.overwrite = overwrite
         self.resume = self.resume_kind(self.path, self.identity)
 
     # --- defined by each kind of result

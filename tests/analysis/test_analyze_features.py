@@ -100,7 +100,7 @@ def test_complete_results_are_skipped_and_other_ones_refused(models, caplog):
     caplog.set_level(logging.INFO, "cog")
     analyze(models)
     before = tiny.snapshot(models)
-    assert analyze(models, "--skip_complete") == 0
+    assert analyze(models) == 0
     assert caplog.text.count("is complete, skipped") == len(LABEL_FREE)
     with pytest.raises(CogError, match=r"different result \(temperature: 0\.07 -> 0\.1\); add --overwrite"):
         analyze(models, "ANALYSIS.KNN_TEMPERATURE", "0.1")

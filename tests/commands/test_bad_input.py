@@ -531,7 +531,7 @@ train("output holds a run", "", "{w}/out", "--overwrite", spoil=write("out/resul
 train("output holds a run of the original toolkit", "", "{w}/out", "--overwrite",
       spoil=write("out/final-lr-1.0_wd-0.0/logs.pkl", b""))
 train("output holds a log", "", "{w}/out", "program.log", spoil=write("out/program.log", b"of another program"))
-train("output holds another run", "--skip_complete", "{w}/out", "seed: None -> 22",
+train("output holds another run", "", "{w}/out", "seed: None -> 22",
       spoil=write("out/results.json", b'{"status": "complete", "identity": {}}'))
 
 # --- print_results
