@@ -29,16 +29,12 @@ model_loader="${model_loader:-None}"
 models_file="${models_file:-None}"
 datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
 splits="${splits:-test train}"
-# Number of processes on this machine that share the work, one per GPU.
-n_processes="${n_processes:-1}"
 # -------------------------------------------------------------------------------------------
 
 images=(in1k_images_root in1k_blurred_images_root imagenet_images_root cog_levels_mapping_file cog_concepts_split_file
     images_root)
 read_command_line model_name models_root_dir "${images[@]}" ckpt_file output_dir model_loader models_file datasets \
-    splits n_processes -- "$@"
-launch=("${python}")
-[[ "${n_processes}" == 1 ]] || launch+=(-m cog.runtime.launch "${n_processes}")
+    splits -- "$@"
 
 # extract DATASETS SPLITS OUTPUT_DIR
 extract() {
@@ -46,7 +42,7 @@ extract() {
     for name in "${images[@]}"; do
         places+=("--${name}=${!name}")
     done
-    run "${launch[@]}" "${repository}/extract_features.py" \
+    run "${python}" "${repository}/extract_features.py" \
         --model="${model_name}" \
         --dataset $1 \
         --split $2 \

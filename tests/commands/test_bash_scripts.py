@@ -63,21 +63,6 @@ def test_extraction_of_all_splits_then_skipped(extract, workshop):
 
 
 @pytest.mark.slow
-def test_extraction_by_several_processes(extract, workshop, tmp_path):
-    workshop.make_slow()  # a process that comes when the other has done everything says nothing
-    words = [f"images_root={workshop.birds}", "datasets=robins", "splits=test"]
-    for n_processes in (1, 2):
-        done = extract(*words, f"output_dir={tmp_path / str(n_processes)}", f"n_processes={n_processes}")
-        assert done.returncode == 0, done.stderr
-    alone, together = (tmp_path / n / "robins/features_test/X_Y.pth" for n in "12")
-    assert alone.read_bytes() == together.read_bytes()
-    assert "rank 1: " in done.stderr
-    (workshop.birds / "test/crow/crow_0.png").write_bytes(b"broken")
-    done = extract(*words, f"output_dir={tmp_path / '3'}", "n_processes=2")
-    assert done.returncode == 3
-
-
-@pytest.mark.slow
 def test_failing_images_of_a_split_do_not_stop_the_next(extract, workshop):
     (workshop.birds / "test/crow/crow_0.png").write_bytes(b"broken")
     done = extract(f"models_root_dir={workshop.models}", f"images_root={workshop.birds}", "datasets=robins")
