@@ -5,6 +5,7 @@ A check is a function from results to notices; :data:`CHECKS` has all of them.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import shlex
@@ -140,6 +141,10 @@ def run_settings(run: Run) -> dict[str, Any]:
     return {**run.details.settings, "n_epochs": run.n_epochs}
 
 
+def _setting(name: str, run: Run) -> Any:
+    return run.details.settings.get(name)
+
+
 def _same(value: Any, expected: Any) -> bool:
     if isinstance(expected, list):
         return isinstance(value, list | tuple) and list(value) == expected
@@ -240,7 +245,7 @@ def _differing_settings(of: Subject) -> Iterator[Notice]:
             line
             for runs in of.groups.values()
             for name, key in _SETTINGS.items()
-            for line in _differing(key, lambda run, name=name: run.details.settings.get(name), runs, _run)
+            for line in _differing(key, functools.partial(_setting, name), runs, _run)
         ],
     )
 

@@ -134,13 +134,13 @@ def _read_features(folder: str, dataset: str, split: str) -> FeatureDescription 
         data = safe_load.read_object(path, "description of features", largest=_MAX_BYTES)
     except CogError:
         return None
-    numbers = {key: whole(data.get(key)) for key in ("n_images", "n_classes", "n_failed")}
+    entries: dict[str, Any] = {key: whole(data.get(key)) for key in ("n_images", "n_classes", "n_failed")}
     words = ("checkpoint_sha256", "precision", "pretraining", "label", "group", "image_list_sha256")
+    entries |= {key: text(data.get(key)) for key in (*words, "device", "finished")}
     return FeatureDescription(
         dataset,
         split,
-        **numbers,
-        **{key: text(data.get(key)) for key in (*words, "device", "finished")},
+        **entries,
         class_list_sha256=sha256(data.get("class_list_sha256")),  # written to exported files
         preprocessing=_preprocessing(data.get("preprocessing")),
         versions=texts(data.get("versions")),

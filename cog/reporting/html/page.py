@@ -220,7 +220,7 @@ def _shots(cells: Iterable[SeedAverage]) -> int:
 
 
 def _footnote(shown: PageResults) -> str:
-    marked = [tuple(row) for row, label in shown.labels.items() if MARK in label]
+    marked = [(row.model, row.source) for row, label in shown.labels.items() if MARK in label]
     return shown.all.model_facts.footnote(marked, label=shown.style.name)
 
 
