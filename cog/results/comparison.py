@@ -38,9 +38,6 @@ PUBLISHED_ROUNDING = 0.05
 # Decimal fractions are not exact in binary: 75.9 - 75.8 is a little more than 0.1.
 _BINARY = 1e-9
 
-#: A term of a sum: a weight, an average, and the average that is subtracted from it (None: nothing is).
-Term = tuple[float, SeedAverage, SeedAverage | None]
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -116,29 +113,6 @@ def with_common_seeds(*averages: SeedAverage) -> list[list[ConceptCounts]]:
     runs = [dict(zip(average.seeds, average.concepts, strict=True)) for average in averages]
     seeds = [seed for seed in runs[0] if all(seed in by_seed for by_seed in runs)]
     return [[by_seed[seed] for seed in seeds] for by_seed in runs]
-
-
-def p_of_sum(distance: float, terms: Sequence[Term]) -> float | None:
-    """Return the two-sided p-value of the value 0 for a weighted sum of averages or differences on different data sets.
-
-    Args:
-        distance: the sum in points, or its distance from a hypothetical value other than 0.
-        terms: the parts of the sum.
-
-    Returns:
-        None without counts per concept; 1 if the counts do not suffice: they do with two common seeds, on the same
-        images of several concepts.
-    """
-    paired = []
-    for weight, first, second in terms:
-        if not first.concepts or (second is not None and not second.concepts):
-            return None
-        runs, *baseline = with_common_seeds(*(a for a in (first, second) if a is not None))
-        if len(runs) < 2:  # a single seed decides nothing
-            return 1.0
-        paired.append((weight, runs, baseline[0] if baseline else []))
-    p = uncertainty.p_of_sum(distance, paired)
-    return 1.0 if p is None else p
 
 
 def judge(differences: Iterable[Difference]) -> list[Difference]:

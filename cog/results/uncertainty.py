@@ -88,19 +88,6 @@ def accuracy(runs: Sequence[ConceptCounts]) -> Estimate | None:
     return _share(share, _parts(_scaled(correct, images)), correct.shape, total)
 
 
-def mean_accuracy(accuracies: np.ndarray, n_images: int) -> Estimate | None:
-    """Return the mean of accuracies of concepts with the same weight each, in percent; None for a single concept.
-
-    Args:
-        accuracies: accuracies by seed and concept, in percent, float64 ``(S, C)``.
-        n_images: number of test images of all concepts.
-    """
-    if accuracies.shape[1] < 2:
-        return None
-    share = float(accuracies.mean()) / 100
-    return _share(share, _parts(accuracies), accuracies.shape, n_images)
-
-
 def _share(share: float, parts: tuple[float, float], shape: tuple[int, int], total: float) -> Estimate:
     """Return a share of ``total`` images with its interval in Wilson's form, in percent."""
     degrees = _degrees(shape)
@@ -138,19 +125,6 @@ def difference(runs: Sequence[ConceptCounts], baseline: Sequence[ConceptCounts])
     total = float(images.sum())
     mean = 100 * float(wins.sum()) / len(runs) / total
     return _around(mean, _parts(_scaled(wins, images)), wins.shape, _two_images(total))
-
-
-def mean_difference(differences: np.ndarray, n_images: int) -> Estimate | None:
-    """Return the mean difference of two models over concepts with the same weight each; None for a single concept.
-
-    Args:
-        differences: differences of accuracies by seed and concept, in points, float64 ``(S, C)``.
-        n_images: number of test images of all concepts.
-    """
-    if differences.shape[1] < 2:
-        return None
-    mean, parts = float(differences.mean()), _parts(differences)
-    return _around(mean, parts, differences.shape, _two_images(n_images))
 
 
 def relative_difference(runs: Sequence[ConceptCounts], baseline: Sequence[ConceptCounts]) -> Estimate | None:
@@ -319,28 +293,3 @@ def _p_value(mean: float, parts: Sequence[float], degrees: Sequence[int]) -> flo
         else:
             high = middle
     return math.exp(high)
-
-
-def p_of_sum(
-    value: float, terms: Sequence[tuple[float, Sequence[ConceptCounts], Sequence[ConceptCounts]]]
-) -> float | None:
-    """Return the two-sided p-value of the value 0 for a weighted sum of accuracies or differences.
-
-    The terms are on independent concepts. None when the runs of a term are on different images.
-
-    Args:
-        value: the sum in points, or its distance from a hypothetical value other than 0.
-        terms: weight, runs of a model, and runs of a baseline with the same seeds (none: the accuracy itself).
-    """
-    parts: list[float] = []
-    degrees: list[int] = []
-    for weight, runs, baseline in terms:
-        if (baseline and len(runs) != len(baseline)) or not same_images([*runs, *baseline]):
-            return None
-        images, counts = _images(runs[0]), _correct(runs)
-        if baseline:
-            counts = counts - _correct(baseline)
-        concepts, seeds = _parts(_scaled(counts, images))
-        parts += [weight**2 * (concepts + _two_images(float(images.sum()))), weight**2 * seeds]
-        degrees += _degrees((len(runs), len(images)))
-    return _p_value(value, parts, degrees)

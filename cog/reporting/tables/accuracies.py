@@ -11,7 +11,7 @@ from cog.errors import CogError
 from cog.reporting.tables.layout import Row, TableStyle, View, source_key
 from cog.reporting.tables.pivot import Averages, Column, Number, Quantity, own_number, tabulate
 from cog.reporting.tables.writers import Note, Table
-from cog.results import comparison, official, published, ranking
+from cog.results import comparison, official, published
 from cog.results.labels import METRIC_LABELS, shots_column, shots_label
 from cog.results.metric_info import OVER_CONCEPTS_AND_SEEDS
 from cog.results.relative import change_from, relative
@@ -33,6 +33,9 @@ _TOLD = (
 )
 
 _TABLE_NUMBERS = {dataset: 5 + index for index, dataset in enumerate(constants.DATASETS)}
+
+# Digits of published means after the point, at which means are compared for ranks beside them.
+_PUBLISHED_DECIMALS = 1
 
 #: Function from averages and the name of a metric to the quantity of this metric.
 QuantityOf = Callable[[Averages, str], Quantity]
@@ -258,13 +261,13 @@ def rank(averages: Averages, metric: str) -> Quantity:
     """Return the quantity of ranks among the rows by data set and shots; equal accuracies share the better rank.
 
     Results on other data have no rank beside results on the official data, and results on different classes are ranked
-    separately (:mod:`cog.results.official`). Beside published means, all means are compared at their precision, as on
-    the page (:mod:`cog.results.ranking`). The mean rank of a row is taken over the columns of its table; incomplete
+    separately (:mod:`cog.results.official`). Beside published means, all means are compared at their
+    precision. The mean rank of a row is taken over the columns of its table; incomplete
     rows are marked.
     """
     known = averages.comparable
     beside_published = not set(published.SOURCES.values()).isdisjoint(averages.sources)
-    precise = f" Means are rounded to {10**-ranking.DECIMALS:g}, as published." if beside_published else ""
+    precise = f" Means are rounded to {10**-_PUBLISHED_DECIMALS:g}, as published." if beside_published else ""
     placed: dict[tuple[str, int], list[SeedAverage]] = {}
     for average in averages.shown:
         if average.metric == metric and not known.is_foreign(average):
@@ -277,7 +280,7 @@ def rank(averages: Averages, metric: str) -> Quantity:
         return dict(zip(values, comparison.rank(values), strict=True))
 
     def compared(average: SeedAverage) -> float:
-        return round(average.value, ranking.DECIMALS) if beside_published else average.value
+        return round(average.value, _PUBLISHED_DECIMALS) if beside_published else average.value
 
     def of(average: SeedAverage) -> Number | None:
         if known.is_foreign(average):
