@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 #: Rows that are checked and normalized at a time; they stay in the processor's cache between the two.
 _CHUNK_ROWS = 512
 
+#: Share of the test rows that may be training rows without a warning: data sets have a few images twice.
+_SHARED = 0.01
+
 #: Types that take half the space (``FT_EXTRACT.SAVE_DTYPE``).
 ROUNDED = (torch.float16, torch.bfloat16)
 
@@ -63,9 +66,9 @@ class FeatureSet:
 
 
 def check_pair(train: FeatureSet, test: FeatureSet) -> str:
-    """Return a warning when the names are not those of the two splits of one model and data set, else "".
+    """Return a warning when test rows are training rows, or when the names are not those of one model's splits, else "".
 
-    This is no error, because other test sets of the same classes are a valid use.
+    Neither is an error: other test sets of the same classes, and the training accuracy, are valid uses.
 
     Raises:
         CogError: features of different widths, or of different lists of classes (if both are known): a label is the
@@ -82,6 +85,11 @@ def check_pair(train: FeatureSet, test: FeatureSet) -> str:
             f"training features have {widths[0]} dimensions, test features {widths[1]}; extract both with the same "
             "model"
         )
+    if (n := shared_rows(train, test)) > _SHARED * len(test):
+        return (
+            f"{n} of {len(test)} test features {test.name} are also training features {train.name}: if both splits have "
+            "the same images, this is no test accuracy"
+        )
     origins, splits = zip(*(features.name.rpartition("_")[::2] for features in (train, test)), strict=True)
     if not {*splits} <= {*constants.SPLITS} or (origins[0] == origins[1] and splits == constants.SPLITS):
         return ""
@@ -89,6 +97,26 @@ def check_pair(train: FeatureSet, test: FeatureSet) -> str:
         f"training features are {train.name}, test features {test.name}: not the training and the test split of one "
         "model and data set, so the numbers mean something only if both have the same classes"
     )
+
+
+def shared_rows(train: FeatureSet, test: FeatureSet) -> int:
+    """Return the number of test rows that are also training rows, by the bits of their first 256 features.
+
+    Rows of zeros do not count.
+    """
+    width = min(train.x.shape[1], 256)
+    weights = torch.randint(2**62, (width,), generator=random_streams.cpu_generator(0))
+
+    def digests(features: FeatureSet) -> torch.Tensor:
+        parts = []
+        for start in range(0, len(features), _CHUNK_ROWS):
+            rows = features.rows(slice(start, start + _CHUNK_ROWS))[:, :width].float().contiguous()
+            # Sums of whole numbers do not depend on their order.
+            parts.append((rows.view(torch.int32).long() * weights).sum(1))
+        return torch.cat(parts)
+
+    found = digests(test)
+    return int((torch.isin(found, digests(train)) & (found != 0)).sum())
 
 
 def save(features: FeatureSet, path: str | os.PathLike[str]) -> None:

@@ -31,7 +31,7 @@ def rng(seed=0):
     ],
 )
 def test_features_that_are_no_pair(train, test, mixed):
-    sets = [feature_files.FeatureSet(torch.ones(2, 3), torch.arange(2), name) for name in (train, test)]
+    sets = [feature_files.FeatureSet(torch.randn(2, 3), torch.arange(2), name) for name in (train, test)]
     assert bool(feature_files.check_pair(*sets)) == mixed
     sets[1] = feature_files.FeatureSet(torch.ones(2, 4), torch.arange(2), test)
     with pytest.raises(CogError, match="3 dimensions, test features 4"):

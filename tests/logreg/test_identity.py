@@ -86,3 +86,18 @@ def test_splits_of_different_networks_are_refused(feature_folders, tmp_path, cha
 def test_features_of_the_original_toolkit_say_nothing_of_their_network(feature_folders, tmp_path):
     describe(feature_folders[0])
     assert logreg.main(command(feature_folders, tmp_path / "out")) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("n_shared", "warns"), [(30, True), (10, True), (1, True), (0, False)])
+def test_training_images_in_the_test_set_are_told(tmp_path, caplog, dtype, n_shared, warns):
+    """All of them (a link, a copy), those of one class, a single one of 30."""
+    parts = [tiny.make_xy(seed=seed) for seed in (0, 1)]
+    parts[1][0][:n_shared] = parts[0][0][:n_shared]
+    folders = [
+        tiny.write_features(tmp_path / split, x.to(dtype), y)
+        for split, (x, y) in zip(("train", "test"), parts, strict=True)
+    ]
+    logreg.main(command(folders, tmp_path / "out"))
+    told = f"{n_shared} of 30 test features" in caplog.text and "are also training features" in caplog.text
+    assert told == warns
