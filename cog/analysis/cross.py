@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, Analys
 from cog.data.root_layout import open_store
 from cog.errors import CogError
 from cog.features.folder import PATHS_FILE, FeatureFolder, read_image_paths
+from cog.levels.wordnet import word_finder
 from cog.results.analysis_records import Number
 from cog.results.metric_info import PERCENT, Metric, declare
 from cog.results.scores import natural_key
@@ -223,7 +224,7 @@ def _confident_images(
         for run, prediction in zip(runs, predictions, strict=True)
     ]
     names = class_names(trained_on, own_file, 1 + max(map(max, outputs)))
-    words = concept_words()
+    words = word_finder()
 
     confidence = np.stack([prediction.confidence for prediction in predictions])
     log_odds = np.stack([prediction.log_odds for prediction in predictions])
@@ -262,18 +263,6 @@ def class_names(dataset: str | None, features_file: Path | None, n_classes: int)
         return [folders.get(label, f"class {label}") for label in range(n_classes)]
     wnids = sorted(IN1K_LIST.read_text(encoding="utf-8").split()) if dataset == constants.IN1K else []
     return wnids if len(wnids) == n_classes else [f"class {label}" for label in range(n_classes)]
-
-
-def concept_words() -> Callable[[str], str]:
-    """Return a function from a WordNet id to the words of its concept; without WordNet, to the id."""
-    from cog.levels.wordnet import load_wordnet
-
-    try:
-        graph = load_wordnet()
-    except CogError as error:
-        logger.info("concepts are shown by their ids alone: %s", error)
-        return lambda wnid: wnid
-    return lambda wnid: graph.words(graph.index(wnid)) if wnid in graph else wnid
 
 
 def _draw(path: Path, rows: Sequence[tuple[Any, ...]], images_root: Path, label: str) -> None:

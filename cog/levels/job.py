@@ -1,175 +1,194 @@
-"""Execution of a plan of levels: construction, and all output files."""
+"""The work of ``build_levels.py``: read the inputs, build the levels, split the images, write all files."""
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cog import constants
 from cog.data import split_files
-from cog.data.level_files import write_levels
-from cog.errors import some
-from cog.levels import builder, figures, image_folders, outputs
-from cog.levels.builder import BuiltLevels
-from cog.levels.plan import LevelsPlan
-from cog.levels.split_builder import BuiltSplit, build_split
+from cog.data.level_files import read_levels, write_levels
+from cog.data.root_layout import open_store
+from cog.data.wnids import IN1K_LIST
+from cog.errors import CogError, some
+from cog.levels import figures, images, report, wordnet
+from cog.levels.build import RANDOM, build
+from cog.levels.selection import DISCARDED_LIST, read_wnids
+from cog.levels.similarity import MEASURES
 from cog.runtime import files, provenance
 from cog.runtime.csv_text import write_csv
-from cog.runtime.output_folder import FolderClaim
+from cog.runtime.output_folder import OutputFolder
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
 
 logger = logging.getLogger(__name__)
 
+REPORT = "report.json"
 
-def run(plan: LevelsPlan) -> None:
-    """Build levels and splits, print a summary, and write all files into the output folder.
+#: All files that a job may write.
+_OUTPUTS = (
+    constants.LEVELS_FILE, constants.SPLIT_FILE, "levels.csv", "concepts.csv", "image_counts.csv", "similarity.png",
+    "images.png", REPORT,
+)  # fmt: skip
+
+
+class LevelsFolder(OutputFolder):
+    """The output folder of levels. A job takes seconds, so a complete folder is not compared but refused."""
+
+    markers = (REPORT,)
+
+    def replaced(self) -> tuple[str, ...]:
+        """Return the names of all files that may be written."""
+        return _OUTPUTS
+
+    def holds_result(self) -> bool:
+        """Return False.
+
+        Raises:
+            CogError: the folder has files that would be replaced, and there is no ``--overwrite``.
+        """
+        existing = [name for name in _OUTPUTS if (self.path / name).exists()]
+        if existing and not self.overwrite:
+            raise CogError(
+                f"--output_dir {self.path} already holds {some(existing)}; choose another folder or add --overwrite"
+            )
+        return False
+
+
+def run(args: argparse.Namespace, cfg: CfgNode) -> None:
+    """Build levels and the split of their images, print a summary, and write all files unless ``--dry_run``.
+
+    Args:
+        args: flags of ``build_levels.py``.
+        cfg: the configuration.
 
     Raises:
         CogError: bad input; no file is written.
     """
-    folder = plan.folder
-    plan.check_flags()
-    if folder is not None and folder.is_done():
+    if args.dry_run:
+        _make(args, cfg, None)
+        print("dry run: nothing was written")
         return
-    _ = plan.inputs, plan.in1k_counts
-    if folder is None:
-        _build(plan)
-        outputs.show("dry run: nothing was written")
-        return
+    if args.output_dir is None:
+        raise CogError("no --output_dir was given; add it, or --dry_run to only see the numbers")
+    folder = LevelsFolder(args.output_dir, overwrite=args.overwrite)
+    folder.is_done()
     with folder.claim() as claim:
-        if not claim.is_done():
-            built, rows = _build(plan)
-            split = _split(plan, built)
-            _write(claim, plan, built, split, _report(plan, built, rows, split))
+        claim.is_done()
+        with claim.publish() as stage:
+            _make(args, cfg, stage)
+            written = sorted(os.listdir(stage))
+    print(f"wrote {folder.path}: {', '.join(written)}")
 
 
-def _build(plan: LevelsPlan) -> tuple[BuiltLevels, list[dict[str, Any]]]:
-    """Build and print the levels, and return them with the facts about each level."""
-    inputs, limits = plan.inputs, plan.cfg.LEVELS
-    built = builder.build(plan.graph, inputs, plan.options)
-    if built.seen_outside:
-        logger.info(
-            "seen concepts that are not among the concepts are left out: %s", some(built.seen_outside)
-        )
-    rows = outputs.level_facts(built, inputs.counts, n_test=limits.N_TEST, max_train=limits.MAX_TRAIN)
-    outputs.show(f"WordNet 3.0: {len(plan.graph):,} noun synsets, {plan.graph.source}")
-    outputs.show(outputs.describe(built, plan.graph, rows, plan.protocol))
-    if plan.limit:
-        outputs.show(f"--limit {plan.limit}: a test of the command on a few concepts, not levels")
-    for row in rows:
-        if row.get("warning"):
-            logger.warning(
-                "the order of concepts in L%d is largely arbitrary: %s", row["level"], row["warning"]
+def _make(args: argparse.Namespace, cfg: CfgNode, stage: Path | None) -> None:
+    """Build and print the levels, and write all files into the folder ``stage``; None: write nothing."""
+    inputs = _input_files(args)
+    store = in1k_counts = counts = given = None
+    if args.imagenet_images_root is not None:
+        store = open_store(files.require_dir(args.imagenet_images_root, "--imagenet_images_root"))
+    if args.in1k_images_root is not None:
+        in1k_counts = images.count_in1k(files.require_dir(args.in1k_images_root, "--in1k_images_root"))
+    if args.rerank is not None:
+        given = read_levels(args.rerank)
+        sizes = sorted({len(level) for level in given})
+        if args.level_size is None and len(sizes) > 1:
+            raise CogError(
+                f"the levels of --rerank {args.rerank} have {sizes[0]:,} to {sizes[-1]:,} concepts; give --level_size"
             )
-    return built, rows
-
-
-def _split(plan: LevelsPlan, built: BuiltLevels) -> BuiltSplit | None:
-    """Return the split of all concepts of the levels; None when there are no images to split."""
-    limits = plan.cfg.LEVELS
-    if plan.store is None:
-        logger.info(
-            "no %s: the names of the images are not known; add --imagenet_images_root DIR to split them",
-            constants.SPLIT_FILE,
-        )
-        return None
-    split = build_split(
-        plan.store,
-        (wnid for level in built.levels for wnid in level),
-        n_test=limits.N_TEST,
-        max_train=limits.MAX_TRAIN,
-        seed=plan.seed,
-        verify=plan.verify_images,
-        n_workers=limits.N_WORKERS,
+    graph = wordnet.load_wordnet()
+    if args.image_counts is not None:
+        counts = images.read_counts(inputs["image_counts"])
+    elif store is not None:
+        counts = images.count_images(store)
+    limits = {"n_test": cfg.LEVELS.N_TEST, "max_train": cfg.LEVELS.MAX_TRAIN}
+    built = build(
+        graph,
+        counts,
+        read_wnids(inputs["seen_wnids"]),
+        measure=args.similarity,
+        vectors=inputs.get("similarity"),
+        pool=None if given is None else {wnid for level in given for wnid in level},
+        protocol=args.protocol,
+        n_levels=args.n_levels or len(given or range(5)),
+        level_size=args.level_size or (1000 if given is None else len(given[0])),
+        min_images=cfg.LEVELS.MIN_IMAGES,
+        excluded_roots=cfg.LEVELS.EXCLUDED_ROOTS,
+        discarded=read_wnids(inputs["discarded_wnids"]),
+        seed=args.seed,
     )
-    counts = plan.inputs.counts or {}
-    changed = [wnid for wnid, n in split.n_found.items() if counts.get(wnid, n) != n]
-    if changed:
-        logger.warning(
-            "%d of %d concepts have another number of images on disk than in the counts: %s",
-            len(changed), len(split.split), some(changed),
-        )  # fmt: skip
-    if plan.verify_images:
-        logger.info(
-            "%d of %d images cannot be decoded and are left out",
-            len(split.unreadable), sum(split.n_found.values()),
-        )  # fmt: skip
-    few = [wnid for wnid, n in split.n_usable.items() if n < limits.MIN_IMAGES]
-    if few:
-        logger.warning(
-            "%d concepts have fewer than %d images to split: %s", len(few), limits.MIN_IMAGES, some(few)
-        )
-    return split
-
-
-def _write(
-    claim: FolderClaim, plan: LevelsPlan, built: BuiltLevels, split: BuiltSplit | None, report: dict[str, Any]
-) -> None:
-    """Write all files, which appear together; the report is written last."""
-    counts = plan.inputs.counts
-    with claim.publish() as stage:
-        write_levels(stage / constants.LEVELS_FILE, built.levels, limit=plan.limit or 0)
-        if split is not None:
-            split_files.write_split(stage / constants.SPLIT_FILE, split.split)
-        outputs.write_levels_csv(stage / outputs.LEVELS_CSV, built, plan.graph, counts)
-        if built.selection is not None:
-            outputs.write_concepts_csv(stage / outputs.CONCEPTS_CSV, built, plan.graph, counts or {})
-        if plan.inputs.scanned:
-            image_folders.write_counts(stage / outputs.COUNTS_CSV, counts or {})
-        if split is not None and plan.verify_images:
-            rows = sorted(split.unreadable.items())
-            write_csv(stage / outputs.UNREADABLE_CSV, ("image", "error"), rows)
-        _draw_figures(stage, plan, built)
-        written = sorted(os.listdir(stage))
-        report["outputs"] = {name: {"sha256": files.sha256(stage / name)} for name in written}
-        files.write_json(stage / outputs.REPORT, report)
-    outputs.show(f"wrote {claim.folder.path}: {', '.join([*written, outputs.REPORT])}")
-
-
-def _draw_figures(folder: Path, plan: LevelsPlan, built: BuiltLevels) -> None:
-    counts, limits = plan.inputs.counts, plan.cfg.LEVELS
-    if built.ranking.similarities is not None:
-        figures.save_similarity_figure(folder / outputs.SIMILARITY_FIGURE, built)
-    if counts is not None and all(wnid in counts for level in built.levels for wnid in level):
-        figures.save_images_figure(
-            folder / outputs.IMAGES_FIGURE,
-            built.levels,
-            counts,
-            n_test=limits.N_TEST,
-            max_train=limits.MAX_TRAIN,
-            in1k=plan.in1k_counts,
-        )
-
-
-def _report(
-    plan: LevelsPlan, built: BuiltLevels, rows: list[dict[str, Any]], split: BuiltSplit | None
-) -> dict[str, Any]:
-    """Return the record of the construction: settings, inputs and facts about the result."""
-    selection = built.selection
-    return {
+    if built.left_out:
+        logger.info("seen concepts that are not among the concepts are left out: %s", some(built.left_out))
+    facts = report.level_facts(built, counts, **limits)
+    print(f"WordNet 3.0: {len(graph):,} noun synsets, {graph.source}")
+    print(report.summary(built, facts, protocol=args.protocol), flush=True)
+    for fact in facts:
+        if fact.get("warning"):
+            logger.warning(
+                "the order of concepts in L%d is largely arbitrary: %s", fact["level"], fact["warning"]
+            )
+    if stage is None:
+        return
+    split = None
+    if store is not None:
+        wnids = [wnid for level in built.levels for wnid in level]
+        split = images.draw_split(store, wnids, counts=counts or {}, seed=args.seed, **limits)
+        split_files.write_split(stage / constants.SPLIT_FILE, split)
+    else:
+        logger.info("no %s: add --imagenet_images_root DIR to split the images", constants.SPLIT_FILE)
+    write_levels(stage / constants.LEVELS_FILE, built.levels)
+    report.write_levels_csv(stage / "levels.csv", built, graph, counts)
+    if built.selection is not None:
+        report.write_concepts_csv(stage / "concepts.csv", built, graph, counts or {})
+    if counts is not None and args.image_counts is None:
+        write_csv(stage / "image_counts.csv", ("wnid", "n_images"), sorted(counts.items()))
+    if built.similarity is not None:
+        figures.save_similarity_figure(stage / "similarity.png", built)
+    if counts is not None and all("training_images" in fact for fact in facts):
+        most = cfg.LEVELS.N_TEST + cfg.LEVELS.MAX_TRAIN
+        of_levels = [[min(counts[wnid], most) for wnid in level] for level in built.levels]
+        figures.save_images_figure(stage / "images.png", of_levels, in1k_counts)
+    record = {
         "created": provenance.now(),
         "versions": provenance.versions(("numpy", "matplotlib", "pillow")),
         "command": sys.argv,
-        **plan.made_from,
-        "seen": {
-            "concepts": len(built.seen),
-            "left_out_because_not_among_the_concepts": built.seen_outside,
-        },
-        "selection": None if selection is None else {
-            "concepts": selection.n_concepts,
-            "steps": [asdict(step) for step in selection.steps],
-            "eligible": len(selection.eligible),
-        },
-        "similarity": built.ranking.facts,
-        "levels": rows,
-        "concepts_in_gaps": built.n_in_gaps,
+        "options": vars(args),
+        "config": {f"LEVELS.{key}": value for key, value in cfg.LEVELS.items()},
+        "inputs": {flag: {"path": str(path), "sha256": files.sha256(path)} for flag, path in inputs.items()},
+        "wordnet": graph.source,
+        **report.record(built, facts),
         "split": None if split is None else {
-            "seed": plan.seed,
-            "training_images": sum(len(parts["train"]) for parts in split.split.values()),
-            "test_images": sum(len(parts["test"]) for parts in split.split.values()),
-            "unreadable_images": len(split.unreadable) if plan.verify_images else None,
+            part: sum(len(parts[part]) for parts in split.values()) for part in split_files.PARTS
         },
     }  # fmt: skip
+    files.write_json(stage / REPORT, record)
+
+
+def _input_files(args: argparse.Namespace) -> dict[str, Path]:
+    """Return the input files by flag; ``similarity`` is a file of word vectors.
+
+    Raises:
+        CogError: nothing to build from, an absent file, or a ``--similarity`` that is no measure.
+    """
+    if args.imagenet_images_root is None and args.image_counts is None and args.rerank is None:
+        raise CogError(
+            "nothing to build from: give --imagenet_images_root DIR, --image_counts FILE.csv, or --rerank LEVELS.pkl"
+        )
+    given = {
+        "image_counts": args.image_counts,
+        "seen_wnids": args.seen_wnids or IN1K_LIST,
+        "discarded_wnids": args.discarded_wnids or DISCARDED_LIST,
+        "rerank": args.rerank,
+    }
+    if args.similarity not in (*MEASURES, RANDOM):
+        if not os.path.isfile(args.similarity):
+            raise CogError(
+                f"--similarity {args.similarity} is none of {', '.join(MEASURES)}, {RANDOM}, and no file of vectors"
+            )
+        given["similarity"] = args.similarity
+    return {flag: files.require_file(path, f"--{flag}") for flag, path in given.items() if path is not None}

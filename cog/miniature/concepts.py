@@ -83,5 +83,5 @@ def _siblings(graph: NounGraph, family: str) -> list[str]:
     return [
         graph.wnids[child]
         for child in graph.children[graph.index(family)]
-        if not graph.children[child] and len(graph.parents(child)) == 1
+        if not graph.children[child] and len(graph.parents[child]) == 1
     ]

@@ -64,13 +64,13 @@ def concept_traits(graph: NounGraph, wnids: Sequence[str], *, seed: int) -> np.n
 
     def traits_of(node: int) -> np.ndarray:
         chain = [node]
-        while chain[-1] not in known and graph.parents(chain[-1]):
-            chain.append(graph.parents(chain[-1])[0])
+        while chain[-1] not in known and graph.parents[chain[-1]]:
+            chain.append(graph.parents[chain[-1]][0])
         for node in reversed(chain):
             if node in known:
                 continue
             novelty = np.random.default_rng([seed, int(graph.wnids[node][1:])]).standard_normal(len(TRAITS))
-            above = graph.parents(node)
+            above = graph.parents[node]
             known[node] = np.sqrt(1 - CHANGE**2) * known[above[0]] + CHANGE * novelty if above else novelty
         return known[chain[0]]
 

@@ -51,9 +51,6 @@ class Naive:
         self.max_depth = lru_cache(None)(
             lambda x: max((1 + self.max_depth(p) for p in parents[x]), default=0)
         )
-        self.min_depth = lru_cache(None)(
-            lambda x: min((1 + self.min_depth(p) for p in parents[x]), default=0)
-        )
         if concepts is not None:
             self.taxonomy = set().union(*(self.ancestors(c) for c in concepts))
             self.below = dict.fromkeys(self.taxonomy, 0)
@@ -70,28 +67,17 @@ class Naive:
     def ic(self, x) -> float:
         return -math.log(self.below[x] / len(self.taxonomy))
 
-    def _deepest(self, a, b, depth):
+    def _deepest(self, a, b):
         common = self.ancestors(a) & self.ancestors(b)
-        deepest = max((depth(s) for s in common), default=None)
-        return sorted((s for s in common if depth(s) == deepest), key=self.names.__getitem__)
-
-    def climb(self, x) -> dict:
-        steps = {x: 0}
-        for parent in self.parents[x]:
-            for node, n in self.climb(parent).items():
-                steps[node] = min(steps.get(node, math.inf), n + 1)
-        return steps
-
-    def distance(self, a, b):
-        up_a, up_b = self.climb(a), self.climb(b)
-        return min((up_a[s] + up_b[s] for s in up_a.keys() & up_b.keys()), default=None)
+        deepest = max((self.max_depth(s) for s in common), default=None)
+        return sorted((s for s in common if self.max_depth(s) == deepest), key=self.names.__getitem__)
 
     def _ratio(self, a, b, shared: float) -> float:
         total = self.ic(a) + self.ic(b)
         return 1.0 if total == 0 else 2 * shared / total
 
     def lin(self, a, b) -> float:
-        deepest = self._deepest(a, b, self.max_depth)
+        deepest = self._deepest(a, b)
         return self._ratio(a, b, self.ic(deepest[0])) if deepest else 0.0
 
     def _best_ic(self, a, b) -> float:
@@ -99,9 +85,6 @@ class Naive:
 
     def lin_max_ic(self, a, b) -> float:
         return self._ratio(a, b, self._best_ic(a, b)) if self.ancestors(a) & self.ancestors(b) else 0.0
-
-    def resnik(self, a, b) -> float:
-        return self._best_ic(a, b)
 
     def jcn(self, a, b) -> float:
         if a == b:
@@ -112,20 +95,9 @@ class Naive:
         return math.inf if distance == 0 else 1 / distance
 
     def wup(self, a, b) -> float:
-        deepest = self._deepest(a, b, self.min_depth)
-        if not deepest:
-            return 0.0
-        subsumer = a if a in deepest else deepest[0]
-        depth = self.max_depth(subsumer) + 1
-        return 2 * depth / (self.distance(a, subsumer) + self.distance(b, subsumer) + 2 * depth)
-
-    def path(self, a, b) -> float:
-        distance = self.distance(a, b)
-        return 0.0 if distance is None else 1 / (distance + 1)
-
-    def lch(self, a, b) -> float:
-        distance, depth = self.distance(a, b), max(map(self.max_depth, self.parents))
-        return 0.0 if distance is None or depth == 0 else -math.log((distance + 1) / (2 * depth))
+        deepest = self._deepest(a, b)
+        depths = self.max_depth(a) + self.max_depth(b) + 2
+        return 2 * (self.max_depth(deepest[0]) + 1) / depths if deepest else 0.0
 
 
 LEXNAMES = [
@@ -140,7 +112,7 @@ LEXNAMES = [
 ]  # fmt: skip
 
 
-def open_with_nltk(wordnet_dir: Path, work_dir: Path):
+def open_with_nltk(wordnet_dir: str, work_dir: Path):
     """Return NLTK's reader of the files in ``wordnet_dir``, copied to ``work_dir``, a new data folder of NLTK.
 
     Files that NLTK expects and ``wordnet_dir`` lacks (the folder may have nouns alone) are empty.
@@ -156,7 +128,7 @@ def open_with_nltk(wordnet_dir: Path, work_dir: Path):
 
     root = work_dir / "corpora" / "wordnet"
     root.mkdir(parents=True)
-    for path in wordnet_dir.iterdir():
+    for path in Path(wordnet_dir).iterdir():
         if path.is_file():
             shutil.copy(path, root / path.name)
     if not (root / "lexnames").exists():

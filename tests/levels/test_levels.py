@@ -1,8 +1,7 @@
-"""The levels file, the order within ties, and cutting."""
+"""The levels file, the ranking and the cut."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pickle
 
@@ -14,8 +13,7 @@ from scipy import stats as scipy_stats
 
 from cog.data import level_files
 from cog.errors import CogError, UnsafeFileError
-from cog.levels import introsort, ranking
-from cog.levels.introsort import argsort_introsort
+from cog.levels import build, report
 
 A, B, C = "n00000001", "n00000002", "n00000003"
 
@@ -85,14 +83,14 @@ def test_unsafe_and_broken_files_are_refused(tmp_path):
     ],
 )
 def test_level_starts(n, n_levels, size, starts):
-    levels = ranking.level_ranks(n, n_levels=n_levels, level_size=size)
+    levels = build.cut(n, n_levels=n_levels, level_size=size)
     assert levels == [range(start, start + size) for start in starts]
 
 
 @given(st.integers(2, 9), st.integers(1, 40), st.integers(0, 200))
 def test_levels_never_overlap_and_use_both_ends(n_levels, size, spare):
     n = n_levels * size + spare
-    levels = ranking.level_ranks(n, n_levels=n_levels, level_size=size)
+    levels = build.cut(n, n_levels=n_levels, level_size=size)
     starts = [level.start for level in levels]
     assert starts[0] == 0 and starts[-1] + size == n and {len(level) for level in levels} == {size}
     gaps = np.diff(starts) - size
@@ -102,78 +100,23 @@ def test_levels_never_overlap_and_use_both_ends(n_levels, size, spare):
 
 def test_too_few_concepts():
     with pytest.raises(CogError, match="4,999 eligible concepts are too few for 5 levels of 1,000"):
-        ranking.level_ranks(4999, n_levels=5, level_size=1000)
+        build.cut(4999, n_levels=5, level_size=1000)
 
 
 def test_rank():
     values = np.array([0.1, 0.5, 0.5, 0.9, 0.1])
-    assert ranking.rank(values, ties="wnid").tolist() == [3, 1, 2, 0, 4]
-    assert sorted(ranking.rank(values, ties="introsort").tolist()) == [0, 1, 2, 3, 4]
+    assert build.rank(values, as_published=False).tolist() == [3, 1, 2, 0, 4]
+    assert sorted(build.rank(values, as_published=True).tolist()) == [0, 1, 2, 3, 4]
 
 
 @given(st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.7, 1.0, float("inf")]), min_size=1, max_size=30))
-def test_ties_and_average_ranks_by_definition(values):
-    similarities = np.array(values)
-    expected = scipy_stats.rankdata(-similarities, method="average") - 1
-    assert ranking.average_ranks(similarities).tolist() == expected.tolist()
-    ties = ranking.Ties.of(similarities)
-    assert (ties.n, ties.distinct) == (len(values), len(set(values)))
-    assert ties.largest == max(values.count(v) for v in values) == values.count(ties.value)
-    assert ties.value == max(v for v in values if values.count(v) == ties.largest)
-    assert bool(ties.warning) == (len(values) > 1 and ties.largest >= len(values) / 2)
+def test_average_ranks_by_definition(values):
+    similarity = np.array(values)
+    expected = scipy_stats.rankdata(-similarity, method="average") - 1
+    assert report.average_ranks(similarity).tolist() == expected.tolist()
 
 
 def test_shuffled_is_a_permutation_that_never_changes():
-    order = ranking.shuffled(12, seed=22)
-    assert sorted(order.tolist()) == list(range(12))
-    assert order.tolist() == SHUFFLED_12_22
-    assert ranking.shuffled(12, seed=23).tolist() != order.tolist()
-    assert len(ranking.shuffled(0, seed=1)) == 0
-
-
-SHUFFLED_12_22 = [11, 8, 2, 1, 0, 4, 9, 10, 3, 7, 6, 5]
-
-
-# ---- the classic introsort
-
-
-def cases() -> list[np.ndarray]:
-    """Inputs from integer arithmetic alone, so that they are the same everywhere."""
-    found = []
-    for n in (*range(60), 127, 1000, 5146):
-        for n_values in (1, 2, 5, 50, 1 << 40):
-            state, values = 12345 + n, []
-            for _ in range(n):
-                state = (6364136223846793005 * state + 1442695040888963407) % 2**64
-                values.append(float((state >> 20) % n_values))
-            found.append(np.array(values))
-    found += [np.arange(500.0), np.arange(500.0)[::-1], np.repeat(killer(4096), 3)]
-    return found
-
-
-def killer(n: int) -> np.ndarray:
-    """Musser's sequence: the median of three is always nearly the smallest, so that quicksort degrades."""
-    half = n // 2
-    values = np.zeros(n)
-    for i in range(1, half + 1):
-        if i % 2:
-            values[i - 1], values[i] = i, half + i
-        values[half + i - 1] = 2 * i
-    return values
-
-
-def test_introsort_equals_what_numpy_returned():
-    """The digest is that of the orders by numpy 2.4 without vector units, which equals numpy 1.19's code."""
-    digest = hashlib.sha256(np.concatenate([argsort_introsort(v) for v in cases()]).astype("<i8").tobytes())
-    assert digest.hexdigest() == DIGEST
-
-
-def test_the_fallback_to_heapsort_is_reached(monkeypatch):
-    calls = []
-    original = introsort._heapsorted
-    monkeypatch.setattr(introsort, "_heapsorted", lambda v, items: calls.append(1) or original(v, items))
-    argsort_introsort(np.repeat(killer(4096), 3))
-    assert calls
-
-
-DIGEST = "da709a663edc9772831e9be9875110a7bedcee9925bec3bb89aba76eefceab72"
+    assert build.shuffled(12, seed=22).tolist() == [11, 8, 2, 1, 0, 4, 9, 10, 3, 7, 6, 5]
+    assert build.shuffled(12, seed=23).tolist() != build.shuffled(12, seed=22).tolist()
+    assert len(build.shuffled(0, seed=1)) == 0

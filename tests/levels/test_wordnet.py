@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from archive_forms import zip_bytes
-from naive_wordnet import LICENCE, toy_files
+from naive_wordnet import LICENCE, open_with_nltk, toy_files
 
 from cog.errors import CogError
-from cog.levels import wordnet
-from cog.levels.wordnet import NounGraph, load_wordnet, reader
+from cog.levels import wordnet as reader
+from cog.levels.wordnet import NounGraph, load_wordnet
 
 TOY = [
     (["entity"], [], [], "the root"),
@@ -17,209 +17,139 @@ TOY = [
     (["dog", "domestic_dog"], [1, 2], [], 'man\'s best friend; "the dog barked"'),
     (["Lassie", "dog"], [], [3], "a famous dog"),
 ]
-
-
-def toy_graph(**changes) -> NounGraph:
-    data, index = toy_files(TOY)
-    return reader.parse(changes.get("data", data), changes.get("index", index), source="toy", complete=False)
-
-
-@pytest.fixture(scope="module")
-def graph(wordnet):
-    return wordnet
-
-
-def test_toy_graph_has_what_its_files_say():
-    graph = toy_graph()
-    dog = 3
-    assert len(graph) == 5
-    assert graph.parents(dog) == (1, 2)
-    assert graph.parents(4) == (3,)
-    assert graph.name(dog) == "dog.n.01"
-    assert graph.name(4) == "lassie.n.01"
-    assert graph.lemmas(dog) == ("dog", "domestic_dog")
-    assert graph.words(dog) == "dog, domestic dog"
-    assert graph.gloss(dog) == "man's best friend"
-    assert graph.gloss(1) == "a living thing"
-    assert graph.subsumers(4) == {0, 1, 2, 3, 4}
-    assert graph.descendants(1) == {1, 3, 4}
-    assert graph.max_depths.tolist() == [0, 1, 1, 2, 3]
-    assert graph.index(graph.wnids[2]) == 2
-
-
-def test_sense_numbers_count_in_the_order_of_the_index():
-    data, index = toy_files([*TOY, (["dog"], [0], [], "a mean fellow")])
-    lines = index.decode().splitlines(keepends=True)
-    row = next(i for i, line in enumerate(lines) if line.startswith("dog "))
-    fields = lines[row].split()
-    lines[row] = " ".join([*fields[:-3], fields[-1], fields[-2], fields[-3]]) + "  \n"
-    graph = reader.parse(data, "".join(lines).encode(), source="toy", complete=False)
-    assert [graph.name(3), graph.name(5)] == ["dog.n.03", "dog.n.01"]
-
-
-@pytest.mark.parametrize(
-    ("wnid", "says"),
-    [
-        ("n99999999", "not a noun synset of WordNet 3.0"),
-        ("v00001740", "a verb"),
-        ("a00001740", "an adjective"),
-        ("dog", "not a noun id"),
-        ("n1740", "not a noun id"),
-        (7, "is a int"),
-    ],
-)
-def test_unknown_ids_are_explained(wnid, says):
-    with pytest.raises(CogError, match=says):
-        toy_graph().index(wnid)
-
-
-def test_many_unknown_ids_are_counted():
-    with pytest.raises(CogError, match=r"my list: 'n00000007' \(and 1 more unknown ids\)"):
-        toy_graph().indices(["n00000007", toy_graph().wnids[0], "n00000008"], "my list")
-
-
 DATA, INDEX = toy_files(TOY)
-LINES = DATA.split(b"\n")
-NO_SUCH_HYPERNYM = [*LINES[:-2], LINES[-2].replace(b"@i ", b"@i 9", 1).replace(b" n 0000", b"n 0000", 1)]
-#: Kind of damage -> changed file, and what the message says.
-DAMAGED = {
-    "crlf": ({"data": DATA.replace(b"\n", b"\r\n")}, "malformed"),
-    "cut in a line": ({"data": DATA[:-30]}, "malformed"),
-    "shifted": ({"data": LICENCE + b"  3 one more line\n" + DATA[len(LICENCE) :]}, "malformed"),
-    "no such hypernym": ({"data": b"\n".join(NO_SUCH_HYPERNYM)}, "malformed|where no synset is"),
-    "binary": ({"data": LICENCE + b"\xff\xfe\x00"}, "not ASCII"),
-    "not WordNet": ({"data": b"<html>404</html>"}, "license"),
-    "wordnet 3.1": (
-        {"data": DATA.replace(b"WordNet 3.0", b"WordNet 3.1")},
-        "is WordNet 3.1, expected WordNet 3.0.*byte offsets",
-    ),
-    "index of another": ({"index": INDEX.replace(b"animal n", b"animol n")}, "does not list 'animal'"),
-    "index cut": ({"index": INDEX + b"zebra n x\n"}, "malformed line"),
-}
-
-
-@pytest.mark.parametrize("kind", DAMAGED)
-def test_damaged_and_foreign_files_are_refused_in_one_line(kind):
-    changes, says = DAMAGED[kind]
-    with pytest.raises(CogError, match=says) as caught:
-        toy_graph(**changes)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_cycle_is_refused():
-    data, index = toy_files([(["entity"], [1], [], "x"), (["thing"], [0], [], "y"), (["far"], [1], [], "z")])
-    with pytest.raises(CogError, match="cycle"):
-        reader.parse(data, index, source="toy", complete=False)
-
-
-def test_a_cycle_does_not_hang_subsumers():
-    graph = NounGraph(wnids=["n00000001", "n00000002"], parents=[(1,), (0,)])
-    with pytest.raises(CogError, match="cycle"):
-        graph.subsumers(0)
-
-
-@pytest.mark.slow
-def test_a_long_chain_needs_no_recursion():
-    n = 5000
-    graph = NounGraph(wnids=[f"n{i:08d}" for i in range(n)], parents=[(), *((i,) for i in range(n - 1))])
-    assert len(graph.subsumers(n - 1)) == n
-    assert graph.max_depths[-1] == n - 1
-
-
-def test_an_incomplete_wordnet_is_refused(tmp_path, monkeypatch):
-    data, index = toy_files(TOY)
-    (tmp_path / "data.noun").write_bytes(data)
-    (tmp_path / "index.noun").write_bytes(index)
-    with pytest.raises(CogError, match="5 noun synsets, expected 82,115"):
-        load_wordnet(tmp_path)
 
 
 @pytest.fixture
-def small(monkeypatch, tmp_path):
-    """Toy files count as complete; no WordNet of the machine is found."""
-    data, index = toy_files(TOY)
+def put(monkeypatch, tmp_path):
+    """A function that writes the toy files into a folder; they count as complete, and no other WordNet is found."""
     monkeypatch.setattr(reader, "N_SYNSETS", len(TOY))
-    monkeypatch.setattr(reader, "_FIRST", (f"n{len(LICENCE):08d}", "entity"))
-    monkeypatch.setattr(reader, "DEBIAN_DIR", tmp_path / "debian")
-    monkeypatch.setattr(reader, "_nltk_places", lambda: [tmp_path / "nltk_data" / "corpora" / "wordnet.zip"])
+    monkeypatch.setattr(reader, "_usual_places", lambda: [tmp_path / "nltk", tmp_path / "debian"])
     monkeypatch.delenv(reader.ENVIRONMENT_VARIABLE, raising=False)
 
-    def put(folder):
+    def write(folder, data=DATA, index=INDEX):
         folder.mkdir(parents=True)
         (folder / "data.noun").write_bytes(data)
         (folder / "index.noun").write_bytes(index)
         return folder
 
-    return put
+    return write
 
 
-def test_search_order(small, tmp_path, monkeypatch):
-    with pytest.raises(CogError, match=r"nltk\.downloader wordnet.*apt install wordnet-base.*--wordnet_dir"):
+def test_toy_graph_has_what_its_files_say(put, tmp_path):
+    graph = load_wordnet(put(tmp_path / "toy"))
+    dog = 3
+    assert len(graph) == 5 and graph.source == str(tmp_path / "toy")
+    assert graph.parents[dog] == (1, 2) and graph.parents[4] == (3,) and graph.children[1] == [3]
+    assert (graph.names[dog], graph.names[4]) == ("dog.n.01", "lassie.n.01")
+    assert graph.lemmas[dog] == ("dog", "domestic_dog")
+    assert graph.words(graph.wnids[dog]) == "dog, domestic dog"
+    assert graph.definition(dog) == "man's best friend"
+    assert graph.definition(1) == "a living thing"
+    assert graph.above(4) == {0, 1, 2, 3, 4}
+    assert [graph.depth(node) for node in range(5)] == [0, 1, 1, 2, 3]
+    assert graph.index(graph.wnids[2]) == 2 and graph.wnids[2] in graph
+
+
+def test_sense_numbers_count_in_the_order_of_the_index(put, tmp_path, monkeypatch):
+    monkeypatch.setattr(reader, "N_SYNSETS", 6)
+    data, index = toy_files([*TOY, (["dog"], [0], [], "a mean fellow")])
+    lines = index.decode().splitlines(keepends=True)
+    row = next(i for i, line in enumerate(lines) if line.startswith("dog "))
+    fields = lines[row].split()
+    lines[row] = " ".join([*fields[:-3], fields[-1], fields[-2], fields[-3]]) + "  \n"
+    graph = load_wordnet(put(tmp_path / "toy", data, "".join(lines).encode()))
+    assert [graph.names[3], graph.names[5]] == ["dog.n.03", "dog.n.01"]
+
+
+@pytest.mark.parametrize("wnid", ["n99999999", "v00001740", "dog", "n1740"])
+def test_unknown_ids_are_explained(wnid):
+    graph = NounGraph(wnids=["n00001740"], parents=[()])
+    with pytest.raises(CogError, match=f"my list: '{wnid}' is not a noun synset of WordNet 3.0"):
+        graph.indices(["n00001740", wnid], "my list")
+
+
+#: Kind of damage -> contents of data.noun and index.noun, and what the message says.
+DAMAGED = {
+    "crlf": (DATA.replace(b"\n", b"\r\n"), INDEX, "another offset"),
+    "cut": (DATA[: len(DATA) // 2], INDEX, "not the complete noun database"),
+    "shifted": (
+        LICENCE + b"  3 one more line\n" + DATA[len(LICENCE) :].replace(b"0", b"1", 1),
+        INDEX,
+        "another",
+    ),
+    "binary": (LICENCE + b"\xff\xfe\x00", INDEX, "ascii"),
+    "page": (b"<html>404</html>", INDEX, "not the complete noun database"),
+    "index of another": (DATA, INDEX.replace(b"animal n", b"animol n"), "animal"),
+    "index cut": (DATA, INDEX + b"zebra n x\n", "not the complete noun database"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_damaged_and_foreign_files_are_refused_in_one_line(put, tmp_path, kind):
+    data, index, says = DAMAGED[kind]
+    with pytest.raises(CogError, match=says) as caught:
+        load_wordnet(put(tmp_path / "bad", data, index))
+    assert "\n" not in str(caught.value) and "byte offsets" in str(caught.value)
+
+
+def test_an_incomplete_wordnet_is_refused(put, tmp_path, monkeypatch):
+    monkeypatch.setattr(reader, "N_SYNSETS", 82_115)
+    with pytest.raises(CogError, match="5 noun synsets, expected 82,115"):
+        load_wordnet(put(tmp_path / "toy"))
+
+
+def test_search_order(put, tmp_path, monkeypatch):
+    with pytest.raises(
+        CogError, match=r"nltk\.downloader wordnet.*apt install wordnet-base.*COG_WORDNET_DIR"
+    ):
         load_wordnet()
-    debian = small(tmp_path / "debian")
+    assert reader.word_finder()("n00001740") == "n00001740"
+    debian = put(tmp_path / "debian")
     assert load_wordnet().source == str(debian)
-    archive = tmp_path / "nltk_data" / "corpora" / "wordnet.zip"
-    archive.parent.mkdir(parents=True)
-    archive.write_bytes(zip_bytes((f"wordnet/{path.name}", path.read_bytes()) for path in debian.iterdir()))
-    assert load_wordnet().source == str(archive)
-    variable = small(tmp_path / "variable" / "dict")
+    variable = put(tmp_path / "variable" / "dict")
     monkeypatch.setenv(reader.ENVIRONMENT_VARIABLE, str(variable.parent))
     assert load_wordnet().source == str(variable)
-    flag = small(tmp_path / "flag")
-    assert load_wordnet(flag).source == str(flag)
-    assert load_wordnet(tmp_path / "nltk_data").source == str(archive)
-
-
-def test_a_folder_that_was_named_must_hold_wordnet(small, tmp_path, monkeypatch):
-    small(tmp_path / "debian")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(CogError, match=r"--wordnet_dir .*empty holds no data\.noun"):
-        load_wordnet(tmp_path / "empty")
+    assert load_wordnet(debian).source == str(debian)
     monkeypatch.setenv(reader.ENVIRONMENT_VARIABLE, str(tmp_path / "nowhere"))
-    with pytest.raises(CogError, match=r"COG_WORDNET_DIR .*nowhere holds no data\.noun"):
+    with pytest.raises(CogError, match=r"nowhere holds no data\.noun"):  # the usual places are not tried
         load_wordnet()
 
 
-def test_a_foreign_wordnet_is_passed_over_but_mentioned(small, tmp_path):
-    debian = small(tmp_path / "debian")
-    (debian / "data.noun").write_bytes(
-        (debian / "data.noun").read_bytes().replace(b"WordNet 3.0", b"WordNet 3.1")
-    )
-    with pytest.raises(CogError, match=r"was not found \(.*is WordNet 3.1"):
-        load_wordnet()
+def test_nltks_archive_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(reader, "N_SYNSETS", len(TOY))
+    monkeypatch.delenv(reader.ENVIRONMENT_VARIABLE, raising=False)
+    monkeypatch.setenv("NLTK_DATA", str(tmp_path))
+    (tmp_path / "corpora").mkdir()
+    members = [("wordnet/data.noun", DATA), ("wordnet/index.noun", INDEX)]
+    (tmp_path / "corpora/wordnet.zip").write_bytes(zip_bytes(members))
+    graph = load_wordnet()
+    assert len(graph) == 5 and "wordnet.zip" in graph.source
+    assert reader.word_finder()(graph.wnids[3]) == "dog, domestic dog"
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b"PK\x03\x04 not really", "not a readable zip archive"),
-        (b"", "not a readable zip archive"),
-        (zip_bytes([("wordnet/data.verb", b"x")]), r"holds no data\.noun"),
-    ],
-)
-def test_archives_without_wordnet_are_refused(tmp_path, content, says):
-    (tmp_path / "wordnet.zip").write_bytes(content)
-    with pytest.raises(CogError, match=says):
-        load_wordnet(tmp_path / "wordnet.zip")
+@pytest.mark.slow
+def test_every_synset_is_parsed_as_by_nltk(wordnet, tmp_path):
+    assert len(wordnet) == 82_115
+    nltk_reader = open_with_nltk(wordnet.source, tmp_path)
+    synsets = {f"n{synset.offset():08d}": synset for synset in nltk_reader.all_synsets("n")}
+    assert sorted(synsets) == wordnet.wnids
+    for node, wnid in enumerate(wordnet.wnids):
+        synset = synsets[wnid]
+        assert wordnet.names[node] == synset.name()
+        assert list(wordnet.lemmas[node]) == synset.lemma_names()
+        assert wordnet.definition(node) == synset.definition()
+        above = synset.hypernyms() + synset.instance_hypernyms()
+        assert sorted(wordnet.parents[node]) == sorted(wordnet.index(f"n{p.offset():08d}") for p in above)
+        assert wordnet.depth(node) == synset.max_depth()
 
 
-def test_real_wordnet(graph):
-    assert len(graph) == 82_115
-    dog = graph.index("n02084071")
-    assert graph.name(dog) == "dog.n.01"
-    assert [graph.name(p) for p in graph.parents(dog)] == ["canine.n.02", "domestic_animal.n.01"]
-    assert graph.lemmas(dog) == ("dog", "domestic_dog", "Canis_familiaris")
-    assert graph.gloss(dog).endswith("occurs in many breeds")
-    assert graph.max_depths.max() == 19
-    assert wordnet.__all__ == ["NounGraph", "load_wordnet"]
+def test_real_names_and_glosses_are_those_of_imagenet(wordnet, shared_dir):
+    def definition(wnid):
+        return wordnet.definition(wordnet.index(wnid))
 
-
-def test_real_names_and_glosses_are_those_of_imagenet(graph, shared_dir):
-    for file, found in (("synset_lemma.txt", graph.words), ("synset_definition.txt", graph.gloss)):
+    for file, text_of in (("synset_lemma.txt", wordnet.words), ("synset_definition.txt", definition)):
         rows = (shared_dir / "imagenet21k" / file).read_text(encoding="utf-8").splitlines()
-        different = [
-            row
-            for row in rows
-            if (pair := row.split("\t", 1)) and found(graph.index(pair[0])) != pair[1].strip()
-        ]
+        pairs = [row.split("\t", 1) for row in rows]
+        different = [wnid for wnid, text in pairs if text_of(wnid) != text.strip()]
         assert len(different) <= 0.001 * len(rows), different[:5]

@@ -1,0 +1,170 @@
+"""Information content and similarity: by hand, against plain code on random graphs, against NLTK."""
+
+from __future__ import annotations
+
+import csv
+import math
+import random
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from marks import n_examples
+from naive_wordnet import Naive, open_with_nltk
+
+from cog.levels.similarity import MEASURES, information_content
+from cog.levels.wordnet import NounGraph
+
+
+def make(parents, names=None) -> NounGraph:
+    wnids = [f"n{node:08d}" for node in range(len(parents))]
+    return NounGraph(wnids=wnids, parents=parents, names=names or wnids)
+
+
+def similarities(graph, concepts, rows, columns, measure="lin"):
+    information = information_content(graph, concepts)
+    return MEASURES[measure](graph, information, np.array(rows, dtype=int), np.array(columns, dtype=int))
+
+
+# entity(0) -> animal(1), pet(2); dog(3) is both; cat(4) animal and pet; stone(5) under entity
+TOY = [(), (0,), (0,), (1, 2), (1, 2), (0,)]
+
+
+def test_hand_computed_values():
+    graph = make(TOY)
+    information = information_content(graph, [3, 4, 5])
+    assert information.tolist() == [0.0, -math.log(3 / 6), -math.log(3 / 6), *[-math.log(1 / 6)] * 3]
+    shared = 2 * math.log(2) / (2 * math.log(6))
+    lin = similarities(graph, [3, 4, 5], [3, 5], [4, 5])
+    np.testing.assert_allclose(lin, [[shared, 0.0], [0.0, 1.0]], rtol=0, atol=1e-15)
+    assert similarities(graph, [3, 4, 5], [3, 3], [4, 3], "wup").tolist() == [[4 / 6, 1.0]] * 2
+
+
+def test_a_synset_with_several_parents_counts_once_and_siblings_of_the_concepts_do_not():
+    diamond = make([(), (0,), (0,), (1, 2), (0,)])
+    information = information_content(diamond, [3])
+    assert information[:4].tolist() == [-math.log(n / 4) + 0.0 for n in (4, 2, 2, 1)] and math.isnan(
+        information[4]
+    )
+
+
+def test_of_equally_deep_subsumers_the_first_by_name_counts():
+    # 3 and 4 share two parents of depth 1; one of them has another child, hence less information.
+    graph_parents = [(), (0,), (0,), (1, 2), (1, 2), (2,)]
+    values = {}
+    for first, second in (("aaa", "zzz"), ("zzz", "aaa")):
+        graph = make(graph_parents, ["entity", first, second, "x", "y", "w"])
+        values[first] = similarities(graph, [3, 4, 5], [3], [4])[0, 0]
+    assert values["aaa"] == pytest.approx(math.log(6 / 3) / math.log(6))
+    assert values["zzz"] == pytest.approx(math.log(6 / 4) / math.log(6))
+
+
+def test_a_single_node():
+    expected = {"lin": 1.0, "lin_max_ic": 1.0, "jcn": math.inf, "wup": 1.0}
+    for measure, value in expected.items():
+        assert similarities(make([()]), [0], [0], [0], measure).tolist() == [[value]], measure
+
+
+@st.composite
+def graphs(draw):
+    """Random DAGs: several roots, several parents, unconnected parts; ids and names in random order."""
+    n = draw(st.integers(1, 14))
+    shuffled = draw(st.permutations(range(n)))
+    parents: list[tuple[int, ...]] = [()] * n
+    for rank, node in enumerate(shuffled):
+        above = draw(st.sets(st.sampled_from(shuffled[:rank]), max_size=3)) if rank else set()
+        parents[node] = tuple(sorted(above))
+    names = [f"s{k:02d}" for k in draw(st.permutations(range(n)))]
+    nodes = st.lists(st.integers(0, n - 1), min_size=1, max_size=8)
+    return parents, names, draw(nodes), draw(nodes)
+
+
+@settings(max_examples=n_examples(15, 200), deadline=None)
+@given(graphs())
+def test_random_graphs_equal_plain_code(case):
+    parents, names, rows, columns = case
+    graph = make(parents, names)
+    naive = Naive(dict(enumerate(parents)), dict(enumerate(names)), concepts=rows + columns)
+    information = information_content(graph, rows + columns)
+    assert set(np.flatnonzero(~np.isnan(information))) == naive.taxonomy
+    for measure in MEASURES:
+        fast = similarities(graph, rows + columns, rows, columns, measure)
+        slow = [[getattr(naive, measure)(a, b) for b in columns] for a in rows]
+        np.testing.assert_allclose(fast, slow, rtol=0, atol=1e-12, err_msg=measure)
+
+
+@settings(max_examples=n_examples(8, 60), deadline=None)
+@given(graphs(), st.randoms(use_true_random=False))
+def test_order_and_repetition_change_nothing(case, shuffler):
+    parents, names, rows, columns = case
+    graph = make(parents, names)
+    concepts = [*rows, *columns, *rows]
+    order = sorted(range(len(rows)), key=lambda _: shuffler.random())
+    for measure in MEASURES:
+        plain = similarities(graph, sorted(set(concepts)), rows, columns, measure)
+        mixed = similarities(graph, concepts, [rows[i] for i in order], columns + columns, measure)
+        assert np.array_equal(mixed, np.hstack([plain, plain])[order]), measure
+
+
+# ---- the real thing
+
+
+@pytest.fixture(scope="module")
+def real(shared_dir, wordnet):
+    """Graph, nodes of IN-21K, nodes of IN-1K in IN-21K."""
+    folder = shared_dir / "imagenet21k"
+    with (folder / "fall11_image_counts.csv").open() as handle:
+        concepts = [row[0] for row in csv.reader(handle)][1:]
+    seen = set((folder / "in1k_wnids.txt").read_text().split()) & set(concepts)
+    return wordnet, wordnet.indices(concepts, "IN-21K"), wordnet.indices(sorted(seen), "IN-1K")
+
+
+@pytest.mark.slow
+def test_real_taxonomy_has_the_published_size_and_five_million_pairs_take_little_time(real):
+    graph, concepts, seen = real
+    information = information_content(graph, concepts.tolist())
+    assert np.isfinite(information).sum() == 23_546 and information[graph.index("n00001740")] == 0
+    rows = concepts[:5_146]
+    start = time.process_time()
+    assert MEASURES["lin"](graph, information, rows, seen).size == 5_140_854
+    assert time.process_time() - start < 1.5  # 0.25 on a machine without other work
+
+
+@pytest.mark.slow
+def test_every_measure_equals_nltk_on_random_pairs(real, tmp_path):
+    graph, concepts, seen = real
+    nltk_reader = open_with_nltk(graph.source, tmp_path)
+    information = information_content(graph, concepts.tolist())
+    taxonomy = np.flatnonzero(~np.isnan(information)).tolist()
+    counts = {int(graph.wnids[node][1:]): 23_546 * math.exp(-information[node]) for node in taxonomy}
+    ic = {"n": {0: 23_546.0, **counts}}
+    chooser = random.Random(0)
+    rows = chooser.sample(taxonomy, 100)
+    columns = chooser.sample(seen.tolist(), 40) + chooser.sample(taxonomy, 20)
+    columns[:3] = rows[:3]
+    synset = {
+        node: nltk_reader.synset_from_pos_and_offset("n", int(graph.wnids[node][1:]))
+        for node in rows + columns
+    }
+
+    def content(s):
+        return -math.log(ic["n"][s.offset()] / ic["n"][0])
+
+    def deepest(a, b):
+        return a.lowest_common_hypernyms(b)[0]
+
+    functions = {
+        "lin": lambda a, b: 2 * content(deepest(a, b)) / (content(a) + content(b)),
+        "lin_max_ic": lambda a, b: a.lin_similarity(b, ic),
+        "jcn": lambda a, b: a.jcn_similarity(b, ic),
+        "wup": lambda a, b: 2 * (1 + deepest(a, b).max_depth()) / (2 + a.max_depth() + b.max_depth()),
+    }
+    assert functions.keys() == MEASURES.keys()
+    for measure, function in functions.items():
+        fast = MEASURES[measure](graph, information, np.array(rows), np.array(columns))
+        slow = np.array([[function(synset[a], synset[b]) for b in columns] for a in rows])
+        assert slow.size == 6_000
+        slow[slow >= 1e299] = np.inf  # NLTK uses 1e300 for infinity
+        np.testing.assert_allclose(fast, slow, rtol=1e-9, atol=1e-12, err_msg=measure)
