@@ -44,11 +44,11 @@ built=()
 for measure in ${measures}; do
     build "${measure}" --similarity="${measure}"
 done
-[[ "${embeddings}" == "None" ]] || build embedding --similarity=embedding --embeddings="${embeddings}"
+[[ "${embeddings}" == "None" ]] || build embedding --similarity="${embeddings}"
 for ((draw = 1; draw <= draws; draw++)); do
     build "random${draw}" --similarity=random --seed="${draw}" --n_levels=1
 done
-run "${python}" "${repository}/build_levels.py" --overlap "${levels}" ${built[@]+"${built[@]}"}
+run "${python}" "${repository}/build_levels.py" --compare "${levels}" ${built[@]+"${built[@]}"}
 [[ "${models_root_dir}" != "None" ]] || exit 0
 
 results="${output_dir}/models"

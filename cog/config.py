@@ -401,7 +401,7 @@ def check_values(cfg: CfgNode) -> None:
         lambda v: len(v) == 2 and all(map(_finite, v)) and 0 < v[0] <= v[1],
         "(low, high) with 0 < low <= high",
     )
-    for key in ("LEVELS.N_TEST", "LEVELS.MAX_TRAIN", "LEVELS.N_WORKERS"):
+    for key in ("LEVELS.N_TEST", "LEVELS.MAX_TRAIN"):
         expect(key, lambda value: value >= 1, "a whole number of at least 1")
     n_test = values["LEVELS.N_TEST"]
     expect("LEVELS.MIN_IMAGES", lambda v: v > n_test, f"more than LEVELS.N_TEST ({n_test})")

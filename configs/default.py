@@ -129,8 +129,6 @@ _C.LEVELS.N_TEST = 50
 _C.LEVELS.MAX_TRAIN = 1300
 # Synsets that are not eligible, with all synsets below them: person.n.01.
 _C.LEVELS.EXCLUDED_ROOTS = ["n00007846"]
-# Number of folders that are listed, or images that are decoded, at the same time.
-_C.LEVELS.N_WORKERS = 8
 
 # Analyses of features (analyze_features.py).
 _C.ANALYSIS = CfgNode()

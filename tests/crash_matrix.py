@@ -157,10 +157,9 @@ def tasks(work: Path) -> dict[str, Task]:
         for k in range(9):
             (work / "in21k" / wnid / f"{wnid}_{k}.JPEG").touch()
     (work / "seen.txt").write_text("\n".join(_SEEN))
-    (work / "concepts.txt").write_text("\n".join(_UNSEEN))
     levels = (
         "--imagenet_images_root", str(work / "in21k"), "--seen_wnids", str(work / "seen.txt"), "--n_levels", "2",
-        "--level_size", "3", "LEVELS.MIN_IMAGES", "6", "LEVELS.N_TEST", "2", "LEVELS.MAX_TRAIN", "5",
+        "--level_size", "3", "--overwrite", "LEVELS.MIN_IMAGES", "6", "LEVELS.N_TEST", "2", "LEVELS.MAX_TRAIN", "5",
     )  # fmt: skip
 
     found = [

@@ -96,17 +96,17 @@ def test_data_sets_are_trees_of_the_same_shape(wordnet):
         (chosen.seen, concepts.SEEN_FAMILIES),
         (chosen.unseen, concepts.SEEN_FAMILIES + concepts.UNSEEN_FAMILIES),
     ):
-        above = [wordnet.parents(wordnet.index(w)) for w in side]
+        above = [wordnet.parents[wordnet.index(w)] for w in side]
         assert all(len(parents) == 1 for parents in above)
         counts = {family: above.count((wordnet.index(family),)) for family in families}
         assert set(counts.values()) == {concepts.N_SIBLINGS}
     for k in range(0, len(concepts.UNSEEN_FAMILIES), 3):
         groups = [
-            set(wordnet.parents(wordnet.index(family))) for family in concepts.UNSEEN_FAMILIES[k : k + 3]
+            set(wordnet.parents[wordnet.index(family)]) for family in concepts.UNSEEN_FAMILIES[k : k + 3]
         ]
         assert set.intersection(*groups)
     every = {wordnet.index(w) for w in chosen.every}
-    assert all(wordnet.subsumers(node) & every == {node} for node in every)
+    assert all(wordnet.above(node) & every == {node} for node in every)
     assert concepts.choose_concepts(wordnet, seed=1) != chosen
     assert concepts.choose_concepts(wordnet, seed=0) == chosen
 
@@ -220,7 +220,7 @@ def test_levels_are_the_groups_by_distance(small_world, wordnet, tmp_path):
     rows = (concepts.SEEN_FAMILIES, *(concepts.UNSEEN_FAMILIES[k : k + 6] for k in range(0, 24, 6)))
     for level, families in zip(levels, rows, strict=True):
         assert len(level) == 24
-        assert {wordnet.wnids[wordnet.parents(wordnet.index(w))[0]] for w in level} == set(families)
+        assert {wordnet.wnids[wordnet.parents[wordnet.index(w)][0]] for w in level} == set(families)
 
 
 @pytest.mark.slow
