@@ -73,7 +73,9 @@ def concept_vectors(
         names = _name_parts(graph, node, vectors)
         for words, weights in ((names, [1.0] * len(names)), (gloss, [weight[w.lower()] for w in gloss])):
             looked_up = [vectors.get(word.lower(), vectors.get(word)) for word in words]
-            known = [(v.astype(np.float64), w) for v, w in zip(looked_up, weights, strict=True) if v is not None]
+            known = [
+                (v.astype(np.float64), w) for v, w in zip(looked_up, weights, strict=True) if v is not None
+            ]
             n_missing += len(looked_up) - len(known)
             if known:
                 result[row] += sum(w * v for v, w in known) / sum(w for _, w in known)
