@@ -396,11 +396,6 @@ def check_values(cfg: CfgNode) -> None:
         lambda v: len(v) == 2 and all(map(_finite, v)) and 0 < v[0] <= v[1] <= 1,
         "(low, high) with 0 < low <= high <= 1",
     )
-    expect(
-        "FINETUNE.CROP_RATIO",
-        lambda v: len(v) == 2 and all(map(_finite, v)) and 0 < v[0] <= v[1],
-        "(low, high) with 0 < low <= high",
-    )
     for key in ("LEVELS.N_TEST", "LEVELS.MAX_TRAIN"):
         expect(key, lambda value: value >= 1, "a whole number of at least 1")
     n_test = values["LEVELS.N_TEST"]
@@ -433,5 +428,3 @@ def _check_analysis(expect: Callable[[str, Callable[[Any], bool], str], None]) -
     expect("ANALYSIS.KMEANS_ITERATIONS", lambda v: whole(v, 1, 2**31), "a whole number of at least 1")
     expect("ANALYSIS.KMEANS_TOLERANCE", lambda v: _finite(v) and v >= 0, "zero or a positive number")
     expect("ANALYSIS.KNN_K", lambda v: distinct(v, 1), "a list of different whole numbers such as [1, 5, 10]")
-    for key in ("ANALYSIS.ALIGN_ALPHA", "ANALYSIS.UNIFORM_T", "ANALYSIS.KNN_TEMPERATURE"):
-        expect(key, lambda v: _finite(v) and v > 0, "a positive number")

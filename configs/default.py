@@ -112,10 +112,6 @@ _C.FINETUNE.CLIP_NORM = 0.0
 # Random crops are drawn as by torchvision's RandomResizedCrop and resized (bicubic) to FT_EXTRACT.IMAGE_CROP_SIZE:
 # smallest and largest share of the image's area.
 _C.FINETUNE.CROP_SCALE = (0.08, 1.0)
-# Smallest and largest width / height of the crops (the default: 3/4 to 4/3).
-_C.FINETUNE.CROP_RATIO = (0.75, 1.3333333333333333)
-# Mirror the crops with probability 1/2.
-_C.FINETUNE.FLIP = True
 # "fp32", or automatic mixed precision "bf16" or "fp16" (with loss scaling). "auto": on GPUs bf16 or, before Ampere,
 # fp16; on a CPU fp32. Weights, updates and test scores are float32 in every mode.
 _C.FINETUNE.PRECISION = "auto"
@@ -141,11 +137,5 @@ _C.ANALYSIS.KMEANS_ITERATIONS = 300
 # k-means ends earlier if the centers move by less than this (scikit-learn's tol: relative to the variance of the
 # features).
 _C.ANALYSIS.KMEANS_TOLERANCE = 1e-4
-# Exponent of the distances in alignment (Wang and Isola 2020).
-_C.ANALYSIS.ALIGN_ALPHA = 2.0
-# Factor of the squared distances in uniformity (Wang and Isola 2020).
-_C.ANALYSIS.UNIFORM_T = 2.0
 # Numbers of neighbors of k-nearest-neighbor classifiers.
 _C.ANALYSIS.KNN_K = [1, 5, 10, 20, 100, 200]
-# T of the weights exp(cosine / T) of neighbors.
-_C.ANALYSIS.KNN_TEMPERATURE = 0.07

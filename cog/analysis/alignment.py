@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 #: File with the alignment of each class, beside results.json.
 CLASSES_FILE = "alignment_per_class.csv"
 
+#: alpha and t of the formulas: the values of Wang and Isola, and of v1.
+ALPHA = T = 2.0
+
 #: Number of rows, and of columns, of a block of pairs: 16 MB of float32 distances.
 _BLOCK = 2048
 
@@ -204,6 +207,6 @@ ANALYSIS = feature_analysis(
     "alignment",
     "alignment and uniformity of the test features",
     _compute,
-    settings=lambda options: {"alpha": options.ALIGN_ALPHA, "t": options.UNIFORM_T},
+    settings=lambda _: {"alpha": ALPHA, "t": T},
     splits=("test",),
 )

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: T of the weights.
+TEMPERATURE = 0.07
+
 #: Numbers of test and training rows that are compared at a time: 64 MB of similarities.
 _TEST_BLOCK, _TRAIN_BLOCK = 1024, 16384
 
@@ -221,5 +224,5 @@ ANALYSIS = feature_analysis(
     "knn",
     "k-nearest-neighbor classifiers",
     _compute,
-    settings=lambda options: {"k": sorted(options.KNN_K), "temperature": options.KNN_TEMPERATURE},
+    settings=lambda options: {"k": sorted(options.KNN_K), "temperature": TEMPERATURE},
 )

@@ -22,6 +22,9 @@ from cog.finetune.recipe import FineTuneRecipe
 #: Label of an image that could not be decoded, which is excluded from the loss (``ignore_index`` of PyTorch's losses).
 NO_LABEL = -100
 
+#: Smallest and largest width / height of a crop.
+CROP_RATIO = (3 / 4, 4 / 3)
+
 _ATTEMPTS = 10
 
 
@@ -67,10 +70,10 @@ def training_pixels(
         Exception: any exception of Pillow for a file that cannot be decoded.
     """
     image = load_rgb(source, load_truncated=recipe.load_truncated)
-    box = random_box(*image.size, scale=recipe.crop_scale, ratio=recipe.crop_ratio, rng=rng)
+    box = random_box(*image.size, scale=recipe.crop_scale, ratio=CROP_RATIO, rng=rng)
     # The box is cut out first: Image.resize(box=...) would use pixels outside it, unlike RandomResizedCrop.
     pixels = np.asarray(image.crop(box).resize((recipe.crop, recipe.crop), Image.Resampling.BICUBIC))
-    return pixels[:, ::-1] if recipe.flip and rng.random() < 0.5 else pixels
+    return pixels[:, ::-1] if rng.random() < 0.5 else pixels
 
 
 def random_box(

@@ -41,8 +41,6 @@ class FineTuneRecipe:
         warmup_epochs: epochs of linear warm-up.
         clip_norm: largest norm of the gradients, to which larger ones are scaled down; 0: no limit.
         crop_scale: range of the share of the image's area in a crop.
-        crop_ratio: range of width / height of a crop.
-        flip: whether to mirror half of the crops.
         precision: ``fp32``, ``bf16`` or ``fp16``.
         resize: shortest side of test images, in pixels.
         crop: side of the network's input, in pixels.
@@ -60,8 +58,6 @@ class FineTuneRecipe:
     warmup_epochs: float
     clip_norm: float
     crop_scale: tuple[float, ...]
-    crop_ratio: tuple[float, ...]
-    flip: bool
     precision: str
     resize: int
     crop: int
@@ -88,8 +84,6 @@ class FineTuneRecipe:
             warmup_epochs=ft.WARMUP_EPOCHS,
             clip_norm=ft.CLIP_NORM,
             crop_scale=tuple(map(float, ft.CROP_SCALE)),
-            crop_ratio=tuple(map(float, ft.CROP_RATIO)),
-            flip=ft.FLIP,
             precision=precision,
             resize=fx.IMAGE_RESIZE_SIZE,
             crop=fx.IMAGE_CROP_SIZE,

@@ -102,11 +102,11 @@ def test_complete_results_are_skipped_and_other_ones_refused(models, caplog):
     before = tiny.snapshot(models)
     assert analyze(models) == 0
     assert caplog.text.count("is complete, skipped") == len(LABEL_FREE)
-    with pytest.raises(CogError, match=r"different result \(temperature: 0\.07 -> 0\.1\); add --overwrite"):
-        analyze(models, "ANALYSIS.KNN_TEMPERATURE", "0.1")
+    with pytest.raises(CogError, match=r"different result \(tolerance: 0\.0001 -> 0\.01\); add --overwrite"):
+        analyze(models, "ANALYSIS.KMEANS_TOLERANCE", "0.01")
     assert tiny.snapshot(models) == before
-    assert analyze(models, "--overwrite", "--analysis", "knn", "ANALYSIS.KNN_TEMPERATURE", "0.1") == 0
-    assert result(models, "knn").identity["temperature"] == 0.1
+    assert analyze(models, "--overwrite", "--analysis", "kmeans", "ANALYSIS.KMEANS_TOLERANCE", "0.01") == 0
+    assert result(models, "kmeans").identity["tolerance"] == 0.01
 
 
 def test_other_features_of_the_same_size_are_other_features(models):
@@ -160,8 +160,6 @@ OWN_FOLDERS = "--train_features_dir a --test_features_dir b"
         ),
         ("ANALYSIS.KNN_K [0]", r"ANALYSIS.KNN_K = \[0\] is not valid"),
         ("ANALYSIS.KMEANS_SEEDS [1,1]", "a list of different whole numbers"),
-        ("ANALYSIS.KNN_TEMPERATURE 0", "expected a positive number"),
-        ("ANALYSIS.UNIFORM_T -2", "expected a positive number"),
         ("ANALYSIS.KMEANS_TOLERANCE -1", "zero or a positive number"),
     ],
 )
