@@ -40,12 +40,12 @@ ALPHA = T = 2.0
 _BLOCK = 2048
 
 
-# Label of each metric, its direction, and whether overviews show it.
+# Label of each metric, and its direction.
 _METRICS = {
-    "alignment": ("alignment, distance of images of a class", -1, True),
-    "uniformity": ("uniformity, of all images", 0, True),
-    "uniformity_v1": ("uniformity with the sign of the paper's first version", 0, False),
-    "alignment_by_uniformity": ("alignment divided by uniformity (with v1's sign)", -1, True),
+    "alignment": ("alignment, distance of images of a class", -1),
+    "uniformity": ("uniformity, of all images", 0),
+    "uniformity_v1": ("uniformity with the sign of the paper's first version", 0),
+    "alignment_by_uniformity": ("alignment divided by uniformity (with v1's sign)", -1),
 }
 
 
@@ -53,15 +53,13 @@ def _metric(_: str, quantity: str) -> Metric | None:
     base = quantity.removesuffix(f"_{RATIO_TO_IN1K}")
     if base not in _METRICS:
         return None
-    label, better, headline = _METRICS[base]
+    label, better = _METRICS[base]
     ratio = base != quantity
     return Metric(
         group="alignment",
         label=f"{base.replace('_', ' ')}, relative to the model's own on IN-1K" if ratio else label,
         better=0 if ratio else better,
-        headline=headline and not ratio,
         order=(4, ratio, list(_METRICS).index(base)),
-        short=base.replace("_", " "),
     )
 
 

@@ -61,7 +61,6 @@ def _metric(trained_on: str, quantity: str) -> Metric | None:
         decimals=2,
         better=0,
         order=(5.5, natural_key(trained_on)),
-        short=f"{trained_on} classifier confident here",
     )
 
 

@@ -31,32 +31,31 @@ _NOTE = (
     "[ ]: the lowest and the highest value of all of them (±: their standard deviation)."
 )
 
-# Label of each metric, short label, unit, direction, and whether overviews show it.
-_METRICS: dict[str, tuple[str, str, str, int, bool]] = {
-    "purity": ("purity, largest class of each cluster", "purity", UNIT, 1, True),
-    "purity_v1": (
-        "purity as in the paper's first version, largest cluster of each class",
-        "purity (v1's)",
-        UNIT,
-        1,
-        True,
-    ),
-    "ami": ("AMI", "AMI", UNIT, 1, True),
-    "nmi": ("NMI", "NMI", UNIT, 1, False),
-    "ari": ("ARI", "ARI", UNIT, 1, False),
-    "inertia": ("inertia", "inertia", NONE, 0, False),
+# Label of each metric, unit, and direction.
+_METRICS = {
+    "purity": ("purity, largest class of each cluster", UNIT, 1),
+    "purity_v1": ("purity as in the paper's first version, largest cluster of each class", UNIT, 1),
+    "ami": ("AMI", UNIT, 1),
+    "nmi": ("NMI", UNIT, 1),
+    "ari": ("ARI", UNIT, 1),
+    "inertia": ("inertia", NONE, 0),
 }
 
 declare(
     "kmeans",
     {
         name: Metric(
-            group="kmeans", label=f"k-means {label}", unit=unit, better=better, headline=headline, note=_NOTE,
-            order=(3, place), short=f"k-means {short}", shows_range=True,
+            group="kmeans",
+            label=f"k-means {label}",
+            unit=unit,
+            better=better,
+            note=_NOTE,
+            order=(3, place),
+            shows_range=True,
         )
-        for place, (name, (label, short, unit, better, headline)) in enumerate(_METRICS.items())
+        for place, (name, (label, unit, better)) in enumerate(_METRICS.items())
     },
-)  # fmt: skip
+)
 
 
 def agreement(classes: np.ndarray, clusters: np.ndarray) -> dict[str, float]:

@@ -63,9 +63,7 @@ def _metric(_: str, quantity: str) -> Metric | None:
         label=f"kNN, k={name.k}, {name.vote}, {METRIC_LABELS[name.metric]}",
         unit=PERCENT,
         decimals=1,
-        headline=name.k == 20 and name.vote == "weighted" and name.metric == "top1",
         order=(1, name.metric, name.vote != "weighted", name.vote, name.k),
-        short=f"kNN, k={name.k}",
     )
 
 

@@ -34,9 +34,7 @@ def _metric(_: str, quantity: str) -> Metric | None:
         label=f"nearest class mean{distance}, {METRIC_LABELS[match['metric']]}",
         unit=PERCENT,
         decimals=1,
-        headline=match["metric"] == "top1" and match["distance"] in (None, "cosine"),
         order=(2, match["metric"], match["distance"] or ""),
-        short="nearest class mean",
     )
 
 

@@ -25,7 +25,6 @@ from typing import Any
 
 from cog.data import datasets as data_sets
 from cog.errors import CogError, did_you_mean
-from cog.models.names import find_dataset, find_model
 from cog.models.zoo import MODELS
 from cog.reporting.tables.layout import seeds_there
 from cog.reporting.tables.pivot import own_number
@@ -56,8 +55,8 @@ def read_results(
 
     Args:
         root: folder of all models; None: nothing is read from folders.
-        models: one or several names, labels such as ``DINO``, or patterns such as ``deit_*``; None: all.
-        datasets: one or several names, or labels such as ``L5``; None: all.
+        models: one or several names, or patterns such as ``deit_*``; None: all.
+        datasets: one or several names; None: all.
         imports: one or several files that ``print_results.py --export`` wrote.
         published: version of the paper whose numbers are read too, ``"v2"`` or ``"v1"``; None: no published numbers.
 
@@ -70,12 +69,9 @@ def read_results(
     """
     if published is not None and published not in tuple(SOURCES):
         raise CogError(f"published {published!r} is not known, expected {' or '.join(SOURCES)}")
-    if models is not None:
-        models = [find_model(name, root=root, flag="model") for name in _several(models)]
-    if datasets is not None:
-        datasets = [find_dataset(name, root=root) for name in _several(datasets)]
+    models, datasets, imports = _several(models), _several(datasets), _several(imports)
     results = Results(
-        *query.read_scores(root, models=models, datasets=datasets, imports=_several(imports), paper=published)
+        *query.read_scores(root, models=models, datasets=datasets, imports=imports, paper=published)
     )
     folders = () if root is None else find.list_models(root)
     if root is not None and models is None and datasets is None and RUNS not in results.names("source"):
@@ -133,22 +129,30 @@ class Results(Sequence[Score]):
     def select(self, **wanted: Any) -> Results:
         """Return the scores whose fields have the given values: a single value, or a list of values per field.
 
-        Names, labels and patterns are accepted for models and data sets: ``model="DINO"`` or ``"deit_*"``,
-        ``dataset="L5"``; None stands for all of them. ``n_shots="all"`` is 0, as in ``--n_shot``.
+        Models may be patterns such as ``"deit_*"``; None stands for all models or data sets.
 
         Raises:
             CogError: a model or data set that is not known; the message names the nearest one.
             ValueError: a field that scores do not have.
         """
         for field in wanted.keys() & {"model", "dataset"}:
-            texts, known = wanted[field], self.names(field)
-            if texts is None:
-                del wanted[field]
-                continue
-            wanted[field] = {name for text in _several(texts) for name in _understood(field, text, known)}
-        if wanted.get("n_shots") == "all":
-            wanted["n_shots"] = 0
-        return self._of(scores.select(self._scores, **wanted))
+            texts, known = wanted.pop(field), self.names(field)
+            if texts is not None:
+                texts = list(_several(texts))
+                for text in texts:
+                    _require_known(field, text, known)
+                wanted[field] = {name for name in known if any(find.matches(name, text) for text in texts)}
+        if unknown := sorted(wanted.keys() - Score.__dataclass_fields__.keys()):
+            raise ValueError(
+                f"a score has no {unknown[0]}, expected some of {', '.join(Score.__dataclass_fields__)}"
+            )
+        allowed = {
+            name: set(value) if isinstance(value, list | tuple | set | frozenset | range) else {value}
+            for name, value in wanted.items()
+        }
+        return self._of(
+            score for score in self if all(getattr(score, name) in allowed[name] for name in allowed)
+        )
 
     def average(self) -> list[SeedAverage]:
         """Return means and deviations over seeds; see :func:`cog.results.scores.average`.
@@ -239,17 +243,6 @@ class Results(Sequence[Score]):
 def _several(given: Any) -> Any:
     """Return the given values; a single text or path is one of them, not its characters."""
     return [given] if isinstance(given, str | os.PathLike) else given
-
-
-def _understood(field: str, text: str, known: Collection[str]) -> Collection[str]:
-    """Return the names of the models or data sets that match a name, label or pattern."""
-    if text in known:
-        return {text}
-    if field == "model" and find.is_pattern(text):
-        return {name for name in known if query.matches(name, text)}
-    name = find_model(text, flag="model") if field == "model" else find_dataset(text)
-    _require_known(field, name, known)
-    return {name}
 
 
 def _require_known(field: str, name: str, known: Collection[str]) -> None:

@@ -13,9 +13,8 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from cog import config, constants, paths
+from cog import constants, paths
 from cog.errors import CogError, os_errors_explained
 from cog.results import analysis_records, run_records
 from cog.results.analysis_records import AnalysisRecord
@@ -28,11 +27,8 @@ from cog.results.run_records import (
     UnfinishedError,
     is_folder,
 )
-from cog.results.scores import LOGREG, SeedAverage, dataset_key, grouped, natural_key, of_metric
+from cog.results.scores import LOGREG, dataset_key, grouped, natural_key
 from cog.runtime import files
-
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
 
 
 @dataclass(frozen=True)
@@ -100,17 +96,6 @@ def find_all(
                     place = RunPlace(model, dataset, parsed[1], None, parsed[0])
                     reader.list_runs(path, place, of_seeds)
     return reader.everything()
-
-
-def top1_of_model(
-    models_root_dir: str | os.PathLike[str], model: str, cfg: CfgNode, *, seeds: Iterable[int] | None = None
-) -> list[SeedAverage]:
-    """Return the mean top-1 accuracies of a model on all data sets for the evaluation and shots of a configuration."""
-    name = config.evaluation_name(cfg)
-    runs, _ = find_runs(
-        models_root_dir, eval_name=name, models=[model], n_shots=[cfg.CLF.N_SHOT], seeds=seeds
-    )
-    return of_metric(run_records.average_runs(runs), "top1")
 
 
 def read_evaluation(

@@ -25,8 +25,6 @@ OVER_CONCEPTS_AND_SEEDS = (
 
 _TYPES = {"logreg": "LogReg", "mlp": "MLP", "mlp_noact": "MLP without activation", "finetune": "fine-tuned"}
 
-_SHORT_TYPES = _TYPES | {"mlp_noact": "MLP no activation"}
-
 _DERIVED = {
     relative.RELATIVE_TO_LOGREG: ("{name} relative to LogReg", PERCENT),
     relative.LOGREG_RELATIVE: ("LogReg on frozen features relative to the {name} model", PERCENT),
@@ -47,36 +45,17 @@ class Metric:
     label: str  # name of the number in a few words, for titles and rows
     unit: str = NONE  # one of the constants of this module
     decimals: int = 3
-    #: Whether decimals counts significant digits instead (p-values, which may be near zero).
-    significant: bool = False
     better: int = 1  # 1 if higher is better, -1 if lower is better, 0 if neither
     signed: bool = False  # for differences
-    headline: bool = True  # overviews include the number
     note: str = ""  # note for readers of its deviations, or ""
     order: tuple = ()  # sort key among all metrics
-    short: str = ""  # shorter label for the rows of overviews; "": the label
     #: Whether the number is that of one repetition, and the range of all is shown instead of a deviation.
     shows_range: bool = False
-    #: Title of a table with this and other numbers, one for each data set; "": the number has its own table.
-    table: str = ""
-    column: str = ""  # heading of its column in that table, and its tick label in figures
-    interval: str = ""  # note on its interval; "": the usual note of its kind
 
     @property
     def title(self) -> str:
         """Label and unit."""
         return f"{self.label} ({self.unit})" if self.unit else self.label
-
-    @property
-    def short_title(self) -> str:
-        """Short label, with the unit if it is percent."""
-        label = self.short or self.label
-        return f"{label} (%)" if self.unit == PERCENT else label
-
-    @property
-    def arrow(self) -> str:
-        """Direction of better values as one character, different from the arrows that sort tables."""
-        return {1: "▲", -1: "▼", 0: ""}[self.better]
 
 
 @dataclass(frozen=True)
@@ -90,16 +69,12 @@ class ClassifierName:
     @property
     def label(self) -> str:
         """Name in a few words."""
-        return self._words(_TYPES, "{} principal components", "{} images per class")
-
-    @property
-    def short(self) -> str:
-        """Name in fewer words."""
-        return self._words(_SHORT_TYPES, "PCA {}", "max {} images")
-
-    def _words(self, types: Mapping[str, str], pca: str, most: str) -> str:
-        limits = ((pca, self.pca_dim), (most, self.max_per_class))
-        return ", ".join([types[self.type], *(text.format(n) for text, n in limits if n)])
+        parts = [
+            _TYPES[self.type],
+            f"{self.pca_dim} principal components" if self.pca_dim else "",
+            f"{self.max_per_class} images per class" if self.max_per_class else "",
+        ]
+        return ", ".join(filter(None, parts))
 
 
 def classifier(experiment: str) -> ClassifierName | None:
@@ -159,7 +134,7 @@ def by_name(experiment: str, quantity: str) -> Metric:
     name, _, rest = experiment.partition("_")
     title = _DECLARED[name][1](rest) if name in _DECLARED else ""
     words = quantity.replace("_", " ")
-    unit, decimals = {"mean_accuracy": (PERCENT, 1), "mean_difference": (POINTS, 2)}.get(quantity, (NONE, 3))
+    unit, decimals = NONE, 3
     if quantity.endswith("_percent"):
         unit, decimals, words = PERCENT, 2, words.removesuffix(" percent")
     elif quantity.startswith("n_"):
@@ -170,8 +145,6 @@ def by_name(experiment: str, quantity: str) -> Metric:
         unit=unit,
         decimals=decimals,
         better=0,
-        signed=unit == POINTS,
-        headline=False,
         order=(9, natural_key(experiment), quantity.startswith("n_"), natural_key(quantity)),
     )
 
@@ -196,9 +169,7 @@ def _classifier(experiment: str, quantity: str, n_shot: int) -> Metric | None:
             label=f"{name.label}{few}, {METRIC_LABELS[quantity]}",
             unit=PERCENT,
             decimals=1,
-            headline=quantity == "top1",
             order=(*order, list(METRIC_LABELS).index(quantity)),
-            short=f"{name.short}{few}{', top-5' if quantity == 'top5' else ''}",
         )
     if quantity in _DERIVED:
         template, unit = _DERIVED[quantity]
@@ -211,8 +182,6 @@ def _classifier(experiment: str, quantity: str, n_shot: int) -> Metric | None:
             decimals=1,
             better=0 if name.type == "finetune" else 1,
             signed=True,
-            headline=False,
             order=(*order, 2 + list(_DERIVED).index(quantity)),
-            short=f"{name.short}{few} rel. LogReg" if quantity == relative.RELATIVE_TO_LOGREG else "",
         )
     return None

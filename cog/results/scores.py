@@ -242,23 +242,6 @@ def single(averages: Iterable[SeedAverage]) -> list[Score]:
     return scores
 
 
-def select(scores: Sequence[Score], **wanted: Any) -> list[Score]:
-    """Return the scores whose fields have the given values: a single value, or a list of allowed values.
-
-    >>> scores = [Score("my_net", name, "logreg", 0, "top1", 70.0) for name in ("in1k", "cog_l1", "cog_l5")]
-    >>> [score.dataset for score in select(scores, dataset=["in1k", "cog_l5"], n_shots=0)]
-    ['in1k', 'cog_l5']
-    """
-    fields = Score.__dataclass_fields__
-    if unknown := sorted(wanted.keys() - fields.keys()):
-        raise ValueError(f"a score has no {unknown[0]}, expected some of {', '.join(fields)}")
-    allowed = {
-        name: set(value) if isinstance(value, list | tuple | set | frozenset | range) else {value}
-        for name, value in wanted.items()
-    }
-    return [score for score in scores if all(getattr(score, name) in allowed[name] for name in allowed)]
-
-
 def of_metric(averages: Iterable[SeedAverage], metric: str) -> list[SeedAverage]:
     """Return the averages of one metric."""
     return [average for average in averages if average.metric == metric]

@@ -33,8 +33,8 @@ def test_features_json_comes_before_the_name():
     known = read_model_facts(recorded)
     assert (known.label("other_net"), known.label("other_net", "friend.json")) == ("L", "other_net")
     assert known.label("my_net", "paper v2") == "my_net"
-    assert [known.of(name) for name in ("my_net", "other_net", "odd_net", "none_net", "timm_a.in1k")] == [
-        "web", "IN-21K", "unknown", "unknown", "IN-1K"
+    assert [known.of(name) for name in ("my_net", "other_net", "odd_net", "none_net")] == [
+        "web", "IN-21K", "unknown", "unknown"
     ]  # fmt: skip
     assert known.of("clip_resnet50", "paper v2") == "web", "the paper's numbers are of the paper's weights"
     assert known.of("other_net", "friend.json") == "unknown", "recorded beside the runs, not in the file"

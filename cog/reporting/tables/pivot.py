@@ -97,7 +97,6 @@ class Number:
         deviation: its standard deviation, or None.
         decimals: digits after the point.
         signed: whether a positive number gets a plus sign.
-        significant: whether ``decimals`` counts significant digits instead.
         interval: lower and upper end of its interval, or None.
         starred: whether the interval gets a star, which a note below the table explains.
         record: values for the columns of flat records.
@@ -107,17 +106,13 @@ class Number:
     deviation: float | None = None
     decimals: int = 1
     signed: bool = False
-    significant: bool = False
     interval: tuple[float, float] | None = None
     starred: bool = False
     record: Mapping[str, Any] = field(default_factory=dict)
 
     def entry(self, seeds: str = "") -> TableEntry:
         """Return the entry of a table; ``seeds``: share of existing seeds such as ``2/5``, or ""."""
-        if self.significant:
-            text = f"{self.value:.{self.decimals}g}"
-        else:
-            text = format_number(self.value, self.decimals, signed=self.signed)
+        text = format_number(self.value, self.decimals, signed=self.signed)
         deviation = "" if self.deviation is None else f"{self.deviation:.{self.decimals}f}"
         interval = ""
         if self.interval is not None:
@@ -159,7 +154,6 @@ def own_number(average: SeedAverage) -> Number:
         average.std,
         metric.decimals,
         metric.signed,
-        metric.significant,
         None if estimate is None else estimate.interval,
     )
 
