@@ -156,7 +156,7 @@ OPTIONAL = {"pandas"}
 
 #: Libraries which may be missing, by the module that imports them.
 EXTRAS = {
-    "cog.models.sources": ("timm", "hub"), "cog.models.sources.timm": ("timm",), "cog.models.sources.hub": ("hub",),
+    "cog.models.sources": ("hub",),
     "cog.models.sources.openclip": ("hub",), "cog.models.sources.hf": ("hub",),
 }  # fmt: skip
 

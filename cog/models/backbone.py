@@ -143,11 +143,13 @@ def load_backbone(
             probe(backbone, image_size or spec.own_preprocess.crop)
         elif ckpt_file is None:
             raise CogError(f"model {model_name} needs a checkpoint file; give it with --ckpt_file")
-        elif pooling != "default" and not hasattr(import_target(spec.network), "tokens"):
+        elif pooling != "default" and not spec.class_token:
             raise CogError(f"FT_EXTRACT.POOLING {pooling}: model {model_name} gives no tokens; leave it out")
         else:
             network = load_network(spec, Path(ckpt_file))
-            forward = None if pooling == "default" else getattr(network, "tokens", None)
+            forward = None
+            if spec.class_token:
+                forward, pooling = network.forward_features, "cls" if pooling == "default" else pooling
             dim = spec.feature_dim * len(pooling.split("+"))
             backbone = Backbone(network, forward, name=spec.name, feature_dim=dim, pooling=pooling)
     else:
@@ -214,7 +216,7 @@ def load_network(spec: PaperModel, path: Path, *, classifier: bool = False) -> n
         CogError: missing, unsafe or unfitting checkpoint.
     """
     network = build_network(spec, classifier=classifier)
-    state = read_paper_model(path, spec, network.state_dict().keys())
+    state = read_paper_model(path, spec, network)
     if not classifier:
         heads = tuple(f"{head}." for head in spec.head)
         state = {name: value for name, value in state.items() if not name.startswith(heads or ("\0",))}

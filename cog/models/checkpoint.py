@@ -44,13 +44,13 @@ _ALLOWED = (
 )
 
 
-def read_paper_model(path: Path, spec: PaperModel, expected: Collection[str]) -> dict[str, torch.Tensor]:
+def read_paper_model(path: Path, spec: PaperModel, network: nn.Module) -> dict[str, torch.Tensor]:
     """Return the parameters of a model of the paper from its authors' file, or from any file of :func:`unwrapped`.
 
     Args:
         path: a file in any container that :func:`cog.models.formats.detect.detect` recognizes.
         spec: declaration of the model, with the place of the weights in the authors' file.
-        expected: names of the network's parameters.
+        network: the network of the model.
 
     Raises:
         CogError: unreadable or unsafe file, or one that holds no parameters.
@@ -59,10 +59,13 @@ def read_paper_model(path: Path, spec: PaperModel, expected: Collection[str]) ->
     if spec.key and isinstance(data, dict) and isinstance(data.get(spec.key), dict):
         data = data[spec.key]
     state = _innermost(data, path)
-    if any(name.startswith(spec.prefix) for name in state):
-        state = {n.removeprefix(spec.prefix): v for n, v in state.items() if n.startswith(spec.prefix)}
+    expected = network.state_dict().keys()
+    is_authors = any(name.startswith(spec.prefix) for name in state)
+    if is_authors:
+        state = _below(state, spec.prefix)
         state = {n: v for n, v in state.items() if not n.startswith(spec.drop or ("\0",))}
-        state = import_target(spec.rename)(state) if spec.rename else state
+    if is_authors and spec.rename and not expected & state.keys():
+        state = import_target(spec.rename)(state, network)
     return _tensors(_without_prefixes(state, expected), path)
 
 

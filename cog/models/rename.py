@@ -1,6 +1,6 @@
 """Parameter names of other frameworks, in terms of torchvision's names.
 
-Each function takes a state dict (name -> tensor or numpy array) and returns one with the architecture's
+Each function takes a state dict (name -> tensor or numpy array) and the network, and returns one with the network's
 names. Unknown names are kept, so that loading reports them as unexpected.
 """
 
@@ -44,7 +44,7 @@ def _tensor(array: np.ndarray, shape: str = "") -> torch.Tensor:
     return torch.from_numpy(np.array(array, order="C"))
 
 
-def simclr_tensorflow(state: dict[str, Any]) -> dict[str, Any]:
+def simclr_tensorflow(state: dict[str, Any], network: Any) -> dict[str, Any]:
     """Rename SimCLR-v2's entries below ``base_model/``: layers are numbered in the order of their creation."""
     names: dict[str, tuple[str, str]] = {}
     for index, (conv, norm) in enumerate(_resnet50_layers()):
@@ -78,7 +78,7 @@ _HAIKU_LEAVES = {
 }
 
 
-def byol_haiku(state: dict[str, Any]) -> dict[str, Any]:
+def byol_haiku(state: dict[str, Any], network: Any) -> dict[str, Any]:
     """Rename BYOL's entries, ``params/<module>/<leaf>`` and ``state/<module>/~/mean_ema/average``.
 
     Evaluation uses the entry "average" of the moving averages' state; the entries "hidden" and "counter" only serve
@@ -109,3 +109,51 @@ def _haiku_layer(match: re.Match[str]) -> str:
     if match["place"] == "shortcut":
         return f"{block_name}.downsample.{0 if kind == 'conv' else 1}"
     return f"{block_name}.{kind}{int(match['index'] or 0) + 1}"
+
+
+def clip_timm(state: dict[str, Any], network: Any) -> dict[str, Any]:
+    """Rename the entries of OpenAI's RN50, below ``visual.``, as timm does."""
+    from timm.models.byobnet import checkpoint_filter_fn
+
+    return checkpoint_filter_fn({f"visual.{name}": value for name, value in state.items()}, network)
+
+
+_PYCLS_OUTSIDE = {
+    "stem.conv": "conv_stem",
+    "stem.bn": "bn1",
+    "head.conv": "conv_head",
+    "head.conv_bn": "bn2",
+    "head.fc": "classifier",
+}
+_PYCLS_BLOCK = {
+    "exp": "conv_pw",
+    "exp_bn": "bn1",
+    "dwise": "conv_dw",
+    "dwise_bn": "bn2",
+    "lin_proj": "conv_pwl",
+    "lin_proj_bn": "bn3",
+    "se.f_ex.0": "se.conv_reduce",
+    "se.f_ex.2": "se.conv_expand",
+}
+#: Blocks of the first stage have no expansion.
+_PYCLS_FIRST = {"dwise_bn": "bn1", "lin_proj": "conv_pw", "lin_proj_bn": "bn2"}
+
+
+def pycls_timm(state: dict[str, Any], network: Any) -> dict[str, Any]:
+    """Rename pycls' entries of an EfficientNet to timm's.
+
+    pycls reads images with OpenCV, so its weights expect BGR; the channels of the first convolution are reversed, which
+    is the same as reversing those of the images.
+    """
+    renamed = {}
+    for name, value in state.items():
+        module, _, leaf = name.rpartition(".")
+        match = re.fullmatch(r"s(\d)\.b(\d+)\.(.+)", module)
+        if match:
+            stage, block, layer = int(match[1]) - 1, int(match[2]) - 1, match[3]
+            layers = _PYCLS_BLOCK if stage else _PYCLS_BLOCK | _PYCLS_FIRST
+            module = f"blocks.{stage}.{block}.{layers.get(layer, layer)}"
+        renamed[f"{_PYCLS_OUTSIDE.get(module, module)}.{leaf}"] = (
+            value.flip(1) if module == "stem.conv" and value.ndim == 4 else value
+        )
+    return renamed

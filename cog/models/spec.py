@@ -95,6 +95,7 @@ class PaperModel:
         parameters: number of parameters of the backbone, without classifier.
         args: keyword arguments of the constructor.
         head: dotted names of the classifier's modules, replaced by ``nn.Identity``.
+        class_token: whether the network gives tokens; the feature is the class token after the last normalization.
         key: entry of the file that holds the state dict.
         prefix: beginning of the names of the backbone's parameters in the file.
         drop: beginnings (without ``prefix``) of the names of parameters that are not part of the backbone.
@@ -126,6 +127,7 @@ class PaperModel:
     parameters: int
     args: Mapping[str, Any] = field(default_factory=dict)
     head: tuple[str, ...] = ("fc",)
+    class_token: bool = False
     key: str = ""
     prefix: str = ""
     drop: tuple[str, ...] = ()

@@ -64,7 +64,6 @@ def measure(
         raise CogError(f"{images.root}: {foreign[0]} is not one of the 1000 classes of ImageNet-1K")
     labels = torch.tensor([order[images.classes[label]] for label in images.labels])
     network = load_network(spec, Path(ckpt_file), classifier=True).eval().to(device)
-    classify = getattr(network, "classify", network)
     decoder = Decoder(images, resize=authors.resize, crop=authors.crop, interpolation=authors.interpolation)
     mean, std = normalizer(spec.preprocess.mean, spec.preprocess.std, device)
     hits = 0
@@ -79,7 +78,7 @@ def measure(
         for batch in stream:
             for row, reason in batch.failures:
                 raise CogError(f"cannot decode {images.root / images.file(row)}: {reason}")
-            logits = classify(to_input(batch.pixels[: batch.n], mean, std))
+            logits = network(to_input(batch.pixels[: batch.n], mean, std))
             if logits.ndim != 2 or logits.shape[1] != 1000:
                 raise CogError(f"{ckpt_file}: its classifier does not have the 1000 classes of ImageNet-1K")
             hits += int((logits.argmax(1).cpu() == labels[batch.first : batch.first + batch.n]).sum())

@@ -56,17 +56,13 @@ _NAVER = "https://download.europe.naverlabs.com/ComputerVision/"
 # ---- families ---------------------------------------------------------------------------------------
 def _resnet50(name: str, label: str, category: str, paper: str, **fields: Any) -> None:
     """Declare a ResNet-50 with stride in the 3x3 convolutions; the feature is the global average pool."""
-    fields = {"comparable": True, "paper_parameters": 23.5, **fields}
-    declare(
-        name,
-        label,
-        category,
-        paper,
-        network="cog.models.arch.resnet:resnet50",
-        feature_dim=2048,
-        parameters=23_508_032,
+    fields = {
+        "network": "torchvision.models:resnet50",
+        "comparable": True,
+        "paper_parameters": 23.5,
         **fields,
-    )
+    }
+    declare(name, label, category, paper, feature_dim=2048, parameters=23_508_032, **fields)
 
 
 def _deit(name: str, label: str, *, dim: int, size: int, file: str, top1: float, **fields: Any) -> None:
@@ -77,10 +73,11 @@ def _deit(name: str, label: str, *, dim: int, size: int, file: str, top1: float,
         label,
         "architecture",
         "Training data-efficient image transformers & distillation through attention",
-        network="cog.models.arch.vit:DeiT",
-        args={"dim": dim, "heads": dim // 64, "image_size": size, "distilled": distilled},
+        network="timm:create_model",
+        args={"model_name": file.rpartition("-")[0]},
         feature_dim=dim,
         head=("head", "head_dist") if distilled else ("head",),
+        class_token=True,
         key="model",
         preprocess=Preprocess(resize=size, crop=size),
         published=Published(top1, resize=size * 256 // 224, crop=size, interpolation="bicubic"),
@@ -101,14 +98,16 @@ def _efficientnet(
         label,
         "architecture",
         "EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks",
-        network="cog.models.arch.efficientnet:EfficientNet",
-        head=("head.fc",),
+        network="timm:create_model",
+        args={"model_name": name},
+        head=("classifier",),
         key="model_state",
+        rename="cog.models.rename:pycls_timm",
         preprocess=Preprocess(resize=size, crop=size),
         published=published,
         url=f"{_FB}pycls/dds_baselines/{file}",
         license="MIT",
-        note="pycls' training, not TensorFlow's; the channels are reversed inside (BGR)",
+        note="pycls' training, not TensorFlow's; the channels of the first convolution are reversed (BGR)",
         **fields,
     )
 
@@ -220,7 +219,7 @@ declare(
     "a-NAT-M4",
     "architecture",
     "Neural Architecture Transfer",
-    network="cog.models.arch.nat:NATM4",
+    network="cog.models.networks:NATM4",
     feature_dim=1536,
     parameters=7_598_928,
     paper_parameters=7.6,
@@ -235,12 +234,6 @@ declare(
 _efficientnet(
     "efficientnet_b1",
     "a-EfficientNet-B1",
-    args={
-        "stem": 32,
-        "depths": (2, 3, 3, 4, 4, 5, 2),
-        "widths": (16, 24, 40, 80, 112, 192, 320),
-        "head": 1280,
-    },
     feature_dim=1280,
     parameters=6_513_184,
     paper_parameters=6.5,
@@ -251,12 +244,6 @@ _efficientnet(
 _efficientnet(
     "efficientnet_b4",
     "a-EfficientNet-B4",
-    args={
-        "stem": 48,
-        "depths": (2, 4, 4, 6, 6, 8, 2),
-        "widths": (24, 32, 56, 112, 160, 272, 448),
-        "head": 1792,
-    },
     feature_dim=1792,
     parameters=17_548_616,
     paper_parameters=17.5,
@@ -269,7 +256,8 @@ declare(
     "a-T2T-ViT-t-14",
     "architecture",
     "Tokens-to-Token ViT: Training Vision Transformers from Scratch on ImageNet",
-    network="cog.models.arch.t2t:T2TViT",
+    network="cog.models.networks:T2TViT",
+    class_token=True,
     feature_dim=384,
     parameters=21_080_422,
     comparable=True,
@@ -289,7 +277,8 @@ _resnet50(
     "s-SimCLR-v2",
     "self-supervision",
     "Big Self-Supervised Models are Strong Semi-Supervised Learners",
-    args={"max_pool": "same"},
+    network="cog.models.networks:resnet50_same",
+    args={"convolutions": False},
     prefix="base_model/",
     rename="cog.models.rename:simclr_tensorflow",
     preprocess=Preprocess(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),
@@ -304,7 +293,8 @@ _resnet50(
     "s-BYOL",
     "self-supervision",
     "Bootstrap your own latent: A new approach to self-supervised Learning",
-    args={"convolutions": "same", "max_pool": "same"},
+    network="cog.models.networks:resnet50_same",
+    args={"convolutions": True},
     key="experiment_state",
     prefix="online_",
     drop=tuple(
@@ -517,8 +507,10 @@ def _clip(name: str, label: str, category: str, **fields: Any) -> None:
         label,
         category,
         "Learning Transferable Visual Models From Natural Language Supervision",
-        network="cog.models.arch.clip:ClipResNet50",
+        network="timm:create_model",
+        head=(),
         prefix="visual.",
+        rename="cog.models.rename:clip_timm",
         preprocess=Preprocess(
             mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711)
         ),
@@ -535,8 +527,8 @@ _clip(
     "d-CLIP",
     "web-data",
     feature_dim=1024,
+    args={"model_name": "resnet50_clip"},
     parameters=38_316_896,
-    head=(),
     comparable=True,
     note="image tower only, in float32; 1024-d output of encode_image, as the original toolkit's code gives (the "
     "paper's Table 3 says 2048 for every ResNet: that is clip_resnet50-trunk); the original toolkit's code feeds "
@@ -548,10 +540,9 @@ _clip(
     "clip_resnet50-trunk",
     "CLIP (trunk)",
     "other",
-    args={"pool": "average"},
+    args={"model_name": "resnet50_clip_gap", "num_classes": 0},
     feature_dim=2048,
     parameters=23_527_264,
-    head=("attnpool",),
     note="2048-d global average of the last stage, without the attention pooling",
 )
 # Later models of the paper's authors, on IN-1K alone; no SHA-256 is published.

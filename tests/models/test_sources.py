@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import json
 import pickle
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import tiny
 import torch
 import torchvision
 from hostile import Payload
-from marks import first_quick, later
+from marks import first_quick
 from plain_pixels import plain_inputs
 from random_networks import randomize
 
 import cog
 from cog import constants
 from cog.errors import CogError
-from cog.models.arch.t2t import T2TViT
 from cog.models.backbone import Backbone
+from cog.models.networks import T2TViT
 from cog.models.request import ModelRequest
 from cog.models.sources import SOURCES, find_spec
 from cog.models.spec import IMAGENET_MEAN
 
-timm = later("timm")
-
 pytestmark = pytest.mark.usefixtures("quick_initial_values")
-needs_timm = pytest.mark.skipif(timm is None, reason="timm is not installed (pip install '.[timm]')")
 
 #: Name, and side of the images in pixels.
 TIMM = {"test_resnet": 64, "test_convnext": 64, "test_vit": 160, "mobilenetv3_small_050": 64}
@@ -93,7 +90,6 @@ def images(size: int) -> torch.Tensor:
     return torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(5)) * 2 - 1
 
 
-@needs_timm
 @pytest.mark.parametrize("name", cases(TIMM, TIMM_SLOW))
 def test_features_are_those_of_timm(name, tmp_path):
     size = (TIMM | TIMM_SLOW)[name]
@@ -151,13 +147,11 @@ def test_names_in_torchvisions_files_of_densenets():
     assert list(renamed) == ["features.denseblock1.denselayer2.norm1.running_mean", "features.norm0.weight"]
 
 
-@needs_timm
 def test_every_name_of_timm_can_name_a_folder():
     names = [*timm.list_models(), *timm.list_models(pretrained=True)]
     assert len(names) > 1000 and all(constants.is_model_name(f"timm_{name}") for name in names)
 
 
-@needs_timm
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -176,7 +170,6 @@ def test_layouts(wrap, tmp_path):
     assert loaded and all(torch.equal(value, state[name]) for name, value in loaded.items())
 
 
-@needs_timm
 def test_original_names_are_converted_as_timm_does(tmp_path):
     network = randomize(timm.create_model("test_vit"))
     original = {name: value for name, value in network.state_dict().items() if not name.startswith("head.")}
@@ -185,7 +178,6 @@ def test_original_names_are_converted_as_timm_does(tmp_path):
     assert all(torch.equal(value, original[name]) for name, value in loaded.items())
 
 
-@needs_timm
 @pytest.mark.parametrize(
     "edit, said",
     [
@@ -226,7 +218,6 @@ def test_a_file_of_another_form_is_told_the_forms_of_files(tmp_path):
         cog.load_backbone("torchvision_resnet18", path)
 
 
-@needs_timm
 def test_only_other_shapes_are_said_to_be_for_another_size(tmp_path):
     state = timm.create_model("test_vit").state_dict()
     path = write(tmp_path, "timm_test_vit", state | {"norm.weight": torch.zeros(3)})
@@ -250,8 +241,8 @@ def test_hostile_checkpoints(tmp_path):
 @pytest.mark.parametrize(
     "name, near",
     [
-        pytest.param("timm_vit_base_patch14_dinov", "timm_vit_base_patch14_dinov2", marks=needs_timm),
-        pytest.param("timm_test_vit.r161_in1k", "timm_test_vit.r160_in1k", marks=needs_timm),
+        ("timm_vit_base_patch14_dinov", "timm_vit_base_patch14_dinov2"),
+        ("timm_test_vit.r161_in1k", "timm_test_vit.r160_in1k"),
         ("torchvision_resnt50", "torchvision_resnet50"),
         ("torchvision_resnet50.IMAGENET_V2", "torchvision_resnet50.IMAGENET1K_V2"),
         ("torchvision_fcn_resnet50", "torchvision_wide_resnet50_2"),  # segments
@@ -261,14 +252,6 @@ def test_wrong_names(name, near):
     with pytest.raises(CogError, match="has no model") as error:
         find_spec(name)
     assert near in str(error.value) and "\n" not in str(error.value)
-
-
-def test_without_timm(monkeypatch):
-    monkeypatch.setitem(sys.modules, "timm", None)
-    monkeypatch.delitem(sys.modules, "cog.models.sources.timm", raising=False)
-    with pytest.raises(CogError, match="pip install timm") as error:
-        find_spec("timm_resnet18")
-    assert "\n" not in str(error.value)
 
 
 def test_no_title_of_the_zoo_is_that_of_a_source():
@@ -284,7 +267,6 @@ def test_a_loader_of_the_users_comes_first(tmp_path):
     assert list(request.config(None, ()).FT_EXTRACT.IMAGE_NORM.MEAN) == list(IMAGENET_MEAN)
 
 
-@needs_timm
 @pytest.mark.parametrize("name", first_quick(1, ["test_vit", "test_vit3", "test_vit4"]))
 def test_pooling_of_timms_tokens(name, tmp_path):
     network = randomize(timm.create_model(name, num_classes=0))
@@ -302,46 +284,24 @@ def test_pooling_of_timms_tokens(name, tmp_path):
         )
 
 
-@needs_timm
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name, timms, n_prefix",
-    [
-        ("deit_small_distilled", "deit_small_distilled_patch16_224", 2),
-        ("deit_small", "deit_small_patch16_224", 1),
-    ],
-)
-def test_pooling_of_the_tokens_of_the_papers_models(name, timms, n_prefix, tmp_path):
-    network = randomize(timm.create_model(timms))
-    torch.save({"model": network.state_dict()}, tmp_path / "model.ckpt")
+def test_pooling_of_the_tokens_of_the_papers_models(tmp_path):
+    timms = timm.create_model("deit_small_distilled_patch16_224")
+    own = {"deit_small_distilled": (timms, 2), "t2tvit_t14": (T2TViT(), 1)}
     x = images(224)
-    with torch.no_grad():
-        tokens = network.forward_features(x)
-        expected = torch.cat([tokens[:, 0], tokens[:, n_prefix:].mean(1)], 1)
-        both = cog.load_backbone(name, tmp_path / "model.ckpt", pooling="cls+mean")
-        torch.testing.assert_close(both(x), expected)
-        assert both.feature_dim == 768
-        cls, default = (
-            cog.load_backbone(name, tmp_path / "model.ckpt", pooling=pooling)(x)
-            for pooling in ("cls", "default")
-        )
-        assert torch.equal(cls, default)
-
-
-@pytest.mark.slow
-def test_pooling_of_a_model_of_the_paper_that_timm_does_not_have(tmp_path):
-    torch.save(randomize(T2TViT()).state_dict(), tmp_path / "model.ckpt")
-    x, kept = images(224), []
-    network = cog.load_backbone("t2tvit_t14", tmp_path / "model.ckpt", pooling="mean")
-    network.network.norm.register_forward_hook(lambda *arguments: kept.append(arguments[-1]))
-    with torch.no_grad():
-        assert torch.equal(network(x), kept[0][:, 1:].mean(1)) and kept[0].shape[1] == 197
+    for name, (network, n_prefix) in own.items():
+        torch.save({"model": randomize(network).state_dict()}, tmp_path / "model.ckpt")
+        with torch.no_grad():
+            tokens = network.forward_features(x)
+            both = cog.load_backbone(name, tmp_path / "model.ckpt", pooling="cls+mean")
+            assert torch.equal(both(x), torch.cat([tokens[:, 0], tokens[:, n_prefix:].mean(1)], 1))
+            assert both.feature_dim == 768
+            assert torch.equal(cog.load_backbone(name, tmp_path / "model.ckpt")(x), tokens[:, 0])
     text = r"^FT_EXTRACT.POOLING mean: model dino_resnet50 gives no tokens; leave it out$"
     with pytest.raises(CogError, match=text):
         cog.load_backbone("dino_resnet50", tmp_path / "model.ckpt", pooling="mean")
 
 
-@needs_timm
 def test_pooling_of_networks_without_tokens(tmp_path):
     path = write(tmp_path, "timm_test_resnet", timm.create_model("test_resnet").state_dict())
     with pytest.raises(CogError, match=r"POOLING mean is for models that give tokens .* leave it out"):
@@ -358,7 +318,6 @@ def test_pooling_of_networks_without_tokens(tmp_path):
         )
 
 
-@needs_timm
 @pytest.mark.slow
 def test_position_embeddings_of_timm_are_resized(tmp_path):
     network = randomize(timm.create_model("vit_tiny_patch16_224", num_classes=0))
@@ -393,7 +352,6 @@ def test_tokens_and_sizes_of_torchvisions_vit(tmp_path):
         )
 
 
-@needs_timm
 def test_the_size_on_the_command_line_is_tried_before_extraction(tmp_path):
     write(tmp_path, "timm_test_vit", timm.create_model("test_vit").state_dict())
     assert load("timm_test_vit", tmp_path).feature_dim == 64
@@ -415,7 +373,6 @@ def test_torchvisions_own_weights(tmp_path, monkeypatch):
     assert torch.equal(network.conv1.weight, state["conv1.weight"])
 
 
-@needs_timm
 def test_timms_own_weights(tmp_path, monkeypatch):
     import huggingface_hub
     from safetensors.torch import save_file
@@ -449,7 +406,6 @@ def test_without_a_network(tmp_path, monkeypatch):
     assert str(tmp_path / "torchvision/resnet18/model.ckpt") in line
 
 
-@needs_timm
 def test_models_without_weights(tmp_path):
     with pytest.raises(CogError, match=r"no weights of test_maxvit .*timm/test_maxvit/model\.ckpt"):
         load("timm_test_maxvit", tmp_path)
@@ -458,7 +414,6 @@ def test_models_without_weights(tmp_path):
 # ---- extraction -----------------------------------------------------------------------------------------
 
 
-@needs_timm
 @pytest.mark.parametrize("explicit", [False, True])
 def test_extraction_takes_the_librarys_preprocessing(explicit, extract, image_tree, tmp_path, caplog):
     caplog.set_level("INFO", logger="cog")
@@ -484,7 +439,6 @@ def test_extraction_takes_the_librarys_preprocessing(explicit, extract, image_tr
         torch.testing.assert_close(stored["X"], network(x), rtol=1e-5, atol=1e-5)
 
 
-@needs_timm
 def test_the_models_own_geometry_is_recorded_and_makes_other_features(extract, tmp_path):
     write(tmp_path, "timm_test_vit", timm.create_model("test_vit").state_dict())
     geometry, pooling = ("FT_EXTRACT.PREPROCESS", "model"), ("FT_EXTRACT.POOLING", "mean")

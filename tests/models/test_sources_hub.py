@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 import torchvision
 from marks import first_quick, later
 from PIL import Image
 from random_networks import randomize
-from test_sources import images, load, needs_timm, timm, write
+from test_sources import images, load, write
 
 import cog
 from cog.data.pixels import normalizer, resize_and_crop, to_input
@@ -391,9 +392,9 @@ def own_transform(title: str, name: str):
         ("torchvision", "resnet50.IMAGENET1K_V1"),
         ("torchvision", "resnet50.IMAGENET1K_V2"),
         ("torchvision", "swin_v2_t.IMAGENET1K_V1"),
-        pytest.param("timm", "resnet18.tv_in1k", marks=needs_timm),
-        pytest.param("timm", "resnet50.a1_in1k", marks=needs_timm),
-        pytest.param("timm", "vit_base_patch16_siglip_224.webli", marks=needs_timm),
+        ("timm", "resnet18.tv_in1k"),
+        ("timm", "resnet50.a1_in1k"),
+        ("timm", "vit_base_patch16_siglip_224.webli"),
         pytest.param("openclip", "ViT-B-32.openai", marks=needs_open_clip),
         pytest.param("openclip", "ViT-B-16-SigLIP.webli", marks=needs_open_clip),
     ],

@@ -1,0 +1,252 @@
+"""Networks of the paper that neither torchvision nor timm has. Parameter names are those of the released files."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+import torch.nn.functional as F
+from timm.layers import Conv2dSame
+from timm.layers.pool2d_same import MaxPool2dSame
+from timm.models.vision_transformer import Block, Mlp
+from torch import nn
+from torchvision.models import resnet50
+
+
+def resnet50_same(*, convolutions: bool) -> nn.Module:
+    """Build torchvision's ResNet-50 (stride in the 3x3 convolutions) with the padding of TensorFlow and Haiku.
+
+    Only the right and bottom edges get the odd pixel in the max-pooling after the stem and, with ``convolutions``, in
+    the convolutions with stride 2.
+    """
+    network = resnet50(weights=None)
+    network.maxpool = MaxPool2dSame(3, 2)
+    for module in list(network.modules()) if convolutions else ():
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Conv2d) and child.stride == (2, 2) and child.kernel_size > (1, 1):
+                same = Conv2dSame(
+                    child.in_channels, child.out_channels, child.kernel_size, child.stride, bias=False
+                )
+                setattr(module, name, same)
+    return network
+
+
+# ---- T2T-ViT_t-14 (Yuan et al. 2021), whose tokens-to-token module uses transformers --------------------
+# The code follows the paper and the authors' description of the file; differences to DeiT: no bias in qkv, LayerNorm
+# eps 1e-5, MLP ratio 3, fixed position embedding.
+
+
+class TokenAttention(nn.Module):
+    """Single-head attention from ``(B, N, in_dim)`` to ``(B, N, dim)``.
+
+    The skip connection starts at the values, since the widths differ, and the logits are scaled by the
+    INPUT width ** -0.5, as in the authors' code.
+    """
+
+    def __init__(self, in_dim: int, dim: int) -> None:
+        super().__init__()
+        self.scale = in_dim**-0.5
+        self.qkv = nn.Linear(in_dim, 3 * dim, bias=False)
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        return v + self.proj(F.scaled_dot_product_attention(q, k, v, scale=self.scale))
+
+
+class TokenTransformer(nn.Module):
+    """One block of the tokens-to-token module."""
+
+    def __init__(self, in_dim: int, dim: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(in_dim)
+        self.attn = TokenAttention(in_dim, dim)
+        self.norm2 = nn.LayerNorm(dim)
+        self.mlp = Mlp(dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.attn(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class TokensToToken(nn.Module):
+    """Three overlapping unfoldings (strides 4, 2, 2) with a transformer after the first two."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        token_dim = 64
+        self.attention1 = TokenTransformer(3 * 7 * 7, token_dim)
+        self.attention2 = TokenTransformer(token_dim * 3 * 3, token_dim)
+        self.project = nn.Linear(token_dim * 3 * 3, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.attention1(F.unfold(x, 7, stride=4, padding=2).transpose(1, 2))
+        x = self.attention2(_unfold_tokens(x))
+        return self.project(_unfold_tokens(x))
+
+
+def _unfold_tokens(x: torch.Tensor) -> torch.Tensor:
+    """Lay ``(B, N, C)`` out as a square and unfold it with 3x3 windows of stride 2."""
+    b, n, c = x.shape
+    side = round(n**0.5)
+    return F.unfold(x.transpose(1, 2).reshape(b, c, side, side), 3, stride=2, padding=1).transpose(1, 2)
+
+
+class T2TViT(nn.Module):
+    """T2T-ViT: the feature is the class token after the final LayerNorm."""
+
+    pos_embed: torch.Tensor
+    num_prefix_tokens = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        dim = 384
+        self.tokens_to_token = TokensToToken(dim)
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
+        # Fixed sinusoids, but stored in the file: a buffer, and not counted as a parameter.
+        self.register_buffer("pos_embed", torch.zeros(1, (224 // 16) ** 2 + 1, dim))
+        self.blocks = nn.Sequential(
+            *(Block(dim, num_heads=6, mlp_ratio=3.0, norm_layer=nn.LayerNorm) for _ in range(14))
+        )
+        self.norm = nn.LayerNorm(dim)
+        self.head = nn.Linear(dim, 1000)
+
+    def forward_features(self, x: torch.Tensor) -> torch.Tensor:
+        """Return all tokens after the final LayerNorm, ``(B, N, D)``."""
+        x = self.tokens_to_token(x)
+        x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1)
+        return self.norm(self.blocks(x + self.pos_embed))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits of the released classifier."""
+        return self.head(self.forward_features(x)[:, 0])
+
+
+# ---- NAT-M4 (Lu et al. 2021), a MobileNetV3-like network found by neural architecture transfer ----------
+# The table is the published ``net.config`` of M4.
+
+# Width in, width out, kernel, stride, width inside (0: no expansion), squeeze-excite, skip connection.
+# The inner width is taken from the config: it is not always a multiple of the input width.
+_BLOCKS = (
+    (24, 24, 3, 1, 0, False, True),
+    (24, 32, 3, 2, 72, False, False),
+    (32, 32, 5, 1, 128, False, True),
+    (32, 32, 3, 1, 96, False, True),
+    (32, 48, 5, 2, 128, True, False),
+    (48, 48, 5, 1, 192, True, True),
+    (48, 48, 3, 1, 288, True, True),
+    (48, 48, 5, 1, 144, True, True),
+    (48, 96, 7, 2, 288, False, False),
+    (96, 96, 5, 1, 576, False, True),
+    (96, 96, 3, 1, 288, False, True),
+    (96, 96, 5, 1, 384, False, True),
+    (96, 136, 3, 1, 576, True, False),
+    (136, 136, 5, 1, 816, True, True),
+    (136, 136, 7, 1, 816, True, True),
+    (136, 136, 3, 1, 544, True, True),
+    (136, 192, 3, 2, 816, True, False),
+    (192, 192, 3, 1, 1152, True, True),
+    (192, 192, 5, 1, 1152, True, True),
+    (192, 192, 3, 1, 576, True, True),
+)
+
+
+def _squeezed_width(width: int) -> int:
+    """Return a quarter of ``width``, rounded to a multiple of 8 but never below 90 % of the quarter."""
+    quarter = width // 4
+    rounded = max(8, (quarter + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * quarter else rounded
+
+
+class _SqueezeExcite(nn.Module):
+    """Channel gates from the global average, with a hard sigmoid."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        squeezed = _squeezed_width(width)
+        self.fc = nn.Sequential(
+            OrderedDict(
+                reduce=nn.Conv2d(width, squeezed, 1),
+                relu=nn.ReLU(),
+                expand=nn.Conv2d(squeezed, width, 1),
+                gate=nn.Hardsigmoid(),
+            )
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.fc(x.mean((2, 3), keepdim=True))
+
+
+class ConvLayer(nn.Module):
+    """Convolution, BatchNorm, mish, squeeze-excite; all but the convolution optional."""
+
+    def __init__(
+        self,
+        w_in: int,
+        w_out: int,
+        kernel: int = 1,
+        stride: int = 1,
+        *,
+        groups: int = 1,
+        norm: bool = True,
+        activation: bool = True,
+        squeeze_excite: bool = False,
+    ) -> None:
+        super().__init__()
+        self.activation = activation
+        self.conv = nn.Conv2d(
+            w_in, w_out, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=False
+        )
+        self.bn = nn.BatchNorm2d(w_out) if norm else nn.Identity()
+        self.se = _SqueezeExcite(w_out) if squeeze_excite else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.bn(self.conv(x))
+        return self.se(F.mish(x) if self.activation else x)
+
+
+class _Block(nn.Module):
+    """Expansion (optional), depthwise convolution with squeeze-excite, linear projection: a row of ``_BLOCKS``."""
+
+    def __init__(
+        self,
+        w_in: int,
+        w_out: int,
+        kernel: int,
+        stride: int,
+        width: int,
+        squeeze_excite: bool,
+        has_skip: bool,
+    ) -> None:
+        super().__init__()
+        self.has_skip = has_skip
+        layers: OrderedDict[str, nn.Module] = OrderedDict()
+        if width:
+            layers["inverted_bottleneck"] = ConvLayer(w_in, width)
+        width = width or w_in
+        layers["depth_conv"] = ConvLayer(
+            width, width, kernel, stride, groups=width, squeeze_excite=squeeze_excite
+        )
+        layers["point_linear"] = ConvLayer(width, w_out, activation=False)
+        self.mobile_inverted_conv = nn.Sequential(layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.mobile_inverted_conv(x)
+        return x + y if self.has_skip else y
+
+
+class NATM4(nn.Module):
+    """NAT-M4: the feature is the output of the 1x1 layer after the global average, after its mish."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first_conv = ConvLayer(3, 24, 3, 2)
+        self.blocks = nn.Sequential(*(_Block(*row) for row in _BLOCKS))
+        self.final_expand_layer = ConvLayer(192, 1152)
+        self.feature_mix_layer = ConvLayer(1152, 1536, norm=False)
+        self.classifier = nn.Sequential(OrderedDict(linear=nn.Linear(1536, 1000)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.final_expand_layer(self.blocks(self.first_conv(x)))
+        x = self.feature_mix_layer(x.mean((2, 3), keepdim=True))
+        return self.classifier(x.flatten(1))
