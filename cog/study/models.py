@@ -40,7 +40,7 @@ def check_inputs(
     for model in dict.fromkeys(unit.model for unit in plan.units(EXTRACT)):
         request = ModelRequest(model, models_root_dir=str(root), model_loader=model_loader)
         try:
-            request.with_models_file(models_file).check_weights()
+            _ = request.with_models_file(models_file).checkpoint  # a missing one is an error
         except CogError as error:
             faults[model] = error
     usable = plan.without(faults)
