@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-import functools
 import importlib.util
-import logging
 import math
 import os
 import re
@@ -17,7 +14,6 @@ from typing import Any, Protocol
 import yaml
 from yacs.config import CfgNode
 
-import cog
 from cog import constants
 from cog.constants import (
     CLASSIFIERS,
@@ -30,10 +26,11 @@ from cog.constants import (
 from cog.errors import CogError, did_you_mean
 from cog.paths import split_model_name
 
-LOG = logging.getLogger("cog")
+#: Largest number of dots in a key: a mapping in a file may contain itself.
+_MOST_DOTS = 3
 
-# Similarity (difflib) to a known name from which a name is taken for a misspelling of it.
-_NEAR_MISS = 0.9
+#: Largest YAML file in bytes.
+LARGEST_YAML = 1 << 20
 
 
 class DeclaredModel(Protocol):
@@ -92,7 +89,7 @@ def get_cfg(
     if model_name is not None:
         split_model_name(model_name)  # it becomes part of a file name
     if model_name:
-        check_config_names(model_name)
+        check_config_names()
     model_file = configs_dir() / f"{model_name}.yaml"
 
     def merge() -> None:
@@ -176,64 +173,32 @@ def check_new_name(cfg: CfgNode, kind: str) -> None:
         )
 
 
-def check_config_names(current: str) -> None:
+def check_config_names() -> None:
     """Check the names of the YAML files in ``configs/``: each file applies only to the model of its name.
 
-    A file may be named after any model of the user. A name that is close to that of a model of the zoo is probably a
-    misspelling of it, and gets a warning. (The original toolkit shipped ``clip.yaml`` for a model named
-    ``clip_resnet50``, and never read the file.)
-
-    Args:
-        current: name of the requested model, whose file is not checked.
+    The original toolkit shipped ``clip.yaml`` for a model named ``clip_resnet50``, and never read the file.
 
     Raises:
-        CogError: a file is not named like any model; the message names the file and models with similar names.
+        CogError: a file is not named like any model.
     """
-    known = cog.list_models()
     for path in sorted(configs_dir().glob("*.yaml")):
-        name = path.stem
-        if name in known or name == current:
-            continue
-        if constants.is_model_name(name):
-            near = difflib.get_close_matches(name, known, n=1, cutoff=_NEAR_MISS)
-            if near:
-                _warn_of_near_miss(path, near[0])
-            continue
-        meant = [model for model in known if model.startswith(name.split("_")[0])]
-        hint = f"did you mean {', '.join(meant[:3])}? " if meant else ""
-        raise CogError(
-            f"{path} matches no model name (<title>_<architecture>), so it would never apply; {hint}"
-            "rename it, or move it elsewhere and give it with --config"
-        )
+        if not constants.is_model_name(path.stem):
+            raise CogError(
+                f"{path} matches no model name (<title>_<architecture>), so it would never apply; rename it, or move "
+                "it elsewhere and give it with --config"
+            )
 
 
-@functools.cache  # one warning, although a process may read many configurations
-def _warn_of_near_miss(path: Path, near: str) -> None:
-    LOG.warning("%s applies to a model named %s only; if %s is meant, rename it", path, path.stem, near)
-
-
-class YamlLoader(yaml.SafeLoader):
-    """A loader of YAML that refuses aliases: with aliases, ten lines can stand for an endless file."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose a node.
-
-        Raises:
-            YAMLError: the node is an alias.
-        """
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it has an alias (*name); write the value out")
-        return super().compose_node(parent, index)
-
-
-def read_yaml(path: str | os.PathLike[str], loader: type[YamlLoader] = YamlLoader) -> Any:
+def read_yaml(path: str | os.PathLike[str]) -> Any:
     """Return the contents of a YAML file: plain values, no objects.
 
     Raises:
         CogError: the file cannot be read.
     """
     try:
-        return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=loader)
+        if not os.path.isfile(path) or os.path.getsize(path) > LARGEST_YAML:
+            raise CogError(f"cannot read {path}: expected a file of at most {LARGEST_YAML:,} bytes")
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: an impossible date
         raise CogError(f"cannot read {path}: {yaml_fault(error)}") from error
 
@@ -269,7 +234,7 @@ def _merge_file(cfg: CfgNode, path: Path) -> None:
 def _flatten(tree: dict[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
         name = f"{prefix}{key}"
-        if isinstance(value, dict):
+        if isinstance(value, dict) and name.count(".") < _MOST_DOTS:
             yield from _flatten(value, f"{name}.")
         else:
             yield name, value
@@ -324,6 +289,94 @@ def _finite(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _numbers(value: Any, *, n: int | None = None, low: float = -math.inf) -> bool:
+    """Return whether a value has ``n`` finite numbers, all above ``low``."""
+    return (n is None or len(value) == n) and all(_finite(number) and number > low for number in value)
+
+
+def _ascending(value: Any, most: float = math.inf) -> bool:
+    return _numbers(value, n=2, low=0) and value[0] <= value[1] <= most
+
+
+def _distinct(values: Any, low: int) -> bool:
+    return len({*values}) == len(values) > 0 and all(type(v) is int and low <= v < 2**32 for v in values)
+
+
+_Range = tuple[Callable[[Any], bool], str]
+
+
+def _one_of(*choices: str) -> _Range:
+    return lambda value: value in choices, f"{', '.join(choices[:-1])} or {choices[-1]}"
+
+
+_AT_LEAST_1: _Range = lambda v: 1 <= v < 2**31, "a whole number of at least 1"
+_OR_NONE: _Range = lambda v: 0 <= v < 2**31, "a whole number, 0 for none"
+_UNSIGNED: _Range = lambda v: 0 <= v < 2**32, "a whole number from 0 to 4294967295"
+_POSITIVE: _Range = lambda v: _finite(v) and v > 0, "a positive number"
+_NOT_NEGATIVE: _Range = lambda v: _finite(v) and v >= 0, "zero or a positive number"
+_INTERVAL: _Range = _ascending, "(low, high) with 0 < low <= high"
+
+#: Ranges of the values, by key; the types are those of the defaults.
+_RANGES: dict[str, _Range] = {
+    "FT_EXTRACT.IMAGE_RESIZE_SIZE": _AT_LEAST_1,
+    "FT_EXTRACT.IMAGE_CROP_SIZE": _AT_LEAST_1,
+    "FT_EXTRACT.IMAGE_INTERPOLATION": _one_of(*INTERPOLATIONS),
+    "FT_EXTRACT.PREPROCESS": _one_of(*GEOMETRIES),
+    "FT_EXTRACT.POOLING": _one_of(*POOLINGS),
+    "FT_EXTRACT.IMAGE_NORM.MEAN": (lambda v: _numbers(v, n=3), "three numbers"),
+    "FT_EXTRACT.IMAGE_NORM.STD": (lambda v: _numbers(v, n=3, low=0), "three positive numbers"),
+    "FT_EXTRACT.BATCH_SIZE": _AT_LEAST_1,
+    "FT_EXTRACT.N_WORKERS": _UNSIGNED,
+    "FT_EXTRACT.PRECISION": _one_of("fp32", "tf32", "fp16", "bf16"),
+    "FT_EXTRACT.SAVE_DTYPE": _one_of("float32", "float16", "bfloat16"),
+    "FT_EXTRACT.SHARD_ROWS": _AT_LEAST_1,
+    "EVAL.NAME": (
+        lambda v: constants.is_plain_name(v) and not re.search(r"(^|[_-])N[0-9]+$", v),
+        "a plain folder name (letters, digits and ._+-) that does not end like those of few-shot runs (_N8)",
+    ),
+    "EVAL.SEED": _UNSIGNED,
+    "CLF.TYPE": _one_of(*CLASSIFIERS),
+    "CLF.MLP_HIDDEN": (lambda v: 1 <= v < 2**16, "a whole number from 1 to 65535"),
+    "CLF.MLP_LAYERS": (lambda v: 1 <= v < 2**16, "a whole number from 1 to 65535"),
+    "CLF.PCA_DIM": _OR_NONE,
+    "CLF.PCA_NORM": _one_of("after", "before"),
+    "CLF.MAX_PER_CLASS": _OR_NONE,
+    "CLF.BATCH_SIZE": _AT_LEAST_1,
+    "CLF.N_EPOCHS": _AT_LEAST_1,
+    "CLF.N_TRIALS": _UNSIGNED,
+    "CLF.N_SHOT": _UNSIGNED,
+    "CLF.VAL_PERC": (lambda v: 0 < v < 1, "a fraction between 0 and 1, both excluded"),
+    "CLF.LR_INTV": _INTERVAL,
+    "CLF.WD_INTV": _INTERVAL,
+    "CLF.PRECISION": _one_of(*PRECISIONS),
+    "FINETUNE.N_EPOCHS": _AT_LEAST_1,
+    "FINETUNE.BATCH_SIZE": _AT_LEAST_1,
+    "FINETUNE.BATCH_PER_DEVICE": _AT_LEAST_1,
+    "FINETUNE.LR": _POSITIVE,
+    "FINETUNE.MOMENTUM": (lambda v: 0 <= v < 1, "a number from 0 to 1, 1 excluded"),
+    "FINETUNE.WEIGHT_DECAY": _NOT_NEGATIVE,
+    "FINETUNE.WARMUP_EPOCHS": _NOT_NEGATIVE,
+    "FINETUNE.CLIP_NORM": _NOT_NEGATIVE,
+    "FINETUNE.CROP_SCALE": (lambda v: _ascending(v, 1), "(low, high) with 0 < low <= high <= 1"),
+    "FINETUNE.PRECISION": _one_of("auto", "fp32", "bf16", "fp16"),
+    "LEVELS.MIN_IMAGES": _AT_LEAST_1,
+    "LEVELS.N_TEST": _AT_LEAST_1,
+    "LEVELS.MAX_TRAIN": _AT_LEAST_1,
+    "LEVELS.EXCLUDED_ROOTS": (
+        lambda v: all(isinstance(wnid, str) for wnid in v),
+        "a list of ids such as ['n00007846']",
+    ),
+    "ANALYSIS.KMEANS_K": (lambda v: 0 <= v < 2**31, "a whole number, 0 for the number of classes"),
+    "ANALYSIS.KMEANS_SEEDS": (
+        lambda v: _distinct(v, 0),
+        "a list of different whole numbers such as [22, 37, 45]",
+    ),
+    "ANALYSIS.KMEANS_ITERATIONS": _AT_LEAST_1,
+    "ANALYSIS.KMEANS_TOLERANCE": _NOT_NEGATIVE,
+    "ANALYSIS.KNN_K": (lambda v: _distinct(v, 1), "a list of different whole numbers such as [1, 5, 10]"),
+}
+
+
 def check_values(cfg: CfgNode) -> None:
     """Check the range of every value.
 
@@ -331,100 +384,15 @@ def check_values(cfg: CfgNode) -> None:
         CogError: a value out of range; the message names the key, its value and the expected values.
     """
     values = flat(cfg)
-
-    def expect(key: str, good: Callable[[Any], bool], wanted: str) -> None:
-        value = values[key]
+    resize, n_test = values["FT_EXTRACT.IMAGE_RESIZE_SIZE"], values["LEVELS.N_TEST"]
+    relations: list[tuple[str, _Range]] = [
+        ("FT_EXTRACT.IMAGE_CROP_SIZE", (lambda v: v <= resize, f"at most IMAGE_RESIZE_SIZE ({resize})")),
+        ("LEVELS.MIN_IMAGES", (lambda v: v > n_test, f"more than LEVELS.N_TEST ({n_test})")),
+    ]
+    for key, (good, wanted) in [*_RANGES.items(), *relations]:
         try:
-            fine = good(value)
+            fine = good(values[key])
         except (TypeError, ValueError):
             fine = False
         if not fine:
-            raise CogError(f"{key} = {reprlib.repr(value)} is not valid, expected {wanted}")
-
-    for key in ("FT_EXTRACT.IMAGE_RESIZE_SIZE", "FT_EXTRACT.IMAGE_CROP_SIZE", "FT_EXTRACT.BATCH_SIZE",
-                "CLF.BATCH_SIZE", "CLF.N_EPOCHS"):  # fmt: skip
-        expect(key, lambda value: 1 <= value < 2**31, "a whole number of at least 1")
-    for key in ("CLF.MLP_HIDDEN", "CLF.MLP_LAYERS"):
-        expect(key, lambda value: 1 <= value < 2**16, "a whole number of at least 1")
-    for key in ("CLF.PCA_DIM", "CLF.MAX_PER_CLASS"):
-        expect(key, lambda value: 0 <= value < 2**31, "a whole number, 0 for none")
-    expect("FT_EXTRACT.SHARD_ROWS", lambda value: 1 <= value < 2**31, "a whole number of at least 1")
-    for key in ("FT_EXTRACT.N_WORKERS", "CLF.N_TRIALS", "CLF.N_SHOT", "EVAL.SEED"):
-        expect(key, lambda value: 0 <= value < 2**32, "a whole number from 0 to 4294967295")
-    expect("FT_EXTRACT.IMAGE_NORM.MEAN", lambda v: len(v) == 3 and all(map(_finite, v)), "three numbers")
-    expect(
-        "FT_EXTRACT.IMAGE_NORM.STD",
-        lambda v: len(v) == 3 and all(_finite(c) and c > 0 for c in v),
-        "three positive numbers",
-    )
-    resize = values["FT_EXTRACT.IMAGE_RESIZE_SIZE"]
-    expect("FT_EXTRACT.IMAGE_CROP_SIZE", lambda v: v <= resize, f"at most IMAGE_RESIZE_SIZE ({resize})")
-    expect("FT_EXTRACT.PREPROCESS", lambda v: v in GEOMETRIES, f"{' or '.join(GEOMETRIES)}")
-    expect("FT_EXTRACT.POOLING", lambda v: v in POOLINGS, ", ".join(POOLINGS))
-    expect("FT_EXTRACT.IMAGE_INTERPOLATION", lambda v: v in INTERPOLATIONS, ", ".join(INTERPOLATIONS))
-    expect(
-        "FT_EXTRACT.PRECISION", lambda v: v in ("fp32", "tf32", "fp16", "bf16"), "fp32, tf32, fp16 or bf16"
-    )
-    expect("FT_EXTRACT.SAVE_DTYPE", lambda v: v in ("float32", "float16", "bfloat16"),
-           "float32, float16 or bfloat16")  # fmt: skip
-    expect("EVAL.NAME", constants.is_plain_name, "a plain folder name (letters, digits and ._+-)")
-    expect(
-        "EVAL.NAME",
-        lambda v: not re.search(r"(^|[_-])N[0-9]+$", v),
-        "a name that does not end like the folders of few-shot runs (_N8): set CLF.N_SHOT instead",
-    )
-    expect("CLF.TYPE", lambda v: v in CLASSIFIERS, ", ".join(CLASSIFIERS))
-    expect("CLF.PRECISION", lambda v: v in PRECISIONS, ", ".join(PRECISIONS))
-    expect("CLF.PCA_NORM", lambda v: v in ("after", "before"), "after or before")
-    expect("CLF.VAL_PERC", lambda v: 0 < v < 1, "a fraction between 0 and 1, both excluded")
-    for key in ("CLF.LR_INTV", "CLF.WD_INTV"):
-        expect(
-            key,
-            lambda v: len(v) == 2 and all(map(_finite, v)) and 0 < v[0] <= v[1],
-            "(low, high) with 0 < low <= high",
-        )
-    for key in ("FINETUNE.N_EPOCHS", "FINETUNE.BATCH_SIZE", "FINETUNE.BATCH_PER_DEVICE"):
-        expect(key, lambda value: 1 <= value < 2**31, "a whole number of at least 1")
-    for key in ("FINETUNE.LR",):
-        expect(key, lambda v: _finite(v) and v > 0, "a positive number")
-    for key in ("FINETUNE.WEIGHT_DECAY", "FINETUNE.WARMUP_EPOCHS", "FINETUNE.CLIP_NORM"):
-        expect(key, lambda v: _finite(v) and v >= 0, "zero or a positive number")
-    expect("FINETUNE.MOMENTUM", lambda v: 0 <= v < 1, "a number from 0 to 1, 1 excluded")
-    expect("FINETUNE.PRECISION", lambda v: v in ("auto", "fp32", "bf16", "fp16"), "auto, fp32, bf16 or fp16")
-    expect(
-        "FINETUNE.CROP_SCALE",
-        lambda v: len(v) == 2 and all(map(_finite, v)) and 0 < v[0] <= v[1] <= 1,
-        "(low, high) with 0 < low <= high <= 1",
-    )
-    for key in ("LEVELS.N_TEST", "LEVELS.MAX_TRAIN"):
-        expect(key, lambda value: value >= 1, "a whole number of at least 1")
-    n_test = values["LEVELS.N_TEST"]
-    expect("LEVELS.MIN_IMAGES", lambda v: v > n_test, f"more than LEVELS.N_TEST ({n_test})")
-    expect(
-        "LEVELS.EXCLUDED_ROOTS",
-        lambda v: all(isinstance(wnid, str) for wnid in v),
-        "a list of ids such as ['n00007846']",
-    )
-    _check_analysis(expect)
-
-
-def _check_analysis(expect: Callable[[str, Callable[[Any], bool], str], None]) -> None:
-    def whole(value: Any, low: int, high: int) -> bool:
-        return type(value) is int and low <= value < high
-
-    def distinct(values: Any, low: int) -> bool:
-        return bool(values) and len(set(values)) == len(values) and all(whole(v, low, 2**32) for v in values)
-
-    expect(
-        "ANALYSIS.KMEANS_K",
-        lambda v: v == 0 or whole(v, 1, 2**31),
-        "a whole number, 0 for the number of classes",
-    )
-    expect(
-        "ANALYSIS.KMEANS_SEEDS",
-        lambda v: distinct(v, 0),
-        "a list of different whole numbers such as [22, 37, 45]",
-    )
-    expect("ANALYSIS.KMEANS_ITERATIONS", lambda v: whole(v, 1, 2**31), "a whole number of at least 1")
-    expect("ANALYSIS.KMEANS_TOLERANCE", lambda v: _finite(v) and v >= 0, "zero or a positive number")
-    expect("ANALYSIS.KNN_K", lambda v: distinct(v, 1), "a list of different whole numbers such as [1, 5, 10]")
+            raise CogError(f"{key} = {reprlib.repr(values[key])} is not valid, expected {wanted}")

@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     from cog.miniature import doctor
 
-    report = doctor.Report()
+    report = doctor.Findings()
     measured = doctor.examine(report, args.device)
     if args.format == "json":
         findings = [dataclasses.asdict(finding) for finding in report.findings]

@@ -72,7 +72,7 @@ class Finding:
     text: str
 
 
-class Report:
+class Findings:
     """The findings, in order."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class Sizes:
 SIZES = Sizes()
 
 
-def examine(report: Report, device_name: str | None) -> Measured:
+def examine(report: Findings, device_name: str | None) -> Measured:
     """Test all parts that a study uses on this machine.
 
     Args:
@@ -158,7 +158,7 @@ def examine(report: Report, device_name: str | None) -> Measured:
     return measured
 
 
-def _look_at_software(report: Report, measured: Measured) -> None:
+def _look_at_software(report: Findings, measured: Measured) -> None:
     versions = {"python": platform.python_version(), "imagenet-cog": cog.__version__}
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -171,7 +171,7 @@ def _look_at_software(report: Report, measured: Measured) -> None:
         report.ok("SLURM", "sbatch was not found: study.sh runs a study on this machine")
 
 
-def _look_at_device(report: Report, name: str | None, measured: Measured) -> torch.device | None:
+def _look_at_device(report: Findings, name: str | None, measured: Measured) -> torch.device | None:
     """Return the device that a study would use; None when the device cannot be used."""
     n_threads = torch.get_num_threads()
     low = "" if cpu_has_bfloat16() else "no "
@@ -199,7 +199,7 @@ def _look_at_device(report: Report, name: str | None, measured: Measured) -> tor
     return device
 
 
-def _look_at_decoders(report: Report) -> None:
+def _look_at_decoders(report: Findings) -> None:
     """Decode an image in each format of the data sets, and compare it with the original."""
     picture = _picture(np.random.default_rng(0))
     worst = {}
@@ -219,7 +219,7 @@ def _look_at_decoders(report: Report) -> None:
         report.warn("decoders", "this Pillow is built without libjpeg-turbo: JPEG files are decoded slowly")
 
 
-def _look_at_wordnet(report: Report) -> None:
+def _look_at_wordnet(report: Findings) -> None:
     from cog.levels.wordnet import load_wordnet
 
     try:
@@ -273,7 +273,7 @@ def _train_plainly(x: torch.Tensor, y: torch.Tensor, spec: TrainSpec, settings: 
     return linear.weight.detach()
 
 
-def _try_classifiers(report: Report, device: torch.device, sizes: Sizes, measured: Measured) -> None:
+def _try_classifiers(report: Findings, device: torch.device, sizes: Sizes, measured: Measured) -> None:
     """Train in every precision on a known data set, compare with plain PyTorch on the CPU, and measure the rate."""
     x, y = _clouds(sizes)
     settings = Settings(seed=0, n_epochs=2, batch_size=sizes.batch_size)
@@ -358,7 +358,7 @@ def _extract(extractor: Extractor, images: ImageList) -> tuple[torch.Tensor, flo
     return x, time.monotonic() - start
 
 
-def _try_extraction(report: Report, device: torch.device, sizes: Sizes, measured: Measured) -> None:
+def _try_extraction(report: Findings, device: torch.device, sizes: Sizes, measured: Measured) -> None:
     """Extract features in every precision, compare with float32 on the CPU; measure rates with and without network."""
     n_workers = loader.usable_workers(8)
     network = _network(sizes.network)
@@ -419,7 +419,7 @@ def _extraction_precisions(device: torch.device) -> list[str]:
 # ------------------------------------------------------------------------------------------------------------
 
 
-def _look_at_memory(report: Report, device: torch.device, dim: int, measured: Measured) -> None:
+def _look_at_memory(report: Findings, device: torch.device, dim: int, measured: Measured) -> None:
     """Compare the size of the features of a level with the free memory."""
     needed = 4.0 * dim * (_LEVEL[0] + _LEVEL[2])
     available = available_memory()

@@ -26,7 +26,6 @@ from cog.models.spec import PaperModel
 from cog.paths import ModelDir
 from cog.runtime import files
 from cog.runtime.progress import Progress
-from cog.runtime.safe_load import require_small_directory
 
 logger = logging.getLogger(__name__)
 
@@ -196,6 +195,8 @@ def _check(spec: PaperModel, path: Path) -> None:
 
 def _unpack(path: Path, member: str) -> None:
     """Replace a zip archive by one of its members; the sizes of its directory and of the member are limited."""
+    from cog.runtime.safe_load import require_small_directory  # imports numpy
+
     try:
         with open(path, "rb") as handle:
             require_small_directory(handle)

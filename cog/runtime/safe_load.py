@@ -332,13 +332,15 @@ class _Reader(_Unpickler):  # type: ignore[misc]
 
     def find_class(self, module: str, name: str, /) -> Any:
         """Return the stand-in of a name; nothing is imported."""
-        found: Any = _ADMITTED.get((module, name))
-        if found is None and self._names is not None:
-            found = self._names(module, name)
-        if found is None:
+        stand_in: Any = _ADMITTED.get((module, name))
+        if stand_in is None and self._names is not None:
+            stand_in = self._names(module, name)
+        if stand_in is None:
             raise UnsafeFileError(f"{module}.{name}"[:200])
-        is_stand_in = isinstance(found, Sealed) or (isinstance(found, type) and issubclass(found, Instance))
-        return found if is_stand_in else _Function(found)
+        is_safe = isinstance(stand_in, Sealed) or (
+            isinstance(stand_in, type) and issubclass(stand_in, Instance)
+        )
+        return stand_in if is_safe else _Function(stand_in)
 
     def persistent_load(self, pid: Any, /) -> Any:
         """Return the value of a persistent id."""

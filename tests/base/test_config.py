@@ -117,7 +117,7 @@ def test_the_result_is_frozen_and_independent():
 def test_a_yaml_that_names_no_model_is_an_error(configs):
     # the original toolkit's clip.yaml was never read: the model is called clip_resnet50
     (configs / "sup.yaml").write_text("CLF: {N_EPOCHS: 1}")
-    with pytest.raises(CogError, match=r"sup\.yaml matches no model.*did you mean sup_resnet50"):
+    with pytest.raises(CogError, match=r"sup\.yaml matches no model"):
         get(model_name="sup_resnet50")
 
 
@@ -127,15 +127,6 @@ def test_a_yaml_of_an_own_model_applies_to_that_model_alone(configs, caplog):
     for other in ("sup_resnet50", "own_net", "mobilenet_v2"):
         assert get(model_name=other).CLF.N_EPOCHS == 100
     assert not caplog.records
-
-
-def test_a_yaml_with_almost_the_name_of_a_model_warns_once(configs, caplog):
-    (configs / "swav_resnet-50.yaml").write_text("CLF: {N_EPOCHS: 1}")
-    for _ in range(2):
-        assert get(model_name="swav_resnet50").CLF.N_EPOCHS == 100
-    (warning,) = [record.getMessage() for record in caplog.records]
-    assert "swav_resnet-50.yaml applies to" in warning and "if swav_resnet50 is meant" in warning
-    assert get(model_name="swav_resnet-50").CLF.N_EPOCHS == 1
 
 
 @pytest.mark.parametrize("name", ["../x", "a", "a_../b", "_x", "a b_c", "a_b/c"])
@@ -221,8 +212,8 @@ WRONG = [
     ("EVAL.NAME", "", "plain folder name"),
     ("EVAL.NAME", "a b", "plain folder name"),
     ("EVAL.NAME", ".hidden", "plain folder name"),
-    ("EVAL.NAME", "logreg_N8", "CLF.N_SHOT"),
-    ("EVAL.NAME", "N8", "CLF.N_SHOT"),
+    ("EVAL.NAME", "logreg_N8", "few-shot runs"),
+    ("EVAL.NAME", "N8", "few-shot runs"),
     ("FT_EXTRACT.IMAGE_RESIZE_SIZE", "0", "at least 1"),
     ("FT_EXTRACT.IMAGE_CROP_SIZE", "225", "at most IMAGE_RESIZE_SIZE"),
     ("FT_EXTRACT.IMAGE_NORM.MEAN", "[0.5,0.5]", "three numbers"),
@@ -338,17 +329,9 @@ def test_preprocessing_of_the_models_applies():
     assert cfg.FT_EXTRACT.IMAGE_NORM.MEAN == [0.5, 0.5, 0.5]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "CLF: &again\n  N_SHOT: 8\n  MORE: *again\n",
-        "a: &a {x: 1}\nb: &b {x: *a, y: *a}\nc: &c {x: *b, y: *b}\nd: {x: *c, y: *c}\n",
-        "a: &list [*list]\n",
-    ],
-)
-def test_aliases_are_refused(tmp_path, text):
-    """A mapping that contains itself has no end; ten lines of aliases can stand for billions of values."""
+@pytest.mark.parametrize("text", ["CLF: &again\n  N_SHOT: 8\n  MORE: *again\n", "a: " + "[" * 100_000])
+def test_files_without_an_end_are_one_line(tmp_path, text):
     path = tmp_path / "config.yaml"
     path.write_text(text)
-    with pytest.raises(CogError, match=r"config\.yaml: it has an alias .*write the value out"):
+    with pytest.raises(CogError, match=r"config\.yaml"):
         get(config_file=path)

@@ -16,7 +16,7 @@ from cog.features.extract import Extractor
 from cog.levels import wordnet
 from cog.logreg.engine import Engine
 from cog.miniature import doctor
-from cog.miniature.doctor import PROBLEM, WARNING, Report
+from cog.miniature.doctor import PROBLEM, WARNING, Findings
 
 SMALL = doctor.Sizes(n_rows=256, dim=32, n_classes=8, batch_size=32, n_images=8, network="resnet18")
 
@@ -70,7 +70,7 @@ def test_a_device_that_is_not_there(capsys):
 
 def problems(subject):
     """Return the problems that the trial of classifiers or extraction tells, each with the others."""
-    report = Report()
+    report = Findings()
     getattr(doctor, f"_try_{subject}")(report, torch.device("cpu"), SMALL, {})
     return [finding.text for finding in report.findings if finding.level == PROBLEM]
 
@@ -144,7 +144,7 @@ def test_without_wordnet_levels_alone_are_missing(capsys, monkeypatch):
 
 def test_little_memory_is_a_warning(monkeypatch):
     monkeypatch.setattr(doctor, "available_memory", lambda: 1_000_000)
-    report = Report()
+    report = Findings()
     doctor._look_at_memory(report, torch.device("cpu"), 2048, {})
     (finding,) = report.findings
     assert finding.level == WARNING and "9.42 GB" in finding.text and "1 MB" in finding.text
