@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -252,7 +253,7 @@ class _Table:
             return None
         return self._member(self._rows[position])
 
-    def _member(self, row: np.void) -> tuple[ArchiveFile, Member]:
+    def _member(self, row: Any) -> tuple[ArchiveFile, Member]:
         path, owner, offset, size, crc, kind = row.item()
         return self._archives[owner], Member(os.fsdecode(path), offset, size, crc, kind)
 

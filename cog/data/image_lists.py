@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
 import os
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,10 +21,14 @@ import numpy as np
 from cog import constants
 from cog.data import root_layout
 from cog.data.image_stores import FolderImages, ImageStore
-from cog.errors import CogError
+from cog.errors import CogError, some
+
+logger = logging.getLogger(__name__)
 
 # Listing folders is limited by the file system, not by the processors.
 _SCAN_THREADS = 16
+
+_THUMBNAILS = re.compile(r"_*thumb(s|nails?)?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +107,8 @@ def _image_list(
 def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> ImageList:
     """List the images ``<folder>/<class>/<image>``, one class per sub-folder, or those in archives instead.
 
-    Hidden files and files without an image suffix are not images. Classes and files are sorted.
+    Hidden files and files without an image suffix are not images. Classes and files are sorted. A warning tells what is
+    there and not read.
 
     Args:
         dataset: name of the data set.
@@ -110,7 +117,8 @@ def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> 
         flag: flag that names the folder, for messages.
 
     Raises:
-        CogError: no such folder, no class folders, or class folders without images; an archive that cannot be read.
+        CogError: no such folder, no class folders, class folders without images or with images in sub-folders, a class
+            that may be a folder of thumbnails; an archive that cannot be read.
     """
     store = root_layout.open_store(folder)
     forms = "one folder per class, or the images in tar or zip files"
@@ -133,7 +141,18 @@ def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> 
         raise CogError(
             f"{flag}: {len(empty)} of {len(classes)} class folders in {folder} hold no images "
             f"({', '.join(empty[:3])}); add images or remove the folders"
+            f"{''.join(f'; {line}' for line in store.unread.lines())}"
         )
+    if store.nested:
+        raise CogError(
+            f"{flag}: in {folder}, folders inside class folders hold images: {some(sorted(store.nested))}; move the "
+            "images into the class folders, or give a folder in which these are the class folders"
+        )
+    for name in classes:
+        if _THUMBNAILS.fullmatch(name.lower()):
+            raise CogError(f"{flag}: {folder / name} is a class or holds thumbnails; rename it, or remove it")
+    for line in store.unread.lines():
+        logger.warning("%s %s: %s", dataset, split, line)
     return _image_list(dataset, split, store, classes, files)
 
 

@@ -8,15 +8,37 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import threading
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cog.runtime import files
 
 #: Suffixes (lower case) of the files that are images of a class folder.
-IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+IMAGE_SUFFIXES = (
+    ".jpeg", ".jpg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp",
+)  # fmt: skip
+
+#: Suffixes (lower case) of archives that are read, and of archives that can only be unpacked from the beginning.
+ARCHIVE_SUFFIXES = (".tar", ".zip")
+COMPRESSED_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+
+#: Names (lower case) of folders that file servers and archivers write beside those of a user.
+_NO_CLASSES = (
+    "@eadir", "@recycle", "#recycle", "#snapshot", "$recycle.bin", "lost+found", "__macosx",
+    "system volume information",
+)  # fmt: skip
+
+#: Kinds of what is found beside images and not read, see :class:`Unread`.
+OTHER_FILES = "files in class folders whose names are not those of images"
+OTHER_FOLDERS = "folders that file servers or archivers wrote"
+SUB_FOLDERS = "folders without images inside class folders"
+LOOSE_IMAGES = "images in no class folder"
+OTHER_ARCHIVES = "archives"
 
 #: Largest size of an image in bytes, compressed or not; a larger image fails, because an archive of a few kilobytes can
 #: claim any size. The largest picture that Pillow decodes has fewer bytes, at 8 bits per channel.
@@ -26,6 +48,31 @@ LARGEST_IMAGE = 1 << 29
 def is_image(name: str) -> bool:
     """Return whether a file of this name is an image of its class folder; hidden files are not images."""
     return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
+
+
+def is_no_class(folder: str) -> bool:
+    """Return whether a folder is hidden, or written by a file server or an archiver: it is no class."""
+    return folder.startswith(".") or folder.lower() in _NO_CLASSES
+
+
+class Unread:
+    """What was found beside images and is not read: number and first example of each kind."""
+
+    def __init__(self, found: Mapping[str, Sequence[Any]] | None = None) -> None:
+        self.found: dict[str, list[Any]] = {kind: list(item) for kind, item in (found or {}).items()}
+        self._lock = threading.Lock()
+
+    def add(self, kind: str, example: str, n: int = 1) -> None:
+        """Count ``n`` more of a kind; several threads may do so."""
+        with self._lock:
+            self.found.setdefault(kind, [0, example])[0] += n
+
+    def lines(self) -> list[str]:
+        """Return a line for each kind."""
+        return [
+            f"not read: {kind}: {n:,} ({example}{', ...' if n > 1 else ''})"
+            for kind, (n, example) in self.found.items()
+        ]
 
 
 def inflate(data: bytes, name: str, *, wbits: int) -> bytes:
@@ -61,10 +108,14 @@ class ImageStore(ABC):
 
     Attributes:
         root: folder that the names of images are relative to; it need not exist when the images are in archives.
+        unread: what was found beside the images that were listed.
+        nested: class folders, with sub-folders that hold images, among those that were listed.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.unread = Unread()
+        self.nested: list[str] = []
 
     @abstractmethod
     def classes(self) -> list[str]:
@@ -133,11 +184,21 @@ class FolderImages(ImageStore):
     def classes(self) -> list[str]:
         """Return the names of the class folders, sorted."""
         listed: set[str] = set()
+        archives = []
         for part in self._parts:
             with os.scandir(part) as entries:
-                listed |= {
-                    entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()
-                }
+                for entry in entries:
+                    if entry.name.lower().endswith((*COMPRESSED_SUFFIXES, *ARCHIVE_SUFFIXES)):
+                        archives.append(entry.path)
+                    elif entry.is_dir() and not is_no_class(entry.name):
+                        listed.add(entry.name)
+                    elif not entry.name.startswith(".") and (entry.is_dir() or is_image(entry.name)):
+                        self.unread.add(OTHER_FOLDERS if entry.is_dir() else LOOSE_IMAGES, entry.path)
+        for path in archives:
+            if (
+                re.sub(r"(\.tar)?\.\w+$", "", os.path.basename(path)) not in listed
+            ):  # it is not unpacked beside it
+                self.unread.add(OTHER_ARCHIVES, path)
         return sorted(listed)
 
     def names(self, folder: str) -> list[str]:
@@ -146,14 +207,24 @@ class FolderImages(ImageStore):
         for part in self._parts:
             try:
                 with os.scandir(part / folder) as entries:
-                    listed |= {
-                        entry.name
-                        for entry in entries
-                        if is_image(entry.name) and not entry.is_dir(follow_symlinks=False)
-                    }
+                    for entry in entries:
+                        if is_image(entry.name) and not entry.is_dir(follow_symlinks=False):
+                            listed.add(entry.name)
+                        elif not entry.name.startswith("."):
+                            self._note(folder, entry)
             except (FileNotFoundError, NotADirectoryError):
                 continue
         return [f"{folder}/{name}" for name in sorted(listed)]
+
+    def _note(self, folder: str, entry: os.DirEntry[str]) -> None:
+        if not entry.is_dir():
+            self.unread.add(OTHER_FILES, entry.path)
+        elif is_no_class(entry.name):
+            self.unread.add(OTHER_FOLDERS, entry.path)
+        elif any(is_image(name) for _, _, files_ in os.walk(entry.path) for name in files_):
+            self.nested.append(f"{folder}/{entry.name}")
+        else:
+            self.unread.add(SUB_FOLDERS, entry.path)
 
     def has_class(self, folder: str) -> bool:
         """Return whether a class folder exists."""

@@ -10,12 +10,14 @@ import os
 import re
 from pathlib import Path
 
-from cog.data.image_stores import FolderImages, ImageStore
+from cog.data.image_stores import (
+    ARCHIVE_SUFFIXES,
+    COMPRESSED_SUFFIXES,
+    FolderImages,
+    ImageStore,
+    is_no_class,
+)
 from cog.data.wnids import is_wnid
-
-#: Suffixes (lower case) of archives that are read, and of archives that can only be unpacked from the beginning.
-ARCHIVE_SUFFIXES = (".tar", ".zip")
-COMPRESSED_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 _WINTER_PART = re.compile(r"(.+_)(train|val|small_classes)")
 
@@ -131,7 +133,7 @@ def _contents(folder: Path) -> tuple[list[str], list[Path]]:
                 continue
             if entry.name.lower().endswith(ARCHIVE_SUFFIXES) and entry.is_file():
                 archives.append(folder / entry.name)
-            elif entry.is_dir():
+            elif entry.is_dir() and not is_no_class(entry.name):
                 folders.append(entry.name)
     return sorted(folders), sorted(archives)
 

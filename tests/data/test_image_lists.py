@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -73,6 +74,60 @@ def level_files(tmp_path):
     paths["levels_file"].write_bytes(pickle.dumps(levels))
     paths["split_file"].write_bytes(pickle.dumps(split))
     return {"images_root": tmp_path / "images", **paths}
+
+
+NOT_READ = {
+    "unknown suffixes": (["crow/a.avif", "crow/b.txt"], r"files in class folders .*: 2 \(.*crow/[ab]"),
+    "a file server's folder": (["@eaDir/thumb.jpg"], r"folders that file servers or archivers wrote: 1"),
+    "an archiver's folder, in a class": (["crow/__MACOSX/crow_0.png"], r"folders that file servers .*: 1"),
+    "a folder without images": (["crow/boxes/0.xml"], "folders without images inside class folders: 1"),
+    "images beside the classes": (["a.png", "b.jpe"], r"images in no class folder: 2 \(.*/(a.png|b.jpe)"),
+    "archives beside the classes": (["duck.tar.gz", "goose.zip"], r"archives: 2 \(.*/(duck|goose)"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_READ)
+def test_what_is_not_read_is_told(tmp_path, caplog, case):
+    added, line = NOT_READ[case]
+    tiny.write_class_folders(tmp_path / "train", classes=("crow", "wren"), n_images=2, suffix=".png")
+    for name in added:
+        (tmp_path / "train" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "train" / name).touch()
+    found = image_lists.from_class_folders("birds", "train", tmp_path / "train", flag="--images_root")
+    assert [found.file(row) for row in range(len(found))] == [
+        f"{name}/{name}_{i}.png" for name in ("crow", "wren") for i in range(2)
+    ]
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert re.fullmatch(rf"birds train: not read: {line}.*", told)
+
+
+def test_what_is_read_needs_no_word(tmp_path, caplog):
+    """Unpacked archives beside their folders, hidden files, and all suffixes of JPEG files."""
+    images = ["crow/a.JPE", "crow/b.jfif", "crow/c.Jpeg"]
+    for name in (*images, "crow/.DS_Store", ".cache/x.png", "crow.tar", "crow.tar.gz"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = image_lists.from_class_folders("birds", "train", tmp_path, flag="--images_root")
+    assert [found.file(row) for row in range(len(found))] == images
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("added", "message"),
+    [
+        ("crow/more/crow_9.png", "folders inside class folders hold images: crow/more"),
+        ("crow/day/1/crow_9.jfif", "folders inside class folders hold images: crow/day"),
+        ("wren/thumbnails/wren_0.jpg", "folders inside class folders hold images: wren/thumbnails"),
+        ("thumbnails/wren_0.jpg", "thumbnails is a class or holds thumbnails"),
+        ("_Thumbs/wren_0.jpg", "_Thumbs is a class or holds thumbnails"),
+    ],
+)
+def test_folders_that_may_be_classes_or_not_are_refused(tmp_path, added, message):
+    tiny.write_class_folders(tmp_path / "train", classes=("crow", "wren"), n_images=2, suffix=".png")
+    (tmp_path / "train" / added).parent.mkdir(parents=True)
+    (tmp_path / "train" / added).touch()
+    with pytest.raises(CogError, match=message):
+        image_lists.from_class_folders("birds", "train", tmp_path / "train", flag="--images_root")
 
 
 def test_level_sorts_concepts_and_files_and_drops_leading_slashes(level_files):
