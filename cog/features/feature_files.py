@@ -66,7 +66,7 @@ class FeatureSet:
 
 
 def check_pair(train: FeatureSet, test: FeatureSet) -> str:
-    """Return a warning when test rows are training rows, or when the names are not those of one model's splits, else "".
+    """Return a warning when test rows are training rows, or the names are not those of one model's splits, else "".
 
     Neither is an error: other test sets of the same classes, and the training accuracy, are valid uses.
 
@@ -87,8 +87,8 @@ def check_pair(train: FeatureSet, test: FeatureSet) -> str:
         )
     if (n := shared_rows(train, test)) > _SHARED * len(test):
         return (
-            f"{n} of {len(test)} test features {test.name} are also training features {train.name}: if both splits have "
-            "the same images, this is no test accuracy"
+            f"{n} of {len(test)} test features {test.name} are also training features {train.name}: if both splits "
+            "have the same images, this is no test accuracy"
         )
     origins, splits = zip(*(features.name.rpartition("_")[::2] for features in (train, test)), strict=True)
     if not {*splits} <= {*constants.SPLITS} or (origins[0] == origins[1] and splits == constants.SPLITS):
