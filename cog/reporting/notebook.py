@@ -33,7 +33,7 @@ from cog.results import find, official, query, scores
 from cog.results.labels import shots_column, shots_label
 from cog.results.model_facts import ModelFacts, shows_levels
 from cog.results.published import SOURCES
-from cog.results.run_records import Problem, expected_seeds
+from cog.results.run_records import Problem
 from cog.results.scores import RUNS, Score, SeedAverage
 from cog.runtime.csv_text import csv_text
 
@@ -157,17 +157,9 @@ class Results(Sequence[Score]):
     def average(self) -> list[SeedAverage]:
         """Return means and deviations over seeds; see :func:`cog.results.scores.average`.
 
-        Averages over runs of classifiers name their missing seeds: those of the protocol, or of other such averages.
+        Averages over runs name their missing seeds: those of the protocol, or of other such averages.
         """
-        averages = scores.without_single_std(scores.average(self))
-        of_runs = [a for a in averages if a.source == RUNS and a.seeds and scores.is_classifier(a.evaluation)]
-        groups = scores.grouped(of_runs, lambda a: a.evaluation)
-        expected = {
-            name: expected_seeds(name, {seed for a in group for seed in a.seeds})
-            for name, group in groups.items()
-        }
-        missing = {a.place: tuple(s for s in expected[a.evaluation] if s not in a.seeds) for a in of_runs}
-        return [dataclasses.replace(a, missing_seeds=missing.get(a.place, ())) for a in averages]
+        return scores.average(self)
 
     def to_pandas(self) -> Any:
         """Return a ``pandas.DataFrame`` with a row for each score and its fields as columns.

@@ -15,7 +15,7 @@ from cog.reporting.tables.pivot import Averages
 from cog.results import checks, exchange, metric_info, official, published, query
 from cog.results.model_facts import MARK, shows_levels
 from cog.results.query import QueryResult, ResultQuery
-from cog.results.run_records import Problem, average_variants
+from cog.results.run_records import Problem
 from cog.results.scores import LOGREG, RUNS, SeedAverage, as_logreg, is_classifier
 from cog.runtime.output_folder import INTERRUPTED, RUNNING
 
@@ -189,16 +189,12 @@ def write_files(
 
 
 def _to_share(results: QueryResult, selected: ResultQuery) -> list[SeedAverage]:
-    runs = [average for average in results.cells if average.source == RUNS]
-    if selected.eval_name != LOGREG and is_classifier(selected.eval_name):
-        # Declared as logistic regression, these accuracies would be taken for results of the protocol.
-        runs = average_variants({selected.eval_name: results.runs}, seeds=selected.seeds or ())
-    else:
-        runs = as_logreg(runs)
-    shared = [*runs, *(average for average in results.cells if average.source != RUNS), *results.measures]
+    # The classifier of a user's own EVAL.NAME is not known; those of other kinds keep their names.
+    cells = results.cells if is_classifier(selected.eval_name) else as_logreg(results.cells)
     seen = results.model_facts.not_in_name
     return [
-        dataclasses.replace(average, pretraining=seen(average.model, average.source)) for average in shared
+        dataclasses.replace(average, pretraining=seen(average.model, average.source))
+        for average in (*cells, *results.measures)
     ]
 
 

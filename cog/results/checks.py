@@ -77,8 +77,8 @@ class Subject:
     @property
     def groups(self) -> dict[tuple[str, str], list[Run]]:
         """Runs by model and evaluation, those of other classifiers included."""
-        variants = (run for group in self.results.variants.values() for run in group)
-        return grouped((*self.results.runs, *variants), operator.attrgetter("model", "evaluation"))
+        runs = (*self.results.runs, *self.results.other_runs)
+        return grouped(runs, operator.attrgetter("model", "evaluation"))
 
 
 def collect(

@@ -69,7 +69,6 @@ from cog.results.scores import (
     is_classifier,
     is_protocol,
     mean_std,
-    without_single_std,
 )
 from cog.runtime import files, safe_load
 from cog.runtime.json_fields import sha256, whole
@@ -226,7 +225,7 @@ def _read_file(content: Any, *, name: str) -> list[SeedAverage]:
             raise _Invalid(
                 f"{_describe(average)} is labelled {average.source!r} but is not the published number"
             )
-    return without_single_std(read)
+    return read
 
 
 def _read_entry(entry: Any, *, label: str) -> SeedAverage:

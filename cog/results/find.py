@@ -35,8 +35,7 @@ from cog.runtime import files
 class Everything:
     """All results below a models root."""
 
-    #: Runs by the name of their evaluation, in the order of cog.results.run_records.sort_key.
-    runs: dict[str, list[Run]]
+    runs: list[Run]  # of every evaluation, in the order of cog.results.run_records.sort_key
     analyses: list[AnalysisRecord]  # results of analyses, sorted by model, data set and name
     #: Folders that look like results but cannot be counted, sorted by path. A seed in two folders (seed-22 and
     #: seed_22) is ambiguous, so neither is counted.
@@ -48,7 +47,7 @@ def find_runs(
 ) -> tuple[list[Run], list[Problem]]:
     """Return the runs of one evaluation, and the problems; ``wanted`` are filters of :func:`find_all`."""
     everything = find_all(models_root_dir, evaluation=eval_name, analyses=False, **wanted)
-    return everything.runs.get(eval_name, []), everything.problems
+    return everything.runs, everything.problems
 
 
 def find_all(
@@ -114,7 +113,7 @@ def read_evaluation(
     reader = _Reader()
     reader.list_runs(folder, place, None if seeds is None else set(seeds))
     everything = reader.everything()
-    return everything.runs.get(place.evaluation, []), everything.problems
+    return everything.runs, everything.problems
 
 
 def _place_of(folder: Path) -> RunPlace:
@@ -176,7 +175,7 @@ class _Reader:
             key=lambda r: (natural_key(r.model or ""), dataset_key(r.dataset or ""), natural_key(r.analysis))
         )
         self.problems.sort(key=lambda problem: str(problem.path))
-        return Everything(grouped(runs, operator.attrgetter("evaluation")), self._records, self.problems)
+        return Everything(runs, self._records, self.problems)
 
     def _refuse(self, path: Path, error: CogError) -> None:
         # Messages of the loader contain the path of the folder, which is already in the problem.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +37,6 @@ from cog.results.scores import (
     is_protocol,
     natural_key,
     single,
-    without_single_std,
 )
 
 # Maximal number of names that a message lists.
@@ -106,8 +106,7 @@ class QueryResult:
     all_measures: list[SeedAverage] = field(default_factory=list)
     #: Selected results of analyses found on disk.
     analyses: list[AnalysisRecord] = field(default_factory=list)
-    #: Selected runs of other evaluations, by the name of the evaluation.
-    variants: dict[str, list[Run]] = field(default_factory=dict)
+    other_runs: list[Run] = field(default_factory=list)  # selected runs of other evaluations
     model_facts: ModelFacts = field(default_factory=ModelFacts)
 
     @property
@@ -135,15 +134,12 @@ def gather(
     """
     read = _read(selection, needs_in1k=needs_in1k)
     on_problems(read.problems)
-    variants = dict(read.runs)
-    runs = variants.pop(selection.eval_name, [])
-    accuracies = without_single_std(
-        run_records.average_runs(
-            runs,
-            selection.seeds or run_records.expected_seeds(selection.eval_name, (run.seed for run in runs)),
-        )
-    )
-    more = run_records.average_variants(variants, seeds=selection.seeds or ())
+    runs = [run for run in read.runs if run.evaluation == selection.eval_name]
+    other_runs = [run for run in read.runs if run.evaluation != selection.eval_name]
+    seeds = selection.seeds or ()
+    accuracies = run_records.average_runs(runs, seeds)
+    # The meaning of evaluations with a user's own name is not known.
+    more = run_records.average_runs((run for run in other_runs if is_classifier(run.evaluation)), seeds)
     more += analysis_records.averages(read.analyses)
     features = search_history.features_of(runs)
     accuracies, more = (official.with_features(averages, features) for averages in (accuracies, more))
@@ -181,9 +177,7 @@ def gather(
         measures=list(filter(selection.wants, more)),
         all_measures=everything,
         analyses=[r for r in read.analyses if selection.wants_dataset(r.model or "", r.dataset or "")],
-        variants={
-            name: kept for name, group in variants.items() if (kept := list(filter(selection.wants, group)))
-        },
+        other_runs=list(filter(selection.wants, other_runs)),
         model_facts=read_model_facts(features, stated),
     )
 
@@ -191,9 +185,10 @@ def gather(
 def _read(selection: ResultQuery, *, needs_in1k: bool) -> find.Everything:
     if selection.logreg_root_dir is not None:
         runs, problems = find.read_evaluation(selection.logreg_root_dir, seeds=selection.seeds)
-        return find.Everything({selection.eval_name: runs}, [], problems)
+        named = [dataclasses.replace(run, evaluation=selection.eval_name) for run in runs]
+        return find.Everything(named, [], problems)
     if selection.models_root_dir is None:
-        return find.Everything({}, [], [])
+        return find.Everything([], [], [])
     models, datasets = selection.models, selection.datasets
     if models is not None and selection.baseline is not None:
         models = [*models, selection.baseline]
@@ -249,12 +244,11 @@ def read_scores(
     wanted = ResultQuery(
         models=None if models is None else list(models), datasets=None if datasets is None else list(datasets)
     )
-    everything = find.Everything({}, [], [])
+    everything = find.Everything([], [], [])
     if root is not None:
         everything = find.find_all(root, models=wanted.models, datasets=wanted.datasets)
-    runs = [run for group in everything.runs.values() for run in group]
-    features = search_history.features_of(runs)
-    scores = official.with_features(run_records.scores(runs), features)
+    features = search_history.features_of(everything.runs)
+    scores = official.with_features(run_records.scores(everything.runs), features)
     scores += single(analysis_records.averages(everything.analyses))
     stated = _stated(imports, paper, "file")
     scores += single(a for a in stated if wanted.wants_dataset(a.model, a.dataset))

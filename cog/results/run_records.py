@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cog import constants, paths
+from cog import paths
 from cog.errors import CogError
 from cog.results import concept_counts
 from cog.results.concept_counts import ConceptCounts
@@ -26,9 +26,7 @@ from cog.results.scores import (
     SeedAverage,
     average,
     dataset_key,
-    is_classifier,
     natural_key,
-    without_single_std,
 )
 from cog.runtime import safe_load
 from cog.runtime.atomic_dir import STAGE_PREFIX
@@ -124,44 +122,16 @@ def sort_key(run: Run) -> tuple[Any, ...]:
 
 
 def average_runs(runs: Iterable[Run], seeds: Iterable[int] = ()) -> list[SeedAverage]:
-    """Return the averages over seeds of the accuracies of each model, data set and number of shots.
+    """Return the averages over seeds of the accuracies of each evaluation, model, data set and number of shots.
 
     Args:
-        runs: runs of one evaluation; all runs count, even those with unexpected seeds.
-        seeds: seeds that each average should have.
+        runs: runs of any evaluations; all runs count, even those with unexpected seeds.
+        seeds: seeds that each average should have; empty: see :func:`cog.results.scores.average`.
 
     Returns:
         Two averages, top-1 and top-5, of each combination that has a run, in the order of :func:`sort_key`.
     """
-    return average(scores(sorted(runs, key=sort_key)), expected_seeds=tuple(seeds))
-
-
-def expected_seeds(evaluation: str, seeds: Iterable[int]) -> tuple[int, ...]:
-    """Return the seeds that averages of an evaluation should have, given the seeds of all its runs.
-
-    They are the protocol's five seeds if these include all seeds, else the seeds; none for fine-tuning, since a
-    backbone is usually fine-tuned once, and not once for each seed.
-    """
-    there = set(seeds)
-    if evaluation.startswith("finetune"):
-        return ()
-    return constants.SEEDS if there <= set(constants.SEEDS) else tuple(sorted(there))
-
-
-def average_variants(runs: Mapping[str, Sequence[Run]], *, seeds: Iterable[int] = ()) -> list[SeedAverage]:
-    """Return the average accuracies of several evaluations; averages over one seed have no deviation.
-
-    Evaluations with a user's own name (``EVAL.NAME``) are left out, because their meaning is not known.
-
-    Args:
-        runs: runs of :func:`cog.results.find.find_all` by the name of their evaluation.
-        seeds: seeds that each average should have; empty: :func:`expected_seeds` of each evaluation.
-    """
-    averages = []
-    for evaluation, group in runs.items():
-        expected = tuple(seeds) or expected_seeds(evaluation, (run.seed for run in group))
-        averages += average_runs(group, expected) if is_classifier(evaluation) else []
-    return without_single_std(averages)
+    return average(scores(sorted(runs, key=sort_key)), seeds=seeds)
 
 
 class UnfinishedError(CogError):

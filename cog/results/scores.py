@@ -6,7 +6,7 @@ A :class:`Score` is one number of one seed, a :class:`SeedAverage` an average ov
 reports show averages in the same way for all sources.
 
 >>> runs = [Score("my_net", "in1k", "logreg", 0, "top1", value, seed) for seed, value in ((22, 70.0), (37, 71.0))]
->>> (mean,) = average(runs, expected_seeds=(22, 37, 45))
+>>> (mean,) = average(runs, seeds=(22, 37, 45))
 >>> mean.value, mean.std, mean.seeds, mean.missing_seeds
 (70.5, 0.5, (22, 37), (45,))
 """
@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from cog import constants
 from cog.data import datasets
 from cog.errors import CogError
 from cog.results.concept_counts import ConceptCounts
@@ -156,14 +157,14 @@ class SeedAverage:
 PLACE = ("model", "dataset", "evaluation", "n_shots", "metric", "source")
 
 
-def average(scores: Iterable[Score], *, expected_seeds: Iterable[int] = ()) -> list[SeedAverage]:
+def average(scores: Iterable[Score], *, seeds: Iterable[int] = ()) -> list[SeedAverage]:
     """Return averages over seeds: mean and population standard deviation ``sqrt(sum((x - mean) ** 2) / n)``.
 
-    A score without a seed is already an average and keeps its values.
+    A score without a seed is already an average and keeps its values; a single seed has no deviation.
 
     Args:
         scores: scores of any models, data sets, evaluations and metrics.
-        expected_seeds: seeds that each average should have.
+        seeds: seeds that each average of runs should have; empty: :func:`expected_seeds` of its evaluation.
 
     Returns:
         One average for each combination of the fields in :data:`PLACE`, in the order of first appearance.
@@ -171,9 +172,27 @@ def average(scores: Iterable[Score], *, expected_seeds: Iterable[int] = ()) -> l
     Raises:
         CogError: when a combination has two scores of the same seed, or both an average and single seeds.
     """
-    expected = sorted(set(expected_seeds))
     groups = grouped(scores, operator.attrgetter(*PLACE))
-    return [_average(group, expected) for group in groups.values()]
+    there: dict[str, set[int]] = {}
+    for place, group in groups.items():
+        if place[-1] == RUNS:
+            there.setdefault(group[0].evaluation, set()).update(s.seed for s in group if s.seed is not None)
+    expected = {name: sorted(set(seeds)) or expected_seeds(name, some) for name, some in there.items()}
+    return [
+        _average(group, expected[group[0].evaluation] if group[0].source == RUNS else ())
+        for group in groups.values()
+    ]
+
+
+def expected_seeds(evaluation: str, seeds: set[int]) -> Sequence[int]:
+    """Return the seeds that averages of an evaluation should have, given the seeds of all its runs.
+
+    They are the protocol's five seeds if these include all seeds, else the seeds; none for fine-tuning, since a
+    backbone is usually fine-tuned once, and not once for each seed.
+    """
+    if evaluation.startswith("finetune"):
+        return ()
+    return constants.SEEDS if seeds <= set(constants.SEEDS) else sorted(seeds)
 
 
 def _average(group: Sequence[Score], expected: Sequence[int]) -> SeedAverage:
@@ -188,6 +207,7 @@ def _average(group: Sequence[Score], expected: Sequence[int]) -> SeedAverage:
     ordered = [by_seed[seed] for seed in seeds]
     values = tuple(score.value for score in ordered)
     mean, std = mean_std(values) if values else (first.value, first.std)
+    std = None if len(values) == 1 else std
     epochs = [score.epochs for score in ordered if score.epochs is not None]
     concepts = [score.concepts for score in ordered if score.concepts is not None]
     counts, *other_counts = {score.counts for score in group}
@@ -215,11 +235,6 @@ def mean_std(values: Sequence[float]) -> tuple[float, float]:
     # statistics.pstdev computes with fractions and is a hundred times slower; fsum also rounds only once.
     variance = math.fsum((value - mean) ** 2 for value in values) / len(values)
     return mean, 0.0 if min(values) == max(values) else math.sqrt(variance)
-
-
-def without_single_std(averages: Iterable[SeedAverage]) -> list[SeedAverage]:
-    """Return averages; those over a single seed lose their deviation, which is meaningless."""
-    return [dataclasses.replace(a, std=None) if len(a.seeds) == 1 else a for a in averages]
 
 
 def single(averages: Iterable[SeedAverage]) -> list[Score]:

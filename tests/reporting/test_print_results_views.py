@@ -147,7 +147,7 @@ def counted(study):
 def concepts_of(root):
     """Return the right answers per concept of the runs with all images, by model and data set."""
     found: dict[tuple[str, str], list[object]] = {}
-    for run in find.find_all(root, n_shots=[0]).runs["logreg"]:
+    for run in find.find_all(root, n_shots=[0]).runs:
         found.setdefault((run.model, run.dataset), []).append(run.concepts)
     return found
 

@@ -99,7 +99,7 @@ def test_a_learning_rate_at_the_upper_end_of_its_interval():
 
 def test_diverged_training_comes_first():
     variant = make_run(evaluation="mlp", dataset="cog_l3", seed=37, diverged=True)
-    found = collect(with_first_run(diverged=True, lr=99.0), variants={"mlp": [variant]})
+    found = collect(with_first_run(diverged=True, lr=99.0), other_runs=[variant])
     assert [notice.severity for notice in found] == ["problem", "warning"]
     assert found[0].title == "Final training diverged in 2 runs"
     assert found[0].places[0].startswith("my_net, IN-1K, all images, seed 22: /runs/")
