@@ -69,9 +69,9 @@ def read_results(
     """
     if published is not None and published not in tuple(SOURCES):
         raise CogError(f"published {published!r} is not known, expected {' or '.join(SOURCES)}")
-    models, datasets, imports = _several(models), _several(datasets), _several(imports)
+    models, datasets = _several(models), _several(datasets)
     results = Results(
-        *query.read_scores(root, models=models, datasets=datasets, imports=imports, paper=published)
+        *query.read_scores(root, models=models, datasets=datasets, imports=_several(imports), paper=published)
     )
     folders = () if root is None else find.list_models(root)
     if root is not None and models is None and datasets is None and RUNS not in results.names("source"):

@@ -45,7 +45,6 @@ class Match(Enum):
     """Result of a comparison of the data behind a result with the official data."""
 
     OFFICIAL = "official counts"
-    NEARLY = "nearly the official counts"
     DIFFERENT = "not the official data"
     UNKNOWN = "counts not recorded"
     NONE = "no published results on this data set"
@@ -53,7 +52,7 @@ class Match(Enum):
     @property
     def comparable(self) -> bool:
         """Whether to compare with published numbers; results without recorded counts get the benefit of the doubt."""
-        return self in (Match.OFFICIAL, Match.NEARLY, Match.UNKNOWN)
+        return self in (Match.OFFICIAL, Match.UNKNOWN)
 
 
 @dataclass(frozen=True)
@@ -87,27 +86,19 @@ def judge(dataset: str, counts: Iterable[Counts]) -> Verdict:
         return Verdict(Match.NONE, class_lists=together.class_lists)
     train = _N_TRAIN_IN1K if dataset == constants.IN1K else _N_TRAIN_LEVEL
     differences: list[str] = []
-    far = False
     for noun, numbers, (low, high), slack in (
         ("classes", together.classes, (N_CLASSES, N_CLASSES), 0.0),
         ("training images", together.train_images, train, _NEARLY),
         ("test images", together.test_images, (_N_TEST, _N_TEST), _NEARLY),
     ):
         for count in numbers:
-            if not low <= count <= high:
+            if not low * (1 - slack) <= count <= high * (1 + slack):
                 wanted = f"{low:,}" if low == high else f"{low:,} to {high:,}"
                 differences.append(f"{count:,} {noun} where the benchmark has {wanted}")
-                far = far or not low * (1 - slack) <= count <= high * (1 + slack)
-    if dataset == constants.IN1K and not far and not {*together.class_lists} <= {in1k_class_list()}:
-        differences.insert(0, "other classes than the benchmark's")
-        far = True
-    match = Match.OFFICIAL if together.classes else Match.UNKNOWN
-    if differences:
-        match = Match.DIFFERENT if far else Match.NEARLY
+    if dataset == constants.IN1K and not differences and not {*together.class_lists} <= {in1k_class_list()}:
+        differences.append("other classes than the benchmark's")
+    match = Match.DIFFERENT if differences else Match.OFFICIAL if together.classes else Match.UNKNOWN
     return Verdict(match, tuple(differences), together.class_lists)
-
-
-_judge = functools.lru_cache(4096)(judge)
 
 
 def with_features(
@@ -144,8 +135,7 @@ class Comparable:
     @functools.cached_property
     def _benchmark(self) -> frozenset[str]:
         """The data sets with some results on the official data."""
-        on_it = (Match.OFFICIAL, Match.NEARLY)
-        return frozenset(dataset for (*_, dataset), v in self.verdicts.items() if v.match in on_it)
+        return frozenset(dataset for (*_, dataset), v in self.verdicts.items() if v.match is Match.OFFICIAL)
 
     def _is_refused(self, key: _Key) -> bool:
         return self.verdicts[key].match is Match.DIFFERENT and key[2] in self._benchmark
@@ -240,7 +230,7 @@ def compare(cells: Iterable[SeedAverage]) -> Comparable:
         {
             key: Verdict(Match.OFFICIAL)
             if key[1] in published.SOURCES.values()
-            else _judge(key[2], tuple(dict.fromkeys(cell.counts for cell in group)))
+            else judge(key[2], dict.fromkeys(cell.counts for cell in group))
             for key, group in groups.items()
         }
     )

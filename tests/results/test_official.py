@@ -262,7 +262,7 @@ BLURRED = {"rows": {"final_train": 1_281_066, "test": 49_997}}  # the paper's IN
         (FEWER, Match.DIFFERENT, ["24 classes", "1,920 training images", "1,200 test images"]),
         ({"rows": {"final_train": 1_281_167, "test": 40_000}}, Match.DIFFERENT, ["40,000 test images"]),
         ({"n_classes": 999}, Match.DIFFERENT, ["999 classes"]),
-        (BLURRED, Match.NEARLY, ["1,281,066 training images", "49,997 test images"]),
+        (BLURRED, Match.OFFICIAL, []),
         ({"n_classes": None, "rows": {}}, Match.UNKNOWN, []),
     ],
 )
