@@ -115,8 +115,8 @@ def shared_rows(train: FeatureSet, test: FeatureSet) -> int:
             parts.append((rows.view(torch.int32).long() * weights).sum(1))
         return torch.cat(parts)
 
-    found = digests(test)
-    return int((torch.isin(found, digests(train)) & (found != 0)).sum())
+    of_test = digests(test)
+    return int((torch.isin(of_test, digests(train)) & (of_test != 0)).sum())
 
 
 def save(features: FeatureSet, path: str | os.PathLike[str]) -> None:

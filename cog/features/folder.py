@@ -112,10 +112,10 @@ def require_one_network(train: Path, test: Path) -> None:
     Raises:
         CogError: they differ; the message lists each difference.
     """
-    one, other = (FeatureFolder(file.parent).metadata() or {} for file in (train, test))
-    first, second = ({key: made.get(key) for key in NETWORK} for made in (one, other))
-    changed = differences(first, second)
-    if one and other and changed:  # the original toolkit has no description
+    of_train, of_test = (FeatureFolder(file.parent).metadata() or {} for file in (train, test))
+    networks = [{key: made.get(key) for key in NETWORK} for made in (of_train, of_test)]
+    changed = differences(networks[0], networks[1])
+    if of_train and of_test and changed:  # the original toolkit has no description
         raise CogError(
             f"training features {train} and test features {test} were made differently ({'; '.join(changed)}); extract "
             "both splits with the same model, checkpoint, loader and preprocessing"
@@ -220,6 +220,12 @@ class FeatureFolder(OutputFolder):
         if changed:
             raise CogError(
                 f"{self.features_file} was made differently ({'; '.join(changed)}); add --overwrite to replace it"
+            )
+        samples = [known.get("image_sample_sha256") for known in (stored, self.identity)]
+        if None not in samples and samples[0] != samples[1]:
+            raise CogError(
+                f"images have changed since {self.features_file} was made: a sample of them has other contents; add "
+                "--overwrite to extract them again"
             )
         return True
 

@@ -131,6 +131,7 @@ class ExtractionPlan:
             "precision": fx.PRECISION,
             "save_dtype": fx.SAVE_DTYPE,
             "image_list_sha256": images.digest(),
+            "image_sample_sha256": images.sample_digest() if self.rank.leads else None,
             "images_root": str(images.root),
             "class_list_sha256": class_list_digest(images.classes),
             "n_classes": len(images.classes),
