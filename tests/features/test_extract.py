@@ -167,6 +167,37 @@ def test_existing_output_is_kept_skipped_or_replaced(extract_birds, tmp_path):
     assert (out / "notes.txt").read_text() == "the user's own"
 
 
+def other_pixels(path):
+    Image.new("RGB", (20, 20), "white").save(path)
+
+
+def same_size_and_time(path):
+    before, content = path.stat(), bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("change", [other_pixels, same_size_and_time, os.remove, os.utime])
+def test_images_that_changed_since_are_told(extract_birds, image_tree, tmp_path, change):
+    """By their contents: other times alone, as of a copy, are no change."""
+    extract_birds()
+    before = tiny.snapshot(tmp_path / "out")
+    place = image_tree / "test/duck/duck_1.png"
+    change(place)
+    if change is os.utime:
+        assert extract_birds() == 0
+    else:
+        with pytest.raises(
+            CogError, match="images have changed since .*X_Y.pth was made|other images: 9 -> 8"
+        ):
+            extract_birds()
+    assert tiny.snapshot(tmp_path / "out") == before
+    if change is other_pixels:
+        extract_birds("--overwrite")
+        assert extract_birds() == 0
+
+
 def test_features_without_a_description_are_kept_and_that_is_said(extract_birds, tmp_path, caplog):
     extract_birds()
     (tmp_path / "out/features.json").unlink()
