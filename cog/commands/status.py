@@ -18,7 +18,6 @@ from cog.reporting.tables import writers
 from cog.results import find
 from cog.runtime import cli as cli_tools
 from cog.runtime import files
-from cog.runtime.memory import without_garbage_collection
 from cog.study import plan, slurm, status, units
 
 logger = logging.getLogger("cog")  # the same name when run with python -m
@@ -43,8 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for model in study.models:
         if hint := did_you_mean_model(model, known):
             logger.warning("%s: no such model under %s%s", model, study.root, hint)
-    with without_garbage_collection(for_good=True):
-        sys.stdout.write(_as_text(args, study))
+    sys.stdout.write(_as_text(args, study))
     return 0
 
 

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import glob
 import os
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,18 +33,16 @@ def resolve_device(
         CogError: when ``name`` is not a device, the device is missing or fails the test, or there are more processes
             than GPUs. A job that asks for a GPU, or runs on a machine with one, must not spend a week on a CPU.
     """
-    if name is None and not (torch.cuda.is_available() or _n_gpus()):
+    if name is None and not (torch.cuda.is_available() or _has_gpu()):
         return torch.device("cpu")
     try:
         device = torch.device(name or "cuda")
     except RuntimeError:
         raise CogError(f"--device {name!r} is not a device; expected cpu, cuda or cuda:<index>") from None
-    if device.type == "meta":
-        raise CogError(f"--device {name} computes nothing; expected cpu, cuda or cuda:<index>")
     if device.type == "cpu":
         return device
-    if device.type == "cuda":
-        device = _cuda_device(device, name, rank or ranks.this_rank())
+    if device.type == "cuda" and device.index is None and (n_devices := torch.cuda.device_count()):
+        device = torch.device("cuda", ranks.own_gpu(rank or ranks.this_rank(), n_devices))
     fault = ""
     try:
         if not torch.equal(_step(device).cpu(), _step(torch.device("cpu"))):
@@ -53,9 +50,9 @@ def resolve_device(
     except (RuntimeError, AssertionError, ImportError, AttributeError, TypeError) as error:
         fault = first_line(error)
     if not fault and float64 and not has_float64(device):
-        fault = "it has no float64, which this command needs; give --device cpu"
+        fault = "it has no float64, which this command needs"
     if fault:
-        raise CogError(f"--device {device} cannot be used: {fault}{_advice(device, fault)}")
+        raise CogError(f"--device {device} cannot be used: {fault}{_build(device)}; or give --device cpu")
     return device
 
 
@@ -70,21 +67,6 @@ def has_float64(device: torch.device) -> bool:
         return False
 
 
-def _cuda_device(device: torch.device, name: str | None, rank: ranks.Rank) -> torch.device:
-    """Return ``device`` with the index of an existing GPU."""
-    n_devices = torch.cuda.device_count()
-    if torch.cuda.is_available() and n_devices:
-        index = ranks.own_gpu(rank, n_devices) if device.index is None else device.index
-        if index < n_devices:
-            return torch.device("cuda", index)
-        raise CogError(
-            f"--device {name}: torch sees {n_devices} CUDA devices here; leave the flag out to use an available device"
-        )
-    if _n_gpus():
-        raise CogError(_unusable())
-    raise CogError(f"--device {name}: torch sees no CUDA devices here; leave the flag out to use the CPU")
-
-
 def device_name(device: torch.device) -> str:
     """Return the name of a device in records: the product name of a GPU, else the device as text."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
@@ -96,74 +78,24 @@ def _step(device: torch.device) -> torch.Tensor:
     return (x @ x).relu().sum(dim=1)
 
 
-def _advice(device: torch.device, fault: str) -> str:
-    """Return advice: the GPU, the architectures that this PyTorch supports, and the remedy; "" for other devices."""
+def _build(device: torch.device) -> str:
+    """Return what this PyTorch is built for, and where there are others; "" for other devices than NVIDIA's."""
     if device.type != "cuda":
         return ""
-    major, minor = torch.cuda.get_device_capability(device)
-    has = torch.cuda.get_arch_list()
-    text = (
-        f" ({torch.cuda.get_device_name(device)}, compute capability {major}.{minor}; PyTorch {torch.__version__} has "
-        f"code for {' '.join(has) or 'no GPU'})"
+    archs = " ".join(torch.cuda.get_arch_list()) or "no GPU"
+    return (
+        f" (PyTorch {torch.__version__} for CUDA {torch.version.cuda or torch.version.hip}, with code for {archs}); "
+        f"check the driver and CUDA_VISIBLE_DEVICES, install another PyTorch ({_WHERE})"
     )
-    if "no kernel image" not in fault and f"sm_{major}{minor}" in has:
-        return text
-    numbers = [int(digits) for arch in has if (digits := arch.rpartition("_")[2].rstrip("af")).isdecimal()]
-    if numbers and 10 * major + minor < min(numbers):
-        build = "for an older CUDA, which supports this GPU"
-    else:
-        build = "of a newer version"
-    return f"{text}; install a PyTorch {build} ({_WHERE}), or give --device cpu"
 
 
-def _n_gpus() -> int:
-    """Return the number of NVIDIA GPUs that this process may use, whether or not PyTorch can."""
+def _has_gpu() -> bool:
+    """Return whether this process may use an NVIDIA GPU, whether or not PyTorch can."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and not visible.strip()[:1].isdecimal() and visible[:3] not in ("GPU", "MIG"):
-        return 0  # hidden on purpose: empty, -1, NoDevFiles
-    return torch.cuda.device_count() or sum(map(_can_be_opened, glob.glob("/dev/nvidia[0-9]*")))
-
-
-def _can_be_opened(path: str) -> bool:
+        return False  # hidden on purpose: empty, -1, NoDevFiles
     # A scheduler keeps the device file of a GPU that is not allocated to this job, but denies access to it.
-    try:
-        os.close(os.open(path, os.O_RDWR))
-    except OSError:
-        return False
-    return True
-
-
-def _unusable() -> str:
-    """Return the message that PyTorch cannot use the GPUs of this machine, with the reason and the remedy."""
-    if torch.version.cuda is None:
-        why, remedy = "it is built without CUDA", "install one with it"
-    else:
-        try:
-            torch.cuda.init()
-            why = "it finds none of them"
-        except (RuntimeError, AssertionError) as error:
-            why = first_line(error).partition(" Please ")[0].rstrip(".")
-        archs = " ".join(torch.cuda.get_arch_list())
-        why += f"; it is built with CUDA {torch.version.cuda}{f' for {archs}' if archs else ''}"
-        remedy = "update the driver or install a PyTorch for an older CUDA"
-        if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
-            remedy = f"check CUDA_VISIBLE_DEVICES={visible}, {remedy}"
-    return (
-        f"this machine has {_described()} that PyTorch {torch.__version__} cannot use ({why}); {remedy} ({_WHERE}), or "
-        "give --device cpu"
-    )
-
-
-def _described() -> str:
-    """Return number, name and driver of the GPUs, as far as ``nvidia-smi`` reports them."""
-    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
-        if gpus := done.stdout.splitlines():
-            name, _, driver = gpus[0].rpartition(", ")
-            return f"{len(gpus)} GPU{'s' * (len(gpus) > 1)} ({name}, driver {driver})"
-    n = _n_gpus()
-    return f"{n} NVIDIA GPU{'s' * (n > 1)}"
+    return any(os.access(path, os.R_OK | os.W_OK) for path in glob.glob("/dev/nvidia[0-9]*"))
 
 
 def require_precision(device: torch.device, key: str, name: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,21 +24,13 @@ _ASKED_FOR = re.compile(r"tried to allocate ([\d.]+ ?\w+)", re.IGNORECASE)
 
 
 @contextlib.contextmanager
-def without_garbage_collection(*, for_good: bool = False) -> Iterator[None]:
-    """Switch garbage collection off in the block: with many records it takes a sixth of the time and finds nothing.
-
-    Args:
-        for_good: whether to exclude the objects at the end of the block from later collections, too; for processes that
-            end soon.
-    """
+def without_garbage_collection() -> Iterator[None]:
+    """Switch garbage collection off in the block: with a million objects it takes time and finds nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        # A study has loaded Triton, which prints a page at the end of the process: its remaining objects, as leaks.
-        if for_good and "triton" not in sys.modules:
-            gc.freeze()
         if was_enabled:
             gc.enable()
 
@@ -47,48 +38,32 @@ def without_garbage_collection(*, for_good: bool = False) -> Iterator[None]:
 def available_memory(proc: Path = Path("/proc"), control: Path = Path("/sys/fs/cgroup")) -> int | None:
     """Return the bytes that can be allocated without swapping; None if that is unknown.
 
-    This is the minimum of ``MemAvailable`` and of the free memory of the control groups of this process (a SLURM job
-    or a container may use less than the machine has); file caches of a group count as free.
+    This is the minimum of ``MemAvailable`` and of the free memory of the control groups (version 2) of this process: a
+    SLURM job or a container may use less than the machine has. File caches of a group count as free.
 
     Args:
         proc: the process file system.
         control: mount point of the control groups.
     """
     rooms = []
-    try:
+    with contextlib.suppress(OSError, ValueError, IndexError):
         for line in (proc / "meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 rooms.append(int(line.split()[1]) * 1024)
-        groups = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
-    except (OSError, ValueError, IndexError):
-        groups = []
-    for _, controllers, path in (group for group in groups if len(group) == 3):
-        if controllers == "":
-            names, root = ("memory.max", "memory.current", "inactive_file"), control
-        elif "memory" in controllers.split(","):
-            names, root = (
-                ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"), control / "memory"
-            )  # fmt: skip
-        else:
-            continue
-        here = root / path.strip("/")
-        for folder in (here, *here.parents):
-            if not folder.is_relative_to(root):
-                break
-            room = _group_room(folder, *names)
-            if room is not None:
-                rooms.append(room)
+    group = control
+    with contextlib.suppress(OSError):
+        for line in (proc / "self/cgroup").read_text().splitlines():
+            if line.startswith("0::/"):
+                group = control / line[4:]
+    for folder in (group, *group.parents):
+        with contextlib.suppress(OSError, ValueError):
+            most = int((folder / "memory.max").read_text())  # "max" means no limit
+            used = int((folder / "memory.current").read_text())
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            rooms.append(most - used + int(stat.get("inactive_file", 0)))
+        if folder == control:
+            break
     return max(0, min(rooms)) if rooms else None
-
-
-def _group_room(folder: Path, limit: str, usage: str, cache: str) -> int | None:
-    try:
-        most = int((folder / limit).read_text())  # "max" means no limit
-        used = int((folder / usage).read_text())
-        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        return most - used + int(stat.get(cache, 0))
-    except (OSError, ValueError):
-        return None
 
 
 def free_on_gpu(device: torch.device) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import types
-
 import pytest
 import torch
 
@@ -14,8 +12,7 @@ from cog.finetune import job
 from cog.logreg import precision
 from cog.logreg.metrics import new_sums
 from cog.logreg.precision import resolve_precision
-from cog.runtime import device, machine_checks
-from cog.runtime.check_report import Report
+from cog.runtime import device
 from cog.runtime.device import exact_float32, has_float64, resolve_device
 from cog.runtime.ranks import Rank
 
@@ -27,7 +24,7 @@ class Gpus:
 
     def __init__(self, monkeypatch):
         self.n, self.n_files, self.works, self.capability = 4, 4, True, (8, 0)
-        self.fault, self.used, self.smi = None, [], ""
+        self.fault, self.used = None, []
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID"):
             monkeypatch.delenv(name, raising=False)
@@ -37,33 +34,23 @@ class Gpus:
         monkeypatch.setattr(cuda, "get_device_capability", lambda device: self.capability)
         monkeypatch.setattr(cuda, "get_device_name", lambda device: "Tesla X100")
         monkeypatch.setattr(cuda, "get_arch_list", lambda: ARCHS)
-        monkeypatch.setattr(cuda, "init", self.init)
         monkeypatch.setattr(torch.version, "cuda", "13.0")
         monkeypatch.setattr(torch, "arange", self.arange)
         monkeypatch.setattr(
             device.glob, "glob", lambda pattern: [f"/dev/nvidia{i}" for i in range(self.n_files)]
         )
-        monkeypatch.setattr(device, "_can_be_opened", lambda path: True)
-        monkeypatch.setattr(device.subprocess, "run", self.nvidia_smi)
+        monkeypatch.setattr(device.os, "access", lambda path, mode: True)
 
     _arange = staticmethod(torch.arange)
 
     def arange(self, n, *, device):
         if device.type != "cpu":
             self.used.append(str(device))
-            if isinstance(self.fault, str):
-                raise RuntimeError(self.fault)
+            if isinstance(self.fault, str) or not self.works or not self.n:
+                raise RuntimeError(
+                    self.fault or "The NVIDIA driver on your system is too old (found version 11040)."
+                )
         return self._arange(n) + (self.fault or 0 if device.type != "cpu" else 0)
-
-    def init(self):
-        raise RuntimeError(
-            "The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver by ..."
-        )
-
-    def nvidia_smi(self, command, **options):
-        if not self.smi:
-            raise FileNotFoundError(command[0])
-        return types.SimpleNamespace(stdout=self.smi)
 
 
 @pytest.fixture
@@ -72,15 +59,10 @@ def gpus(monkeypatch):
 
 
 def refused(name, rank=None):
-    """Return the one line that refuses a device; ``--check`` says the same."""
+    """Return the one line that refuses a device."""
     with pytest.raises(CogError) as error:
         resolve_device(name, rank)
     assert "\n" not in str(error.value)
-    if rank is None:
-        report = Report()
-        machine_checks.check_device(report, name)
-        assert [finding.text for finding in report.findings] == [str(error.value)]
-        assert report.n_problems == 1
     return str(error.value)
 
 
@@ -118,53 +100,35 @@ def test_fine_tuning_uses_one_gpu_each(gpus, name):
 
 
 @pytest.mark.parametrize(
-    ("capability", "advice"), [((7, 0), "for an older CUDA"), ((12, 0), "of a newer version")]
-)
-def test_a_gpu_that_the_wheel_has_no_code_for(gpus, capability, advice):
-    gpus.capability = capability
-    gpus.fault = (
-        "CUDA error: no kernel image is available for execution on the device\nCUDA kernel errors ..."
-    )
-    text = refused(None)
-    version = ".".join(map(str, capability))
-    assert f"Tesla X100, compute capability {version}" in text and " ".join(ARCHS) in text
-    assert f"install a PyTorch {advice}" in text and "give --device cpu" in text
-
-
-@pytest.mark.parametrize(
     ("name", "fault", "message"),
     [
         ("cuda:1", 1, "cuda:1 cannot be used: its matrix products are wrong"),
         ("cuda", "CUDA out of memory. Tried to allocate 2.00 MiB.", "CUDA out of memory"),
+        (
+            None,
+            "CUDA error: no kernel image is available\nCUDA kernel errors ...",
+            "no kernel image is available",
+        ),
     ],
 )
 def test_a_gpu_that_cannot_compute(gpus, name, fault, message):
     gpus.fault = fault
     text = refused(name)
-    assert message in text and "install" not in text
+    assert (
+        message in text and " ".join(ARCHS) in text and "CUDA 13.0" in text and "or give --device cpu" in text
+    )
 
 
-def test_a_driver_that_is_too_old(gpus):
+def test_gpus_that_pytorch_cannot_use_are_not_replaced_by_the_cpu(gpus, monkeypatch):
     gpus.works = False
     for name in (None, "cuda", "cuda:1"):
-        text = refused(name)
-        assert (
-            "4 NVIDIA GPUs that PyTorch" in text
-            and "driver on your system is too old (found version 11040)" in text
-        )
-        assert "CUDA 13.0 for sm_75" in text and "update the driver" in text and "--device cpu" in text
-    gpus.smi = "Tesla V100, 470.1\nTesla V100, 470.1\n"
-    assert "2 GPUs (Tesla V100, driver 470.1)" in refused(None)
+        assert "driver on your system is too old" in refused(name)
     assert resolve_device("cpu").type == "cpu"
-
-
-def test_a_pytorch_without_cuda_on_a_machine_with_gpus(gpus, monkeypatch):
     gpus.n = 0
-    monkeypatch.setattr(torch.version, "cuda", None)
-    assert "it is built without CUDA" in refused(None)
-    monkeypatch.setattr(device, "_can_be_opened", lambda path: False)  # those of other jobs
+    refused(None)
+    monkeypatch.setattr(device.os, "access", lambda path, mode: False)  # those of other jobs
     assert resolve_device(None).type == "cpu"
-    assert "torch sees no CUDA devices" in refused("cuda")
+    refused("cuda")
 
 
 @pytest.mark.parametrize("visible", ["", "-1", "NoDevFiles"])
@@ -172,12 +136,6 @@ def test_gpus_that_are_hidden_on_purpose(gpus, monkeypatch, visible):
     gpus.n = 0
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert resolve_device(None).type == "cpu"
-
-
-def test_a_visible_gpu_that_is_not_there(gpus, monkeypatch):
-    gpus.n = 0
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    assert "check CUDA_VISIBLE_DEVICES=7" in refused(None)
 
 
 @pytest.mark.parametrize("name", ["mps", "xpu"])
@@ -199,7 +157,7 @@ def test_float64_is_asked_for_where_it_is_needed(gpus, tmp_path, capsys):
     assert torch.equal(expected.components, found.components)
     ours, theirs = (pca.project(features, found, 2, device=torch.device(name)) for name in ("cpu", "mps"))
     assert torch.equal(ours, theirs)
-    says = "--device mps cannot be used: it has no float64, which this command needs; give --device cpu"
+    says = "--device mps cannot be used: it has no float64, which this command needs; or give --device cpu"
     with pytest.raises(CogError, match=says):
         resolve_device("mps", float64=True)
     with pytest.raises(CogError, match=says):
