@@ -71,7 +71,7 @@ def check_message(line, error):
 @pytest.mark.parametrize(
     ("where", "error", "options", "task_and_advice"),
     [
-        ((Engine, "fit"), GPU, "CLF.N_TRIALS 2", ("training classifiers of 3 classes", "take a smaller CLF.BATCH_SIZE")),
+        ((Engine, "fit"), GPU, "CLF.N_TRIALS 2", ("training classifiers of 3 classes", "take a smaller")),
         ((Engine, "validate"), HOST, "CLF.N_TRIALS 2", ("training classifiers of 3 classes", "take a smaller")),
         ((pca, "fit"), NUMPY, "CLF.PCA_DIM 2",
          ("computing the principal components of train (60 x 8)", "set CLF.PCA_DIM 0")),
