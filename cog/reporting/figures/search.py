@@ -53,12 +53,10 @@ _DASHES = (0, (2.4, 1.2))
 
 
 class SearchPage(NamedTuple):
-    """The runs of one model, data set and number of shots (0 = all), sorted by seed, with the stem of its files."""
+    """The runs of one model, data set and number of shots, sorted by seed, with the stem of their files."""
 
     stem: str
     title: str
-    dataset: str
-    n_shot: int
     runs: tuple[Run, ...]
 
 
@@ -82,7 +80,7 @@ def pages(runs: Iterable[Run]) -> list[SearchPage]:
         model_name = shorten(printable(model), 60) or "unnamed model"
         title = f"{model_name}, {dataset_label(dataset)}, {shots_label(n_shot)}"
         by_seed = tuple(sorted(group, key=lambda run: run.seed))
-        made[stem.casefold()] = SearchPage(stem, title, dataset, n_shot, by_seed)
+        made[stem.casefold()] = SearchPage(stem, title, by_seed)
     return list(made.values())
 
 
