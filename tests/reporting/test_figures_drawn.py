@@ -113,9 +113,12 @@ def check_layout(figure):
         for one, other in itertools.pairwise(tick.get_window_extent() for tick in ticks):
             assert not overlap(one, other)
     boxes = [axes.patch.get_window_extent() for axes in figure.axes]
-    boxes += [legend.get_window_extent() for legend in figure.legends]
-    for one, other in itertools.combinations(boxes, 2):
+    (legend,) = figure.legends
+    for one, other in itertools.combinations([*boxes, legend.get_window_extent()], 2):
         assert not overlap(one, other)
+    assert legend.get_window_extent().width <= width
+    for text in itertools.chain([axes.xaxis.label for axes in figure.axes], *labels):
+        assert not overlap(text.get_window_extent(), legend.get_window_extent()), text
 
 
 def test_nothing_overlaps(drawn):

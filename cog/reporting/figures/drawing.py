@@ -31,8 +31,8 @@ PAGE, COLUMN = 7.0, 3.3
 LABEL, TICK, NOTE = 7.0, 6.4, 5.8
 INK = "#222222"
 
-# Mean width of a letter in a text of size LABEL: about half the size; and of a sample of a line in the legend.
-_LETTER, _SAMPLE = 0.054, 0.42
+# Widths: of a mean letter in a text of size LABEL, of a wide one in a note, and of a sample of a line in the legend.
+_LETTER, _NOTE_LETTER, _SAMPLE = 0.054, 0.05, 0.42
 
 # More names at the ends of curves would be a second legend.
 _MAX_DIRECT = 8
@@ -111,7 +111,7 @@ def finish(figure: Figure, height: float, handles: Sequence[Line2D], notes: Sequ
     """
     room = figure.get_figwidth()
     longest = max((len(str(line.get_label())) for line in handles), default=0)
-    letters = int((room - 0.1) / (_LETTER * NOTE / LABEL))
+    letters = int((room - 0.1) / _NOTE_LETTER)
     legend = figure.legend(
         handles=list(handles), loc="outside lower center", frameon=False, fontsize=TICK, numpoints=1,
         ncols=max(1, int(room / (longest * _LETTER * TICK / LABEL + _SAMPLE + 0.12))),
