@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Levels by other similarities and random draws beside the published ones (paper, Fig. 7): build them from the same
 # concepts, print their overlap, and, with models_root_dir, train classifiers on the existing features in these
-# groups, print the table and draw the figure. Complete outputs are skipped. Examples:
+# groups and print the table. Complete outputs are skipped. Examples:
 #   bash bash-scripts/other_levels.sh levels=levels.pkl image_counts=fall11_image_counts.csv output_dir=other_levels
 #   bash bash-scripts/other_levels.sh levels=levels.pkl image_counts=fall11_image_counts.csv output_dir=other_levels \
 #       embeddings=enwiki_300d.txt models_root_dir=/models model_name=sup_resnet50
@@ -60,5 +60,3 @@ for model in ${model_name}; do
 done
 run "${python}" "${repository}/print_results.py" --models_root_dir="${results}" --model ${model_name} \
     ${pairs[@]+"${pairs[@]}"}
-run "${python}" "${repository}/print_results.py" --models_root_dir="${results}" --model ${model_name} \
-    --figures="${output_dir}/figures" ${pairs[@]+"${pairs[@]}"}

@@ -1,4 +1,4 @@
-"""The documentation is true: commands run, names exist, links lead somewhere, tables are up to date.
+"""The documentation is true: commands run, names exist, links lead somewhere.
 
 The pages are README.md, CONTRIBUTING.md and docs/*.md. With --slow, every ``bash`` block is executed on inputs of a few
 kilobytes, unless ``<!-- needs: WHAT -->`` stands before it.

@@ -182,7 +182,7 @@ def test_signals_to_the_driver_reach_the_work(repository, python, workshop, name
 
 @pytest.mark.slow
 def test_other_levels_in_one_command(bash, wordnet, tmp_path):
-    """Real synsets with made-up features: levels, overlap, classifiers, table, figure; then everything is skipped."""
+    """Real synsets with made-up features: levels, overlap, classifiers, table; then everything is skipped."""
     import torch
 
     def leaves(root, n):
