@@ -29,12 +29,6 @@ def shots_column(n_shot: int) -> str:
     return f"N={n_shot}" if n_shot else "all"
 
 
-def signed(value: float) -> str:
-    """Return a difference with a true minus sign: ``+1.2``, ``−0.3``, ``0.0``."""
-    text = f"{value:+.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
-
-
 def counted(number: int, noun: str) -> str:
     """Return ``1 model`` or ``2 models``."""
     return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -1,4 +1,4 @@
-"""Entries of ``results.json`` of a run other than its accuracy: settings, features, trials, times."""
+"""Entries of ``results.json`` of a run other than its accuracy: settings, features, software, device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cog.runtime.json_fields import number, text, whole
+from cog.runtime.json_fields import text, whole
 
 _PLAIN = frozenset({type(None), str, bool, int})
 
@@ -31,11 +31,6 @@ class Details:
     n_classes: int | None = None
     #: Numbers of samples: search_train, search_val, final_train, test.
     rows: Mapping[str, int] = field(default_factory=dict)
-    n_trials: int = 0  # recorded trials of the search
-    n_trials_diverged: int = 0
-    #: Accuracy on the held-out part, in percent, of the trial whose pair was used.
-    best_val_top1: float | None = None
-    seconds: float = 0.0  # duration of search and final training together
     versions: Mapping[str, str] = field(default_factory=dict)  # versions of Python packages
     device: str | None = None  # cpu, cuda:0, ...
     #: Precision of the products that was used in training, even if CLF.PRECISION asked for another one: bf16, fp32
@@ -47,10 +42,6 @@ class Details:
 def read_details(record: Mapping[str, Any]) -> Details:
     """Return the details in the content of ``results.json``."""
     identity = _mapping(record.get("identity"))
-    recorded = record.get("trials")
-    trials = [trial for trial in recorded if isinstance(trial, dict)] if isinstance(recorded, list) else []
-    best = record.get("best_trial")
-    chosen = (trial for trial in reversed(trials) if type(best) is int and trial.get("number") == best)
     return Details(
         settings=_settings(identity),
         train_features=_plain(identity.get("train_features")),
@@ -59,10 +50,6 @@ def read_details(record: Mapping[str, Any]) -> Details:
         test_features_file=text(record.get("test_features")),
         n_classes=whole(record.get("n_classes")),
         rows=_whole_numbers(record.get("rows")),
-        n_trials=len(trials),
-        n_trials_diverged=sum(trial.get("diverged") is True for trial in trials),
-        best_val_top1=number(next(chosen, {}).get("val_top1")),
-        seconds=sum(max(number(value) or 0.0, 0.0) for value in _mapping(record.get("seconds")).values()),
         versions=texts(record.get("versions")),
         device=text(record.get("device")),
         precision=text(record.get("precision")),

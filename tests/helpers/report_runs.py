@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from cog import constants
-from cog.results import published
 from cog.results.query import QueryResult
 from cog.results.run_details import Details
 from cog.results.run_records import Run, average_runs
@@ -29,8 +28,6 @@ def make_run(model="my_net", dataset="in1k", n_shot=0, seed=22, top1=70.0, *, pa
         "settings": settings,
         "n_classes": 1000,
         "rows": {"final_train": n_shot * 1000 or N_TRAIN.get(dataset, 1000), "test": 50_000},
-        "n_trials": 30,
-        "seconds": 11.0,
         "versions": {"torch": "2.9.0"},
         "device": "cuda:0",
         "finished": "2026-11-19T10:00:00+00:00",
@@ -80,10 +77,6 @@ def make_cell(model="my_net", dataset="in1k", n_shot=0, mean=70.0, std=0.1, seed
     )
 
 
-def published_cell(model, dataset="in1k", n_shot=0, mean=70.0, std=0.1):
-    return SeedAverage(model, dataset, "logreg", "top1", n_shot, mean, std, source="paper v2")
-
-
 #: Forty models with long names, many with the same beginning, and with all kinds of pretraining data.
 _SIZES = ("small", "base", "large")
 FORTY = (
@@ -111,12 +104,3 @@ def forty_models(n_shots=(0,), seeds=constants.SEEDS, **changes):
                     for seed in seeds
                 ]
     return runs
-
-
-def shifted_study(shift, *, model="my_net", base="sup_resnet50", shots=(0,)):
-    """Return averages like those of a published model, shifted by a number of points for each data set."""
-    return [
-        make_cell(model, c.dataset, c.n_shot, c.value + shift.get(c.dataset, 0.0), c.std)
-        for c in published.accuracies()
-        if c.model == base and c.n_shot in shots
-    ]
