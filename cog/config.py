@@ -377,6 +377,19 @@ _RANGES: dict[str, _Range] = {
 }
 
 
+def check_statistics(label: str, values: Sequence[float]) -> None:
+    """Check that means or standard deviations of pixels are on the scale of pixels here.
+
+    Raises:
+        CogError: a value beyond [0, 1]; the message has the values divided by 255.
+    """
+    if any(not 0 <= value <= 1 for value in values):
+        divided = ", ".join(f"{value / 255:.4g}" for value in values)
+        raise CogError(
+            f"{label} {list(values)} is not valid: pixels are in [0, 1] here; divided by 255 it is [{divided}]"
+        )
+
+
 def check_values(cfg: CfgNode) -> None:
     """Check the range of every value.
 
@@ -396,3 +409,5 @@ def check_values(cfg: CfgNode) -> None:
             fine = False
         if not fine:
             raise CogError(f"{key} = {reprlib.repr(values[key])} is not valid, expected {wanted}")
+    for key in ("FT_EXTRACT.IMAGE_NORM.MEAN", "FT_EXTRACT.IMAGE_NORM.STD"):
+        check_statistics(key, values[key])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from cog.runtime.device import allow_tf32, exact_float32
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
+logger = logging.getLogger(__name__)
+
 # Pixels per forward pass on a CPU (four images of 224 x 224), independent of FT_EXTRACT.BATCH_SIZE. Activations of
 # larger batches exceed the 32 MB above which glibc maps every allocation anew, and the kernel takes more time to clear
 # those pages than the arithmetic takes: MobileNetV2 took 60 ms per image in batches of 128, 16 ms in batches of 4
@@ -31,6 +34,10 @@ _MOST_CPU_IMAGES = 64
 
 # Number of batches on the GPU while the next one is prepared; more would only take memory.
 _IN_FLIGHT = 1
+
+# Difference between two passes of the same images, and largest difference between images, in terms of the root mean
+# square of the features, from which a network is random, and below which it does not look at its images.
+_RANDOM, _EQUAL = 1e-3, 1e-5
 
 _AUTOCAST = {"fp32": None, "tf32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -218,6 +225,7 @@ class Extractor:
     def _start(self, batch: Batch, stop: Callable[[], object]) -> tuple[int, _Pending]:
         """Begin to compute features; return the number of their rows (fewer after a stop) and the pending features."""
         pixels, n = batch.pixels.to(self.device, non_blocking=True), batch.n
+        is_first = self._width is None
         parts = []
         for first in range(0, n, self.rows_per_pass):
             parts.append(self._forward(pixels[first : first + self.rows_per_pass]))
@@ -225,7 +233,33 @@ class Extractor:
                 n = min(n, first + self.rows_per_pass)
                 break
         y = torch.cat(parts)[:n]
+        if is_first:
+            self._warn_of_unusable(pixels, parts[0].float(), y.float())
         return n, _Pending(y if y.dtype is torch.float16 else y.float())
+
+    def _warn_of_unusable(self, pixels: torch.Tensor, first: torch.Tensor, y: torch.Tensor) -> None:
+        """Warn of a network that is random, or that gives equal features for all images of the first batch.
+
+        Args:
+            pixels: images of the batch, with black ones after its end.
+            first: features of the first forward pass.
+            y: features of the batch.
+        """
+        again = self._forward(pixels[: len(first)]).float()
+        if float((again - first).abs().max()) > _RANDOM * float(first.square().mean().sqrt()):
+            logger.warning(
+                "%s gives other features for the same images in a second pass: it is random at evaluation; is there "
+                "dropout, a random mask or noise in its forward?",
+                self._name,
+            )
+        elif bool((pixels[: len(y)] != pixels[:1]).any()) and float(
+            (y - y[:1]).abs().max()
+        ) <= _EQUAL * float(y.square().mean().sqrt()):
+            logger.warning(
+                "%s gives equal features for all %d images of the first batch; check the checkpoint and the loader",
+                self._name,
+                len(y),
+            )
 
     def _forward(self, pixels: torch.Tensor) -> torch.Tensor:
         dtype, shape = _AUTOCAST[self._precision], (len(pixels), 3, *pixels.shape[1:3])

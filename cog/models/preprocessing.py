@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from cog.config import check_statistics
 from cog.constants import INTERPOLATIONS
 from cog.errors import CogError, did_you_mean, some
 from cog.models.spec import IMAGENET_MEAN, IMAGENET_STD, Preprocess
@@ -72,6 +73,8 @@ def from_mapping(values: Mapping[str, Any], source: str) -> Preprocess:
                 "resize_size in pixels (resize_size at least image_size), mean and std of three numbers, squash true "
                 f"or false, interpolation {', '.join(INTERPOLATIONS)}"
             )
+    for key, statistics in (("mean", mean), ("std", std)):
+        check_statistics(f"preprocessing of {source}: {key}", statistics)
     return Preprocess(resize, crop, tuple(mean), tuple(std), interpolation, squash)  # type: ignore[arg-type]
 
 

@@ -96,7 +96,7 @@ class PaperModel:
         args: keyword arguments of the constructor.
         head: dotted names of the classifier's modules, replaced by ``nn.Identity``.
         class_token: whether the network gives tokens; the feature is the class token after the last normalization.
-        key: entry of the file that holds the state dict.
+        key: entry of the file that holds the state dict, if none of :data:`cog.models.checkpoint.WRAPPERS` does.
         prefix: beginning of the names of the backbone's parameters in the file.
         drop: beginnings (without ``prefix``) of the names of parameters that are not part of the backbone.
         rename: ``"module:function"`` of a function from a state dict to one with the network's names.

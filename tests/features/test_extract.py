@@ -351,6 +351,28 @@ def test_random_and_mixed_and_empty_features_are_found(image_tree, loader_file, 
             runner.try_network(plan, images)
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("F.dropout(x.flatten(1), 0.5)", "it is random at evaluation"),
+        ("x.flatten(1) + torch.rand(len(x), 1)", "it is random at evaluation"),
+        ("x.flatten(1)[:, torch.randperm(9)]", "it is random at evaluation"),
+        ("x.flatten(1) * 0", "gives equal features for all 9 images"),
+        ("torch.ones(len(x), 7)", "gives equal features for all 9 images"),
+        ("1e6 + x.mean((2, 3))", "gives equal features for all 9 images"),
+        ("x.flatten(1)", None),
+    ],
+)
+def test_random_and_equal_features_are_warned_of(extract_birds, loader_file, body, message, caplog):
+    loader_file.write_text(
+        "import torch\nimport torch.nn.functional as F\n\n\ndef load_my_model(init_args):\n"
+        f"    return torch.nn.Identity(), lambda x: {body}\n"
+    )
+    assert extract_birds() == 0
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == (message is not None) and all(message in warning for warning in warnings)
+
+
 @pytest.fixture
 def forty(tmp_path):
     """40 images, three forward passes."""

@@ -164,6 +164,15 @@ def test_preprocessing_of_loaders(form, way, write_loader, tmp_path):
         ("{'image_size': 16, 'resize_size': 8}", "resize_size 8 cannot be used"),
         ("{'mean': [0.5, 0.5]}", r"mean \[0.5, 0.5\] cannot be used"),
         ("{'std': [0, 1, 1]}", r"std \[0, 1, 1\] cannot be used"),
+        (
+            "{'mean': [123.675, 116.28, 103.53]}",
+            r"pixels are in \[0, 1\] here; divided by 255 it is \[0.485, 0.456, 0.406",
+        ),
+        ("{'std': (58.395, 57.12, 57.375)}", r"divided by 255 it is \[0.229, 0.224, 0.225\]"),
+        (
+            "v2.Compose([v2.Resize(16), v2.Normalize([128.0] * 3, [0.5] * 3)])",
+            r"mean \[128.0, .* divided by 255",
+        ),
         ("{'interpolation': 'cubic'}", "interpolation 'cubic' cannot be used"),
         ("object()", "object is not supported; give a dict"),
         ("{'input_size': (3, 16, 20)}", r"input_size \(16, 20\) is not square"),

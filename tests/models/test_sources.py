@@ -152,22 +152,68 @@ def test_every_name_of_timm_can_name_a_folder():
     assert len(names) > 1000 and all(constants.is_model_name(f"timm_{name}") for name in names)
 
 
-@pytest.mark.parametrize(
-    "wrap",
-    [
-        lambda state: {"state_dict": state, "epoch": 3},
-        lambda state: {"state_dict": {}, "state_dict_ema": state},
-        lambda state: {f"module.{name}": value for name, value in state.items()},
-        lambda state: {name: value for name, value in state.items() if not name.startswith("fc.")},
-        lambda state: state | {"fc.weight": torch.zeros(7, 3), "fc.bias": torch.zeros(7)},
-    ],
-    ids=["training", "average", "parallel", "without classifier", "another classifier"],
-)
-def test_layouts(wrap, tmp_path):
+def named(prefix: str, state: dict) -> dict:
+    return {prefix + name: value for name, value in state.items()}
+
+
+def other(state: dict) -> dict:
+    """Return weights that are not to be loaded."""
+    return {name: value + 1 for name, value in state.items()}
+
+
+#: Forms in which training scripts save weights, those with a second set of weights as averages.
+WRAPPINGS = {
+    "training": lambda state: {"state_dict": state, "epoch": 3},
+    "no averages": lambda state: {"state_dict": state, "state_dict_ema": {}, "model_ema": None},
+    "parallel": lambda state: named("module.", state),
+    "compiled": lambda state: {"state_dict": named("_orig_mod.", state)},
+    "parallel, compiled": lambda state: {"model": named("module._orig_mod.", state)},
+    "compiled, parallel": lambda state: named("_orig_mod.module.", state),
+    "Lightning": lambda state: {"state_dict": named("model.", state) | {"loss.weight": torch.zeros(3)}},
+    "backbone and head": lambda state: {
+        "model": {"state_dict": named("module.backbone.", state) | {"module.head.weight": torch.zeros(3, 3)}}
+    },
+    "averages of timm": lambda state: {"state_dict": other(state), "state_dict_ema": named("module.", state)},
+    "averages of torchvision": lambda state: {
+        "model": other(state),
+        "model_ema": {"n_averaged": torch.tensor(5), **named("module.", state)},
+    },
+    "averages, compiled": lambda state: {
+        "model": named("_orig_mod.", other(state)),
+        "model_ema": named("module._orig_mod.", state),
+    },
+    "DINO": lambda state: {
+        "student": named("module.backbone.", other(state)),
+        "teacher": named("backbone.", state) | {"head.mlp.0.weight": torch.zeros(3, 3)},
+    },
+    "DINO in one": lambda state: {
+        "state_dict": named("student.backbone.", other(state))
+        | named("backbone.", other(state))
+        | named("teacher.backbone.", state)
+    },
+    "without classifier": lambda state: {n: value for n, value in state.items() if not n.startswith("fc.")},
+    "another classifier": lambda state: state | {"fc.weight": torch.zeros(7, 3), "fc.bias": torch.zeros(7)},
+}
+
+
+@pytest.mark.parametrize("wrapping", WRAPPINGS)
+def test_files_of_training_scripts(wrapping, tmp_path):
     state = randomize(timm.create_model("test_resnet")).state_dict()
-    path = write(tmp_path, "timm_test_resnet", wrap(state))
+    path = write(tmp_path, "timm_test_resnet", WRAPPINGS[wrapping](state))
     loaded = cog.load_backbone("timm_test_resnet", path).network.state_dict()
     assert loaded and all(torch.equal(value, state[name]) for name, value in loaded.items())
+
+
+def test_a_file_with_unknown_names_is_refused_with_advice(tmp_path):
+    state = timm.create_model("test_resnet").state_dict()
+    path = write(tmp_path, "timm_test_resnet", {"state_dict": named("net.0.", state)})
+    with pytest.raises(
+        CogError, match=r"missing .*conv1.*unexpected .*net\.0\.conv1.*; rename them, or load"
+    ):
+        cog.load_backbone("timm_test_resnet", path)
+    average = {"state_dict": state, "state_dict_ema": {"conv1.0.weight": state["conv1.0.weight"]}}
+    with pytest.raises(CogError, match="missing"):  # not the other weights in its place
+        cog.load_backbone("timm_test_resnet", write(tmp_path / "2", "timm_test_resnet", average))
 
 
 def test_original_names_are_converted_as_timm_does(tmp_path):
