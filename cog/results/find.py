@@ -170,6 +170,8 @@ class _Reader:
                     runs.append(run_records.read_run(path, place, self.problems))
                 except CogError as error:
                     self._refuse(path, error)
+        runs, odd = run_records.with_same_features(runs)
+        self.problems += odd
         runs.sort(key=run_records.sort_key)
         self._records.sort(
             key=lambda r: (natural_key(r.model or ""), dataset_key(r.dataset or ""), natural_key(r.analysis))

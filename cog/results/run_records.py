@@ -26,6 +26,7 @@ from cog.results.scores import (
     SeedAverage,
     average,
     dataset_key,
+    grouped,
     natural_key,
 )
 from cog.runtime import safe_load
@@ -41,6 +42,11 @@ METRICS = {"top1": "test/top1", "top5": "test/top5"}
 
 #: Reason for not counting a hidden folder.
 LEFTOVER = "a hidden folder, probably of a run that is unfinished or was interrupted"
+
+_OTHER_FEATURES = "trained on other features than {} beside it; train it again (logreg.py --overwrite)"
+
+#: Entry of recorded features that differs for other features.
+_SAMPLE = "sample_sha256"
 
 _FINAL_FOLDER = re.compile(r"final-lr-(?P<lr>.+)_wd-(?P<wd>.+)")
 
@@ -132,6 +138,35 @@ def average_runs(runs: Iterable[Run], seeds: Iterable[int] = ()) -> list[SeedAve
         Two averages, top-1 and top-5, of each combination that has a run, in the order of :func:`sort_key`.
     """
     return average(scores(sorted(runs, key=sort_key)), seeds=seeds)
+
+
+def with_same_features(runs: Iterable[Run]) -> tuple[list[Run], list[Problem]]:
+    """Leave out runs on other features than most runs of their evaluation, model and data set have.
+
+    Of equally many, those that finished last stay. Runs without a record of their features (of the original toolkit)
+    stay, too.
+
+    Returns:
+        The runs to count, in their order, and a problem for each of the others.
+    """
+
+    def features(run: Run) -> tuple[Any, Any] | None:
+        samples = run.details.train_features.get(_SAMPLE), run.details.test_features.get(_SAMPLE)
+        return None if None in samples else samples
+
+    counted: list[Run] = []
+    problems: list[Problem] = []
+    for group in grouped(runs, lambda run: (run.evaluation, run.model, run.dataset)).values():
+        alike = grouped((run for run in group if features(run) is not None), features)
+        ends = {of: max(run.details.finished or "" for run in same) for of, same in alike.items()}
+        usual = max(alike, key=lambda of: (len(alike[of]), ends[of]), default=None)
+        for run in group:
+            if features(run) in (None, usual):
+                counted.append(run)
+            else:
+                n = len(alike[usual])
+                problems.append(Problem(run.path, _OTHER_FEATURES.format(f"{n} run{'s' * (n > 1)}")))
+    return counted, problems
 
 
 class UnfinishedError(CogError):

@@ -55,6 +55,31 @@ def test_reads_the_layout_this_toolkit_writes(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("made", "odd"),
+    [
+        ({"_N8/seed-22": "a", "_N8/seed-37": "a", "_N8/seed-45": "b"}, {"seed-45"}),
+        ({"/seed-22": "a", "_N1/seed-37": "b", "_N1/seed-45": "b"}, {"seed-22"}),
+        ({"/seed-22": "a", "/seed-37": "b"}, {"seed-22"}),  # the last one counts
+        ({"/seed-22": "a", "/seed-37": None}, set()),  # a run of the original toolkit
+        ({"/seed-22": "a", "_pca2/seed-22": "b"}, set()),  # another evaluation
+    ],
+)
+def test_runs_on_other_features_are_named_and_do_not_count(tmp_path, made, odd):
+    for number, (name, features) in enumerate(made.items()):
+        folder = make_seed_folder(tmp_path / f"sup/resnet50/in1k/eval_logreg{name}", 70.0 + number, 90.0)
+        if features is None:
+            continue
+        used = {f"{split}_features": {"sample_sha256": f"{features} {split}"} for split in ("train", "test")}
+        n_shot = int(name[2]) if name.startswith("_N") else 0
+        record = {"identity": used, "finished": f"2026-01-0{number + 1}"}
+        make_record(folder, seed=int(name[-2:]), n_shot=n_shot, record=record)
+    found = find.find_all(tmp_path)
+    assert {problem.path.name for problem in found.problems} == odd
+    assert all("trained on other features than " in problem.reason for problem in found.problems)
+    assert len(found.runs) == len(made) - len(odd)
+
+
+@pytest.mark.parametrize(
     "folder, n_shot, seed",
     [
         ("eval_logreg-N8/seed_22", 8, 22),
