@@ -43,7 +43,7 @@ METRICS = {"top1": "test/top1", "top5": "test/top5"}
 #: Reason for not counting a hidden folder.
 LEFTOVER = "a hidden folder, probably of a run that is unfinished or was interrupted"
 
-_OTHER_FEATURES = "trained on other features than {} beside it; train it again (logreg.py --overwrite)"
+_OTHER_FEATURES = "trained on other features than {} beside it; train all on the same (logreg.py --overwrite)"
 
 #: Entry of recorded features that differs for other features.
 _SAMPLE = "sample_sha256"
