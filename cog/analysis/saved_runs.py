@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from cog import config
 from cog.errors import CogError
-from cog.paths import ModelDir, evaluation_folder, parse_seed_folder
-from cog.results import run_records
+from cog.paths import ModelDir, evaluation_folder
+from cog.results import find, run_records
 from cog.runtime import safe_load
 from cog.runtime.safe_load import load_torch
 
@@ -79,7 +79,7 @@ def evaluation_label(cfg: CfgNode) -> str:
 
 
 def find_runs(model_dir: ModelDir, dataset: str, cfg: CfgNode) -> list[SavedRun]:
-    """Return the complete runs of a model on a data set, by seed; a warning names the runs that cannot be read.
+    """Return the complete runs of a model on a data set, by seed; a warning names the runs that do not count.
 
     Args:
         model_dir: the model's folder.
@@ -91,21 +91,15 @@ def find_runs(model_dir: ModelDir, dataset: str, cfg: CfgNode) -> list[SavedRun]
     """
     name, n_shot = evaluation(cfg)
     folder = model_dir.evaluation(dataset, name=name, n_shot=n_shot)
-    runs: dict[int, SavedRun] = {}
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        seed = parse_seed_folder(path.name)
-        if seed is None or not path.is_dir():
-            continue
-        try:
-            runs.setdefault(seed, read_run(path, n_shot=n_shot, seed=seed))
-        except CogError as error:
-            logger.warning("%s is left out: %s", path, error)
+    runs, problems = find.read_evaluation(folder) if folder.is_dir() else ([], [])
+    for problem in problems:
+        logger.warning("%s is left out: %s", problem.path, problem.reason)
     if not runs:
         raise CogError(
             f"there are no classifiers in {folder}; run logreg.py --model {model_dir.model} --dataset {dataset} first, "
             "or check EVAL.NAME and CLF.N_SHOT"
         )
-    return [runs[seed] for seed in sorted(runs)]
+    return [_saved(run) for run in runs]
 
 
 def read_run(path: Path, *, n_shot: int | None, seed: int) -> SavedRun:
@@ -114,8 +108,11 @@ def read_run(path: Path, *, n_shot: int | None, seed: int) -> SavedRun:
     Raises:
         CogError: see :func:`cog.results.run_records.read_run`.
     """
-    run = run_records.read_run(path, run_records.RunPlace("", "", n_shot, seed))
-    return SavedRun(seed, path / run.final_folder, run_records.load_record(path) or {})
+    return _saved(run_records.read_run(path, run_records.RunPlace("", "", n_shot, seed)))
+
+
+def _saved(run: run_records.Run) -> SavedRun:
+    return SavedRun(run.seed, run.path / run.final_folder, run_records.load_record(run.path) or {})
 
 
 def digest(*paths: Path) -> str:
