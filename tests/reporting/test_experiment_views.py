@@ -346,12 +346,6 @@ def test_wrong_numbers_of_other_experiments_in_a_file(tmp_path, average, change,
         exchange.load(tmp_path / "f.json")
 
 
-def test_the_same_number_of_an_analysis_twice_in_a_file(tmp_path):
-    (tmp_path / "f.json").write_text(exchange.dump([AMI, AMI]))
-    with pytest.raises(CogError, match="is a second kmeans ami"):
-        exchange.load(tmp_path / "f.json")
-
-
 # --- records that are no good, runs that are not finished
 
 DEEP = "[" * 100_000 + "]" * 100_000

@@ -351,4 +351,4 @@ def test_many_imported_cells_take_seconds(tmp_path, capsys):
     start = time.process_time()
     assert print_results.main(["--import", str(path), "--format", "csv"]) == 0
     assert time.process_time() - start < 10  # 2 to 3 s when the machine is idle, a minute when quadratic
-    assert len(capsys.readouterr().out.splitlines()) == 20_001
+    assert len(capsys.readouterr().out.splitlines()) == 40_001

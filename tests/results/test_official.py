@@ -234,17 +234,6 @@ def test_different_classes_of_the_same_number_are_in_no_comparison(tmp_path, run
     assert "Different classes under one name" in page and "is highest" not in page
 
 
-@pytest.mark.slow
-def test_figures_and_page_say_what_is_unverified(tmp_path, run):
-    cells = [on("", counts=Counts(), dataset=name, source="runs") for name in constants.DATASETS]
-    exchange.write(tmp_path / "f.json", cells, label="lab")
-    run("--import", tmp_path / "f.json", "--report", tmp_path / "r.html")
-    page = (tmp_path / "r.html").read_text()
-    assert "Imported results without the counts of their data" in page
-    (chart,) = figures.charts(exchange.load(tmp_path / "f.json"), published.accuracies(), which=["levels"])
-    assert any(note.startswith("Unverified: a_b [lab] on in1k") for note in chart.notes)
-
-
 # ---- official data or not
 
 
