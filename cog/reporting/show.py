@@ -108,8 +108,7 @@ def _source(record: Mapping[str, Any]) -> str:
 
 def _with_column(view: View, name: str, value: Callable[[Mapping[str, Any]], object]) -> View:
     """Return ``view`` with a further column ``name``; ``value`` computes its entry from a record."""
-    records = tuple({**record, name: value(record)} for record in view.records)
-    return dataclasses.replace(view, records=records, columns=(*view.columns, name))
+    return View(view.tables, [record | {name: value(record)} for record in view.records])
 
 
 def _accuracies(
@@ -137,8 +136,7 @@ def _accuracies(
         averages, quantity, metrics=metrics, layout=args.view or "datasets", style=style
     )
     if args.with_published and quantity is accuracies.accuracy:
-        beside = comparisons.beside_published(averages, version=args.paper, style=style)
-        return comparisons.with_columns(view, beside)
+        return comparisons.with_published(view, averages, version=args.paper, style=style)
     return view
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from cog import constants
 from cog.errors import CogError
 from cog.reporting.tables.layout import Row, TableStyle, View, source_key
-from cog.reporting.tables.pivot import Averages, Column, Number, Quantity, own_number, tabulate
+from cog.reporting.tables.pivot import Averages, Column, Number, Quantity, Shown, own_number, tabulate
 from cog.reporting.tables.writers import Note, Table
 from cog.results import comparison, official, published
 from cog.results.labels import METRIC_LABELS, shots_column, shots_label
@@ -57,7 +58,7 @@ def of_accuracies(
         CogError: when no average has a number.
     """
     tables: list[Table] = []
-    records: list[dict[str, Any]] = []
+    numbers: list[Shown] = []
     of = {metric: quantity(averages, metric) for metric in metrics}
     for title, places in _panels(averages, layout):
         for metric in metrics:
@@ -71,31 +72,31 @@ def of_accuracies(
             )
             if shown or layout == "datasets":
                 tables.append(table)
-            records += [
-                {
-                    **average_record(average),
-                    **number.record,
-                    **dict(zip(("low", "high"), number.interval or (None, None), strict=True)),
-                    "mean_rank": mean,
-                }
-                for average, number, mean in shown
-            ]
-    if not records:
+            numbers += shown
+    if not numbers:
         accuracies = " or ".join(METRIC_LABELS[metric] for metric in metrics)
         raise CogError(
             averages.comparable.refused or f"nothing to show: no {accuracies} accuracy among the results read"
         )
     if layout == "datasets":
         order = {row: index for index, row in enumerate(averages.rows)}
-        records.sort(
-            key=lambda record: (
-                record["n_shot"],
-                order[Row(record["model"], record["source"])],
-                dataset_key(record["dataset"]),
+        numbers.sort(
+            key=lambda place: (
+                place.average.n_shot,
+                order[Row(place.average.model, place.average.source)],
+                dataset_key(place.average.dataset),
             )
         )
-    names = ("model", "dataset", "n_shot", "metric", *of[metrics[-1]].columns, "n_seeds", "missing_seeds")
-    return View(tuple(tables), (*names, *["source"] * style.with_source), tuple(records))
+    has_mean = bool(of[metrics[0]].mean_title)
+    records = []
+    for average, number, mean in numbers:
+        record = {name: getattr(average, name) for name in ("model", "dataset", "n_shot", "metric")}
+        record |= number.record
+        ends = dict(zip(("low", "high"), number.interval or (None, None), strict=True))
+        record |= {"mean_rank": mean} if has_mean else ends
+        record |= {"n_seeds": len(average.seeds) or None, "missing_seeds": average.missing_seeds}
+        records.append(record | ({"source": average.source} if style.with_source else {}))
+    return View(tables, records)
 
 
 def _panels(averages: Averages, layout: str) -> Iterator[tuple[str, list[tuple[str, str, int]]]]:
@@ -112,27 +113,16 @@ def _panels(averages: Averages, layout: str) -> Iterator[tuple[str, list[tuple[s
         yield title, [(shots_column(n), dataset, n) for n in rising]
 
 
-def average_record(average: SeedAverage) -> dict[str, Any]:
-    """Return the values of an average in the columns that the flat records of all views of accuracies share."""
-    names = ("model", "dataset", "n_shot", "metric", "missing_seeds", "source")
-    further = {"mean": average.value, "std": average.std, "n_seeds": len(average.seeds) or None}
-    return {**{name: getattr(average, name) for name in names}, **further}
-
-
 def accuracy(averages: Averages, metric: str) -> Quantity:
     """Return the quantity of mean accuracies and their population standard deviations over seeds, in percent."""
+
+    def of(average: SeedAverage) -> Number:
+        record = {"mean": average.value, "std": average.std}
+        return dataclasses.replace(own_number(average), record=record)
+
     return Quantity(
-        own_number,
-        "{metric} accuracy (%)",
-        "mean ± std over seeds",
-        ("mean", "std", *_ends(averages)),
-        interval_note=OVER_CONCEPTS_AND_SEEDS,
+        of, "{metric} accuracy (%)", "mean ± std over seeds", interval_note=OVER_CONCEPTS_AND_SEEDS
     )
-
-
-def _ends(averages: Averages) -> tuple[str, ...]:
-    """Return the columns of the ends of intervals in flat records; none when no average can have an interval."""
-    return ("low", "high") if any(average.concepts for average in averages.shown) else ()
 
 
 class Baseline:
@@ -185,20 +175,19 @@ def relative_to(model: str) -> QuantityOf:
             base, item = baseline.of(average), known.get(average.place)
             if base is None:
                 return None
-            record: dict[str, Any] = {"baseline": model, "baseline_source": base.source, "difference": 0.0}
+            record: dict[str, Any] = {
+                "baseline": model,
+                "baseline_source": base.source,
+                "difference": 0.0 if item is None else item.mean,
+                **{name: getattr(item, name, None) for name in ("deviation", "p", "p_holm", "reading")},
+                "common_seeds": () if item is None else item.seeds,
+            }
             if item is None:
                 return Number(0.0, signed=True, record=record)
-            names = ("deviation", "p", "p_holm", "reading")
-            record |= {name: getattr(item, name) for name in names}
-            record |= {"difference": item.mean, "common_seeds": item.seeds}
             interval, star = item.interval, bool(item.sign)
             deviation = None if interval else item.deviation
             return Number(item.mean, deviation, signed=True, interval=interval, starred=star, record=record)
 
-        columns = (
-            "baseline", "baseline_source", "difference", "deviation", "low", "high", "p", "p_holm", "common_seeds",
-            "reading",
-        )  # fmt: skip
         foreign = [source for source in averages.sources if source not in baseline.sources]
         note = Note(
             f"The baseline of rows from {', '.join(foreign)} is {model} from {baseline.sources[0]}: the papers' own "
@@ -208,7 +197,6 @@ def relative_to(model: str) -> QuantityOf:
             of,
             f"{{metric}} accuracy, difference to {model} (points)",
             "± deviation over seeds",
-            columns,
             (note,) if foreign else (),
             spread_note=_DEVIATION,
             interval_note=_TOLD,
@@ -251,7 +239,6 @@ def drop(averages: Averages, metric: str) -> Quantity:
         of,
         title,
         "± combined deviation over seeds",
-        ("in1k_mean", "drop", "drop_deviation", *_ends(averages)),
         interval_note="[ ]: 95 % interval over concepts (with their images) of both data sets, which are independent, "
         "and seeds.",
     )
@@ -291,7 +278,6 @@ def rank(averages: Averages, metric: str) -> Quantity:
     return Quantity(
         of,
         "rank by {metric} accuracy",
-        columns=("rank", "n_tied", "n_ranked", "mean_rank"),
         notes=(Note(f"Equal accuracies share the better rank (1, 2, 2, 4).{precise}"),),
         mean_title="mean",
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cog.reporting.tables.accuracies import average_record
 from cog.reporting.tables.layout import Row, TableStyle, View, format_number, seeds_there
 from cog.reporting.tables.pivot import Averages, Column, Number, pivot
 from cog.reporting.tables.writers import Note, Table, TableEntry
@@ -13,11 +13,6 @@ from cog.results import comparison, official, published, relative
 from cog.results.labels import METRIC_LABELS, counted, shots_label
 from cog.results.run_records import METRICS, Run
 from cog.results.scores import LOGREG, RUNS, SeedAverage
-
-_BESIDE_COLUMNS = (
-    "model", "source", "dataset", "n_shot", "mean", "std", "n_seeds", "missing_seeds", "published_mean",
-    "published_std", "difference", "combined_deviation", "within",
-)  # fmt: skip
 
 _WITHIN = Note(
     "within: the difference is at most the combined deviation sqrt(s1^2 + s2^2) plus "
@@ -33,16 +28,15 @@ def _accuracies(averages: Averages, metric: str, n_shot: int) -> list[SeedAverag
     return [average for line in grid for average in line if average is not None]
 
 
-def beside_published(averages: Averages, *, version: str, style: TableStyle) -> View:
-    """Return results beside the published ones of the same model, data set and number of shots (top-1).
+def with_published(view: View, averages: Averages, *, version: str, style: TableStyle) -> View:
+    """Return a view of top-1 accuracies with a table for each number of shots that has published numbers beside.
 
-    Returns:
-        One table for each number of shots; no table when no result is of a published model on the official data.
+    Only results of published models on the official data are compared; the records of the others stay as they are.
     """
     of_paper = {
         (average.model, average.dataset, average.n_shot): average for average in published.accuracies(version)
     }
-    records: list[dict[str, Any]] = []
+    compared: dict[tuple[str, str, str, int], dict[str, Any]] = {}
     tables = []
     for n_shot in averages.n_shots:
         rows = []
@@ -51,48 +45,41 @@ def beside_published(averages: Averages, *, version: str, style: TableStyle) -> 
             is_published = average.source in published.SOURCES.values()
             if other is None or is_published or not averages.comparable.verdict(average).match.comparable:
                 continue
-            record = compare_with_published(average, other)
-            deviation, within = record["combined_deviation"], record["within"]
+            beside = compare_with_published(average, other)
+            compared[average.model, average.source, average.dataset, n_shot] = beside
+            deviation, within = beside["combined_deviation"], beside["within"]
             entries = (
                 TableEntry(average.dataset),
                 Number(average.value, average.std).entry(seeds_there(average)),
                 Number(other.value, other.std).entry(),
-                Number(record["difference"], signed=True).entry(),
+                Number(beside["difference"], signed=True).entry(),
                 TableEntry("?" if deviation is None else f"{deviation:.1f}"),
                 TableEntry({True: "yes", False: "no", None: "?"}[within]),
             )
             rows.append((style.label(Row(average.model, average.source), sources=[RUNS]), entries))
-            records.append(record)
         if rows:
             title = f"top-1 accuracy (%) beside the published one, {shots_label(n_shot)}, mean ± std"
             columns = ("data set", "here", published.SOURCES[version], "difference", "combined std", "within")
             tables.append(Table(title, columns, tuple(rows), (_WITHIN,), words=frozenset({0, 5})))
-    return View(tuple(tables), _BESIDE_COLUMNS if tables else (), tuple(records))
+    place = operator.itemgetter("model", "source", "dataset", "n_shot")
+    records = [
+        record | compared.get(place(record), {}) if record["metric"] == "top1" else record
+        for record in view.records
+    ]
+    return View([*view.tables, *tables], records)
 
 
 def compare_with_published(average: SeedAverage, other: SeedAverage) -> dict[str, Any]:
-    """Return the flat record of an accuracy beside the published one, without a deviation for a single seed."""
+    """Return an accuracy's difference to the published one, without a deviation for a single seed."""
     difference, combined = relative.points(average, other)
     deviation = None if len(average.seeds) == 1 else combined
     return {
-        **average_record(average),
         "published_mean": other.value,
         "published_std": other.std,
         "difference": difference,
         "combined_deviation": deviation,
         "within": None if deviation is None else comparison.within(average.value, other.value, deviation),
     }
-
-
-def with_columns(view: View, beside: View) -> View:
-    """Return ``view`` with the tables of ``beside`` after its own, and with the further columns of its records."""
-    key = ("model", "source", "dataset", "n_shot", "metric")
-    known = {tuple(record[name] for name in key): record for record in beside.records}
-    more = tuple(column for column in beside.columns if column not in view.columns)
-    records = tuple(
-        {**known.get(tuple(record[name] for name in key), {}), **record} for record in view.records
-    )
-    return View(view.tables + beside.tables, view.columns + more, records)
 
 
 def seed_by_seed(

@@ -20,12 +20,6 @@ from cog.results.scores import LOGREG, Key, SeedAverage, natural_key
 #: Name that selects all experiments.
 ALL = "all"
 
-#: Columns of flat records.
-COLUMNS = (
-    "model", "dataset", "experiment", "quantity", "n_shot", "value", "std", "n_seeds", "seeds", "by_seed",
-    "missing_seeds", "unit", "source", "low", "high",
-)  # fmt: skip
-
 # Tables of the first version of the paper, by group of experiments.
 _PAPER_TABLES = {"mlp": 3, "pca": 5, "kmeans": 6}
 
@@ -87,7 +81,7 @@ def of_analyses(
         numbers |= dict.fromkeys(place.average for place in shown)
     if not tables:
         raise CogError(f"nothing to show: {' '.join(wanted)} has no {' or '.join(metrics)}")
-    return View(tuple(tables), COLUMNS, tuple(record(averages, average) for average in numbers))
+    return View(tables, [record(averages, average) for average in numbers])
 
 
 def number_of(averages: Averages, average: SeedAverage) -> Number:
@@ -118,8 +112,21 @@ def _interval_note(key: Key) -> str:
 
 def record(averages: Averages, average: SeedAverage) -> dict[str, Any]:
     """Return the flat record of an average, with the ends of its interval if it has one."""
-    given = {name: getattr(average, name) for name in COLUMNS if hasattr(average, name)}
-    unit = metric_info.describe(*average.key).unit
-    named = {"experiment": average.evaluation, "quantity": average.metric, "unit": unit}
     low, high = number_of(averages, average).interval or (None, None)
-    return {**given, **named, "n_seeds": len(average.seeds) or None, "low": low, "high": high}
+    return {
+        "model": average.model,
+        "dataset": average.dataset,
+        "experiment": average.evaluation,
+        "quantity": average.metric,
+        "n_shot": average.n_shot,
+        "value": average.value,
+        "std": average.std,
+        "n_seeds": len(average.seeds) or None,
+        "seeds": average.seeds,
+        "by_seed": average.by_seed,
+        "missing_seeds": average.missing_seeds,
+        "unit": metric_info.describe(*average.key).unit,
+        "source": average.source,
+        "low": low,
+        "high": high,
+    }

@@ -23,9 +23,13 @@ class Row(NamedTuple):
 class View:
     """The tables of a view for readers, and the same numbers as flat records for programs."""
 
-    tables: tuple[Table, ...]
-    columns: tuple[str, ...]
-    records: tuple[Mapping[str, Any], ...]
+    tables: list[Table]
+    records: list[dict[str, Any]]
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the keys of the records, in the order of their first appearance."""
+        return list(dict.fromkeys(key for record in self.records for key in record))
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ class Number:
         signed: whether a positive number gets a plus sign.
         interval: lower and upper end of its interval, or None.
         starred: whether the interval gets a star, which a note below the table explains.
-        record: values for the columns of flat records.
+        record: values for flat records, by column.
     """
 
     value: float
@@ -129,7 +129,6 @@ class Quantity:
         of: function from an average to its number; None when the number cannot be computed.
         title: title of tables; ``{metric}`` stands for the name of the metric.
         spread: words of the title for deviations.
-        columns: columns of flat records, beside those of every record.
         notes: notes below every table.
         spread_note: note below tables with deviations, or "".
         interval_note: note below tables with intervals.
@@ -139,7 +138,6 @@ class Quantity:
     of: Callable[[SeedAverage], Number | None]
     title: str = ""
     spread: str = "± std over seeds"
-    columns: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
     spread_note: str = ""
     interval_note: str = OVER_CONCEPTS
