@@ -365,7 +365,7 @@ def import_everything() -> dict[str, Callable[..., int]]:
     import optuna  # noqa: F401
     import torch
 
-    from cog.analysis import kmeans, lloyd, runner  # noqa: F401
+    from cog.analysis import registry  # noqa: F401
     from cog.commands import analyze_features, build_levels, extract_features, finetune, logreg
     from cog.features import extract, feature_files  # noqa: F401
     from cog.features import runner as extraction_runner  # noqa: F401

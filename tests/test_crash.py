@@ -86,7 +86,6 @@ def _stand_still_at(where: str) -> None:
         ("logreg", "cog.runtime.resume_dir:ResumeFolder.begin_session"),
         ("logreg", "cog.logreg.training:_begin"),
         ("logreg", "cog.logreg.search:TrialJournal.append"),
-        ("kmeans", "cog.runtime.state_file:StateFile.save"),
         ("kmeans", "cog.results.analysis_records:write"),
     ],
 )

@@ -32,7 +32,7 @@ STATEMENTS = (
         "print_results.main(['--models_root_dir', '{root}', '--with_published', '--rank'])",
         "import cog.reporting.html.page, cog.commands.status, cog.commands.study",
     )),
-    (FRAMEWORKS, ("import cog.results.analysis_records, cog.analysis.registry, cog.analysis.runner",)),
+    (FRAMEWORKS, ("import cog.results.analysis_records, cog.analysis.registry",)),
 )  # fmt: skip
 
 PROGRAM = """

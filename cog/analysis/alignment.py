@@ -11,34 +11,22 @@ numbers (1.8 to 3.1): the same quantity with the opposite sign. Pairs are unorde
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cog.analysis.rows import FeatureRows, count_zero_rows
-from cog.analysis.task import AnalysisContext, AnalysisOutcome, feature_analysis
+from cog.analysis.base import ModelData, Outcome, analysis, blocks, mean_row, n_zero_rows, resident
 from cog.results.metric_info import Metric, declare
 from cog.results.relative import RATIO_TO_IN1K
-from cog.runtime import signals
-from cog.runtime.csv_text import write_csv
-from cog.runtime.progress import Progress
 
 if TYPE_CHECKING:
     import torch
 
-logger = logging.getLogger(__name__)
-
-#: File with the alignment of each class, beside results.json.
-CLASSES_FILE = "alignment_per_class.csv"
-
-#: alpha and t of the formulas: the values of Wang and Isola, and of v1.
-ALPHA = T = 2.0
-
 #: Number of rows, and of columns, of a block of pairs: 16 MB of float32 distances.
 _BLOCK = 2048
 
+#: alpha and t of the formulas: the values of Wang and Isola, and of v1.
+ALPHA = T = 2.0
 
 # Label of each metric, and its direction.
 _METRICS = {
@@ -66,145 +54,82 @@ def _metric(_: str, quantity: str) -> Metric | None:
 declare("alignment", _metric)
 
 
-def _compute(settings: dict[str, Any], job: AnalysisContext) -> AnalysisOutcome:
-    test = job.load("test")
-    rows = FeatureRows(test, job.device, centered=True)
-
-    def on_block() -> None:
-        signals.check(f"nothing of {job.label}alignment is saved; it is started over")
-
-    aligned = alignment(rows, test.y, alpha=settings["alpha"], on_block=on_block)
-    with Progress(n_blocks(rows.n), f"{job.label}uniformity", unit="blocks of pairs") as progress:
-
-        def on_pairs() -> None:
-            progress.update()
-            on_block()
-
-        uniform = uniformity(rows, t=settings["t"], on_block=on_pairs)
-    if aligned.value is None:
-        logger.warning("%severy class has a single test image: there is no alignment", job.label)
-    write_csv(job.stage / CLASSES_FILE, ("label", "alignment"), aligned.per_class.items())
-    return AnalysisOutcome(
-        {
-            "alignment": aligned.value,
-            "uniformity": uniform,
-            "uniformity_v1": None if uniform is None else -uniform,
-            "alignment_by_uniformity": aligned.value / -uniform
-            if aligned.value is not None and uniform
-            else None,
-        },
-        details={
-            "positive_pairs": aligned.n_pairs,
-            "classes_of_one_image": aligned.n_single,
-            "classes": len(aligned.per_class),
-            "rows": {"test": len(test)},
-            "dim": rows.dim,
-            "zero_vectors": count_zero_rows(test),
-            "files": [CLASSES_FILE],
-        },
-    )
-
-
-@dataclass(frozen=True)
-class Alignment:
-    """Result of :func:`alignment`.
-
-    Attributes:
-        value: mean over all positive pairs; None without pairs.
-        n_pairs: number of positive pairs.
-        n_single: number of classes with one image, which have no pairs.
-        per_class: mean over the pairs of each class, by label; None for a class without pairs.
-    """
-
-    value: float | None
-    n_pairs: int
-    n_single: int
-    per_class: dict[int, float | None]
+@analysis("alignment", "alignment and uniformity of the test features", splits=("test",))
+def alignment_and_uniformity(data: ModelData, device: torch.device, stage: Path) -> Outcome:
+    """Compute alignment, uniformity and their quotient; None where there are no pairs."""
+    test = data.load("test")
+    x, mean = resident(test.x, device), mean_row(test.x, device)
+    aligned, n_pairs = alignment(x, test.y, mean=mean, device=device)
+    uniform = uniformity(x, mean=mean, device=device)
+    counts = test.y.unique(return_counts=True)[1]
+    details = {
+        "positive_pairs": n_pairs,
+        "classes_of_one_image": int((counts == 1).sum()),
+        "classes": len(counts),
+        "rows": {"test": len(test)},
+        "dim": x.shape[1],
+        "zero_vectors": n_zero_rows(test),
+    }
+    values = {
+        "alignment": aligned,
+        "uniformity": uniform,
+        "uniformity_v1": None if uniform is None else -uniform,
+        "alignment_by_uniformity": aligned / -uniform if aligned is not None and uniform else None,
+    }
+    return Outcome(values, details=details)
 
 
 def alignment(
-    rows: FeatureRows, y: torch.Tensor, *, alpha: float = 2.0, on_block: Callable[[], None] = lambda: None
-) -> Alignment:
-    """Return the alignment of the features of each class, computed in float64.
+    x: torch.Tensor, y: torch.Tensor, *, mean: torch.Tensor, device: torch.device, alpha: float = ALPHA
+) -> tuple[float | None, int]:
+    """Return the alignment of features, computed in float64, and the number of positive pairs; None without pairs.
 
     Args:
-        rows: features, l2-normalized, ``(n, d)``.
+        x: features, l2-normalized, float32 ``(n, d)``.
         y: class of each row, int64 ``(n,)``.
+        mean: vector that is subtracted from the rows, ``(d,)`` on ``device``.
+        device: device of the computation.
         alpha: exponent of the distances.
-        on_block: called after every class or block of a large class; may raise to end the work.
     """
     import torch
 
-    total, n_pairs, n_single = 0.0, 0, 0
-    per_class: dict[int, float | None] = {}
+    total, n_pairs = 0.0, 0
     order = torch.argsort(y, stable=True)
-    labels, counts = torch.unique_consecutive(y[order], return_counts=True)
-    for label, members in zip(labels.tolist(), order.split(counts.tolist()), strict=True):
-        count = len(members)
-        n_single += count == 1
-        class_total = 0.0
-        for i in range(0, count, _BLOCK):
-            a = rows.take(members[i : i + _BLOCK]).double()
-            for j in range(i, count, _BLOCK):
-                b = a if i == j else rows.take(members[j : j + _BLOCK]).double()
-                powers = torch.cdist(a, b).pow_(alpha)
-                class_total += float((powers.triu_(1) if i == j else powers).sum())
-            on_block()
-        pairs = count * (count - 1) // 2
-        per_class[label] = class_total / pairs if pairs else None
-        total += class_total
-        n_pairs += pairs
-    return Alignment(total / n_pairs if n_pairs else None, n_pairs, n_single, per_class)
+    for members in order.split(torch.unique_consecutive(y[order], return_counts=True)[1].tolist()):
+        rows = x[members.to(x.device)]
+        for i, a in blocks(rows, device, shift=mean, size=_BLOCK):
+            for j, b in blocks(rows[i:], device, shift=mean, size=_BLOCK):
+                powers = torch.cdist(a.double(), b.double()).pow_(alpha)
+                total += float((powers.triu_(1) if j == 0 else powers).sum())
+        n_pairs += len(members) * (len(members) - 1) // 2
+    return (total / n_pairs if n_pairs else None), n_pairs
 
 
-def n_blocks(n: int) -> int:
-    """Return the number of blocks of pairs in :func:`uniformity` of ``n`` rows."""
-    m = -(-n // _BLOCK)
-    return m * (m + 1) // 2
-
-
-def uniformity(
-    rows: FeatureRows, *, t: float = 2.0, on_block: Callable[[], None] = lambda: None
-) -> float | None:
-    """Return the uniformity of features on the sphere; distances are float32, sums float64.
+def uniformity(x: torch.Tensor, *, mean: torch.Tensor, device: torch.device, t: float = T) -> float | None:
+    """Return the uniformity of features; distances are float32, sums float64; None without pairs.
 
     Args:
-        rows: features, l2-normalized, ``(n, d)``; centered rows are best (see :class:`cog.analysis.rows.FeatureRows`).
+        x: features, l2-normalized, float32 ``(n, d)``.
+        mean: vector that is subtracted from the rows, ``(d,)`` on ``device``.
+        device: device of the computation.
         t: factor of the squared distances.
-        on_block: called after every block of pairs; may raise to end the work.
-
-    Returns:
-        The logarithm; None without pairs.
     """
     import torch
 
-    if rows.n < 2:
+    if len(x) < 2:
         return None
-    squares = rows.squares
     logs: list[float] = []  # logarithm of the sum of each block: exp(-t d^2) itself may underflow
-    for i in range(0, rows.n, _BLOCK):
-        a = rows.slice(i, min(i + _BLOCK, rows.n))
-        for j in range(i, rows.n, _BLOCK):
-            b = a if i == j else rows.slice(j, min(j + _BLOCK, rows.n))
-            exponents = torch.addmm(squares[j : j + len(b)], a, b.T, beta=-t, alpha=2.0 * t)
-            exponents.sub_(t * squares[i : i + len(a), None]).clamp_(max=0.0)
-            if i == j:
-                below = torch.ones_like(exponents, dtype=torch.bool).tril_()
-                exponents.masked_fill_(below, -torch.inf)
+    for i, a in blocks(x, device, shift=mean, size=_BLOCK):
+        for j, b in blocks(x[i:], device, shift=mean, size=_BLOCK):
+            exponents = torch.addmm(b.square().sum(dim=1), a, b.T, beta=-t, alpha=2.0 * t)
+            exponents.sub_(t * a.square().sum(dim=1, keepdim=True)).clamp_(max=0.0)
+            if j == 0:
+                exponents.masked_fill_(torch.ones_like(exponents, dtype=torch.bool).tril_(), -torch.inf)
             largest = float(exponents.max())
             if largest > -math.inf:
-                total = float(exponents.sub_(largest).exp_().sum(dtype=torch.float64))
-                logs.append(largest + math.log(total))
-            on_block()
+                logs.append(
+                    largest + math.log(float(exponents.sub_(largest).exp_().sum(dtype=torch.float64)))
+                )
     top = max(logs)
-    n_pairs = rows.n * (rows.n - 1) // 2
+    n_pairs = len(x) * (len(x) - 1) // 2
     return top + math.log(math.fsum(math.exp(value - top) for value in logs)) - math.log(n_pairs)
-
-
-ANALYSIS = feature_analysis(
-    "alignment",
-    "alignment and uniformity of the test features",
-    _compute,
-    settings=lambda _: {"alpha": ALPHA, "t": T},
-    splits=("test",),
-)

@@ -13,21 +13,19 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cog import constants, paths
-from cog.analysis import saved_runs
-from cog.analysis.saved_runs import MODEL_FILE, PCA_FILE, SavedRun
-from cog.analysis.task import Analysis, AnalysisContext, AnalysisOutcome, AnalysisRequest, AnalysisTask
+from cog.analysis import classifiers
+from cog.analysis.base import ModelData, Outcome, analysis, blocks
+from cog.analysis.classifiers import MODEL_FILE, PCA_FILE, SavedRun
 from cog.data.root_layout import open_store
 from cog.errors import CogError
 from cog.features.folder import PATHS_FILE, FeatureFolder, read_image_paths
 from cog.levels.wordnet import word_finder
-from cog.results.analysis_records import Number
 from cog.results.metric_info import PERCENT, Metric, declare
 from cog.results.scores import natural_key
 from cog.runtime import files
@@ -36,7 +34,7 @@ from cog.runtime.csv_text import write_csv
 if TYPE_CHECKING:
     import torch
 
-    from cog.analysis.saved_runs import SavedClassifier
+    from cog.analysis.classifiers import SavedClassifier
     from cog.features.feature_files import FeatureSet
 
 logger = logging.getLogger(__name__)
@@ -46,9 +44,6 @@ LIST_FILE, PICTURE_FILE = "confident.csv", "confident.png"
 
 _THRESHOLD = 0.99
 _N_SHOWN, _COLUMNS = 60, 6
-
-#: Number of rows whose logits are computed at a time.
-_BLOCK = 4096
 
 
 def _metric(trained_on: str, quantity: str) -> Metric | None:
@@ -67,50 +62,45 @@ def _metric(trained_on: str, quantity: str) -> Metric | None:
 declare("cross", _metric, title=lambda data: f"classifier of {data} on other test images" if data else "")
 
 
-def plan(request: AnalysisRequest) -> list[AnalysisTask]:
-    """Return the task that applies the classifiers of ``--trained_on`` to the test features of a data set.
+def _describe(data: ModelData) -> tuple[str, dict[str, Any]]:
+    """Return the end of the name of the result, and the inputs beside the test features.
 
     Raises:
         CogError: no classifiers or no features, or an absent ``--images_root``.
     """
-    trained_on = request.args.trained_on
+    trained_on, runs = _runs(data)
+    settings = {
+        "evaluation": paths.evaluation_folder(*classifiers.evaluation(data.cfg)),
+        "trained_on": trained_on,
+        "classifiers": {str(run.seed): _digest(run) for run in runs},
+        "picture": _images_root(data) is not None,
+    }
+    return f"_{trained_on}{classifiers.evaluation_label(data.cfg)}", settings
+
+
+def _runs(data: ModelData) -> tuple[str, list[SavedRun]]:
+    """Return the data set of the classifiers, and their runs."""
+    trained_on = data.args.trained_on
     if trained_on is None:
         raise CogError(
             "--analysis cross needs --trained_on DATASET, the data set of the classifiers to apply"
         )
     paths.check_dataset_name(trained_on)
-    if request.model_dir is None or request.dataset is None:
+    if data.model_dir is None or data.dataset is None:
         raise CogError("--analysis cross needs --models_root_dir, --model and --dataset")
-    runs = saved_runs.find_runs(request.model_dir, trained_on, request.cfg)
-    images_root = _images_root(request)
-    settings = {
-        "evaluation": paths.evaluation_folder(*saved_runs.evaluation(request.cfg)),
-        "trained_on": trained_on,
-        "classifiers": {str(run.seed): _digest(run) for run in runs},
-        "picture": images_root is not None,
-    }
-    name = f"cross_{trained_on}{saved_runs.evaluation_label(request.cfg)}"
-    return [AnalysisTask(request, name, ("test",), settings, partial(_compute, runs, images_root))]
-
-
-ANALYSIS = Analysis(
-    "cross",
-    "confident predictions of the classifiers of --trained_on on the test images of another data set (label noise)",
-    plan,
-    in_all=False,
-)
+    return trained_on, classifiers.find_runs(data.model_dir, trained_on, data.cfg)
 
 
 def _digest(run: SavedRun) -> str:
     projection = run.folder / PCA_FILE
-    return saved_runs.digest(run.file(MODEL_FILE), *([projection] if projection.is_file() else []))
+    return classifiers.digest(run.file(MODEL_FILE), *([projection] if projection.is_file() else []))
 
 
-def _images_root(request: AnalysisRequest) -> Path | None:
+def _images_root(data: ModelData) -> Path | None:
     """Return the root of the paths in the image list of the test features; None if there is no list or no root."""
-    if request.args.images_root is not None:
-        return files.require_dir(request.args.images_root, "--images_root")
-    folder = request.features_file("test").parent
+    if data.args.images_root is not None:
+        return files.require_dir(data.args.images_root, "--images_root")
+    folder = data.file("test").parent
     root = (FeatureFolder(folder).metadata() or {}).get("images_root")
     return Path(root) if root is not None and (folder / PATHS_FILE).is_file() else None
 
@@ -146,46 +136,45 @@ def predict(features: FeatureSet, classifier: SavedClassifier, *, device: torch.
             f"the classifier takes features of {classifier.feature_dim} dimensions, the test features have {dim}; both "
             "have to come from the same model"
         )
-    prediction = Predictions(classifier.n_classes, np.empty(n, dtype=np.int64), np.empty(n), np.empty(n))
+    made = Predictions(classifier.n_classes, np.empty(n, dtype=np.int64), np.empty(n), np.empty(n))
     with torch.inference_mode():
-        for start in range(0, n, _BLOCK):
-            rows = slice(start, min(start + _BLOCK, n))
-            logits = classifier.logits(features.rows(rows).float().to(device))
-            log_p = torch.log_softmax(logits.double(), dim=1)
+        for first, block in blocks(features.x, device):
+            rows = slice(first, first + len(block))
+            log_p = torch.log_softmax(classifier.logits(block).double(), dim=1)
             best, classes = log_p.max(dim=1)
             others = log_p.scatter(1, classes[:, None], -math.inf).logsumexp(dim=1)
-            prediction.classes[rows] = classes.cpu().numpy()
-            prediction.confidence[rows] = best.exp().cpu().numpy()
-            prediction.log_odds[rows] = (best - others).cpu().numpy()
-    return prediction
+            made.classes[rows] = classes.cpu().numpy()
+            made.confidence[rows] = best.exp().cpu().numpy()
+            made.log_odds[rows] = (best - others).cpu().numpy()
+    return made
 
 
-def _compute(runs: Sequence[SavedRun], images_root: Path | None, job: AnalysisContext) -> AnalysisOutcome:
-    request = job.request
-    test = job.load("test", normalize=False)
-    image_paths = read_image_paths(request.features_file("test"), n_rows=len(test))
+@analysis(
+    "cross",
+    "confident predictions of the classifiers of --trained_on on the test images of another data set (label noise)",
+    splits=("test",),
+    describe=_describe,
+)
+def cross(data: ModelData, device: torch.device, stage: Path) -> Outcome:
+    """Return the share of the images that the classifier of each seed is confident of, and list and draw them."""
+    test = data.load("test", normalize=False)
+    image_paths = read_image_paths(data.file("test"), n_rows=len(test))
+    _, runs = _runs(data)
     predictions = []
     for run in runs:
-        classifier = saved_runs.load_classifier(run, normalize=request.cfg.CLF.NORM_FTS, device=job.device)
-        predictions.append(predict(test, classifier, device=job.device))
-    shares = {
-        run.seed: 100 * float((prediction.confidence > _THRESHOLD).mean())
-        for run, prediction in zip(runs, predictions, strict=True)
-    }
-    table = _confident_images(job, runs, predictions, image_paths)
-    write_csv(job.stage / LIST_FILE, _COLUMN_NAMES, table)
-    written = [LIST_FILE]
-    if images_root is not None and image_paths is not None and table:
-        _draw(job.stage / PICTURE_FILE, table[:_N_SHOWN], images_root, job.label)
+        classifier = classifiers.load_classifier(run, normalize=data.cfg.CLF.NORM_FTS, device=device)
+        predictions.append(predict(test, classifier, device=device))
+    table = _confident_images(data, runs, predictions, image_paths)
+    write_csv(stage / LIST_FILE, _COLUMN_NAMES, table)
+    written, root = [LIST_FILE], _images_root(data)
+    if root is not None and image_paths is not None and table:
+        _draw(stage / PICTURE_FILE, table[:_N_SHOWN], root, data.label)
         written.append(PICTURE_FILE)
-    mean, std = np.mean(list(shares.values())), np.std(list(shares.values()))
-    per_seed: dict[int, dict[str, Number]] = {seed: {"confident_percent": s} for seed, s in shares.items()}
-    return AnalysisOutcome(
-        values={"confident_percent": float(mean)},
-        per_seed=per_seed,
-        details={"threshold": _THRESHOLD, "n_images": len(test), "files": written},
-        summary=f"{mean:.2f} ± {std:.2f} % of {len(test)} images have a confidence above {_THRESHOLD:g}, mean over "
-        f"{len(runs)} seeds",
+    shares = [100 * float((prediction.confidence > _THRESHOLD).mean()) for prediction in predictions]
+    return Outcome(
+        {"confident_percent": float(np.mean(shares))},
+        {run.seed: {"confident_percent": share} for run, share in zip(runs, shares, strict=True)},
+        {"threshold": _THRESHOLD, "n_images": len(test), "files": written},
     )
 
 
@@ -202,7 +191,7 @@ _COLUMN_NAMES = (
 
 
 def _confident_images(
-    job: AnalysisContext,
+    data: ModelData,
     runs: Sequence[SavedRun],
     predictions: Sequence[Predictions],
     image_paths: Sequence[str] | None,
@@ -211,12 +200,11 @@ def _confident_images(
 
     A row has the prediction of the most confident seed, and the number of seeds that are confident.
     """
-    request = job.request
-    assert request.model_dir is not None
-    true_labels = job.load("test", normalize=False).y.numpy()
-    true_names = class_names(request.dataset, request.features_file("test"), int(true_labels.max()) + 1)
-    trained_on = request.args.trained_on
-    own_files = [request.model_dir.features_file(trained_on, split) for split in ("test", "train")]
+    assert data.model_dir is not None
+    true_labels = data.load("test", normalize=False).y.numpy()
+    true_names = class_names(data.dataset, data.file("test"), int(true_labels.max()) + 1)
+    trained_on = data.args.trained_on
+    own_files = [data.model_dir.features_file(trained_on, split) for split in ("test", "train")]
     own_file = next((p for p in own_files if p.is_file() and (p.parent / PATHS_FILE).is_file()), None)
     outputs = [
         run.labels or list(range(prediction.n_classes))

@@ -1,30 +1,30 @@
-"""k-means on the training features, compared with the classes of the test images (v1, Sec. 4.3.1)."""
+"""k-means on the training features, compared with the classes of the test images (v1, Sec. 4.3.1, Table 6)."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cog.analysis.rows import FeatureRows, load_both_splits
-from cog.analysis.task import AnalysisContext, AnalysisOutcome, feature_analysis
+from cog.analysis.base import ModelData, Outcome, analysis, blocks, mean_row, resident
 from cog.errors import CogError
 from cog.results.analysis_records import Number
 from cog.results.metric_info import NONE, UNIT, Metric, declare
-from cog.runtime import files, signals
-from cog.runtime.resume_dir import ResumeFolder
+from cog.runtime import files
 
 if TYPE_CHECKING:
     import torch
-
-    from cog.analysis.lloyd import Clustering
 
 logger = logging.getLogger(__name__)
 
 #: File with the centers of the best repetition and the clusters of the test images, beside results.json.
 CLUSTERS_FILE = "clusters.npz"
 
+#: Number of rows per cluster from which starting centers are drawn: k-means++ reads them k times.
+_START_ROWS = 100
 
 _NOTE = (
     "k-means: of several initializations the one with the lowest inertia; "
@@ -58,6 +58,60 @@ declare(
 )
 
 
+@analysis(
+    "kmeans",
+    "k-means clusters compared with the classes",
+    keys=("KMEANS_K", "KMEANS_SEEDS", "KMEANS_ITERATIONS", "KMEANS_TOLERANCE"),
+)
+def kmeans(data: ModelData, device: torch.device, stage: Path) -> Outcome:
+    """Cluster the training features with several seeds, and compare the clusters of the test images with their classes.
+
+    The values are those of the seed with the lowest inertia.
+    """
+    train, test = data.both()
+    options, classes = data.cfg.ANALYSIS, test.y.numpy()
+    k = options.KMEANS_K or len(train.y.unique())
+    if k > len(train):
+        raise CogError(
+            f"{data.label}{k} clusters need at least as many training images, found {len(train)}; lower "
+            "ANALYSIS.KMEANS_K"
+        )
+    x, mean = resident(train.x, device), mean_row(train.x, device)
+    limits = {"iterations": options.KMEANS_ITERATIONS, "tolerance": options.KMEANS_TOLERANCE}
+    per_seed: dict[int, dict[str, Number]] = {}
+    runs: dict[str, Any] = {}
+    best = best_clusters = None
+    for seed in options.KMEANS_SEEDS:
+        run = lloyd(x, k, seed, mean=mean, device=device, **limits)
+        clusters, _ = nearest(test.x, run.centers, mean=mean, device=device)
+        per_seed[seed] = {"inertia": run.inertia, **agreement(classes, clusters.numpy())}
+        runs[str(seed)] = {"iterations": run.iterations, "n_empty": run.n_empty}
+        logger.info(
+            "%sk-means of seed %d: inertia %.6g after %d iterations, %d empty clusters",
+            data.label, seed, run.inertia, run.iterations, run.n_empty,
+        )  # fmt: skip
+        if best is None or run.inertia < per_seed[best]["inertia"]:  # type: ignore[operator]
+            best, best_clusters = seed, (run.centers + mean, clusters)
+    assert best is not None and best_clusters is not None
+    centers, clusters = best_clusters
+    with files.atomic_write(stage / CLUSTERS_FILE) as handle:
+        np.savez(
+            handle,
+            centres=centers.cpu().numpy(),
+            test_clusters=clusters.numpy().astype(np.int32),
+            test_labels=classes,
+        )
+    details = {
+        "k": k,
+        "best_seed": best,
+        "runs": runs,
+        "rows": {"train": len(train), "test": len(test)},
+        "dim": x.shape[1],
+        "files": [CLUSTERS_FILE],
+    }
+    return Outcome(per_seed[best], per_seed, details)
+
+
 def agreement(classes: np.ndarray, clusters: np.ndarray) -> dict[str, float]:
     """Compare a clustering with the classes of the same samples.
 
@@ -84,116 +138,118 @@ def agreement(classes: np.ndarray, clusters: np.ndarray) -> dict[str, float]:
     }
 
 
-def nearest_centers(rows: FeatureRows, centers: torch.Tensor) -> torch.Tensor:
-    """Return the index of the nearest center of every row, int64 ``(n,)``; the first of equally near centers.
+@dataclass(frozen=True, eq=False)
+class Clustering:
+    """A clustering of rows.
+
+    Attributes:
+        centers: float32 ``(k, d)``, without the mean of the rows.
+        inertia: sum of the squared distances of the rows to their centers.
+        iterations: number of iterations.
+        n_empty: number of clusters without a row: there are fewer different rows than clusters.
+    """
+
+    centers: torch.Tensor
+    inertia: float
+    iterations: int
+    n_empty: int
+
+
+def lloyd(
+    x: torch.Tensor,
+    k: int,
+    seed: int,
+    *,
+    mean: torch.Tensor,
+    device: torch.device,
+    iterations: int = 300,
+    tolerance: float = 1e-4,
+    start: torch.Tensor | None = None,
+) -> Clustering:
+    """Cluster rows by Lloyd's algorithm, from the starting centers of k-means++ (scikit-learn) on a sample of rows.
+
+    A cluster that becomes empty gets the row that is farthest from its center.
 
     Args:
-        rows: features ``(n, d)``; the shift of the clustered rows is best.
-        centers: centers without shift, float32 ``(k, d)``.
+        x: float32 ``(n, d)``, on any device.
+        k: number of clusters.
+        seed: seed of the sample and of the starting centers.
+        mean: mean row, float32 ``(d,)`` on ``device``.
+        device: device of the computation.
+        iterations: largest number of iterations.
+        tolerance: the algorithm ends when the centers move by less than this, relative to the variance of the rows
+            (scikit-learn's tol), or not at all.
+        start: starting centers, float32 ``(k, d)``; default: those of the seed.
     """
     import torch
 
-    centers = rows.shifted(centers)
-    squares = centers.square().sum(dim=1)
-    return rows.map(
-        lambda start, x: torch.addmm(squares, x, centers.T, alpha=-2.0).argmin(dim=1), torch.int64
+    if start is None:
+        from sklearn.cluster import kmeans_plusplus
+
+        sample = np.random.default_rng(seed).permutation(len(x))[: _START_ROWS * k]
+        rows = x[torch.from_numpy(np.sort(sample)).to(x.device)].cpu() - mean.cpu()
+        start = torch.from_numpy(kmeans_plusplus(rows.numpy(), k, random_state=seed)[0]).to(device) + mean
+    centers = start - mean
+    variance = (
+        sum(float(block.double().square().sum()) for _, block in blocks(x, device, shift=mean)) / x.numel()
     )
+    n_done = 0
+    while n_done < iterations:
+        n_done += 1
+        labels, distances = nearest(x, centers, mean=mean, device=device)
+        counts = torch.bincount(labels, minlength=k)
+        sums = _sums(x, labels, k, mean=mean, device=device)
+        moved = (sums / counts.clamp(min=1).to(device)[:, None]).float()
+        empty = (counts == 0).nonzero().squeeze(1)
+        far = distances.sort(descending=True, stable=True).indices[: len(empty)]
+        moved[empty.to(device)] = x[far.to(x.device)].to(device) - mean
+        movement = float((moved - centers).double().square().sum())
+        centers = moved
+        if movement <= tolerance * variance:
+            break
+    labels, _ = nearest(x, centers, mean=mean, device=device)
+    inertia = 0.0
+    for first, block in blocks(x, device, shift=mean):
+        of_rows = centers[labels[first : first + len(block)].to(device)]
+        inertia += float((block - of_rows).double().square().sum())
+    return Clustering(centers, inertia, n_done, k - len(labels.unique()))
 
 
-def _compute(settings: dict[str, Any], job: AnalysisContext) -> AnalysisOutcome:
-    train, test = load_both_splits(job)
-    k = settings["k"] or len(train.y.unique())
-    if k > len(train):
-        raise CogError(
-            f"{job.label}{k} clusters need at least as many training images, found {len(train)}; lower "
-            "ANALYSIS.KMEANS_K"
-        )
-    rows = FeatureRows(train, job.device, centered=True)
-    test_rows = FeatureRows(test, job.device, shift=rows.shift)
-    classes = test.y.numpy()
-    per_seed: dict[int, dict[str, Number]] = {}
-    runs: dict[str, Any] = {}
-    best: tuple[float, int, np.ndarray, np.ndarray] | None = None
-    seeds = settings["seeds"]
-    for position, seed in enumerate(seeds):
-        label = f"{job.label}k-means of seed {seed} ({position + 1} of {len(seeds)})"
-        clustering = _repetition(rows, k, seed, settings, job.resume, label)
-        clusters = nearest_centers(test_rows, clustering.centers).cpu().numpy()
-        per_seed[seed] = {"inertia": clustering.inertia, **agreement(classes, clusters)}
-        runs[str(seed)] = _numbers(clustering)
-        if best is None or clustering.inertia < best[0]:
-            best = clustering.inertia, seed, clustering.centers.cpu().numpy(), clusters
-        signals.check(f"{position + 1} of {len(seeds)} repetitions of {job.label}k-means are saved")
-    assert best is not None
-    with files.atomic_write(job.stage / CLUSTERS_FILE) as handle:
-        np.savez(handle, centres=best[2], test_clusters=best[3].astype(np.int32), test_labels=classes)
-    values = dict(per_seed[best[1]])
-    details = {
-        "k": k,
-        "best_seed": best[1],
-        "runs": runs,
-        "rows": {"train": len(train), "test": len(test)},
-        "dim": rows.dim,
-        "files": [CLUSTERS_FILE],
-    }
-    summary = "  ".join(f"{name} {values[name]:.4f}" for name in ("purity_v1", "purity", "ami", "nmi", "ari"))
-    return AnalysisOutcome(values, per_seed, details, summary)
+def nearest(
+    x: torch.Tensor, centers: torch.Tensor, *, mean: torch.Tensor, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the nearest center of every row, int64 ``(n,)``, and its squared distance, float32 ``(n,)``, on the CPU.
 
-
-def _numbers(clustering: Clustering) -> dict[str, Any]:
-    """Return the numbers of a repetition that are recorded with its inertia."""
-    return {
-        name: getattr(clustering, name) for name in ("iterations", "ended_by", "computed_frac", "n_empty")
-    }
-
-
-def _repetition(
-    rows: FeatureRows, k: int, seed: int, settings: dict[str, Any], resume: ResumeFolder, label: str
-) -> Clustering:
-    """Return the clustering of a seed: the saved one, or else a new one, which is saved."""
+    Args:
+        x: float32 ``(n, d)``, on any device.
+        centers: float32 ``(k, d)`` on ``device``, without the mean.
+        mean: vector that is subtracted from the rows.
+        device: device of the computation.
+    """
     import torch
 
-    from cog.analysis import lloyd
-
-    finished, unfinished = resume.state(f"seed-{seed}.done.pt"), resume.state(f"seed-{seed}.pt")
-    state = finished.load()
-    if state is not None:
-        centers = state.pop("centres").to(rows.device)
-        return lloyd.Clustering(centers=centers, labels=torch.empty(0, dtype=torch.int64), **state)
-    clustering = lloyd.fit(
-        rows,
-        k,
-        seed=seed,
-        max_iterations=settings["max_iterations"],
-        tolerance=settings["tolerance"],
-        store=unfinished,
-        label=label,
-    )
-    finished.save(
-        {"centres": clustering.centers.cpu(), "inertia": clustering.inertia, **_numbers(clustering)}
-    )
-    unfinished.forget()
-    logger.info(
-        "%s: inertia %.6g after %d iterations (%s), %.0f %% of the distances computed",
-        label, clustering.inertia, clustering.iterations, clustering.ended_by, 100 * clustering.computed_frac,
-    )  # fmt: skip
-    if clustering.n_empty:
-        logger.warning(
-            "%s: %d of %d clusters are empty: there are fewer distinct features than clusters",
-            label, clustering.n_empty, k,
-        )  # fmt: skip
-    return clustering
+    squares = centers.square().sum(dim=1)
+    labels, distances = [], []
+    for _, block in blocks(x, device, shift=mean):
+        least = torch.addmm(squares, block, centers.T, alpha=-2.0).min(dim=1)
+        labels.append(least.indices.cpu())
+        distances.append((least.values + block.square().sum(dim=1)).clamp(min=0.0).cpu())
+    return torch.cat(labels), torch.cat(distances)
 
 
-ANALYSIS = feature_analysis(
-    "kmeans",
-    "k-means clusters compared with the classes",
-    _compute,
-    settings=lambda options: {
-        "k": options.KMEANS_K,
-        "seeds": list(options.KMEANS_SEEDS),
-        "max_iterations": options.KMEANS_ITERATIONS,
-        "tolerance": options.KMEANS_TOLERANCE,
-    },
-    packages=("torch", "numpy", "scikit-learn", "scipy"),
-)
+def _sums(
+    x: torch.Tensor, labels: torch.Tensor, k: int, *, mean: torch.Tensor, device: torch.device
+) -> torch.Tensor:
+    """Return the sum of the rows of each cluster, float64 ``(k, d)``, the same in every run."""
+    import torch
+
+    sums = torch.zeros(k, x.shape[1], dtype=torch.float64, device=device)
+    # On CUDA, sums by index have no fixed order by default. (use_deterministic_algorithms imports the compiler.)
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("error")
+    try:
+        for first, block in blocks(x, device, shift=mean):
+            sums.index_add_(0, labels[first : first + len(block)].to(device), block.double())
+    finally:
+        torch.set_deterministic_debug_mode(before)
+    return sums

@@ -11,7 +11,8 @@ import argparse
 import functools
 from collections.abc import Sequence
 
-from cog.analysis import registry
+from cog.analysis import base, registry
+from cog.analysis.base import ANALYSES
 from cog.commands import feature_flags
 from cog.runtime import cli as cli_tools
 
@@ -20,8 +21,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
     parser = cli_tools.Parser(__doc__ or "")
     work = parser.add_argument_group("what to do")
-    listed = "; ".join(f"{analysis.name}: {analysis.help}" for analysis in registry.ANALYSES)
-    everything = " ".join(analysis.name for analysis in registry.ANALYSES if analysis.in_all)
+    listed = "; ".join(f"{analysis.name}: {analysis.help}" for analysis in ANALYSES.values())
+    everything = " ".join(analysis.name for analysis in ANALYSES.values() if analysis.in_all)
     work.add_argument(
         "--analysis",
         nargs="+",
@@ -53,16 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the script and return its exit code."""
     args = parse_args(argv)
 
-    from cog.analysis import plan
+    todo = registry.pending(args)
+    if todo:
+        from cog.runtime.device import resolve_device
 
-    todo = plan.pending(args)
-    if not todo:
-        return 0
-
-    from cog.analysis import runner
-    from cog.runtime.device import resolve_device
-
-    runner.execute(todo, device=resolve_device(args.device, float64=True))
+        base.execute(todo, device=resolve_device(args.device, float64=True))
     return 0
 
 

@@ -36,7 +36,7 @@ def world(tmp_path_factory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("name", [analysis.name for analysis in registry.ANALYSES])
+@pytest.mark.parametrize("name", list(registry.ANALYSES))
 class TestEveryAnalysis:
     @pytest.fixture(autouse=True)
     def _setting(self, world, tmp_path, monkeypatch, name):

@@ -13,7 +13,7 @@ import pytest
 import tiny
 from test_output_folder import taken_over_at
 
-from cog.analysis import alignment, knn, lloyd
+from cog.analysis import kmeans, neighbors
 from cog.analysis.kmeans import agreement
 from cog.commands.analyze_features import main
 from cog.errors import CogError
@@ -24,7 +24,7 @@ from cog.results.analysis_records import AnalysisRecord
 from cog.runtime import signals
 from cog.runtime.locks import LockedError
 from cog.runtime.output_folder import read_failure
-from cog.runtime.resume_dir import ResumeFolder, sample_sha256
+from cog.runtime.resume_dir import sample_sha256
 
 FAST = ["ANALYSIS.KMEANS_SEEDS", "[1, 2]", "ANALYSIS.KNN_K", "[1, 5]"]
 LABEL_FREE = ["kmeans", "alignment", "knn", "ncm"]
@@ -77,14 +77,12 @@ def test_all_analyses_of_two_data_sets(models, capsys):
     near, far = result(models, "alignment"), result(models, "alignment", "cog_l1")
     assert near.values["alignment"] < far.values["alignment"]
     assert near.values["uniformity"] == -near.values["uniformity_v1"] < 0
-    kmeans = result(models, "kmeans")
-    assert kmeans.seeds == [1, 2] and set(kmeans.per_seed) == {"1", "2"}
-    best = str(kmeans.details["best_seed"])
-    assert kmeans.values == kmeans.per_seed[best]
-    assert kmeans.values["inertia"] == min(entry["inertia"] for entry in kmeans.per_seed.values())
-    assert set(result(models, "knn").values) == {
-        f"top{top}_k{k}_{way}" for top in (1, 5) for k in (1, 5) for way in ("weighted", "majority")
-    }
+    clusters = result(models, "kmeans")
+    assert clusters.seeds == [1, 2] and set(clusters.per_seed) == {"1", "2"}
+    best = str(clusters.details["best_seed"])
+    assert clusters.values == clusters.per_seed[best]
+    assert clusters.values["inertia"] == min(entry["inertia"] for entry in clusters.per_seed.values())
+    assert set(result(models, "knn").values) == {f"top{top}_k{k}_weighted" for top in (1, 5) for k in (1, 5)}
 
 
 def test_the_best_clusters_are_published(models):
@@ -102,11 +100,13 @@ def test_complete_results_are_skipped_and_other_ones_refused(models, caplog):
     before = tiny.snapshot(models)
     assert analyze(models) == 0
     assert caplog.text.count("is complete, skipped") == len(LABEL_FREE)
-    with pytest.raises(CogError, match=r"different result \(tolerance: 0\.0001 -> 0\.01\); add --overwrite"):
+    with pytest.raises(
+        CogError, match=r"different result \(KMEANS_TOLERANCE: 0\.0001 -> 0\.01\); add --overwrite"
+    ):
         analyze(models, "ANALYSIS.KMEANS_TOLERANCE", "0.01")
     assert tiny.snapshot(models) == before
     assert analyze(models, "--overwrite", "--analysis", "kmeans", "ANALYSIS.KMEANS_TOLERANCE", "0.01") == 0
-    assert result(models, "kmeans").identity["tolerance"] == 0.01
+    assert result(models, "kmeans").identity["KMEANS_TOLERANCE"] == 0.01
 
 
 def test_other_features_of_the_same_size_are_other_features(models):
@@ -147,7 +147,7 @@ OWN_FOLDERS = "--train_features_dir a --test_features_dir b"
     [
         ("--analysis ncm --trained_on in1k", r"--trained_on is for --analysis cross and has no effect"),
         ("--images_root /x", r"--images_root is for --analysis cross and has no effect"),
-        ("--analysis kmean", r"--analysis 'kmean' is not an analysis, expected kmeans"),
+        ("--analysis kmean", r"--analysis 'kmean' is not an analysis, expected alignment, cross, kmeans"),
         ("--model tiny_net", "no features: give --models_root_dir with --model and --dataset"),
         ("--datasets in1k in1k", "names a data set twice"),
         ("--dataset ../x", "is not a data set name"),
@@ -182,86 +182,38 @@ def test_missing_features_of_one_data_set_stop_everything_before_it_starts(model
 # Interruption
 
 
-def test_kmeans_continues_bit_by_bit(models, monkeypatch):
-    settings = ["--analysis", "kmeans", "ANALYSIS.KMEANS_K", "8", "ANALYSIS.KMEANS_TOLERANCE", "0"]
-    analyze(models, *settings)
-    whole = result(models, "kmeans")
-    n_iterations = sum(run["iterations"] for run in whole.details["runs"].values())
-    inertias = [entry["inertia"] for entry in whole.per_seed.values()]
-    assert n_iterations > 4 and whole.values["inertia"] == min(inertias) < max(inertias)
-    iterate = lloyd._Lloyd.iterate
-    done = []
+def test_a_signal_ends_the_work_and_the_same_command_finishes_it(models, monkeypatch):
+    analyze(models)
+    whole = {name: result(models, name).values for name in LABEL_FREE}
+    shutil.rmtree(result(models, "knn").folder)
+    nearest_rows = neighbors.nearest_rows
 
-    def until_a_signal(self, rows, on_block):
-        found = iterate(self, rows, on_block)
-        done.append(self.iterations)
+    def with_a_signal(*args, **options):
         os.kill(os.getpid(), signal.SIGTERM)
-        return found
+        return nearest_rows(*args, **options)
 
-    monkeypatch.setattr(lloyd._Lloyd, "iterate", until_a_signal)
-    folder = whole.folder
-    shutil.rmtree(folder)
-    for attempt in range(n_iterations + 3):
-        try:
-            analyze(models, *settings)
-            break
-        except signals.Interrupted as error:
-            assert error.exit_code == 75 and "are saved" in str(error) and "continues from here" in str(error)
-            assert (folder / ".resume/identity.json").is_file()
-            assert not (folder / "results.json").exists()
-    assert attempt >= n_iterations - 2 and len(done) == n_iterations  # nothing was done twice
-    again = result(models, "kmeans")
-    assert again.per_seed == whole.per_seed and again.values == whole.values
-    assert again.details["runs"] == whole.details["runs"]
-    assert not (folder / ".resume").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(neighbors, "nearest_rows", with_a_signal)
+        with pytest.raises(
+            signals.Interrupted, match="ended by SIGTERM: this analysis is started over"
+        ) as end:
+            analyze(models)
+    assert end.value.exit_code == 75
+    assert not (ModelDir(models, "tiny_net").analysis("in1k", "knn") / "results.json").exists()
+    analyze(models)
+    assert {name: result(models, name).values for name in LABEL_FREE} == whole
 
 
-def test_neighbors_continue(models, monkeypatch):
-    monkeypatch.setattr(knn, "_TEST_BLOCK", 8)
-    analyze(models, "--analysis", "knn")
-    whole = result(models, "knn")
-    (whole.folder / "results.json").unlink()
-    largest, searched = knn.largest, []
-
-    def until_a_signal(values, k):
-        if values.shape == (8, 30) or values.shape == (6, 30):
-            searched.append(len(values))
-            os.kill(os.getpid(), signal.SIGUSR1)
-        return largest(values, k)
-
-    monkeypatch.setattr(knn, "largest", until_a_signal)
-    for n_done in (8, 16, 24, 30):
-        with pytest.raises(signals.Interrupted, match=f"ended by SIGUSR1: the neighbors of {n_done} of 30"):
-            analyze(models, "--analysis", "knn")
-    analyze(models, "--analysis", "knn")
-    assert searched == [8, 8, 8, 6]  # nothing was searched twice
-    assert result(models, "knn").values == whole.values and not (whole.folder / ".resume").exists()
-
-
-@pytest.mark.parametrize(
-    "late", ["runtime.state_file.StateFile.save", "analysis.runner.analysis_records.write"]
-)
-def test_who_comes_late_writes_nothing(models, monkeypatch, late):
-    """Another process has the folder by now: no state and no result of the one that stood still."""
+def test_who_comes_late_writes_nothing(models, monkeypatch):
+    """Another process has the folder by now: no result of the one that stood still."""
     folder = ModelDir(models, "tiny_net").analysis("in1k", "kmeans")
     with monkeypatch.context() as patch:
-        before = taken_over_at(patch, f"cog.{late}", folder)
+        before = taken_over_at(patch, "cog.analysis.base.analysis_records.write", folder)
         with pytest.raises(LockedError, match="taken over by .* on elsewhere"):
             analyze(models, "--analysis", "kmeans")
     assert tiny.snapshot(folder) == before[0]
     (folder / ".lock").unlink()
     assert analyze(models, "--analysis", "kmeans") == 0
-
-
-def test_a_damaged_state_is_started_over(models):
-    analyze(models, "--analysis", "kmeans")
-    record = result(models, "kmeans")
-    identity = record.identity
-    shutil.rmtree(record.folder)
-    record.folder.mkdir()
-    ResumeFolder(record.folder, identity).file("seed-1.pt").write_bytes(b"half a file")
-    assert analyze(models, "--analysis", "kmeans") == 0
-    assert result(models, "kmeans").values == record.values
 
 
 def test_leftovers_of_killed_processes_go(models):
@@ -282,11 +234,11 @@ def test_a_failed_analysis_leaves_the_others_and_says_so(models, monkeypatch):
     def full_disk(*args, **options):
         raise CogError("no space left")
 
-    monkeypatch.setattr(alignment, "alignment", full_disk)
+    monkeypatch.setattr(kmeans, "lloyd", full_disk)
     with pytest.raises(CogError, match="no space left"):
         analyze(models)
-    assert result(models, "kmeans")
-    folder = ModelDir(models, "tiny_net").analysis("in1k", "alignment")
+    assert result(models, "alignment")
+    folder = ModelDir(models, "tiny_net").analysis("in1k", "kmeans")
     failure = read_failure(folder)
     assert failure is not None and failure.message == "no space left"
     assert sorted(path.name for path in folder.iterdir()) == [".failed.json"]

@@ -14,7 +14,7 @@ import torch
 from analyzed_models import DIM, LEVEL, analyze, read, table, write_features, write_run
 
 from cog import constants
-from cog.analysis import cross, saved_runs
+from cog.analysis import classifiers, cross
 from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
@@ -247,14 +247,14 @@ def test_names_come_from_the_folders_of_images_or_from_the_ids_of_in1k(models):
 
 @pytest.mark.parametrize("scale", [1e30, 1e-36])
 def test_a_classifier_normalizes_rows_of_any_length(scale):
-    one = saved_runs.SavedClassifier(TrainedClassifier([(torch.eye(3), torch.zeros(3))]), normalize=True)
+    one = classifiers.SavedClassifier(TrainedClassifier([(torch.eye(3), torch.zeros(3))]), normalize=True)
     logits = one.logits(torch.tensor([[3.0, 4.0, 0.0], [0.0, 0.0, 0.0]]) * scale)
     torch.testing.assert_close(logits, torch.tensor([[0.6, 0.8, 0.0], [0.0, 0.0, 0.0]]))
 
 
-def classifier_of_in1k(models: Path, seed: int) -> saved_runs.SavedClassifier:
-    run = saved_runs.read_run(models / f"my/net/in1k/eval_logreg/seed-{seed}", n_shot=0, seed=seed)
-    return saved_runs.load_classifier(run, normalize=True)
+def classifier_of_in1k(models: Path, seed: int) -> classifiers.SavedClassifier:
+    run = classifiers.read_run(models / f"my/net/in1k/eval_logreg/seed-{seed}", n_shot=0, seed=seed)
+    return classifiers.load_classifier(run, normalize=True)
 
 
 def test_features_stay_as_they_are(crossed):

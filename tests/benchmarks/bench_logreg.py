@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -32,7 +33,6 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent.parent), str(HERE)]
 
 import plain_logreg
-from bench_analysis import status
 
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
@@ -52,6 +52,13 @@ CASES = {
     "2048x1000": (20_000, 5_000, 2048, 1000, 0),
     **{f"few{n}": (250_000, 50_000, 2048, 1000, n) for n in (1, 2, 4, 8, 16, 32, 64, 128)},
 }
+
+
+def status(field: str) -> int:
+    """Return an entry of ``/proc/self/status`` in bytes."""
+    found = re.search(rf"^{field}:\s*(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024
 
 
 def feature_sets(case: str) -> tuple[FeatureSet, FeatureSet]:

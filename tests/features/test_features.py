@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from cog.analysis.rows import FeatureRows
 from cog.errors import CogError
 from cog.features import feature_files, pca
 from cog.logreg import preprocess
@@ -91,12 +90,9 @@ def test_subnormal_rows_are_normalized(tmp_path):
 
 def assert_every_reader_returns(expected, kept):
     """Compare what the readers of rounded features return, of all rows and of some, with features as float32."""
-    rows = FeatureRows(kept, torch.device("cpu"))
     matrix = StoredMatrix(kept, torch.float32)
     some = torch.arange(0, len(expected), 7)
     for returned, wanted in (
-        (rows.slice(0, len(expected)), expected),
-        (rows.take(some), expected[some]),
         (matrix.batch(some), expected[some]),
         (Engine(torch.device("cpu")).load(kept).exact(some), expected[some]),
         (preprocess._keep(kept, some).x, expected[some]),

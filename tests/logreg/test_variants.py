@@ -12,7 +12,7 @@ import torch
 from classifier_runs import cloud, command, run_once
 
 from cog import config, paths
-from cog.analysis import saved_runs
+from cog.analysis import classifiers
 from cog.commands import logreg
 from cog.errors import CogError
 from cog.features import feature_files, pca
@@ -87,9 +87,9 @@ def test_a_run_on_components_of_normalized_features(feature_folders, tmp_path):
     """The saved run gives the recorded accuracy; it is another run than the default, which earlier records name not."""
     pairs = ["CLF.PCA_DIM", "3"]
     logreg.main(command(feature_folders, tmp_path / "out", *pairs, "CLF.PCA_NORM", "before"))
-    run = saved_runs.read_run(tmp_path / "out", n_shot=None, seed=22)
+    run = classifiers.read_run(tmp_path / "out", n_shot=None, seed=22)
     test = feature_files.load(feature_folders[1])
-    predicted = saved_runs.load_classifier(run, normalize=True).logits(test.x).argmax(1)
+    predicted = classifiers.load_classifier(run, normalize=True).logits(test.x).argmax(1)
     results = json.loads((tmp_path / "out/results.json").read_text())
     top1 = 100 * (predicted == test.y).double().mean().item()
     assert top1 == pytest.approx(results["final"]["test_top1"])

@@ -15,7 +15,7 @@ from experiment_records import folder_of, write_record, write_runs
 from result_folders import make_record, make_seed_folder
 
 from cog import constants
-from cog.analysis.knn import neighbor_metric
+from cog.analysis.neighbors import neighbor_metric
 from cog.commands import print_results
 from cog.errors import CogError
 from cog.reporting.tables import experiments

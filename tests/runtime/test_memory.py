@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from cog.analysis.rows import FeatureRows
+from cog.analysis.base import resident
 from cog.commands import analyze_features, logreg
 from cog.features import pca
 from cog.features.feature_files import FeatureSet, save
@@ -89,7 +89,7 @@ def test_classifiers(features, tmp_path, monkeypatch, caplog, where, error, opti
 
 
 def test_an_analysis(features, monkeypatch, caplog):
-    monkeypatch.setattr("cog.analysis.ncm.predict", raising(GPU))
+    monkeypatch.setattr("cog.analysis.neighbors.class_means", raising(GPU))
     line = message(analyze_features.main, [*features, "--analysis", "ncm"], caplog)
     assert line.startswith("the GPU is out of memory (20.00 GiB more were asked for) while computing ncm")
 
@@ -115,7 +115,7 @@ def test_memory_that_pytorch_keeps_and_does_not_use_is_free(monkeypatch):
     moved = []
     monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *args, **kwargs: moved.append(args) or tensor)
     x = torch.zeros(10, 15)  # 600 bytes are 0.8 of those 750
-    FeatureRows(FeatureSet(x, torch.zeros(10, dtype=torch.int64), "n"), torch.device("cuda", 0))
+    resident(x, torch.device("cuda", 0))
     assert moved
 
 

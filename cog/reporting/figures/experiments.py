@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from cog.analysis.knn import neighbor_metric
+from cog.analysis.neighbors import neighbor_metric
 from cog.errors import CogError
 from cog.reporting.figures.chart import Chart, Panel
 from cog.reporting.figures.curves import CurveSelection, model_label
