@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import logging
 import os
 import threading
@@ -18,7 +19,7 @@ import numpy as np
 
 from cog.data import archive_index, image_names
 from cog.data.archives import TAR_INSIDE, ArchiveFile, Member, read_member, scan
-from cog.data.image_stores import ImageStore
+from cog.data.image_stores import ImageStore, Unread
 from cog.data.wnids import is_wnid
 from cog.errors import CogError, os_errors_explained
 from cog.runtime.progress import Progress
@@ -78,8 +79,18 @@ class ArchiveImages(ImageStore):
         return sorted({*self._own, *self._inside, *(mixed.classes() if mixed else ())})
 
     def names(self, folder: str) -> list[str]:
-        """Return the images of a class."""
-        return sorted({name for table in self._tables_of(folder) for name in table.names(folder)})
+        """Return the images of a class.
+
+        Raises:
+            CogError: an archive of the class and another archive have an image of the same name.
+        """
+        names = sorted(name for table in self._tables_of(folder) for name in table.names(folder))
+        for first, second in itertools.pairwise(names):
+            if first == second:
+                raise CogError(
+                    f"image {first} is in an archive of its class and in another one; keep one of these archives"
+                )
+        return names
 
     def has_class(self, folder: str) -> bool:
         """Return whether a class has an archive of its own, or an image in another archive."""
@@ -147,27 +158,31 @@ class ArchiveImages(ImageStore):
         state = hashlib.sha256(f"{archive_index.VERSION} {_label_files(self._folder)}".encode())
         for source in sources:
             state.update(f" {source.archive.size} {source.archive.mtime_ns} {source.inside}".encode())
-        rows = archive_index.load(place, state.hexdigest())
-        if rows is None:
-            rows = self._scan_all(sources)
-            archive_index.save(place, state.hexdigest(), rows)
+        indexed = archive_index.load(place, state.hexdigest())
+        if indexed is None:
+            indexed = self._scan_all(sources)
+            archive_index.save(place, state.hexdigest(), *indexed)
+        rows, unread = indexed
+        for kind, (n, example) in unread.found.items():
+            self.unread.add(kind, example, n)
         return _Table([source.archive for source in sources], rows)
 
-    def _scan_all(self, sources: Sequence[_Source]) -> np.ndarray:
+    def _scan_all(self, sources: Sequence[_Source]) -> tuple[np.ndarray, Unread]:
+        unread = Unread()
         total = sum(source.inside.size if source.inside else source.archive.size for source in sources)
         with Progress(total >> 20, f"Indexing {self.root}", unit="MB") as progress:
             passed = _Passed(progress)
             pool = ThreadPoolExecutor(_THREADS)
             try:
-                results = [pool.submit(self._scan, *pair, passed) for pair in enumerate(sources)]
+                results = [pool.submit(self._scan, *pair, passed, unread) for pair in enumerate(sources)]
                 rows = archive_index.merged([result.result() for result in results])
             finally:
                 passed.stopped = True
                 pool.shutdown(cancel_futures=True)
         logger.info("%s: %s members of %s archives indexed", self.root, f"{len(rows):,}", f"{len(sources):,}")
-        return rows
+        return rows, unread
 
-    def _scan(self, number: int, source: _Source, passed: _Passed) -> np.ndarray:
+    def _scan(self, number: int, source: _Source, passed: _Passed, unread: Unread) -> np.ndarray:
         def named(inside: Member | None) -> Iterator[tuple[str, Member]]:
             place = Path(source.archive.path) / (inside.path if inside else "")
             for name, member in image_names.name_images(
@@ -176,6 +191,7 @@ class ArchiveImages(ImageStore):
                 part=None if inside else self._part,
                 whole=self._whole or inside is not None,
                 read=lambda member: read_member(source.archive, member),
+                unread=unread,
             ):
                 if member.kind == TAR_INSIDE and inside is not None:
                     raise CogError(
@@ -187,7 +203,7 @@ class ArchiveImages(ImageStore):
                     yield name, member
 
         with os_errors_explained(f"cannot read {source.archive.path}"):
-            return archive_index.as_rows(named(source.inside), owner=number)
+            return archive_index.as_rows(named(source.inside), owner=number, archive=source.path)
 
 
 class _Passed:

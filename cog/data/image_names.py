@@ -10,13 +10,20 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from cog.data import validation_labels
 from cog.data.archives import TAR_INSIDE, Member
-from cog.data.image_stores import is_image
+from cog.data.image_stores import (
+    LOOSE_IMAGES,
+    OTHER_FILES,
+    OTHER_FOLDERS,
+    UNFINISHED_SAMPLES,
+    Unread,
+    is_image,
+    is_no_class,
+)
 from cog.data.wnids import is_wnid
 from cog.errors import CogError
 
@@ -26,13 +33,15 @@ CLASSES_FILE = "classes.txt"
 #: Files beside an archive that name the classes of its images; an index is renewed when they change.
 LABEL_FILES = (CLASSES_FILE, *validation_labels.FILES)
 
-#: A tar file is a WebDataset shard when its first members include an image with a label; a sample has a few members.
+#: A tar file is a WebDataset shard when its members include an image with a label of the same name.
 _SHARD_LABELS = (".cls", ".json")
-_FIRST_MEMBERS = 64
 _MOST_LABEL_BYTES = 1 << 20
 #: Entries of a sample's JSON that may hold a WordNet id, or a class number.
 _WNID_ENTRIES = ("wnid", "synset", "filename")
 _NUMBER_ENTRIES = ("cls", "label")
+
+#: Names of archives that are shards of a data set, not classes.
+_NUMBERED = re.compile(r".*[-_.][0-9]{4,}([-_.]of[-_.][0-9]+)?")
 
 _WNID_IN_TEXT = re.compile(r"(?<![A-Za-z0-9])n[0-9]{8}(?![0-9])")
 
@@ -44,6 +53,7 @@ def name_images(
     part: str | None,
     whole: bool,
     read: Callable[[Member], bytes],
+    unread: Unread,
 ) -> Iterator[tuple[str, Member]]:
     """Yield ``<class>/<file>`` and the member of every image of an archive, and the path and member of inner tar files.
 
@@ -56,32 +66,38 @@ def name_images(
         part: folder inside the archive, such as ``train``, that the images are taken from; None: no such folder.
         whole: whether images outside of that folder are taken too, because the archive as a whole is that part.
         read: function that returns the bytes of a member.
+        unread: gets what is found beside the images and not read.
 
     Raises:
-        CogError: the class of an image cannot be determined.
+        CogError: the class of an image cannot be determined, or different classes have the same innermost folder.
     """
-    stream = iter(members)
-    first = list(islice(stream, _FIRST_MEMBERS))
-    stream = chain(first, stream)
-    if not is_wnid(archive.stem) and _is_shard(first):
+    members = list(members)
+    if not is_wnid(archive.stem) and _is_shard(members):
         if whole:
-            yield from _Shard(archive, stream, read).images()
+            yield from _Shard(archive, members, read, unread).images()
         return
     labels: dict[str, str] | None = None
-    for member in stream:
+    places: dict[str, list[str]] = {}  # the whole path of each class that is no WordNet id
+    n_images = 0
+    loose: list[Member] = []
+    for member in members:
         *folders, file = member.path.split("/")
-        if not is_image(file) and member.kind != TAR_INSIDE:
-            continue
         if part is not None and part in folders:
             folders = folders[len(folders) - folders[::-1].index(part) :]
         elif not whole:
             continue
-        elif part is None:
+        elif part is None and (folders or not _NUMBERED.fullmatch(archive.stem)):
             folders = [archive.stem, *folders]
-        if any(folder.startswith(".") or folder == "__MACOSX" for folder in folders):
+        if any(map(is_no_class, folders)):
+            if not any(folder.startswith(".") for folder in folders):
+                unread.add(OTHER_FOLDERS, f"{archive}/{member.path}")
             continue
         if member.kind == TAR_INSIDE:
             yield member.path, member
+            continue
+        if not is_image(file):
+            if folders and not file.startswith("."):
+                unread.add(OTHER_FILES, f"{archive}/{member.path}")
             continue
         if is_wnid(archive.stem):
             folders = [archive.stem]
@@ -93,22 +109,48 @@ def name_images(
                 raise CogError(
                     f"{archive} has an image {file} that the labels beside it lack; fetch both again"
                 )
-        if label is None and folders:
+        elif label is None and folders:
             label = folders[-1]
-        if label is not None:
-            yield f"{label}/{file}", member
+            if (place := places.setdefault(label, folders)) != folders:
+                raise CogError(
+                    f"{archive} has images in {'/'.join(place)} and in {'/'.join(folders)}, which would both be class "
+                    f"{label}; rename these folders, or unpack the archive into one folder per class"
+                )
+        if label is None:
+            loose.append(member)
+            continue
+        n_images += 1
+        yield f"{label}/{file}", member
+    for folders in places.values():
+        outer = next(
+            (name for name in folders[:-1] if folders[: folders.index(name) + 1] == places.get(name)), None
+        )
+        if outer is not None:
+            raise CogError(
+                f"{archive} has images in the class folder {outer} and in {'/'.join(folders)} inside it; unpack it "
+                "into one folder per class"
+            )
+    if loose and not n_images:
+        raise CogError(
+            f"{archive} has {len(loose):,} images in no class folder ({loose[0].path}, ...), and no labels (.cls or "
+            ".json files of the same names); add labels, or pack one folder per class"
+        )
+    if loose:
+        unread.add(LOOSE_IMAGES, f"{archive}/{loose[0].path}", len(loose))
 
 
 def _is_shard(members: Iterable[Member]) -> bool:
-    """Return whether some members include an image and a label of the same sample."""
-    images, labels = set(), set()
-    for member in members:
-        key, suffix, file = _split_path(member.path)
-        if f".{suffix.lower()}" in _SHARD_LABELS:
-            labels.add(key)
-        elif is_image(file):
-            images.add(key)
-    return bool(images & labels)
+    """Return whether some members are an image and a label of the same sample."""
+    labels = {
+        key for key, suffix, _ in map(_split_path, _paths(members)) if f".{suffix.lower()}" in _SHARD_LABELS
+    }
+    return bool(labels) and any(
+        is_image(file) and key in labels for key, _, file in map(_split_path, _paths(members))
+    )
+
+
+def _paths(members: Iterable[Member]) -> Iterator[str]:
+    return (member.path for member in members)
 
 
 def _split_path(path: str) -> tuple[str, str, str]:
@@ -130,9 +172,12 @@ class _Shard:
         archive: the tar file.
         members: members of the tar file.
         read: function that returns the bytes of a member.
+        unread: gets the samples that have no image.
     """
 
-    def __init__(self, archive: Path, members: Iterable[Member], read: Callable[[Member], bytes]) -> None:
+    def __init__(
+        self, archive: Path, members: Iterable[Member], read: Callable[[Member], bytes], unread: Unread
+    ) -> None:
         self._archive = archive
         self._read = read
         self._classes: list[str] | None = None
@@ -144,6 +189,8 @@ class _Shard:
                 self._labels[key, suffix.lower()] = member
             elif is_image(file):
                 self._images.append((key, suffix, member))
+        for key in {key for key, _ in self._labels} - {key for key, _, _ in self._images}:
+            unread.add(UNFINISHED_SAMPLES, f"{archive}/{key}")
 
     def images(self) -> Iterator[tuple[str, Member]]:
         """Yield ``<class>/<file>`` and the member of every image."""

@@ -39,6 +39,8 @@ OTHER_FOLDERS = "folders that file servers or archivers wrote"
 SUB_FOLDERS = "folders without images inside class folders"
 LOOSE_IMAGES = "images in no class folder"
 OTHER_ARCHIVES = "archives"
+MISSING_ARCHIVES = "archives that are missing between numbered ones"
+UNFINISHED_SAMPLES = "samples with a label and without an image"
 
 #: Largest size of an image in bytes, compressed or not; a larger image fails, because an archive of a few kilobytes can
 #: claim any size. The largest picture that Pillow decodes has fewer bytes, at 8 bits per channel.

@@ -13,12 +13,17 @@ from pathlib import Path
 from cog.data.image_stores import (
     ARCHIVE_SUFFIXES,
     COMPRESSED_SUFFIXES,
+    MISSING_ARCHIVES,
+    OTHER_ARCHIVES,
     FolderImages,
     ImageStore,
     is_no_class,
 )
+from cog.data.validation_labels import FILES
 from cog.data.wnids import is_wnid
+from cog.errors import CogError
 
+_NUMBERED = re.compile(r"(?P<name>.*?)(?P<number>[0-9]+)([-_.]of[-_.](?P<total>[0-9]{1,6}))?")
 _WINTER_PART = re.compile(r"(.+_)(train|val|small_classes)")
 
 
@@ -41,9 +46,7 @@ def open_store(root: str | os.PathLike[str]) -> ImageStore:
         return FolderImages(root, parts)
     if folders or not archives:
         return FolderImages(root)
-    from cog.data.archive_images import ArchiveImages  # imports numpy
-
-    return ArchiveImages(root, archives)
+    return _archive_images(root, archives)
 
 
 def stands_for(stem: str, part: str) -> bool:
@@ -71,9 +74,43 @@ def _beside(root: Path) -> ImageStore:
     ]
     if not named and not others:
         return FolderImages(root)
+    return _archive_images(root, named or others, part=root.name, whole=bool(named))
+
+
+def _archive_images(
+    root: Path, archives: list[Path], *, part: str | None = None, whole: bool = True
+) -> ImageStore:
+    """Return the store of archives.
+
+    Raises:
+        CogError: the names of the archives tell that some of them are missing.
+    """
     from cog.data.archive_images import ArchiveImages  # imports numpy
 
-    return ArchiveImages(root, named or others, part=root.name, whole=bool(named))
+    store = ArchiveImages(root, archives, part=part, whole=whole)
+    numbered: dict[tuple[str, str], set[int]] = {}
+    for path in archives:
+        if (match := _NUMBERED.fullmatch(path.stem)) is not None and not is_wnid(path.stem):
+            numbered.setdefault((match["name"], match["total"] or ""), set()).add(int(match["number"]))
+    for (name, total), numbers in numbered.items():
+        # All of a known total, counted from 0 or 1, or those between the others.
+        first = min(1, *numbers) if int(total or -1) in numbers else 0 if total else min(numbers)
+        stop = first + int(total) if total else max(numbers)
+        if not total and stop - first > 2 * len(numbers):
+            continue  # years, or other numbers
+        missing = sorted(set(range(first, stop)) - numbers)
+        if missing and total:
+            raise CogError(
+                f"{archives[0].parent} lacks {len(missing)} of {total} archives {name}...of-{total}, such as number "
+                f"{missing[0]}; fetch them"
+            )
+        if missing:
+            store.unread.add(MISSING_ARCHIVES, f"{name}{missing[0]}", len(missing))
+    for name in sorted(os.listdir(archives[0].parent)):
+        suffix = next((suffix for suffix in COMPRESSED_SUFFIXES if name.lower().endswith(suffix)), None)
+        if suffix and name not in FILES and (part is None or stands_for(name[: -len(suffix)], part)):
+            store.unread.add(OTHER_ARCHIVES, f"{archives[0].parent / name}")
+    return store
 
 
 def explain(root: str | os.PathLike[str]) -> str | None:

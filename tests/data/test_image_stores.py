@@ -8,6 +8,7 @@ import functools
 import gzip
 import io
 import os
+import re
 import shutil
 import struct
 import tarfile
@@ -318,6 +319,122 @@ def test_which_members_are_images(case, root):
     assert [(name, store.read(name)) for name in listed(store)] == list(expected.items())
     if case == next(iter(LISTED)):
         assert listed(open_store(root / "test")) == ["crow/5.png"]
+
+
+LABELS_APART = (
+    [(f"{i}.jpg", b"%d" % i) for i in range(80)],
+    [(f"{i}.cls", b"ab"[i % 2 :][:1]) for i in range(80)],
+)
+
+
+@pytest.mark.parametrize("parts", [LABELS_APART, LABELS_APART[::-1]], ids=["labels last", "labels first"])
+def test_labels_may_be_anywhere_in_a_shard(root, parts):
+    (root / "train-0.tar").write_bytes(tar_bytes([member for part in parts for member in part]))
+    store = open_store(root / "train")
+    assert store.classes() == ["a", "b"] and len(listed(store)) == 80 and store.read("b/7.jpg") == b"7"
+
+
+AIRPORT = [("a/airport/indoor/1.png", b"1"), ("c/church/indoor/2.png", b"2")]
+FLAT = [("1.png", b"1"), ("2.png", b"2")]
+
+#: Archive, its members, and what the message says: the right reading is not clear.
+UNCLEAR = {
+    "classes of one name": ("train.tar", AIRPORT, "a/airport/indoor and in c/church/indoor.* class indoor"),
+    "classes of one name, in a zip file": ("train.zip", AIRPORT, "which would both be class indoor"),
+    "classes of one name, below the split": (
+        "birds.zip", [(f"train/{name}", data) for name, data in AIRPORT], "would both be class indoor",
+    ),
+    "a class in a class": (
+        "train.tar", [("crow/1.png", b"1"), ("crow/day/2.png", b"2")], "class folder crow and in crow/day inside",
+    ),
+    "a class in a class, further down": (
+        "train.zip", [("x/crow/a/b/1.png", b"1"), ("x/crow/2.png", b"2")], "class folder crow and in x/crow/a/b",
+    ),
+    "names in folders of a synset": (
+        "train.tar", [("n01440764/a/1.JPEG", b"1"), ("n01440764/b/1.JPEG", b"2")], "image n01440764/1.JPEG",
+    ),
+    "names in splits of a synset": (
+        "train.zip", [("x/n01440764/1.JPEG", b"1"), ("y/n01440764/1.JPEG", b"2")], "image n01440764/1.JPEG",
+    ),
+    "names in a shard": (
+        "train-0.tar",
+        [("a/1.png", b"1"), ("a/1.cls", b"crow"), ("b/1.png", b"1"), ("b/1.cls", b"crow")],
+        "two members of .*train-0.tar would both be image crow/1.png",
+    ),
+    "no labels": ("train-000.tar", FLAT, "2 images in no class folder .*no labels"),
+    "no labels of these names": ("train.zip", [*FLAT, ("3.cls", b"crow")], "2 images in no class folder"),
+    "no labels, named like a shard": ("data-00000.tar", FLAT, "2 images in no class folder"),
+    "thumbnails": ("train.tar", [("crow/1.png", b"1"), ("thumbs/1.png", b"1")], "thumbs is a class or holds"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNCLEAR)
+def test_archives_whose_reading_is_unclear_are_refused(case, root):
+    file, members, message = UNCLEAR[case]
+    (root / file).write_bytes((zip_bytes if file.endswith(".zip") else tar_bytes)(members))
+    folder = root if file.startswith("data") else root / "train"
+    with pytest.raises(CogError, match=message):
+        image_lists.from_class_folders("birds", "train", folder, flag="--images_root")
+
+
+CROWS = tar_bytes([("crow/1.png", b"1"), ("duck/2.png", b"2")])
+
+#: Files, and the kind and an example of what is told.
+TOLD = {
+    "other suffixes": (
+        {"train.tar": tar_bytes([("crow/1.png", b"1"), ("crow/2.avif", b"2"), ("crow/2.xml", b"x")])},
+        r"files in class folders .*: 2 \(.*train.tar/crow/2.avif, ...",
+    ),
+    "a file server's folder": (
+        {"train.zip": zip_bytes([("crow/1.png", b"1"), ("crow/@eaDir/1.png", b"x"), ("#recycle/1.png", b"x")])},
+        r"folders that file servers or archivers wrote: 2",
+    ),
+    "images beside classes": (
+        {"train.tar": tar_bytes([("crow/1.png", b"1"), ("2.jfif", b"2")])}, r"images in no class folder: 1 .*2.jfif",
+    ),
+    "samples": (
+        {"train-0.tar": tar_bytes([("1.jpe", b"1"), ("1.cls", b"a"), ("2.avif", b"2"), ("2.cls", b"a")])},
+        r"samples with a label and without an image: 1 \(.*/2\)",
+    ),
+    "numbers": (
+        {f"train-{i:03d}.tar": tar_bytes([(f"crow/{i}.png", b"1")]) for i in (3, 4, 6, 7, 8)},
+        r"archives that are missing between numbered ones: 1 \(train-5",
+    ),
+    "compressed archives": (
+        {"train.tar": CROWS, "more_train.tar.gz": b"x", "val.tgz": b"x", "ILSVRC2012_devkit_t12.tar.gz": b"x"},
+        r"archives: 1 \(.*more_train.tar.gz",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TOLD)
+def test_what_is_not_read_from_archives_is_told(case, root, caplog):
+    """By the command that makes the index, and by those after it."""
+    files_, line = TOLD[case]
+    for name, data in files_.items():
+        (root / name).write_bytes(data)
+    for _ in range(2):
+        caplog.clear()
+        image_lists.from_class_folders("birds", "train", root / "train", flag="--images_root")
+        told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+        assert len(told) == 1 and re.match(f"birds train: not read: {line}", told[0])
+
+
+@pytest.mark.parametrize(
+    ("numbers", "missing"), [((0, 1, 3), 2), ((1, 2, 3), 0), ((2, 3, 4), 1), ((0, 1, 2), 3)], ids=str
+)
+@pytest.mark.parametrize("beside", [True, False])
+def test_archives_that_their_names_announce_must_be_there(root, numbers, missing, beside):
+    for number in numbers:
+        data = tar_bytes([(f"crow/{number}.png", b"1")])
+        (root / f"train-{number:05d}-of-00004.tar").write_bytes(data)
+    with pytest.raises(
+        CogError, match=f"lacks 1 of 00004 archives train-...of-00004, such as number {missing}"
+    ):
+        open_store(root / "train" if beside else root)
+    data = tar_bytes([("crow/x.png", b"1"), ("duck/y.png", b"2")])
+    (root / f"train-{missing:05d}-of-00004.tar").write_bytes(data)
+    assert len(listed(open_store(root))) == 5
 
 
 @pytest.mark.parametrize("label", ["json", "number", "text"])
