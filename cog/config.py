@@ -34,11 +34,7 @@ LARGEST_YAML = 1 << 20
 
 
 class DeclaredModel(Protocol):
-    """The part of a model's declaration that the configuration needs: its name and its preprocessing."""
-
-    @property
-    def name(self) -> str:
-        """The name ``<title>_<architecture>``."""
+    """The part of a model's declaration that the configuration needs: its preprocessing."""
 
     def preprocess_for(self, geometry: str) -> Any:
         """Return the preprocessing for a value of ``FT_EXTRACT.PREPROCESS``; it has a method ``apply_to(cfg)``."""
@@ -74,7 +70,7 @@ def get_cfg(
 
     Args:
         model: the model's declaration; its preprocessing comes before the files.
-        model_name: name whose ``configs/<model_name>.yaml`` applies (default: ``model.name``).
+        model_name: name whose ``configs/<model_name>.yaml`` applies (default: the model's, if it has one).
         config_file: the user's YAML file.
         opts: flat ``[KEY, VALUE, ...]`` list of strings.
         entry_values: values of the model's entry in a file of the user's models, by key; they come before the files.
@@ -85,7 +81,7 @@ def get_cfg(
             in ``configs/`` that is not named like a model (it would be ignored in silence).
     """
     cfg = default_cfg()
-    model_name = model_name or (model.name if model is not None else None)
+    model_name = model_name or getattr(model, "name", None)
     if model_name is not None:
         split_model_name(model_name)  # it becomes part of a file name
     if model_name:

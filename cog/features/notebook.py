@@ -19,7 +19,6 @@ from cog.features import feature_files
 from cog.features.extract import Extractor
 from cog.features.feature_files import FeatureSet
 from cog.models.backbone import Backbone, move
-from cog.models.request import DeclaredInput
 from cog.models.sources import find_spec, is_library_model
 from cog.models.zoo import MODELS
 from cog.runtime.device import require_precision, resolve_device
@@ -67,7 +66,7 @@ def extract_features(
     name = name or backbone.name
     model: DeclaredModel | None = None
     if backbone.preprocess is not None:
-        model = DeclaredInput(name, backbone.preprocess)
+        model = backbone.preprocess
     elif name in MODELS or is_library_model(name):
         model = find_spec(name)
     cfg = config.get_cfg(model_name=name, model=model, opts=words_of(opts))

@@ -75,10 +75,7 @@ class ExtractionPlan:
     @cached_property
     def cfg(self) -> CfgNode:
         """The configuration."""
-        records = self.folders.values() if self.model.model_loader is not None else ()
-        return self.model.config(
-            self.config_file, self.opts, records=(folder.metadata() or {} for folder in records)
-        )
+        return self.model.config(self.config_file, self.opts)
 
     @property
     def pairs(self) -> list[tuple[str, str]]:

@@ -78,12 +78,6 @@ def from_mapping(values: Mapping[str, Any], source: str) -> Preprocess:
     return Preprocess(resize, crop, tuple(mean), tuple(std), interpolation, squash)  # type: ignore[arg-type]
 
 
-def to_mapping(preprocess: Preprocess) -> dict[str, Any]:
-    """Return the mapping that :func:`from_mapping` converts to the same preprocessing."""
-    values = (preprocess.crop, preprocess.resize, list(preprocess.mean), list(preprocess.std))
-    return dict(zip(KEYS, (*values, preprocess.interpolation, preprocess.squash), strict=True))
-
-
 def check_keys(values: Mapping[Any, Any], known: Sequence[str], source: str) -> None:
     """Check that a mapping has only known keys.
 

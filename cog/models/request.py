@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,6 @@ from cog import config
 from cog.errors import CogError, nearest
 from cog.models import models_file
 from cog.models.formats.detect import checkpoint_files, require_checkpoint, sha256
-from cog.models.preprocessing import from_mapping, to_mapping
 from cog.models.pretraining import UNKNOWN, of_entry
 from cog.models.sources import LibraryModel, find_spec, is_library_model
 from cog.models.zoo import MODELS
@@ -27,12 +26,9 @@ if TYPE_CHECKING:
 
     from cog.models.backbone import Backbone
     from cog.models.models_file import ModelEntry
-    from cog.models.spec import PaperModel, Preprocess
+    from cog.models.spec import PaperModel
 
 logger = logging.getLogger(__name__)
-
-#: Entry of features.json for the preprocessing that a loader declared.
-_DECLARED = "declared_by_loader"
 
 #: Number of classes of ImageNet-1K; as many features are probably the scores of a classifier.
 _N_CLASSES_IN1K = 1000
@@ -60,23 +56,13 @@ class ModelRequest:
     source: str | None = None
     entry: ModelEntry | None = None
     entry_file: str = ""
-    #: Preprocessing that the loader declared, set by :meth:`config`.
-    declared: Preprocess | None = field(default=None, init=False, compare=False)
 
-    def config(
-        self,
-        config_file: str | None,
-        opts: Sequence[str],
-        *,
-        records: Iterable[Mapping[str, Any]] | None = (),
-    ) -> CfgNode:
-        """Return the configuration with the defaults of this model.
+    def config(self, config_file: str | None, opts: Sequence[str]) -> CfgNode:
+        """Return the configuration with the defaults of this model; a user's loader is run for its preprocessing.
 
         Args:
             config_file: path of the user's YAML file.
             opts: flat ``[KEY, VALUE, ...]`` list.
-            records: contents of the features.json of earlier extractions; a declaration of the same loader in them is
-                used instead of running the loader. None: declarations of loaders are left out.
 
         Raises:
             CogError: an unknown model, an unusable configuration, a loader that fails.
@@ -88,35 +74,15 @@ class ModelRequest:
             return config.get_cfg(model=self.spec, **common)
         # The configuration is checked before the slow loader runs.
         cfg = config.get_cfg(model=MODELS.get(self.model), **common)
-        if records is None:
-            return cfg
-        for record in filter(self._made_with, records):
-            values = record["preprocessing"].get(_DECLARED)
-            preprocess = None if values is None else from_mapping(values, "features.json")
-            break
-        else:
-            preprocess = self._loaded(cfg.FT_EXTRACT.POOLING).preprocess
+        preprocess = self._loaded(cfg.FT_EXTRACT.POOLING).preprocess
         if preprocess is not None:
-            object.__setattr__(self, "declared", preprocess)
-            return config.get_cfg(model=DeclaredInput(self.model, preprocess), **common)
+            return config.get_cfg(model=preprocess, **common)
         if cfg.FT_EXTRACT.PREPROCESS == "model":
             raise CogError(
                 f"FT_EXTRACT.PREPROCESS model: the loader of {self.model} declares no preprocessing; it can be the "
                 "third value that it returns (docs/own-models.md)"
             )
         return cfg
-
-    def _made_with(self, record: Mapping[str, Any]) -> bool:
-        """Return whether the features of a features.json were made by the same loader from the same checkpoint."""
-        keys = ("loader_sha256", "checkpoint_sha256")
-        function = str(self.model_loader).rpartition(":")[2]
-        preprocessing = record.get("preprocessing")
-        return (
-            isinstance(preprocessing, Mapping)
-            and isinstance(preprocessing.get(_DECLARED), Mapping | None)
-            and all(record.get(key) == self.description[key] for key in keys)
-            and str(record.get("loader")).rpartition(":")[2] == function
-        )
 
     @cached_property
     def _backbones(self) -> dict[str, Backbone]:
@@ -313,8 +279,7 @@ class ModelRequest:
     def preprocessing(self, cfg: CfgNode) -> dict[str, Any]:
         """Return the part of features.json about the input of the network and the pooling of its tokens.
 
-        Squashing, geometry, pooling and a loader's declaration have an entry only where they differ from the protocol,
-        as in the files of earlier versions.
+        Squashing, geometry and pooling have an entry only where they differ from the protocol.
         """
         fx = cfg.FT_EXTRACT
         record = {
@@ -331,8 +296,6 @@ class ModelRequest:
             record["geometry"] = fx.PREPROCESS
         if fx.POOLING != "default":
             record["pooling"] = fx.POOLING
-        if self.declared is not None:
-            record[_DECLARED] = to_mapping(self.declared)
         return record
 
     @property
@@ -379,15 +342,3 @@ class ModelRequest:
 
 def _rounded(values: Sequence[float]) -> str:
     return "[" + ", ".join(f"{value:.4g}" for value in values) + "]"
-
-
-@dataclass(frozen=True)
-class DeclaredInput:
-    """The preprocessing that a user's loader declares, with the methods of a declaration for the configuration."""
-
-    name: str
-    preprocess: Preprocess
-
-    def preprocess_for(self, geometry: str) -> Preprocess:
-        """Return the preprocessing for a value of ``FT_EXTRACT.PREPROCESS``."""
-        return self.preprocess if geometry == "model" else self.preprocess.protocol()

@@ -54,6 +54,10 @@ class Preprocess:
         """Return this preprocessing with the benchmark's geometry: shortest side resized to the crop, bicubic."""
         return dataclasses.replace(self, resize=self.crop, interpolation="bicubic", squash=False)
 
+    def preprocess_for(self, geometry: str) -> Preprocess:
+        """Return the preprocessing for a value of ``FT_EXTRACT.PREPROCESS``."""
+        return self if geometry == "model" else self.protocol()
+
     def apply_to(self, cfg: CfgNode) -> None:
         """Write these values into the FT_EXTRACT keys of an unfrozen configuration."""
         cfg.FT_EXTRACT.IMAGE_RESIZE_SIZE = self.resize

@@ -388,39 +388,30 @@ _resnet50(
 
 # ---- regularization ---------------------------------------------------------------------------------
 # Classifiers trained with DataParallel.
-_resnet50(
-    "mixup_resnet50",
-    "r-MixUp",
-    "regularization",
-    "mixup: Beyond Empirical Risk Minimization",
-    prefix="module.",
-    published=Published(77.42),
-    url=_DROPBOX + "sh/g64c8bda61n12if/AACyaTZnku_Sgibc9UvOSblNa?dl=0",
-    browser=True,
-    license="MIT",
-)
-_resnet50(
-    "manifold-mixup_resnet50",
-    "r-Manifold-MixUp",
-    "regularization",
-    "Manifold Mixup: Better Representations by Interpolating Hidden States",
-    prefix="module.",
-    published=Published(77.50),
-    url=_DROPBOX + "sh/bjardjje11pti0g/AABFGW0gNrNE8o8TqUf4-SYSa?dl=0",
-    browser=True,
-    license="MIT",
-)
-_resnet50(
-    "cutmix_resnet50",
-    "r-CutMix",
-    "regularization",
-    "CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features",
-    prefix="module.",
-    published=Published(78.60),
-    url=_DROPBOX + "sh/w8dvfgdc3eirivf/AABnGcTO9wao9xVGWwqsXRala?dl=0",
-    browser=True,
-    license="MIT",
-)
+_HIDDEN = "Manifold Mixup: Better Representations by Interpolating Hidden States"
+_REGIONS = "CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features"
+for _name, _label, _paper, _folder, _top1 in (
+    (
+        "mixup",
+        "MixUp",
+        "mixup: Beyond Empirical Risk Minimization",
+        "g64c8bda61n12if/AACyaTZnku_Sgibc9UvOSblNa",
+        77.42,
+    ),
+    ("manifold-mixup", "Manifold-MixUp", _HIDDEN, "bjardjje11pti0g/AABFGW0gNrNE8o8TqUf4-SYSa", 77.50),
+    ("cutmix", "CutMix", _REGIONS, "w8dvfgdc3eirivf/AABnGcTO9wao9xVGWwqsXRala", 78.60),
+):
+    _resnet50(
+        f"{_name}_resnet50",
+        f"r-{_label}",
+        "regularization",
+        _paper,
+        prefix="module.",
+        published=Published(_top1),
+        url=f"{_DROPBOX}sh/{_folder}?dl=0",
+        browser=True,
+        license="MIT",
+    )
 _resnet50(
     "relabel_resnet50",
     "r-ReLabel",

@@ -43,7 +43,6 @@ class _Entry:
     offset: int
     size: int
     crc: int
-    sliced: bool
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
@@ -98,7 +97,6 @@ def _message(value: int | bytes) -> bytes:
 def _parse_entry(message: bytes) -> _Entry:
     numbers = {1: 0, 3: 0, 4: 0, 5: 0, 6: 0}
     shape: list[int] = []
-    sliced = False
     for field, value in _fields(message):
         if field in numbers:
             numbers[field] = _number(value)
@@ -107,9 +105,7 @@ def _parse_entry(message: bytes) -> _Entry:
                 if part == 2:
                     sizes = [_number(size) for name, size in _fields(_message(dimension)) if name == 1]
                     shape.append(sizes[0] if sizes else 0)
-        elif field == 7:
-            sliced = True
-    return _Entry(numbers[1], tuple(shape), numbers[3], numbers[4], numbers[5], numbers[6], sliced)
+    return _Entry(numbers[1], tuple(shape), numbers[3], numbers[4], numbers[5], numbers[6])
 
 
 def _block(table: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
@@ -153,23 +149,13 @@ def _read_index(path: Path) -> dict[str, _Entry]:
         start, position = _varint(handle, 0)
         length, position = _varint(handle, position)
         for key, value in _block(table, start, length):
-            if key:
+            if key:  # the empty key is that of the header
                 entries[key.decode()] = _parse_entry(value)
-            elif any(field == 2 and order for field, order in _fields(value)):
-                raise ValueError("it was written on a big-endian machine")
     return entries
 
 
-def _check_extent(name: str, entry: _Entry, shards: list[Path]) -> None:
-    """Refuse data files that end before any tensor, requested or not: they are incomplete."""
-    if entry.shard >= len(shards):
-        raise ValueError(f"data file {entry.shard} is missing")
-    if entry.offset + entry.size > shards[entry.shard].stat().st_size:
-        raise ValueError(f"the data of {name} are incomplete")
-
-
 def _read_tensor(name: str, entry: _Entry, shards: list[Path]) -> np.ndarray:
-    if entry.sliced or entry.dtype not in _DTYPES:
+    if entry.dtype not in _DTYPES:
         raise ValueError(f"{name} is not stored as a plain tensor of numbers")
     dtype = np.dtype(_DTYPES[entry.dtype])
     if entry.size != math.prod(entry.shape) * dtype.itemsize:
@@ -190,7 +176,7 @@ def read(path: Path, *, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
         wanted: function of a tensor's name that returns whether the tensor is read.
 
     Returns:
-        Name -> array for the wanted tensors; the other names map to empty arrays, so that callers know them.
+        Name -> array for the wanted tensors.
 
     Raises:
         CogError: a file is missing or damaged (the index, or a wanted tensor).
@@ -205,9 +191,8 @@ def read(path: Path, *, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
         if len(shards) != expected:
             raise ValueError(f"{len(shards)} of {expected} data files are there")
         entries = _read_index(index)
+        sizes = [shard.stat().st_size for shard in shards]
         for name, entry in entries.items():
-            _check_extent(name, entry, shards)
-        return {
-            name: _read_tensor(name, entry, shards) if wanted(name) else np.empty(0)
-            for name, entry in entries.items()
-        }
+            if entry.shard >= len(shards) or entry.offset + entry.size > sizes[entry.shard]:
+                raise ValueError(f"the data of {name} are incomplete")
+        return {name: _read_tensor(name, entry, shards) for name, entry in entries.items() if wanted(name)}

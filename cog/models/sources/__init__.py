@@ -131,7 +131,7 @@ class LibraryModel(ABC):
 
     def preprocess_for(self, geometry: str) -> Preprocess:
         """Return the preprocessing for a value of ``FT_EXTRACT.PREPROCESS``."""
-        return self.own_preprocess if geometry == "model" else self.own_preprocess.protocol()
+        return self.own_preprocess.preprocess_for(geometry)
 
     def unknown(self, names: Collection[str]) -> CogError:
         """Return the error for an unknown name; its message has the nearest of ``names``."""
