@@ -25,7 +25,6 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from cog.results import uncertainty
-from cog.results.concept_counts import ConceptCounts
 from cog.results.relative import points
 from cog.results.scores import SeedAverage
 
@@ -99,20 +98,14 @@ def difference(cell: SeedAverage, baseline: SeedAverage) -> Difference:
         return dataclasses.replace(outcome, unknown="counts per concept are not known")
     if not seeds:
         return dataclasses.replace(outcome, unknown="no common seed")
-    estimate = uncertainty.difference(*with_common_seeds(cell, baseline))
+    counts = (dict(zip(average.seeds, average.concepts, strict=True)) for average in (cell, baseline))
+    estimate = uncertainty.difference(*([by_seed[seed] for seed in seeds] for by_seed in counts))
     if estimate is None:
         unknown = "not the same test images" if len(cell.concepts[0].correct) > 1 else "a single concept"
         return dataclasses.replace(outcome, unknown=unknown)
     low, high = estimate.interval
     unknown = "one common seed" if len(seeds) == 1 else ""
     return dataclasses.replace(outcome, low=low, high=high, p=estimate.p, unknown=unknown)
-
-
-def with_common_seeds(*averages: SeedAverage) -> list[list[ConceptCounts]]:
-    """Return the known right answers per concept of each average for the seeds that all averages have."""
-    runs = [dict(zip(average.seeds, average.concepts, strict=True)) for average in averages]
-    seeds = [seed for seed in runs[0] if all(seed in by_seed for by_seed in runs)]
-    return [[by_seed[seed] for seed in seeds] for by_seed in runs]
 
 
 def judge(differences: Iterable[Difference]) -> list[Difference]:
