@@ -17,7 +17,7 @@ from cog import config
 from cog.errors import CogError
 from cog.paths import ModelDir, evaluation_folder
 from cog.results import find, run_records
-from cog.runtime import safe_load
+from cog.runtime import files
 from cog.runtime.safe_load import load_torch
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def digest(*paths: Path) -> str:
     """
     result = hashlib.sha256()
     for path in paths:
-        result.update(safe_load.contents(path, "file of a run"))
+        result.update(files.contents(path, "file of a run"))
     return result.hexdigest()
 
 

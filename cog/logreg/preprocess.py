@@ -17,8 +17,8 @@ from cog.features.feature_files import FeatureSet
 from cog.logreg.engine import Engine
 from cog.logreg.matrix import Data
 from cog.logreg.settings import Settings
-from cog.runtime.machine_checks import size
 from cog.runtime.memory import available_memory, exhaustion_explained
+from cog.runtime.progress import size
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from cog.logreg.run_folder import RunPlan
 from cog.logreg.settings import Settings
 from cog.runtime import provenance, signals
 from cog.runtime.device import exact_float32, resolve_device
-from cog.runtime.machine_checks import size
 from cog.runtime.memory import exhaustion_explained
 from cog.runtime.output_folder import FolderClaim
+from cog.runtime.progress import size
 
 logger = logging.getLogger(__name__)
 

@@ -38,8 +38,8 @@ from cog.models.backbone import Backbone
 from cog.models.spec import IMAGENET_MEAN, IMAGENET_STD
 from cog.runtime import progress
 from cog.runtime.device import exact_float32, require_precision, resolve_device
-from cog.runtime.machine_checks import size
 from cog.runtime.memory import available_memory
+from cog.runtime.progress import size
 from cog.runtime.random_streams import cpu_generator
 
 _PACKAGES = ("torch", "torchvision", "optuna", "numpy", "scikit-learn", "scipy", "matplotlib", "pillow")

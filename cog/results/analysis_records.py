@@ -25,7 +25,7 @@ from typing import Any
 from cog import constants
 from cog.errors import CogError
 from cog.results.scores import SeedAverage
-from cog.runtime import files, safe_load
+from cog.runtime import files
 from cog.runtime.fingerprint import plain
 from cog.runtime.json_fields import number, text
 
@@ -73,7 +73,7 @@ def read(folder: str | os.PathLike[str]) -> AnalysisRecord:
     """
     folder = Path(folder)
     path = folder / RESULTS_FILE
-    data = safe_load.read_object(path, "record of an analysis")
+    data = files.read_object(path, "record of an analysis")
     if data.get("status") != "complete":
         raise CogError(f"{path} has status {data.get('status')!r}, expected 'complete'")
     name = data.get("analysis")

@@ -70,7 +70,7 @@ from cog.results.scores import (
     is_protocol,
     mean_std,
 )
-from cog.runtime import files, safe_load
+from cog.runtime import files
 from cog.runtime.json_fields import sha256, whole
 from cog.runtime.provenance import now
 
@@ -155,7 +155,7 @@ def load(path: str | os.PathLike[str], *, flag: str = "--import") -> list[SeedAv
         CogError: when the file cannot be read, has another form, or contains impossible results.
     """
     path = files.require_file(path, flag)
-    content = safe_load.read_json(path, "file of --export", largest=_LARGEST)
+    content = files.read_json(path, "file of --export", largest=_LARGEST)
     try:
         return _read_file(content, name=path.stem)
     except _Invalid as error:

@@ -29,7 +29,7 @@ from cog.results.scores import (
     grouped,
     natural_key,
 )
-from cog.runtime import safe_load
+from cog.runtime import files, safe_load
 from cog.runtime.atomic_dir import STAGE_PREFIX
 from cog.runtime.json_fields import number, whole
 from cog.runtime.output_folder import FAILED, INTERRUPTED, RUNNING, read_state
@@ -302,13 +302,13 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 def load_record(folder: Path) -> dict[str, Any] | None:
     """Return the contents of ``results.json`` of a run; None without it, as in runs of the original toolkit."""
     file = folder / RESULTS_FILE
-    return safe_load.read_object(file, "record of a run") if file.is_file() else None
+    return files.read_object(file, "record of a run") if file.is_file() else None
 
 
 def _read_record(path: str, place: RunPlace) -> dict[str, Any]:
     """Return the content of ``results.json`` after checking that it belongs to its folder, which may be a copy."""
     file = os.path.join(path, RESULTS_FILE)
-    record = safe_load.read_json(file, "record of a run", largest=_LARGEST_RECORD)
+    record = files.read_json(file, "record of a run", largest=_LARGEST_RECORD)
     if not isinstance(record, dict) or not isinstance(record.get("final"), dict):
         raise CogError(f"{RESULTS_FILE} does not describe a run (no entry 'final')")
     if record.get("status") != "complete":

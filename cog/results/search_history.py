@@ -17,7 +17,7 @@ from cog.errors import CogError
 from cog.results import run_records
 from cog.results.run_details import texts
 from cog.results.run_records import LOGS_FILE, Run
-from cog.runtime import safe_load
+from cog.runtime import files, safe_load
 from cog.runtime.json_fields import number, sha256, text, whole
 
 _FEATURES_METADATA = "features.json"
@@ -131,7 +131,7 @@ def features_of(runs: Iterable[Run]) -> dict[tuple[str, str, str], FeatureDescri
 def _read_features(folder: str, dataset: str, split: str) -> FeatureDescription | None:
     try:
         path = Path(folder, _FEATURES_METADATA)
-        data = safe_load.read_object(path, "description of features", largest=_MAX_BYTES)
+        data = files.read_object(path, "description of features", largest=_MAX_BYTES)
     except CogError:
         return None
     entries: dict[str, Any] = {key: whole(data.get(key)) for key in ("n_images", "n_classes", "n_failed")}

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, plain lines at intervals in a log file."""
+"""Progress of long work: a bar on a terminal, plain lines at intervals in a log file; durations and sizes as text."""
 
 from __future__ import annotations
 
@@ -110,3 +110,11 @@ def duration(seconds: float) -> str:
     if seconds < 48 * 3600:
         return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
     return f"{seconds // 86400}d{seconds % 86400 // 3600:02d}h"
+
+
+def size(n_bytes: float) -> str:
+    """Return a number of bytes as text with a readable unit."""
+    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
+        if n_bytes >= unit:
+            return f"{n_bytes / unit:.3g} {name}"
+    return f"{n_bytes / 1e3:.3g} kB"

@@ -24,8 +24,6 @@ import numpy as np
 from cog.errors import CogError, UnsafeFileError, first_line
 from cog.runtime import files
 
-contents, read_json, read_object = files.contents, files.read_json, files.read_object
-
 #: Default limit of a pickle in bytes: levels, logs and predictions are smaller, split files larger.
 LARGEST_PICKLE = 1 << 26
 
@@ -72,7 +70,7 @@ def load_pickle(path: str | os.PathLike[str], *, largest: int = LARGEST_PICKLE) 
         CogError: when the file is missing, too large or not a complete pickle.
     """
     try:
-        return unpickle(contents(path, "pickle", largest))
+        return unpickle(files.contents(path, "pickle", largest))
     except UnsafeFileError as error:
         raise UnsafeFileError(
             f"refused to read {path}: it contains {error}; expected a pickle of only lists, dicts, "

@@ -14,7 +14,7 @@ from cog import constants, paths
 from cog.errors import CogError, os_errors_explained
 from cog.features.folder import DELETED_FILE
 from cog.logreg.run_folder import RunFolder
-from cog.runtime import files, locks, machine_checks, provenance
+from cog.runtime import files, locks, progress, provenance
 from cog.runtime.output_folder import DONE, MISSING, read_state
 from cog.study.units import Status, Study, Unit
 
@@ -59,7 +59,7 @@ def delete_features(study: Study, statuses: Mapping[Unit, Status]) -> list[Path]
             deleted.append(path)
     if deleted:
         print(
-            f"deleted the features of {len(deleted)} splits, {machine_checks.size(n_bytes)} in all",
+            f"deleted the features of {len(deleted)} splits, {progress.size(n_bytes)} in all",
             flush=True,
         )
     return deleted
@@ -100,5 +100,5 @@ def _delete(path: Path) -> int:
         # The record comes first: if the process dies before the deletion, a record beside features has no effect.
         files.write_json(path.parent / DELETED_FILE, {"deleted": provenance.now(), "bytes": size})
         path.unlink()
-    print(f"deleted {path} ({machine_checks.size(size)})", flush=True)
+    print(f"deleted {path} ({progress.size(size)})", flush=True)
     return size

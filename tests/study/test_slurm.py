@@ -439,7 +439,8 @@ def test_study_of_the_miniature_equals_the_sequential_drivers(
     began = time.monotonic()
     study = [
         f"models_root_dir={roots['on_slurm']}", f"log_dir={tmp_path / 'logs'}", f"model_names={' '.join(models)}",
-        f"datasets={datasets}", "seeds=22 37", "shots=0 1", "gpus=1", "sbatch_args=--cpus-per-task=1", *images, *extraction, *protocol,
+        f"datasets={datasets}", "seeds=22 37", "shots=0 1", "gpus=1",
+        "sbatch_args=--cpus-per-task=1", *images, *extraction, *protocol,
         "--device", "cpu",
     ]  # fmt: skip
     jobs = jobs_of(submit_study(*study))

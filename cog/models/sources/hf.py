@@ -18,7 +18,7 @@ from cog.models.outputs import features_of
 from cog.models.preprocessing import from_processor
 from cog.models.sources import SAFETENSORS, LibraryModel, hub_file, hub_link
 from cog.models.spec import Preprocess
-from cog.runtime import files, safe_load
+from cog.runtime import files
 
 #: Parts of image-text models that images do not pass through.
 _TEXT = ("text_model", "text_projection", "logit_scale", "logit_bias")
@@ -75,7 +75,7 @@ class HuggingFaceModel(LibraryModel):
     def own_preprocess(self) -> Preprocess:
         """Preprocessing of the repository's ``preprocessor_config.json``."""
         path = self._file("preprocessor_config.json")
-        return from_processor(safe_load.read_object(path, "preprocessing of a model"), str(path))
+        return from_processor(files.read_object(path, "preprocessing of a model"), str(path))
 
     @property
     def hub(self) -> tuple[str, str] | None:
