@@ -8,8 +8,8 @@
         <dataset>/eval_<name>[_N<n_shot>]/seed-<seed>/
         <dataset>/analysis_<name>/
 
-The outputs of ``--limit N``, which test the commands and are not results, lie below ``<models_root_dir>/limit-<N>/`` in
-the same layout. A folder of that name has all outputs of ``--limit N``, and no others.
+Features of ``extract_features.py --limit N`` lie below ``<models_root_dir>/limit-<N>/`` in the same layout. Other
+commands are given that root; the checkpoints of its models are those of ``<models_root_dir>``.
 """
 
 from __future__ import annotations
@@ -30,38 +30,20 @@ _ANALYSIS_FOLDER = re.compile(r"analysis_(?P<name>[A-Za-z0-9][A-Za-z0-9._+-]*)")
 _LIMIT_FOLDER = re.compile(r"limit-(?P<limit>[1-9][0-9]{0,8})")
 
 
-def limit_of(path: str | os.PathLike[str]) -> int:
-    """Return N for a path that is, or lies below, a folder ``limit-<N>``; 0 for all other paths."""
-    text = os.path.abspath(path)
-    if "limit-" not in text:  # a quick answer: there may be thousands of runs
-        return 0
-    return next(filter(None, map(parse_limit_folder, reversed(text.split(os.sep)))), 0)
-
-
-def parse_limit_folder(folder: str) -> int:
-    """Return N for the folder name ``limit-<N>``; 0 for all other names."""
-    match = _LIMIT_FOLDER.fullmatch(folder)
+def limit_of(root: str | os.PathLike[str]) -> int:
+    """Return N for a root ``limit-<N>``; 0 for all others."""
+    match = _LIMIT_FOLDER.fullmatch(os.path.basename(os.path.abspath(root)))
     return int(match["limit"]) if match else 0
 
 
-def with_limit(folder: str | os.PathLike[str], limit: int) -> Path:
-    """Return the folder for outputs of ``--limit`` that takes the place of ``folder``.
-
-    A folder that belongs to this limit already is returned as it is.
-
-    Raises:
-        CogError: the folder belongs to another limit.
-    """
-    there = limit_of(folder)
-    if there not in (0, limit):
-        raise CogError(f"{folder} is for outputs of --limit {there}, not of --limit {limit}")
-    return Path(folder) if there else Path(folder) / f"limit-{limit}"
+def with_limit(root: str | os.PathLike[str], limit: int) -> Path:
+    """Return the root ``limit-<limit>`` in a root; a root of this name is returned as it is."""
+    return Path(root) if limit_of(root) == limit else Path(root) / f"limit-{limit}"
 
 
 def without_limit(root: str | os.PathLike[str]) -> Path:
     """Return the root of all models: the parent of a root ``limit-<N>``, else ``root`` itself."""
-    path = Path(os.path.abspath(root))
-    return path.parent if parse_limit_folder(path.name) else Path(root)
+    return Path(os.path.abspath(root)).parent if limit_of(root) else Path(root)
 
 
 def split_model_name(model: str, *, flag: str = "--model") -> tuple[str, str]:

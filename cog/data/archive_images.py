@@ -79,11 +79,7 @@ class ArchiveImages(ImageStore):
         return sorted({*self._own, *self._inside, *(mixed.classes() if mixed else ())})
 
     def names(self, folder: str) -> list[str]:
-        """Return the images of a class.
-
-        Raises:
-            CogError: an archive of the class and another archive have an image of the same name.
-        """
+        """Return the images of a class."""
         names = sorted(name for table in self._tables_of(folder) for name in table.names(folder))
         for first, second in itertools.pairwise(names):
             if first == second:
@@ -227,9 +223,6 @@ class _Table:
 
     Attributes:
         inside: tar files inside the archives, of single classes.
-
-    Raises:
-        CogError: when two archives have an image of the same name.
     """
 
     def __init__(self, archives: Sequence[ArchiveFile], rows: np.ndarray) -> None:

@@ -35,9 +35,6 @@ def as_rows(images: Iterable[tuple[str, Member]], *, owner: int, archive: Path) 
     The fields are ``path`` (bytes: ``<class>/<file>`` of an image, or the path of a tar file inside the archive),
     ``owner`` (number of the archive), and ``offset``, ``size``, ``crc`` and ``kind`` of
     :class:`cog.data.archives.Member`.
-
-    Raises:
-        CogError: different members have the same name.
     """
     paths: list[bytes] = []
     numbers, members = array("q"), array("q")  # a list of integers would take five times the memory

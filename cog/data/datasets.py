@@ -87,9 +87,6 @@ class Dataset:
             dataset: name of the data set, one of a level included.
             split: ``train`` or ``test``.
             values: values of :attr:`flags` by name.
-
-        Raises:
-            CogError: see :func:`cog.data.image_lists.from_class_folders`.
         """
         if self.list_images is not None:
             return self.list_images(dataset, split, values)

@@ -131,10 +131,6 @@ def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> 
         split: ``train`` or ``test``.
         folder: folder with one sub-folder per class or with archives; archives beside a missing folder replace it.
         flag: flag that names the folder, for messages.
-
-    Raises:
-        CogError: no such folder, no class folders, class folders without images or with images in sub-folders, a class
-            that may be a folder of thumbnails; an archive that cannot be read.
     """
     store = root_layout.open_store(folder)
     forms = "one folder per class, or the images in tar or zip files"
@@ -188,10 +184,6 @@ def cog_level(
         images_root: ImageNet-21K, one folder per synset or archives.
         levels_file: ``cog_levels_mapping_file.pkl``.
         split_file: ``cog_concepts_split_file.pkl``.
-
-    Raises:
-        CogError: unreadable files, no such level, a concept without files or without a folder, an archive that cannot
-            be read.
     """
     from cog.data.level_files import read_levels
     from cog.data.split_files import read_split

@@ -67,9 +67,6 @@ def name_images(
         whole: whether images outside of that folder are taken too, because the archive as a whole is that part.
         read: function that returns the bytes of a member.
         unread: gets what is found beside the images and not read.
-
-    Raises:
-        CogError: the class of an image cannot be determined, or different classes have the same innermost folder.
     """
     members = list(members)
     if not is_wnid(archive.stem) and _is_shard(members):

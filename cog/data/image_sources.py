@@ -29,11 +29,7 @@ class ImageSources:
     values: Mapping[str, str | None]
 
     def declaration(self, dataset: str) -> datasets.Dataset:
-        """Return the declaration of a data set; with ``--images_root``, an undeclared name is a user's own data set.
-
-        Raises:
-            CogError: an unknown data set without ``--images_root``, or an unusable name.
-        """
+        """Return the declaration of a data set; with ``--images_root``, an undeclared name is a user's own data set."""
         paths.check_dataset_name(dataset)
         declared = datasets.find(dataset)
         if declared is None and self.values.get(datasets.OWN.root) is not None:
@@ -52,9 +48,6 @@ class ImageSources:
         Args:
             dataset: name of the data set.
             why: beginning of the message about a missing value; default: ``--dataset <dataset> needs``.
-
-        Raises:
-            CogError: a missing value, folder or file.
         """
         given = {}
         for flag in self.declaration(dataset).flags:
@@ -72,11 +65,7 @@ class ImageSources:
         return given
 
     def list_images(self, dataset: str, split: str) -> ImageList:
-        """Return the images of a data set and split; log counts that differ from the official data.
-
-        Raises:
-            CogError: missing values, folders or files.
-        """
+        """Return the images of a data set and split; log counts that differ from the official data."""
         images = self.declaration(dataset).images(dataset, split, self.require(dataset))
         for line in count_differences(images):
             logger.warning("%s", line)

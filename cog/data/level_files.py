@@ -18,9 +18,6 @@ def read_levels(path: str | os.PathLike[str]) -> Levels:
 
     Any number of levels of any sizes is accepted. The same concept may be in two levels (random
     draws overlap), but not twice in one level.
-
-    Raises:
-        CogError: the file is missing, unsafe, or has other contents.
     """
     data = safe_load.load_pickle(path)
     if not isinstance(data, list | tuple) or not data:
@@ -30,28 +27,14 @@ def read_levels(path: str | os.PathLike[str]) -> Levels:
     return check_levels([_to_list(level) for level in data], source=str(path))
 
 
-def write_levels(path: str | os.PathLike[str], levels: Sequence[Sequence[str]], *, limit: int = 0) -> None:
-    """Write ``levels`` atomically as a pickle of a plain list of lists of strings.
-
-    Args:
-        path: the file.
-        levels: ids by level, level L1 first.
-        limit: value of ``--limit``, written with the list in a dict, so that no reader takes the list for real levels;
-            0: no limit.
-
-    Raises:
-        CogError: ``levels`` are not valid, or the file cannot be written.
-    """
+def write_levels(path: str | os.PathLike[str], levels: Sequence[Sequence[str]]) -> None:
+    """Write ``levels``, ids by level, L1 first, atomically as a pickle of a plain list of lists of strings."""
     checked = check_levels([[str(wnid) for wnid in level] for level in levels], source="the levels")
-    files.write_pickle(path, {"limit": limit, "levels": checked} if limit else checked)
+    files.write_pickle(path, checked)
 
 
 def check_levels(levels: Sequence[object], *, source: str) -> Levels:
-    """Return ``levels`` when every one is a list of different noun ids.
-
-    Raises:
-        CogError: other levels; the message names ``source``, the level and the entry.
-    """
+    """Return ``levels`` when every one is a list of different noun ids."""
     checked: Levels = []
     for number, level in enumerate(levels, start=1):
         if not isinstance(level, list) or not level:

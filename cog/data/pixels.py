@@ -178,25 +178,7 @@ def to_input(
     if isinstance(pixels, np.ndarray):
         # The array of a Pillow image is read-only, which PyTorch does not support.
         pixels = torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy())
-    if mean.device.type == "cpu" and memory_format is torch.channels_last:
-        return _to_input_row_by_row(pixels, mean, std)
     memory_format = memory_format or torch.contiguous_format
     x = pixels.to(mean.device, non_blocking=True).permute(0, 3, 1, 2).contiguous(memory_format=memory_format)
     # By a tensor, because CUDA would multiply by the reciprocal of a number, which differs in the last bit.
     return x.float().div_(mean.new_full((), 255.0)).sub_(mean).div_(std)
-
-
-def _to_input_row_by_row(pixels: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
-    """Turn pixels into input with the channels innermost, see :func:`to_input`.
-
-    One image at a time stays in the processor's cache, and statistics repeated for a row of pixels turn loops over
-    three channels into long ones: 80 instead of 390 microseconds for an image of 224 x 224.
-    """
-    import torch
-
-    n, height, width, _ = pixels.shape
-    row_mean, row_std = mean.view(-1).repeat(width), std.view(-1).repeat(width)
-    x = torch.empty(pixels.shape, dtype=torch.float32)
-    for image, target in zip(pixels.reshape(n, height, 3 * width), x.view(n, height, 3 * width), strict=True):
-        target.copy_(image).div_(255).sub_(row_mean).div_(row_std)
-    return x.permute(0, 3, 1, 2)

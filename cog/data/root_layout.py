@@ -80,11 +80,7 @@ def _beside(root: Path) -> ImageStore:
 def _archive_images(
     root: Path, archives: list[Path], *, part: str | None = None, whole: bool = True
 ) -> ImageStore:
-    """Return the store of archives.
-
-    Raises:
-        CogError: the names of the archives tell that some of them are missing.
-    """
+    """Return the store of archives."""
     from cog.data.archive_images import ArchiveImages  # imports numpy
 
     store = ArchiveImages(root, archives, part=part, whole=whole)

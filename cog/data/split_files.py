@@ -39,10 +39,6 @@ def read_split(path: str | os.PathLike[str], concepts: Iterable[str] | None = No
 
     Returns:
         ``{wnid: {"train": array, "test": array}}``, arrays of ``str`` of shape ``(n,)``, possibly read-only.
-
-    Raises:
-        CogError: the file is missing, unsafe or of another form, lacks a requested concept, names the
-            same image twice, or names files outside the root of the images.
     """
     data = safe_load.load_pickle(path, largest=_LARGEST)
     if not isinstance(data, dict) or not data:
@@ -62,11 +58,7 @@ def read_split(path: str | os.PathLike[str], concepts: Iterable[str] | None = No
 
 
 def write_split(path: str | os.PathLike[str], split: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write ``split`` atomically in the form that :func:`read_split` reads.
-
-    Raises:
-        CogError: the split names no images, or the file cannot be written.
-    """
+    """Write ``split`` atomically in the form that :func:`read_split` reads."""
     plain = {
         str(wnid): {part: np.asarray(parts[part], dtype=np.str_) for part in PARTS}
         for wnid, parts in split.items()
@@ -96,9 +88,6 @@ def draw(names: Sequence[str], *, wnid: str, n_test: int, max_train: int, seed: 
 
     Returns:
         ``{"train": array, "test": array}``, each ascending.
-
-    Raises:
-        CogError: not enough images for ``n_test`` and one for training.
     """
     if len(names) <= n_test:
         raise CogError(
@@ -155,11 +144,7 @@ def _names(names: Any, place: str) -> np.ndarray:
 
 
 def _relative(name: str, place: str) -> str:
-    """Return ``name`` without leading separators.
-
-    Raises:
-        CogError: the name is empty, names a drive, leaves the root with ``..``, or has a null byte.
-    """
+    """Return ``name`` without leading separators."""
     inside = name.lstrip("/\\")
     if not inside or "\0" in inside or _DRIVE.match(inside) or ".." in re.split(r"[/\\]", inside):
         raise CogError(f"{place} contains {name!r}, expected file names inside the root of the images")

@@ -34,11 +34,7 @@ def is_validation_image(file: str) -> bool:
 
 
 def read_labels(archive: Path) -> dict[str, str]:
-    """Return the class (WordNet id) of each image, by name without suffix, from the list beside an archive.
-
-    Raises:
-        CogError: no list, or one that cannot be read.
-    """
+    """Return the class (WordNet id) of each image, by name without suffix, from the list beside an archive."""
     for folder in (archive.parent, archive.parent.parent):
         for name, reader in ((SOLUTION_FILE, _read_solution), (DEVKIT_FILE, _read_devkit)):
             if (path := folder / name).is_file():

@@ -189,10 +189,6 @@ class Extractor:
                 ``rows_per_pass``, and end at multiples or at the end of the list.
             stop: function called between forward passes; once it returns a true value, the generator yields the
                 features computed so far and ends.
-
-        Raises:
-            CogError: when the network fails or returns NaN or infinite values, or values beyond the range of
-                ``save_dtype`` (the image is named), or the folder of the images vanishes.
         """
         decoder = Decoder(images, **self._decoding)
         cuda = self.device.type == "cuda"

@@ -69,10 +69,6 @@ def check_pair(train: FeatureSet, test: FeatureSet) -> str:
     """Return a warning when test rows are training rows, or the names are not those of one model's splits, else "".
 
     Neither is an error: other test sets of the same classes, and the training accuracy, are valid uses.
-
-    Raises:
-        CogError: features of different widths, or of different lists of classes (if both are known): a label is the
-            position of a class in its list, so classes would be mixed up.
     """
     if None not in (train.class_list, test.class_list) and train.class_list != test.class_list:
         raise CogError(
@@ -120,11 +116,7 @@ def shared_rows(train: FeatureSet, test: FeatureSet) -> int:
 
 
 def save(features: FeatureSet, path: str | os.PathLike[str]) -> None:
-    """Write ``X_Y.pth`` (``X`` in its type, ``Y`` int64, ``name``), whole or not at all.
-
-    Raises:
-        CogError: when the file cannot be written.
-    """
+    """Write ``X_Y.pth`` (``X`` in its type, ``Y`` int64, ``name``), whole or not at all."""
     with files.atomic_write(path) as handle:
         torch.save(
             {"X": features.x.contiguous(), "Y": features.y.contiguous(), "name": features.name}, handle
@@ -141,10 +133,6 @@ def load(path: str | os.PathLike[str], *, normalize: bool = False, rounded: bool
 
     Returns:
         Features as float32 (rounded features keep their type), labels as int64.
-
-    Raises:
-        CogError: missing, unsafe or truncated file, wrong keys or shapes, no rows, labels that are not
-            whole numbers, NaN or infinite values (the first rows are named).
     """
     path = features_file(path)
     stored = open_file(path, rounded=rounded)
@@ -159,9 +147,6 @@ def open_file(path: str | os.PathLike[str], *, mapped: bool = False, rounded: bo
     """Open ``X_Y.pth`` and check its form, see :func:`load`; types are those of the file, values are not checked.
 
     ``mapped`` features are read from the file when they are used.
-
-    Raises:
-        CogError: missing, unsafe or truncated file, wrong keys, types or shapes, no rows.
     """
     path = features_file(path)
     if not path.is_file():
@@ -245,9 +230,6 @@ def check_and_normalize_(
 
     Returns:
         None with ``in_place``, else the divisors of the rows ``(n, 1)``, which are 1 without ``normalize``.
-
-    Raises:
-        CogError: when rows are not finite (a row is if its norm is); the first ones are named.
     """
     bad: list[int] = []
     n_zero = 0
@@ -285,9 +267,6 @@ def to_consecutive_labels(
 
     Returns:
         Both label vectors in 0..C-1 (those of an extraction are unchanged), and the C original labels.
-
-    Raises:
-        CogError: when the test set has a class without training images, or there is only one class.
     """
     labels = torch.unique(train_y)
     untrained = [int(label) for label in torch.unique(test_y) if not (labels == label).any()]
@@ -327,9 +306,6 @@ def split_train_val(
 
     Returns:
         Rows of the training and of the validation part, int64, grouped by class.
-
-    Raises:
-        CogError: when no class has two images, so that none can be held out.
     """
     train, val = [], []
     for rows in _rows_by_class(y):

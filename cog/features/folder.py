@@ -81,11 +81,7 @@ def with_class_list(features: FeatureSet, file: Path) -> FeatureSet:
 
 
 def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] | None:
-    """Return the image path of each row of a feature file; None without a list (the original toolkit wrote none).
-
-    Raises:
-        CogError: another number of images than ``n_rows`` (None: not checked), or a list that cannot be read.
-    """
+    """Return the image path of each row of a feature file; None without a list (the original toolkit wrote none)."""
     path = features.parent / PATHS_FILE
     lines = _lines(path)
     if lines is not None and n_rows is not None and len(lines) != n_rows:
@@ -97,21 +93,13 @@ def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] 
 
 
 def identify_input(file: Path) -> dict[str, Any]:
-    """Return what identifies the features in a file as an input: their origin, if known, and a sample of their bytes.
-
-    Raises:
-        CogError: an unusable features.json, or an unreadable file.
-    """
+    """Return what identifies the features in a file as an input: origin, if known, and a sample of their bytes."""
     made = FeatureFolder(file.parent).metadata() or {}
     return {key: made.get(key) for key in ORIGIN} | {"sample_sha256": sample_sha256(file)}
 
 
 def require_one_network(train: Path, test: Path) -> None:
-    """Refuse feature files of both splits that different networks or preprocessing made, as far as that is known.
-
-    Raises:
-        CogError: they differ; the message lists each difference.
-    """
+    """Refuse feature files of both splits that different networks or preprocessing made, as far as that is known."""
     of_train, of_test = (FeatureFolder(file.parent).metadata() or {} for file in (train, test))
     networks = [{key: made.get(key) for key in NETWORK} for made in (of_train, of_test)]
     changed = differences(networks[0], networks[1])
@@ -165,11 +153,7 @@ class FeatureFolder(OutputFolder):
         return self.path / constants.FEATURES_FILE
 
     def metadata(self) -> dict[str, Any] | None:
-        """Return the contents of features.json; None without the file (features of the original toolkit).
-
-        Raises:
-            CogError: an unusable file.
-        """
+        """Return the contents of features.json; None without the file (features of the original toolkit)."""
         path, repair = self.path / METADATA_FILE, "remove the file, or restore it from a copy"
         try:
             data = files.read_json(path) if path.is_file() else None
@@ -270,11 +254,6 @@ class FeatureFolder(OutputFolder):
             metadata: entries of features.json after the identity.
             image_paths: path of each row, relative to the images' root.
             failures: ``(path, reason)`` of the images that are missing from the features.
-
-        Raises:
-            FailedImagesError: when more images failed than are acceptable, or all.
-            LockedError: when another process holds the folder by now.
-            CogError: when the folder cannot be written to.
         """
         from cog.features import feature_files  # imports torch, which --help must not wait for
 

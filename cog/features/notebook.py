@@ -56,10 +56,6 @@ def extract_features(
 
     Returns:
         Float32 features ``(n, d)`` and int64 labels ``(n,)``, the positions of the sorted class folders.
-
-    Raises:
-        CogError: no images, an unusable configuration, a network that fails.
-        FailedImagesError: images that cannot be decoded; the first ones are named.
     """
     if not isinstance(backbone, Backbone):
         backbone = Backbone(backbone, name=name or OWN_NETWORK)
@@ -99,11 +95,7 @@ def extract_features(
 
 
 def words_of(opts: Sequence[object]) -> list[str]:
-    """Return ``[KEY, VALUE, ...]`` of an extraction as on a command line.
-
-    Raises:
-        CogError: another form than a list, or a key that chooses the network, which is loaded already.
-    """
+    """Return ``[KEY, VALUE, ...]`` of an extraction as on a command line."""
     if isinstance(opts, str | Mapping) or not isinstance(opts, Iterable):
         raise CogError('opts: expected a list [KEY, VALUE, ...], such as ["FT_EXTRACT.IMAGE_CROP_SIZE", 96]')
     words = [str(word) for word in opts]

@@ -163,11 +163,7 @@ def _take(features: FeatureSet, rows: torch.Tensor | None, start: int) -> torch.
 
 
 def timed_fit(features: FeatureSet, dim: int, *, rows: torch.Tensor | None, device: torch.device) -> Pca:
-    """Return the principal components of features, and log the variance share of the first ``dim``.
-
-    Raises:
-        CogError: when there are fewer than ``dim`` features, or directions in which the features vary.
-    """
+    """Return the principal components of features, and log the variance share of the first ``dim``."""
     source, width = features.name, features.x.shape[1]
     if dim > width:
         raise CogError(

@@ -141,11 +141,7 @@ class ExtractionPlan:
 
     @cached_property
     def jobs(self) -> list[ExtractJob]:
-        """All jobs, including complete ones, after all checks that need no network.
-
-        Raises:
-            CogError: at the first fault.
-        """
+        """All jobs, including complete ones, after all checks that need no network."""
         for folder in self.folders.values():
             folder.require_usable()
         for pair in self.folders:
@@ -154,12 +150,7 @@ class ExtractionPlan:
         return [self.job(pair) for pair in self.folders]
 
     def pending(self) -> list[ExtractJob]:
-        """Return the jobs whose features are not complete.
-
-        Raises:
-            LockedError: when a process of another start works on one of the jobs.
-            CogError: when a folder has features that were made differently.
-        """
+        """Return the jobs whose features are not complete."""
         todo = []
         for job in self.jobs:
             if self.rank.leads:

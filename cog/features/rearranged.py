@@ -37,9 +37,6 @@ def regroup(
         dataset: name of the new level.
         wnids: concepts of the new level.
         levels: data sets that have the features of these concepts.
-
-    Raises:
-        CogError: missing features or names of images, a concept without features, another result in a folder.
     """
     wnids = sorted(wnids)
     for split in constants.SPLITS:

@@ -46,11 +46,6 @@ def run(plan: ExtractionPlan, jobs: Sequence[ExtractJob]) -> None:
     Args:
         plan: plan of the extraction.
         jobs: jobs of the plan that are not complete.
-
-    Raises:
-        Interrupted: when a signal has asked the process to end.
-        CogError: when a job failed; with several jobs in the plan, after all have been tried. It is a
-            :class:`FailedImagesError` when all failures are of images.
     """
     several = len(plan.jobs) > 1
     workers = usable_workers(plan.cfg.FT_EXTRACT.N_WORKERS)
@@ -112,9 +107,6 @@ def try_network(plan: ExtractionPlan, images: ImageList) -> str:
     """Compute the features of the first image on the CPU, and return a line about them.
 
     The features are computed three times: twice beside black images, and once beside the next images.
-
-    Raises:
-        CogError: when the network cannot be loaded or fails, or its features are 0 or not always the same.
     """
     extractor, summary = _extractor(plan, torch.device("cpu"), n_workers=0)
     features = extractor.extract(images, [(0, 1)])
@@ -145,12 +137,6 @@ def extract(job: ExtractJob, extractor: Extractor, *, label: str) -> None:
         job: data set and split.
         extractor: the network.
         label: label of the progress.
-
-    Raises:
-        Interrupted: when a signal has asked the process to end, or rank 0 has ended.
-        FailedImagesError: when more images failed than are allowed.
-        LockedError: when a process of another start works in the folder.
-        CogError: when the extraction fails; finished rows are kept.
     """
     if job.plan.rank.leads:
         _lead(job, extractor, label)
@@ -254,10 +240,6 @@ def _compute(
     """Compute the rows that no other process has claimed, save them, and wait a moment for rows of other processes.
 
     ``may_go_on`` is called before each claim; when it returns False, the claims end.
-
-    Raises:
-        Interrupted: when a signal has asked the process to end; the computed rows are saved.
-        CogError: when the network or the storage fails; rows are saved as far as possible.
     """
     work, rank = job.folder.resume, job.plan.rank
     with (
@@ -288,11 +270,7 @@ def _count_others(job: ExtractJob, progress: Progress) -> None:
 
 
 def _publish(merged: np.ndarray, job: ExtractJob, extractor: Extractor, claim: FolderClaim) -> None:
-    """Publish the features of all shards and their description.
-
-    Raises:
-        FailedImagesError: when more images failed than are allowed; the shards stay.
-    """
+    """Publish the features of all shards and their description."""
     plan, images, shards = job.plan, job.images, job.folder.resume.used()
     x = torch.from_numpy(merged)
     if x.dtype is torch.int16:

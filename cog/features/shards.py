@@ -127,9 +127,6 @@ class Shards(ResumeFolder):
 
         Args:
             manifest: manifest of new work; continued work keeps its ``work`` and ``overwrites``.
-
-        Raises:
-            CogError: when the folder cannot be written to.
         """
         stored = read_manifest(self.path.parent)
         if stored is not None:
@@ -181,11 +178,7 @@ class Shards(ResumeFolder):
         return sum(shard.stop - shard.first for shard in self.used())
 
     def save(self, shard: Shard, blocks: Sequence[np.ndarray]) -> None:
-        """Write a finished range: its features in row order, blocks ``(n, d)``, then the marker.
-
-        Raises:
-            CogError: when the files cannot be written.
-        """
+        """Write a finished range: its features in row order, blocks ``(n, d)``, then the marker."""
         x: Any = np.concatenate(blocks) if blocks else np.empty((0, 0))
         if shard.n_features:
             with files.atomic_write(self.path / f"{shard.name}.npy") as handle:
@@ -210,9 +203,6 @@ class Shards(ResumeFolder):
         """Return the features ``(n, d)`` of all rows, when all are finished: one row per decoded image.
 
         They are float32, float16, or bits of bfloat16 as int16.
-
-        Raises:
-            CogError: when a file cannot be read, or ranges have features of different dimensions.
         """
         used = self.used()
         dims = sorted({shard.dim for shard in used if shard.n_features})
@@ -269,11 +259,7 @@ class ShardWriter(contextlib.AbstractContextManager["ShardWriter"]):
                 self._flush()
 
     def add(self, batch: FeatureBatch) -> None:
-        """Add the features of the next rows.
-
-        Raises:
-            CogError: when a range cannot be written.
-        """
+        """Add the features of the next rows."""
         if self._batches and self._batches[-1].stop != batch.first:
             self._flush()
         self._batches.append(batch)

@@ -64,9 +64,6 @@ class Units(contextlib.AbstractContextManager["Units"]):
 
         Args:
             may_go_on: function that returns whether to continue; called before each claim, and after a failed claim.
-
-        Raises:
-            CogError: when the folder cannot be written to.
         """
         work, size = self._work, self._work.manifest.unit_rows
         n_units = -(-work.manifest.n_rows // size)
@@ -96,13 +93,7 @@ class Units(contextlib.AbstractContextManager["Units"]):
 
 
 def wait_for_manifest(job: ExtractJob, identity: dict[str, Any]) -> Manifest | None:
-    """Wait for rank 0 to begin, and return the manifest of its work; None when the features are published already.
-
-    Raises:
-        Interrupted: when a signal has asked the process to end, or rank 0 has begun and ended.
-        LockedError: when a process of another start works in the folder.
-        CogError: when rank 0 failed, does not start, or has other input.
-    """
+    """Wait for rank 0 to begin, and return the manifest of its work; None when the features are published already."""
     folder, rank = job.folder.path, job.plan.rank
     begin = last_without_problem = time.monotonic()
     while True:
@@ -144,12 +135,7 @@ def is_led(folder: Path, joined: Manifest) -> bool:
 
 
 def require_published(job: ExtractJob) -> None:
-    """Raise an error unless rank 0 has published the features.
-
-    Raises:
-        CogError: when rank 0 failed.
-        Interrupted: when rank 0 was interrupted or killed.
-    """
+    """Raise an error unless rank 0 has published the features."""
     if not _is_published(job):
         _require_no_failure(job)
         raise _gone(job)

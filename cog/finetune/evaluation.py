@@ -41,9 +41,6 @@ def evaluate(
 
     Returns:
         The score; None when a signal has ended the work of any process.
-
-    Raises:
-        CogError: see :meth:`cog.features.extract.Extractor.stream`.
     """
     first, stop = (len(images) * rank // group.size for rank in (group.rank, group.rank + 1))
     share = dataclasses.replace(images, files=images.files[first:stop], labels=images.labels[first:stop])

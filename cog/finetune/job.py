@@ -41,22 +41,14 @@ logger = logging.getLogger(__name__)
 
 
 def choose_device(name: str | None, rank: Rank) -> torch.device:
-    """Return the device of this process; each of several processes on a machine has a GPU of its own.
-
-    Raises:
-        CogError: no such device.
-    """
+    """Return the device of this process; each of several processes on a machine has a GPU of its own."""
     if rank.size > 1 and (name or "").startswith("cuda:"):
         raise CogError(f"--device {name} is one GPU, and there are {rank.size} processes; give --device cuda")
     return resolve_device(name, rank, float64=True)
 
 
 def choose_precision(wanted: str, device: torch.device) -> str:
-    """Return the arithmetic that ``FINETUNE.PRECISION`` stands for on a device.
-
-    Raises:
-        CogError: bf16 on a GPU that does not have it.
-    """
+    """Return the arithmetic that ``FINETUNE.PRECISION`` stands for on a device."""
     require_precision(device, "FINETUNE.PRECISION", wanted)
     if wanted != "auto":
         return wanted
@@ -66,11 +58,7 @@ def choose_precision(wanted: str, device: torch.device) -> str:
 
 
 def run(request: FineTuneRequest) -> int:
-    """Plan and do a fine-tuning run, and return the exit code.
-
-    Raises:
-        CogError: unusable input, a failed run.
-    """
+    """Plan and do a fine-tuning run, and return the exit code."""
     rank = parallel.place()
     if rank.number:  # process 0 logs for all
         logging.getLogger("cog").setLevel(logging.ERROR)

@@ -48,9 +48,6 @@ def build(backbone: Backbone, recipe: FineTuneRecipe, *, n_classes: int, device:
     One backward pass shows the width of the features, the parameters that affect them (a network may hold a classifier
     that features bypass; such parameters stay unchanged), and whether the network works with the channels innermost,
     which is faster for convolutions. The backbone is on ``device`` already.
-
-    Raises:
-        CogError: a network that cannot be trained.
     """
     parameters = dict(backbone.named_parameters())
     if not parameters:

@@ -35,11 +35,7 @@ class SharedError(CogError):
 
 
 def place() -> Rank:
-    """Return the rank of this process, from the variables of torchrun.
-
-    Raises:
-        CogError: variables that contradict each other.
-    """
+    """Return the rank of this process, from the variables of torchrun."""
     return ranks.of_torchrun(os.environ) or Rank()
 
 
@@ -63,10 +59,6 @@ class Group:
 
         Args:
             decide: function called in process 0 only; returns a small value that can be pickled.
-
-        Raises:
-            CogError: the error of ``decide``, in process 0.
-            SystemExit: in the other processes, with the exit code of that error.
         """
         if self.size == 1:
             return decide()
@@ -91,9 +83,6 @@ class Group:
 
         Args:
             always: whether any ``RuntimeError`` in the block means a broken connection, also without such a text.
-
-        Raises:
-            LostProcessError: when the connection to another process is lost.
         """
         try:
             yield
@@ -108,11 +97,7 @@ class Group:
 
 @contextlib.contextmanager
 def joined(rank: Rank, device: Any) -> Iterator[Group]:
-    """Connect this process with the others for the block (CPUs by gloo, GPUs by NCCL), and yield the group.
-
-    Raises:
-        CogError: when the other processes cannot be reached.
-    """
+    """Connect this process with the others for the block (CPUs by gloo, GPUs by NCCL), and yield the group."""
     if rank.size == 1:
         yield Group(rank, device)
         return

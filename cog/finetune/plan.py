@@ -90,9 +90,6 @@ def make_plan(request: FineTuneRequest, *, precision: str, n_processes: int) -> 
         request: the values of the flags.
         precision: the arithmetic that FINETUNE.PRECISION stands for on the device.
         n_processes: number of processes that will share the work.
-
-    Raises:
-        CogError: unusable input.
     """
     cfg, model = request.cfg, request.model
     _, model_dir = model.paths

@@ -67,11 +67,7 @@ class FineTuneRecipe:
 
     @classmethod
     def from_config(cls, cfg: CfgNode, *, precision: str) -> FineTuneRecipe:
-        """Return the recipe of a checked configuration, with ``precision`` in place of its ``FINETUNE.PRECISION``.
-
-        Raises:
-            CogError: values that do not fit together.
-        """
+        """Return the recipe of a checked configuration, with ``precision`` in place of its ``FINETUNE.PRECISION``."""
         ft, fx = cfg.FINETUNE, cfg.FT_EXTRACT
         return cls(
             seed=cfg.EVAL.SEED,
@@ -110,11 +106,7 @@ class FineTuneRecipe:
         return self.batch_size // self.per_pass
 
     def steps_per_epoch(self, n_images: int) -> int:
-        """Return the number of SGD steps in an epoch; the remaining images of its random order are left out.
-
-        Raises:
-            CogError: when there are fewer images than one step takes.
-        """
+        """Return the number of SGD steps in an epoch; the remaining images of its random order are left out."""
         if n_images < self.batch_size:
             raise CogError(
                 f"there are {n_images} training images, fewer than FINETUNE.BATCH_SIZE {self.batch_size}; lower it"
@@ -122,11 +114,7 @@ class FineTuneRecipe:
         return n_images // self.batch_size
 
     def passes_per_process(self, n_processes: int) -> int:
-        """Return the number of forward passes of each process in a step.
-
-        Raises:
-            CogError: when the processes cannot share the passes equally.
-        """
+        """Return the number of forward passes of each process in a step."""
         if self.n_passes % n_processes == 0:
             return self.n_passes // n_processes
         share = self.batch_size // n_processes

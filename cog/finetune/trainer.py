@@ -110,9 +110,6 @@ class Trainer:
         Returns:
             Sums over all processes, float64 ``(4,)``: loss, top-1 hits, top-5 hits and images; and whether any process
             was asked to end.
-
-        Raises:
-            CogError: too little memory, or a loss that is not finite.
         """
         recipe, group = self._recipe, self._group
         for entry in self._optimizer.param_groups:
@@ -137,11 +134,7 @@ class Trainer:
         return totals[:4], bool(totals[4] > 0)
 
     def save(self, file: StateFile, position: Position) -> None:
-        """Save everything that the test of a trained epoch and the following epochs depend on.
-
-        Raises:
-            CogError: when the file cannot be written.
-        """
+        """Save everything that the test of a trained epoch and the following epochs depend on."""
         scale = self._scaler.state_dict()
         file.save(
             {
@@ -165,11 +158,7 @@ class Trainer:
         )
 
     def load(self, path: Path) -> Position:
-        """Restore a saved state, and return the position of the training.
-
-        Raises:
-            CogError: a damaged file, or the state of another network.
-        """
+        """Restore a saved state, and return the position of the training."""
         parameters = dict(self._network.named_parameters())
         try:
             state: Any = load_torch(path)

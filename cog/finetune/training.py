@@ -59,11 +59,6 @@ def train(
 
     Returns:
         The position after the last epoch, with its logs and score.
-
-    Raises:
-        Interrupted: by a signal.
-        FailedImagesError: when more images than allowed cannot be decoded.
-        CogError: too little memory, values that are not finite, an unusable state.
     """
     n_steps = recipe.steps_per_epoch(len(train_images))
     trainer = Trainer(network, recipe, group)

@@ -239,7 +239,7 @@ def _model_folders(
         return
     for title in _folders(root, problems):
         # Names of models are split at the first underscore.
-        if "_" in title or paths.parse_limit_folder(title):
+        if "_" in title or paths.limit_of(title):
             continue
         for architecture in _folders(root / title, problems):
             model = f"{title}_{architecture}"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from cog.errors import CogError, os_errors_explained
-from cog.paths import parse_limit_folder
+from cog.paths import limit_of
 
 _T = TypeVar("_T")
 
@@ -270,7 +270,7 @@ def require_dir(path: str | os.PathLike[str], flag: str) -> Path:
     if os.path.isfile(path):
         raise CogError(f"{flag} {path} is a file, expected a folder")
     if not os.path.isdir(path):
-        limit = parse_limit_folder(path.name) if os.path.isdir(path.parent) else 0
+        limit = limit_of(path) if os.path.isdir(path.parent) else 0
         todo = f"run extract_features.py --limit {limit} first" if limit else "check the path"
         raise CogError(f"{flag} {path} does not exist; {todo}")
     if not os.access(path, os.R_OK | os.X_OK):
