@@ -13,7 +13,7 @@ from cog.reporting.tables import accuracies, comparisons, experiments, writers
 from cog.reporting.tables.layout import TableStyle, View
 from cog.reporting.tables.pivot import Averages
 from cog.results import checks, exchange, metric_info, official, published, query
-from cog.results.model_facts import MARK, shows_levels
+from cog.results.model_facts import MARK, ModelFacts, shows_levels
 from cog.results.query import QueryResult, ResultQuery
 from cog.results.run_records import Problem
 from cog.results.scores import LOGREG, RUNS, SeedAverage, as_logreg, is_classifier
@@ -52,17 +52,15 @@ def as_text(results: QueryResult, selected: ResultQuery, args: argparse.Namespac
     is_one = selected.logreg_root_dir is not None or all(
         len(values or ()) == 1 for values in (selected.exact_models, selected.datasets, selected.n_shots)
     )
-    limited = [LIMITED.format(args.limited)] if args.limited else []
     if is_one and runs and is_plain(args):
         # The averages of one evaluation follow each other.
-        text = comparisons.seed_by_seed(
-            results.runs, {average.metric: average for average in runs[:2]}, paper=selected.paper
-        )
-        return text + "".join(f"{line}\n" for line in limited)
+        averages = {average.metric: average for average in runs[:2]}
+        text = comparisons.seed_by_seed(results.runs, averages, paper=selected.paper)
+        return f"{text}{LIMITED.format(args.limited)}\n" if args.limited else text
     is_table = args.format in writers.DRAWN
-    shown = results.all_measures if args.analysis else results.cells
     there = {average.metric for average in results.cells}
     metrics = ["top1", *["top5"] * (not is_table and bool(args.analysis or "top5" in there))]
+    shown = results.all_measures if args.analysis else results.cells
     style = TableStyle(
         paper_labels=args.format == "latex",
         with_source=selected.paper is not None or bool(selected.imports),
@@ -70,34 +68,36 @@ def as_text(results: QueryResult, selected: ResultQuery, args: argparse.Namespac
         marks=shows_levels({average.dataset for average in shown}),
     )
     if args.analysis:
-        averages = Averages(results.all_measures, models=selected.exact_models)
-        view = experiments.of_analyses(averages, args.analysis, style=style, metrics=metrics)
+        measures = Averages(results.all_measures, models=selected.exact_models)
+        view = experiments.of_analyses(measures, args.analysis, style=style, metrics=metrics)
     else:
         view = _accuracies(results, selected, args, metrics, style)
-    remarks = list(limited)
+    remarks = [LIMITED.format(args.limited)] if args.limited else []
     if runs and selected.eval_name != LOGREG and not args.analysis:
         remarks.append(f"Classifier of the runs: {metric_info.evaluation_label(selected.eval_name)}.")
         view = _with_column(
             view, "evaluation", lambda r: selected.eval_name if _source(r) == RUNS else LOGREG
         )
-    comparable = official.compare([*results.cells, *results.others])
-    remarks += [official.as_sentence(remark) if is_table else remark for remark in comparable.remarks]
-    facts = results.model_facts
-    seen = dict.fromkeys((r["model"], _source(r)) for r in view.records)
-    if is_table and any(MARK in text for table in view.tables for text in (table.title, *dict(table.rows))):
-        known = (*results.cells, *results.others)
-        bases = [(a.model, a.source) for a in known if a.model == args.relative_to]
-        remarks.append(facts.footnote([*seen, *bases], label=style.name))
-    remarks = list(map(writers.printable, remarks))
-    if is_table:
-        *first, last = view.tables
-        last = dataclasses.replace(last, notes=(*last.notes, *map(writers.Note, remarks)))
-        return writers.draw([*first, last], args.format, width=width)
+    known = [*results.cells, *results.others]
+    remarks += [official.as_sentence(text) if is_table else text for text in official.compare(known).remarks]
+    if not is_table:
+        return _flat(view, remarks, results.model_facts, args)
+    if any(MARK in text for table in view.tables for text in (table.title, *dict(table.rows))):
+        models = [(r["model"], _source(r)) for r in view.records]
+        models += [(a.model, a.source) for a in known if a.model == args.relative_to]
+        remarks.append(results.model_facts.footnote(models, label=style.name))
+    *first, last = view.tables
+    last = dataclasses.replace(last, notes=(*last.notes, *map(writers.Note, remarks)))
+    return writers.draw([*first, last], args.format, width=width)
+
+
+def _flat(view: View, remarks: Sequence[str], facts: ModelFacts, args: argparse.Namespace) -> str:
+    """Return the records of a view as CSV or JSON; the remarks go to the log."""
     for remark in remarks:
-        logger.warning("%s", remark)
+        logger.warning("%s", writers.printable(remark))
     if args.limited:
         view = _with_column(view, "limit", lambda _: args.limited)
-    if any(facts.mark(*model) for model in seen):
+    if any(facts.mark(r["model"], _source(r)) for r in view.records):
         view = _with_column(view, "pretraining", lambda r: facts.of(r["model"], _source(r)))
     return writers.flat(view.records, view.columns, args.format)
 
