@@ -40,7 +40,7 @@ case "$*" in
     *logreg.py*) exec {python} "$@" "${{classifier[@]}}" ;;
     *extract_features.py*) exec {python} "$@" --device cpu FT_EXTRACT.N_WORKERS 0 ;;
     *analyze_features.py*) exec {python} "$@" --device cpu ;;
-    *pytest*) exec {python} "$@" --collect-only -q tests/runtime/test_cli.py ;;
+    "-m pytest "*) exec {python} "$@" --collect-only -q tests/runtime/test_cli.py ;;
     *) exec {python} "$@" ;;
 esac
 """
