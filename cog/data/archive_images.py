@@ -159,7 +159,7 @@ class ArchiveImages(ImageStore):
             indexed = self._scan_all(sources)
             archive_index.save(place, state.hexdigest(), *indexed)
         rows, unread = indexed
-        for kind, (n, example) in unread.found.items():
+        for kind, (n, example) in unread.kinds.items():
             self.unread.add(kind, example, n)
         return _Table([source.archive for source in sources], rows)
 

@@ -99,7 +99,7 @@ def save(path: Path, signature: str, rows: np.ndarray, unread: Unread) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with files.atomic_write(path) as handle:
-            others = json.dumps(unread.found)
+            others = json.dumps(unread.kinds)
             np.savez_compressed(handle, signature=np.array(signature), rows=rows, unread=np.array(others))
     except (CogError, OSError) as error:
         logger.warning("the index of the images is not kept for the next command: %s", error)

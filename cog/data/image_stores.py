@@ -60,20 +60,20 @@ def is_no_class(folder: str) -> bool:
 class Unread:
     """What was found beside images and is not read: number and first example of each kind."""
 
-    def __init__(self, found: Mapping[str, Sequence[Any]] | None = None) -> None:
-        self.found: dict[str, list[Any]] = {kind: list(item) for kind, item in (found or {}).items()}
+    def __init__(self, kinds: Mapping[str, Sequence[Any]] | None = None) -> None:
+        self.kinds: dict[str, list[Any]] = {kind: list(item) for kind, item in (kinds or {}).items()}
         self._lock = threading.Lock()
 
     def add(self, kind: str, example: str, n: int = 1) -> None:
         """Count ``n`` more of a kind; several threads may do so."""
         with self._lock:
-            self.found.setdefault(kind, [0, example])[0] += n
+            self.kinds.setdefault(kind, [0, example])[0] += n
 
     def lines(self) -> list[str]:
         """Return a line for each kind."""
         return [
             f"not read: {kind}: {n:,} ({example}{', ...' if n > 1 else ''})"
-            for kind, (n, example) in self.found.items()
+            for kind, (n, example) in self.kinds.items()
         ]
 
 
