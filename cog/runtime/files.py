@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from cog.errors import CogError, os_errors_explained
-from cog.paths import limit_of
 
 _T = TypeVar("_T")
 
@@ -237,7 +236,7 @@ def sha256(*paths: str | os.PathLike[str]) -> str:
     """
     digest = hashlib.sha256()
     for path in paths:
-        with os_errors_explained(f"cannot read {path}"), open(path, "rb") as handle:
+        with os_errors_explained(f"cannot read {path}"), open_regular(path) as handle:
             while chunk := handle.read(1 << 22):
                 digest.update(chunk)
     return digest.hexdigest()
@@ -270,9 +269,7 @@ def require_dir(path: str | os.PathLike[str], flag: str) -> Path:
     if os.path.isfile(path):
         raise CogError(f"{flag} {path} is a file, expected a folder")
     if not os.path.isdir(path):
-        limit = limit_of(path) if os.path.isdir(path.parent) else 0
-        todo = f"run extract_features.py --limit {limit} first" if limit else "check the path"
-        raise CogError(f"{flag} {path} does not exist; {todo}")
+        raise CogError(f"{flag} {path} does not exist; check the path")
     if not os.access(path, os.R_OK | os.X_OK):
         raise CogError(f"{flag} {path} cannot be read; check its permissions")
     return path

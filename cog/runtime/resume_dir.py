@@ -164,7 +164,7 @@ def sample_sha256(path: str | os.PathLike[str]) -> str:
     Raises:
         CogError: when the file cannot be read.
     """
-    with os_errors_explained(f"cannot read {path}"), open(path, "rb") as handle:
+    with os_errors_explained(f"cannot read {path}"), files.open_regular(path) as handle:
         size = os.fstat(handle.fileno()).st_size
         digest = hashlib.sha256(str(size).encode())
         for position in range(_N_BLOCKS + 1):
