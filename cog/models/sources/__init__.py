@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
@@ -34,16 +33,38 @@ SOURCES = {
 }
 
 
+#: Beginning of the links to files in repositories of the Hugging Face hub, and the part between repository and file.
+_HUB, _MAIN = "https://huggingface.co/", "/resolve/main/"
+
+_TORCHVISION = "https://download.pytorch.org/"
+
+
 def hub_link(repository: str, file: str) -> str:
     """Return the link of a file in a repository of the Hugging Face hub."""
-    return f"https://huggingface.co/{repository}/resolve/main/{file}"
+    return f"{_HUB}{repository}{_MAIN}{file}"
 
 
-def hub_file(repository: str, file: str) -> Path:
-    """Return a file of a repository in the cache of huggingface_hub; older repositories have a pickle of weights."""
+def download(link: str) -> Path:
+    """Return a file in the cache of huggingface_hub or torch.hub, downloaded unless it is there.
+
+    Any exception may be raised. Older repositories of the hub have a pickle of weights, no safetensors. The names
+    of torchvision's files hold the first digits of their SHA-256.
+    """
+    if not link.startswith(_HUB):
+        import torch
+
+        path = Path(torch.hub.get_dir()) / "checkpoints" / os.path.basename(link)
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            prefix = path.stem.rpartition("-")[2] if link.startswith(_TORCHVISION) else None
+            torch.hub.download_url_to_file(link, str(path), hash_prefix=prefix, progress=False)
+        return path
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+    from huggingface_hub.utils.logging import set_verbosity_error
 
+    set_verbosity_error()  # without a network, it would print a dozen lines about attempts before the error message
+    repository, _, file = link.removeprefix(_HUB).partition(_MAIN)
     try:
         return Path(hf_hub_download(repository, file))
     except EntryNotFoundError as error:
@@ -90,24 +111,9 @@ class LibraryModel(ABC):
         """Preprocessing with which the library makes the input of its weights from an image."""
 
     @property
-    def hub(self) -> tuple[str, str] | None:
-        """Repository and file of the weights at the Hugging Face hub; None: the weights lie elsewhere."""
-        return None
-
-    @property
-    def url(self) -> str | None:
-        """Link of weights that lie elsewhere; None when the library has no weights."""
-        return None
-
-    @property
+    @abstractmethod
     def address(self) -> str | None:
         """Link of the library's weights; None when the library has no weights."""
-        return hub_link(*self.hub) if self.hub is not None else self.url
-
-    def download(self) -> Path:
-        """Return the library's file of the weights, downloaded unless it is cached; a failure raises any exception."""
-        assert self.hub is not None
-        return hub_file(*self.hub)
 
     @abstractmethod
     def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
@@ -140,51 +146,39 @@ class LibraryModel(ABC):
         hint = f"; did you mean {' or '.join(f'{title}_{name}' for name in near)}?" if near else ""
         return CogError(f"--model {self.name!r}: {title} has no model {self.architecture!r}{hint}")
 
-    def obtain(self, label: str, address: str, place: str, download: Callable[[], Path]) -> Path:
-        """Return the file that ``download`` fetches from the library.
-
-        Args:
-            label: description of the file, for messages.
-            address: link of the file.
-            place: instruction for a user who gets the file otherwise, such as ``give it as --ckpt_file``.
-            download: function that returns the path of the downloaded file.
-
-        Raises:
-            CogError: the download failed; the message names the file, its link and its place.
-        """
-        if "huggingface.co" in address:
-            with contextlib.suppress(ImportError):
-                # Without a network, the library would print a dozen lines about attempts before the error message.
-                importlib.import_module("huggingface_hub.utils.logging").set_verbosity_error()
-        try:
-            return download()
-        except CogError:
-            raise
-        except Exception as error:  # the downloads of the libraries raise errors of many types
-            raise CogError(
-                f"{label} of {self.name} cannot be downloaded ({type(error).__name__}: {first_line(error)}); "
-                f"get {address} and {place}"
-            ) from error
-
-    @property
-    def place(self) -> str:
-        """Instruction for a user who gets the file of weights otherwise, for messages."""
-        if self.folder is None:
-            return "give it as --ckpt_file"
-        return f"save it as {self.folder / CHECKPOINT_FILE}"
-
     def fetch(self) -> Path:
         """Return the library's file of the weights.
 
         Raises:
             CogError: the library has no weights, or the download failed.
         """
+        place = "give it as --ckpt_file"
+        if self.folder is not None:
+            place = f"save it as {self.folder / CHECKPOINT_FILE}"
         if self.address is None:
             raise CogError(
-                f"there are no weights of {self.architecture} to download, and no checkpoint; {self.place}"
+                f"there are no weights of {self.architecture} to download, and no checkpoint; {place}"
             )
         logger.info("weights of %s: %s", self.name, self.address)
-        return self.obtain("the weights", self.address, self.place, self.download)
+        return self.obtain(self.address, f"the weights of {self.name}", place)
+
+    def obtain(self, link: str, label: str, place: str) -> Path:
+        """Return a file of the library, see :func:`download`.
+
+        Args:
+            link: link of the file.
+            label: description of the file, for messages.
+            place: instruction for a user who gets the file otherwise.
+
+        Raises:
+            CogError: the download failed; the message names the file, its link and its place.
+        """
+        try:
+            return download(link)
+        except Exception as error:  # the downloads of the libraries raise errors of many types
+            raise CogError(
+                f"{label} cannot be downloaded ({type(error).__name__}: {first_line(error)}); get {link} and {place}"
+            ) from error
 
     def load(
         self, checkpoint: Path | None, *, size: int | None = None, pooling: str = "default"

@@ -16,7 +16,7 @@ from cog.errors import CogError, first_line
 from cog.models.checkpoint import read_state_dict
 from cog.models.outputs import features_of
 from cog.models.preprocessing import from_processor
-from cog.models.sources import SAFETENSORS, LibraryModel, hub_file, hub_link
+from cog.models.sources import SAFETENSORS, LibraryModel, hub_link
 from cog.models.spec import Preprocess
 from cog.runtime import files
 
@@ -51,9 +51,7 @@ class HuggingFaceModel(LibraryModel):
                 f"save it as {self.folder / file}, beside config.json, preprocessor_config.json and "
                 "model.safetensors of the same place"
             )
-        return self.obtain(
-            file, hub_link(self._repository, file), place, lambda: hub_file(self._repository, file)
-        )
+        return self.obtain(hub_link(self._repository, file), f"{file} of {self.name}", place)
 
     @cached_property
     def _config(self) -> Any:
@@ -78,9 +76,9 @@ class HuggingFaceModel(LibraryModel):
         return from_processor(files.read_object(path, "preprocessing of a model"), str(path))
 
     @property
-    def hub(self) -> tuple[str, str] | None:
-        """Repository and file of the weights."""
-        return self._repository, SAFETENSORS
+    def address(self) -> str | None:
+        """Link of the weights."""
+        return hub_link(self._repository, SAFETENSORS)
 
     def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
         """Build the network with random weights."""

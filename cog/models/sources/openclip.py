@@ -5,17 +5,16 @@ from __future__ import annotations
 import copy
 import dataclasses
 from functools import cached_property
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import open_clip
 from open_clip.model import _build_vision_tower, resize_pos_embed
-from open_clip.pretrained import download_pretrained, get_pretrained_cfg
+from open_clip.pretrained import get_pretrained_cfg
 from torch import nn
 
 from cog.errors import CogError
-from cog.models.sources import LibraryModel
+from cog.models.sources import LibraryModel, hub_link
 from cog.models.spec import Preprocess
 
 if TYPE_CHECKING:
@@ -54,19 +53,12 @@ class OpenClipModel(LibraryModel):
         )
 
     @property
-    def hub(self) -> tuple[str, str] | None:
-        """Repository and file of the weights at the Hugging Face hub."""
+    def address(self) -> str | None:
+        """Link of the weights."""
         repository, _, file = (self._weights.get("hf_hub") or "").rpartition("/")
-        return (repository, file or "open_clip_model.safetensors") if repository else None
-
-    @property
-    def url(self) -> str | None:
-        """Link of weights that lie elsewhere."""
+        if repository:
+            return hub_link(repository, file or "open_clip_model.safetensors")
         return self._weights.get("url") or None
-
-    def download(self) -> Path:
-        """Return the file in the cache of huggingface_hub or open_clip."""
-        return Path(download_pretrained(self._weights))
 
     def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
         """Build the image tower, with QuickGELU where the weights were trained with it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import timm
@@ -15,7 +14,7 @@ from torch import nn
 
 from cog.errors import CogError
 from cog.models.preprocessing import from_mapping
-from cog.models.sources import SAFETENSORS, LibraryModel
+from cog.models.sources import SAFETENSORS, LibraryModel, hub_link
 from cog.models.spec import Preprocess
 
 if TYPE_CHECKING:
@@ -56,23 +55,11 @@ class TimmModel(LibraryModel):
         return from_mapping(config, self.name)
 
     @property
-    def hub(self) -> tuple[str, str] | None:
-        """Repository and file of the weights at the Hugging Face hub."""
-        repository = self._cfg.get("hf_hub_id")
-        return (repository, self._cfg.get("hf_hub_filename") or SAFETENSORS) if repository else None
-
-    @property
-    def url(self) -> str | None:
-        """Link of weights that lie elsewhere."""
+    def address(self) -> str | None:
+        """Link of the weights."""
+        if repository := self._cfg.get("hf_hub_id"):
+            return hub_link(repository, self._cfg.get("hf_hub_filename") or SAFETENSORS)
         return self._cfg.get("url") or None
-
-    def download(self) -> Path:
-        """Return the file in the cache of huggingface_hub or torch.hub."""
-        if self.hub is not None:
-            return super().download()
-        from timm.models import download_cached_file  # type: ignore[attr-defined]
-
-        return Path(download_cached_file(self.url))
 
     def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
         """Build the network with ``num_classes=0``, for the size of the images if the network depends on it."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import OrderedDict
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,18 +48,9 @@ class TorchvisionModel(LibraryModel):
         return from_transforms(self._weights.transforms())
 
     @property
-    def url(self) -> str | None:
+    def address(self) -> str | None:
         """Link of the weights."""
         return self._weights.url
-
-    def download(self) -> Path:
-        """Return the file in the cache of torch.hub; its name holds the first digits of its SHA-256."""
-        path = Path(torch.hub.get_dir()) / "checkpoints" / os.path.basename(self._weights.url)
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            digits = path.stem.rpartition("-")[2]
-            torch.hub.download_url_to_file(self._weights.url, str(path), hash_prefix=digits, progress=False)
-        return path
 
     def build(self, size: int) -> tuple[nn.Module, tuple[str, ...]]:
         """Build the network of the weights; the last layer with 1000 outputs is the classifier."""
