@@ -19,7 +19,7 @@ from cog.models.spec import PaperModel, import_target
 from cog.runtime.safe_load import load_torch
 
 #: Entries that hold a state dict in the files of training scripts; averaged weights come before others.
-WRAPPERS = ("state_dict_ema", "model_ema", "teacher", "state_dict", "model")
+WRAPPERS = ("state_dict_ema", "model_ema", "ema_state_dict", "ema", "teacher", "state_dict", "model")
 
 #: Beginnings of names that DataParallel and torch.compile add.
 _ADDED = ("module.", "_orig_mod.")

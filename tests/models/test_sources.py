@@ -178,6 +178,7 @@ WRAPPINGS = {
         "model": other(state),
         "model_ema": {"n_averaged": torch.tensor(5), **named("module.", state)},
     },
+    "averages beside": lambda state: {"model": other(state), "ema": state, "opt": {}},
     "averages, compiled": lambda state: {
         "model": named("_orig_mod.", other(state)),
         "model_ema": named("module._orig_mod.", state),
