@@ -35,7 +35,6 @@ from cog.results.model_facts import ModelFacts, shows_levels
 from cog.results.published import SOURCES
 from cog.results.run_records import Problem
 from cog.results.scores import RUNS, Score, SeedAverage
-from cog.runtime.csv_text import csv_text
 
 logger = logging.getLogger(__name__)
 
@@ -183,13 +182,13 @@ class Results(Sequence[Score]):
         Args:
             rows: one of ``FIELDS``.
             columns: another one of ``FIELDS``. The scores must agree on the remaining fields; select them before.
-            format: ``text``, ``markdown``, ``latex`` or ``csv`` (means only, with all digits).
+            format: ``text``, ``markdown`` or ``latex``.
 
         Raises:
             CogError: an unknown field or format, no score, or several averages for one entry of the table.
         """
-        if format not in (*DRAWN, "csv"):
-            raise CogError(f"format {format} is not known, expected one of {', '.join(DRAWN)}, csv")
+        if format not in DRAWN:
+            raise CogError(f"format {format} is not known, expected one of {', '.join(DRAWN)}")
         averages = self.average()
         at = _by_place(averages, rows, columns)
         names = {
@@ -198,10 +197,6 @@ class Results(Sequence[Score]):
         names["dataset"].sort(key=scores.dataset_key)
         names["n_shots"].sort()
         grid = [[at.get((row, column)) for column in names[columns]] for row in names[rows]]
-        if format == "csv":
-            values = ([None if average is None else average.value for average in line] for line in grid)
-            body = ([name, *line] for name, line in zip(names[rows], values, strict=True))
-            return csv_text([rows, *map(str, names[columns])], body)
         shared = {field: names[field] for field in FIELDS if field not in (rows, columns)}
         marked = shows_levels(average.dataset for average in averages)
         marks = {a.model: self._facts.mark(a.model, a.source) for a in averages if marked}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cog.reporting.tables.layout import Row, TableStyle, View, format_number, seeds_there
-from cog.reporting.tables.pivot import Averages, Column, Number, pivot
+from cog.reporting.tables.pivot import Averages, Number
 from cog.reporting.tables.writers import Note, Table, TableEntry
 from cog.results import comparison, official, published, relative
 from cog.results.labels import METRIC_LABELS, counted, shots_label
@@ -19,13 +20,6 @@ _WITHIN = Note(
     f"{comparison.PUBLISHED_ROUNDING} for the rounding of the published mean; ?: a single seed, or no "
     "published deviation."
 )
-
-
-def _accuracies(averages: Averages, metric: str, n_shot: int) -> list[SeedAverage]:
-    """Return the accuracies with a number of shots, by rows, then by data sets."""
-    columns = [Column(dataset, dataset, (LOGREG, metric, n_shot)) for dataset in averages.datasets]
-    grid = pivot(averages, averages.rows, columns)
-    return [average for line in grid for average in line if average is not None]
 
 
 def with_published(view: View, averages: Averages, *, version: str, style: TableStyle) -> View:
@@ -40,7 +34,10 @@ def with_published(view: View, averages: Averages, *, version: str, style: Table
     tables = []
     for n_shot in averages.n_shots:
         rows = []
-        for average in _accuracies(averages, "top1", n_shot):
+        places = itertools.product(averages.rows, averages.datasets)
+        for average in (averages.at(*place, (LOGREG, "top1", n_shot)) for place in places):
+            if average is None:
+                continue
             other = of_paper.get((average.model, average.dataset, n_shot))
             is_published = average.source in published.SOURCES.values()
             if other is None or is_published or not averages.comparable.verdict(average).match.comparable:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cog.reporting.tables.layout import Row, TableStyle, format_number, only_source, order_rows, seeds_there
-from cog.reporting.tables.writers import Note, Table, TableEntry, printable
+from cog.reporting.tables.writers import Note, Table, TableEntry
 from cog.results import metric_info, official, uncertainty
 from cog.results.scores import Key, SeedAverage, dataset_key, interval_of
 
@@ -164,13 +164,6 @@ class Shown(NamedTuple):
     row_mean: float
 
 
-def pivot(
-    averages: Averages, rows: Sequence[Row], columns: Sequence[Column]
-) -> list[list[SeedAverage | None]]:
-    """Return the averages where rows and columns meet."""
-    return [[averages.at(row, column.dataset, column.key) for column in columns] for row in rows]
-
-
 def tabulate(
     averages: Averages,
     columns: Sequence[Column],
@@ -194,7 +187,8 @@ def tabulate(
         paper_tables: number of the table in a publication, by source; named where all rows are of that source.
     """
     grid: list[tuple[Row, list[Shown | None], float]] = []
-    for row, line in zip(averages.rows, pivot(averages, averages.rows, columns), strict=True):
+    for row in averages.rows:
+        line = [averages.at(row, column.dataset, column.key) for column in columns]
         numbers = [None if average is None else quantity.of(average) for average in line]
         values = [number.value for number in numbers if number is not None]
         mean = statistics.fmean(values) if values else math.inf
@@ -211,8 +205,7 @@ def tabulate(
     notes = list(quantity.notes)
     missing: list[tuple[str, str]] = []
     for row, places, _ in grid:
-        label = style.label(row, sources=averages.sources) if all_rows else labels[row]
-        missing += _missing_seeds(label, headers, places, together=all_rows)
+        missing += _missing_seeds(labels[row], headers, places)
     if missing:
         notes.insert(0, Note("Missing seeds", tuple(missing)))
     if any(place.number.deviation is not None for place in shown):
@@ -239,13 +232,13 @@ def tabulate(
 
 
 def _missing_seeds(
-    label: str, headers: Sequence[str], line: Sequence[Shown | None], *, together: bool
+    label: str, headers: Sequence[str], line: Sequence[Shown | None]
 ) -> Iterator[tuple[str, str]]:
-    """Yield columns and their missing seeds; if ``together``, columns that lack the same seeds as one item."""
-    lacking: dict[tuple[tuple[int, ...], int], list[str]] = {}
-    for index, (header, place) in enumerate(zip(headers, line, strict=True)):
+    """Yield columns and their missing seeds; columns that lack the same seeds are one item."""
+    lacking: dict[tuple[int, ...], list[str]] = {}
+    for header, place in zip(headers, line, strict=True):
         if place is not None and place.average.missing_seeds:
-            lacking.setdefault((place.average.missing_seeds, 0 if together else index), []).append(header)
-    for (seeds, _), some in lacking.items():
-        names = "every column" if together and len(some) == len(headers) > 1 else ", ".join(some)
-        yield printable(f"{label}, {names}"), ", ".join(map(str, seeds))
+            lacking.setdefault(place.average.missing_seeds, []).append(header)
+    for seeds, some in lacking.items():
+        names = "every column" if len(some) == len(headers) > 1 else ", ".join(some)
+        yield f"{label}, {names}", ", ".join(map(str, seeds))
