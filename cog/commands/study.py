@@ -43,8 +43,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     study_flags.add_delete_features(group)
     add("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
     images = parser.add_argument_group("models and images, as for extract_features.py")
-    images.add_argument("--model_loader", type=cli_tools.python_target, metavar="FILE.py:FUNCTION",
-                        help="loader of a model of your own")  # fmt: skip
+    images.add_argument(
+        "--model_loader",
+        type=cli_tools.python_target,
+        metavar="FILE.py:FUNCTION",
+        help="loader of a model of your own",
+    )
     image_flags.add_models_file(images)
     image_flags.add_places(images)
     images.add_argument(
@@ -128,7 +132,7 @@ def _script_commands(args: argparse.Namespace) -> tuple[plan.ScriptCommands, lis
     opts: list[str] = []
     if args.limit:
         extract.append(f"--limit={args.limit}")
-        results_root = root / f"limit-{args.limit}"
+        results_root = paths.with_limit(root, args.limit)
         opts = ["CLF.N_TRIALS", str(args.limit), "CLF.N_EPOCHS", str(args.limit)]
     for key, value in zip(args.opts[::2], args.opts[1::2], strict=True):
         (extract if key.startswith(_EXTRACT_KEYS) else opts).extend((key, value))

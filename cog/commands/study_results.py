@@ -84,9 +84,18 @@ def _selection(study: Study, runs: Sequence[TrainingUnit], opts: Sequence[str]) 
         for field, values in (("model", study.models), ("dataset", study.datasets), ("n_shot", study.n_shots))
     )
     return [
-        "--models_root_dir", str(study.root), "--model", *models, "--dataset", *datasets, "--n_shot", *n_shots,
-        "--seeds", *map(str, study.seeds), *opts,
-    ]  # fmt: skip
+        "--models_root_dir",
+        str(study.root),
+        "--model",
+        *models,
+        "--dataset",
+        *datasets,
+        "--n_shot",
+        *n_shots,
+        "--seeds",
+        *map(str, study.seeds),
+        *opts,
+    ]
 
 
 def show(study: Study, log_dir: Path, opts: Sequence[str]) -> None:

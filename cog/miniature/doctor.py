@@ -185,8 +185,11 @@ def _look_at_device(report: Findings, name: str | None, measured: Measured) -> t
             gpu, cuda = torch.cuda.get_device_name(device), torch.version.cuda or torch.version.hip
             architectures = torch.cuda.get_arch_list()
             measured["gpu"] = {
-                "name": gpu, "capability": f"{major}.{minor}", "cuda": cuda, "architectures": architectures
-            }  # fmt: skip
+                "name": gpu,
+                "capability": f"{major}.{minor}",
+                "cuda": cuda,
+                "architectures": architectures,
+            }
             report.ok(
                 "device",
                 f"{device}: {gpu}, compute capability {major}.{minor}; PyTorch for CUDA {cuda} with code for "
@@ -346,9 +349,16 @@ def _network(name: str) -> Backbone:
 def _extractor(network: Backbone, device: torch.device, precision: str, n_workers: int) -> Extractor:
     on_device = copy.deepcopy(network).to(device)
     return Extractor(
-        on_device, resize=_RESIZE, crop=_CROP, mean=IMAGENET_MEAN, std=IMAGENET_STD, device=device, batch_size=64,
-        precision=precision, n_workers=n_workers,
-    )  # fmt: skip
+        on_device,
+        resize=_RESIZE,
+        crop=_CROP,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        device=device,
+        batch_size=64,
+        precision=precision,
+        n_workers=n_workers,
+    )
 
 
 def _extract(extractor: Extractor, images: ImageList) -> tuple[torch.Tensor, float]:

@@ -126,17 +126,25 @@ def run_plan(
     summary = run(tasks, n_processes=n_processes, gpus=gpus)
     n_failed = sum(code != 0 for code in summary.codes.values())
     if summary.signal is not None:
-        logger.error("ended by %s: %d of %d tasks are done; the same command continues", summary.signal.name,
-                     len(summary.codes) - n_failed, len(tasks))  # fmt: skip
+        logger.error(
+            "ended by %s: %d of %d tasks are done; the same command continues",
+            summary.signal.name,
+            len(summary.codes) - n_failed,
+            len(tasks),
+        )
         return summary.exit_code
     if n_failed:
         images = FailedImagesError.exit_code in summary.codes.values()
         logger.error(
             "%d of %d tasks failed%s, for the reasons above; the same command repeats only these%s",
-            n_failed, len(tasks), f", {len(summary.skipped)} were not begun" if summary.skipped else "",
+            n_failed,
+            len(tasks),
+            f", {len(summary.skipped)} were not begun" if summary.skipped else "",
             ": first fix the images that cannot be decoded (exit code 3), or accept the loss"
-            " (--allow_failures N)" if images else "",
-        )  # fmt: skip
+            " (--allow_failures N)"
+            if images
+            else "",
+        )
     try:
         show_results()
     except CogError as error:
@@ -307,9 +315,13 @@ def _start(task: LocalTask, environment: Mapping[str, str]) -> subprocess.Popen[
         log.flush()
         # In a new session, so that ^C reaches only this process, which signals the tasks to save.
         return subprocess.Popen(
-            task.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment,
+            task.command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
             start_new_session=True,
-        )  # fmt: skip
+        )
 
 
 def _last_line(log: Path) -> str:

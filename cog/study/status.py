@@ -48,9 +48,7 @@ def draw(study: Study, statuses: Mapping[Unit, Status], *, width: int = 0) -> st
     """
     by_pair: dict[tuple[str, str], list[Unit]] = collections.defaultdict(list)
     for unit in statuses:
-        for key in (
-            (unit.model, unit.dataset), (unit.model, ""), ("", unit.dataset), ("", "")
-        ):  # fmt: skip
+        for key in ((unit.model, unit.dataset), (unit.model, ""), ("", unit.dataset), ("", "")):
             by_pair[key].append(unit)
     columns = [*study.datasets, *([""] if len(study.datasets) > 1 else [])]
     rows = [*study.models, *([""] if len(study.models) > 1 else [])]

@@ -25,11 +25,24 @@ def results_command(
 ) -> list[str]:
     """Return the command that writes the results of a study into its log folder, and deletes its features if wanted."""
     return [
-        "env", f"PYTHONPATH={REPOSITORY}", sys.executable, "-m", "cog.commands.study_results",
-        f"--models_root_dir={study.root}", f"--log_dir={log_dir}", "--models", *study.models,
-        "--datasets", *study.datasets, "--seeds", *map(str, study.seeds),
-        "--shots", *map(str, study.n_shots), *(["--delete_features"] if delete_features else []), *opts,
-    ]  # fmt: skip
+        "env",
+        f"PYTHONPATH={REPOSITORY}",
+        sys.executable,
+        "-m",
+        "cog.commands.study_results",
+        f"--models_root_dir={study.root}",
+        f"--log_dir={log_dir}",
+        "--models",
+        *study.models,
+        "--datasets",
+        *study.datasets,
+        "--seeds",
+        *map(str, study.seeds),
+        "--shots",
+        *map(str, study.n_shots),
+        *(["--delete_features"] if delete_features else []),
+        *opts,
+    ]
 
 
 def submit(
