@@ -51,12 +51,8 @@ done
 run "${python}" "${repository}/build_levels.py" --compare "${levels}" ${built[@]+"${built[@]}"}
 [[ "${models_root_dir}" != "None" ]] || exit 0
 
-results="${output_dir}/models"
 for model in ${model_name}; do
-    datasets="$("${python}" -m cog other_levels --models_root_dir="${models_root_dir}" --model="${model}" \
-        --levels_dir="${output_dir}/levels" --output_dir="${results}" | tail -n 1)"
-    run "${python}" "${repository}/logreg.py" --models_root_dir="${results}" --model="${model}" --dataset ${datasets} \
-        --seeds ${seeds} ${flags[@]+"${flags[@]}"} ${pairs[@]+"${pairs[@]}"}
+    run "${python}" -m cog other_levels --models_root_dir="${models_root_dir}" --model="${model}" --seeds ${seeds} \
+        --levels_dir="${output_dir}/levels" --output_dir="${output_dir}/models" \
+        ${flags[@]+"${flags[@]}"} ${pairs[@]+"${pairs[@]}"}
 done
-run "${python}" "${repository}/print_results.py" --models_root_dir="${results}" --model ${model_name} \
-    ${pairs[@]+"${pairs[@]}"}

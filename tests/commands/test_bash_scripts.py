@@ -182,7 +182,7 @@ def test_signals_to_the_driver_reach_the_work(repository, python, workshop, name
 
 @pytest.mark.slow
 def test_other_levels_in_one_command(bash, wordnet, tmp_path):
-    """Real synsets with made-up features: levels, overlap, classifiers, table; then everything is skipped."""
+    """Real synsets with made-up features: levels, overlap, classifiers, table, figure; then everything is skipped."""
     import torch
 
     def leaves(root, n):
@@ -214,7 +214,9 @@ def test_other_levels_in_one_command(bash, wordnet, tmp_path):
     variables += [f"models_root_dir={tmp_path / 'models'}", "model_name=tiny_net", "seeds=1", *QUICK]
     done = bash("other_levels.sh", *variables)
     assert done.returncode == 0, done.stderr
-    assert "tiny_net" in done.stdout
+    rows = done.stdout.partition("tiny_net: top-1 (%), mean over seeds")[2].splitlines()
+    assert [row.split("  ")[0] for row in rows[3:6]] == ["published (Lin)", "Wu-Palmer", "2 random draws"]
+    assert (tmp_path / "out/models/other_levels_tiny_net.png").stat().st_size > 5000
     assert (tmp_path / "out/models/tiny/net/in1k").is_symlink()  # the table shows its accuracies, too
     runs = sorted((tmp_path / "out/models").rglob("results.json"))
     times = [path.stat().st_mtime_ns for path in runs]

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from analyzed_models import write_run
+from scipy import stats
 
 from cog import constants
+from cog.commands import logreg
 from cog.commands import other_levels as command
 from cog.data.level_files import write_levels
 from cog.errors import CogError
@@ -37,22 +40,47 @@ def levels_file(root, name, levels):
     write_levels(folder / constants.LEVELS_FILE, levels)
 
 
-def run(root, *flags):
-    return command.main(
-        [
-            "--models_root_dir", str(root / "models"), "--model", "tiny_net", "--output_dir",
-            str(root / "out"), *flags,
-        ]
-    )  # fmt: skip
+FIGURE = "out/other_levels_tiny_net.png"
+
+#: Right answers of 10 per class and data set.
+HITS = {
+    "cog_l1": (9, 8, 7), "cog_l2": (6, 5, 4), "wup_l1": (8, 8, 8), "wup_l2": (7, 6, 5), "random1_l1": (5, 5, 5),
+    "random2_l1": (7, 7, 7), "random10_l1": (9, 9, 9),
+}  # fmt: skip
 
 
-def test_rows_follow_their_concepts(root, capsys):
+def run(root, monkeypatch, *flags):
+    """Run the command; instead of training, write a run of each data set and seed."""
+
+    def train(argv):
+        args = logreg.parse_args(argv)
+        for dataset in args.dataset:
+            for seed in args.seeds:
+                if not (root / "out/tiny/net" / dataset / f"eval_logreg/seed-{seed}").exists():
+                    write_run(root / "out", dataset, seed=seed, hits=HITS[dataset], model="tiny/net")
+        return 0
+
+    monkeypatch.setattr(logreg, "main", train)
+    argv = [
+        "--models_root_dir",
+        root / "models",
+        "--model",
+        "tiny_net",
+        "--output_dir",
+        root / "out",
+        "--seeds",
+        1,
+        2,
+    ]
+    return command.main([*map(str, argv), "--levels_dir", str(root / "levels"), *flags])
+
+
+def test_rows_follow_their_concepts(root, monkeypatch):
     wup = [[WNIDS[4], WNIDS[0], WNIDS[2]], [WNIDS[5], WNIDS[1], WNIDS[3]]]
     levels_file(root, "wup", wup)
     levels_file(root, "random1", [WNIDS[1:4]])
-    assert run(root, "--levels_dir", str(root / "levels")) == 0
+    assert run(root, monkeypatch) == 0
     names = ["cog_l1", "cog_l2", "random1_l1", "wup_l1", "wup_l2"]
-    assert capsys.readouterr().out.split() == names
     out = root / "out/tiny/net"
     assert sorted(path.name for path in out.iterdir()) == names
     assert (out / "cog_l1").resolve() == (root / "models/tiny/net/cog_l1").resolve()
@@ -64,21 +92,37 @@ def test_rows_follow_their_concepts(root, capsys):
             lines = (out / name / f"features_{part}/image_paths.txt").read_text().split()
             assert lines == [f"{w}/{w}_{part}{k}.JPEG" for w in sorted(wnids) for k in range(n)]
     before = tiny.snapshot(root)
-    run(root, "--levels_dir", str(root / "levels"))
-    assert tiny.snapshot(root) == before
+    run(root, monkeypatch)
+    assert {**tiny.snapshot(root), FIGURE: 0} == {**before, FIGURE: 0}
 
 
-def test_refusals(root):
+def test_refusals(root, monkeypatch):
     (root / "levels").mkdir()
     with pytest.raises(CogError, match="has no folder with a"):
-        run(root, "--levels_dir", str(root / "levels"))
+        run(root, monkeypatch)
     levels_file(root, "wup", [[WNIDS[0], "n00000099"]])
     with pytest.raises(CogError, match=r"no features of 1 of 2 concepts.*n00000099.*--rerank"):
-        run(root, "--levels_dir", str(root / "levels"))
+        run(root, monkeypatch)
     with pytest.raises(CogError, match=r"CLF.N_TRAILS.*did you mean CLF.N_TRIALS"):
-        run(root, "--levels_dir", str(root / "levels"), "CLF.N_TRAILS", "3")
+        run(root, monkeypatch, "CLF.N_TRAILS", "3")
     with pytest.raises(CogError, match=r"tiny/nut has no features of any level; run extract_features.py"):
-        run(root, "--levels_dir", str(root / "levels"), "--model", "tiny_nut")
+        run(root, monkeypatch, "--model", "tiny_nut")
     (root / "models/tiny/net/cog_l1/features_train/image_paths.txt").unlink()
     with pytest.raises(CogError, match="it is not known which concept a row shows"):
-        run(root, "--levels_dir", str(root / "levels"))
+        run(root, monkeypatch)
+
+
+def test_table_and_figure(root, monkeypatch, capsys):
+    levels_file(root, "wup", [WNIDS[:3], WNIDS[3:]])
+    for draw in (1, 2, 10):
+        levels_file(root, f"random{draw}", [WNIDS[1:4]])
+    assert run(root, monkeypatch) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split() for line in lines[lines.index("tiny_net: top-1 (%), mean over seeds") + 2 :]]
+    assert rows[0] == ["IN-1K", "L1", "L2"]
+    assert rows[1] == ["published", "(Lin)", "-", "80.0", "50.0"]
+    assert rows[2] == ["Wu-Palmer", "-", "80.0", "60.0"]
+    drawn = [50.0, 70.0, 90.0]
+    low, high = stats.t.interval(0.95, 2, loc=np.mean(drawn), scale=stats.sem(drawn))
+    assert rows[3] == ["3", "random", "draws", "-", "70.0", "70.0", "±", f"{(high - low) / 2:.2f}"]
+    assert (root / FIGURE).stat().st_size > 5000
