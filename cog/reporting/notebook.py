@@ -77,8 +77,9 @@ def read_results(
         logger.warning(
             "no result of any model under %s (%d folders could not be counted); expected "
             "<title>/<architecture>/<dataset>/eval_<name>[_N<shots>]/seed-<seed> there",
-            root, len(results.problems),
-        )  # fmt: skip
+            root,
+            len(results.problems),
+        )
     for name in models or ():
         _require_known("model", name, {*folders, *results.names("model")})
     for name in datasets or ():

@@ -179,9 +179,12 @@ def _command(of: Subject, cells: Sequence[SeedAverage]) -> str:
     """Return the command for missing seeds of one model, with the settings that its runs share."""
     model, shots = cells[0].model, sorted({cell.n_shot for cell in cells} - {0})
     variables: dict[str, Iterable[Any]] = {
-        "models_root_dir": [of.root], "model_name": [model], "dataset": dict.fromkeys(cell.dataset for cell in cells),
-        "shots": shots, "seeds": cells[0].missing_seeds,
-    }  # fmt: skip
+        "models_root_dir": [of.root],
+        "model_name": [model],
+        "dataset": dict.fromkeys(cell.dataset for cell in cells),
+        "shots": shots,
+        "seeds": cells[0].missing_seeds,
+    }
     texts = {name: " ".join(map(str, values)) for name, values in variables.items()}
     words = [f"{name}={shlex.quote(text)}" for name, text in texts.items() if text]
     settings = [run_settings(run) for run in of.results.runs if run.model == model]
