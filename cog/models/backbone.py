@@ -146,8 +146,7 @@ def load_backbone(
         elif pooling != "default" and not spec.class_token:
             raise CogError(f"FT_EXTRACT.POOLING {pooling}: model {model_name} gives no tokens; leave it out")
         else:
-            network = load_network(spec, Path(ckpt_file))
-            forward = None
+            network, forward = load_network(spec, Path(ckpt_file)), None
             if spec.class_token:
                 forward, pooling = network.forward_features, "cls" if pooling == "default" else pooling
             dim = spec.feature_dim * len(pooling.split("+"))
@@ -204,7 +203,7 @@ def build_network(spec: PaperModel, *, classifier: bool = False) -> nn.Module:
     return network
 
 
-def load_network(spec: PaperModel, path: Path, *, classifier: bool = False) -> nn.Module:
+def load_network(spec: PaperModel, path: Path, *, classifier: bool = False) -> Any:
     """Build a model's network and load its checkpoint, strictly.
 
     Args:

@@ -25,7 +25,7 @@ def resnet50_same(*, convolutions: bool) -> nn.Module:
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Conv2d) and child.stride == (2, 2) and child.kernel_size > (1, 1):
                 same = Conv2dSame(
-                    child.in_channels, child.out_channels, child.kernel_size, child.stride, bias=False
+                    child.in_channels, child.out_channels, child.kernel_size[0], stride=2, bias=False
                 )
                 setattr(module, name, same)
     return network
