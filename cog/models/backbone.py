@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import os
@@ -330,8 +331,9 @@ def _require_own_modules(network: nn.Module, forward: Callable[..., Any] | None,
     """Refuse a function that uses modules beside the network, which would be neither frozen nor moved."""
     used = {"self": getattr(forward, "__self__", None)}
     if inspect.isfunction(forward):
-        names = inspect.getclosurevars(forward)
-        used = {**names.globals, **names.nonlocals}
+        with contextlib.suppress(ValueError):  # a variable without a value yet
+            names = inspect.getclosurevars(forward)
+            used = {**names.globals, **names.nonlocals}
     modules = set(network.modules())
     for variable, value in used.items():
         if isinstance(value, nn.Module) and value not in modules:
