@@ -23,11 +23,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     import torch
 
     from cog.features.extract import Extractor
+    from cog.models.backbone import probe
 
     plan = extract_features.make_plan(extract_features.parse_args(argv), Rank(), time.time())
     images = plan.images(plan.pairs[0])
     device = torch.device("cpu")
     backbone = plan.model.load(device, plan.cfg)
+    probe(backbone, plan.cfg.FT_EXTRACT.IMAGE_CROP_SIZE)  # sets its number of features
     extractor = Extractor.from_config(backbone, plan.cfg, device, n_workers=0)
     first, again = (extractor.extract(images, [(0, 1)]) for _ in range(2))
     if first.failures:
@@ -38,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise CogError("all features are 0; check the checkpoint and the loader")
     if float((other - x).abs().max()) > _ROUNDING * rms:
         raise CogError("features of an image differ between two passes; is something in training mode?")
-    print(f"{plan.model.summary(backbone, plan.cfg)}; tried on {images.file(0)}")
+    summary = plan.model.summary(backbone, plan.cfg).removeprefix(f"{plan.model.model}: ")
+    print(f"{summary}; tried on {images.file(0)}")
     return 0
 
 
