@@ -135,7 +135,7 @@ def tasks(work: Path) -> dict[str, Task]:
         "--model", "tiny_net", "--dataset", "birds", "--model_loader", f"{loader}:load_my_model", "--images_root",
         str(images), "--allow_failures", "1", "--device", "cpu", "FT_EXTRACT.IMAGE_RESIZE_SIZE", "18",
         "FT_EXTRACT.IMAGE_CROP_SIZE", "16", "FT_EXTRACT.N_WORKERS", "0", "FINETUNE.N_EPOCHS", "3",
-        "FINETUNE.BATCH_SIZE", "24", "FINETUNE.BATCH_PER_DEVICE", "12", "FINETUNE.SAVE_MINUTES", "1e-9",
+        "FINETUNE.BATCH_SIZE", "24", "FINETUNE.BATCH_PER_DEVICE", "12",
     )  # fmt: skip
 
     def old_features(folder: Path) -> None:
