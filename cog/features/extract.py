@@ -96,6 +96,7 @@ class Extractor:
         save_dtype: type of the features: float32, float16 or bfloat16.
         memory_format: layout of the network's input and weights (default: the fast layout of the device, or the usual
             layout for networks that cannot work on that).
+        warns: whether to warn in the first batch of a network that is random or gives equal features for all images.
         decoding: other arguments of :class:`cog.data.loader.Decoder`, such as ``resize``.
 
     Attributes:
@@ -117,6 +118,7 @@ class Extractor:
         precision: str = "fp32",
         save_dtype: torch.dtype = torch.float32,
         memory_format: torch.memory_format | None = None,
+        warns: bool = False,
         **decoding: Any,
     ) -> None:
         self.device = torch.device(device)
@@ -127,6 +129,7 @@ class Extractor:
         self._backbone, self._name = backbone, str(backbone.name)
         self._mean, self._std = normalizer(mean, std, self.device)
         self._precision, self._save_dtype = precision, save_dtype
+        self._warns = warns
         self._width: int | None = None  # of the features; known after the first pass
         if memory_format is None:
             # Convolutions on a CPU, and those in half precision on a GPU, are faster with the channels innermost:
@@ -153,6 +156,7 @@ class Extractor:
             n_workers=n_workers,
             precision=fx.PRECISION,
             save_dtype=getattr(torch, fx.SAVE_DTYPE),
+            warns=True,
             load_truncated=fx.LOAD_TRUNCATED_IMAGES,
             interpolation=fx.IMAGE_INTERPOLATION,
             squash=fx.IMAGE_SQUASH,
@@ -221,7 +225,7 @@ class Extractor:
     def _start(self, batch: Batch, stop: Callable[[], object]) -> tuple[int, _Pending]:
         """Begin to compute features; return the number of their rows (fewer after a stop) and the pending features."""
         pixels, n = batch.pixels.to(self.device, non_blocking=True), batch.n
-        is_first = self._width is None
+        is_first = self._warns and self._width is None
         parts = []
         for first in range(0, n, self.rows_per_pass):
             parts.append(self._forward(pixels[first : first + self.rows_per_pass]))
