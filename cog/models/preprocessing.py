@@ -24,9 +24,18 @@ _SHORTEST = ("CLIP", "ConvN", "Bit", "Levit", "PoolFormer")
 
 #: Steps of transforms that change the form of images to what they have here anyway: RGB, pixels in [0, 1].
 _WITHOUT_EFFECT = (
-    "ToTensor", "MaybeToTensor", "ToImage", "PILToTensor", "ToPureTensor", "ToDtype", "ConvertImageDtype", "Identity",
-    "RGB", "_convert_to_rgb", "_convert_image_to_rgb",
-)  # fmt: skip
+    "ToTensor",
+    "MaybeToTensor",
+    "ToImage",
+    "PILToTensor",
+    "ToPureTensor",
+    "ToDtype",
+    "ConvertImageDtype",
+    "Identity",
+    "RGB",
+    "_convert_to_rgb",
+    "_convert_image_to_rgb",
+)
 
 _ACCEPTED = (
     f"give a dict with some of {', '.join(KEYS)}, or torchvision's Compose of Resize, CenterCrop, ToTensor and "

@@ -313,8 +313,9 @@ class ModelRequest:
         if backbone.feature_dim == _N_CLASSES_IN1K:
             logger.warning(
                 "%s gives %d features: if these are the scores of a classifier, remove it (docs/own-models.md)",
-                self.model, _N_CLASSES_IN1K,
-            )  # fmt: skip
+                self.model,
+                _N_CLASSES_IN1K,
+            )
         return (
             f"{self.model}: images of {fx.IMAGE_CROP_SIZE} pixels ({side} {fx.IMAGE_RESIZE_SIZE}, "
             f"{fx.IMAGE_INTERPOLATION}), mean {_rounded(fx.IMAGE_NORM.MEAN)}, std {_rounded(fx.IMAGE_NORM.STD)}; "

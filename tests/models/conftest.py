@@ -25,9 +25,20 @@ def extract(image_tree, tmp_path):
 
     def run(model: str, *options: str) -> Path:
         command = [
-            "--model", model, "--models_root_dir", str(tmp_path), "--dataset", "birds", "--split", "test",
-            "--images_root", str(image_tree), "--device", "cpu", *options,
-        ]  # fmt: skip
+            "--model",
+            model,
+            "--models_root_dir",
+            str(tmp_path),
+            "--dataset",
+            "birds",
+            "--split",
+            "test",
+            "--images_root",
+            str(image_tree),
+            "--device",
+            "cpu",
+            *options,
+        ]
         assert extract_features.main(command) == 0
         return tmp_path / model.replace("_", "/", 1) / "birds/features_test"
 

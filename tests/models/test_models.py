@@ -33,9 +33,13 @@ from cog.models.zoo import MODELS, get_spec
 def test_the_models_of_the_paper():
     counts = {category: len(cog.list_models(category)) for category in CATEGORIES}
     assert counts == {
-        "reference": 1, "architecture": 10, "self-supervision": 10, "regularization": 6, "web-data": 4,
+        "reference": 1,
+        "architecture": 10,
+        "self-supervision": 10,
+        "regularization": 6,
+        "web-data": 4,
         "other": 3,
-    }  # fmt: skip
+    }
 
 
 #: A network of each kind.

@@ -133,9 +133,23 @@ def test_extraction_ends_in_one_line_and_writes_nothing(image_tree, tmp_path, ca
     truncate(path, share=0.5)
     output = tmp_path / "features"
     arguments = [
-        "--model", "deit_small_distilled", "--ckpt_file", str(path), "--output_dir", str(output), "--dataset", "birds",
-        "--split", "test", "--images_root", str(image_tree), "--device", "cpu", "FT_EXTRACT.N_WORKERS", "0",
-    ]  # fmt: skip
+        "--model",
+        "deit_small_distilled",
+        "--ckpt_file",
+        str(path),
+        "--output_dir",
+        str(output),
+        "--dataset",
+        "birds",
+        "--split",
+        "test",
+        "--images_root",
+        str(image_tree),
+        "--device",
+        "cpu",
+        "FT_EXTRACT.N_WORKERS",
+        "0",
+    ]
     with pytest.raises(SystemExit) as done:
         cli_tools.run(extract_features.main, arguments)
     said = capsys.readouterr().err

@@ -36,15 +36,25 @@ TEXT = {"context_length": 8, "vocab_size": 64, "width": 16, "heads": 2, "layers"
 OPEN_CLIP = {
     "small-ViT": {"image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8},
     "small-CoCa": {
-        "image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8, "attentional_pool": True,
-        "attn_pooler_queries": 9, "attn_pooler_heads": 2, "output_tokens": True,
+        "image_size": 32,
+        "layers": 2,
+        "width": 32,
+        "head_width": 16,
+        "patch_size": 8,
+        "attentional_pool": True,
+        "attn_pooler_queries": 9,
+        "attn_pooler_heads": 2,
+        "output_tokens": True,
     },
     "small-RN": {"image_size": 64, "layers": [1, 1, 1, 1], "width": 16, "patch_size": None},
     "small-timm": {
-        "image_size": 160, "timm_model_name": "test_vit", "timm_model_pretrained": True, "timm_pool": "avg",
+        "image_size": 160,
+        "timm_model_name": "test_vit",
+        "timm_model_pretrained": True,
+        "timm_pool": "avg",
         "timm_proj": "linear",
     },
-}  # fmt: skip
+}
 OPEN_CLIP_SLOW = {
     "ViT-B-32.openai": 224,
     "RN50.openai": 224,
@@ -148,9 +158,13 @@ def test_wrong_names_of_open_clip():
 # ---- transformers ---------------------------------------------------------------------------------------
 
 SMALL = {
-    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "image_size": 32,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "image_size": 32,
     "patch_size": 8,
-}  # fmt: skip
+}
 TEXT_HF = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 #: Configuration of each model type.
 TRANSFORMERS = {
@@ -161,19 +175,27 @@ TRANSFORMERS = {
     "dinov2_with_registers": SMALL | {"num_register_tokens": 2},
     "vit_mae": SMALL,
     "swin": {
-        "image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4,
+        "image_size": 32,
+        "patch_size": 4,
+        "embed_dim": 16,
+        "depths": [1, 1],
+        "num_heads": [2, 2],
+        "window_size": 4,
     },
     "convnext": {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1], "image_size": 32},
     "resnet": {"embedding_size": 8, "hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1]},
     "clip": {"vision_config": SMALL, "text_config": TEXT_HF, "projection_dim": 24},
     "siglip": {"vision_config": SMALL, "text_config": TEXT_HF},
-}  # fmt: skip
+}
 
 STATISTICS = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.4]}
 PROCESSOR = {
-    "size": {"shortest_edge": 42}, "crop_size": {"height": 32, "width": 32}, "do_center_crop": True, "resample": 3,
+    "size": {"shortest_edge": 42},
+    "crop_size": {"height": 32, "width": 32},
+    "do_center_crop": True,
+    "resample": 3,
     **STATISTICS,
-}  # fmt: skip
+}
 
 
 def make_transformer(root: Path, kind: str, name: str = "org--net"):
