@@ -38,7 +38,6 @@ def make_request(args: argparse.Namespace) -> plan.FineTuneRequest:
         overwrite=args.overwrite,
         config_file=args.config,
         opts=args.opts,
-        arguments=vars(args),
     )
 
 

@@ -139,12 +139,6 @@ def flags() -> dict[str, str]:
     return texts
 
 
-def root_flags() -> dict[str, str]:
-    """Return the help of the flags among :func:`flags` that name a folder of images."""
-    roots = {dataset.root for dataset in (*DATASETS.values(), OWN)}
-    return {flag: text for flag, text in flags().items() if flag in roots}
-
-
 def label(name: str) -> str | None:
     """Return the name of a data set in tables and figures; None for a user's own data set."""
     dataset = find(name)

@@ -26,11 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FineTuneRequest:
-    """A call of ``finetune.py``; fields are the values of its flags.
-
-    Attributes:
-        arguments: all flags by name, for the record.
-    """
+    """A call of ``finetune.py``; fields are the values of its flags."""
 
     model: ModelRequest
     sources: ImageSources
@@ -40,7 +36,6 @@ class FineTuneRequest:
     overwrite: bool
     config_file: str | None
     opts: Sequence[str]
-    arguments: Mapping[str, Any]
 
     @cached_property
     def cfg(self) -> CfgNode:
