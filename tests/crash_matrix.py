@@ -26,7 +26,6 @@ import functools
 import importlib
 import json
 import os
-import pickle
 import random
 import select
 import shutil
@@ -443,9 +442,6 @@ def snapshot(folder: Path) -> dict[str, Any]:
             continue
         if path.suffix == ".json":
             found[name] = _without_times(json.loads(path.read_text()))
-        elif path.name == "study.pkl":
-            study = pickle.loads(path.read_bytes())
-            found[name] = [(t.number, t.params, t.distributions, t.value, t.state) for t in study.trials]
         else:
             found[name] = path.read_bytes()
     return found

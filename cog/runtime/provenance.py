@@ -8,15 +8,11 @@ import functools
 import importlib.metadata
 import logging
 import platform
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import cog
-
-#: Label at the start of a log line of one run among several.
-_LABEL = re.compile(r"\[[^]]+\] ")
 
 
 def versions(packages: Iterable[str]) -> dict[str, str | None]:
@@ -45,20 +41,10 @@ class _LogFile(logging.FileHandler):
 
 
 @contextlib.contextmanager
-def log_file(path: Path, *, label: str = "") -> Iterator[None]:
-    """Append the log of the package to ``path`` while the block runs, beginning with the command line.
-
-    Args:
-        path: the log file.
-        label: label of one run among several that are computed at the same time (``"[seed 22] "``): lines that begin
-            with the label of another run are left out.
-    """
+def log_file(path: Path) -> Iterator[None]:
+    """Append the log of the package to ``path`` while the block runs, beginning with the command line."""
     handler = _LogFile(path, mode="a", encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
-    if label:
-        handler.addFilter(
-            lambda line: (text := line.getMessage()).startswith(label) or not _LABEL.match(text)
-        )
     logger = logging.getLogger("cog")
     logger.addHandler(handler)
     handler.handle(
