@@ -152,7 +152,7 @@ def test_features_of_a_folder_know_their_classes(tmp_path):
         ({"seeds": [-1]}, "seeds -1: expected"),
         ({"seeds": ["1"]}, "seeds '1': expected"),
         ({"seeds": [1.5]}, "seeds 1.5: expected"),
-        ({"classifier": "svm"}, "CLF.TYPE = 'svm' is not valid, expected logreg, mlp, mlp_noact"),
+        ({"classifier": "svm"}, "CLF.TYPE = 'svm' is not valid, expected logreg, mlp"),
         ({"precision": "junk"}, "CLF.PRECISION = 'junk' is not valid"),
         ({"val_frac": 0.0}, "CLF.VAL_PERC = 0.0 is not valid"),
         ({"lr_interval": (1, 0.1)}, r"CLF.LR_INTV = \(1, 0.1\) is not valid"),

@@ -171,7 +171,7 @@ def test_finished_runs_stay_and_the_one_that_failed_can_be_continued(
         (["--seeds", "4294967296"], "EVAL.SEED"),
         (["--lr", "1.0"], "--wd"),
         (["CLF.TYPE", "mlp", "CLF.MLP_HIDDEN", "0"], "CLF.MLP_HIDDEN = 0 is not valid"),
-        (["CLF.TYPE", "svm"], "CLF.TYPE = 'svm' is not valid, expected logreg, mlp, mlp_noact"),
+        (["CLF.TYPE", "svm"], "CLF.TYPE = 'svm' is not valid, expected logreg, mlp"),
     ],
 )
 def test_combinations_without_a_meaning(feature_folders, tmp_path, extra, message):
