@@ -253,7 +253,7 @@ def _set(cfg: CfgNode, key: str, value: Any, *, source: str) -> None:
     """Set one key and keep its type (whole numbers become floats where a float is expected)."""
     known = flat(cfg)
     if key not in known:
-        hint = did_you_mean(key, known, cutoff=0.5) or "; configs/default.py lists all keys"
+        hint = did_you_mean(key, known, cutoff=0.7) or "; configs/default.py lists all keys"
         raise CogError(f"unknown configuration key {key} (from {source}){hint}")
     if value is None or (isinstance(value, str) and is_unset(value)):
         return  # `CLF.N_SHOT None` means that the key is not given

@@ -16,9 +16,6 @@ from cog.data.wnids import is_wnid
 from cog.errors import CogError
 from cog.levels.wordnet import NounGraph
 
-#: v2: ICCV 2021, 5,146 eligible concepts; v1: first version (January 2021), 5,754.
-PROTOCOLS = ("v2", "v1")
-
 #: The 70 concepts that the authors discarded by hand (supplement, Table 2).
 DISCARDED_LIST = Path(__file__).parent / "lists" / "discarded_wnids.txt"
 
@@ -68,7 +65,7 @@ def select(
         graph: the nouns.
         counts: number of images of all concepts, by wnid; seen concepts need no minimum.
         seen: wnids of the concepts that the networks were trained on.
-        protocol: one of ``PROTOCOLS``.
+        protocol: "v2" (ICCV 2021, 5,146 eligible concepts) or "v1" (first version, January 2021, 5,754).
         min_images: smallest number of images; in the paper 732 training + 50 test images.
         excluded_roots: wnids; each is removed with all its descendants.
         discarded: wnids; ids that are not among the concepts have no effect. Not used by v1.

@@ -94,7 +94,6 @@ class FeatureDescription:
     pretraining: str | None
     label: str | None
     group: str | None
-    image_list_sha256: str | None
     class_list_sha256: str | None
     device: str | None
     versions: Mapping[str, str]
@@ -135,7 +134,7 @@ def _read_features(folder: str, dataset: str, split: str) -> FeatureDescription 
     except CogError:
         return None
     entries: dict[str, Any] = {key: whole(data.get(key)) for key in ("n_images", "n_classes", "n_failed")}
-    words = ("checkpoint_sha256", "precision", "pretraining", "label", "group", "image_list_sha256")
+    words = ("checkpoint_sha256", "precision", "pretraining", "label", "group")
     entries |= {key: text(data.get(key)) for key in (*words, "device", "finished")}
     return FeatureDescription(
         dataset,

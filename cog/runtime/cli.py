@@ -226,16 +226,6 @@ def add_common(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--overwrite", action="store_true", help="replace an existing output")
 
 
-def add_check(group: argparse._ArgumentGroup, looks_at: str = "inputs, output, disk, memory, GPU") -> None:
-    """Add ``--check``, the flag that only tests whether the command can start."""
-    group.add_argument(
-        "--check",
-        action="store_true",
-        help=f"check whether the command can start ({looks_at}), and compute and write nothing; exit code 0 if it "
-        "can, else 2",
-    )
-
-
 # Longer lines of messages are cut: a name in a file can have a million characters.
 _LONGEST_LINE = 2000
 

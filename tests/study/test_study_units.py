@@ -1,4 +1,4 @@
-"""The units of a study, their states, and the table of status.sh."""
+"""The units of a study, their states, and the table of `status`."""
 
 from __future__ import annotations
 
