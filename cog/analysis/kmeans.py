@@ -88,8 +88,12 @@ def kmeans(data: ModelData, device: torch.device, stage: Path) -> Outcome:
         runs[str(seed)] = {"iterations": run.iterations, "n_empty": run.n_empty}
         logger.info(
             "%sk-means of seed %d: inertia %.6g after %d iterations, %d empty clusters",
-            data.label, seed, run.inertia, run.iterations, run.n_empty,
-        )  # fmt: skip
+            data.label,
+            seed,
+            run.inertia,
+            run.iterations,
+            run.n_empty,
+        )
         if best is None or run.inertia < per_seed[best]["inertia"]:  # type: ignore[operator]
             best, best_clusters = seed, (run.centers + mean, clusters)
     assert best is not None and best_clusters is not None

@@ -86,8 +86,10 @@ def knn(data: ModelData, device: torch.device, stage: Path) -> Outcome:
     if undefined:
         logger.warning(
             "%sthere are %d training images: k = %s is undefined",
-            data.label, len(train), ", ".join(map(str, undefined)),
-        )  # fmt: skip
+            data.label,
+            len(train),
+            ", ".join(map(str, undefined)),
+        )
     y, targets, details = _labels(data, train, test)
     values: dict[str, Number] = dict.fromkeys(f"{top}_k{k}_weighted" for k in ks for top in ("top1", "top5"))
     possible = [k for k in ks if k <= len(train)]
@@ -214,8 +216,11 @@ def _labels(
     if unseen:
         logger.warning(
             "%s%d classes of the test features have no training features (%s%s): their images count as errors",
-            data.label, len(unseen), ", ".join(map(str, unseen[:5])), ", ..." if len(unseen) > 5 else "",
-        )  # fmt: skip
+            data.label,
+            len(unseen),
+            ", ".join(map(str, unseen[:5])),
+            ", ..." if len(unseen) > 5 else "",
+        )
     details = {
         "rows": {"train": len(train), "test": len(test)},
         "dim": train.x.shape[1],

@@ -160,9 +160,15 @@ def build(
     }
     order = rank(best, as_published=protocol == "v2")
     return Built(
-        [pool[i] for i in order], best[order], [in_use[nearest[i]] for i in order], ranks, selection, in_use, left_out,
+        [pool[i] for i in order],
+        best[order],
+        [in_use[nearest[i]] for i in order],
+        ranks,
+        selection,
+        in_use,
+        left_out,
         facts,
-    )  # fmt: skip
+    )
 
 
 def rank(similarity: np.ndarray, *, as_published: bool) -> np.ndarray:

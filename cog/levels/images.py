@@ -131,8 +131,10 @@ def draw_split(
     if changed:
         logger.warning(
             "%d of %d concepts have another number of images on disk than in the counts: %s",
-            len(changed), len(split), some(changed),
-        )  # fmt: skip
+            len(changed),
+            len(split),
+            some(changed),
+        )
     return split
 
 

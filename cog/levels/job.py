@@ -32,9 +32,15 @@ REPORT = "report.json"
 
 #: All files that a job may write.
 _OUTPUTS = (
-    constants.LEVELS_FILE, constants.SPLIT_FILE, "levels.csv", "concepts.csv", "image_counts.csv", "similarity.png",
-    "images.png", REPORT,
-)  # fmt: skip
+    constants.LEVELS_FILE,
+    constants.SPLIT_FILE,
+    "levels.csv",
+    "concepts.csv",
+    "image_counts.csv",
+    "similarity.png",
+    "images.png",
+    REPORT,
+)
 
 
 class LevelsFolder(OutputFolder):
@@ -162,10 +168,10 @@ def _make(args: argparse.Namespace, cfg: CfgNode, stage: Path | None) -> None:
         "inputs": {flag: {"path": str(path), "sha256": files.sha256(path)} for flag, path in inputs.items()},
         "wordnet": graph.source,
         **report.record(built, facts),
-        "split": None if split is None else {
-            part: sum(len(parts[part]) for parts in split.values()) for part in split_files.PARTS
-        },
-    }  # fmt: skip
+        "split": None
+        if split is None
+        else {part: sum(len(parts[part]) for parts in split.values()) for part in split_files.PARTS},
+    }
     files.write_json(stage / REPORT, record)
 
 

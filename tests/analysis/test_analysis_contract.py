@@ -43,9 +43,19 @@ class TestEveryAnalysis:
         monkeypatch.setenv("COG_WORDNET_DIR", str(tmp_path / "no_wordnet"))  # reading WordNet takes long
         self.output = tmp_path / "out"
         self.argv = [
-            "--models_root_dir", str(world / "models"), "--model", "tiny_net", "--dataset", "cog_l1", "--device", "cpu",
-            "--output_dir", str(self.output), "--analysis", name,
-        ]  # fmt: skip
+            "--models_root_dir",
+            str(world / "models"),
+            "--model",
+            "tiny_net",
+            "--dataset",
+            "cog_l1",
+            "--device",
+            "cpu",
+            "--output_dir",
+            str(self.output),
+            "--analysis",
+            name,
+        ]
         self.argv += FLAGS.get(name, ())
 
     def run(self, *more: str) -> analysis_records.AnalysisRecord:

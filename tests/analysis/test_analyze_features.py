@@ -43,9 +43,19 @@ def models(tmp_path) -> Path:
 
 def analyze(models: Path, *more: str, datasets: tuple[str, ...] = ("in1k",)) -> int:
     return main(
-        ["--models_root_dir", str(models), "--model", "tiny_net", "--datasets", *datasets, "--device", "cpu",
-         *more, *FAST]
-    )  # fmt: skip
+        [
+            "--models_root_dir",
+            str(models),
+            "--model",
+            "tiny_net",
+            "--datasets",
+            *datasets,
+            "--device",
+            "cpu",
+            *more,
+            *FAST,
+        ]
+    )
 
 
 def result(models: Path, name: str, dataset: str = "in1k") -> AnalysisRecord:

@@ -86,11 +86,20 @@ def test_cross_respects_normalization_components_and_hidden_layers(models):
     generator = torch.Generator().manual_seed(5)
     mean, components = torch.randn(DIM, generator=generator), torch.randn(3, DIM, generator=generator)
     layers = {
-        "0.weight": 2 * torch.randn(7, DIM, generator=generator), "0.bias": torch.randn(7, generator=generator),
-        "2.weight": torch.randn(4, 7, generator=generator), "2.bias": torch.randn(4, generator=generator),
-    }  # fmt: skip
-    write_run(models, "in1k", seed=1, n_classes=4, state=layers, folder="eval_mlp",
-              record={"configuration": {"CLF.NORM_FTS": False, "CLF.TYPE": "mlp"}})  # fmt: skip
+        "0.weight": 2 * torch.randn(7, DIM, generator=generator),
+        "0.bias": torch.randn(7, generator=generator),
+        "2.weight": torch.randn(4, 7, generator=generator),
+        "2.bias": torch.randn(4, generator=generator),
+    }
+    write_run(
+        models,
+        "in1k",
+        seed=1,
+        n_classes=4,
+        state=layers,
+        folder="eval_mlp",
+        record={"configuration": {"CLF.NORM_FTS": False, "CLF.TYPE": "mlp"}},
+    )
     small = {
         "weight": 9 * torch.randn(4, 3, generator=generator),
         "bias": torch.randn(4, generator=generator),

@@ -98,8 +98,15 @@ def test_names_of_several_words_are_entities(tmp_path):
     """By hand, from a Wikipedia2Vec file: an entity counts as one name, a name without one as its words."""
     graph = make([("hot_dog", "dog", "red_hot"), ("Hot_Dog_stand",), ("dog",)], ["food"] * 3)
     words = [
-        "dog", "hot", "red", "food", "ENTITY/Hot_dog", "ENTITY/Dog", "ENTITY/Hot_Dog_stand", "ENTITY/Food",
-    ]  # fmt: skip
+        "dog",
+        "hot",
+        "red",
+        "food",
+        "ENTITY/Hot_dog",
+        "ENTITY/Dog",
+        "ENTITY/Hot_Dog_stand",
+        "ENTITY/Food",
+    ]
     table = np.random.default_rng(0).normal(size=(len(words), 4)).astype(np.float32)
     file = tmp_path / "wiki.txt"
     file.write_bytes(f"{len(words)} 4\n".encode() + text_rows(words, table))
