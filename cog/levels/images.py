@@ -76,6 +76,8 @@ def count_images(store: ImageStore) -> dict[str, int]:
         for wnid, names in zip(wnids, pool.map(lambda wnid: _names(store, wnid), wnids), strict=True):
             counts[wnid] = len(names)
             progress.update()
+    for line in store.unread.lines():
+        logger.warning("%s", line)
     return counts
 
 

@@ -222,14 +222,14 @@ def test_counts_select_and_images_are_split(toy, caplog):
 
 def test_things_that_are_not_images_do_not_count(toy, caplog):
     root = toy.make_images()
-    (root / "lost+found").mkdir()
+    (root / "my_class").mkdir()
     folder = root / LEAVES[1]
     (folder / "notes.txt").touch()
     (folder / ".hidden.JPEG").touch()
     (folder / "folder.JPEG").mkdir()
     toy.run("--imagenet_images_root", root)
     assert {row["images"] for row in toy.rows("levels.csv")} == {"8"}
-    assert "ignored" in caplog.text and "lost+found" in caplog.text
+    assert "ignored" in caplog.text and "my_class" in caplog.text and "notes.txt" in caplog.text
 
 
 def test_a_smaller_cap_keeps_the_test_images_and_a_subset(toy):
