@@ -19,7 +19,18 @@ from cog.models.spec import PaperModel, import_target
 from cog.runtime.safe_load import load_torch
 
 #: Entries that hold a state dict in the files of training scripts; averaged weights come before others.
-WRAPPERS = ("state_dict_ema", "model_ema", "ema_state_dict", "ema", "teacher", "state_dict", "model")
+WRAPPERS = (
+    "state_dict_ema",
+    "model_ema",
+    "ema_state_dict",
+    "ema",
+    "teacher",
+    "state_dict",
+    "model",
+    "module",
+    "backbone",
+)
+_MOST_WRAPPERS = 4
 
 #: Beginnings of names that DataParallel and torch.compile add.
 _ADDED = ("module.", "_orig_mod.")
@@ -112,11 +123,10 @@ def _open(path: Path, *, prefix: str = "") -> Any:
 
 def _innermost(data: Any, path: Path) -> dict[str, Any]:
     """Return the state dict inside the entries that training scripts wrap around it."""
-    while isinstance(data, dict):
-        inner = next((data[key] for key in WRAPPERS if isinstance(data.get(key), dict) and data[key]), None)
-        if inner is None:
-            break
-        data = inner
+    for _ in range(_MOST_WRAPPERS):  # a dict may hold itself
+        if isinstance(data, dict):
+            inner = (data[key] for key in WRAPPERS if isinstance(data.get(key), dict) and data[key])
+            data = next(inner, data)
     if not isinstance(data, dict) or not any(map(_is_array, data.values())):
         held = f"a {type(data).__name__}"
         if isinstance(data, dict):
@@ -144,7 +154,7 @@ def _without_prefixes(state: dict[str, Any], expected: Collection[str]) -> dict[
 
 
 def _stripped(
-    state: dict[str, Any], expected: Collection[str], averaged: bool = False
+    state: dict[str, Any], expected: Collection[str], averaged: bool = False, deep: int = _MOST_WRAPPERS
 ) -> Iterator[tuple[bool, dict[str, Any]]]:
     """Yield whether the names say that they are of averages, and the parameters below each beginning of names."""
     for prefix in _ADDED * 2:
@@ -152,8 +162,8 @@ def _stripped(
             state = _below(state, prefix) or state
     yield averaged, state
     for prefix in _HOLDERS:
-        if inner := _below(state, prefix):
-            yield from _stripped(inner, expected, averaged or prefix in _AVERAGES)
+        if deep and (inner := _below(state, prefix)):
+            yield from _stripped(inner, expected, averaged or prefix in _AVERAGES, deep - 1)
 
 
 def _below(state: dict[str, Any], prefix: str) -> dict[str, Any]:

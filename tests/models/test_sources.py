@@ -183,6 +183,7 @@ WRAPPINGS = {
         "model": named("_orig_mod.", other(state)),
         "model_ema": named("module._orig_mod.", state),
     },
+    "parts": lambda state: {"model": {"backbone": state, "head": {"weight": torch.zeros(3, 3)}}},
     "DINO": lambda state: {
         "student": named("module.backbone.", other(state)),
         "teacher": named("backbone.", state) | {"head.mlp.0.weight": torch.zeros(3, 3)},
@@ -203,6 +204,13 @@ def test_files_of_training_scripts(wrapping, tmp_path):
     path = write(tmp_path, "timm_test_resnet", WRAPPINGS[wrapping](state))
     loaded = cog.load_backbone("timm_test_resnet", path).network.state_dict()
     assert loaded and all(torch.equal(value, state[name]) for name, value in loaded.items())
+
+
+def test_a_file_that_holds_itself_is_refused(tmp_path):
+    data: dict = {}
+    data["model"] = data
+    with pytest.raises(CogError, match="holds entries model; expected a dict of parameter tensors"):
+        cog.load_backbone("timm_test_resnet", write(tmp_path, "timm_test_resnet", data))
 
 
 def test_a_file_with_unknown_names_is_refused_with_advice(tmp_path):
