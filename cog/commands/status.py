@@ -18,7 +18,7 @@ from cog.reporting.tables import writers
 from cog.results import find
 from cog.runtime import cli as cli_tools
 from cog.runtime import files
-from cog.study import plan, slurm, status, units
+from cog.study import slurm, status, tasks, units
 
 logger = logging.getLogger("cog")  # the same name when run with python -m
 
@@ -29,7 +29,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
     parser = cli_tools.Parser(__doc__ or "")
     study_flags.add(parser)
-    parser.add_argument("--log_dir", help="log folder of submit_study.sh: shows what is in SLURM's queue")
+    parser.add_argument("--log_dir", help="log folder of a study: shows what is in SLURM's queue")
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: text")
     return parser.parse_args(argv)
 
@@ -51,7 +51,8 @@ def _as_text(args: argparse.Namespace, study: units.Study) -> str:
     if args.log_dir is not None:
         log_dir = Path(os.path.abspath(files.require_dir(args.log_dir, "--log_dir")))
         try:
-            statuses = plan.with_queue(statuses, slurm.queued_jobs(log_dir, study.root))
+            listed = tasks.list_tasks(study, log_dir, append=False)
+            statuses = slurm.with_queue(study, statuses, listed, slurm.queued_tasks(log_dir))
         except CogError as error:
             logger.warning("SLURM's queue is not shown: %s", error)
     if args.format == "text":

@@ -6,23 +6,26 @@ FT_EXTRACT.* keys go to extract_features.py, other keys to logreg.py.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import logging
 import os
-from collections.abc import Sequence
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from cog import constants, paths
-from cog.commands import image_flags, slurm_flags, study_flags, study_results
+from cog.commands import image_flags, study_flags, study_results
 from cog.errors import CogError, some
 from cog.runtime import cli as cli_tools
-from cog.runtime import locks
-from cog.study import local_workers, models, plan, slurm, submit, units
+from cog.study import local, models, slurm, tasks, units
+from cog.study.units import Study
 
 logger = logging.getLogger("cog")  # the same name when run with python -m
 
 _EXTRACT_KEYS = "FT_EXTRACT."
+
+#: Log folder under the models root, unless ``--log_dir`` names another one.
+LOG_FOLDER = "study-logs"
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -31,7 +34,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     study_flags.add(parser, shows=False)
     group = parser.add_argument_group("run")
     add = group.add_argument
-    add("--log_dir", required=True, help="folder of logs, task lists and the table of results")
+    add(
+        "--log_dir",
+        help="folder of logs, the list of tasks and the tables (default: <models_root_dir>/study-logs)",
+    )
     add(
         "--limit",
         type=cli_tools.whole_number(2),
@@ -62,64 +68,78 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         type=cli_tools.whole_number(1),
         help="tasks at a time (default: one per GPU; 1 without)",
     )
-    slurm_flags.add(parser)
+    add = parser.add_argument_group("SLURM").add_argument
+    add("--slurm", action="store_true", help="submit to SLURM")
+    add("--gpus", type=cli_tools.whole_number(0), default=1, help="GPUs per task (default: 1)")
+    add(
+        "--throttle",
+        type=cli_tools.whole_number(1),
+        help="largest number of tasks of a job array at the same time",
+    )
+    sbatch = "arguments of sbatch for all jobs, such as '--partition=gpu --cpus-per-task=8'"
+    add("--sbatch_args", type=_words, default=[], help=sbatch)
+    for stage in (tasks.EXTRACT, tasks.LOGREG):
+        more = f"further ones for the {stage} tasks, such as --time=12:00:00"
+        add(f"--{stage}_sbatch_args", type=_words, default=[], help=more)
     return parser.parse_args(argv)
 
 
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Submit or run the missing units, and return the exit code."""
+    """Submit or run the missing tasks, and return the exit code."""
     args = parse_args(argv)
     args.datasets = args.datasets or list(constants.DATASETS)
-    commands, opts = _script_commands(args)
-    log_dir = Path(os.path.abspath(args.log_dir))
-    if args.limit:
-        args.models_root_dir, log_dir = commands.results_root, log_dir / f"limit-{args.limit}"
-    study = study_flags.select(args, args.opts, models_root=commands.root)
-    left_out = study_flags.left_out(args, study)
+    root = Path(os.path.abspath(args.models_root_dir))
+    args.models_root_dir = root / f"limit-{args.limit}" if args.limit else root
+    extract_flags, logreg_flags, opts = _script_flags(args)
+    study = study_flags.select(args, args.opts, models_root=root)
     for dataset in study.datasets:
         paths.check_dataset_name(dataset)
-    options = slurm_flags.options(args, log_dir)
-    with contextlib.ExitStack() as stack:
-        if not args.dry_run:
-            stack.enter_context(locks.locked(log_dir, flag="--log_dir"))
-        queued = slurm.queued_jobs(log_dir, study.root) if args.slurm else slurm.QueuedJobs()
-        statuses = plan.with_queue(units.survey(study), queued)
-        size = slurm.max_array_size() if args.slurm else None
-        tasks = plan.make_plan(study, statuses, queued, commands, throttle=args.throttle, max_array_size=size)
-        faulty = models.check_inputs(
-            commands.root,
-            tasks,
-            image_flags.sources(args),
-            model_loader=args.model_loader,
-            models_file=args.models_file,
-        )
-        tasks = tasks.without(faulty)
-        left_out |= faulty
-        tasks.log(statuses)
-        finish = (
-            functools.partial(study_results.delete_features, study, log_dir) if args.delete_features else None
-        )
-        if args.slurm:
-            last = submit.results_command(study, log_dir, opts, delete_features=args.delete_features)
-            code = submit.submit(study, tasks, queued, options, last, dry_run=args.dry_run, finish=finish)
-        else:
-            code = local_workers.run_plan(
-                tasks,
-                log_dir,
-                n_processes=args.n_processes,
-                dry_run=args.dry_run,
-                show_results=functools.partial(study_results.show, study, log_dir, opts),
-                finish=finish,
-            )
-        if args.dry_run:
-            code = code or models.try_models(tasks)
-        if left_out:
-            logger.error("left out, for the reasons above: %s", some(list(left_out)))
-        return code or (CogError.exit_code if left_out else 0)
+    left_out = study_flags.left_out(args, study)
+    log_dir = Path(os.path.abspath(args.log_dir or study.root / LOG_FOLDER))
+    commands = tasks.Commands.of_scripts(study, root, extract_flags, logreg_flags)
+    statuses = units.survey(study)
+    todo = tasks.open_tasks(study, tasks.list_tasks(study, log_dir, append=False), statuses)
+    faulty = models.check_inputs(
+        root,
+        todo.values(),
+        image_flags.sources(args),
+        model_loader=args.model_loader,
+        models_file=args.models_file,
+    )
+    left_out |= faulty
+    if args.dry_run:
+        listed = tasks.list_tasks(study, log_dir, append=False)
+        todo = _without(tasks.open_tasks(study, listed, statuses), faulty)
+        tasks.log_counts(todo.values(), statuses)
+        code = _show(args, study, todo, listed, commands, log_dir, opts)
+    else:
+        with tasks.one_at_a_time(log_dir):
+            listed = tasks.list_tasks(study, log_dir)
+            statuses = units.survey(study)
+            todo = _without(tasks.open_tasks(study, listed, statuses), faulty)
+            tasks.log_counts(todo.values(), statuses)
+            if args.slurm:
+                code = _submit(args, study, todo, listed, commands, log_dir, opts)
+        if not args.slurm:
+            code = _run_here(args, study, todo, commands, log_dir, opts)
+    if left_out:
+        logger.error("left out, for the reasons above: %s", some(list(left_out)))
+    return code or (CogError.exit_code if left_out else 0)
 
 
-def _script_commands(args: argparse.Namespace) -> tuple[plan.ScriptCommands, list[str]]:
-    """Return the command lines of the scripts, and the keys of the classifiers."""
+def _without(todo: dict[int, tasks.Task], faulty: Collection[str]) -> dict[int, tasks.Task]:
+    return {number: task for number, task in todo.items() if task.model not in faulty}
+
+
+def _script_flags(args: argparse.Namespace) -> tuple[list[str], list[str], list[str]]:
+    """Return the flags of the two scripts, and the keys of the classifiers."""
     places = {**image_flags.sources(args).values, "models_file": args.models_file}
     extract = [f"--{flag}={os.path.abspath(value)}" for flag, value in places.items() if value]
     if args.model_loader is not None:
@@ -128,15 +148,100 @@ def _script_commands(args: argparse.Namespace) -> tuple[plan.ScriptCommands, lis
     if args.allow_failures is not None:
         extract.append(f"--allow_failures={args.allow_failures}")
     both = [] if args.device is None else [f"--device={args.device}"]
-    root = results_root = Path(os.path.abspath(args.models_root_dir))
     opts: list[str] = []
     if args.limit:
         extract.append(f"--limit={args.limit}")
-        results_root = paths.with_limit(root, args.limit)
         opts = ["CLF.N_TRIALS", str(args.limit), "CLF.N_EPOCHS", str(args.limit)]
     for key, value in zip(args.opts[::2], args.opts[1::2], strict=True):
         (extract if key.startswith(_EXTRACT_KEYS) else opts).extend((key, value))
-    return plan.ScriptCommands(root, results_root, (*both, *extract), (*both, *opts)), opts
+    return [*both, *extract], [*both, *opts], opts
+
+
+def _show(
+    args: argparse.Namespace,
+    study: Study,
+    todo: Mapping[int, tasks.Task],
+    listed: Mapping[int, tasks.Task],
+    commands: tasks.Commands,
+    log_dir: Path,
+    opts: Sequence[str],
+) -> int:
+    """Print what would be done, and try each model on one image; nothing is written."""
+    for number, task in todo.items():
+        print(f"# {number}: {task}\n{shlex.join(commands.of_task(task))}")
+    if args.slurm:
+        _submit(args, study, todo, listed, commands, log_dir, opts)
+    return models.try_models(todo.values(), commands)
+
+
+def _submit(
+    args: argparse.Namespace,
+    study: Study,
+    todo: Mapping[int, tasks.Task],
+    listed: Mapping[int, tasks.Task],
+    commands: tasks.Commands,
+    log_dir: Path,
+    opts: Sequence[str],
+) -> int:
+    """Submit tasks, and the job that makes the table when they have ended."""
+    gpus = [f"--gres=gpu:{args.gpus}"] if args.gpus else []
+    flags = {
+        tasks.EXTRACT: [*gpus, *args.sbatch_args, *args.extract_sbatch_args],
+        tasks.LOGREG: [*gpus, *args.sbatch_args, *args.logreg_sbatch_args],
+        "results": args.sbatch_args,
+    }
+    last = study_results.command(study, log_dir, opts, delete_features=args.delete_features)
+    options = slurm.SlurmOptions(flags, args.throttle)
+    if todo:
+        slurm.submit(todo, listed, commands, last, options, log_dir, dry_run=args.dry_run)
+    elif not args.dry_run and not slurm.queued_tasks(log_dir):
+        _finish(args, study, log_dir, opts)
+    return 0
+
+
+def _run_here(
+    args: argparse.Namespace,
+    study: Study,
+    todo: Mapping[int, tasks.Task],
+    commands: tasks.Commands,
+    log_dir: Path,
+    opts: Sequence[str],
+) -> int:
+    """Run tasks on this machine, then print the table; the exit code comes from the outputs."""
+    gpus = local.find_gpus()
+    runner = local.Runner(
+        todo, commands, log_dir, n_processes=args.n_processes or max(1, len(gpus)), gpus=gpus
+    )
+    code = runner.run()
+    n_failed = sum(code != 0 for code in runner.codes.values())
+    if runner.received is not None:
+        logger.error(
+            "ended by %s: %d of %d tasks are done; the same command continues",
+            runner.received.name, len(runner.codes) - n_failed, len(todo),
+        )  # fmt: skip
+        return code
+    # Another process may have made what a task here could not.
+    if tasks.is_done(study, todo.values(), units.survey(study)):
+        code = 0
+    elif n_failed:
+        logger.error(
+            "%d of %d tasks failed, for the reasons above; the same command repeats only these",
+            n_failed,
+            len(todo),
+        )
+    try:
+        _finish(args, study, log_dir, opts)
+    except CogError as error:
+        if not code:
+            raise
+        logger.error("%s", error)
+    return code
+
+
+def _finish(args: argparse.Namespace, study: Study, log_dir: Path, opts: Sequence[str]) -> None:
+    study_results.show(study, log_dir, opts)
+    if args.delete_features:
+        study_results.delete_features(study, log_dir)
 
 
 cli = functools.partial(cli_tools.run, main, continues=True)

@@ -6,6 +6,7 @@ import argparse
 import functools
 import logging
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,11 +15,12 @@ from cog.errors import CogError
 from cog.runtime import cli as cli_tools
 from cog.runtime import files
 from cog.study import delete, status, units
-from cog.study.submit import TABLE_FILE
+from cog.study.tasks import REPOSITORY
 from cog.study.units import Study, TrainingUnit
 
 logger = logging.getLogger("cog")  # the same name when run with python -m
 
+TABLE_FILE = "results.txt"
 REPORT_FILE = "report.html"
 STATUS_FILE = "status.txt"
 
@@ -41,6 +43,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.delete_features:
         delete_features(study, log_dir)
     return 0
+
+
+def command(study: Study, log_dir: Path, opts: Sequence[str], *, delete_features: bool) -> list[str]:
+    """Return the command that writes the results of a study, for a job after its tasks."""
+    path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return [
+        "env", f"PYTHONPATH={path}", sys.executable, "-m", "cog.commands.study_results",
+        f"--models_root_dir={study.root}", f"--log_dir={log_dir}", "--models", *study.models,
+        "--datasets", *study.datasets, "--seeds", *map(str, study.seeds),
+        "--shots", *map(str, study.n_shots), *(["--delete_features"] if delete_features else []), *opts,
+    ]  # fmt: skip
 
 
 def write(study: Study, log_dir: Path, opts: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from cog import __version__
 from cog.constants import is_unset
 from cog.errors import CogError, did_you_mean
-from cog.runtime import memory
+from cog.runtime import memory, signals
 
 _CONFIG_KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)+")
 
@@ -309,6 +309,8 @@ def run(
         except OSError:
             _discard_output()
         code = explained.exit_code
+        if code == signals.EXIT_CODE:
+            signals.requeue()
     sys.exit(code)
 
 

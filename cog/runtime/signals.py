@@ -9,13 +9,17 @@ same command again to continue.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from types import FrameType
 
 from cog.errors import CogError
+
+logger = logging.getLogger(__name__)
 
 #: Exit code of interrupted work that can be continued; job scripts requeue the job on it.
 EXIT_CODE = 75
@@ -23,6 +27,12 @@ EXIT_CODE = 75
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 _received: list[str] = []
+
+#: First signal of the last block of :func:`deferred` that received one.
+_last: str | None = None
+
+#: Largest number of times that a task is queued again.
+_MOST_RESTARTS = 100
 
 #: Number of the process that defers signals now (0: none).
 _process = 0
@@ -51,7 +61,7 @@ def deferred() -> Iterator[None]:
     another such block. Further signals have no effect: schedulers repeat them, and the SIGKILL that follows costs at
     most the current unit. Child processes end on a signal as usual.
     """
-    global _process
+    global _process, _last
     if _process == os.getpid() or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -71,8 +81,28 @@ def deferred() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-        _process = 0
+        _process, _last = 0, requested()
         _received.clear()
+
+
+def requeue() -> None:
+    """Queue this task of a SLURM array again, if its work was ended by SIGUSR1, SLURM's warning before the time limit.
+
+    Who sends SIGTERM (``scancel``, a preemption) decides what follows: a cancelled task would come back.
+    """
+    if _last != "SIGUSR1" or "SLURM_ARRAY_TASK_ID" not in os.environ:
+        return
+    # The number of the job alone can mean the whole array.
+    job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+    if int(os.environ.get("SLURM_RESTART_COUNT") or 0) >= _MOST_RESTARTS:
+        logger.error(
+            "job %s was queued again %d times; a longer time limit may be needed", job, _MOST_RESTARTS
+        )
+        return
+    try:
+        subprocess.run(["scontrol", "requeue", job], check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        logger.error("job %s could not be queued again (%s); submit the study again", job, error)
 
 
 def requested() -> str | None:

@@ -1,36 +1,33 @@
-"""Job arrays for SLURM, their dependencies, and the unfinished tasks of earlier submissions.
+"""A study on SLURM: an array of extractions, arrays of classifiers, and a last job that makes the table of results.
 
-Every submission has a folder ``<log_dir>/submissions/<number>/`` with the task lists (one command per line, line n + 1
-for task n) and ``jobs.json``, which lists the output folders of each task. Together with ``squeue`` these records
-determine which units must not be submitted again.
+Classifiers begin when the extractions that they need have ended, however these ended (``afterany``), and look for
+themselves whether the features are there. So nothing depends on the exit codes that SLURM sees. A task that is
+submitted twice ends in a moment.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import hashlib
 import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cog.errors import CogError
-from cog.runtime import files
-from cog.study.units import ExtractionUnit, TrainingUnit, Unit
+from cog.study.tasks import EXTRACT, LOGREG, REPOSITORY, TASKS_FILE, Commands, Task
+from cog.study.units import FAILED, INTERRUPTED, MISSING, QUEUED, Status, Study, Unit
 
-JOBS_FILE = "jobs.json"
+#: Script that runs a task of the list.
+TASK_SCRIPT = REPOSITORY / "bash-scripts" / "slurm" / "task.sh"
 
-#: SLURM's default of MaxArraySize, used where ``scontrol`` does not give the value.
-MAX_ARRAY_SIZE = 1001
-
-#: Largest number of times that an interrupted task is queued again.
-MAX_REQUEUES = 100
-
-#: Seconds before the time limit at which a task gets the signal to save its work.
+#: Seconds before the time limit at which a task gets the signal to save its work; SLURM looks twice a minute.
 SIGNAL_SECONDS = 120
+
+#: Largest number of classifier tasks in an array.
+MODELS_PER_ARRAY = 8
 
 _SECONDS = 60
 
@@ -44,126 +41,17 @@ class SlurmOptions:
     """The options of the jobs of a study.
 
     Attributes:
-        log_dir: folder of logs and submissions.
-        task_script: ``bash-scripts/slurm/task.sh``.
-        flags: arguments of ``sbatch`` by kind of job.
+        flags: arguments of ``sbatch`` by stage: ``extract``, ``logreg``, ``results``.
+        throttle: largest number of tasks of an array at the same time; None: unlimited.
     """
 
-    log_dir: Path
-    task_script: Path
     flags: Mapping[str, Sequence[str]]
-
-
-@dataclass(frozen=True)
-class Dependencies:
-    """The work that must have succeeded before tasks of an array start.
-
-    Attributes:
-        arrays: arrays of which a task waits for the task of its own number.
-        jobs: job numbers of such arrays of earlier submissions.
-        tasks: tasks of earlier submissions (``"12_3"``) for which all tasks wait.
-    """
-
-    arrays: tuple[str, ...] = ()
-    jobs: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ()
-
-
-@dataclass
-class Array:
-    """A job array.
-
-    Attributes:
-        name: unique name within a submission, also that of the task list.
-        kind: ``extract`` or ``logreg``, part of the job's name.
-        after: work for which the tasks wait.
-        commands: command by task number.
-        units: output folders of each task, by task number.
-        throttle: largest number of tasks at the same time.
-    """
-
-    name: str
-    kind: str
-    after: Dependencies = Dependencies()
-    commands: dict[int, list[str]] = field(default_factory=dict)
-    units: dict[int, Sequence[Unit]] = field(default_factory=dict)
     throttle: int | None = None
 
-    def task_list(self) -> str:
-        """Return the contents of the task list: line n + 1 is the command of task n."""
-        lines = [f"# task {number}: nothing to do" for number in range(max(self.commands) + 1)]
-        for number, command in self.commands.items():
-            lines[number] = command_line(command)
-        return "".join(f"{line}\n" for line in lines)
 
-
-def command_line(command: Sequence[str]) -> str:
-    """Return a command as one line of shell.
-
-    Raises:
-        CogError: an argument has a line break.
-    """
-    for argument in command:
-        if "\n" in argument or "\r" in argument or "\0" in argument:
-            raise CogError(f"{argument!r} holds a line break; it cannot be part of a task list")
-    return shlex.join(command)
-
-
-def sbatch(array: Array, options: SlurmOptions, *, task_list: Path, jobs: Mapping[str, str]) -> list[str]:
-    """Return the command that submits an array.
-
-    Args:
-        array: array to submit.
-        options: options of all jobs.
-        task_list: file with the array's task list.
-        jobs: job numbers of the arrays submitted before, by name.
-    """
-    throttle = f"%{array.throttle}" if array.throttle else ""
-    after = [f"aftercorr:{job}" for job in (*(jobs[name] for name in array.after.arrays), *array.after.jobs)]
-    after += [f"afterok:{':'.join(array.after.tasks)}"] if array.after.tasks else []
-    flags = [
-        f"--array={number_ranges(array.commands)}{throttle}",
-        "--requeue",
-        f"--signal=B:USR1@{SIGNAL_SECONDS}",
-        *([f"--dependency={','.join(after)}", "--kill-on-invalid-dep=yes"] if after else []),
-    ]
-    return _sbatch(array.kind, flags, options, task_list, MAX_REQUEUES, log="%x-%A_%a")
-
-
-def sbatch_last(options: SlurmOptions, *, kind: str, task_list: Path, after: Sequence[str]) -> list[str]:
-    """Return the command that submits a single job to run when all jobs ``after`` (job numbers) have ended."""
-    flags = [f"--dependency=afterany:{':'.join(after)}"] if after else []
-    return _sbatch(kind, flags, options, task_list, 0, log="%x-%j")
-
-
-def _sbatch(
-    kind: str, flags: Sequence[str], options: SlurmOptions, task_list: Path, max_requeues: int, *, log: str
-) -> list[str]:
-    # % and backslashes have a meaning in the value of --output.
-    logs = str(options.log_dir / "logs").replace("\\", "\\\\").replace("%", "%%")
-    return [
-        "sbatch",
-        "--parsable",
-        f"--job-name=cog-{kind}",
-        *flags,
-        f"--output={logs}/{log}.log",
-        "--open-mode=append",
-        *options.flags[kind],  # last, so that the user's arguments take precedence
-        str(options.task_script),
-        str(task_list),
-        str(max_requeues),
-    ]
-
-
-def number_ranges(numbers: Iterable[int]) -> str:
-    """Return numbers as a value of ``--array``: ``0-3,7``."""
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
+def job_name(log_dir: Path) -> str:
+    """Return the name of all jobs of the studies with a log folder."""
+    return f"cog-{hashlib.sha256(os.fsencode(log_dir.resolve())).hexdigest()[:8]}"
 
 
 def run_slurm(*command: str) -> str:
@@ -187,125 +75,121 @@ def run_slurm(*command: str) -> str:
     return done.stdout
 
 
-def submit(command: Sequence[str]) -> str:
-    """Run a command that submits a job, and return the job's number.
-
-    Raises:
-        CogError: SLURM refuses the job.
-    """
-    answer = run_slurm(*command).strip().splitlines()
-    number = answer[-1].split(";")[0] if answer else ""  # the answer is "number;cluster" in a federation
-    if not number.isdecimal():
-        raise CogError(f"sbatch answered {answer!r}, expected the number of a job")
-    return number
-
-
-def max_array_size() -> int:
-    """Return SLURM's MaxArraySize; its default when SLURM does not give the value."""
-    try:
-        match = re.search(
-            r"^MaxArraySize\s*=\s*([0-9]+)", run_slurm("scontrol", "show", "config"), re.MULTILINE
-        )
-    except CogError:
-        match = None
-    return max(int(match[1]), 1) if match else MAX_ARRAY_SIZE
-
-
-def queued_tasks() -> dict[str, str]:
-    """Return the states of the user's unfinished tasks by number: ``"12_3"``, or ``"12"`` for a job without array.
+def queued_tasks(log_dir: Path) -> dict[int, str]:
+    """Return the waiting and running tasks of the studies with a log folder: number -> ``<job>_<number>``.
 
     Raises:
         CogError: ``squeue`` fails or does not answer.
     """
-    text = run_slurm("squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%F|%K|%T")
-    tasks = {}
-    for line in text.splitlines():
-        job, task, state = line.split("|")
-        if state != "COMPLETING":
-            tasks[f"{job}_{task}" if task.isdecimal() else job] = state
-    return tasks
+    mine = [f"--user={os.getuid()}", f"--name={job_name(log_dir)}"]
+    text = run_slurm("squeue", *mine, "--array", "--noheader", "--format=%F %K %T")
+    rows = [line.split() for line in text.splitlines() if "COMPLETING" not in line]  # has ended
+    return {int(number): f"{job}_{number}" for job, number, _ in rows if number.isdecimal()}
 
 
-def encode_unit(unit: Unit) -> list[Any]:
-    """Return a unit as a JSON value."""
-    kind = "features" if isinstance(unit, ExtractionUnit) else "run"
-    return [kind, *dataclasses.astuple(unit)]
+def with_queue(
+    study: Study, statuses: Mapping[Unit, Status], listed: Mapping[int, Task], jobs: Mapping[int, str]
+) -> dict[Unit, Status]:
+    """Return the statuses with the state ``queued`` of units that are not begun and whose task is in the queue."""
+    result = dict(statuses)
+    for number, job in jobs.items():
+        for unit in listed[number].units(study) if number in listed else ():
+            if result[unit].state in (FAILED, INTERRUPTED, MISSING):
+                result[unit] = Status(QUEUED, f"SLURM job {job}")
+    return result
 
 
-def decode_unit(entry: Any) -> Unit | None:
-    """Return the unit of a JSON value of :func:`encode_unit`; None for other values."""
-    match entry:
-        case ["features", str(model), str(dataset), str(split)]:
-            return ExtractionUnit(model, dataset, split)
-        case ["run", str(model), str(dataset), str(evaluation), int(n_shot), int(seed)]:
-            return TrainingUnit(model, dataset, evaluation, n_shot, seed)
-    return None
+def submit(
+    tasks: Mapping[int, Task],
+    listed: Mapping[int, Task],
+    commands: Commands,
+    results: Sequence[str],
+    options: SlurmOptions,
+    log_dir: Path,
+    *,
+    dry_run: bool,
+) -> int:
+    """Submit the tasks that are not in the queue, and after them a job that runs ``results``; print a line per job.
 
+    Args:
+        tasks: tasks to do, by number.
+        listed: all tasks of the study, by number.
+        commands: commands of the tasks.
+        results: command of the last job, which makes the table.
+        options: options of all jobs.
+        log_dir: folder of the list and the logs.
+        dry_run: whether to only print the tasks and the commands of SLURM.
 
-class Submission:
-    """The folder ``<log_dir>/submissions/<number>/`` of a new submission; numbers begin with 1."""
-
-    def __init__(self, log_dir: Path) -> None:
-        number = 1 + max((int(path.name) for path in _submissions(log_dir)), default=0)
-        self.path = log_dir / "submissions" / f"{number:04d}"
-        self._jobs: list[dict[str, Any]] = []
-
-    def add(self, job: str, *, kind: str, root: Path, units: Mapping[int, Sequence[Unit]]) -> None:
-        """Record a job at once, so that the record survives a later failure."""
-        tasks = {str(task): [encode_unit(unit) for unit in units[task]] for task in sorted(units)}
-        self._jobs.append({"job": job, "kind": kind, "models_root_dir": str(root), "tasks": tasks})
-        files.write_json(self.path / JOBS_FILE, {"jobs": self._jobs})
-
-
-def _submissions(log_dir: Path) -> list[Path]:
-    try:
-        return sorted(path for path in (log_dir / "submissions").iterdir() if path.name.isdecimal())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-@dataclass(frozen=True)
-class QueuedJobs:
-    """The tasks of earlier submissions that run or wait in the queue.
-
-    Attributes:
-        units: unit -> number and state (``"12_3"``, ``"PENDING"``) of its task.
-        last: numbers of the jobs that will make the table of results.
-    """
-
-    units: dict[Unit, tuple[str, str]] = field(default_factory=dict)
-    last: tuple[str, ...] = ()
-
-
-def queued_jobs(log_dir: Path, root: Path) -> QueuedJobs:
-    """Return the unfinished tasks of the submissions in ``log_dir`` for ``root``, from SLURM's queue.
+    Returns:
+        The number of tasks that were, or would be, submitted.
 
     Raises:
-        CogError: there are submissions, and ``squeue`` fails or does not answer; or a record is damaged.
+        CogError: SLURM refuses a job; the number of a task is too large for it; there is no checkout.
     """
-    recorded: list[dict[str, Any]] = []
-    for folder in _submissions(log_dir):
-        path = folder / JOBS_FILE
-        if path.is_file():
-            data = files.read_json(path)
-            jobs = data.get("jobs") if isinstance(data, dict) else None
-            if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
-                raise CogError(f"{path} is not the record of a submission; move it away")
-            recorded += [job for job in jobs if job.get("models_root_dir") == str(root)]
-    if not recorded:
-        return QueuedJobs()
-    tasks = queued_tasks()
-    units: dict[Unit, tuple[str, str]] = {}
-    last = []
-    for job in recorded:
-        number = str(job.get("job"))
-        if number in tasks:
-            last.append(number)
-        for task, entries in (job.get("tasks") or {}).items():
-            state = tasks.get(f"{number}_{task}")
-            if state is None:
-                continue
-            for unit in map(decode_unit, entries):
-                if unit is not None:
-                    units[unit] = (f"{number}_{task}", state)
-    return QueuedJobs(units, tuple(last))
+    if not TASK_SCRIPT.is_file():
+        raise CogError(
+            f"{TASK_SCRIPT} does not exist; run studies from a checkout of the repository, see README.md"
+        )
+    jobs = queued_tasks(log_dir)
+    new = {number: task for number, task in tasks.items() if number not in jobs}
+    print(f"{len(new)} tasks to submit, {len(tasks) - len(new)} are queued", flush=True)
+    if not new:
+        return 0
+    size = re.search(r"^MaxArraySize\s*=\s*(\d+)", run_slurm("scontrol", "show", "config"), re.MULTILINE)
+    if size and max(new) >= int(size[1]):
+        raise CogError(
+            f"line {max(new)} of {log_dir / TASKS_FILE} cannot be the index of a job array: SLURM's MaxArraySize is "
+            f"{size[1]} here; use another --log_dir"
+        )
+    # % and backslashes have a meaning in the value of --output.
+    logs = str(log_dir).replace("\\", "\\\\").replace("%", "%%")
+
+    def send(stage: str, after: Sequence[str], *words: str) -> str:
+        dependency = [f"--dependency=afterany:{':'.join(after)}"] if after else []
+        ours = [
+            f"--job-name={job_name(log_dir)}",
+            *dependency,
+        ]  # after the user's: the queue is read by this name
+        sbatch = ["sbatch", "--parsable", *options.flags[stage], *ours, *words]
+        if dry_run:
+            print(shlex.join(sbatch), flush=True)
+            return "JOB"
+        job = run_slurm(*sbatch).strip().splitlines()[-1].split(";")[0]  # "number;cluster" in a federation
+        print(f"{job}  {stage}: {words[0]}", flush=True)
+        return job
+
+    for stage in (EXTRACT, LOGREG):
+        for numbers in _arrays([number for number, task in new.items() if task.stage == stage], listed):
+            after = [
+                jobs[k]
+                for k, other in listed.items()
+                if k in jobs and any(new[n].needs(other) for n in numbers)
+            ]
+            throttle = f"%{options.throttle}" if options.throttle else ""
+            command = [str(TASK_SCRIPT), str(log_dir / TASKS_FILE), *commands.of_stage(stage)]
+            flags = [
+                f"--signal=B:USR1@{SIGNAL_SECONDS}",
+                "--requeue",
+                "--open-mode=append",
+                f"--output={logs}/%a.log",
+            ]
+            job = send(stage, after, f"--array={','.join(map(str, numbers))}{throttle}", *flags, *command)
+            jobs |= {number: f"{job}_{number}" for number in numbers}
+    everything = sorted({job.rpartition("_")[0] for number, job in jobs.items() if number in listed})
+    send("results", everything, f"--output={logs}/results.log", f"--wrap={shlex.join(results)}")
+    return len(new)
+
+
+def _arrays(numbers: Sequence[int], listed: Mapping[int, Task]) -> list[list[int]]:
+    """Return the arrays of some tasks of a stage: all extractions, or classifiers of a few models on a data set.
+
+    An array of classifiers waits for all of its extractions: one array per extraction would be hundreds of jobs, and a
+    single array would let all wait for the slowest data set.
+    """
+    if not numbers or listed[numbers[0]].stage == EXTRACT:
+        return [list(numbers)] if numbers else []
+    by_dataset: dict[str, list[int]] = {}
+    for number in numbers:
+        by_dataset.setdefault(listed[number].dataset, []).append(number)
+    size = MODELS_PER_ARRAY
+    return [part[i : i + size] for part in by_dataset.values() for i in range(0, len(part), size)]

@@ -14,8 +14,8 @@ import pytest
 from marks import first_quick
 from waiting import wait_for
 
-from cog.study import local_workers
-from cog.study.local_workers import LocalTask
+from cog.study import local
+from cog.study.tasks import Commands, Task
 
 QUICK = [
     "--device", "cpu", "FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "16",
@@ -23,60 +23,59 @@ QUICK = [
 ]  # fmt: skip
 
 
-def shell(tmp_path: Path, name: str, script: str, *needs: str) -> LocalTask:
-    return LocalTask(name, f"label of {name}", ["bash", "-c", script], needs, tmp_path / f"{name}.log")
+class Script(Commands):
+    """Tasks that are shell commands: the model of a task is the name of one in ``scripts``."""
+
+    scripts: dict[str, str] = {}  # noqa: RUF012
+
+    def of_task(self, task: Task) -> list[str]:
+        return ["bash", "-c", self.scripts[f"{task.stage} {task.model}"]]
 
 
-def run(tasks, n_processes=2, gpus=()):
-    return local_workers.run(tasks, n_processes=n_processes, gpus=gpus)
+def runner(tmp_path: Path, scripts: dict[str, str], n_processes: int = 2, gpus=()) -> local.Runner:
+    commands = Script((), ())
+    commands.scripts.clear()
+    commands.scripts.update(scripts)
+    tasks = {}
+    for number, name in enumerate(scripts, 1):
+        stage, model = name.split()
+        tasks[number] = Task(stage, "in1k", model)
+    return local.Runner(tasks, commands, tmp_path, n_processes=n_processes, gpus=gpus)
 
 
-def test_order_and_failures(tmp_path, caplog):
-    """What needs a failed task is left out, with all that needs it; the rest goes on."""
-    tasks = [
-        shell(tmp_path, "e0", "echo cannot do it; exit 3"),
-        shell(tmp_path, "e1", f"sleep 0.3; touch {tmp_path}/e1.done"),
-        shell(tmp_path, "t0", f"touch {tmp_path}/never", "e0"),
-        shell(tmp_path, "t1", f"test -e {tmp_path}/e1.done", "e1"),
-        shell(tmp_path, "u0", f"touch {tmp_path}/never", "t0"),
-    ]
-    summary = run(tasks)
-    assert summary.codes == {"e0": 3, "e1": 0, "t1": 0}
-    assert summary.skipped == ["t0", "u0"]
-    assert summary.exit_code == 3
-    assert not (tmp_path / "never").exists()
-    assert f"e0: exit code 3: cannot do it ({tmp_path}/e0.log)" in caplog.text
-    assert "t0: not begun, since e0 failed" in caplog.text
+def test_classifiers_begin_when_their_features_have_ended_however(tmp_path, caplog):
+    caplog.set_level("INFO", logger="cog")
+    run = runner(tmp_path, {
+        "extract a_net": "echo cannot do it; exit 3",
+        "extract b_net": f"sleep 0.3; touch {tmp_path}/features",
+        "logreg a_net": f"touch {tmp_path}/began",
+        "logreg b_net": f"test -e {tmp_path}/features",
+    })  # fmt: skip
+    assert run.run() == 3
+    assert run.codes == {1: 3, 2: 0, 3: 0, 4: 0}
+    assert (tmp_path / "began").exists()
+    assert f"extract in1k a_net: exit code 3: cannot do it ({tmp_path}/1.log)" in caplog.text
 
 
 def test_running_tasks_are_reported(tmp_path, caplog, monkeypatch):
     caplog.set_level("INFO", logger="cog")
-    monkeypatch.setattr(local_workers, "_REPORT_SECONDS", 0.0)
-    tasks = [
-        shell(tmp_path, "extract 0", "echo 5 of 9 images, 3s left; sleep 0.3"),
-        shell(tmp_path, "logreg 0", "sleep 0.3", "extract 0"),
-    ]
-    assert run(tasks).exit_code == 0
-    assert "extract 0, 0s: 5 of 9 images, 3s left" in caplog.text
+    monkeypatch.setattr(local, "_REPORT_SECONDS", 0.0)
+    run = runner(
+        tmp_path, {"extract a_net": "echo 5 of 9 images, 3s left; sleep 0.3", "logreg a_net": "sleep 0.3"}
+    )
+    assert run.run() == 0
+    assert "extract in1k a_net, 0s: 5 of 9 images, 3s left" in caplog.text
     assert "0 of 2 tasks have ended" in caplog.text and "1 of 2 tasks have ended" in caplog.text
-
-
-def test_exit_codes():
-    assert local_workers.LocalSummary({"a": 0}).exit_code == 0
-    assert local_workers.LocalSummary({"a": 0, "b": 3}).exit_code == 3
-    assert local_workers.LocalSummary({"a": 2, "b": 3}).exit_code == 2
-    assert local_workers.LocalSummary(signal=signal.SIGINT).exit_code == 130
-    assert local_workers.LocalSummary({"a": 75}, signal=signal.SIGTERM).exit_code == 75
 
 
 @pytest.mark.slow
 def test_as_many_at_a_time_each_with_its_gpu(tmp_path):
     script = "echo $EPOCHREALTIME; sleep 0.4; echo $EPOCHREALTIME; echo gpu=$CUDA_VISIBLE_DEVICES"
-    tasks = [shell(tmp_path, str(number), script) for number in range(6)]
-    assert run(tasks, n_processes=3, gpus=["0", "2"]).exit_code == 0
+    run = runner(tmp_path, {f"extract net_{n}": script for n in range(6)}, n_processes=3, gpus=["0", "2"])
+    assert run.run() == 0
     spans = []
-    for task in tasks:
-        lines = task.log.read_text().splitlines()[-3:]
+    for number in range(1, 7):
+        lines = (tmp_path / f"{number}.log").read_text().splitlines()[-3:]
         spans.append((float(lines[0]), float(lines[1]), lines[2]))
     most = 0
     for begin, _, _ in spans:
@@ -91,24 +90,24 @@ def test_processors_are_shared(monkeypatch):
     for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     cpus = len(os.sched_getaffinity(0))
-    assert local_workers.place(0, 1, [])["OMP_NUM_THREADS"] == str(cpus)
-    assert local_workers.place(1, 10 * cpus, [])["OMP_NUM_THREADS"] == "1"
-    assert "CUDA_VISIBLE_DEVICES" not in local_workers.place(0, 1, [])
+    assert local.place(0, 1, [])["OMP_NUM_THREADS"] == str(cpus)
+    assert local.place(1, 10 * cpus, [])["OMP_NUM_THREADS"] == "1"
+    assert "CUDA_VISIBLE_DEVICES" not in local.place(0, 1, [])
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert local_workers.place(0, 1, [])["OMP_NUM_THREADS"] == "3"
+    assert local.place(0, 1, [])["OMP_NUM_THREADS"] == "3"
 
 
 def test_gpus_that_are_visible(tmp_path, monkeypatch):
     for visible, names in (("3, 5", ["3", "5"]), ("", [])):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        assert local_workers.find_gpus() == names
+        assert local.find_gpus() == names
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nprintf 'GPU %d: NVIDIA A100 (UUID: GPU-a)\\n' 0 1\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
-    assert local_workers.find_gpus() == ["0", "1"]
+    assert local.find_gpus() == ["0", "1"]
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
-    assert local_workers.find_gpus() == []
+    assert local.find_gpus() == []
 
 
 SAVES = "trap 'echo saved; exit 75' TERM; trap 'echo at once; exit 130' INT; echo ready; while true; do sleep 0.1; done"
@@ -119,25 +118,39 @@ SAVES = "trap 'echo saved; exit 75' TERM; trap 'echo at once; exit 130' INT; ech
 ]))  # fmt: skip
 def test_signals_let_tasks_save(tmp_path, sent, code):
     """Nothing more is started, nothing is left running."""
-    driver = subprocess.Popen(
-        [sys.executable, "-c", f"""
-import sys
-from pathlib import Path
-from cog.study import local_workers
-folder, command = Path({str(tmp_path)!r}), ["bash", "-c", {SAVES!r}]
-tasks = [local_workers.LocalTask(str(n), "x", command, (), folder / f"{{n}}.log") for n in range(3)]
-sys.exit(local_workers.run(tasks, n_processes=2, gpus=[]).exit_code)
-"""], cwd=Path(__file__).parents[2],
-    )  # fmt: skip
+    driver = driver_of(tmp_path)
     try:
-        wait_for(lambda: all(text(tmp_path / f"{n}.log").endswith("ready\n") for n in range(2)))
+        wait_for(lambda: all(text(tmp_path / f"{n}.log").endswith("ready\n") for n in (1, 2)))
         for number in sent:
             driver.send_signal(number)
         assert driver.wait(timeout=20) == code
     finally:
         driver.kill()
-    assert all(text(tmp_path / f"{n}.log").endswith("saved\n") for n in range(2))
-    assert not (tmp_path / "2.log").exists()
+    assert all(text(tmp_path / f"{n}.log").endswith("saved\n") for n in (1, 2))
+    assert not (tmp_path / "3.log").exists()
+
+
+def test_tasks_of_a_killed_study_save_and_end(tmp_path):
+    driver = driver_of(tmp_path)
+    wait_for(lambda: all(text(tmp_path / f"{n}.log").endswith("ready\n") for n in (1, 2)))
+    driver.kill()
+    wait_for(lambda: all(text(tmp_path / f"{n}.log").endswith("saved\n") for n in (1, 2)))
+
+
+def driver_of(folder: Path) -> subprocess.Popen:
+    """Start a process that runs three tasks, two at a time."""
+    code = f"""
+import sys
+from pathlib import Path
+from cog.study import local
+from cog.study.tasks import Commands, Task
+class Script(Commands):
+    def of_task(self, task):
+        return ["bash", "-c", {SAVES!r}]
+tasks = {{n: Task("extract", "in1k", f"net_{{n}}") for n in (1, 2, 3)}}
+sys.exit(local.Runner(tasks, Script((), ()), Path({str(folder)!r}), n_processes=2, gpus=[]).run())
+"""
+    return subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
 
 
 def text(path: Path) -> str:
@@ -182,7 +195,7 @@ def test_help_and_missing_variables(bash):
     code, _, err = finish(bash("study.sh"))
     assert code == 2 and "--models_root_dir" in err
     code, _, err = finish(bash("slurm/submit_study.sh", "models_root_dir=x"))
-    assert code == 2 and "--log_dir" in err
+    assert code == 2 and "models_root_dir" in err
 
 
 @pytest.mark.slow
@@ -192,14 +205,14 @@ def test_study_that_fails_once_equals_the_sequential_drivers(bash, workshop, tmp
     broken.write_bytes(b"broken")
     given = variables(workshop, tmp_path)
     code, out, err = finish(bash("study.sh", *given))
-    assert code == 3, err
-    assert "1 of 4 tasks failed, 1 were not begun" in err
+    assert code == 2, err
+    assert "2 of 4 tasks failed" in err
     assert "2 of 4 classifier runs are missing from these tables" in out
     broken.write_bytes(image)
     code, out, err = finish(bash("study.sh", *given))
     assert code == 0, err
-    assert "features: 3 done, 1 failed; to do now: 1 in 1 task\n" in err
-    assert "classifier runs: 2 done, 2 missing; to do now: 2 in 1 task\n" in err
+    assert "features: 3 done, 1 failed; to do now: 1 task\n" in err
+    assert "classifier runs: 2 done, 2 missing; to do now: 1 task\n" in err
     code, again, err = finish(bash("study.sh", *given))
     assert code == 0 and again == out and err.count("; nothing to do now\n") == 2
 
@@ -229,7 +242,7 @@ def test_interrupted_study_continues(bash, workshop, tmp_path):
     )
     given = [*variables(workshop, tmp_path), "datasets=in1k", "n_processes=1"]
     process = bash("study.sh", *given)
-    log = tmp_path / "the logs/logs/extract_0.log"
+    log = tmp_path / "the logs/1.log"
     wait_for(lambda: "on in1k" in text(log))
     time.sleep(1.5)
     process.send_signal(signal.SIGTERM)
