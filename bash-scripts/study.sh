@@ -14,7 +14,7 @@ source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 # --- Variables to set: here, in the environment, or as name=value on the command line. ---
 # Folder with <model_title>/<architecture_name>/model.ckpt; features and results are written beside the checkpoint.
 models_root_dir="${models_root_dir:-None}"
-# Folder of logs, task lists, and at the end results.txt and report.html.
+# Folder of logs, the list of tasks, and at the end results.txt and report.html; None: <models_root_dir>/study-logs.
 log_dir="${log_dir:-None}"
 # One name or several, separated by spaces; patterns such as deit_* match models under the root or in models_file. None:
 # all of these models.
@@ -38,7 +38,7 @@ models_file="${models_file:-None}"
 # Number of tasks at a time on this machine, which share the processors equally; None: one per GPU, or one without GPUs.
 n_processes="${n_processes:-None}"
 # --- SLURM ---
-# GPUs per task (0: none), and the largest number of extraction tasks, and of classifier tasks, at the same time.
+# GPUs per task (0: none), and the largest number of tasks of a job array at the same time.
 gpus="${gpus:-None}"
 throttle="${throttle:-None}"
 # Arguments of sbatch for all jobs, and further ones for one kind of jobs.

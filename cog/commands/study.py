@@ -6,23 +6,28 @@ FT_EXTRACT.* keys go to extract_features.py, other keys to logreg.py.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import logging
 import os
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cog import constants, paths
 from cog.commands import image_flags, study_flags, study_results
 from cog.errors import CogError, some
 from cog.runtime import cli as cli_tools
+from cog.runtime import signals
 from cog.study import local, models, slurm, tasks, units
 from cog.study.units import Study
 
 logger = logging.getLogger("cog")  # the same name when run with python -m
 
 _EXTRACT_KEYS = "FT_EXTRACT."
+
+#: Exit codes of a study that a signal has ended.
+_INTERRUPTED = (signals.EXIT_CODE, 130)
 
 #: Log folder under the models root, unless ``--log_dir`` names another one.
 LOG_FOLDER = "study-logs"
@@ -96,46 +101,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     args.datasets = args.datasets or list(constants.DATASETS)
     root = Path(os.path.abspath(args.models_root_dir))
-    args.models_root_dir = root / f"limit-{args.limit}" if args.limit else root
+    limit = f"limit-{args.limit}" if args.limit else ""
+    args.models_root_dir = root / limit
+    log_dir = Path(os.path.abspath(args.log_dir)) / limit if args.log_dir else root / limit / LOG_FOLDER
     extract_flags, logreg_flags, opts = _script_flags(args)
     study = study_flags.select(args, args.opts, models_root=root)
     for dataset in study.datasets:
         paths.check_dataset_name(dataset)
-    left_out = study_flags.left_out(args, study)
-    log_dir = Path(os.path.abspath(args.log_dir or study.root / LOG_FOLDER))
     commands = tasks.Commands.of_scripts(study, root, extract_flags, logreg_flags)
     statuses = units.survey(study)
-    todo = tasks.open_tasks(study, tasks.list_tasks(study, log_dir, append=False), statuses)
+    wanted = tasks.open_tasks(study, tasks.list_tasks(study, log_dir, append=False), statuses)
     faulty = models.check_inputs(
         root,
-        todo.values(),
+        wanted.values(),
         image_flags.sources(args),
         model_loader=args.model_loader,
         models_file=args.models_file,
     )
-    left_out |= faulty
-    if args.dry_run:
-        listed = tasks.list_tasks(study, log_dir, append=False)
-        todo = _without(tasks.open_tasks(study, listed, statuses), faulty)
+    with contextlib.nullcontext() if args.dry_run else tasks.one_at_a_time(log_dir):
+        listed = tasks.list_tasks(study, log_dir, append=not args.dry_run)
+        todo = tasks.open_tasks(study, listed, statuses)
+        todo = {number: task for number, task in todo.items() if task.model not in faulty}
         tasks.log_counts(todo.values(), statuses)
-        code = _show(args, study, todo, listed, commands, log_dir, opts)
-    else:
-        with tasks.one_at_a_time(log_dir):
-            listed = tasks.list_tasks(study, log_dir)
-            statuses = units.survey(study)
-            todo = _without(tasks.open_tasks(study, listed, statuses), faulty)
-            tasks.log_counts(todo.values(), statuses)
-            if args.slurm:
-                code = _submit(args, study, todo, listed, commands, log_dir, opts)
-        if not args.slurm:
-            code = _run_here(args, study, todo, commands, log_dir, opts)
-    if left_out:
-        logger.error("left out, for the reasons above: %s", some(list(left_out)))
+        if args.dry_run:
+            for number, task in todo.items():
+                print(f"# {number}: {task}\n{shlex.join(commands.of_task(task))}")
+        if args.slurm and todo:
+            last = study_results.command(study, log_dir, opts, delete_features=args.delete_features)
+            slurm.submit(todo, listed, commands, last, _slurm_options(args), log_dir, dry_run=args.dry_run)
+    code = 0
+    if args.dry_run:
+        code = models.try_models(todo.values(), commands)
+    elif not args.slurm:
+        code = _run_here(study, todo, commands, log_dir, args.n_processes)
+    if not (args.dry_run or code in _INTERRUPTED or (args.slurm and slurm.queued_tasks(log_dir))):
+        code = _finish(study, log_dir, opts, code, delete_features=args.delete_features)
+    if left_out := [*study_flags.left_out(args, study), *faulty]:
+        logger.error("left out, for the reasons above: %s", some(left_out))
     return code or (CogError.exit_code if left_out else 0)
-
-
-def _without(todo: dict[int, tasks.Task], faulty: Collection[str]) -> dict[int, tasks.Task]:
-    return {number: task for number, task in todo.items() if task.model not in faulty}
 
 
 def _script_flags(args: argparse.Namespace) -> tuple[list[str], list[str], list[str]]:
@@ -157,91 +160,50 @@ def _script_flags(args: argparse.Namespace) -> tuple[list[str], list[str], list[
     return [*both, *extract], [*both, *opts], opts
 
 
-def _show(
-    args: argparse.Namespace,
-    study: Study,
-    todo: Mapping[int, tasks.Task],
-    listed: Mapping[int, tasks.Task],
-    commands: tasks.Commands,
-    log_dir: Path,
-    opts: Sequence[str],
-) -> int:
-    """Print what would be done, and try each model on one image; nothing is written."""
-    for number, task in todo.items():
-        print(f"# {number}: {task}\n{shlex.join(commands.of_task(task))}")
-    if args.slurm:
-        _submit(args, study, todo, listed, commands, log_dir, opts)
-    return models.try_models(todo.values(), commands)
-
-
-def _submit(
-    args: argparse.Namespace,
-    study: Study,
-    todo: Mapping[int, tasks.Task],
-    listed: Mapping[int, tasks.Task],
-    commands: tasks.Commands,
-    log_dir: Path,
-    opts: Sequence[str],
-) -> int:
-    """Submit tasks, and the job that makes the table when they have ended."""
+def _slurm_options(args: argparse.Namespace) -> slurm.SlurmOptions:
     gpus = [f"--gres=gpu:{args.gpus}"] if args.gpus else []
     flags = {
         tasks.EXTRACT: [*gpus, *args.sbatch_args, *args.extract_sbatch_args],
         tasks.LOGREG: [*gpus, *args.sbatch_args, *args.logreg_sbatch_args],
-        "results": args.sbatch_args,
+        slurm.RESULTS: args.sbatch_args,
     }
-    last = study_results.command(study, log_dir, opts, delete_features=args.delete_features)
-    options = slurm.SlurmOptions(flags, args.throttle)
-    if todo:
-        slurm.submit(todo, listed, commands, last, options, log_dir, dry_run=args.dry_run)
-    elif not args.dry_run and not slurm.queued_tasks(log_dir):
-        _finish(args, study, log_dir, opts)
-    return 0
+    return slurm.SlurmOptions(flags, args.throttle)
 
 
 def _run_here(
-    args: argparse.Namespace,
     study: Study,
     todo: Mapping[int, tasks.Task],
     commands: tasks.Commands,
     log_dir: Path,
-    opts: Sequence[str],
+    n_processes: int | None,
 ) -> int:
-    """Run tasks on this machine, then print the table; the exit code comes from the outputs."""
+    """Run tasks on this machine, and return the exit code, which comes from the outputs."""
     gpus = local.find_gpus()
-    runner = local.Runner(
-        todo, commands, log_dir, n_processes=args.n_processes or max(1, len(gpus)), gpus=gpus
-    )
+    runner = local.Runner(todo, commands, log_dir, n_processes=n_processes or max(1, len(gpus)), gpus=gpus)
     code = runner.run()
     n_failed = sum(code != 0 for code in runner.codes.values())
     if runner.received is not None:
-        logger.error(
-            "ended by %s: %d of %d tasks are done; the same command continues",
-            runner.received.name, len(runner.codes) - n_failed, len(todo),
-        )  # fmt: skip
-        return code
-    # Another process may have made what a task here could not.
-    if tasks.is_done(study, todo.values(), units.survey(study)):
-        code = 0
+        state = f"{len(runner.codes) - n_failed} of {len(todo)} tasks are done; the same command continues"
+        logger.error("ended by %s: %s", runner.received.name, state)
+    elif tasks.is_done(study, todo.values(), units.survey(study)):
+        return 0  # another process may have made what a task here could not
     elif n_failed:
-        logger.error(
-            "%d of %d tasks failed, for the reasons above; the same command repeats only these",
-            n_failed,
-            len(todo),
-        )
+        repeats = "for the reasons above; the same command repeats only these"
+        logger.error("%d of %d tasks failed, %s", n_failed, len(todo), repeats)
+    return code
+
+
+def _finish(study: Study, log_dir: Path, opts: Sequence[str], code: int, *, delete_features: bool) -> int:
+    """Write and show the results, delete features if wanted, and return the exit code."""
     try:
-        _finish(args, study, log_dir, opts)
+        study_results.show(study, log_dir, opts)
     except CogError as error:
         if not code:
             raise
         logger.error("%s", error)
-    return code
-
-
-def _finish(args: argparse.Namespace, study: Study, log_dir: Path, opts: Sequence[str]) -> None:
-    study_results.show(study, log_dir, opts)
-    if args.delete_features:
+    if delete_features:
         study_results.delete_features(study, log_dir)
+    return code
 
 
 cli = functools.partial(cli_tools.run, main, continues=True)

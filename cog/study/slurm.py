@@ -20,6 +20,9 @@ from cog.errors import CogError
 from cog.study.tasks import EXTRACT, LOGREG, REPOSITORY, TASKS_FILE, Commands, Task
 from cog.study.units import FAILED, INTERRUPTED, MISSING, QUEUED, Status, Study, Unit
 
+#: Kind of the job that makes the table, beside the stages.
+RESULTS = "results"
+
 #: Script that runs a task of the list.
 TASK_SCRIPT = REPOSITORY / "bash-scripts" / "slurm" / "task.sh"
 
@@ -41,7 +44,7 @@ class SlurmOptions:
     """The options of the jobs of a study.
 
     Attributes:
-        flags: arguments of ``sbatch`` by stage: ``extract``, ``logreg``, ``results``.
+        flags: arguments of ``sbatch`` by stage, and of the job :data:`RESULTS`.
         throttle: largest number of tasks of an array at the same time; None: unlimited.
     """
 
@@ -176,7 +179,7 @@ def submit(
             job = send(stage, after, f"--array={','.join(map(str, numbers))}{throttle}", *flags, *command)
             jobs |= {number: f"{job}_{number}" for number in numbers}
     everything = sorted({job.rpartition("_")[0] for number, job in jobs.items() if number in listed})
-    send("results", everything, f"--output={logs}/results.log", f"--wrap={shlex.join(results)}")
+    send(RESULTS, everything, f"--output={logs}/results.log", f"--wrap={shlex.join(results)}")
     return len(new)
 
 

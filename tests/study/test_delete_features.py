@@ -11,7 +11,7 @@ from cog import constants, paths
 from cog.commands import status as status_command
 from cog.commands import study as study_command
 from cog.runtime import locks
-from cog.study import delete, plan, slurm, status, units
+from cog.study import delete, status, tasks, units
 
 SEEDS, SHOTS = (1, 2), (0, 8)
 
@@ -76,19 +76,16 @@ def test_what_a_process_works_on_stays(study):
     assert "a_net/in1k" in features(study)
 
 
-def make_plan(study):
-    commands = plan.ScriptCommands(study.root, study.root)
-    return plan.make_plan(study, units.survey(study), slurm.QueuedJobs(), commands)
+def open_tasks(study):
+    listed = tasks.list_tasks(study, study.root, append=False)
+    return [str(task) for task in tasks.open_tasks(study, listed, units.survey(study)).values()]
 
 
 def test_not_extracted_again_unless_a_run_needs_it(study):
     delete.delete_features(study, units.survey(study))
-    assert make_plan(study).units(plan.EXTRACT) == []
+    assert open_tasks(study) == ["logreg cog_l1 b_net"]
     shutil.rmtree(units.TrainingUnit("a_net", "in1k", "logreg", 0, 1).folder(study.root))
-    again = make_plan(study)
-    assert {(unit.model, unit.dataset) for unit in again.units(plan.EXTRACT)} == {("a_net", "in1k")}
-    assert again.held_back == ()
-    assert again.arrays[1].after.arrays == ("extract",)
+    assert open_tasks(study) == ["extract in1k a_net", "logreg in1k a_net", "logreg cog_l1 b_net"]
 
 
 def test_status_says_deleted(study, capsys):
