@@ -18,7 +18,9 @@ from cog.errors import CogError, os_errors_explained
 from cog.runtime.progress import duration
 from cog.runtime.ranks import n_processors
 from cog.runtime.signals import EXIT_CODE, handled
-from cog.study.tasks import Commands, Task
+from cog.study import units
+from cog.study.tasks import Commands, StudyTask, is_done
+from cog.study.units import Study
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ class Runner:
 
     def __init__(
         self,
-        tasks: Mapping[int, Task],
+        tasks: Mapping[int, StudyTask],
         commands: Commands,
         log_dir: Path,
         *,
@@ -91,7 +93,7 @@ class Runner:
         failed = {code for code in self.codes.values() if code}
         return 0 if not failed else failed.pop() if len(failed) == 1 else CogError.exit_code
 
-    def _next(self, waiting: Mapping[int, Task]) -> int | None:
+    def _next(self, waiting: Mapping[int, StudyTask]) -> int | None:
         if self.received is not None or len(self._running) == len(self._places):
             return None
         left = [*waiting.values(), *(self._tasks[number] for number in self._running)]
@@ -99,7 +101,7 @@ class Runner:
             (number for number, task in waiting.items() if not any(task.needs(other) for other in left)), None
         )
 
-    def _start(self, number: int, task: Task) -> None:
+    def _start(self, number: int, task: StudyTask) -> None:
         slot = min(set(range(len(self._places))) - {slot for _, slot, _ in self._running.values()})
         command = self._commands.of_task(task)
         n_begun = len(self.codes) + len(self._running) + 1
@@ -143,6 +145,29 @@ class Runner:
 
     def _log(self, number: int) -> Path:
         return self._log_dir / f"{number}.log"
+
+
+def run_here(
+    study: Study,
+    todo: Mapping[int, StudyTask],
+    commands: Commands,
+    log_dir: Path,
+    n_processes: int | None,
+) -> int:
+    """Run tasks on this machine, and return the exit code, which comes from the outputs."""
+    gpus = find_gpus()
+    runner = Runner(todo, commands, log_dir, n_processes=n_processes or max(1, len(gpus)), gpus=gpus)
+    code = runner.run()
+    n_failed = sum(code != 0 for code in runner.codes.values())
+    if runner.received is not None:
+        state = f"{len(runner.codes) - n_failed} of {len(todo)} tasks are done; the same command continues"
+        logger.error("ended by %s: %s", runner.received.name, state)
+    elif is_done(study, todo.values(), units.survey(study)):
+        return 0  # another process may have made what a task here could not
+    elif n_failed:
+        repeats = "for the reasons above; the same command repeats only these"
+        logger.error("%d of %d tasks failed, %s", n_failed, len(todo), repeats)
+    return code
 
 
 def find_gpus() -> list[str]:

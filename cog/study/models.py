@@ -10,14 +10,14 @@ from pathlib import Path
 
 from cog.data.image_sources import ImageSources
 from cog.errors import CogError
-from cog.study.tasks import EXTRACT, REPOSITORY, Commands, Task
+from cog.study.tasks import EXTRACT, REPOSITORY, Commands, StudyTask
 
 logger = logging.getLogger(__name__)
 
 
 def check_inputs(
     root: Path,
-    tasks: Collection[Task],
+    tasks: Collection[StudyTask],
     images: ImageSources,
     *,
     model_loader: str | None,
@@ -59,7 +59,7 @@ def check_inputs(
     return faults
 
 
-def try_models(tasks: Collection[Task], commands: Commands) -> int:
+def try_models(tasks: Collection[StudyTask], commands: Commands) -> int:
     """Compute the features of one image with each model that has an extraction, print a line each.
 
     Each model is tried in a process of its own, as its tasks will run.

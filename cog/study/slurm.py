@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cog.errors import CogError
-from cog.study.tasks import EXTRACT, LOGREG, REPOSITORY, TASKS_FILE, Commands, Task
+from cog.study.tasks import EXTRACT, LOGREG, REPOSITORY, TASKS_FILE, Commands, StudyTask
 from cog.study.units import FAILED, INTERRUPTED, MISSING, QUEUED, Status, Study, Unit
 
 #: Kind of the job that makes the table, beside the stages.
@@ -91,7 +91,7 @@ def queued_tasks(log_dir: Path) -> dict[int, str]:
 
 
 def with_queue(
-    study: Study, statuses: Mapping[Unit, Status], listed: Mapping[int, Task], jobs: Mapping[int, str]
+    study: Study, statuses: Mapping[Unit, Status], listed: Mapping[int, StudyTask], jobs: Mapping[int, str]
 ) -> dict[Unit, Status]:
     """Return the statuses with the state ``queued`` of units that are not begun and whose task is in the queue."""
     result = dict(statuses)
@@ -103,8 +103,8 @@ def with_queue(
 
 
 def submit(
-    tasks: Mapping[int, Task],
-    listed: Mapping[int, Task],
+    tasks: Mapping[int, StudyTask],
+    listed: Mapping[int, StudyTask],
     commands: Commands,
     results: Sequence[str],
     options: SlurmOptions,
@@ -183,7 +183,7 @@ def submit(
     return len(new)
 
 
-def _arrays(numbers: Sequence[int], listed: Mapping[int, Task]) -> list[list[int]]:
+def _arrays(numbers: Sequence[int], listed: Mapping[int, StudyTask]) -> list[list[int]]:
     """Return the arrays of some tasks of a stage: all extractions, or classifiers of a few models on a data set.
 
     An array of classifiers waits for all of its extractions: one array per extraction would be hundreds of jobs, and a

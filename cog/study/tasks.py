@@ -50,7 +50,7 @@ _TO_DO = (FAILED, INTERRUPTED, MISSING)
 
 
 @dataclass(frozen=True)
-class Task:
+class StudyTask:
     """A piece of work: the words ``extract DATASET MODEL`` or ``logreg DATASET MODEL``."""
 
     stage: str
@@ -60,9 +60,9 @@ class Task:
     def __str__(self) -> str:
         return f"{self.stage} {self.dataset} {self.model}"
 
-    def needs(self, other: Task) -> bool:
+    def needs(self, other: StudyTask) -> bool:
         """Return whether the task reads what the other one makes."""
-        return self.stage == LOGREG and other == Task(EXTRACT, self.dataset, self.model)
+        return self.stage == LOGREG and other == StudyTask(EXTRACT, self.dataset, self.model)
 
     def units(self, study: Study) -> Sequence[Unit]:
         """Return the outputs of the task."""
@@ -100,13 +100,13 @@ class Commands:
         """Return the command of a stage."""
         return self.extract if stage == EXTRACT else self.logreg
 
-    def of_task(self, task: Task) -> list[str]:
+    def of_task(self, task: StudyTask) -> list[str]:
         """Return the command of a task, as ``task.sh`` builds it."""
         python, script, *flags = self.of_stage(task.stage)
         return [python, script, "--dataset", task.dataset, "--model", task.model, *flags]
 
 
-def list_tasks(study: Study, log_dir: Path, *, append: bool = True) -> dict[int, Task]:
+def list_tasks(study: Study, log_dir: Path, *, append: bool = True) -> dict[int, StudyTask]:
     """Return the tasks of a study by number; those that the list does not have are appended.
 
     The first line of a task counts, and the list is read again after an append. So processes that append at once agree,
@@ -116,8 +116,8 @@ def list_tasks(study: Study, log_dir: Path, *, append: bool = True) -> dict[int,
         CogError: the list cannot be read or written.
     """
     path = log_dir / TASKS_FILE
-    wanted = [Task(EXTRACT, dataset, model) for dataset in study.datasets for model in study.models]
-    wanted += [Task(LOGREG, dataset, model) for dataset in study.datasets for model in study.models]
+    wanted = [StudyTask(EXTRACT, dataset, model) for dataset in study.datasets for model in study.models]
+    wanted += [StudyTask(LOGREG, dataset, model) for dataset in study.datasets for model in study.models]
     while True:
         with os_errors_explained(f"cannot read {path}"):
             text = path.read_text() if path.is_file() else ""
@@ -153,13 +153,15 @@ def one_at_a_time(log_dir: Path) -> Iterator[None]:
         yield
 
 
-def open_tasks(study: Study, tasks: Mapping[int, Task], statuses: Mapping[Unit, Status]) -> dict[int, Task]:
+def open_tasks(
+    study: Study, tasks: Mapping[int, StudyTask], statuses: Mapping[Unit, Status]
+) -> dict[int, StudyTask]:
     """Return the tasks with something to do, and log the others that are not done.
 
     Deleted features are extracted again only for a run that needs them. Classifiers wait for features that another
     process extracts now; a later start of the study trains them.
     """
-    found: dict[int, Task] = {}
+    todo: dict[int, StudyTask] = {}
     for number, task in tasks.items():
         states = {statuses[unit].state for unit in task.units(study)}
         extractions = study.extractions(task.model, task.dataset)
@@ -174,16 +176,16 @@ def open_tasks(study: Study, tasks: Mapping[int, Task], statuses: Mapping[Unit, 
                 logger.warning("left out: %s: %s: %s", task, elsewhere[0], statuses[elsewhere[0]].detail)
                 continue
         if to_do:
-            found[number] = task
-    return found
+            todo[number] = task
+    return todo
 
 
-def is_done(study: Study, tasks: Collection[Task], statuses: Mapping[Unit, Status]) -> bool:
+def is_done(study: Study, tasks: Collection[StudyTask], statuses: Mapping[Unit, Status]) -> bool:
     """Return whether all outputs of some tasks are there."""
     return all(statuses[unit].state in (DONE, DELETED) for task in tasks for unit in task.units(study))
 
 
-def log_counts(tasks: Collection[Task], statuses: Mapping[Unit, Status]) -> None:
+def log_counts(tasks: Collection[StudyTask], statuses: Mapping[Unit, Status]) -> None:
     """Log the states of the units, and the number of tasks to do."""
     for stage, label, kind in (
         (EXTRACT, "features", ExtractionUnit),

@@ -15,7 +15,7 @@ from marks import first_quick
 from waiting import wait_for
 
 from cog.study import local
-from cog.study.tasks import Commands, Task
+from cog.study.tasks import Commands, StudyTask
 
 QUICK = [
     "--device", "cpu", "FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "16",
@@ -28,7 +28,7 @@ class Script(Commands):
 
     scripts: dict[str, str] = {}  # noqa: RUF012
 
-    def of_task(self, task: Task) -> list[str]:
+    def of_task(self, task: StudyTask) -> list[str]:
         return ["bash", "-c", self.scripts[f"{task.stage} {task.model}"]]
 
 
@@ -39,7 +39,7 @@ def runner(tmp_path: Path, scripts: dict[str, str], n_processes: int = 2, gpus=(
     tasks = {}
     for number, name in enumerate(scripts, 1):
         stage, model = name.split()
-        tasks[number] = Task(stage, "in1k", model)
+        tasks[number] = StudyTask(stage, "in1k", model)
     return local.Runner(tasks, commands, tmp_path, n_processes=n_processes, gpus=gpus)
 
 
@@ -143,11 +143,11 @@ def driver_of(folder: Path) -> subprocess.Popen:
 import sys
 from pathlib import Path
 from cog.study import local
-from cog.study.tasks import Commands, Task
+from cog.study.tasks import Commands, StudyTask
 class Script(Commands):
     def of_task(self, task):
         return ["bash", "-c", {SAVES!r}]
-tasks = {{n: Task("extract", "in1k", f"net_{{n}}") for n in (1, 2, 3)}}
+tasks = {{n: StudyTask("extract", "in1k", f"net_{{n}}") for n in (1, 2, 3)}}
 sys.exit(local.Runner(tasks, Script((), ()), Path({str(folder)!r}), n_processes=2, gpus=[]).run())
 """
     return subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])

@@ -12,7 +12,7 @@ from result_folders import small_study
 from cog.commands import study as command
 from cog.errors import CogError
 from cog.study import slurm, tasks, units
-from cog.study.tasks import Task
+from cog.study.tasks import StudyTask
 from cog.study.units import DELETED, DONE, FAILED, INTERRUPTED, MISSING, QUEUED, RUNNING, Status, Study
 
 
@@ -30,8 +30,8 @@ def lines_of(log_dir: Path) -> list[str]:
 def test_a_number_is_the_name_of_a_task_for_ever(tmp_path):
     study = small_study(tmp_path, models=("a_net",), datasets=("in1k",))
     assert tasks.list_tasks(study, tmp_path) == {
-        1: Task("extract", "in1k", "a_net"),
-        2: Task("logreg", "in1k", "a_net"),
+        1: StudyTask("extract", "in1k", "a_net"),
+        2: StudyTask("logreg", "in1k", "a_net"),
     }
     wider = small_study(tmp_path, models=("b_net", "a_net"), datasets=("in1k",))
     found = tasks.list_tasks(wider, tmp_path)
