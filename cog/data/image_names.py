@@ -40,6 +40,9 @@ _MOST_LABEL_BYTES = 1 << 20
 _WNID_ENTRIES = ("wnid", "synset", "filename")
 _NUMBER_ENTRIES = ("cls", "label")
 
+#: Suffixes of annotations, which may have a tree of folders beside that of the images.
+_NOTES = (".xml", ".txt", ".json", ".csv", ".mat")
+
 #: Names of archives that are shards of a data set, not classes.
 _NUMBERED = re.compile(r".*[-_.][0-9]{4,}([-_.]of[-_.][0-9]+)?")
 
@@ -75,8 +78,9 @@ def name_images(
         return
     labels: dict[str, str] | None = None
     places: dict[str, list[str]] = {}  # the whole path of each class that is no WordNet id
-    n_images = 0
     loose: list[Member] = []
+    with_images: set[str] = set()  # folders
+    others: dict[tuple[str, bool], list[Any]] = {}
     for member in members:
         *folders, file = member.path.split("/")
         if part is not None and part in folders:
@@ -92,9 +96,10 @@ def name_images(
         if member.kind == TAR_INSIDE:
             yield member.path, member
             continue
+        place = member.path.rpartition("/")[0]
         if not is_image(file):
             if folders and not file.startswith("."):
-                unread.add(OTHER_FILES, f"{archive}/{member.path}")
+                others.setdefault((place, file.endswith(_NOTES)), [0, member.path])[0] += 1
             continue
         if is_wnid(archive.stem):
             folders = [archive.stem]
@@ -108,15 +113,15 @@ def name_images(
                 )
         elif label is None and folders:
             label = folders[-1]
-            if (place := places.setdefault(label, folders)) != folders:
+            if (first := places.setdefault(label, folders)) != folders:
                 raise CogError(
-                    f"{archive} has images in {'/'.join(place)} and in {'/'.join(folders)}, which would both be class "
+                    f"{archive} has images in {'/'.join(first)} and in {'/'.join(folders)}, which would both be class "
                     f"{label}; rename these folders, or unpack the archive into one folder per class"
                 )
         if label is None:
             loose.append(member)
             continue
-        n_images += 1
+        with_images.add(place)
         yield f"{label}/{file}", member
     for folders in places.values():
         outer = next(
@@ -127,7 +132,10 @@ def name_images(
                 f"{archive} has images in the class folder {outer} and in {'/'.join(folders)} inside it; unpack it "
                 "into one folder per class"
             )
-    if loose and not n_images:
+    for (place, is_note), (n, example) in others.items():
+        if place in with_images or not is_note:
+            unread.add(OTHER_FILES, f"{archive}/{example}", n)
+    if loose and not with_images:
         raise CogError(
             f"{archive} has {len(loose):,} images in no class folder ({loose[0].path}, ...), and no labels (.cls or "
             ".json files of the same names); add labels, or pack one folder per class"

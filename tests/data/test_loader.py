@@ -13,7 +13,7 @@ import tiny
 import torch
 
 from cog.data import datasets
-from cog.data.loader import PREFETCH, Decoder, batches, usable_workers
+from cog.data.loader import Decoder, batches, usable_workers
 from cog.data.pixels import decode_exact
 
 SIZE = {"resize": 16, "crop": 12}
@@ -86,24 +86,6 @@ class Counting(Decoder):
         return super().__call__(row, **options)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("n_workers", [0, 2])
-def test_no_more_is_decoded_ahead_than_promised(images, n_workers):
-    decoder = Counting(images, **SIZE)
-    with contextlib.closing(batches(decoder, batch_size=4, n_workers=n_workers)) as stream:
-        for number in range(1, 3):
-            next(stream)
-            time.sleep(0.2)  # time enough to decode everything, if nothing held the threads back
-            ahead = PREFETCH if n_workers else 0
-            assert sorted(decoder.rows) == list(range(4 * (number + ahead)))
-
-
-def test_the_waiting_thread_helps(images):
-    decoder = Counting(images, delay=0.01, **SIZE)
-    collect(decoder, n_workers=1)
-    assert len(decoder.threads) == 2 and threading.current_thread().name in decoder.threads
-
-
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, ValueError])
 def test_a_consumer_that_stops_stops_the_threads(images, stop):
     decoder = Counting(images, delay=0.05, **SIZE)
@@ -129,15 +111,6 @@ def test_an_interrupt_while_helping_stops_the_threads(images):
     assert decoding_threads() == []
     assert time.monotonic() - start < 5
     assert len(decoder.rows) < 23
-
-
-def test_a_fault_of_ours_in_a_thread_is_not_swallowed(images):
-    class Wrong(Decoder):
-        def __call__(self, row, **options):
-            return np.zeros((3, 3, 3), np.uint8)
-
-    with pytest.raises(ValueError, match="broadcast"):
-        collect(Wrong(images, **SIZE), n_workers=2)
 
 
 def test_global_random_state_is_left_alone(images):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -384,40 +383,6 @@ def test_float16_output_is_stored_as_it_is_and_comes_back_as_float32(tmp_path):
     assert {np.load(path).dtype.name for path in store.path.glob("*.npy")} == {"float16"}
     x = store.merge()
     assert x.dtype == np.float32 and x[:, 0].tolist() == [row for row in range(20) if row not in (1, 9)]
-
-
-def test_when_ranges_are_cut(tmp_path):
-    names = {}
-    for jump in (False, True):
-        folder = tmp_path / f"{jump}"
-        folder.mkdir()
-        store = begin(folder, 40)
-        record_all(store, [features(first + 8 * (jump and first > 4), 4) for first in range(0, 20, 4)])
-        store.scan()
-        names[jump] = [(piece.first, piece.stop) for piece in store.used()]
-    assert names == {False: [(0, 12), (12, 20)], True: [(0, 8), (16, 28)]}
-
-
-def test_gaps_beside_an_oracle(tmp_path):
-    rng = random.Random(0)
-    for case in range(200):
-        n = rng.randint(1, 20)
-        store = begin(tmp_path, n)
-        for _ in range(rng.randint(0, 6)):
-            first = rng.randrange(n)
-            stop = rng.randint(first + 1, n)
-            piece = shards.Shard("w", first, stop, 0, 0, [], 0.0)
-            store._known[piece.name] = piece
-        used, missing = store.used(), store.gaps()
-        rows = sorted([*((p.first, p.stop) for p in used), *missing])
-        assert [first for first, _ in rows] == [0, *(stop for _, stop in rows[:-1])], case
-        assert rows[-1][1] == n
-        known = store._known.values()
-        assert all(piece.stop == max(p.stop for p in known if p.first == piece.first) for piece in used)
-        first = rng.randrange(n)
-        stop = rng.randint(first + 1, n)
-        inside = {row for a, b in store.gaps(first, stop) for row in range(a, b)}
-        assert inside == {row for a, b in missing for row in range(a, b)} & set(range(first, stop))
 
 
 # --- real signals
