@@ -67,3 +67,12 @@ def some(names: Sequence[str], n: int = 3) -> str:
     """Return the first ``n`` names and the number of the others: ``a, b, c and 12 more``."""
     more = f" and {len(names) - n:,} more" if len(names) > n else ""
     return ", ".join(names[:n]) + more
+
+
+def printable(text: str) -> str:
+    """Return text of others on one line and encodable: what could control a terminal becomes escapes."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text
+    )

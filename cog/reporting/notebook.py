@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from cog.data import datasets as data_sets
-from cog.errors import CogError, did_you_mean
+from cog.errors import CogError, did_you_mean, printable
 from cog.models.zoo import MODELS
 from cog.reporting.tables.layout import seeds_there
 from cog.reporting.tables.pivot import own_number
-from cog.reporting.tables.writers import DRAWN, Note, Table, draw, printable
+from cog.reporting.tables.writers import DRAWN, Note, Table, draw
 from cog.results import find, official, query, scores
 from cog.results.labels import shots_column, shots_label
 from cog.results.model_facts import ModelFacts, shows_levels

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cog.errors import printable
 from cog.reporting.tables import accuracies, comparisons, experiments, writers
 from cog.reporting.tables.layout import TableStyle, View
 from cog.reporting.tables.pivot import Averages
@@ -94,7 +95,7 @@ def as_text(results: QueryResult, selected: ResultQuery, args: argparse.Namespac
 def _flat(view: View, remarks: Sequence[str], facts: ModelFacts, args: argparse.Namespace) -> str:
     """Return the records of a view as CSV or JSON; the remarks go to the log."""
     for remark in remarks:
-        logger.warning("%s", writers.printable(remark))
+        logger.warning("%s", printable(remark))
     if args.limited:
         view = _with_column(view, "limit", lambda _: args.limited)
     if any(facts.mark(r["model"], _source(r)) for r in view.records):
@@ -201,9 +202,9 @@ def _warn_of_problems(problems: Sequence[Problem]) -> None:
     unfinished = {RUNNING: "in progress", INTERRUPTED: "interrupted (the same command continues)"}
     for problem in problems:
         if problem.state not in unfinished:
-            logger.warning("not counted: %s", writers.printable(str(problem)))
+            logger.warning("not counted: %s", printable(str(problem)))
     parts = [
-        f"{len(some)} {words}, such as {writers.printable(str(some[0].path))}"
+        f"{len(some)} {words}, such as {printable(str(some[0].path))}"
         for state, words in unfinished.items()
         if (some := [problem for problem in problems if problem.state == state])
     ]
@@ -227,4 +228,4 @@ def _warn(results: QueryResult, selected: ResultQuery) -> None:
     for notice in checks.of_runs(results):
         more = f" and {len(notice.places) - 2} more lines" if len(notice.places) > 2 else ""
         text = f"{notice.title}: {'; '.join(notice.places[:2])}{more}"
-        logger.warning("%s", writers.printable(text))
+        logger.warning("%s", printable(text))

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from cog import __version__
 from cog.constants import is_unset
-from cog.errors import CogError, did_you_mean
+from cog.errors import CogError, did_you_mean, printable
 from cog.runtime import memory, signals
 
 _CONFIG_KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)+")
@@ -229,21 +229,16 @@ def add_common(group: argparse._ArgumentGroup) -> None:
 # Longer lines of messages are cut: a name in a file can have a million characters.
 _LONGEST_LINE = 2000
 
-# Control characters except tabs and line ends, and characters that change the direction of writing.
-_CONTROL = re.compile(
-    "[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069]|\\r(?!\\n)"
-)
-
 
 def _message(text: str) -> str:
-    """Return a message for display: long lines cut, and control characters escaped, as text of others may have them."""
+    """Return a message for display, with long lines cut, and control characters escaped."""
     lines = [
         line
         if len(line) <= _LONGEST_LINE
         else f"{line[:_LONGEST_LINE]}... ({len(line) - _LONGEST_LINE:,} more)"
         for line in text.split("\n")
     ]
-    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), "\n".join(lines))
+    return "\n".join(map(printable, lines))
 
 
 class _Formatter(logging.Formatter):

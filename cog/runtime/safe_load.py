@@ -318,12 +318,7 @@ class _Reader(_Unpickler):  # type: ignore[misc]
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(_Unpickler.dispatch)
 
-    def __init__(
-        self,
-        data: bytes,
-        names: Callable[[str, str], Any] | None,
-        persistent: Callable[[Any], Any] | None,
-    ) -> None:
+    def __init__(self, data: bytes, names: Any, persistent: Any) -> None:
         self._data, self._file = data, io.BytesIO(data)
         super().__init__(self._file, encoding="latin-1", fix_imports=False)
         self._names, self._persistent = names, persistent
@@ -335,9 +330,7 @@ class _Reader(_Unpickler):  # type: ignore[misc]
             stand_in = self._names(module, name)
         if stand_in is None:
             raise UnsafeFileError(f"{module}.{name}"[:200])
-        is_safe = isinstance(stand_in, Sealed) or (
-            isinstance(stand_in, type) and issubclass(stand_in, Instance)
-        )
+        is_safe = isinstance(stand_in, Sealed) or _is_class_of_instances(stand_in)
         return stand_in if is_safe else _Function(stand_in)
 
     def persistent_load(self, pid: Any, /) -> Any:
@@ -428,19 +421,9 @@ for _code, _load in {
     pickle.DICT: _Reader._load_dict,
     pickle.ADDITEMS: _Reader._load_additems,
     pickle.FROZENSET: _Reader._load_frozenset,
-    **dict.fromkeys(
-        (
-            pickle.INST,
-            pickle.OBJ,
-            pickle.NEWOBJ_EX,
-            pickle.EXT1,
-            pickle.EXT2,
-            pickle.EXT4,
-            pickle.NEXT_BUFFER,
-            pickle.READONLY_BUFFER,
-        ),
-        _Reader._refuse,
-    ),
+    **dict.fromkeys((pickle.INST, pickle.OBJ, pickle.NEWOBJ_EX), _Reader._refuse),
+    **dict.fromkeys((pickle.EXT1, pickle.EXT2, pickle.EXT4), _Reader._refuse),
+    **dict.fromkeys((pickle.NEXT_BUFFER, pickle.READONLY_BUFFER), _Reader._refuse),
 }.items():
     _Reader.dispatch[_code[0]] = _load
 

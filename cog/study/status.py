@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable, Mapping, Sequence
 
+from cog.errors import printable
 from cog.reporting.tables import writers
 from cog.study import units
 from cog.study.units import ExtractionUnit, Status, Study, TrainingUnit, Unit
@@ -95,7 +96,7 @@ def _listing(title: str, some: Iterable[tuple[Unit, str]]) -> str:
     lines = [f"\n{title}:\n"]
     for detail, same in list(together.items())[:_LISTED]:
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""
-        lines.append(f"  {same[0]}{more}: {writers.printable(detail)}\n")
+        lines.append(f"  {same[0]}{more}: {printable(detail)}\n")
     if len(together) > _LISTED:
         lines.append(f"  ... and {len(together) - _LISTED} more (--format csv lists all)\n")
     return "".join(lines)

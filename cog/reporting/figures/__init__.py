@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cog.errors import CogError
+from cog.errors import CogError, printable
 from cog.reporting.figures import curves, drawing, experiments, protocol, saving
 from cog.reporting.figures.chart import Chart
 from cog.reporting.figures.curves import CurveSelection
-from cog.reporting.tables.writers import printable
 from cog.results import official
 from cog.results.model_facts import MARK, ModelFacts
 from cog.results.scores import SeedAverage

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import cog.reporting.figures.style as style
 from cog import constants
-from cog.errors import CogError
+from cog.errors import CogError, printable
 from cog.reporting.tables import writers
 from cog.reporting.tables.layout import source_key
-from cog.reporting.tables.writers import printable
 from cog.results import published
 from cog.results.model_facts import ModelFacts, shows_levels
 from cog.results.published import REFERENCE

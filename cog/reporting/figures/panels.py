@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 import cog.reporting.figures.style as style
 from cog import constants
-from cog.errors import some
+from cog.errors import printable, some
 from cog.reporting.figures.chart import Panel, Point, Series
 from cog.reporting.figures.curves import Curve, CurveSelection, model_label, shorten
 from cog.reporting.tables.layout import source_key
-from cog.reporting.tables.writers import printable
 from cog.results import comparison, labels, published, uncertainty
 from cog.results.comparison import Difference
 from cog.results.relative import change_from

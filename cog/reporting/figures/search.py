@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cog.reporting.figures.saving as saving
 import cog.reporting.figures.style as style
-from cog.errors import CogError
+from cog.errors import CogError, printable
 from cog.reporting.figures.curves import shorten
 from cog.reporting.figures.drawing import INK, LABEL, PAGE, TICK, finish, new_figure
 from cog.reporting.figures.panels import dataset_label
-from cog.reporting.tables.writers import printable
 from cog.results import search_history
 from cog.results.labels import shots_label
 from cog.results.run_records import Run

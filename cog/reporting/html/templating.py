@@ -9,7 +9,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from cog.reporting.tables.writers import Note, printable
+from cog.errors import printable
+from cog.reporting.tables.writers import Note
 from cog.results.labels import counted
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?")

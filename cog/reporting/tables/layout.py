@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from cog.reporting.tables.writers import Table, printable
+from cog.errors import printable
+from cog.reporting.tables.writers import Table
 from cog.results import published
 from cog.results.model_facts import ModelFacts
 from cog.results.scores import RUNS, SeedAverage, natural_key

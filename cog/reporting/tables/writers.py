@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cog.errors import printable
 from cog.runtime.csv_text import csv_text
 
 FORMATS = ("text", "markdown", "csv", "latex", "json")
@@ -105,15 +106,6 @@ def words_table(
     """
     entries = tuple((label, tuple(map(TableEntry, words))) for label, words in rows)
     return Table(title, tuple(columns), entries, tuple(notes), corner, frozenset(range(len(columns))))
-
-
-def printable(text: str) -> str:
-    """Return ``text`` on one line and encodable: unprintable characters of folder names become escapes."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text
-    )
 
 
 def draw(tables: Iterable[Table], fmt: str, *, width: int = WIDTH) -> str:
