@@ -9,6 +9,7 @@ import contextlib
 import http.client
 import logging
 import os
+import shlex
 import shutil
 import tempfile
 import time
@@ -90,7 +91,7 @@ def _prepare_model(spec: PaperModel, root: Path, dry_run: bool) -> tuple[str, st
             f"  2. download the checkpoint (of a folder: the file that ends in .pth.tar or .pth) and save it as\n"
             f"     {target}\n"
             f"  3. check it:\n"
-            f"     python -m cog.models check {root} {spec.name}",
+            f"     python -m cog.models check {shlex.quote(str(root))} {spec.name}",
             flush=True,
         )
         return MANUAL, f"open {spec.url} in a browser, save as {target}"
