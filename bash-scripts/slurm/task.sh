@@ -3,6 +3,7 @@
 # The line SLURM_ARRAY_TASK_ID of the file names stage, data set and model. "exec" makes the script the process that gets
 # the warning before the time limit (USR1): it saves, queues itself again and ends with exit code 75.
 
+[ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
 trap '' USR1 # until the script can catch it: an ignored signal stays ignored over "exec"
 
 tasks_file="$1" python="$2" script="$3"
