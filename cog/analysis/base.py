@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from cog import constants
 from cog.errors import CogError
-from cog.features.folder import identify_input, no_features
+from cog.features.folder import identify_input, no_features, require_one_network
 from cog.paths import ModelDir, analysis_folder, features_file
 from cog.results import analysis_records
 from cog.results.analysis_records import AnalysisRecord, Number
@@ -239,6 +239,8 @@ def plan(analyses: Sequence[Analysis], data: ModelData) -> Iterator[Task]:
     """
     for each in analyses:
         suffix, identity = each.describe(data)
+        if len(each.splits) > 1:
+            require_one_network(*map(data.file, each.splits))
         for split in each.splits:
             identity[f"{split}_features"] = identify_input(data.file(split))
         path = data.output / analysis_folder(f"{each.name}{suffix}")

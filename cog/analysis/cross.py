@@ -24,7 +24,7 @@ from cog.analysis.base import ModelData, Outcome, analysis, blocks
 from cog.analysis.classifiers import MODEL_FILE, PCA_FILE, SavedRun
 from cog.data.root_layout import open_store
 from cog.errors import CogError
-from cog.features.folder import PATHS_FILE, FeatureFolder, read_image_paths
+from cog.features.folder import PATHS_FILE, FeatureFolder, network_differences, read_image_paths
 from cog.levels.wordnet import word_finder
 from cog.results.metric_info import PERCENT, Metric, declare
 from cog.results.scores import natural_key
@@ -88,7 +88,15 @@ def _runs(data: ModelData) -> tuple[str, list[SavedRun]]:
     paths.check_dataset_name(trained_on)
     if data.model_dir is None or data.dataset is None:
         raise CogError("--analysis cross needs --models_root_dir, --model and --dataset")
-    return trained_on, classifiers.find_runs(data.model_dir, trained_on, data.cfg)
+    runs = classifiers.find_runs(data.model_dir, trained_on, data.cfg)
+    used = (runs[0].record.get("identity") or {}).get("train_features") or {}
+    changed = network_differences(used, FeatureFolder(data.file("test").parent).metadata() or {})
+    if changed:
+        raise CogError(
+            f"the classifiers of {trained_on} were trained on features that were made differently from the test "
+            f"features of {data.dataset} ({'; '.join(changed)}); extract both with the same network, and train again"
+        )
+    return trained_on, runs
 
 
 def _digest(run: SavedRun) -> str:

@@ -101,13 +101,24 @@ def identify_input(file: Path) -> dict[str, Any]:
 def require_one_network(train: Path, test: Path) -> None:
     """Refuse feature files of both splits that different networks or preprocessing made, as far as that is known."""
     of_train, of_test = (FeatureFolder(file.parent).metadata() or {} for file in (train, test))
-    networks = [{key: made.get(key) for key in NETWORK} for made in (of_train, of_test)]
-    changed = differences(networks[0], networks[1])
-    if of_train and of_test and changed:  # the original toolkit has no description
+    changed = network_differences(of_train, of_test)
+    if changed:
         raise CogError(
             f"training features {train} and test features {test} were made differently ({'; '.join(changed)}); extract "
             "both splits with the same model, checkpoint, loader and preprocessing"
         )
+
+
+def network_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return the differences of the networks in two descriptions of features, each as ``key: old -> new``.
+
+    Descriptions are contents of features.json or entries of :func:`identify_input`; those without a model (of the
+    original toolkit) do not differ from others.
+    """
+    if not (one.get("model") and other.get("model")):
+        return []
+    before, after = ({key: made.get(key) for key in NETWORK} for made in (one, other))
+    return differences(before, after)
 
 
 def _lines(path: Path) -> list[str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
 import re
@@ -232,6 +233,26 @@ def test_a_run_that_cannot_be_read_is_left_out_with_a_warning(crossed, caplog):
     (models / "my/net/in1k/eval_logreg/seed-22/results.json").write_text("{")
     analyze(models, CROSS)
     assert "seed-22 is left out" in caplog.text and read(models, "cog_l1", "cross_in1k").seeds == [37]
+
+
+def test_classifiers_of_another_network_are_refused(crossed):
+    """What is known of it: the checkpoint of their features, and that of the test features."""
+    models, *_ = crossed
+    record = models / "my/net/in1k/eval_logreg/seed-22/results.json"
+    data = json.loads(record.read_text())
+    data["identity"] = {"train_features": {"model": "my_net", "checkpoint_sha256": "a" * 64}}
+    record.write_text(json.dumps(data))
+    made = models / "my/net/cog_l1/features_test/features.json"
+    made.write_text(json.dumps({"model": "my_net", "checkpoint_sha256": "a" * 64}))
+    analyze(models, CROSS)
+    made.write_text(json.dumps({"model": "my_net", "checkpoint_sha256": "b" * 64}))
+    with pytest.raises(CogError, match=r"made differently .*cog_l1 \(checkpoint_sha256: a+ -> b+\)"):
+        analyze(models, CROSS)
+    train = models / "my/net/cog_l1/features_train"
+    write_features(models, "cog_l1", "train", LEVEL["cog_l1"], n=40, seed=2)
+    (train / "features.json").write_text(json.dumps({"model": "my_net", "checkpoint_sha256": "a" * 64}))
+    with pytest.raises(CogError, match=r"features .* were made differently \(checkpoint_sha256: a+ -> b+\)"):
+        analyze(models, "--analysis knn --dataset cog_l1")
 
 
 def test_results_are_refused_when_the_classifiers_changed(crossed):
