@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import json
@@ -188,26 +187,6 @@ def test_from_images_equals_from_counts_and_makes_a_split(toy):
     assert not (toy.out / constants.SPLIT_FILE).exists()  # of the older result
 
 
-def test_same_seed_same_split_whatever_the_listing_order(toy, monkeypatch):
-    root = toy.make_images()
-    toy.run("--imagenet_images_root", root)
-    before = sha256(toy.out / constants.SPLIT_FILE)
-    scandir = os.scandir
-
-    def scandir_in_reverse(path):
-        if not str(path).startswith(str(root)):
-            return scandir(path)
-        with scandir(path) as entries:
-            return contextlib.nullcontext(list(entries)[::-1])
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "scandir", scandir_in_reverse)
-        toy.run("--imagenet_images_root", root, "--overwrite")
-    assert sha256(toy.out / constants.SPLIT_FILE) == before
-    toy.run("--imagenet_images_root", root, "--overwrite", "--seed", "23")
-    assert sha256(toy.out / constants.SPLIT_FILE) != before
-
-
 def test_counts_select_and_images_are_split(toy, caplog):
     root = toy.make_images()
     (root / LEAVES[1] / f"{LEAVES[1]}_0.JPEG").unlink()
@@ -230,16 +209,6 @@ def test_things_that_are_not_images_do_not_count(toy, caplog):
     toy.run("--imagenet_images_root", root)
     assert {row["images"] for row in toy.rows("levels.csv")} == {"8"}
     assert "ignored" in caplog.text and "my_class" in caplog.text and "notes.txt" in caplog.text
-
-
-def test_a_smaller_cap_keeps_the_test_images_and_a_subset(toy):
-    root = toy.make_images()
-    toy.run("--imagenet_images_root", root)
-    full = toy.split()
-    toy.run("--imagenet_images_root", root, "--overwrite", keys=[*KEYS, "LEVELS.MAX_TRAIN", "3"])
-    for concept, parts in toy.split().items():
-        assert len(parts["train"]) == 3 and set(parts["train"]) < set(full[concept]["train"])
-        assert np.array_equal(parts["test"], full[concept]["test"])
 
 
 @pytest.mark.parametrize("form", ["tar_per_class", "winter_parts"])
@@ -670,43 +639,3 @@ def test_overlap_of_other_measures_with_the_published_levels(
     build_levels.main(["--compare", str(published), str(tmp_path / measure)])
     row = capsys.readouterr().out.splitlines()[2]
     assert row.replace(",", "").split()[-5:] == [*map(str, expected)]
-
-
-@pytest.mark.slow
-def test_miniature_is_rebuilt_and_consumed(shared_dir, real_counts, tmp_path):
-    """Acceptance: levels and split from a folder of images, read by feature extraction."""
-    from cog.data.image_lists import cog_level
-
-    root = shared_dir / "miniature" / "in21k"
-    out = tmp_path / "levels"
-    seen = tmp_path / "seen.txt"
-    seen.write_text("\n".join(sorted(os.listdir(shared_dir / "miniature" / "in1k" / "val"))))
-    keys = ["LEVELS.MIN_IMAGES", "40", "LEVELS.N_TEST", "16", "LEVELS.MAX_TRAIN", "24"]
-    build_levels.main(
-        [
-            "--imagenet_images_root",
-            str(root),
-            "--seen_wnids",
-            str(seen),
-            "--output_dir",
-            str(out),
-            "--n_levels",
-            "5",
-            "--level_size",
-            "17",
-            *keys,
-        ]
-    )
-    levels = read_levels(out / constants.LEVELS_FILE)
-    assert sorted(w for level in levels for w in level) == sorted(os.listdir(root))
-    for number, level in enumerate(levels, start=1):
-        for part, n in (("train", 24), ("test", 16)):
-            images = cog_level(
-                f"cog_l{number}",
-                part,
-                images_root=root,
-                levels_file=out / constants.LEVELS_FILE,
-                split_file=out / constants.SPLIT_FILE,
-            )
-            assert images.counts().tolist() == [n] * 17 and images.classes == tuple(sorted(level))
-            assert all((root / images.file(row)).is_file() for row in range(0, len(images), 40))
