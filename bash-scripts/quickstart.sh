@@ -124,7 +124,7 @@ step "Train classifiers on all images and on ${shots} per concept, ${n_jobs} job
     printf 'classifiers %s 0\n' miniature_random" "{in1k,cog_l{1,2,3,4,5}}
 } | in_parallel
 report="${output_dir}/report.html"
-"${python}" print_results.py --models_root_dir "${models}" --seeds ${seeds} --report "${report}"
+"${python}" print_results.py --models_root_dir "${models}" --seeds ${seeds} --report "${report}" --overwrite
 echo
 status=0
 "${python}" -m cog.miniature check --output_dir "${output_dir}" || status=$?

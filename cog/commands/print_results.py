@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = results_flags.parse(_DESCRIPTION, argv)
     targets = {
-        flag: check(name, flag=f"--{flag}")
+        flag: check(name, flag=f"--{flag}", overwrite=args.overwrite)
         for flag, check in _OUTPUTS.items()
         if (name := getattr(args, flag))
     }

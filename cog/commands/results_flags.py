@@ -99,6 +99,7 @@ def parser(description: str) -> command_line.Parser:
     add("--figures", metavar="DIR", help="draw the paper's figures, with their data as CSV")
     add("--report", metavar="FILE", help="write a self-contained HTML page")
     add("--diagnostics", metavar="DIR", help="draw search and training curves of every run")
+    add("--overwrite", action="store_true", help="replace files that exist")
     return made
 
 

@@ -87,7 +87,7 @@ def write(study: Study, log_dir: Path, opts: Sequence[str]) -> None:
         logger.warning("%s", line)
     files.write_text(table, text)
     # Only finished runs are named, because the table has already warned of missing runs.
-    print_results.main([*_selection(study, done, opts), "--report", str(report)])
+    print_results.main([*_selection(study, done, opts), "--report", str(report), "--overwrite"])
 
 
 def _selection(study: Study, runs: Sequence[TrainingUnit], opts: Sequence[str]) -> list[str]:

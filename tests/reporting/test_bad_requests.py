@@ -56,6 +56,9 @@ BAD = {
     "figures read-only": ((*ROOT, "--figures", "{locked}/figures"), "no permission"),
     "diagnostics of the paper": (("--published_only", "--diagnostics", "{empty}/d"), "needs runs"),
     "diagnostics file": ((*ROOT, "--diagnostics", "{good}"), "is a file"),
+    "export exists": ((*ROOT, "--export", "{good}"), "add --overwrite"),
+    "report exists": ((*ROOT, "--report", "{good}"), "add --overwrite"),
+    "figures exist": ((*ROOT, "--figures", "{root}"), "add --overwrite"),
     "one file for two": ((*ROOT, "--export", "{empty}/x", "--report", "{empty}/x"), "give each its own"),
 }  # fmt: skip
 

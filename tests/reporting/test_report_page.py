@@ -232,7 +232,7 @@ def test_features_searches_and_analyses_from_hostile_files(tmp_path, no_figures)
     for name in ("kmeans", "cross_" + "a" * 80):
         write_record(root, "a_b", "in1k", name, {"value": 1e308, "ami": 0.5}, **odd)
     target = tmp_path / "report.html"
-    assert print_results.main(["--models_root_dir", str(root), "--report", str(target)]) == 0
+    assert print_results.main(["--models_root_dir", str(root), "--report", str(target), "--overwrite"]) == 0
     page = Page(target.read_text(encoding="utf-8"))
     assert page.tags["script"] == 1
     assert all(value.startswith("data:image/svg+xml;base64,") for value in page.values("src"))
@@ -261,7 +261,7 @@ def test_command_line(tmp_path, no_figures, capsys):
             folder = root / "my/net" / dataset / f"eval_logreg/seed-{seed}"
             make_record(make_seed_folder(folder, top1=70.0 + seed / 100), seed=seed)
     (root / "my/net/cog_l2/eval_logreg/seed-22").mkdir(parents=True)
-    arguments = ["--models_root_dir", str(root), "--report", str(target)]
+    arguments = ["--models_root_dir", str(root), "--report", str(target), "--overwrite"]
     assert print_results.main(arguments) == 0
     page = Page(target.read_text())
     assert "my_net" in page.text and "1 folder not counted" in page.text and str(root) in page.text
@@ -278,12 +278,12 @@ def test_other_experiments_have_a_section(tmp_path, no_figures):
         for name, top1 in (("logreg", 60.0), ("logreg_pca32", 45.0), ("mlp", 62.0)):
             write_runs(root, "a_b", dataset, name, dict.fromkeys(constants.SEEDS, top1))
         write_record(root, "a_b", dataset, "kmeans", {"ami": 0.5}, seeds=[0])
-    assert print_results.main(["--models_root_dir", str(root), "--report", str(target)]) == 0
+    assert print_results.main(["--models_root_dir", str(root), "--report", str(target), "--overwrite"]) == 0
     text = target.read_text(encoding="utf-8")
     part = re.search(r'<section id="experiments".*?</section>', text, re.DOTALL)[0]
     assert ">0.500<" in part and ">62.0<" in part and "+3.3" in part
     only = tmp_path / "analyses"
     write_record(only, "a_b", "in1k", "kmeans", {"ami": 0.5})
-    print_results.main(["--models_root_dir", str(only), "--report", str(target)])
+    print_results.main(["--models_root_dir", str(only), "--report", str(target), "--overwrite"])
     text = target.read_text(encoding="utf-8")
     assert "<h1>Results of other experiments</h1>" in text and "1 analyses" in text and "DeiT" not in text

@@ -43,7 +43,7 @@ def write(
     """
     from cog.reporting.html import page
 
-    target = check_file(path, flag="--report")
+    target = check_file(path, flag="--report", overwrite=True)
     text = page.render(
         results or QueryResult([], [], [], []),
         published,
