@@ -24,7 +24,6 @@ from cog.features.shards import Shards
 from cog.finetune.trainer import Trainer
 from cog.logreg.search import TrialJournal
 from cog.runtime import atomic_dir, cli
-from cog.runtime.state_file import StateFile
 
 IMAGES = [
     "FT_EXTRACT.N_WORKERS", "0", "FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "12",
@@ -109,27 +108,7 @@ def unfinished_features(workshop, monkeypatch):
     return extract, work, workshop.features("test") / "X_Y.pth"
 
 
-def unfinished_clusters(workshop, monkeypatch, *, readable: bool = True):
-    cluster(workshop)
-    work = workshop.models / "tiny/net/birds/analysis_kmeans"
-    shutil.rmtree(work)
-    with monkeypatch.context() as patch:
-        patch.setattr(StateFile, "due", lambda self: True)
-        interrupt(patch, StateFile, "save")
-        with pytest.raises(KeyboardInterrupt):
-            cluster(workshop, "ANALYSIS.KMEANS_K", "2")
-    if not readable:
-        (work / ".resume/identity.json").write_text("{")
-    return cluster, work, work.with_name("analysis_ncm") / "results.json"
-
-
-def unreadable_clusters(workshop, monkeypatch):
-    return unfinished_clusters(workshop, monkeypatch, readable=False)
-
-
-@pytest.mark.parametrize(
-    "begin", [unfinished_run, unfinished_features, unfinished_clusters, unreadable_clusters]
-)
+@pytest.mark.parametrize("begin", [unfinished_run, unfinished_features])
 def test_unfinished_work_can_be_discarded_alone(workshop, monkeypatch, begin):
     """A command makes many results. ``--overwrite`` would compute the complete ones again, for hours."""
     command, folder, complete = begin(workshop, monkeypatch)

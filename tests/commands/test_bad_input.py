@@ -436,7 +436,6 @@ extract("output exists, of other images", "", "other images: 3 -> 9",
         spoil=both(DONE, write("out/features.json", b'{"image_list_sha256": "00", "n_images": 3}')))
 extract("output with broken metadata", "", "{w}/out/features.json",
         spoil=both(DONE, write("out/features.json", b"[1]")))
-extract("output with unreadable metadata", "", "{w}/out/features.json", spoil=write("out/features.json", b"{"))
 extract("output is a file", "--output_dir {w}/my_net.py", "--output_dir {w}/my_net.py")
 extract("output below a file", "--output_dir {w}/my_net.py/a/b", "--output_dir {w}/my_net.py/a/b")
 extract("output in /proc", "--output_dir /proc/cog/features", "--output_dir /proc/cog/features")
