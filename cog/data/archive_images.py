@@ -229,7 +229,7 @@ class _Table:
         self._archives = archives
         is_tar = rows["kind"] == TAR_INSIDE
         self.inside = [self._member(row) for row in rows[is_tar]]
-        self._rows = rows[~is_tar]
+        self._rows = rows[~is_tar] if is_tar.any() else rows
         self._paths = self._rows["path"]
         twice = np.flatnonzero(self._paths[1:] == self._paths[:-1])
         if len(twice):

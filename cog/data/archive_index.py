@@ -66,7 +66,10 @@ def as_rows(images: Iterable[tuple[str, Member]], *, owner: int, archive: Path) 
 def merged(parts: list[np.ndarray]) -> np.ndarray:
     """Return the rows of several archives, sorted by path."""
     widest = max(parts, key=lambda rows: rows.dtype["path"].itemsize).dtype
-    rows = np.concatenate([part.astype(widest) for part in parts])
+    rows, first = np.empty(sum(map(len, parts)), widest), 0
+    for part in parts:
+        rows[first : first + len(part)] = part
+        first += len(part)
     return rows[np.argsort(rows["path"], kind="stable")]
 
 

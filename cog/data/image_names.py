@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,18 +144,15 @@ def name_images(
         unread.add(LOOSE_IMAGES, f"{archive}/{loose[0].path}", len(loose))
 
 
-def _is_shard(members: Iterable[Member]) -> bool:
+def _is_shard(members: Sequence[Member]) -> bool:
     """Return whether some members are an image and a label of the same sample."""
+    some_labels = [member.path for member in members if member.path.lower().endswith(_SHARD_LABELS)]
     labels = {
-        key for key, suffix, _ in map(_split_path, _paths(members)) if f".{suffix.lower()}" in _SHARD_LABELS
+        key for key, suffix, _ in map(_split_path, some_labels) if f".{suffix.lower()}" in _SHARD_LABELS
     }
-    return bool(labels) and any(
-        is_image(file) and key in labels for key, _, file in map(_split_path, _paths(members))
-    )
-
-
-def _paths(members: Iterable[Member]) -> Iterator[str]:
-    return (member.path for member in members)
+    if not labels:
+        return False
+    return any(is_image(file) and key in labels for key, _, file in (_split_path(m.path) for m in members))
 
 
 def _split_path(path: str) -> tuple[str, str, str]:
