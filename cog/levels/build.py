@@ -123,35 +123,9 @@ def build(
     rows = graph.indices(pool, "the concepts to rank")
     if measure == RANDOM and vectors is None:
         wnids = [pool[i] for i in shuffled(len(pool), seed=seed)]
-        facts: dict[str, Any] = {"measure": RANDOM, "seed": seed}
-        return Built(wnids, None, None, ranks, selection, in_use, left_out, facts)
+        return Built(wnids, None, None, ranks, selection, in_use, left_out, {"measure": RANDOM, "seed": seed})
     columns = graph.indices(in_use, "the seen concepts")
-    spanning = {*graph.indices(concepts, "the concepts").tolist(), *columns.tolist()}
-    if vectors is not None:
-        from cog.levels.vectors import cosines
-
-        values, missing = cosines(graph, rows, columns, spanning, vectors)
-        facts = {
-            "measure": "word vectors",
-            "definition": "cosine of word vectors of names and glosses",
-            **missing,
-        }
-    else:
-        if not concepts and measure != "wup":
-            raise CogError(
-                f"--similarity {measure} needs all concepts of the data set, which span the taxonomy; give "
-                "--image_counts or --imagenet_images_root"
-            )
-        information = information_content(graph, spanning)
-        outside = rows[np.isnan(information[rows])]
-        if len(outside) and measure != "wup":
-            raise CogError(
-                f"the concept {graph.wnids[outside[0]]} is outside the taxonomy that the concepts span; add a row to "
-                "--image_counts"
-            )
-        values = MEASURES[measure](graph, information, rows, columns)
-        facts = {"measure": measure, "definition": MEASURES[measure].__doc__}
-        facts["taxonomy_synsets"] = int(np.isfinite(information).sum())
+    values, facts = _similarities(graph, rows, columns, concepts, measure=measure, vectors=vectors)
     best = values.max(axis=1)
     nearest = values.argmax(axis=1)  # the first of equals: the ids of seen concepts ascend
     facts |= {
@@ -169,6 +143,41 @@ def build(
         left_out,
         facts,
     )
+
+
+def _similarities(
+    graph: NounGraph,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    concepts: Collection[str],
+    *,
+    measure: str,
+    vectors: Path | None,
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Return the similarity of every concept to every seen concept, float64 ``(N, M)``, and facts about it."""
+    spanning = {*graph.indices(concepts, "the concepts").tolist(), *columns.tolist()}
+    if vectors is not None:
+        from cog.levels.vectors import cosines
+
+        values, missing = cosines(graph, rows, columns, spanning, vectors)
+        definition = "cosine of word vectors of names and glosses"
+        return values, {"measure": "word vectors", "definition": definition, **missing}
+    information = information_content(graph, spanning)
+    if measure != "wup":  # which needs no taxonomy
+        if not concepts:
+            raise CogError(
+                f"--similarity {measure} needs all concepts of the data set, which span the taxonomy; give "
+                "--image_counts or --imagenet_images_root"
+            )
+        outside = rows[np.isnan(information[rows])]
+        if len(outside):
+            raise CogError(
+                f"the concept {graph.wnids[outside[0]]} is outside the taxonomy that the concepts span; add a row to "
+                "--image_counts"
+            )
+    facts: dict[str, Any] = {"measure": measure, "definition": MEASURES[measure].__doc__}
+    facts["taxonomy_synsets"] = int(np.isfinite(information).sum())
+    return MEASURES[measure](graph, information, rows, columns), facts
 
 
 def rank(similarity: np.ndarray, *, as_published: bool) -> np.ndarray:

@@ -95,11 +95,11 @@ def run(args: argparse.Namespace, cfg: CfgNode) -> None:
 def _make(args: argparse.Namespace, cfg: CfgNode, stage: Path | None) -> None:
     """Build and print the levels, and write all files into the folder ``stage``; None: write nothing."""
     inputs = _input_files(args)
-    store = in1k_counts = counts = given = None
+    store = in1k_root = in1k_counts = counts = given = None
     if args.imagenet_images_root is not None:
         store = open_store(files.require_dir(args.imagenet_images_root, "--imagenet_images_root"))
     if args.in1k_images_root is not None:
-        in1k_counts = images.count_in1k(files.require_dir(args.in1k_images_root, "--in1k_images_root"))
+        in1k_root = files.require_dir(args.in1k_images_root, "--in1k_images_root")
     if args.rerank is not None:
         given = read_levels(args.rerank)
         sizes = sorted({len(level) for level in given})
@@ -156,6 +156,8 @@ def _make(args: argparse.Namespace, cfg: CfgNode, stage: Path | None) -> None:
     if built.similarity is not None:
         figures.save_similarity_figure(stage / "similarity.png", built)
     if counts is not None and all("training_images" in fact for fact in facts):
+        if in1k_root is not None:
+            in1k_counts = images.count_in1k(in1k_root)
         most = cfg.LEVELS.N_TEST + cfg.LEVELS.MAX_TRAIN
         of_levels = [[min(counts[wnid], most) for wnid in level] for level in built.levels]
         figures.save_images_figure(stage / "images.png", of_levels, in1k_counts)
