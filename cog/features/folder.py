@@ -280,10 +280,15 @@ class FeatureFolder(OutputFolder):
                 f"in {self.resume.path / FAILURES_FILE}); the features of the others are saved there; fix the images "
                 f"and run again{accept}{layout}"
             )
-        counts = {"status": "complete", "n_failed": len(failures), "allow_failures": self.allow_failures}
+        counts: dict[str, Any] = {
+            "status": "complete",
+            "n_failed": len(failures),
+            "allow_failures": self.allow_failures,
+        }
         with claim.publish() as stage:
             if failures:
                 files.write_text(stage / FAILURES_FILE, lines)
             files.write_text(stage / PATHS_FILE, "".join(f"{path}\n" for path in image_paths))
             feature_files.save(feature_set, stage / constants.FEATURES_FILE)
+            counts["sample_sha256"] = sample_sha256(stage / constants.FEATURES_FILE)
             files.write_json(stage / METADATA_FILE, counts | self.identity | metadata)

@@ -18,7 +18,7 @@ from cog.results.labels import counted, dataset_label, shots_title
 from cog.results.official import Match
 from cog.results.run_records import Run
 from cog.results.scores import LOGREG, RUNS, SeedAverage, grouped, of_metric
-from cog.results.search_history import FeatureDescription, interval, plain
+from cog.results.search_history import FeatureDescription, features_of, interval, plain
 from cog.runtime.output_folder import INTERRUPTED, RUNNING
 
 if TYPE_CHECKING:
@@ -97,11 +97,10 @@ def collect(
 
 
 def of_runs(results: QueryResult) -> list[Notice]:
-    """Return the notices on the training of runs, which tables do not show."""
-    subject = Subject(results, {}, "")
-    return [
-        notice for check in (_diverged, _differing_settings, _differing_epochs) for notice in check(subject)
-    ]
+    """Return the notices on the training of runs and on their features, which tables do not show."""
+    subject = Subject(results, features_of(results.runs), "")
+    checks = (_changed_features, _diverged, _differing_settings, _differing_epochs)
+    return [notice for check in checks for notice in check(subject)]
 
 
 def _notice(
@@ -343,7 +342,7 @@ def _changed_features(of: Subject) -> Iterator[Notice]:
         return any(
             before and after and before != after
             for split, identity in used.items()
-            for entry in ("checkpoint_sha256", "image_list_sha256")
+            for entry in ("checkpoint_sha256", "sample_sha256")
             for before in [identity.get(entry)]
             for after in [getattr(of.features.get((run.model, run.dataset, split)), entry, None)]
         )
@@ -351,8 +350,8 @@ def _changed_features(of: Subject) -> Iterator[Notice]:
     yield from _notice(
         PROBLEM,
         "Features changed after the runs",
-        "The features on disk now are not those the runs used (another checkpoint or other images). Run the "
-        "classifiers again with --overwrite, or restore the features.",
+        "The features on disk now are not those the runs used. Run the classifiers again with --overwrite, or restore "
+        "the features.",
         list(map(_run, filter(changed, of.results.runs))),
     )
 

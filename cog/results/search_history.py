@@ -89,6 +89,7 @@ class FeatureDescription:
     n_classes: int | None
     n_failed: int | None
     checkpoint_sha256: str | None
+    sample_sha256: str | None
     precision: str | None
     preprocessing: str | None  # in one line
     pretraining: str | None
@@ -134,7 +135,7 @@ def _read_features(folder: str, dataset: str, split: str) -> FeatureDescription 
     except CogError:
         return None
     entries: dict[str, Any] = {key: whole(data.get(key)) for key in ("n_images", "n_classes", "n_failed")}
-    words = ("checkpoint_sha256", "precision", "pretraining", "label", "group")
+    words = ("checkpoint_sha256", "sample_sha256", "precision", "pretraining", "label", "group")
     entries |= {key: text(data.get(key)) for key in (*words, "device", "finished")}
     return FeatureDescription(
         dataset,

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shlex
 
+import pytest
 from report_runs import make_cell, make_found, make_run
 
 from cog import constants
@@ -147,6 +148,18 @@ def test_features_of_other_checkpoints_and_failed_images(tmp_path):
     assert "6 images could not be decoded" in found
     stale = found["Features changed after the runs"].places
     assert stale == tuple(f"my_net, L1, all images, seed {seed}" for seed in constants.SEEDS)
+
+
+@pytest.mark.parametrize("changed", ["checkpoint_sha256", "sample_sha256"])
+def test_runs_on_features_that_were_made_anew_are_told_with_tables(tmp_path, changed):
+    used = {"checkpoint_sha256": "a" * 64, "sample_sha256": "b" * 64}
+    base = tmp_path / "my/net/in1k"
+    (base / "features_test").mkdir(parents=True)
+    run = make_run(path=base / "eval_logreg/seed-22", train_features=used, test_features=used)
+    for now, expected in ((used, []), (used | {changed: "c" * 64}, ["Features changed after the runs"])):
+        (base / "features_test/features.json").write_text(json.dumps(now))
+        told = checks.of_runs(make_found([run]))
+        assert titles(told) == expected
 
 
 def test_training_and_test_features_of_different_checkpoints():
