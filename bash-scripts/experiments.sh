@@ -31,6 +31,8 @@ trained_on="${trained_on:-in1k}"
 read_command_line models_root_dir model_name datasets seeds shots dims max_per_class trained_on -- "$@"
 experiments=()
 while [[ ${#flags[@]} -gt 0 && "${flags[0]}" != -* ]]; do
+    [[ " logreg fewshot mlp mlp_noact pca balanced label_free cross " == *" ${flags[0]} "* ]] ||
+        die "unknown experiment ${flags[0]}; --help lists all"
     experiments+=("${flags[0]}")
     flags=("${flags[@]:1}")
 done
@@ -63,7 +65,6 @@ for model in ${model_name}; do
             balanced) classifiers 0 CLF.MAX_PER_CLASS "${max_per_class}" ;;
             label_free) analyses all --dataset ${datasets} ;;
             cross) analyses cross --trained_on "${trained_on}" --dataset $(printf '%s\n' ${datasets} | grep -vx "${trained_on}") ;;
-            *) die "unknown experiment ${experiment}; --help lists all" ;;
         esac
     done
 done

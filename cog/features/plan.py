@@ -144,6 +144,7 @@ class ExtractionPlan:
         """All jobs, including complete ones, after all checks that need no network."""
         for folder in self.folders.values():
             folder.require_usable()
+        _ = self.cfg  # bad keys and unknown models, before the images are listed
         for pair in self.folders:
             self.images(pair)
         self.require_same_classes()
