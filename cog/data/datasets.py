@@ -81,13 +81,7 @@ class Dataset:
         return Path(root) / self.folders.get(split, "")
 
     def images(self, dataset: str, split: str, values: Mapping[str, str]) -> ImageList:
-        """Return the images of a split.
-
-        Args:
-            dataset: name of the data set, one of a level included.
-            split: ``train`` or ``test``.
-            values: values of :attr:`flags` by name.
-        """
+        """Return the images of a split."""
         if self.list_images is not None:
             return self.list_images(dataset, split, values)
         from cog.data import image_lists

@@ -176,15 +176,7 @@ def cog_level(
     levels_file: str | os.PathLike[str],
     split_file: str | os.PathLike[str],
 ) -> ImageList:
-    """List one concept generalization level, ``cog_l<k>``.
-
-    Args:
-        dataset: ``cog_l1`` for the first list of the levels file, and so on.
-        split: ``train`` or ``test``.
-        images_root: ImageNet-21K, one folder per synset or archives.
-        levels_file: ``cog_levels_mapping_file.pkl``.
-        split_file: ``cog_concepts_split_file.pkl``.
-    """
+    """List one concept generalization level, ``cog_l<k>``."""
     from cog.data.level_files import read_levels
     from cog.data.split_files import read_split
 

@@ -80,11 +80,6 @@ class Unread:
 def inflate(data: bytes, name: str, *, wbits: int) -> bytes:
     """Unpack the compressed bytes of an image.
 
-    Args:
-        data: the compressed bytes.
-        name: name of the image, for messages.
-        wbits: compression format, as for :func:`zlib.decompress`.
-
     Raises:
         OSError: the bytes are damaged or cut off, or unpack to more than :data:`LARGEST_IMAGE` bytes.
     """
@@ -155,9 +150,6 @@ class ImageStore(ABC):
 
     def read(self, name: str) -> bytes:
         """Return the bytes of an image, unpacked if it is compressed with gzip.
-
-        Args:
-            name: ``<class>/<file>``.
 
         Raises:
             OSError: the image is missing, damaged in its archive, or larger than :data:`LARGEST_IMAGE`.

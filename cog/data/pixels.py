@@ -45,10 +45,6 @@ warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 def open_image(source: str | os.PathLike[str] | bytes, *, name: str | None = None) -> Iterator[Image.Image]:
     """Open an image of one of ``FORMATS``; pixels are decoded on first use.
 
-    Args:
-        source: bytes of the image, or path of a file.
-        name: name of the image in messages; default: the path.
-
     Raises:
         OSError: the source is not a regular file (a pipe, a folder), or has another format.
     """
@@ -67,15 +63,10 @@ def load_rgb(
 ) -> Image.Image:
     """Decode an image to an RGB Pillow image.
 
-    Args:
-        source: bytes of the image, or path of a file, in one of ``FORMATS``.
-        name: name of the image in messages; default: the path.
-        load_truncated: whether missing data are filled with gray instead of raising an error. Pillow has one setting
-            for the whole process: threads that decode at the same time must use the same value.
-
     Raises:
         Exception: any error that Pillow raises for an image that cannot be decoded.
     """
+    # Pillow has one setting for the whole process: threads that decode at the same time must use the same value.
     ImageFile.LOAD_TRUNCATED_IMAGES = load_truncated
     with open_image(source, name=name) as image:
         if image.mode != "RGB":

@@ -112,9 +112,6 @@ def _archive_images(
 def explain(root: str | os.PathLike[str]) -> str | None:
     """Return one line about why synset folders, or images in them, may be missing under ``root``.
 
-    Args:
-        root: value of ``--imagenet_images_root``.
-
     Returns:
         The line; None when no problem is recognized (the layout of the root is right, or unknown).
     """

@@ -257,15 +257,7 @@ class FeatureFolder(OutputFolder):
         image_paths: list[str],
         failures: list[tuple[str, str]],
     ) -> None:
-        """Publish the features and their description.
-
-        Args:
-            claim: claim of this folder.
-            feature_set: the features, one row per decoded image.
-            metadata: entries of features.json after the identity.
-            image_paths: path of each row, relative to the images' root.
-            failures: ``(path, reason)`` of the images that are missing from the features.
-        """
+        """Publish the features and their description; ``failures``: path and reason of each image that is missing."""
         from cog.features import feature_files  # imports torch, which --help must not wait for
 
         lines = "".join(f"{name}\t{reason}\n" for name, reason in failures)

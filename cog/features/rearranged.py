@@ -29,15 +29,7 @@ _OF_SOURCE = frozenset({"status", "n_failed", "allow_failures", "dataset", "spli
 def regroup(
     source: ModelDir, target: ModelDir, dataset: str, wnids: Sequence[str], *, levels: Sequence[str]
 ) -> None:
-    """Write the training and test features of one new level, ``dataset``; complete features are kept.
-
-    Args:
-        source: folder of the model with the features of ``levels``.
-        target: folder of the model among the results on other levels.
-        dataset: name of the new level.
-        wnids: concepts of the new level.
-        levels: data sets that have the features of these concepts.
-    """
+    """Write the training and test features of one new level, ``dataset``; complete features are kept."""
     wnids = sorted(wnids)
     for split in constants.SPLITS:
         sources = [FeatureFolder(source.features(level, split)) for level in levels]

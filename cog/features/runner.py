@@ -131,13 +131,7 @@ def try_network(plan: ExtractionPlan, images: ImageList) -> str:
 
 
 def extract(job: ExtractJob, extractor: Extractor, *, label: str) -> None:
-    """Extract a data set and split, in one session or in several; rank 0 publishes the features.
-
-    Args:
-        job: data set and split.
-        extractor: the network.
-        label: label of the progress.
-    """
+    """Extract a data set and split, in one session or in several; rank 0 publishes the features."""
     if job.plan.rank.leads:
         _lead(job, extractor, label)
     else:

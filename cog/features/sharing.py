@@ -44,12 +44,7 @@ def rows_per_unit(n_rows: int, *, shard_rows: int, rows_per_pass: int) -> int:
 
 
 class Units(contextlib.AbstractContextManager["Units"]):
-    """Claims of units of rows, each until the rows of the unit are saved; the end of the ``with`` block releases all.
-
-    Args:
-        work: the shards.
-        rank: rank of this process; each process begins at another unit.
-    """
+    """Claims of units of rows, each until the rows of the unit are saved; the end of the ``with`` block releases all."""
 
     def __init__(self, work: Shards, rank: Rank) -> None:
         self._work, self._rank = work, rank
@@ -60,11 +55,7 @@ class Units(contextlib.AbstractContextManager["Units"]):
             lock.close()
 
     def claim(self, may_go_on: Callable[[], bool]) -> Iterator[tuple[int, int]]:
-        """Yield the ranges ``(first, stop)`` of rows that are not saved, one unit after the other.
-
-        Args:
-            may_go_on: function that returns whether to continue; called before each claim, and after a failed claim.
-        """
+        """Yield the ranges ``(first, stop)`` of rows that are not saved, one unit after the other."""
         work, size = self._work, self._work.manifest.unit_rows
         n_units = -(-work.manifest.n_rows // size)
         for turn in range(n_units):

@@ -61,11 +61,6 @@ def training_pixels(
 ) -> np.ndarray:
     """Return a random part of an image, uint8 ``(crop, crop, 3)``.
 
-    Args:
-        source: bytes of an image in any format that Pillow reads, or the path of a file.
-        recipe: settings of crop and mirroring.
-        rng: source of the random choices.
-
     Raises:
         Exception: any exception of Pillow for a file that cannot be decoded.
     """

@@ -18,13 +18,7 @@ _INIT_STD = 0.01
 
 
 class FineTuned(nn.Module):
-    """A backbone with a linear classifier, from images ``(B, 3, H, W)`` to logits ``(B, C)``.
-
-    Args:
-        backbone: network from :func:`cog.models.backbone.load_backbone`; taken over.
-        head: the classifier.
-        memory_format: the best layout of images for the backbone.
-    """
+    """A backbone with a linear classifier, from images ``(B, 3, H, W)`` to logits ``(B, C)``."""
 
     def __init__(self, backbone: Backbone, head: nn.Linear, memory_format: torch.memory_format) -> None:
         super().__init__()

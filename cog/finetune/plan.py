@@ -79,13 +79,7 @@ class FineTunePlan:
 
 
 def make_plan(request: FineTuneRequest, *, precision: str, n_processes: int) -> FineTunePlan:
-    """Return the plan of a request, after all checks that need no network.
-
-    Args:
-        request: the values of the flags.
-        precision: the arithmetic that FINETUNE.PRECISION stands for on the device.
-        n_processes: number of processes that will share the work.
-    """
+    """Return the plan of a request, after all checks that need no network."""
     cfg, model = request.cfg, request.model
     _, model_dir = model.paths
     usual = config.default_cfg()

@@ -46,17 +46,6 @@ def train(
     On a CPU, the result is the same bit for bit given the recipe (and the number of threads of PyTorch), with or
     without an interruption and for any ``n_workers``.
 
-    Args:
-        network: network on the device of the group, trained in place.
-        train_images: training images.
-        test_images: images of the test after every epoch; no choice depends on these scores.
-        recipe: settings of the training.
-        group: the processes.
-        n_workers: decoding threads of each process.
-        allow_failures: number of images that may fail to decode.
-        resume: folder with the state, which process 0 saves after the steps of an epoch and all processes continue
-            from.
-
     Returns:
         The position after the last epoch, with its logs and score.
     """
@@ -147,13 +136,7 @@ def _passes(recipe: FineTuneRecipe, group: Group, steps: Iterable[int]) -> Itera
 
 
 class _FailedImages:
-    """Images that cannot be decoded; they are excluded from the loss.
-
-    Args:
-        images: the training images.
-        allowed: acceptable number of such images, including test images.
-        rows: rows of such training images, to which further ones are added.
-    """
+    """Images that cannot be decoded; they are excluded from the loss."""
 
     def __init__(self, images: ImageList, allowed: int, rows: set[int]) -> None:
         self._images, self._allowed, self._rows = images, allowed, rows
