@@ -44,7 +44,7 @@ def rows_per_unit(n_rows: int, *, shard_rows: int, rows_per_pass: int) -> int:
 
 
 class Units(contextlib.AbstractContextManager["Units"]):
-    """Claims of units of rows, each until the rows of the unit are saved; the end of the ``with`` block releases all."""
+    """Claims of units of rows, each until its rows are saved; the end of the ``with`` block releases all."""
 
     def __init__(self, work: Shards, rank: Rank) -> None:
         self._work, self._rank = work, rank
