@@ -109,15 +109,15 @@ def require_one_network(train: Path, test: Path) -> None:
         )
 
 
-def network_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def network_differences(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """Return the differences of the networks in two descriptions of features, each as ``key: old -> new``.
 
     Descriptions are contents of features.json or entries of :func:`identify_input`; those without a model (of the
     original toolkit) do not differ from others.
     """
-    if not (one.get("model") and other.get("model")):
+    if not (made.get("model") and wanted.get("model")):
         return []
-    before, after = ({key: made.get(key) for key in NETWORK} for made in (one, other))
+    before, after = ({key: each.get(key) for key in NETWORK} for each in (made, wanted))
     return differences(before, after)
 
 
