@@ -110,6 +110,8 @@ else
         --n_levels 5 --level_size 24 LEVELS.MIN_IMAGES "$((n_train + n_test))" LEVELS.N_TEST "${n_test}"
 fi
 
+[[ -f "${output_dir}/overview.png" ]] || "${python}" -m cog.miniature overview --output_dir "${output_dir}"
+
 step "Train the network on the seen concepts"
 "${python}" -m cog.miniature train --output_dir "${output_dir}"
 # The pretraining data of the two networks: the seen concepts only, or none.
@@ -135,6 +137,7 @@ cat << EOF
 
 Done in ${SECONDS} s. Next:
   open ${report} in a browser: tables, figures, warnings
+  look at ${output_dir}/overview.png: all concepts in one picture
   evaluate a model of your own in three steps: README.md
 EOF
 [[ ! -f "${python%/*}/activate" ]] || echo "  use the environment of this quickstart: source ${python%/*}/activate"

@@ -1,4 +1,4 @@
-"""The command ``python -m cog.miniature make | train | check``."""
+"""The command ``python -m cog.miniature make | train | overview | check``."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from cog.runtime import cli as cli_tools
 def parser() -> cli_tools.Parser:
     """Return the parser of the command line."""
     p = cli_tools.Parser(
-        "Make the generated miniature: draw its images (make), train its network on the seen concepts (train), or "
-        "show the accuracies beside the known answer (check). Existing images and networks are kept.",
+        "Make the generated miniature: draw its images (make), train its network on the seen concepts (train), put "
+        "examples of all concepts into one picture (overview, after build_levels.py), or show the accuracies beside the known answer (check). Existing images and networks are kept.",
         prog=cli_tools.started_as("cog.miniature"),
         no_opts="have no effect here",
     )
     number = cli_tools.whole_number(1)
-    p.add_argument("step", choices=("make", "train", "check"), help="what to do, see above")
+    p.add_argument("step", choices=("make", "train", "overview", "check"), help="what to do, see above")
     p.add_argument("--output_dir", type=Path, required=True, metavar="DIR", help="folder of the miniature")
     p.add_argument(
         "--seed", type=cli_tools.whole_number(0), default=0, metavar="N", help="make: seed (default: 0)"
@@ -43,7 +43,7 @@ def parser() -> cli_tools.Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one step, and return the exit code."""
     args = parser().parse_args(argv)
-    return {"make": _make, "train": _train, "check": _check}[args.step](args)
+    return {"make": _make, "train": _train, "overview": _overview, "check": _check}[args.step](args)
 
 
 def _make(args: argparse.Namespace) -> int:
@@ -61,6 +61,16 @@ def _train(args: argparse.Namespace) -> int:
     for model, n_epochs in ((expectation.UNTRAINED, 0), (expectation.TRAINED, N_EPOCHS)):
         checkpoint = ModelDir(args.output_dir / "models", model).checkpoint
         train_network(args.output_dir, checkpoint, n_epochs=n_epochs)
+    return 0
+
+
+def _overview(args: argparse.Namespace) -> int:
+    from cog.data.level_files import read_levels
+    from cog.levels.wordnet import load_wordnet
+    from cog.miniature.overview import write_overview
+
+    levels = read_levels(args.output_dir / "levels" / constants.LEVELS_FILE)
+    write_overview(args.output_dir, load_wordnet(), levels, args.output_dir / "overview.png")
     return 0
 
 

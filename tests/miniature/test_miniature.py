@@ -221,6 +221,13 @@ def test_levels_are_the_groups_by_distance(small_world, wordnet, tmp_path):
     for level, families in zip(levels, rows, strict=True):
         assert len(level) == 24
         assert {wordnet.wnids[wordnet.parents[wordnet.index(w)][0]] for w in level} == set(families)
+    from PIL import Image
+
+    from cog.miniature.overview import write_overview
+
+    write_overview(small_world, wordnet, levels, tmp_path / "overview.png")
+    with Image.open(tmp_path / "overview.png") as picture:
+        assert picture.width == 24 * render.SIZE and picture.height > 12 * render.SIZE
 
 
 @pytest.mark.slow
