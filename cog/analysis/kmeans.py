@@ -28,7 +28,7 @@ _START_ROWS = 100
 
 _NOTE = (
     "k-means: of several initializations the one with the lowest inertia; "
-    "[ ]: the lowest and the highest value of all of them (±: their standard deviation)."
+    "[ ]: the lowest and the highest value of all of them."
 )
 
 # Label of each metric, unit, and direction.

@@ -288,7 +288,9 @@ def _try_classifiers(report: Findings, device: torch.device, sizes: Sizes, measu
         engine = Engine(device, precision)
         sets = (
             FeatureSet(x.clone(), y, "doctor"),
-            FeatureSet(x[: sizes.batch_size].clone(), y[: sizes.batch_size], "doctor"),
+            FeatureSet(
+                -x[: sizes.batch_size], y[: sizes.batch_size], "doctor"
+            ),  # not rows of the training set
         )
         data = prepare(*sets, engine)
         (trained,) = engine.fit(data, spec, settings)

@@ -111,9 +111,8 @@ def levels(selection: CurveSelection) -> Chart:
     selection = dataclasses.replace(selection, curves=tuple(curves))
     axis = levels_axis(selection)
     made = panel(selection, axis, "absolute", y_label="top-1 accuracy (%)")
-    caption = (
-        f"Top-1 accuracy on {_names(axis)}, {shots_label(axis.n_shot)}: own models among the published ones"
-    )
+    among = ": own models among the published ones" if of_paper else ""
+    caption = f"Top-1 accuracy on {_names(axis)}, {shots_label(axis.n_shot)}{among}"
     return _chart("levels", "levels", caption, selection, rows=_present([made], 1), n_shot=axis.n_shot)
 
 
