@@ -57,10 +57,10 @@ def nearest(word: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.6)
     return [by_fold[name] for name in difflib.get_close_matches(word.casefold(), by_fold, n, cutoff)]
 
 
-def did_you_mean(word: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.6) -> str:
+def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Return ``; did you mean mem?`` for an unknown word, or "" when no name is close; see :func:`nearest`."""
-    near = nearest(word, known, n=n, cutoff=cutoff)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+    near = nearest(word, known, cutoff=cutoff)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def some(names: Sequence[str], n: int = 3) -> str:

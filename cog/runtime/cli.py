@@ -156,8 +156,8 @@ def split_opts(
     return flags, opts
 
 
-def whole_number(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
-    """Return an argparse type for integers from ``minimum`` to ``maximum`` (None: no limit)."""
+def whole_number(minimum: int) -> Callable[[str], int]:
+    """Return an argparse type for integers from ``minimum``."""
 
     def parse(text: str) -> int:
         try:
@@ -166,8 +166,6 @@ def whole_number(minimum: int, maximum: int | None = None) -> Callable[[str], in
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
         if value < minimum:
             raise argparse.ArgumentTypeError(f"{value} is too small, expected {minimum} or more")
-        if maximum is not None and value > maximum:
-            raise argparse.ArgumentTypeError(f"{text} is too large, expected {maximum} or less")
         return value
 
     return parse

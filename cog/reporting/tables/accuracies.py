@@ -70,7 +70,7 @@ def of_accuracies(
                 style=style,
                 all_rows=True,
             )
-            if shown or layout == "datasets":
+            if shown:
                 tables.append(table)
             numbers += shown
     if not numbers:
