@@ -524,10 +524,10 @@ def test_what_is_complete_is_skipped_pair_by_pair(many, workshop, capsys, caplog
 )
 def test_all_inputs_are_checked_first(many, workshop, second, message):
     (workshop.in21k / "n01484850").rename(workshop.root / "away")  # a concept of level 2
-    before = tiny.snapshot(workshop.root)
+    before = tiny.snapshot(workshop.models)
     with pytest.raises(CogError, match=message):
         extract_features.main(many(["in1k", second], ["test", "train"]))
-    assert tiny.snapshot(workshop.root) == before
+    assert tiny.snapshot(workshop.models) == before
 
 
 def test_features_made_differently_stop_everything_first(many, workshop):
