@@ -64,5 +64,5 @@ def test_a_little_noise_is_not_told_and_a_lot_is(features):
         for noise in (NOISE, 10 * NOISE)
     }
     assert all(item.seeds and len(item.seeds) == 5 and item.low is not None for item in found[NOISE])
-    assert {item.reading for item in found[NOISE]} == {"not told apart"}
+    assert {item.reading for item in found[NOISE]} == {"cannot be told apart"}
     assert {item.reading for item in found[10 * NOISE]} == {"lower"}
