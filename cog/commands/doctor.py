@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         for finding in report.findings:
             print(f"{finding.level:<8} {finding.subject:<11}  {finding.text}")
-        print(f"{report.n_problems} problems" if report.n_problems else "a study can run here")
+        print("no study can run here" if report.n_problems else "a study can run here")
     return CogError.exit_code if report.n_problems else 0
 
 

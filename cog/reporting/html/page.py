@@ -207,7 +207,7 @@ def _standing(shown: PageResults) -> Table | None:
         for name, entries in table.rows
         if name in shown.own_labels
     )
-    if not rows:
+    if not rows or len(tables[0].rows) < 2:
         return None
     n_models = len(tables[0].rows)
     title = f"Rank by top-1 accuracy among the {n_models} models here, {shots_title(n_shot)}"
