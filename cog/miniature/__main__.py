@@ -17,7 +17,8 @@ def parser() -> cli_tools.Parser:
     """Return the parser of the command line."""
     p = cli_tools.Parser(
         "Make the generated miniature: draw its images (make), train its network on the seen concepts (train), put "
-        "examples of all concepts into one picture (overview, after build_levels.py), or show the accuracies beside the known answer (check). Existing images and networks are kept.",
+        "examples of all concepts into one picture (overview, after build_levels.py), or show the accuracies beside "
+        "the known answer (check). Existing images and networks are kept.",
         prog=cli_tools.started_as("cog.miniature"),
         no_opts="have no effect here",
     )

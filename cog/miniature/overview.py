@@ -28,7 +28,9 @@ def write_overview(world: Path, nouns: NounGraph, levels: Sequence[Sequence[str]
         path: output file.
     """
     seen = (world / "seen_wnids.txt").read_text(encoding="utf-8").split()
-    rows = [("seen concepts", world / IN1K_DIR / constants.IN1K_FOLDERS["train"], seen)]
+    rows: list[tuple[str, Path, Sequence[str]]] = [
+        ("seen concepts", world / IN1K_DIR / constants.IN1K_FOLDERS["train"], seen)
+    ]
     rows += [(f"L{number}", world / IN21K_DIR, level) for number, level in enumerate(levels, start=1)]
     height = _TITLE + _CAPTION + _EXAMPLES * SIZE
     sheet = Image.new("RGB", (SIZE * max(len(wnids) for _, _, wnids in rows), height * len(rows)), "white")
