@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import Any, NoReturn
 
+from termcolor import colored
+
 from cog import __version__
 from cog.constants import is_unset
 from cog.errors import CogError, did_you_mean, printable
@@ -240,11 +242,16 @@ def _message(text: str) -> str:
 
 
 class _Formatter(logging.Formatter):
-    """Formatter of plain messages; warnings and errors begin with their level."""
+    """Formatter of plain messages; warnings and errors begin with their level, colored on a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         message = _message(record.getMessage())
-        return message if record.levelno < logging.WARNING else f"{record.levelname.lower()}: {message}"
+        if record.levelno < logging.WARNING:
+            return message
+        in_color = sys.stderr.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+        color = "yellow" if record.levelno == logging.WARNING else "red"
+        label = colored(record.levelname.lower(), color, force_color=in_color, no_color=not in_color)
+        return f"{label}: {message}"
 
 
 class _Console(logging.StreamHandler):

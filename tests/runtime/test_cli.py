@@ -330,6 +330,18 @@ def test_scripts_run_from_anywhere(name, python, repository, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("variable", "colored"), [("COG_NONE=1", True), ("NO_COLOR=1", False), ("TERM=dumb", False)]
+)
+def test_color_only_on_terminals(capsys, monkeypatch, variable, colored):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv(*variable.split("="))
+    _, text = ends(raising(CogError("bad")), capsys)
+    assert "\x1b[" in text if colored else text == "error: bad\n"
+
+
+@pytest.mark.parametrize(
     ("total", "n_before", "n", "line"),
     [
         # The time left leaves out what an earlier session finished.
