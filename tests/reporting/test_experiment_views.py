@@ -575,5 +575,5 @@ def test_one_folder_is_what_its_name_says(show, root, tmp_path):
         ("logreg_pca256", "top1"), ("logreg_pca256", "top5")
     ]  # fmt: skip
     for name, evaluations in (("eval_logreg_pca256", ["logreg_pca256"] * 2), ("eval_logreg", ["logreg"] * 2)):
-        show("--logreg_root_dir", folder.with_name(name), "--export", file)
+        show("--logreg_root_dir", folder.with_name(name), "--export", file, "--overwrite")
         assert [entry["evaluation"] for entry in json.loads(file.read_text())["entries"]] == evaluations
