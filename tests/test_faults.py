@@ -134,7 +134,7 @@ def test_other_outputs_on_a_disk_that_is_full(tmp_path, disk, outcome, workshop)
         ["--export", disk / "runs.json"],
         ["--figures", disk / "figures"],
     ):
-        argv = ["--models_root_dir", workshop.models, *flags]
+        argv = ["--models_root_dir", workshop.models, *flags, "--overwrite"]
         target = Path(flags[1])
         if flags[0] != "--figures":
             target.write_text("old")

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from cog.errors import CogError, os_errors_explained
+from cog.errors import CogError, FailedImagesError, os_errors_explained
 from cog.runtime.progress import duration
 from cog.runtime.ranks import n_processors
 from cog.runtime.signals import EXIT_CODE, handled
@@ -90,8 +90,10 @@ class Runner:
                 signal.signal(name, handler)
         if self.received is not None:
             return 130 if self.received == signal.SIGINT else EXIT_CODE
-        failed = {code for code in self.codes.values() if code}
-        return 0 if not failed else failed.pop() if len(failed) == 1 else CogError.exit_code
+        failed = {self._tasks[number]: code for number, code in self.codes.items() if code}
+        # A classifier without features fails for the reason of its extraction.
+        codes = {code for task, code in failed.items() if not any(task.needs(other) for other in failed)}
+        return 0 if not codes else codes.pop() if len(codes) == 1 else CogError.exit_code
 
     def _next(self, waiting: Mapping[int, StudyTask]) -> int | None:
         if self.received is not None or len(self._running) == len(self._places):
@@ -165,8 +167,14 @@ def run_here(
     elif is_done(study, todo.values(), units.survey(study)):
         return 0  # another process may have made what a task here could not
     elif n_failed:
-        repeats = "for the reasons above; the same command repeats only these"
-        logger.error("%d of %d tasks failed, %s", n_failed, len(todo), repeats)
+        logger.error(
+            "%d of %d tasks failed, for the reasons above; the same command repeats only these%s",
+            n_failed,
+            len(todo),
+            "; first fix the images that cannot be decoded, or accept the loss (--allow_failures N)"
+            if code == FailedImagesError.exit_code
+            else "",
+        )
     return code
 
 

@@ -199,7 +199,7 @@ def test_a_study_accepts_the_loss_of_images(workshop, capsys):
     assert any(
         "once these images are fixed or their loss is accepted (--allow_failures N)" in line for line in last
     )
-    assert last[-1].endswith("or accept the loss (--allow_failures N)")
+    assert any(line.endswith("or accept the loss (--allow_failures N)") for line in last)
     with pytest.raises(SystemExit) as ended:
         cli.run(study.main, [*argv, "--allow_failures", "1", *short])
     assert ended.value.code == 0
