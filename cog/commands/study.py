@@ -64,10 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         model_loader=args.model_loader,
         models_file=args.models_file,
     )
+    usable = {task for task in wanted.values() if task.model not in faulty}
     with contextlib.nullcontext() if args.dry_run else tasks.one_at_a_time(log_dir):
         listed = tasks.list_tasks(study, log_dir, append=not args.dry_run)
-        todo = tasks.open_tasks(study, listed, statuses)
-        todo = {number: task for number, task in todo.items() if task.model not in faulty}
+        todo = {number: task for number, task in listed.items() if task in usable}
         tasks.log_counts(todo.values(), statuses)
         if args.dry_run:
             for number, task in todo.items():

@@ -117,3 +117,27 @@ cli.run(main)
     result = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert result.returncode == 75
     assert result.stderr == "error: ended by SIGTERM: 3 of 7; the same command continues from here\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "restarts", "calls"),
+    [
+        (signal.SIGUSR1, "", ["requeue 7_3"]),
+        (signal.SIGTERM, "", []),  # who cancels a task does not want it back
+        (signal.SIGUSR1, "100", []),
+    ],
+)
+def test_a_task_of_an_array_queues_itself_again_before_its_limit(
+    tmp_path, monkeypatch, number, restarts, calls
+):
+    program, log = tmp_path / "scontrol", tmp_path / "calls"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {log}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    for name, value in (("ARRAY_JOB_ID", "7"), ("ARRAY_TASK_ID", "3"), ("RESTART_COUNT", restarts)):
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    with pytest.raises(Interrupted), deferred():
+        os.kill(os.getpid(), number)
+        check("saved")
+    signals.requeue()
+    assert (log.read_text().splitlines() if log.exists() else []) == calls

@@ -187,7 +187,8 @@ def variables(workshop, tmp_path: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def test_help_and_missing_variables(bash):
+def test_help_and_missing_variables(bash, monkeypatch):
+    monkeypatch.delenv("models_root_dir", raising=False)
     code, out, _ = finish(bash("study.sh", "--help"))
     assert code == 0 and "Variables: model_names datasets" in out
     code, _, err = finish(bash("study.sh", "modle_names=x"))

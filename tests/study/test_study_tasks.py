@@ -11,12 +11,13 @@ from result_folders import small_study
 
 from cog.commands import study as command
 from cog.errors import CogError
+from cog.runtime import locks
 from cog.study import slurm, tasks, units
 from cog.study.tasks import StudyTask
 from cog.study.units import DELETED, DONE, FAILED, INTERRUPTED, MISSING, QUEUED, RUNNING, Status, Study
 
 
-def all_missing(study: Study, **changes) -> dict:
+def all_missing(study: Study) -> dict:
     return {unit: Status(MISSING) for unit in study.units()}
 
 
@@ -69,14 +70,8 @@ def test_processes_that_append_at_once_agree(tmp_path):
         found = pool.starmap(append, [(str(tmp_path), models) for models in wanted], chunksize=1)
     lines = lines_of(tmp_path)
     for numbers in found:
-        assert all(
-            lines.index(task) + 1 == number == numbers_again(tmp_path, task)
-            for number, task in numbers.items()
-        )
-
-
-def numbers_again(log_dir: Path, task: str) -> int:
-    return lines_of(log_dir).index(task) + 1
+        assert {number: lines[number - 1] for number in numbers} == numbers
+        assert all(lines.index(task) == number - 1 for number, task in numbers.items())
 
 
 # ---- what is to do ---------------------------------------------------------------------------------------------------
@@ -244,6 +239,14 @@ def test_arguments_reach_their_scripts(workshop, tmp_path, capsys):
     assert commands[1][-3:] == ["--device=cpu", "CLF.N_EPOCHS", "2"]
     assert lines[-1].startswith("# tiny_net: ") and "tried on n01440764" in lines[-1]
     assert not (tmp_path / "logs").exists()
+
+
+def test_what_waits_for_another_process_is_told_once(workshop, tmp_path, caplog):
+    folder = workshop.models / "tiny/net/in1k/features_train"
+    folder.mkdir(parents=True)
+    with locks.locked(folder, flag="--output_dir"):
+        assert command.main(arguments(workshop, tmp_path / "logs", "--dry_run")) == 0
+    assert caplog.text.count("left out: logreg in1k tiny_net") == 1
 
 
 def test_a_dry_run_names_a_model_that_fails(workshop, tmp_path, capsys):
