@@ -28,7 +28,7 @@ TEMPERATURE = 0.07
 #: Numbers of test and training rows that are compared at a time: 64 MB of similarities.
 _TEST_BLOCK, _TRAIN_BLOCK = 1024, 16384
 
-_NEIGHBORS = re.compile(r"(?P<metric>top1|top5)_k(?P<k>\d{1,9})_(?P<vote>[a-z]+)")
+_NEIGHBORS = re.compile(r"(?P<metric>top1|top5)_k(?P<k>\d{1,9})_weighted")
 _MEANS = re.compile(r"(?P<metric>top1|top5)(?:_(?P<distance>[a-z]+))?")
 
 
@@ -36,14 +36,13 @@ class NeighborMetric(NamedTuple):
     """The parts of the name of a number of the k-nearest-neighbor analysis."""
 
     k: int
-    vote: str
     metric: str
 
 
 def neighbor_metric(quantity: str) -> NeighborMetric | None:
     """Return the parts of the name of a number of the k-nearest-neighbor analysis; None for other names."""
     match = _NEIGHBORS.fullmatch(quantity)
-    return None if match is None else NeighborMetric(int(match["k"]), match["vote"], match["metric"])
+    return None if match is None else NeighborMetric(int(match["k"]), match["metric"])
 
 
 def _knn_metric(_: str, quantity: str) -> Metric | None:
@@ -52,10 +51,10 @@ def _knn_metric(_: str, quantity: str) -> Metric | None:
         return None
     return Metric(
         group="knn",
-        label=f"kNN, k={name.k}, {name.vote}, {METRIC_LABELS[name.metric]}",
+        label=f"kNN, k={name.k}, weighted, {METRIC_LABELS[name.metric]}",
         unit=PERCENT,
         decimals=1,
-        order=(1, name.metric, name.vote != "weighted", name.vote, name.k),
+        order=(1, name.metric, name.k),
     )
 
 

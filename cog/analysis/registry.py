@@ -1,4 +1,4 @@
-"""The analyses, in the order in which they are computed and listed. This module does not import torch."""
+"""The analyses by name, which is also their order, and the tasks of a command. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ ALL = "all"
 
 
 def get(names: Sequence[str]) -> list[Analysis]:
-    """Return the analyses ``names``, in order; ``all`` means every analysis with ``in_all``.
+    """Return the analyses ``names``, by name; ``all`` means every analysis with ``in_all``.
 
     Raises:
         CogError: an unknown name.
     """
     for name in names:
         if name not in ANALYSES and name != ALL:
-            raise CogError(f"--analysis {name!r} is not an analysis, expected {', '.join(ANALYSES)} or {ALL}")
-    return [each for each in ANALYSES.values() if each.name in names or (ALL in names and each.in_all)]
+            known = ", ".join(sorted(ANALYSES))  # the order of declarations depends on who imports them
+            raise CogError(f"--analysis {name!r} is not an analysis, expected {known} or {ALL}")
+    chosen = [each for each in ANALYSES.values() if each.name in names or (ALL in names and each.in_all)]
+    return sorted(chosen, key=lambda each: each.name)
 
 
 def pending(args: argparse.Namespace) -> list[Task]:

@@ -96,11 +96,7 @@ def root(tmp_path_factory):
             write_record(root, model, dataset, "kmeans", per_seed["1"], per_seed=per_seed)
             compactness = {"alignment": 0.8 / share, "uniformity": -2.0 * share}
             write_record(root, model, dataset, "alignment", compactness)
-            knn = {
-                f"top1_k{k}_{vote}": share * (50 - k / 10)
-                for k in (1, 20, 200)
-                for vote in ("weighted", "majority")
-            }
+            knn = {f"top1_k{k}_weighted": share * (50 - k / 10) for k in (1, 20, 200)}
             write_record(root, model, dataset, "knn", knn)
             write_record(root, model, dataset, "ncm", {"top1_cosine": share * 40, "top5_cosine": share * 60})
             write_record(root, model, dataset, "newone", {"something": 1.25, "undefined": None})
@@ -521,7 +517,7 @@ def test_names_of_evaluations_and_metrics_are_understood():
     assert metric_info.classifier("logreg_pca256_max732") == metric_info.ClassifierName("logreg", 256, 732)
     assert metric_info.classifier("mlp_noact").type == "mlp_noact"
     assert metric_info.classifier("kmeans") is None and metric_info.classifier("logreg2") is None
-    assert neighbor_metric("top1_k20_weighted") == (20, "weighted", "top1")
+    assert neighbor_metric("top1_k20_weighted") == (20, "top1")
     assert neighbor_metric("inertia") is None
     assert metric_info.companion_of("spearman_low") == "spearman" and metric_info.companion_of("low") is None
 

@@ -67,7 +67,6 @@ NUMBERS = {
     ("logreg", "top1"): 70.0, ("logreg_pca32", "top1"): 40.0, ("logreg_pca64", "top1"): 50.0,
     ("mlp", "top1"): 71.0, ("finetune", "top1"): 80.0,
     ("knn", "top1_k1_weighted"): 49.9, ("knn", "top1_k20_weighted"): 48.0,
-    ("knn", "top1_k1_majority"): 49.9, ("knn", "top1_k20_majority"): 48.0,
 }  # fmt: skip
 
 

@@ -133,18 +133,17 @@ def components(selection: CurveSelection) -> Chart:
 
 
 def neighbors(selection: CurveSelection) -> Chart:
-    """Return accuracies by number of neighbors, with the weighted vote if there are results of it."""
-    votes: dict[str, dict[int, Key]] = {}
+    """Return accuracies by number of neighbors."""
+    numbers: dict[int, Key] = {}
     for key in selection.numbers():
         name = neighbor_metric(key[1]) if key[0] == "knn" else None
         if name is not None and name.metric == "top1" and name.k:
-            votes.setdefault(name.vote, {})[name.k] = key
-    if not votes:
+            numbers[name.k] = key
+    if not numbers:
         raise CogError("there is no result of nearest neighbors to draw")
-    vote = "weighted" if "weighted" in votes else min(votes)
-    axis = over_numbers(selection, votes[vote], "k")
+    axis = over_numbers(selection, numbers, "k")
     rows = in_rows(_by_dataset(selection, axis, ABSOLUTE, "top-1 (%)"), 3)
-    caption = f"Top-1 accuracy of the k nearest neighbors, {vote} vote on {{}}{OVER_SEEDS}"
+    caption = f"Top-1 accuracy of the k nearest neighbors, weighted vote on {{}}{OVER_SEEDS}"
     return _chart("knn", "knn", caption, selection, rows)
 
 
