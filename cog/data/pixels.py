@@ -15,11 +15,13 @@ them bit by bit), without importing torchvision.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +41,40 @@ FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 # Palette transparency and broken EXIF blocks do not change the pixels used here. The filter is set once, for Pillow's
 # modules only: warnings.catch_warnings() around each image is not safe in threads.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
+
+RGB = tuple[float, float, float]
+
+IMAGENET_MEAN: RGB = (0.485, 0.456, 0.406)
+IMAGENET_STD: RGB = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """From an image to the input of a network; ``dataclasses.asdict`` is the record.
+
+    Attributes:
+        size: side of the center crop, in pixels.
+        resize: length of the shortest side before the crop, in pixels; of both sides with ``squash``.
+        mean: per-channel (RGB) mean of pixels in [0, 1].
+        std: per-channel (RGB) standard deviation.
+        interpolation: one of :data:`cog.constants.INTERPOLATIONS` (Pillow's filters, antialiased).
+        squash: whether both sides are resized to ``resize``, without regard to the image's shape.
+    """
+
+    size: int = 224
+    resize: int = 224
+    mean: RGB = IMAGENET_MEAN
+    std: RGB = IMAGENET_STD
+    interpolation: str = "bicubic"
+    squash: bool = False
+
+    def protocol(self) -> Preprocess:
+        """Return this preprocessing with the benchmark's geometry: shortest side resized to the crop, bicubic."""
+        return dataclasses.replace(self, resize=self.size, interpolation="bicubic", squash=False)
+
+    def decoding(self) -> Preprocess:
+        """Return the part before the normalization; models for which it is equal share decoded images."""
+        return dataclasses.replace(self, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 
 
 @contextmanager
