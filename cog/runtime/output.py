@@ -110,11 +110,11 @@ class Output:
             raise OutputError(f"{error}; add --overwrite to replace {self.path}") from error
         if record is None:
             if names and not overwrite:
-                found = f"{self.path} has files ({some(names)}) and no {self.record}"
-                raise OutputError(f"{found}; move them away, or add --overwrite to replace the folder")
+                text = f"{self.path} has files ({some(names)}) and no {self.record}"
+                raise OutputError(f"{text}; move them away, or add --overwrite to replace the folder")
             return False
-        found = record.get("identity")
-        changed = differences(found if isinstance(found, dict) else {}, self.identity)
+        stored = record.get("identity")
+        changed = differences(stored if isinstance(stored, dict) else {}, self.identity)
         if changed and not overwrite:
             raise OutputError(
                 f"{self.path} has another result ({'; '.join(changed)}); add --overwrite to replace it"
