@@ -114,11 +114,19 @@ class ArchiveImages(ImageStore):
                 of_inside = [source for group in chosen for source in self._inside.get(group, ())]
                 self._tables |= dict.fromkeys(chosen, self._table([*of_own, *of_inside]))
 
+    def stat(self, name: str) -> tuple[int, float]:
+        """Return the size of an image in its archive, and the time of the archive."""
+        archive, member = self._known_place(name)
+        return member.size, archive.mtime_ns / 1e9
+
     def _read(self, name: str) -> bytes:
+        return read_member(*self._known_place(name))
+
+    def _known_place(self, name: str) -> tuple[ArchiveFile, Member]:
         place = self._place(name)
         if place is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
-        return read_member(*place)
+        return place
 
     def _place(self, name: str) -> tuple[ArchiveFile, Member] | None:
         places = (table.find(name) for table in self._tables_of(name.rpartition("/")[0]))

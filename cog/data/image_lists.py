@@ -67,6 +67,14 @@ class ImageList:
         """Return the path of one image relative to ``root``."""
         return os.fsdecode(bytes(self.files[row]))
 
+    def read(self, row: int) -> bytes:
+        """Return the bytes of an image, unpacked if it is compressed with gzip; OSError if it cannot be read."""
+        return self.store.read(self.file(row))
+
+    def stat(self, row: int) -> tuple[int, float]:
+        """Return the stored size of an image in bytes, and the time of the last change of its file or archive."""
+        return self.store.stat(self.file(row))
+
     def counts(self) -> np.ndarray:
         """Return the number of images per class, int64 ``[C]``."""
         return np.bincount(self.labels, minlength=len(self.classes))

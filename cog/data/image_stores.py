@@ -140,6 +140,10 @@ class ImageStore(ABC):
     def lost(self, name: str) -> Path | None:
         """Return the folder or archive of an image if it is gone or has changed; None: it is intact."""
 
+    @abstractmethod
+    def stat(self, name: str) -> tuple[int, float]:
+        """Return the stored size of an image in bytes, and the time of the last change of its file or archive."""
+
     def prepare(self, folders: Iterable[str] | None = None) -> None:  # noqa: B027
         """Index the archives of class folders (default: all) that are not indexed yet; folders need no index.
 
@@ -229,10 +233,17 @@ class FolderImages(ImageStore):
         folder = name.rpartition("/")[0]
         return None if self.has_class(folder) else self._parts[0] / folder
 
-    def _read(self, name: str) -> bytes:
+    def stat(self, name: str) -> tuple[int, float]:
+        """Return size and time of the file of an image."""
+        status = os.stat(self._path(name))
+        return status.st_size, status.st_mtime
+
+    def _path(self, name: str) -> str:
         *before, last = (os.path.join(part, name) for part in self._parts)
-        path = next(filter(os.path.exists, before), last)
-        with files.open_regular(path, buffering=0) as handle:
+        return next(filter(os.path.exists, before), last)
+
+    def _read(self, name: str) -> bytes:
+        with files.open_regular(self._path(name), buffering=0) as handle:
             if os.fstat(handle.fileno()).st_size > LARGEST_IMAGE:
                 raise too_large(name)
             return handle.read()
