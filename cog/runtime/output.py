@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import fnmatch
 import os
 import secrets
 import shutil
@@ -23,6 +22,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,11 @@ from cog.runtime import files, signals
 DONE, RUNNING, FAILED, INTERRUPTED, MISSING = "done", "running", "failed", "interrupted", "missing"
 
 LOG_FILE, FAILURE_FILE = "program.log", "failed.json"
-_LOCK, _NOTE, _STAGE = ".lock", "identity.json", "stage-"
+_LOCK, _NOTE = ".lock", "identity.json"
+_STAGE, _OLD, _GONE = "stage-", "old-", "gone-"
+
+#: Descriptors of the locks of this process; a forked worker would keep them locked after its parent's end.
+_held: set[int] = set()
 
 
 class OutputError(CogError):
@@ -66,8 +70,8 @@ class Output:
         identity: what determines the result: settings, digests of the inputs. JSON must give it back equal (lists, no
             tuples).
         record: file of the result whose entry ``identity`` has the identity; the last file that a program writes.
-        contents: patterns of the names that a result may have (``fnmatch``); ``overwrite`` replaces no folder with
-            other files. Empty: any.
+        contents: patterns of the names that a result may have: a folder with other files is never replaced. Empty: any
+            names beside the record, and no folder without a record is replaced.
     """
 
     path: Path
@@ -93,12 +97,20 @@ class Output:
         """Return whether the result is there; with ``overwrite``, False where another one is to be replaced.
 
         Raises:
-            OutputError: the folder has another result (the message names each difference), or unknown files.
-            CogError: the record of the result cannot be read.
+            OutputError: the folder has another result (the message names each difference), or files of others.
         """
+        done = self._is_done(overwrite=overwrite)
+        if done and self.work.is_dir():  # left by a process that was killed after the publication
+            with contextlib.suppress(CogError, OSError), self.claimed():
+                pass
+        return done
+
+    def _is_done(self, *, overwrite: bool = False) -> bool:
+        if self.path.exists() and not self.path.is_dir():
+            raise OutputError(f"{self.path} is a file, expected a folder for the result; move it away")
         names = sorted(os.listdir(self.path)) if self.path.is_dir() else []
-        foreign = [name for name in names if not any(fnmatch.fnmatch(name, each) for each in self.contents)]
-        if overwrite and self.contents and foreign:
+        foreign = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.contents)]
+        if overwrite and foreign and (self.contents or self.record not in names):
             raise OutputError(
                 f"{self.path} has files of others ({some(foreign)}), not replaced; move them away"
             )
@@ -110,8 +122,8 @@ class Output:
             raise OutputError(f"{error}; add --overwrite to replace {self.path}") from error
         if record is None:
             if names and not overwrite:
-                text = f"{self.path} has files ({some(names)}) and no {self.record}"
-                raise OutputError(f"{text}; move them away, or add --overwrite to replace the folder")
+                advice = "move them away" + ("" if foreign else ", or add --overwrite to replace the folder")
+                raise OutputError(f"{self.path} has files ({some(names)}) and no {self.record}; {advice}")
             return False
         stored = record.get("identity")
         changed = differences(stored if isinstance(stored, dict) else {}, self.identity)
@@ -123,9 +135,13 @@ class Output:
 
     def _is_done_equally(self) -> bool:
         try:
-            return self.is_done()
+            return self._is_done()
         except CogError:
             return False
+
+    def _was_overtaken(self, error: Exception) -> bool:
+        """Return whether another process has published the equal result, and cleared up; only without locks."""
+        return isinstance(error.__cause__ or error, FileNotFoundError) and self._is_done_equally()
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[Work]:
@@ -137,24 +153,31 @@ class Output:
 
         Raises:
             BusyError: another process works on it.
+            CogError: the disk is full.
         """
-        # An observer holds the lock for a moment.
-        with locked(self.work, patience=1.0) as is_owner:
+        with locked(self.work, patience=1.0) as is_owner:  # an observer holds the lock for a moment
             if not is_owner:
                 raise BusyError(f"another process works on {self.path} ({owner(self.work)})")
-            work = Work(self, published=self._is_done_equally())
-            work.begin()
+            work = Work(self)
             try:
+                try:
+                    work.begin()
+                except (CogError, OSError) as error:
+                    if not self._was_overtaken(error):
+                        raise
+                    work.published = True
                 yield work
                 work.end()
-            except FileNotFoundError:
-                # Only without locks: another process has published the equal result, and cleared up.
-                if not self._is_done_equally():
-                    raise
-            except (Exception, KeyboardInterrupt) as error:
-                if not isinstance(error, signals.Interrupted | KeyboardInterrupt):
-                    work.note_failure(error)
+            except (signals.Interrupted, BusyError):
                 raise
+            except Exception as error:
+                if self._was_overtaken(error):
+                    return
+                explained = _explained(error, self.path)
+                with contextlib.suppress(CogError, OSError):
+                    reason = str(explained) or type(error).__name__
+                    files.write_json(work.folder / FAILURE_FILE, {"reason": reason})
+                raise explained from error.__cause__
 
     def state(self) -> State:
         """Return the state of the output, whatever its identity is."""
@@ -175,15 +198,19 @@ class Work:
 
     def begin(self) -> None:
         """Keep the states of earlier work on the same result, and remove those of another."""
-        note, identity = self.folder / _NOTE, dict(self.output.identity)
+        note, target, identity = self.folder / _NOTE, _real(self.output.path), dict(self.output.identity)
         (self.folder / FAILURE_FILE).unlink(missing_ok=True)
+        for old in self.folder.glob(f"{_OLD}*"):  # killed between the two renames of a replacement
+            if not target.exists():
+                old.rename(target)
         try:
             is_continued = files.read_json(note) == identity
         except CogError:  # missing, or damaged by others
             is_continued = False
+        _empty(self.folder, f"{_STAGE}*" if is_continued else "*")
         if not is_continued:
-            _empty(self.folder)
             files.write_json(note, identity)
+        self.published = self.output._is_done_equally()
 
     @contextlib.contextmanager
     def publish(self) -> Iterator[Path]:
@@ -192,31 +219,37 @@ class Work:
         An old result stays until the new one is complete. Where another process was faster (possible only without
         locks), its result stays: it is equal.
         """
-        stage, target = self.folder / f"{_STAGE}{secrets.token_hex(8)}", _real(self.output.path)
+        token, target = secrets.token_hex(8), _real(self.output.path)
+        stage, old = self.folder / f"{_STAGE}{token}", self.folder / f"{_OLD}{token}"
         stage.mkdir()
-        yield stage
-        with contextlib.suppress(FileNotFoundError):
-            shutil.copyfile(self.folder / LOG_FILE, stage / LOG_FILE)
-        for path in [*stage.rglob("*"), stage]:
-            _sync(path)
+        try:
+            yield stage
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(self.folder / LOG_FILE, stage / LOG_FILE)
+            for path in [*stage.rglob("*"), stage]:
+                _sync(path)
+        except BaseException:
+            shutil.rmtree(stage, ignore_errors=True)
+            raise
         try:
             stage.rename(target)  # fails when there is a result
         except OSError:
+            if not target.exists():
+                raise
             if not self.output._is_done_equally():
-                target.rename(self.folder / f"{_STAGE}old-{secrets.token_hex(8)}")
-                stage.rename(target)
+                target.rename(old)
+                try:
+                    stage.rename(target)
+                except OSError:
+                    old.rename(target)
+                    raise
         _sync(target.parent)
         self.published = True
-
-    def note_failure(self, error: BaseException) -> None:
-        """Write the reason of a failure for :func:`state`; a full disk has none."""
-        with contextlib.suppress(CogError, OSError):
-            files.write_json(self.folder / FAILURE_FILE, {"reason": str(error) or type(error).__name__})
 
     def end(self) -> None:
         """Remove the work of a published result."""
         if self.published:
-            _empty(self.folder)
+            _empty(self.folder, "*")
             (self.folder / _LOCK).unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # another process looks at it
                 self.folder.rmdir()
@@ -234,12 +267,9 @@ def state(path: Path, record: str) -> State:
     folder = work_folder(path)
     if not folder.is_dir():
         return State(MISSING)
-    try:
-        with locked(folder, make=False) as is_free:
-            if not is_free:
-                return State(RUNNING, owner(folder))
-    except OSError:  # somebody else's folder, or gone in between
-        pass
+    with contextlib.suppress(OSError, CogError), locked(folder, make=False) as is_free:
+        if not is_free:
+            return State(RUNNING, owner(folder))
     try:
         failure = files.read_object(folder / FAILURE_FILE, largest=1 << 20)
     except CogError:
@@ -272,45 +302,62 @@ def locked(folder: Path, *, patience: float = 0.0, make: bool = True) -> Iterato
     Args:
         folder: made if it is missing, with ``make``.
         patience: seconds to try.
-        make: False to look only: the owner of the lock is not written down.
+        make: False to look only: observers do not disturb each other, and leave no trace.
     """
     end = time.monotonic() + patience
-    while True:
-        if make:
-            folder.mkdir(parents=True, exist_ok=True)
+    flags = (os.O_RDWR | os.O_CREAT if make else os.O_RDONLY) | os.O_NOFOLLOW | os.O_NONBLOCK
+    is_owner = None
+    while is_owner is None:
         try:
-            descriptor = os.open(
-                folder / _LOCK, os.O_RDWR | (os.O_CREAT if make else 0) | os.O_NOFOLLOW, 0o666
-            )
+            if make:
+                folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(folder / _LOCK, flags, 0o666)
         except FileNotFoundError:  # the folder has just been removed
             if not make:
                 raise
             continue
+        except OSError as error:
+            raise CogError(f"cannot write into {folder}: {error.strerror}") from error
+        _held.add(descriptor)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, (fcntl.LOCK_EX if make else fcntl.LOCK_SH) | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(descriptor), os.stat(folder / _LOCK)):
-                break
-        except BlockingIOError:
-            os.close(descriptor)
-            if time.monotonic() < end:
-                time.sleep(0.01)
-                continue
-            yield False
-            return
-        except FileNotFoundError:
+                is_owner = True
+        except FileNotFoundError:  # the last owner has removed the file in between
             pass
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                is_owner = False
+            time.sleep(0.01)
         except OSError as error:
             if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
+                _release(descriptor)
                 raise
-            break
-        os.close(descriptor)  # the last owner has removed the file in between
+            is_owner = True  # a file system without locks
+        if is_owner is None:
+            _release(descriptor)
     try:
-        if make:
-            os.truncate(descriptor, 0)
-            os.pwrite(descriptor, f"{socket.gethostname()}, process {os.getpid()}".encode(), 0)
-        yield True
+        if make and is_owner:
+            with contextlib.suppress(OSError):  # a full disk: the name is for messages alone
+                os.truncate(descriptor, 0)
+                os.pwrite(descriptor, f"{socket.gethostname()}, process {os.getpid()}".encode(), 0)
+        yield is_owner
     finally:
+        _release(descriptor)
+
+
+def _release(descriptor: int) -> None:
+    if descriptor in _held:
+        _held.remove(descriptor)
         os.close(descriptor)
+
+
+def _release_all() -> None:
+    for descriptor in list(_held):
+        _release(descriptor)
+
+
+os.register_at_fork(after_in_child=_release_all)
 
 
 def owner(folder: Path) -> str:
@@ -326,15 +373,36 @@ def _real(path: Path) -> Path:
     return path.resolve() if path.is_symlink() else path
 
 
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.name != _LOCK:
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+def _empty(folder: Path, pattern: str) -> None:
+    """Remove what matches in a work folder; folders by a rename first, so that nobody publishes a part of one."""
+    for path in [*folder.glob(pattern), *folder.glob(f"{_GONE}*")]:
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_dir() and not path.is_symlink():
+                gone = path.rename(folder / f"{_GONE}{secrets.token_hex(8)}")
+                shutil.rmtree(gone)
+            elif path.name != _LOCK:
+                path.unlink()
 
 
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # not supported for all folders
+            raise
     finally:
         os.close(descriptor)
+
+
+def _explained(error: Exception, path: Path) -> Exception:
+    """Return the error of a full disk in one line; any other error as it is."""
+    # torch.save reports a full disk as a RuntimeError of its archive writer
+    of_torch = type(error) is RuntimeError and (
+        "PytorchStreamWriter" in str(error) or "unexpected pos" in str(error)
+    )
+    if of_torch:
+        return CogError(f"cannot write into {path}: the data could not be written completely (disk full?)")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return CogError(f"cannot write into {path}: {error.strerror}")
+    return error
