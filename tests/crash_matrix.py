@@ -369,8 +369,7 @@ def import_everything() -> dict[str, Callable[..., int]]:
     from cog.features import extract, feature_files  # noqa: F401
     from cog.features import runner as extraction_runner  # noqa: F401
     from cog.finetune import job  # noqa: F401
-    from cog.levels import figures  # noqa: F401
-    from cog.levels import job as levels_job  # noqa: F401
+    from cog.levels import inputs, report  # noqa: F401
     from cog.logreg import jobs, protocol  # noqa: F401
 
     torch.set_num_threads(1)

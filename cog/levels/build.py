@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from cog.data.level_files import Levels
 from cog.errors import CogError
-from cog.levels.selection import Selection, select
 from cog.levels.similarity import MEASURES, information_content
+from cog.levels.vectors import cosines
 from cog.levels.wordnet import NounGraph
 
 #: Order of concepts without any similarity, as a control.
@@ -29,164 +30,113 @@ PUBLISHED = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Built:
     """Concepts by falling similarity to the seen concepts, cut into levels.
 
     Attributes:
-        wnids: n ids, most similar first.
-        similarity: highest similarity to a seen concept, float64 ``(n,)``; None for a random order.
-        nearest: most similar seen concept of each concept (the lowest id among equals); None for a random order.
-        ranks: ranks of the concepts of each level, from 0.
-        selection: selection of the eligible concepts; None when these were given.
-        seen: ids of the seen concepts in use, ascending.
-        left_out: ids of the seen concepts that are not among the concepts, ascending.
+        table: the columns of levels.csv, a row per ranked concept: ``rank`` from 0; ``wnid``; ``names``; highest
+            ``similarity`` to a seen concept, float64; ``nearest_seen``, the most similar one (the lowest id among
+            equals), and its names; ``level``, ``L1`` ... or ``gap``; ``images``; ``average_rank``, the mean rank of all
+            concepts with the same similarity, as text. What is not known is empty.
+        levels: ids of each level, most similar first.
         facts: facts about the similarity, JSON values.
     """
 
-    wnids: list[str]
-    similarity: np.ndarray | None
-    nearest: list[str] | None
-    ranks: list[range]
-    selection: Selection | None
-    seen: list[str]
-    left_out: list[str]
+    table: pd.DataFrame
+    levels: Levels
     facts: dict[str, Any]
-
-    @property
-    def levels(self) -> Levels:
-        """The ids of each level, most similar first."""
-        return [self.wnids[ranks.start : ranks.stop] for ranks in self.ranks]
-
-    @property
-    def n_in_gaps(self) -> int:
-        """Number of ranked concepts in no level."""
-        return len(self.wnids) - sum(map(len, self.ranks))
 
 
 def build(
     graph: NounGraph,
-    counts: Mapping[str, int] | None,
-    seen: Collection[str],
+    pool: Iterable[str],
+    concepts: Mapping[str, int],
+    seen: Sequence[str],
     *,
     measure: str = "lin",
-    vectors: Path | None = None,
-    pool: Collection[str] | None = None,
-    protocol: str = "v2",
+    as_published: bool = True,
     n_levels: int = 5,
     level_size: int = 1000,
-    min_images: int = 782,
-    excluded_roots: Sequence[str] = ("n00007846",),
-    discarded: Collection[str] = (),
     seed: int = 22,
 ) -> Built:
     """Build levels.
 
-    Seen concepts that are not among the concepts (such as the one class of IN-1K that IN-21K lacks) are left out. If no
-    seen concept is among the concepts, all seen concepts are used and join the taxonomy.
-
     Args:
         graph: the nouns.
-        counts: number of images of all concepts of the data set, which span the taxonomy, by wnid; None only with
-            ``pool`` and a measure that needs no taxonomy.
-        seen: wnids that the networks were trained on.
-        measure: a key of ``MEASURES``, or ``random``; without effect with ``vectors``.
-        vectors: text file of word vectors that replace the graph.
-        pool: wnids to rank; None: the eligible concepts are selected, see :func:`cog.levels.selection.select` for
-            ``protocol``, ``min_images``, ``excluded_roots`` and ``discarded``.
-        n_levels: number of levels.
-        level_size: concepts per level.
-        seed: seed of the order ``random``.
+        pool: wnids to rank.
+        concepts: number of images of all concepts of the data set, by wnid; with the seen ones they span the taxonomy.
+        seen: wnids that the networks were trained on, ascending.
+        measure: a key of ``MEASURES``, ``random`` (with its ``seed``), or the path of a text file of word vectors.
+        as_published: order of equal similarities, see :func:`rank`.
 
     Raises:
-        CogError: unknown ids, too few eligible concepts, or missing input of the measure.
+        CogError: unknown ids, too few concepts to rank, or concepts outside the taxonomy.
     """
-    concepts = set(counts or ())
-    in_use = sorted(concepts & set(seen)) or sorted(set(seen))
-    if not in_use:
-        raise CogError("there are no seen concepts; --seen_wnids lists no ids")
-    left_out = sorted(set(seen) - set(in_use))
-    selection = None
-    if pool is None:
-        selection = select(
-            graph,
-            counts or {},
-            in_use,
-            protocol=protocol,
-            min_images=min_images,
-            excluded_roots=excluded_roots,
-            discarded=discarded,
-        )
-        pool = selection.eligible
     pool = sorted(pool)  # the order of equal similarities depends on the order here
     ranks = cut(len(pool), n_levels=n_levels, level_size=level_size)
     rows = graph.indices(pool, "the concepts to rank")
-    if measure == RANDOM and vectors is None:
-        wnids = [pool[i] for i in shuffled(len(pool), seed=seed)]
-        return Built(wnids, None, None, ranks, selection, in_use, left_out, {"measure": RANDOM, "seed": seed})
-    columns = graph.indices(in_use, "the seen concepts")
-    values, facts = _similarities(graph, rows, columns, concepts, measure=measure, vectors=vectors)
-    best = values.max(axis=1)
-    nearest = values.argmax(axis=1)  # the first of equals: the ids of seen concepts ascend
-    facts |= {
-        "distinct_values": len(np.unique(best)),
-        "ties": "as published" if protocol == "v2" else "by id",
-    }
-    order = rank(best, as_published=protocol == "v2")
-    return Built(
-        [pool[i] for i in order],
-        best[order],
-        [in_use[nearest[i]] for i in order],
-        ranks,
-        selection,
-        in_use,
-        left_out,
-        facts,
+    if measure == RANDOM:
+        order, best, nearest = shuffled(len(pool), seed=seed), np.full(len(pool), np.nan), [""] * len(pool)
+        facts: dict[str, Any] = {"measure": RANDOM, "seed": seed}
+    else:
+        values, facts = _similarities(
+            graph, rows, graph.indices(seen, "the seen concepts"), concepts, measure
+        )
+        best = values.max(axis=1)
+        order = rank(best, as_published=as_published)
+        nearest = [seen[column] for column in values.argmax(axis=1)]  # the first of equals: ids ascend
+        facts |= {
+            "distinct_values": len(np.unique(best)),
+            "ties": "as published" if as_published else "by id",
+        }
+    ids, nearest = [pool[i] for i in order], [nearest[i] for i in order]
+    level_of = np.full(len(pool), "gap", dtype=object)
+    for number, level in enumerate(ranks, start=1):
+        level_of[level] = f"L{number}"
+    table = pd.DataFrame(
+        {
+            "rank": range(len(pool)),
+            "wnid": ids,
+            "names": map(graph.words, ids),
+            "similarity": best[order],
+            "nearest_seen": nearest,
+            "nearest_seen_names": [graph.words(wnid) if wnid else "" for wnid in nearest],
+            "level": level_of,
+            "images": pd.array([concepts.get(wnid) for wnid in ids], dtype="Int64"),
+        }
     )
+    averages = table["similarity"].rank(ascending=False) - 1
+    table["average_rank"] = averages.map("{:g}".format, na_action="ignore")
+    return Built(table, [ids[level.start : level.stop] for level in ranks], facts)
 
 
 def _similarities(
-    graph: NounGraph,
-    rows: np.ndarray,
-    columns: np.ndarray,
-    concepts: Collection[str],
-    *,
-    measure: str,
-    vectors: Path | None,
+    graph: NounGraph, rows: np.ndarray, columns: np.ndarray, concepts: Iterable[str], measure: str
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Return the similarity of every concept to every seen concept, float64 ``(N, M)``, and facts about it."""
     spanning = {*graph.indices(concepts, "the concepts").tolist(), *columns.tolist()}
-    if vectors is not None:
-        from cog.levels.vectors import cosines
-
-        values, missing = cosines(graph, rows, columns, spanning, vectors)
+    if measure not in MEASURES:
+        values, missing = cosines(graph, rows, columns, spanning, Path(measure))
         definition = "cosine of word vectors of names and glosses"
         return values, {"measure": "word vectors", "definition": definition, **missing}
     information = information_content(graph, spanning)
-    if measure != "wup":  # which needs no taxonomy
-        if not concepts:
-            raise CogError(
-                f"--similarity {measure} needs all concepts of the data set, which span the taxonomy; give "
-                "--image_counts or --imagenet_images_root"
-            )
-        outside = rows[np.isnan(information[rows])]
-        if len(outside):
-            raise CogError(
-                f"the concept {graph.wnids[outside[0]]} is outside the taxonomy that the concepts span; add a row to "
-                "--image_counts"
-            )
+    outside = rows[np.isnan(information[rows])]
+    if measure != "wup" and len(outside):  # which needs no taxonomy
+        raise CogError(
+            f"--similarity {measure} needs all concepts of the data set, which span the taxonomy, and the concept "
+            f"{graph.wnids[outside[0]]} is outside; give --image_counts with it, or --imagenet_images_root"
+        )
     facts: dict[str, Any] = {"measure": measure, "definition": MEASURES[measure].__doc__}
     facts["taxonomy_synsets"] = int(np.isfinite(information).sum())
     return MEASURES[measure](graph, information, rows, columns), facts
 
 
 def rank(similarity: np.ndarray, *, as_published: bool) -> np.ndarray:
-    """Return the positions of concepts by falling similarity, int64 ``(n,)``.
+    """Return the positions of similarities, float64 ``(n,)`` without NaN, in falling order, int64 ``(n,)``.
 
-    Args:
-        similarity: float64 ``(n,)``, without NaN.
-        as_published: whether equal similarities have the order of the published levels, which is that of numpy's
-            introsort of 2020; else their positions ascend.
+    Equal ones have the order of the published levels, which is that of numpy's introsort of 2020, else that of their
+    positions.
     """
     if as_published:
         # numpy sorts numbers by algorithms that depend on the CPU, but still sorts objects by that introsort. It does
@@ -196,7 +146,7 @@ def rank(similarity: np.ndarray, *, as_published: bool) -> np.ndarray:
 
 
 def shuffled(n: int, *, seed: int) -> np.ndarray:
-    """Return a random order of ``n`` concepts, the same on every machine and numpy version.
+    """Return a random order of ``n`` concepts, int64 ``(n,)``, the same on every machine and numpy version.
 
     numpy guarantees the raw output of its bit generators, but not that of the methods built on them.
     """
@@ -209,10 +159,7 @@ def cut(n_concepts: int, *, n_levels: int, level_size: int) -> list[range]:
 
     The levels include both ends of the ranking, with equal gaps in between as wide as possible; the remainder of the
     division widens the last gap. For 5,146 concepts the first ranks are 0, 1036, 2072, 3108, 4146. A single level has
-    the most similar concepts.
-
-    Raises:
-        CogError: there are too few concepts.
+    the most similar concepts. Too few concepts are a CogError.
     """
     spare = n_concepts - n_levels * level_size
     if spare < 0:

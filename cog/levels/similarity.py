@@ -16,14 +16,8 @@ def information_content(graph: NounGraph, concepts: Iterable[int]) -> np.ndarray
 
     The taxonomy has the concepts and all their ancestors, along both kinds of links. IC(c) = -log p(c) in nats, where
     p(c) is the share of its synsets at or below c; each synset counts once, for any number of paths to c (counting
-    paths would give entity 32,101 descendants for ImageNet-21K instead of 23,546).
-
-    Args:
-        graph: the nouns.
-        concepts: node numbers; repetitions have no effect.
-
-    Returns:
-        float64 ``(len(graph),)``; NaN outside the taxonomy.
+    paths would give entity 32,101 descendants for ImageNet-21K instead of 23,546). The result is float64
+    ``(len(graph),)``, with NaN outside the taxonomy.
     """
     taxonomy = sorted(set().union(*map(graph.above, concepts)))
     ancestors = np.fromiter(chain.from_iterable(map(graph.above, taxonomy)), dtype=np.int64)
@@ -38,18 +32,10 @@ def information_content(graph: NounGraph, concepts: Iterable[int]) -> np.ndarray
 def common_subsumers(
     graph: NounGraph, rows: np.ndarray, columns: np.ndarray, *, key: Callable[[int], float]
 ) -> np.ndarray:
-    """Return the common ancestor with the largest key of every pair of nodes; of equals the first by name, as in NLTK.
+    """Return the common ancestor with the largest key of every pair of nodes, int32 ``(N, M)``; -1 without one.
 
-    Ancestors are visited from the least to the most important, and each overwrites the pairs that it subsumes.
-
-    Args:
-        graph: the nouns.
-        rows: N node numbers.
-        columns: M node numbers.
-        key: function from a node number to its importance.
-
-    Returns:
-        int32 ``(N, M)``; -1 for pairs without a common ancestor.
+    Of equal ones the first by name counts, as in NLTK. Ancestors are visited from the least to the most important, and
+    each overwrites the pairs that it subsumes.
     """
     in_rows, in_columns = _positions_below(graph, rows), _positions_below(graph, columns)
     best = np.full((len(rows), len(columns)), -1, dtype=np.int32)
@@ -70,7 +56,7 @@ def _positions_below(graph: NounGraph, nodes: np.ndarray) -> dict[int, list[int]
 
 def lin(graph: NounGraph, information: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """2 IC(s) / (IC(a) + IC(b)), s the deepest common subsumer (the published levels)"""
-    return _lin_ratio(information, rows, columns, common_subsumers(graph, rows, columns, key=graph.depth))
+    return _lin(information, rows, columns, common_subsumers(graph, rows, columns, key=graph.depth))
 
 
 def lin_max_ic(
@@ -78,12 +64,10 @@ def lin_max_ic(
 ) -> np.ndarray:
     """2 IC(s) / (IC(a) + IC(b)), s of maximal information content (NLTK's lin_similarity)"""
     subsumers = common_subsumers(graph, rows, columns, key=information.__getitem__)
-    return _lin_ratio(information, rows, columns, subsumers)
+    return _lin(information, rows, columns, subsumers)
 
 
-def _lin_ratio(
-    information: np.ndarray, rows: np.ndarray, columns: np.ndarray, subsumers: np.ndarray
-) -> np.ndarray:
+def _lin(information: np.ndarray, rows: np.ndarray, columns: np.ndarray, subsumers: np.ndarray) -> np.ndarray:
     shared = 2 * np.append(information, 0.0)[subsumers]  # -1, no subsumer, selects the 0
     total = information[rows][:, None] + information[columns]
     # A total of 0: both synsets are the root of the taxonomy, so they are equal.

@@ -38,10 +38,9 @@ _EXAMPLE = re.compile(r'".*?"')
 
 @dataclass(frozen=True, eq=False)
 class NounGraph:
-    """Noun synsets with their hypernym and instance-hypernym links.
+    """Noun synsets with their hypernym and instance-hypernym links: a graph without cycles; 2 % have several parents.
 
-    Nodes are numbered ``0 .. len(graph) - 1`` in ascending order of their ids. The graph is directed and has no cycles;
-    about 2 % of the synsets have more than one parent.
+    Nodes are numbered from 0 in ascending order of their ids.
 
     Attributes:
         wnids: id of each node, ascending.
@@ -72,11 +71,7 @@ class NounGraph:
         return wnid in self._node_of
 
     def index(self, wnid: str) -> int:
-        """Return the node number of an id.
-
-        Raises:
-            CogError: the id is not that of a noun synset of WordNet 3.0.
-        """
+        """Return the node number of an id; a :class:`CogError` if it is not that of a noun synset of WordNet 3.0."""
         if wnid not in self._node_of:
             raise CogError(
                 f"{wnid!r} is not a noun synset of WordNet 3.0, expected 'n' and 8 digits such as 'n02084071' (ids of "
@@ -85,11 +80,7 @@ class NounGraph:
         return self._node_of[wnid]
 
     def indices(self, wnids: Iterable[str], origin: str) -> np.ndarray:
-        """Return the node numbers of ids from ``origin``, int64 ``(n,)``.
-
-        Raises:
-            CogError: an unknown id; the message names the origin and the first such id.
-        """
+        """Return the node numbers of ids, int64 ``(n,)``; the error about an unknown id names their origin."""
         try:
             return np.array([self.index(wnid) for wnid in wnids], dtype=np.int64)
         except CogError as error:
@@ -111,7 +102,7 @@ class NounGraph:
         return self._above[node]
 
     def depth(self, node: int) -> int:
-        """Return the length of the longest path from a node to a root; NLTK's ``max_depth()``."""
+        """Return the length of the longest path to a root; NLTK's ``max_depth()``."""
         if node not in self._depths:
             self._depths[node] = 1 + max(map(self.depth, self.parents[node]), default=-1)
         return self._depths[node]
@@ -125,23 +116,20 @@ class NounGraph:
         return _EXAMPLE.sub("", self.glosses[node]).strip().strip("; ")
 
 
-def load_wordnet(wordnet_dir: str | os.PathLike[str] | None = None) -> NounGraph:
-    """Read the noun synsets of WordNet 3.0.
+def load_wordnet(folder: str | os.PathLike[str] | None = None) -> NounGraph:
+    """Read the noun synsets of WordNet 3.0 from a folder with ``data.noun`` and ``index.noun``, or with ``dict``.
 
-    Args:
-        wordnet_dir: a folder with ``data.noun`` and ``index.noun``, or one with the folder ``dict``; None: that of the
-            environment variable ``COG_WORDNET_DIR``, else the first of NLTK's data folders and ``/usr/share/wordnet``.
-
-    Raises:
-        CogError: WordNet 3.0 is not there, or its files are of another version or damaged.
+    The default is that of the environment variable ``COG_WORDNET_DIR``, else the first of NLTK's data folders and
+    ``/usr/share/wordnet``. An absent WordNet 3.0, another version and damaged files are a CogError.
     """
-    given = wordnet_dir or os.environ.get(ENVIRONMENT_VARIABLE)
+    given = folder or os.environ.get(ENVIRONMENT_VARIABLE)
     for place in (Path(given), Path(given) / "dict") if given else _usual_places():
         if (place / "data.noun").is_file() and (place / "index.noun").is_file():
             return _read(place)
-    if given:
-        raise CogError(f"{given} holds no data.noun and index.noun of WordNet 3.0; {_HELP}")
-    raise CogError(f"WordNet 3.0 was not found; {_HELP}")
+    missing = (
+        f"{given} holds no data.noun and index.noun of WordNet 3.0" if given else "WordNet 3.0 was not found"
+    )
+    raise CogError(f"{missing}; {_HELP}")
 
 
 def word_finder() -> Callable[[str], str]:
@@ -180,14 +168,11 @@ def _read(folder: Path | zipfile.Path) -> NounGraph:
 
 
 def _parse(data: str, index: str, source: str) -> NounGraph:
-    """Parse the contents of the two files.
+    """Parse the contents of the two files; ValueError or LookupError: they are of another version, or damaged.
 
     A line of ``data`` has the fields: offset, file number, ``n``, number of words (hexadecimal), words with their
     lexical ids, number of pointers, pointers (symbol, offset, part of speech, source/target), and after ``|`` the
     gloss. A line of ``index`` ends with the offsets of the senses of a word, most frequent first.
-
-    Raises:
-        ValueError, LookupError: the files are of another version, or damaged.
     """
     lemmas, links, glosses = [], [], []
     node_of: dict[str, int] = {}
@@ -208,14 +193,9 @@ def _parse(data: str, index: str, source: str) -> NounGraph:
         node_of[fields[0]] = len(node_of)
     if len(node_of) != N_SYNSETS:
         raise ValueError(f"it has {len(node_of):,} noun synsets, expected {N_SYNSETS:,}")
-    senses = {}
-    for line in index.splitlines():
-        if line[0] != " ":
-            fields = line.split()
-            senses[fields[0]] = fields[-int(fields[2]) :]
-    names = []
-    for words, offset in zip(lemmas, node_of, strict=True):
-        word = words[0].lower()
-        names.append(f"{word}.n.{1 + senses[word].index(offset):02d}")
+    rows = (line.split() for line in index.splitlines() if line[0] != " ")
+    senses = {fields[0]: fields[-int(fields[2]) :] for fields in rows}
+    first = [words[0].lower() for words in lemmas]
+    names = [f"{w}.n.{1 + senses[w].index(offset):02d}" for w, offset in zip(first, node_of, strict=True)]
     parents = [tuple(node_of[offset] for offset in above) for above in links]
     return NounGraph([f"n{offset}" for offset in node_of], parents, names, lemmas, glosses, source)

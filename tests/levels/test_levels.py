@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats as scipy_stats
 
 from cog.data import level_files
 from cog.errors import CogError, UnsafeFileError
-from cog.levels import build, report
+from cog.levels import build
 
 A, B, C = "n00000001", "n00000002", "n00000003"
 
@@ -107,13 +106,6 @@ def test_rank():
     values = np.array([0.1, 0.5, 0.5, 0.9, 0.1])
     assert build.rank(values, as_published=False).tolist() == [3, 1, 2, 0, 4]
     assert sorted(build.rank(values, as_published=True).tolist()) == [0, 1, 2, 3, 4]
-
-
-@given(st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.7, 1.0, float("inf")]), min_size=1, max_size=30))
-def test_average_ranks_by_definition(values):
-    similarity = np.array(values)
-    expected = scipy_stats.rankdata(-similarity, method="average") - 1
-    assert report.average_ranks(similarity).tolist() == expected.tolist()
 
 
 def test_shuffled_is_a_permutation_that_never_changes():

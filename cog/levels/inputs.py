@@ -1,13 +1,11 @@
-"""Images of concepts: their numbers, counted in folders or read from a table, and their split."""
+"""What levels are built from: lists of ids, numbers of images, images in folders and their split."""
 
 from __future__ import annotations
 
-import csv
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
 
 from cog import constants
@@ -15,15 +13,23 @@ from cog.data import datasets, root_layout, split_files
 from cog.data.image_stores import ImageStore
 from cog.data.wnids import is_wnid
 from cog.errors import CogError, os_errors_explained, some
-from cog.runtime.progress import Progress
 
 logger = logging.getLogger(__name__)
 
 #: Number of folders that are listed at the same time: waiting for a network file system takes most of the time.
 _THREADS = 8
 
-#: Number of folders whose file names are in memory at the same time: all names of 5000 concepts would take a gigabyte.
-_BATCH = 64
+
+def read_wnids(path: Path) -> list[str]:
+    """Read a list of different noun ids, the first column of each line; a CogError names a line without one."""
+    wnids = {}
+    for number, fields in _rows(path):
+        if not is_wnid(fields[0]):
+            raise CogError(
+                f"{path}, line {number}: {fields[0][:60]!r} is no noun id, expected one such as n02084071"
+            )
+        wnids[fields[0]] = None
+    return list(wnids)
 
 
 def read_counts(path: Path) -> dict[str, int]:
@@ -32,16 +38,10 @@ def read_counts(path: Path) -> dict[str, int]:
     Raises:
         CogError: the file cannot be read, or a row has no id, no count, or the id of an earlier row.
     """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as handle:
-            rows = [(number, row) for number, row in enumerate(csv.reader(handle), start=1) if any(row)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise CogError(f"cannot read the image counts {path}: {error}") from error
-    if rows and not is_wnid(rows[0][1][0].strip()) and not rows[0][1][-1].strip().isdecimal():
-        rows = rows[1:]  # the header
     counts: dict[str, int] = {}
-    for number, row in rows:
-        wnid, count = row[0].strip(), row[1].strip() if len(row) > 1 else ""
+    for position, (number, (wnid, count, *_)) in enumerate((n, [*fields, ""]) for n, fields in _rows(path)):
+        if position == 0 and not is_wnid(wnid) and not count.isdecimal():
+            continue  # the header
         if not is_wnid(wnid) or not count.isdecimal() or wnid in counts:
             expected = "another id in every row" if wnid in counts else "a noun id and a whole number"
             raise CogError(f"{path}, row {number}: found {f'{wnid},{count}'!r}, expected {expected}")
@@ -49,6 +49,14 @@ def read_counts(path: Path) -> dict[str, int]:
     if not counts:
         raise CogError(f"{path} has no rows, expected wnid,count")
     return counts
+
+
+def _rows(path: Path) -> list[tuple[int, list[str]]]:
+    """Return the number and the fields, separated by commas or blanks, of every line but blank ones and comments."""
+    with os_errors_explained(f"cannot read {path}"):
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+    rows = enumerate((line.replace(",", " ").replace('"', "").split() for line in text.splitlines()), start=1)
+    return [(number, fields) for number, fields in rows if fields and not fields[0].startswith("#")]
 
 
 def count_images(store: ImageStore) -> dict[str, int]:
@@ -68,20 +76,15 @@ def count_images(store: ImageStore) -> dict[str, int]:
         )
     if others := sorted(set(classes) - set(wnids)):
         logger.warning("ignored in %s, since their names are no noun ids: %s", store.root, some(others))
-    counts = {}
-    with (
-        Progress(len(wnids), "Counting images", unit="folders") as progress,
-        ThreadPoolExecutor(_THREADS) as pool,
-    ):
-        for wnid, names in zip(wnids, pool.map(lambda wnid: _names(store, wnid), wnids), strict=True):
-            counts[wnid] = len(names)
-            progress.update()
+    with ThreadPoolExecutor(_THREADS) as pool:
+        sizes = pool.map(lambda wnid: len(_names(store, wnid)), wnids)
+        counts = dict(zip(wnids, sizes, strict=True))
     for line in store.unread.lines():
         logger.warning("%s", line)
     return counts
 
 
-def count_in1k(root: Path) -> list[int]:
+def count_in1k(root: str) -> list[int]:
     """Return the number of training and test images of each concept of IN-1K together.
 
     Raises:
@@ -89,10 +92,9 @@ def count_in1k(root: Path) -> list[int]:
     """
     counts: Counter[str] = Counter()
     for split in constants.SPLITS:
-        images = datasets.DATASETS[constants.IN1K].images(
-            constants.IN1K, split, {"in1k_images_root": str(root)}
-        )
-        counts.update(dict(zip(images.classes, images.counts().tolist(), strict=True)))
+        source = datasets.DATASETS[constants.IN1K]
+        listed = source.images(constants.IN1K, split, {"in1k_images_root": root})
+        counts.update(dict(zip(listed.classes, listed.counts().tolist(), strict=True)))
     return list(counts.values())
 
 
@@ -105,37 +107,28 @@ def draw_split(
     max_train: int,
     seed: int,
 ) -> split_files.Split:
-    """Draw the training and test images of every concept.
+    """Draw the images of every concept, see :func:`cog.data.split_files.draw`.
 
-    Args:
-        store: the images, one folder per concept.
-        wnids: ids of the concepts; repetitions have no effect.
-        counts: numbers of images by wnid; a warning names concepts with another number on disk.
-        n_test: test images per concept.
-        max_train: cap on training images per concept.
-        seed: seed of the draws, see :func:`cog.data.split_files.draw`.
-
-    Raises:
-        CogError: a folder cannot be listed, or has too few images.
+    A warning names concepts with another number of images on disk than in ``counts``; a folder that cannot be listed,
+    or has too few images, is a CogError.
     """
-    split: split_files.Split = {}
     changed = []
-    waiting = iter(sorted(set(wnids)))
+
+    def of_concept(wnid: str) -> dict:
+        names = _names(store, wnid)
+        if counts.get(wnid, len(names)) != len(names):
+            changed.append(wnid)
+        return split_files.draw(names, wnid=wnid, n_test=n_test, max_train=max_train, seed=seed)
+
+    wnids = sorted(set(wnids))
     with ThreadPoolExecutor(_THREADS) as pool:
-        while batch := list(islice(waiting, _BATCH)):
-            listed = pool.map(lambda wnid: _names(store, wnid), batch)
-            for wnid, names in zip(batch, listed, strict=True):
-                split[wnid] = split_files.draw(
-                    names, wnid=wnid, n_test=n_test, max_train=max_train, seed=seed
-                )
-                if counts.get(wnid, len(names)) != len(names):
-                    changed.append(wnid)
+        split = dict(zip(wnids, pool.map(of_concept, wnids), strict=True))
     if changed:
         logger.warning(
             "%d of %d concepts have another number of images on disk than in the counts: %s",
             len(changed),
             len(split),
-            some(changed),
+            some(sorted(changed)),
         )
     return split
 
