@@ -15,6 +15,7 @@ module imports no torch.
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 from collections.abc import Iterable
@@ -89,6 +90,9 @@ def read(folder: str | os.PathLike[str]) -> AnalysisRecord:
     for table in (objects["values"], *objects["per_seed"].values()):
         if not isinstance(table, dict) or any(n is not None and number(n) is None for n in table.values()):
             raise CogError(f"{path}: values must be finite numbers or null")
+        odd = next((key for key in table if not constants.is_plain_name(key)), None)
+        if odd is not None:
+            raise CogError(f"{path} has a value named {odd[:40]!r}, expected letters, digits and ._+-")
     return AnalysisRecord(
         analysis=name,
         model=text(data.get("model")),
@@ -100,6 +104,37 @@ def read(folder: str | os.PathLike[str]) -> AnalysisRecord:
         folder=folder,
         **objects,
     )
+
+
+def rows(record: AnalysisRecord) -> list[dict[str, Any]]:
+    """Return the headline numbers of an analysis as rows of :mod:`cog.results.frame`, without undefined ones.
+
+    The deviation is the population standard deviation over the repetitions. A number that is not their mean but that of
+    one chosen repetition (k-means) has two rows more, ``<metric>_low`` and ``<metric>_high``: the range of all.
+    """
+    made = []
+    common = {
+        "source": "runs",
+        "model": record.model,
+        "dataset": record.dataset,
+        "evaluation": record.analysis,
+    }
+    for metric, stated in record.values.items():
+        value = number(stated)
+        if value is None or not record.model or not record.dataset:
+            continue
+        seeds = [number(record.per_seed.get(str(seed), {}).get(metric)) for seed in sorted(set(record.seeds))]
+        known = [of_seed for of_seed in seeds if of_seed is not None]
+        std = statistics.pstdev(known) if len(known) > 1 else None
+        numbers = {metric: value}
+        if std is not None and not math.isclose(value, statistics.fmean(known), rel_tol=1e-9, abs_tol=1e-12):
+            numbers |= {f"{metric}_low": min(known), f"{metric}_high": max(known)}
+        for name, one in numbers.items():
+            deviation = std if name == metric else None
+            made.append({**common, "n_shot": 0, "metric": name, "value": one, "std": deviation})
+    for row in made:
+        row["folder"] = None if record.folder is None else str(record.folder)
+    return made
 
 
 def averages(records: Iterable[AnalysisRecord]) -> list[SeedAverage]:

@@ -20,6 +20,7 @@ import csv
 import functools
 import importlib.resources
 from dataclasses import dataclass
+from typing import Any
 
 from cog.results.relative import RELATIVE_TO_LOGREG
 from cog.results.scores import LOGREG, SeedAverage, is_protocol
@@ -87,6 +88,29 @@ MODELS: dict[str, PublishedModel] = _models()
 
 #: Metric of k-means with the same definition, by the quantity in Table 6 of the first version.
 _CLUSTERING = {"purity": "purity_v1", "ami": "ami", "nmi": "nmi", "ari": "ari"}
+
+
+def rows(version: str = "v2") -> list[dict[str, Any]]:
+    """Return every published number as rows of :mod:`cog.results.frame` without seeds; see :func:`averages`.
+
+    Raises:
+        ValueError: the version is unknown.
+    """
+    return [
+        {
+            "source": a.source,
+            "model": a.model,
+            "dataset": a.dataset,
+            "evaluation": a.evaluation,
+            "n_shot": a.n_shot,
+            "metric": a.metric,
+            "value": a.value,
+            "std": a.std,
+            "data": "benchmark",
+            "pretraining": "web" if MODELS[a.model].category == "web-data" else "IN-1K",
+        }
+        for a in averages(version)
+    ]
 
 
 def averages(version: str = "v2") -> list[SeedAverage]:

@@ -1,0 +1,231 @@
+"""Views of means: ranks, changes since IN-1K, differences to a model, and numbers beside the published ones.
+
+Each is a function from the frame of :func:`cog.results.frame.average` to a frame with further columns. Means on other
+data or of other settings (``unlike``) are never ranked or compared with each other or with published numbers.
+
+*Differences are paired over seeds and concepts.* Runs of two models with the same seed have the same split for the
+search, images drawn in few-shot, and order of training. They are tested on the same images of the same concepts. So a
+difference is taken per seed and concept, with an interval over both (:mod:`cog.results.uncertainty`). A verdict
+("higher", "lower") is given only if the interval excludes zero after Holm's correction for the number of comparisons
+that are shown together. Seeds vary only the training of the classifier (and the images drawn in few-shot): a difference
+with the same sign for all seeds may rest on a handful of images. No interval covers another pretraining of the method.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from cog import constants
+from cog.errors import CogError
+from cog.results import published, uncertainty
+from cog.results.frame import LOGREG, RUNS, in_order
+
+#: Probability of any false verdict among the comparisons that are shown together.
+ERROR_RATE = 0.05
+
+#: Half a unit of the last digit of the published means and deviations.
+PUBLISHED_ROUNDING = 0.05
+
+# Digits of published means after the point, at which means are compared for ranks beside them.
+_PUBLISHED_DECIMALS = 1
+
+# Decimal fractions are not exact in binary: 75.9 - 75.8 is a little more than 0.1.
+_BINARY = 1e-9
+
+#: Columns that two means of a comparison share.
+CELL = ["dataset", "evaluation", "n_shot", "metric"]
+
+
+@functools.cache
+def published_values(version: str = "v2") -> dict[tuple[str, int], np.ndarray]:
+    """Return the published top-1 accuracies of all models by data set and number of shots."""
+    values: dict[tuple[str, int], list[float]] = {}
+    for row in published.rows(version):
+        if (row["evaluation"], row["metric"]) == (LOGREG, "top1"):
+            values.setdefault((row["dataset"], row["n_shot"]), []).append(row["value"])
+    return {place: np.array(some) for place, some in values.items()}
+
+
+def rank(means: pd.DataFrame) -> pd.DataFrame:
+    """Return ranks, best model first; equal means share the better rank (1, 2, 2, 4).
+
+    Beside published means, all means are compared at their one decimal.
+
+    Returns:
+        ``means`` with::
+
+            rank, n_ranked   rank among the means of like data and settings that are shown; their number
+            mean_rank        mean of the ranks of a source and model over the data sets, for each number of shots
+            rank_31          rank of a top-1 accuracy among the 31 published ones; missing where that means nothing
+    """
+    view = means[means["note"] == ""]
+    value = view["value"].round(_PUBLISHED_DECIMALS) if (view["source"] != RUNS).any() else view["value"]
+    alike = value.groupby([*(view[name] for name in CELL), view["unlike"]])
+    view = view.assign(rank=alike.rank(ascending=False, method="min"), n_ranked=alike.transform("count"))
+    among = []
+    for row in view.itertuples():
+        known = published_values().get((row.dataset, row.n_shot))
+        fits = row.unlike == "" and (row.evaluation, row.metric) == (LOGREG, "top1") and known is not None
+        among.append(
+            1 + int((known > round(row.value, _PUBLISHED_DECIMALS)).sum()) if fits else np.nan  # type: ignore[operator]
+        )
+    rows = [view[name] for name in ("source", "model", "n_shot", "metric")]
+    view = view.assign(rank_31=among, mean_rank=view["rank"].groupby(rows).transform("mean"))
+    # Incomplete rows have means that are not comparable, so they come last; so do those on other data.
+    size, unlike = view["rank"].groupby(rows).transform("count"), view["unlike"] != ""
+    keys = {
+        "unlike": unlike.groupby(rows).transform("any"),
+        "size": -size,
+        "mean": view["mean_rank"],
+        "score": -view["value"].groupby(rows).transform("mean"),
+    }
+    order = pd.DataFrame(keys).sort_values(list(keys), kind="stable").index
+    return view.loc[order].reset_index(drop=True)
+
+
+def drop(means: pd.DataFrame) -> pd.DataFrame:
+    """Return changes since the model's own IN-1K accuracy with as many shots, in percent of it.
+
+    Fig. 3c of the paper's first version shows this quantity.
+
+    Returns:
+        A row for each mean on another data set whose model has one on IN-1K: ``value`` is the change, ``std`` that of a
+        ratio of two independent means to first order, ``low`` and ``high`` its 95 % interval over the concepts of both,
+        ``accuracy`` and ``in1k`` the two accuracies.
+
+    Raises:
+        CogError: no model has an IN-1K accuracy.
+    """
+    place = ["source", "model", "evaluation", "n_shot", "metric"]
+    base = means[means["dataset"] == constants.IN1K]
+    if base.empty:
+        raise CogError(f"--show drop needs results on {constants.IN1K}, and there is none among those read")
+    columns = [*place, "value", "std", "counts", "protocol", "note"]
+    view = means[means["dataset"] != constants.IN1K].merge(base[columns], on=place, suffixes=("", "_in1k"))
+    same = view["note"].eq("") & view["note_in1k"].eq("") & view["protocol"].eq(view["protocol_in1k"])
+    view = view[same & view["value_in1k"].gt(0)].reset_index(drop=True)
+    ratio = view["value"] / view["value_in1k"]
+    std = 100 * ratio * np.hypot(view["std"] / view["value"], view["std_in1k"] / view["value_in1k"])
+    ends = [_change(*pair) for pair in zip(view["counts"], view["counts_in1k"], strict=True)]
+    view = view.assign(accuracy=view["value"], in1k=view["value_in1k"], value=100 * (ratio - 1), std=std)
+    view[["low", "high"]] = np.reshape(np.array(ends, float), (-1, 2))
+    return view.drop(columns=[f"{name}_in1k" for name in ("value", "std", "counts", "protocol", "note")])
+
+
+def _change(counts: dict[int, Any], base: dict[int, Any]) -> tuple[float, float]:
+    runs = [list(counts.values()), list(base.values())]
+    if not all(runs) or None in (*runs[0], *runs[1]):
+        return np.nan, np.nan
+    estimates = [uncertainty.accuracy(some) for some in runs]
+    found = None if None in estimates else uncertainty.change(*estimates)  # type: ignore[arg-type]
+    return (np.nan, np.nan) if found is None else found.interval
+
+
+def relative_to(means: pd.DataFrame, model: str) -> pd.DataFrame:
+    """Return differences to a model in the unit of the metric (accuracies: points), with intervals and verdicts.
+
+    A row is compared with the model of its own source if there is one, else with that of the first source in display
+    order.
+
+    Returns:
+        A row for each other mean with a counterpart::
+
+            value                model minus baseline: mean over the common seeds, else of the two means
+            std                  sample deviation of the differences of the common seeds, else the combined one of two
+                                 single runs, sqrt(s1 ** 2 + s2 ** 2)
+            low, high            95 % interval over concepts and common seeds
+            p, p_holm            two-sided p-value of no difference; corrected for all rows
+            reading              "higher", "lower", "cannot be told apart", or "no verdict: " and the reason
+            accuracy, baseline   the two means
+            baseline_source      source of the baseline
+            common_seeds         text
+
+    Raises:
+        CogError: no result of the model.
+    """
+    base = means[means["model"] == model]
+    if base.empty:
+        raise CogError(f"--relative_to {model}: no result of it among those read")
+    view = means[means["model"] != model].merge(base, on=CELL, suffixes=("", "_base"))
+    own = (view["source"] != view["source_base"]).sort_values(kind="stable").index
+    view = in_order(view.loc[own].drop_duplicates(["source", "model", *CELL]))
+    pairs = [_pair(row) for row in view.to_dict("records")]
+    made = pd.DataFrame(
+        pairs, columns=["difference", "deviation", "low", "high", "p", "unknown", "common_seeds"]
+    )
+    told = made["p"].notna() & (made["unknown"] == "")
+    made["p_holm"] = np.nan
+    made.loc[told, "p_holm"] = uncertainty.holm(made.loc[told, "p"].tolist())
+    cases = [made["unknown"] != "", made["p_holm"] >= ERROR_RATE, made["difference"] > 0]
+    words = ["no verdict: " + made["unknown"], "cannot be told apart", "higher"]
+    view = view.assign(
+        accuracy=view["value"],
+        baseline=view["value_base"],
+        baseline_source=view["source_base"],
+        value=made["difference"],
+        std=made["deviation"],
+        **{name: made[name] for name in ("low", "high", "p", "p_holm", "common_seeds")},
+        reading=np.select(cases, words, "lower"),
+    )
+    return view.drop(columns=view.filter(regex="_base$").columns)
+
+
+def _pair(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Return difference, deviation, interval, p, the reason for no verdict, and the common seeds of a pair of means."""
+    nothing = (np.nan,) * 5
+    for note in (row["note"], row["note_base"]):
+        if note:
+            return *nothing, note, ""
+    if row["unlike"] != row["unlike_base"]:
+        return (
+            *nothing,
+            f"not alike: {row['unlike'] or 'benchmark'} / {row['unlike_base'] or 'benchmark'}",
+            "",
+        )
+    mine, theirs = row["counts"], row["counts_base"]
+    seeds = [seed for seed in mine if seed in theirs]
+    known = {"value": row["value"] - row["value_base"], "std": math.hypot(row["std"], row["std_base"])}
+    if not seeds:
+        unknown = "no common seed" if mine and theirs else "counts per concept are not known"
+        return known["value"], known["std"], *nothing[2:], unknown, ""
+    values, base_values = row["values"], row["values_base"]
+    differences = [values[seed] - base_values[seed] for seed in seeds]
+    deviation = statistics.stdev(differences) if len(seeds) > 1 else np.nan
+    head, text = (statistics.fmean(differences), deviation), " ".join(map(str, seeds))
+    runs = [[of[seed] for seed in seeds] for of in (mine, theirs)]
+    if None in (*runs[0], *runs[1]):
+        return *head, *nothing[2:], "counts per concept are not known", text
+    estimate = uncertainty.difference(*runs)
+    if estimate is None:
+        reason = "not the same test images" if len(runs[0][0].correct) > 1 else "a single concept"
+        return *head, *nothing[2:], reason, text
+    unknown = "one common seed" if len(seeds) == 1 else ""
+    return *head, *estimate.interval, estimate.p, unknown, text
+
+
+def beside_published(means: pd.DataFrame, version: str = "v2") -> pd.DataFrame:
+    """Return the runs' means of the paper's models on the benchmark's data, with the published number beside each.
+
+    Returns:
+        Further columns ``published``, ``published_std``, ``difference``, ``combined_std`` (missing for a single seed),
+        and ``within``: whether the difference is at most the combined deviation plus the rounding of the published
+        mean ("yes", "no", or "?" where a deviation is not known).
+    """
+    paper = pd.DataFrame(published.rows(version))[["model", *CELL, "value", "std"]]
+    paper = paper.rename(columns={"value": "published", "std": "published_std"})
+    own = means[
+        ~means["source"].isin(published.SOURCES.values()) & means["unlike"].eq("") & means["note"].eq("")
+    ]
+    view = own.merge(paper, on=["model", *CELL])
+    view = view[view["dataset"].isin(constants.DATASETS)]
+    combined = np.hypot(view["std"], view["published_std"])
+    difference = view["value"] - view["published"]
+    inside = difference.abs() <= combined + PUBLISHED_ROUNDING + _BINARY
+    within = np.where(combined.isna(), "?", np.where(inside, "yes", "no"))
+    return view.assign(difference=difference, combined_std=combined, within=within)

@@ -1,0 +1,244 @@
+"""Reading of results of all sources into one table: folders, shared files, the papers."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import logging
+import os
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from cog import constants
+from cog.data import datasets as data_sets
+from cog.errors import CogError, did_you_mean, printable, some
+from cog.models.pretraining import pretraining
+from cog.models.spec import PRETRAINING
+from cog.results import analysis_records, runs, share
+from cog.results import published as papers
+from cog.results.benchmark import data_of
+from cog.results.frame import RUNS, in_order, is_classifier, scores_of
+from cog.results.runs import Found, Run, Skipped, is_pattern, matches
+from cog.runtime import output
+from cog.runtime.json_fields import sha256, whole
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Results:
+    """What was read: the table, and what the checks and the page tell of its runs."""
+
+    scores: pd.DataFrame  # cog.results.frame
+    found: Found = field(default_factory=Found)
+
+
+def read_results(
+    root: str | os.PathLike[str] | None = None,
+    *,
+    models: str | Iterable[str] | None = None,
+    datasets: str | Iterable[str] | None = None,
+    imports: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
+    published: str | None = None,
+) -> pd.DataFrame:
+    """Return results as one table, a row per number of one seed (:mod:`cog.results.frame` describes the columns).
+
+    Args:
+        root: folder of all models; None: nothing is read from folders.
+        models: one or several names, or patterns such as ``deit_*``; None: all.
+        datasets: one or several names; None: all.
+        imports: one or several files that ``print_results.py --export`` wrote.
+        published: version of the paper whose numbers are read too, ``"v2"`` or ``"v1"``; None: none.
+
+    Returns:
+        The table in display order. Folders that cannot be counted are ``frame.attrs["skipped"]``, pairs of path and
+        reason, and a warning.
+
+    Raises:
+        CogError: a folder or file that cannot be read, or a model, data set or version that is not known.
+
+    >>> frame = read_results(published="v2", models="dino_*", datasets="cog_l5")
+    >>> frame.loc[frame.n_shot == 0, ["model", "value", "std"]].values.tolist()
+    [['dino_resnet50', 57.6, 0.0]]
+    """
+    models, datasets, imports = (_several(given) for given in (models, datasets, imports))
+    results = read(root, models=models, datasets=datasets, imports=imports or (), published=published)
+    warn_of_skipped(results.found.skipped)
+    if results.scores.empty:
+        logger.warning("%s", nothing_found(root, models, datasets, results))
+    frame = results.scores
+    frame.attrs["skipped"] = [(str(folder.path), folder.reason) for folder in results.found.skipped]
+    return frame
+
+
+def _several(given: Any) -> list[Any] | None:
+    """Return the given values; a single text or path is one of them, not its characters."""
+    return None if given is None else [given] if isinstance(given, str | os.PathLike) else list(given)
+
+
+def read(
+    root: str | os.PathLike[str] | None = None,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    models: Sequence[str] | None = None,
+    datasets: Sequence[str] | None = None,
+    n_shots: Collection[int] | None = None,
+    seeds: Collection[int] | None = None,
+    evaluations: Collection[str] | None = None,
+    imports: Iterable[str | os.PathLike[str]] = (),
+    published: str | None = None,
+    flag: str = "file",
+) -> Results:
+    """Return results of all sources, in display order.
+
+    Args:
+        root: folder of all models; None: none.
+        folder: one evaluation folder, all of whose runs are read; None: none.
+        models: names or patterns; None: all (same for the other filters).
+        datasets: names.
+        n_shots: numbers of training images per class, 0 = all; analyses have none, and stay.
+        seeds: seeds of runs.
+        evaluations: names of evaluations; without analyses.
+        imports: files of ``--export``.
+        published: version of the paper, or None.
+        flag: flag of ``imports``, for messages.
+
+    Raises:
+        CogError: a folder or file that cannot be read, a name that is not valid, an unknown version.
+    """
+    if published is not None and published not in papers.SOURCES:
+        raise CogError(f"published {published!r} is not known, expected {' or '.join(papers.SOURCES)}")
+    wanted = {"models": models, "datasets": datasets, "n_shots": n_shots, "seeds": seeds}
+    found, frames = Found(), []
+    if folder is not None:
+        found = runs.read_folder(folder, seeds=seeds)
+        frames.append(_of_runs(found.runs))
+    elif root is not None:
+        found = runs.find(root, **wanted, evaluations=evaluations, analyses=evaluations is None)  # type: ignore[arg-type]
+        frames += [_of_runs(found.runs), _of_analyses(found)]
+    stated = [share.load(path, flag=flag) for path in imports]
+    if published is not None:
+        stated.append(scores_of(papers.rows(published)))
+    if stated:
+        frames.append(_selected(share.merge(stated, list(imports)), evaluations=evaluations, **wanted))
+    frames = [frame for frame in frames if len(frame)]
+    return Results(in_order(pd.concat(frames, ignore_index=True)) if frames else scores_of([]), found)
+
+
+def _of_runs(members: Sequence[Run]) -> pd.DataFrame:
+    """Return two rows, top-1 and top-5, of each run."""
+    known = {model: pretraining(model) for model in {run.model for run in members}}
+    columns: dict[str, list[Any]] = collections.defaultdict(list)
+    for run, metric in itertools.product(members, runs.METRICS):
+        columns["source"].append(RUNS)
+        for name in (
+            "model",
+            "dataset",
+            "evaluation",
+            "n_shot",
+            "seed",
+            "data",
+            "classes",
+            "protocol",
+            "features",
+        ):
+            columns[name].append(getattr(run, name))
+        columns["metric"].append(metric)
+        columns["value"].append(getattr(run, metric))
+        columns["correct"].append(run.counts if metric == "top1" else None)
+        columns["images"].append(run.n_test)
+        stated = run.pretraining
+        columns["pretraining"].append(stated if stated in PRETRAINING else known[run.model])
+        columns["folder"].append(run.folder)
+    return scores_of(pd.DataFrame(columns))
+
+
+def _of_analyses(found: Found) -> pd.DataFrame:
+    """Return the numbers of analyses, with the pretraining and the data of the features they are of."""
+    made = []
+    for record in found.analyses:
+        beside = Path(record.folder or "").parent
+        made_of = {split: runs.read_features(beside / f"features_{split}") for split in constants.SPLITS}
+        test = made_of["test"]
+        stated, classes = test.get("pretraining"), sha256(test.get("class_list_sha256"))
+        counts = {f"n_{split}": runs.n_images(described) for split, described in made_of.items()}
+        more = {
+            "pretraining": stated if stated in PRETRAINING else pretraining(record.model or ""),
+            "data": data_of(
+                record.dataset or "", n_classes=whole(test.get("n_classes")), classes=classes, **counts
+            ),
+            "classes": classes,
+            "images": counts["n_test"],
+        }
+        made += [{**row, **more} for row in analysis_records.rows(record)]
+    return scores_of(made)
+
+
+def _selected(
+    frame: pd.DataFrame,
+    *,
+    models: Sequence[str] | None,
+    datasets: Sequence[str] | None,
+    n_shots: Collection[int] | None,
+    seeds: Collection[int] | None,
+    evaluations: Collection[str] | None,
+) -> pd.DataFrame:
+    """Return the rows of files and papers that the filters of :func:`read` select."""
+    keep = pd.Series(True, index=frame.index)
+    if models is not None:
+        wanted = {name for name in frame["model"].unique() if any(matches(name, one) for one in models)}
+        keep &= frame["model"].isin(wanted)
+    if datasets is not None:
+        keep &= frame["dataset"].isin(datasets)
+    if n_shots is not None:
+        keep &= frame["n_shot"].isin(n_shots) | ~frame["evaluation"].map(is_classifier)
+    if seeds is not None:
+        keep &= frame["seed"].isin(seeds) | frame["seed"].isna()
+    if evaluations is not None:
+        keep &= frame["evaluation"].isin(evaluations)
+    return frame[keep]
+
+
+def warn_of_skipped(skipped: Sequence[Skipped]) -> None:
+    """Log the folders that are not counted, grouped by reason; running and interrupted ones in one line each."""
+    unfinished = {
+        output.RUNNING: "in progress",
+        output.INTERRUPTED: "interrupted (the same command continues)",
+    }
+    by_reason: dict[str, list[Skipped]] = {}
+    for one in skipped:
+        by_reason.setdefault(
+            one.state if one.state in (output.RUNNING, output.INTERRUPTED) else one.reason, []
+        ).append(one)
+    for reason, same in by_reason.items():
+        if reason in unfinished:
+            example = printable(str(same[0].path))
+            logger.info("not counted yet: %d %s, such as %s", len(same), unfinished[reason], example)
+        else:
+            names = some([str(one.path) for one in same])
+            logger.warning("not counted: %s", printable(f"{names}: {reason}"))
+
+
+def nothing_found(
+    root: str | os.PathLike[str] | None,
+    models: Sequence[str] | None,
+    datasets: Sequence[str] | None,
+    results: Results,
+    evaluation: str = "<name>",
+) -> str:
+    """Return a message about missing results: the selection, what is there, and the nearest names."""
+    there = runs.list_models(root) if root is not None else list(papers.MODELS)
+    hints = [did_you_mean(name, there) for name in models or () if not is_pattern(name) and name not in there]
+    known = {*data_sets.names(), *(name.name for name in Path(root or os.devnull).glob("*/*/*"))}
+    hints += [did_you_mean(name, known) for name in datasets or () if name not in known]
+    refused = f" ({len(results.found.skipped)} could not be counted)" if results.found.skipped else ""
+    layout = f"<title>/<architecture>/<dataset>/eval_{evaluation}[_N<shots>]/seed-<seed>"
+    place = f" under {root}{refused}; expected {layout} there" if root is not None else ""
+    return (
+        f"no result of {' '.join(models) if models else 'any model'} on "
+        f"{' '.join(datasets) if datasets else 'any data set'}{place}{next(filter(None, hints), '')}"
+    )

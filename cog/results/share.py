@@ -1,0 +1,321 @@
+"""Results of many models in one small file for sharing and merging: ``print_results.py --export`` and ``--import``.
+
+The file is JSON, UTF-8: the long table of :mod:`cog.results.frame`, without folders. What is missing is left out::
+
+    {
+      "format": "imagenet-cog results",
+      "version": 1,
+      "label": "our lab",                     name of the origin in tables; null: the name of the file as it is read
+      "toolkit": "0.1.0",                     version of the toolkit that wrote the file
+      "written": "2026-01-01T00:00:00+00:00",
+      "rows": [
+        {
+          "model": "sup_resnet50",            <title>_<architecture>
+          "dataset": "cog_l1",
+          "evaluation": "logreg",             classifier (logreg, mlp, logreg_pca256) or analysis (kmeans)
+          "n_shot": 0,                        training images per class of a classifier, 0 = all
+          "metric": "top1",
+          "value": 67.2,                      in the unit of the metric; accuracies in percent
+          "seed": 22,                         or none, for a mean over seeds that has ...
+          "std": 0.1,                         ... this population standard deviation
+          "source": "paper v2",               origin, if different from the label of the file
+          "correct": {                        right answers per concept of a top-1 accuracy, by class index
+            "n_classes": 1000,
+            "correct_per_class": "MC4w...",   encoded as in results.json (cog.results.concept_counts); they must agree
+            "images_per_class": 50,           with the accuracy
+            "image_list": "5e1f..."           SHA-256 of the list of test images
+          },
+          "images": 50000,                    number of test images
+          "data": "benchmark",                what the numbers are on, and the other columns of the identity of the data
+          "classes": "9d2a...",               SHA-256 of the list of classes
+          "protocol": "n_epochs 10",          settings that are not the paper's
+          "features": "4b7e11c09a3d",         digest of the features
+          "pretraining": "IN-1K"              one of cog.models.spec.PRETRAINING
+        }
+      ]
+    }
+
+The order of rows is arbitrary, no number occurs twice, and other keys are errors (a later form has another version).
+Numbers are written with all their digits, so that reading returns them exactly. The accuracies in a file cannot be
+verified: tables show its label beside each of them. A file cannot claim to contain runs found on disk, or published
+numbers other than the true ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pandas as pd
+
+import cog
+from cog import constants
+from cog.errors import CogError, printable
+from cog.models.spec import PRETRAINING
+from cog.results import concept_counts, published
+from cog.results.concept_counts import ConceptCounts
+from cog.results.frame import BENCHMARK, PLACE, RUNS, SCORES, UNKNOWN, is_classifier, scores_of
+from cog.runtime import files
+from cog.runtime.json_fields import number, sha256, whole
+from cog.runtime.provenance import now
+
+FORMAT, VERSION = "imagenet-cog results", 1
+
+_HEAD = ("format", "version", "label", "toolkit", "written", "rows")
+_NEEDED = ("model", "dataset", "evaluation", "n_shot", "metric", "value")
+_WRITTEN = tuple(name for name in SCORES if name != "folder")
+_CORRECT = ("n_classes", concept_counts.CORRECT, concept_counts.IMAGES, "image_list")
+_LONGEST_TEXT = 300
+
+# A row takes 300 bytes, and 1.4 kB more with the right answers for 1,000 concepts.
+_LARGEST = 1 << 28
+
+# The squares of smaller numbers are finite.
+_TOO_LARGE = 1e100
+
+
+# --- writing
+
+
+def write(path: str | os.PathLike[str], scores: pd.DataFrame, *, label: str | None = None) -> None:
+    """Write scores of any sources to a file, whole or not at all.
+
+    Args:
+        path: the file.
+        scores: rows of :mod:`cog.results.frame`.
+        label: source of the runs found on disk when the file is read; None: the name of the file at that time.
+
+    Raises:
+        CogError: the file cannot be written, or :func:`load` would refuse a row.
+    """
+    lines = []
+    for row in scores[list(_WRITTEN)].itertuples(index=False):
+        entry = _entry(row._asdict())
+        try:
+            _read_row(entry, label="?")
+        except _Invalid as error:
+            raise CogError(f"cannot export {_describe(entry)}: {error}") from None
+        lines.append("    " + json.dumps(entry))
+    head = dict(zip(_HEAD, (FORMAT, VERSION, label, cog.__version__, now()), strict=False))
+    text = json.dumps(head, indent=2).removesuffix("\n}")
+    files.write_text(path, f'{text},\n  "rows": [\n' + ",\n".join(lines) + "\n  ]\n}\n")
+
+
+def _entry(row: dict[str, Any]) -> dict[str, Any]:
+    counts = row.pop("correct")
+    entry = {name: value for name, value in row.items() if not pd.isna(value) and value != ""}
+    entry |= {name: int(entry[name]) for name in ("n_shot", "seed", "images") if name in entry}
+    if entry.get("source") == RUNS:
+        del entry["source"]
+    if counts is not None:
+        written = concept_counts.write(counts.correct, counts.images_of_each)
+        entry["correct"] = {"n_classes": len(counts.correct), **written}
+        if sha256(counts.image_list):
+            entry["correct"]["image_list"] = counts.image_list
+    return entry
+
+
+# --- reading
+
+
+def load(path: str | os.PathLike[str], *, flag: str = "--import") -> pd.DataFrame:
+    """Return the rows of a file, after checks.
+
+    Args:
+        path: the file.
+        flag: flag with which the user gave it, for messages.
+
+    Returns:
+        Scores in the order of the file; ``source`` is that of the row, else the label or the name of the file.
+
+    Raises:
+        CogError: the file cannot be read, has another form, or contains impossible results.
+    """
+    path = files.require_file(path, flag)
+    content = files.read_json(path, "file of --export", largest=_LARGEST)
+    try:
+        return scores_of(_read_file(content, name=path.stem))
+    except _Invalid as error:
+        raise CogError(f"{flag} {path}: {error}") from None
+
+
+def merge(frames: Sequence[pd.DataFrame], names: Sequence[object] = ()) -> pd.DataFrame:
+    """Return the rows of several files together; equal rows of several files are one.
+
+    Args:
+        frames: scores, those of the paper among them.
+        names: names of the files, for messages.
+
+    Raises:
+        CogError: two files disagree on a number of the same source.
+    """
+    together = pd.concat(frames, ignore_index=True)
+    place = [*PLACE, "seed"]
+    values = [*place, "value", "std", "data", "classes", "protocol", "features", "pretraining"]
+    apart = together.drop_duplicates(values)
+    if (twice := apart.duplicated(place)).any():
+        row = apart[twice].iloc[0]
+        raise CogError(
+            f"{' and '.join(map(str, names))} have different numbers of {_describe(row.to_dict())} under the same "
+            f"label {row['source']!r}; change the entry 'label' of one of them"
+        )
+    return together.drop_duplicates(place, ignore_index=True)
+
+
+def _describe(row: dict[str, Any]) -> str:
+    """Return the place of a row in words."""
+    seed = row.get("seed")
+    words = f"{row['evaluation']} {row['metric']} of {row['model'] or 'runs without a model name'} on {row['dataset']}"
+    return f"{words} (n_shot {row['n_shot']}{'' if pd.isna(seed) else f', seed {seed}'})"
+
+
+class _Invalid(Exception):
+    """An error in a file; its message names the fault and its place."""
+
+
+def _read_file(content: Any, *, name: str) -> list[dict[str, Any]]:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise _Invalid(f'not a file of --export (expected an object with "format": "{FORMAT}")')
+    _require(content.get("version") == VERSION, "version", content.get("version"), str(VERSION))
+    _check_keys(content, _HEAD, needed=("label", "rows"))
+    label, rows = content["label"], content["rows"]
+    if label is None:
+        label = "".join(character if character.isprintable() else "?" for character in name)[:80].strip()
+        label = label if _is_label(label) and not _is_paper(label) else "imported"
+    _require(_is_label(label) and not _is_paper(label), "label", label, _A_LABEL)
+    _require(isinstance(rows, list) and bool(rows), "rows", rows, "a list with anything in it")
+    genuine = {_number_of(row) for version in published.SOURCES for row in published.rows(version)}
+    first: dict[tuple[Any, ...], int] = {}
+    kinds: dict[tuple[Any, ...], bool] = {}
+    made = []
+    for index, row in enumerate(rows):
+        try:
+            read = _read_row(row, label=label)
+            place = tuple(read[name] for name in PLACE)
+            seed = read.get("seed")
+            if first.setdefault((*place, seed), index) != index:
+                raise _Invalid(f"a second {_describe(read)}; the first is rows[{first[*place, seed]}]")
+            if kinds.setdefault(place, seed is None) != (seed is None):
+                raise _Invalid(f"a mean beside single seeds: {_describe(read)}")
+            if _is_paper(read["source"]) and _number_of(read) not in genuine:
+                raise _Invalid(
+                    f"{_describe(read)} is labelled {read['source']!r} but is not the published number"
+                )
+        except _Invalid as error:
+            raise _Invalid(f"rows[{index}]: {error}") from None
+        made.append(read)
+    return made
+
+
+def _number_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    return (*(row[name] for name in PLACE), row.get("seed"), row["value"], row.get("std"))
+
+
+def _read_row(row: Any, *, label: str) -> dict[str, Any]:
+    """Return the row of a frame after checks; ``label`` is the source of a row without one."""
+    _require(isinstance(row, dict), "the row", row, "an object")
+    _check_keys(row, _WRITTEN, needed=_NEEDED)
+    for key, value in row.items():
+        is_fine, expected = _CHECKS[key]
+        _require(is_fine(value), key, value, expected)
+    read = {"source": label, "data": UNKNOWN, "protocol": "", **row}
+    if is_classifier(read["evaluation"]) and read["metric"] in ("top1", "top5"):
+        _require(-1e-3 <= read["value"] <= 100.001, "value", read["value"], "a percentage")
+    if "std" in row and "seed" in row:
+        raise _Invalid("std beside a seed: the deviation is that of a mean over seeds")
+    counts = None if "correct" not in row else _read_counts(row["correct"], read)
+    if read["data"] == BENCHMARK and counts is not None and len(counts.correct) != 1000:
+        raise _Invalid(f"data is 'benchmark', and correct has {len(counts.correct)} classes")
+    return {**read, "correct": counts}
+
+
+def _read_counts(stated: dict[str, Any], row: dict[str, Any]) -> ConceptCounts | None:
+    _check_keys(stated, _CORRECT, needed=_CORRECT[:3], path="correct: ")
+    n_classes, image_list = stated["n_classes"], stated.get("image_list")
+    _require(_is_whole(n_classes), "correct.n_classes", n_classes, "a whole number")
+    _require(row["metric"] == "top1", "correct", stated, "nothing: only top-1 accuracies have it")
+    fine = image_list is None or sha256(image_list) is not None
+    _require(fine, "correct.image_list", image_list, "a SHA-256 digest")
+    try:
+        return concept_counts.read(stated, n_classes=n_classes, top1=row["value"], image_list=image_list)
+    except ValueError as error:
+        raise _Invalid(f"correct is wrong: {error}") from None
+
+
+def _check_keys(
+    value: dict[str, Any], allowed: Sequence[str], *, needed: Sequence[str], path: str = ""
+) -> None:
+    if unknown := [key for key in value if key not in allowed]:
+        raise _Invalid(f"{path}unknown entry {_short(unknown[0])}")
+    if absent := [key for key in needed if key not in value]:
+        raise _Invalid(f"{path}no entry {absent[0]!r}")
+
+
+def _require(fine: bool, name: str, value: Any, expected: str) -> None:
+    if not fine:
+        raise _Invalid(f"{name} is {_short(value)}, expected {expected}")
+
+
+def _short(value: Any) -> str:
+    """Return a value of any size as a text of a few characters."""
+    if isinstance(value, dict | list):
+        return f"a {'list' if isinstance(value, list) else 'object'} of {len(value)}"
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
+        return "a huge number"
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _is_label(value: Any) -> bool:
+    fine = isinstance(value, str) and value.strip() == value and value.isprintable() and value != RUNS
+    return fine and 0 < len(value) <= 80
+
+
+def _is_paper(label: str) -> bool:
+    return label in published.SOURCES.values()
+
+
+def _is_number(value: Any) -> bool:
+    return number(value) is not None and abs(value) < _TOO_LARGE
+
+
+def _is_whole(value: Any) -> bool:
+    return whole(value) is not None and value < 1 << 63
+
+
+def _named(is_name: Callable[[str], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, str) and len(value) <= 255 and is_name(value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _LONGEST_TEXT and printable(value) == value
+
+
+_A_LABEL = (
+    f"1 to 80 printable characters without spaces around them; {RUNS!r} and the papers' names are reserved"
+)
+_PLAIN = _named(constants.is_plain_name), "a name of letters, digits and ._+-"
+_TEXT = _is_text, f"a text of at most {_LONGEST_TEXT} printable characters"
+
+#: Check of the value of an entry, and what is expected, by key.
+_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "source": (_is_label, _A_LABEL),
+    "model": (_named(constants.is_model_name), "<model_title>_<architecture_name>"),
+    "dataset": _PLAIN,
+    "evaluation": _PLAIN,
+    "n_shot": (_is_whole, "a whole number"),
+    "metric": _PLAIN,
+    "seed": (_is_whole, "a whole number"),
+    "value": (_is_number, "a number"),
+    "std": (lambda value: _is_number(value) and value >= 0, "a deviation"),
+    "correct": (lambda value: isinstance(value, dict), f"an object with {', '.join(_CORRECT)}"),
+    "images": (_is_whole, "a whole number"),
+    "data": _TEXT,
+    "classes": (lambda value: sha256(value) is not None, "a SHA-256 digest"),
+    "protocol": _TEXT,
+    "features": (lambda value: isinstance(value, str) and re.fullmatch("[0-9a-f]{1,64}", value), "a digest"),
+    "pretraining": (lambda value: value in PRETRAINING, ", ".join(PRETRAINING)),
+}
