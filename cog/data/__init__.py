@@ -1,1 +1,1 @@
-"""Images: ordered lists of files (``image_lists``), pixels (``pixels``), batches of pixels (``loader``)."""
+"""Images: lists of images (``images``), readers (``stores``), pixels (``pixels``), batches (``loader``)."""

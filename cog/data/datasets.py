@@ -1,34 +1,32 @@
-"""The named data sets: one declaration each.
+"""The named data sets, one declaration each, and the flags that locate their images.
 
-Flags and their help, labels and order in tables and figures, expected counts, variables of the bash scripts and the
-table of ``docs/data.md`` derive from the declarations. Torch and NumPy are only imported when images are listed.
+Flags and their help, labels and order in tables and figures, and expected counts derive from the declarations. NumPy is
+only imported when images are listed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from cog import constants
+from cog import constants, paths
+from cog.errors import CogError, did_you_mean
+from cog.runtime import files
 
 if TYPE_CHECKING:
-    from cog.data.image_lists import ImageList
+    from cog.data.images import ImageList
 
-#: Key of the declaration of all levels.
+logger = logging.getLogger(__name__)
+
+#: Name of the declaration of all levels.
 LEVELS = "cog_l*"
 
 
-@dataclass(frozen=True)
-class OfficialCounts:
-    """The counts of one split in the official data.
-
-    Attributes:
-        n_classes: number of classes.
-        n_images: number of images of all classes together; None: not known.
-        per_class: smallest and largest number of images of a class; None: not known.
-    """
+class Counts(NamedTuple):
+    """Numbers of classes, of images, and the smallest and largest number of images of a class, of an official split."""
 
     n_classes: int
     n_images: int | None = None
@@ -42,27 +40,22 @@ class Dataset:
     Attributes:
         name: value of ``--dataset``; :data:`LEVELS` for ``cog_l1``, ``cog_l2``, ...
         label: name in tables and figures; ``{level}`` stands for the number of a level.
-        title: full name of the images, for help and documentation.
-        note: source of the images, for the documentation (Markdown).
         root: flag, without ``--``, of the folder of the images; data sets may share a flag.
         layout: files below that folder, unpacked.
+        title: full name of the images, for help and documentation.
         folders: folder below the root by split; no entry when both splits share the root.
-        files: further flags that the data set needs, and their help.
+        files: further flags that the data set needs: those of the level files.
         counts: counts of the official data by split; empty when there are none.
-        list_images: ``list_images(dataset, split, values)`` returns the images, given the values of the flags by
-            name; None: a folder per class in the folder of the split.
     """
 
     name: str
     label: str
-    title: str
     root: str
     layout: str
-    note: str = ""
+    title: str = ""
     folders: Mapping[str, str] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
-    counts: Mapping[str, OfficialCounts] = field(default_factory=dict)
-    list_images: Callable[[str, str, Mapping[str, str]], ImageList] | None = None
+    files: tuple[str, ...] = ()
+    counts: Mapping[str, Counts] = field(default_factory=dict)
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -73,46 +66,62 @@ class Dataset:
     def flags(self) -> dict[str, str]:
         """Help of every flag that the data set needs, by name without ``--``."""
         images = ", ".join(filter(None, (self.title, f"holds {self.layout}")))
-        texts = {self.root: images, **self.files}
+        texts = {self.root: images, **{flag: f"{flag}.pkl" for flag in self.files}}
         return {flag: f"for {self.name}: {text}" for flag, text in texts.items()}
 
-    def folder(self, root: str, split: str) -> Path:
-        """Return the folder of the images of a split, below the root."""
-        return Path(root) / self.folders.get(split, "")
-
     def images(self, dataset: str, split: str, values: Mapping[str, str]) -> ImageList:
-        """Return the images of a split."""
-        if self.list_images is not None:
-            return self.list_images(dataset, split, values)
-        from cog.data import image_lists
+        """Return the images of a split, given the values of the flags by name."""
+        from cog.data import images
 
-        folder = self.folder(values[self.root], split)
-        return image_lists.from_class_folders(dataset, split, folder, flag=f"--{self.root}")
+        folder = Path(values[self.root]) / self.folders.get(split, "")
+        if self.files:
+            levels_file, split_file = (values[flag] for flag in self.files)
+            return images.from_level(dataset, split, folder, levels_file=levels_file, split_file=split_file)
+        return images.from_class_folders(dataset, split, folder, flag=f"--{self.root}")
 
 
 #: The declarations by name, in the order of tables, figures and flags.
-DATASETS: dict[str, Dataset] = {}
+DATASETS = {
+    declared.name: declared
+    for declared in (
+        Dataset(
+            name=constants.IN1K,
+            label="IN-1K",
+            title="ILSVRC-2012",
+            root="in1k_images_root",
+            layout="{train,val}/<wnid>/*.JPEG",
+            folders=constants.IN1K_FOLDERS,
+            counts={"train": Counts(1000, 1_281_167), "test": Counts(1000, 50_000)},
+        ),
+        Dataset(  # paper supplement C.4; the counts are those of its Table 4
+            name=constants.IN1K_BLURRED,
+            label="IN-1K-b",
+            title="IN-1K with faces blurred",
+            root="in1k_blurred_images_root",
+            layout="{train,val}/<wnid>/*",
+            folders=constants.IN1K_FOLDERS,
+            counts={"train": Counts(1000, 1_281_066), "test": Counts(1000, 49_997)},
+        ),
+        Dataset(  # paper Sec. 3.2, 4.1, A.1
+            name=LEVELS,
+            label="L{level}",
+            title="ImageNet-21K",
+            root="imagenet_images_root",
+            layout="<wnid>/*.JPEG",
+            files=("cog_levels_mapping_file", "cog_concepts_split_file"),
+            counts={"train": Counts(1000, per_class=(732, 1300)), "test": Counts(1000, per_class=(50, 50))},
+        ),
+    )
+}
 
 #: A data set of the user's own, under any name.
 OWN = Dataset(
     name="a data set of your own",
     label="",
-    title="",
     root="images_root",
     layout="{train,test}/<class>/*",
     folders={"train": "train", "test": "test"},
 )
-
-
-def register(dataset: Dataset) -> None:
-    """Add a declaration after the others.
-
-    Raises:
-        ValueError: the name is declared already.
-    """
-    if dataset.name in DATASETS:
-        raise ValueError(f"{dataset.name} is declared twice")
-    DATASETS[dataset.name] = dataset
 
 
 def find(name: str) -> Dataset | None:
@@ -127,10 +136,8 @@ def names() -> list[str]:
 
 def flags() -> dict[str, str]:
     """Return the help of every flag that locates images, by name without ``--``."""
-    texts: dict[str, str] = {}
-    for dataset in (*DATASETS.values(), OWN):
-        texts |= {flag: text for flag, text in dataset.flags.items() if flag not in texts}
-    return texts
+    declared = (*DATASETS.values(), OWN)
+    return {flag: text for dataset in reversed(declared) for flag, text in dataset.flags.items()}
 
 
 def label(name: str) -> str | None:
@@ -145,76 +152,66 @@ def position(name: str) -> tuple[int, int] | None:
     return None if dataset is None else (list(DATASETS).index(dataset.name), constants.cog_level(name) or 0)
 
 
-def markdown() -> str:
-    """Return the table of the declared data sets for the documentation."""
-    lines = ["| data set | images | flags | layout below the first |", "| --- | --- | --- | --- |"]
-    for dataset in DATASETS.values():
-        members = dataset.members
-        shown = f"`{members[0]}`" + (f" ... `{members[-1]}`" if len(members) > 1 else "")
-        flags = ", ".join(f"`--{flag}`" for flag in dataset.flags)
-        about = ", ".join(filter(None, (dataset.title, dataset.note)))
-        lines.append(f"| {shown} | {about} | {flags} | `{dataset.layout}` |")
-    return "\n".join(lines)
+@dataclass(frozen=True)
+class ImageSources:
+    """Folders and files with images: the value of each flag of :func:`flags` by name; None: not given."""
+
+    values: Mapping[str, str | None]
+
+    def declaration(self, dataset: str) -> Dataset:
+        """Return the declaration of a data set; with ``--images_root``, an undeclared name is a user's own data set."""
+        paths.check_dataset_name(dataset)
+        declared = find(dataset) or (OWN if self.values.get(OWN.root) is not None else None)
+        if declared is None:
+            raise CogError(
+                f"--dataset {dataset} is not one of {', '.join(names())}{did_you_mean(dataset, names())}; for a data "
+                f"set of your own give --{OWN.root} DIR with DIR/{OWN.layout}"
+            )
+        return declared
+
+    def require(self, dataset: str, *, why: str | None = None) -> dict[str, str]:
+        """Return the values of the flags that a data set needs, by name.
+
+        Args:
+            dataset: name of the data set.
+            why: beginning of the message about a missing value; default: ``--dataset <dataset> needs``.
+        """
+        given = {}
+        for flag in self.declaration(dataset).flags:
+            value = self.values.get(flag)
+            if value is None:
+                own = self.values.get(OWN.root)
+                hint = f"; --{OWN.root} {own} is for data sets of your own, under another name" if own else ""
+                raise CogError(f"{why or f'--dataset {dataset} needs'} --{flag}{hint}")
+            check = files.require_file if flag.endswith("_file") else files.require_dir
+            given[flag] = str(check(value, f"--{flag}"))
+        return given
+
+    def list_images(self, dataset: str, split: str) -> ImageList:
+        """Return the images of a data set and split; log counts that differ from the official data."""
+        images = self.declaration(dataset).images(dataset, split, self.require(dataset))
+        for line in count_differences(images):
+            logger.warning("%s", line)
+        return images
 
 
-# ---- the declarations -----------------------------------------------------------------------------------
+def count_differences(images: ImageList) -> list[str]:
+    """Return a line for each count that differs from the official data; none when no official counts are known."""
+    declared = find(images.dataset)
+    if declared is None or images.split not in declared.counts:
+        return []
+    expected, counts = declared.counts[images.split], images.counts()
+    pairs = [(f"{expected.n_classes} classes", f"{len(counts)}", expected.n_classes == len(counts))]
+    if expected.n_images is not None:
+        pairs.append((f"{expected.n_images} images", f"{len(images)}", expected.n_images == len(images)))
+    if expected.per_class is not None:
+        low, high = expected.per_class
+        outside = int(((counts < low) | (counts > high)).sum())
+        found = f"{_span(counts.min(), counts.max())} ({outside} of {len(counts)} classes outside)"
+        pairs.append((f"{_span(low, high)} images per class", found, outside == 0))
+    begin = f"{images.dataset} {images.split}: expected"
+    return [f"{begin} {wanted}, found {found}" for wanted, found, is_equal in pairs if not is_equal]
 
 
-def _list_level(dataset: str, split: str, values: Mapping[str, str]) -> ImageList:
-    from cog.data import image_lists
-
-    return image_lists.cog_level(
-        dataset,
-        split,
-        images_root=values["imagenet_images_root"],
-        levels_file=values["cog_levels_mapping_file"],
-        split_file=values["cog_concepts_split_file"],
-    )
-
-
-#: ILSVRC-2012.
-register(
-    Dataset(
-        name=constants.IN1K,
-        label="IN-1K",
-        title="ILSVRC-2012",
-        note="from [image-net.org](https://image-net.org/download-images.php), after registration",
-        root="in1k_images_root",
-        layout="{train,val}/<wnid>/*.JPEG",
-        folders=constants.IN1K_FOLDERS,
-        counts={"train": OfficialCounts(1000, 1_281_167), "test": OfficialCounts(1000, 50_000)},
-    )
-)
-#: Paper supplement C.4; the counts are those of its Table 4.
-register(
-    Dataset(
-        name=constants.IN1K_BLURRED,
-        label="IN-1K-b",
-        title="IN-1K with faces blurred",
-        note="1,281,066 and 49,997 images (supplement C.4)",
-        root="in1k_blurred_images_root",
-        layout="{train,val}/<wnid>/*",
-        folders=constants.IN1K_FOLDERS,
-        counts={"train": OfficialCounts(1000, 1_281_066), "test": OfficialCounts(1000, 49_997)},
-    )
-)
-#: Paper Sec. 3.2, 4.1, A.1.
-register(
-    Dataset(
-        name=LEVELS,
-        label="L{level}",
-        title="ImageNet-21K",
-        note="from image-net.org likewise; one folder or tar file per synset",
-        root="imagenet_images_root",
-        layout="<wnid>/*.JPEG",
-        files={
-            "cog_levels_mapping_file": "cog_levels_mapping_file.pkl",
-            "cog_concepts_split_file": "cog_concepts_split_file.pkl",
-        },
-        counts={
-            "train": OfficialCounts(1000, per_class=(732, 1300)),
-            "test": OfficialCounts(1000, per_class=(50, 50)),
-        },
-        list_images=_list_level,
-    )
-)
+def _span(low: int, high: int) -> str:
+    return f"{low}" if low == high else f"{low} to {high}"

@@ -20,4 +20,4 @@ def is_wnid(text: str) -> bool:
 
 def class_list_digest(classes: Iterable[str]) -> str:
     """Return the SHA-256 of the sorted names of classes, one per line; it does not depend on their order."""
-    return hashlib.sha256("\n".join(sorted(classes)).encode()).hexdigest()
+    return hashlib.sha256("\n".join(sorted(classes)).encode(errors="surrogateescape")).hexdigest()

@@ -10,7 +10,8 @@ import pytest
 import tiny
 from torchvision.datasets import ImageFolder
 
-from cog.data import datasets, image_lists, image_sources
+from cog.data import datasets
+from cog.data import images as image_lists
 from cog.errors import CogError
 
 
@@ -73,7 +74,7 @@ def level_files(tmp_path):
     paths = {"levels_file": tmp_path / "levels.pkl", "split_file": tmp_path / "split.pkl"}
     paths["levels_file"].write_bytes(pickle.dumps(levels))
     paths["split_file"].write_bytes(pickle.dumps(split))
-    return {"images_root": tmp_path / "images", **paths}
+    return {"root": tmp_path / "images", **paths}
 
 
 NOT_READ = {
@@ -131,30 +132,30 @@ def test_folders_that_may_be_classes_or_not_are_refused(tmp_path, added, message
 
 
 def test_level_sorts_concepts_and_files_and_drops_leading_slashes(level_files):
-    images = image_lists.cog_level("cog_l1", "train", **level_files)
+    images = image_lists.from_level("cog_l1", "train", **level_files)
     assert images.classes == ("n00000001", "n00000003")
     assert listed(images) == [
         "n00000001/n00000001_10.JPEG", "n00000001/n00000001_2.JPEG",
         "n00000003/n00000003_10.JPEG", "n00000003/n00000003_2.JPEG",
     ]  # fmt: skip
     assert images.labels.tolist() == [0, 0, 1, 1]
-    assert listed(image_lists.cog_level("cog_l2", "test", **level_files)) == ["n00000002/n00000002_1.JPEG"]
+    assert listed(image_lists.from_level("cog_l2", "test", **level_files)) == ["n00000002/n00000002_1.JPEG"]
 
 
 def test_level_that_does_not_exist(level_files):
     with pytest.raises(CogError, match="has 2 levels"):
-        image_lists.cog_level("cog_l3", "train", **level_files)
+        image_lists.from_level("cog_l3", "train", **level_files)
 
 
 def test_concept_without_folder(level_files):
-    (level_files["images_root"] / "n00000003" / "n00000003_1.JPEG").unlink()
-    (level_files["images_root"] / "n00000003").rmdir()
+    (level_files["root"] / "n00000003" / "n00000003_1.JPEG").unlink()
+    (level_files["root"] / "n00000003").rmdir()
     with pytest.raises(CogError, match=r"1 of the 2 concepts of cog_l1 \(n00000003\)"):
-        image_lists.cog_level("cog_l1", "test", **level_files)
+        image_lists.from_level("cog_l1", "test", **level_files)
 
 
 def differences(dataset, split, counts):
-    return image_sources.count_differences(tiny.empty_list(dataset, split, counts))
+    return datasets.count_differences(tiny.empty_list(dataset, split, counts))
 
 
 def test_official_counts():
@@ -172,7 +173,7 @@ def test_official_counts():
 @pytest.mark.parametrize(("split", "n"), [("train", 1_281_066), ("test", 49_997)])
 def test_official_counts_of_blurred_images(split, n, repository):
     """Of the paper's Table 4."""
-    assert datasets.DATASETS["in1k_blurred"].counts[split] == datasets.OfficialCounts(1000, n)
+    assert datasets.DATASETS["in1k_blurred"].counts[split] == datasets.Counts(1000, n)
     published = repository.parent / "shared/paper/cog_v2_in1k_blurred_counts.csv"
     if published.is_file():
         assert f"IN-1K-blurred,{'val' if split == 'test' else split},{n}\n" in published.read_text()

@@ -13,8 +13,8 @@ from plain_pixels import plain_input
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import cog
-from cog.data.image_stores import FolderImages
 from cog.data.pixels import can_decode, decode_exact, load_rgb, normalizer, resize_and_crop, to_input
+from cog.data.stores import FolderImages
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 

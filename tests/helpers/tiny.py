@@ -108,7 +108,7 @@ def write_features(folder: Path, x=None, y=None, *, name: str = "tiny_net_birds_
 
 def empty_list(dataset: str, split: str, counts: Sequence[int]):
     """Return an image list with these numbers of images per class, without file names and without a store."""
-    from cog.data.image_lists import ImageList
+    from cog.data.images import ImageList
 
     return ImageList(
         dataset=dataset,
