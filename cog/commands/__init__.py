@@ -7,18 +7,24 @@ The command ``print_results`` runs as ``python -m cog print_results ...`` or as 
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 
 def _require_packages() -> None:
-    """Exit with code 2 and one line if this Python is not one in which the toolkit is installed."""
-    if importlib.util.find_spec("yacs") is None:
-        sys.stderr.write(
-            f"error: {sys.executable} lacks the toolkit's requirements; activate the environment it is installed in "
-            "(source .venv/bin/activate), or set COG_PYTHON to its Python for the bash scripts\n"
-        )
-        raise SystemExit(2)
+    """If this Python lacks the packages, start again with that of the quickstart, or exit with one line."""
+    if importlib.util.find_spec("yacs") is not None:
+        return
+    python = Path(__file__).parents[2] / ".venv/bin/python"
+    if os.access(python, os.X_OK) and not os.path.samefile(sys.prefix, python.parents[1]):
+        os.execv(python, [str(python), *sys.orig_argv[1:]])
+    sys.stderr.write(
+        f"error: {sys.executable} lacks the toolkit's requirements; activate the environment it is installed in "
+        "(source .venv/bin/activate), or set COG_PYTHON to its Python for the bash scripts\n"
+    )
+    raise SystemExit(2)
 
 
 _require_packages()

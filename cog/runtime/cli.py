@@ -1,4 +1,4 @@
-"""Common parts of the scripts: flag types, ``KEY VALUE`` options, logging, and errors in one line."""
+"""Common parts of the scripts: flag types, ``KEY VALUE`` options, and errors in one line."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import Any, NoReturn
 
-from termcolor import colored
-
 from cog import __version__
 from cog.constants import is_unset
-from cog.errors import CogError, did_you_mean, printable
+from cog.errors import CogError, did_you_mean
 from cog.runtime import memory, signals
+from cog.runtime.log import readable, set_up_logging
 
 _CONFIG_KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)+")
 
@@ -30,11 +29,7 @@ CONFIG_HELP = (
 
 
 def started_as(module: str) -> str:
-    """Return the command that started a package: ``python -m cog models``, ``cog-models`` or ``python -m cog.models``.
-
-    Args:
-        module: name of the package.
-    """
+    """Return the command that started a package: ``python -m cog models``, ``cog-models`` or ``python -m <module>``."""
     typed = os.path.basename(sys.argv[0])
     return typed if typed.startswith(("python -m cog ", "cog-")) else f"python -m {module}"
 
@@ -57,14 +52,14 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with code 2."""
-        self.exit(2, f"{self.prog}: error: {_message(' '.join(message.split()))} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: error: {readable(' '.join(message.split()))} (see {self.prog} --help)\n")
 
 
 class Parser(OneLineParser):
     """An argument parser that also accepts ``KEY VALUE`` options.
 
-    ``KEY VALUE`` pairs are stored in ``args.opts`` (a flat list). Optional flags given as ``None`` or
-    ``null`` keep their defaults, because bash drivers pass unset variables that way.
+    ``KEY VALUE`` pairs are stored in ``args.opts`` (a flat list). Optional flags given as ``None`` or ``null`` keep
+    their defaults, because bash drivers pass unset variables that way.
 
     Args:
         description: first paragraph of the help.
@@ -73,41 +68,27 @@ class Parser(OneLineParser):
     """
 
     def __init__(self, description: str, prog: str | None = None, *, no_opts: str | None = None) -> None:
-        super().__init__(
-            prog=prog, description=description, epilog=CONFIG_HELP if no_opts is None else _UNSET_HELP
-        )
+        epilog = CONFIG_HELP if no_opts is None else _UNSET_HELP
+        super().__init__(prog=prog, description=description, epilog=epilog)
         self._no_opts = no_opts
 
     def parse_args(self, args: Sequence[str] | None = None, namespace=None):  # type: ignore[override]
         """Parse ``args`` (default: the command line) into a namespace with ``opts``."""
-        argv = list(sys.argv[1:] if args is None else args)
-        valued = self._valued_flags()
-        flags, opts = split_opts(argv, self.error, takes_value=valued)
+        actions = [action for action in self._actions if action.nargs in (None, "+")]
+        valued = {option for action in actions for option in action.option_strings}
+        flags, opts = split_opts(list(sys.argv[1:] if args is None else args), self.error, takes_value=valued)
         namespace = super().parse_args(self._drop_unset(flags, valued), namespace)
         if opts and self._no_opts is not None:
             self.error(f"{opts[0]} and other KEY VALUE pairs {self._no_opts}")
         for name, value in vars(namespace).items():  # shells do not expand the ~ of --flag=~/folder
-            if isinstance(value, str):
-                setattr(namespace, name, _at_home(value))
-            elif isinstance(value, list):
-                setattr(namespace, name, [_at_home(v) if isinstance(v, str) else v for v in value])
+            setattr(
+                namespace, name, [_at_home(v) for v in value] if isinstance(value, list) else _at_home(value)
+            )
         namespace.opts = opts
         return namespace
 
-    def _valued_flags(self) -> set[str]:
-        return {
-            option
-            for action in self._actions
-            if action.nargs in (None, "+")
-            for option in action.option_strings
-        }
-
     def _drop_unset(self, argv: list[str], valued: set[str]) -> list[str]:
-        """Remove ``--flag None``, ``--flag=None`` (any case, also ``null``) of flags that take a value.
-
-        An empty value (a shell variable that is not set) is an error: as a path it would mean the current
-        folder.
-        """
+        """Remove ``--flag None`` and ``--flag=null``; an empty value would mean the current folder as a path."""
         kept: list[str] = []
         words = iter(argv)
         for word in words:
@@ -125,8 +106,8 @@ class Parser(OneLineParser):
         return kept
 
 
-def _at_home(value: str) -> str:
-    return os.path.expanduser(value) if value.startswith("~/") else value
+def _at_home(value: Any) -> Any:
+    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
 
 
 def split_opts(
@@ -140,8 +121,7 @@ def split_opts(
         takes_value: flags whose next word is their value even if it looks like a key (``--ckpt_file MODEL.PTH``).
 
     Returns:
-        The flags with their values, and the flat ``[KEY, VALUE, ...]`` list; it includes pairs with the value
-        ``None`` or ``null``, so that the configuration can check their keys.
+        The flags with their values, and the flat ``[KEY, VALUE, ...]`` list.
     """
     flags: list[str] = []
     opts: list[str] = []
@@ -226,49 +206,6 @@ def add_common(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--overwrite", action="store_true", help="replace an existing output")
 
 
-# Longer lines of messages are cut: a name in a file can have a million characters.
-_LONGEST_LINE = 2000
-
-
-def _message(text: str) -> str:
-    """Return a message for display, with long lines cut, and control characters escaped."""
-    lines = [
-        line
-        if len(line) <= _LONGEST_LINE
-        else f"{line[:_LONGEST_LINE]}... ({len(line) - _LONGEST_LINE:,} more)"
-        for line in text.split("\n")
-    ]
-    return "\n".join(map(printable, lines))
-
-
-class _Formatter(logging.Formatter):
-    """Formatter of plain messages; warnings and errors begin with their level, colored on a terminal."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        message = _message(record.getMessage())
-        if record.levelno < logging.WARNING:
-            return message
-        in_color = sys.stderr.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-        color = "yellow" if record.levelno == logging.WARNING else "red"
-        label = colored(record.levelname.lower(), color, force_color=in_color, no_color=not in_color)
-        return f"{label}: {message}"
-
-
-class _Console(logging.StreamHandler):
-    """Handler for standard error, of a class of its own so that there is one."""
-
-
-def set_up_logging() -> None:
-    """Send the package's log to standard error, once."""
-    logger = logging.getLogger("cog")
-    if not any(isinstance(handler, _Console) for handler in logger.handlers):
-        handler = _Console(sys.stderr)
-        handler.setFormatter(_Formatter())
-        logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-
-
 def run(
     main: Callable[[Sequence[str] | None], int | None],
     argv: Sequence[str] | None = None,
@@ -277,9 +214,8 @@ def run(
 ) -> NoReturn:
     """Run the ``main`` of a script and exit: with code 0, or with the exit code of a ``CogError`` after its one line.
 
-    Lack of memory and errors of the operating system end in one line and exit code 2, too.
-
-    Set the environment variable ``COG_DEBUG=1`` to see the traceback behind an error.
+    Lack of memory and errors of the operating system end in one line and exit code 2, too. ``COG_DEBUG=1`` in the
+    environment shows the traceback behind an error.
 
     Args:
         main: function of the script.
@@ -287,13 +223,14 @@ def run(
         continues: whether the same command continues work that ^C has interrupted.
     """
     set_up_logging()
+    logger = logging.getLogger("cog")
     if getattr(sys.stdout, "errors", None) == "strict" and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a path may contain bytes that are not text
     try:
         code = main(argv) or 0
         sys.stdout.flush()
     except KeyboardInterrupt:
-        logging.getLogger("cog").error("interrupted%s", "; the same command continues" if continues else "")
+        logger.error("interrupted%s", "; the same command continues" if continues else "")
         code = 130
     except BrokenPipeError:
         # The reader of the output (`| head`) has closed the pipe; exit without a message, as other tools do.
@@ -303,7 +240,7 @@ def run(
         explained = _explain(error)
         if os.environ.get("COG_DEBUG") == "1":
             traceback.print_exc()
-        logging.getLogger("cog").error("%s", explained)
+        logger.error("%s", explained)
         try:
             sys.stdout.flush()
         except OSError:

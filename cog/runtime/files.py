@@ -1,4 +1,4 @@
-"""Atomic writing of files, reading of JSON files and hashes, and checks of paths that users give."""
+"""Atomic writing of files, reading of regular files with a limit, hashes, and checks of paths that users give."""
 
 from __future__ import annotations
 
@@ -24,112 +24,124 @@ _T = TypeVar("_T")
 #: Default limit of a JSON file in bytes.
 LARGEST_JSON = 1 << 26
 
+# Without O_NONBLOCK, open() of a pipe without a writer waits forever, and not even a signal ends the wait.
+_READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[Any]]:
     """Open a temporary file beside ``path`` that replaces ``path`` when the block succeeds.
 
-    The data reach the disk (``fsync``) before the name does, so a crash leaves the previous file or
-    the new one, never a part. When the block raises, ``path`` stays untouched and the temporary file
-    is removed.
+    The data reach the disk (``fsync``) before the name does, so a crash leaves the previous file or the new one, never
+    a part. When the block raises, ``path`` stays untouched and the temporary file is removed.
 
     Args:
         path: final name; its parent folder must exist.
         mode: ``"wb"``, ``"w+b"`` or ``"w"`` (UTF-8 text).
 
     Raises:
-        CogError: when the file cannot be written (missing folder, no permission, full disk).
+        CogError: the file cannot be written (missing folder, no permission, full disk).
     """
     path = Path(path)
     if path.exists() and not path.is_file():
         # os.replace would put a regular file in the place of a device such as /dev/null.
         raise CogError(f"cannot write {path}: it exists and is not a regular file")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    # surrogateescape: file names that are not UTF-8 are written with their original bytes.
+    text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "errors": "surrogateescape"}
     try:
         # The permissions of open() for shared result folders; those of tempfile would be 0600.
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
-        # surrogateescape: file names that are not UTF-8 are written with their original bytes.
-        text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "errors": "surrogateescape"}
         with os.fdopen(descriptor, mode, **text) as handle:
-            try:
-                yield handle
-            except RuntimeError as error:
-                # torch.save reports a full disk as a RuntimeError of its archive writer
-                if "PytorchStreamWriter" not in str(error) and "unexpected pos" not in str(error):
-                    raise
-                raise OSError(errno.EIO, "the data could not be written completely (disk full?)") from error
+            yield handle
             handle.flush()
             os.fsync(handle.fileno())
         os.replace(temporary, path)
     except OSError as error:
         raise CogError(f"cannot write {path}: {error.strerror or error}") from error
+    except RuntimeError as error:
+        if not is_full_disk_of_torch(error):
+            raise
+        raise CogError(f"cannot write {path}: the data are incomplete (disk full?)") from error
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
 
 
-def is_temporary(name: str, of: str = ".+") -> bool:
-    """Return whether ``name`` is that of an unfinished file of :func:`atomic_write` whose final name matches ``of``."""
-    return re.fullmatch(rf"\.({of})\.[a-z0-9_]{{8}}\.tmp", name) is not None
-
-
-def remove_temporary(folder: str | os.PathLike[str], of: str = ".+") -> None:
-    """Remove the unfinished files of killed processes from a folder.
-
-    Args:
-        folder: the folder; no live process is writing such files in it.
-        of: regular expression of their final names.
-
-    Raises:
-        CogError: when they cannot be removed.
-    """
-    with os_errors_explained(f"cannot write into {folder}"):
-        for name in os.listdir(folder):
-            path = os.path.join(folder, name)
-            if is_temporary(name, of) and os.path.isfile(path) and not os.path.islink(path):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
+def is_full_disk_of_torch(error: Exception) -> bool:
+    """Return whether an error is that of the archive writer of ``torch.save`` on a full disk."""
+    text = str(error)
+    return type(error) is RuntimeError and ("PytorchStreamWriter" in text or "unexpected pos" in text)
 
 
 def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> IO[bytes]:
     """Open a regular file for reading; a pipe or a device is an error at once, without waiting for data.
 
-    Args:
-        path: the file.
-        buffering: as of :func:`open`; 0 saves system calls when the file is read in one call.
-
     Raises:
-        OSError: when the file cannot be opened, or is a folder, a pipe or a device.
+        OSError: the file cannot be opened, or is a folder, a pipe or a device.
     """
-    descriptor, _ = open_descriptor(path)
+    descriptor = os.open(path, _READ_FLAGS)
     try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, "it is a folder, expected a file", str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         return os.fdopen(descriptor, "rb", buffering)
     except BaseException:
         os.close(descriptor)
         raise
 
 
-# Without O_NONBLOCK, open() of a pipe without a writer waits forever, and not even a signal ends the wait.
-_READ_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+def contents(path: str | os.PathLike[str], kind: str = "file", largest: int | None = None) -> bytes:
+    """Return the bytes of a regular file that is not empty.
 
-
-def open_descriptor(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """Open a regular file for reading and return its descriptor, which the caller closes, and its size in bytes.
+    Args:
+        path: the file.
+        kind: what it should be, for messages.
+        largest: largest size in bytes; None: no limit.
 
     Raises:
-        OSError: see :func:`open_regular`.
+        CogError: the file is missing, empty, too large, unreadable or not regular.
     """
-    descriptor = os.open(path, _READ_FLAGS)
     try:
-        status = os.fstat(descriptor)
-        if stat.S_ISDIR(status.st_mode):
-            raise IsADirectoryError(errno.EISDIR, "it is a folder, expected a file", str(path))
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        return descriptor, status.st_size
-    except BaseException:
-        os.close(descriptor)
-        raise
+        with open_regular(path, buffering=0) as handle:
+            size = os.fstat(handle.fileno()).st_size
+            if size == 0:
+                raise CogError(f"{path} is empty, not a readable {kind}; is the download or copy complete?")
+            if largest is not None and size > largest:
+                raise CogError(
+                    f"{path} has {size:,} bytes, expected a {kind} of at most {largest:,}; is it the right file?"
+                )
+            parts = []
+            while size > 0 and (part := handle.read(size)):  # a call reads 2 GB at most
+                parts.append(part)
+                size -= len(part)
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+    except (OSError, ValueError) as error:
+        raise CogError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def read_json(path: str | os.PathLike[str], kind: str = "JSON file", *, largest: int = LARGEST_JSON) -> Any:
+    """Read a JSON file; arguments as of :func:`contents`.
+
+    Raises:
+        CogError: the file is missing, too large, unreadable or not JSON.
+    """
+    try:
+        return json.loads(contents(path, kind, largest).decode("utf-8", "surrogateescape"))
+    except (ValueError, RecursionError) as error:
+        raise CogError(f"{path} is not valid JSON ({error})") from error
+
+
+def read_object(
+    path: str | os.PathLike[str], kind: str = "JSON file", *, largest: int = LARGEST_JSON
+) -> dict[str, Any]:
+    """Read a JSON file that has an object, see :func:`read_json`."""
+    data = read_json(path, kind, largest=largest)
+    if not isinstance(data, dict):
+        raise CogError(f"{path} has {type(data).__name__}, expected a JSON object")
+    return data
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -152,87 +164,11 @@ def write_pickle(path: str | os.PathLike[str], data: Any) -> None:
         pickle.dump(data, handle, protocol=4)
 
 
-def contents(path: str | os.PathLike[str], kind: str = "file", largest: int | None = None) -> bytes:
-    """Return the bytes of a regular file that is not empty.
-
-    Args:
-        path: the file.
-        kind: what it should be, for messages.
-        largest: largest size in bytes; None: no limit.
-
-    Raises:
-        CogError: when the file is missing, empty, too large, unreadable or not regular.
-    """
-    try:
-        # Tables read hundreds of thousands of small files: four system calls each.
-        descriptor, size = open_descriptor(path)
-        try:
-            if size == 0:
-                raise CogError(f"{path} is empty, not a readable {kind}; is the download or copy complete?")
-            if largest is not None and size > largest:
-                raise CogError(
-                    f"{path} has {size:,} bytes, expected a {kind} of at most {largest:,}; is it the right file?"
-                )
-            content = os.read(descriptor, size)
-            while len(content) < size and (more := os.read(descriptor, size - len(content))):
-                content += more  # a call reads 2 GB at most
-            return content
-        finally:
-            os.close(descriptor)
-    except (OSError, ValueError) as error:
-        raise CogError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-
-
-def read_json(path: str | os.PathLike[str], kind: str = "JSON file", *, largest: int = LARGEST_JSON) -> Any:
-    """Read a JSON file; arguments as of :func:`contents`.
-
-    Raises:
-        CogError: when the file is missing, too large, unreadable or not JSON.
-    """
-    content = contents(path, kind, largest)
-    try:
-        return json.loads(content.decode("utf-8", "surrogateescape"))
-    except (ValueError, RecursionError) as error:
-        raise CogError(f"{path} is not valid JSON ({error})") from error
-
-
-def read_object(
-    path: str | os.PathLike[str], kind: str = "JSON file", *, largest: int = LARGEST_JSON
-) -> dict[str, Any]:
-    """Read a JSON file that holds an object, see :func:`read_json`.
-
-    Raises:
-        CogError: as for :func:`read_json`, or other content.
-    """
-    data = read_json(path, kind, largest=largest)
-    if not isinstance(data, dict):
-        raise CogError(f"{path} holds {type(data).__name__}, expected a JSON object")
-    return data
-
-
-def read_record(path: str | os.PathLike[str], kind: type[_T]) -> _T | None:
-    """Return a dataclass from the JSON file of its fields; None when the file is missing, damaged or of another form.
-
-    Args:
-        path: the file.
-        kind: the dataclass; fields of type str, int, float and bool are checked.
-    """
-    entries: Any = dataclasses.fields(kind)  # type: ignore[arg-type]
-    try:
-        data = read_json(path)
-        record = kind(**{entry.name: data[entry.name] for entry in entries})
-    except (CogError, TypeError, KeyError):
-        return None
-    types: dict[str, Any] = {"str": str, "int": int, "bool": bool, "float": int | float}
-    fits = (isinstance(getattr(record, entry.name), types.get(str(entry.type), object)) for entry in entries)
-    return record if all(fits) else None
-
-
 def sha256(*paths: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a file, or of several files in sequence, as 64 hexadecimal digits.
 
     Raises:
-        CogError: when a file cannot be read.
+        CogError: a file cannot be read.
     """
     digest = hashlib.sha256()
     for path in paths:
@@ -243,20 +179,16 @@ def sha256(*paths: str | os.PathLike[str]) -> str:
 
 
 def require_file(path: str | os.PathLike[str], flag: str) -> Path:
-    """Return ``path`` as a Path when it is a readable file.
-
-    Args:
-        path: path that the user gave.
-        flag: flag of that path (``--ckpt_file``), for the error message.
+    """Return ``path`` as a Path when it is a readable file; ``flag`` (``--ckpt_file``) is named in the error.
 
     Raises:
-        CogError: when the path is missing, a folder, or not readable.
+        CogError: the path is missing, a folder, or not readable.
     """
     path = Path(path)
-    if os.path.isdir(path):
+    if path.is_dir():
         raise CogError(f"{flag} {path} is a folder, expected a file")
-    if not os.path.isfile(path):
-        reason = "is not a regular file" if os.path.exists(path) else "does not exist; check the path"
+    if not path.is_file():
+        reason = "is not a regular file" if path.exists() else "does not exist; check the path"
         raise CogError(f"{flag} {path} {reason}")
     if not os.access(path, os.R_OK):
         raise CogError(f"{flag} {path} cannot be read; check its permissions")
@@ -266,9 +198,9 @@ def require_file(path: str | os.PathLike[str], flag: str) -> Path:
 def require_dir(path: str | os.PathLike[str], flag: str) -> Path:
     """Return ``path`` as a Path when it is a readable folder; see :func:`require_file`."""
     path = Path(path)
-    if os.path.isfile(path):
+    if path.is_file():
         raise CogError(f"{flag} {path} is a file, expected a folder")
-    if not os.path.isdir(path):
+    if not path.is_dir():
         raise CogError(f"{flag} {path} does not exist; check the path")
     if not os.access(path, os.R_OK | os.X_OK):
         raise CogError(f"{flag} {path} cannot be read; check its permissions")
@@ -279,9 +211,40 @@ def ensure_writable_dir(path: str | os.PathLike[str], flag: str) -> None:
     """Create the folder ``path`` if needed, and write a temporary file there as a test.
 
     Raises:
-        CogError: when the folder cannot be created or written to.
+        CogError: the folder cannot be created or written to.
     """
     with os_errors_explained(f"cannot write into {flag} {path}"):
         os.makedirs(path, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
+
+
+# --- of earlier layouts
+
+
+def is_temporary(name: str, of: str = ".+") -> bool:
+    """Return whether ``name`` is that of an unfinished file of :func:`atomic_write` whose final name matches ``of``."""
+    return re.fullmatch(rf"\.({of})\.[a-z0-9_]{{8}}\.tmp", name) is not None
+
+
+def remove_temporary(folder: str | os.PathLike[str], of: str = ".+") -> None:
+    """Remove the unfinished files of killed processes from a folder."""
+    with os_errors_explained(f"cannot write into {folder}"):
+        for name in os.listdir(folder):
+            path = os.path.join(folder, name)
+            if is_temporary(name, of) and os.path.isfile(path) and not os.path.islink(path):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+
+
+def read_record(path: str | os.PathLike[str], kind: type[_T]) -> _T | None:
+    """Return a dataclass from the JSON file of its fields; None when the file is missing or of another form."""
+    entries: Any = dataclasses.fields(kind)  # type: ignore[arg-type]
+    try:
+        data = read_json(path)
+        record = kind(**{entry.name: data[entry.name] for entry in entries})
+    except (CogError, TypeError, KeyError):
+        return None
+    types: dict[str, Any] = {"str": str, "int": int, "bool": bool, "float": int | float}
+    fits = (isinstance(getattr(record, entry.name), types.get(str(entry.type), object)) for entry in entries)
+    return record if all(fits) else None

@@ -1,7 +1,4 @@
-"""Available memory of the machine and of a GPU, and error messages when it does not suffice.
-
-This module imports torch only when it queries a GPU.
-"""
+"""Available memory of the machine and of a GPU, and one line where it does not suffice."""
 
 from __future__ import annotations
 
@@ -20,7 +17,6 @@ if TYPE_CHECKING:
 _EXHAUSTED = re.compile(
     r"out of memory|allocate memory|not enough memory|ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED"
 )
-_ASKED_FOR = re.compile(r"tried to allocate ([\d.]+ ?\w+)", re.IGNORECASE)
 
 
 @contextlib.contextmanager
@@ -40,21 +36,14 @@ def available_memory(proc: Path = Path("/proc"), control: Path = Path("/sys/fs/c
 
     This is the minimum of ``MemAvailable`` and of the free memory of the control groups (version 2) of this process: a
     SLURM job or a container may use less than the machine has. File caches of a group count as free.
-
-    Args:
-        proc: the process file system.
-        control: mount point of the control groups.
     """
     rooms = []
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in (proc / "meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                rooms.append(int(line.split()[1]) * 1024)
     group = control
-    with contextlib.suppress(OSError):
-        for line in (proc / "self/cgroup").read_text().splitlines():
-            if line.startswith("0::/"):
-                group = control / line[4:]
+    with contextlib.suppress(OSError, ValueError):
+        words = re.findall(r"MemAvailable:\s+(\d+)", (proc / "meminfo").read_text())
+        rooms += [int(words[0]) * 1024] if words else []
+        names = re.findall(r"^0::/(.*)$", (proc / "self/cgroup").read_text(), re.MULTILINE)
+        group = control / names[0] if names else control
     for folder in (group, *group.parents):
         with contextlib.suppress(OSError, ValueError):
             most = int((folder / "memory.max").read_text())  # "max" means no limit
@@ -76,9 +65,8 @@ def free_on_gpu(device: torch.device) -> int:
 
 def is_exhausted(error: BaseException) -> bool:
     """Return whether an error reports that the memory of a GPU or of the machine did not suffice."""
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and _EXHAUSTED.search(str(error)) is not None
-    )
+    of_torch = isinstance(error, RuntimeError) and _EXHAUSTED.search(str(error)) is not None
+    return isinstance(error, MemoryError) or of_torch
 
 
 def explain(error: BaseException, *, task: str, todo: str) -> CogError:
@@ -91,11 +79,11 @@ def explain(error: BaseException, *, task: str, todo: str) -> CogError:
             work that was begun with other settings cannot be continued.
     """
     on_gpu = re.search(r"CUDA|CUBLAS|CUDNN|GPU", str(error)) is not None
-    asked = _ASKED_FOR.search(str(error))
+    asked = re.search(r"tried to allocate ([\d.]+ ?\w+)", str(error), re.IGNORECASE)
     problem = "the GPU is out of memory" if on_gpu else "out of memory"
     size = f" ({asked[1]} more were asked for)" if asked else ""
-    elsewhere = "give --device cpu" if on_gpu else "run this where there is more"
-    steps = ["end other programs that use it (the same command then continues)", todo, f"or {elsewhere}"]
+    elsewhere = "or give --device cpu" if on_gpu else "or run this where there is more"
+    steps = ["end other programs that use it (the same command then continues)", todo, elsewhere]
     return CogError(f"{problem}{size} while {task}; {', '.join(filter(None, steps))}")
 
 

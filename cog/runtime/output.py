@@ -158,7 +158,7 @@ class Output:
         with locked(self.work, patience=1.0) as is_owner:  # an observer holds the lock for a moment
             if not is_owner:
                 raise BusyError(f"another process works on {self.path} ({owner(self.work)})")
-            work = Work(self)
+            work, began = Work(self), False
             try:
                 try:
                     work.begin()
@@ -166,12 +166,13 @@ class Output:
                     if not self._was_overtaken(error):
                         raise
                     work.published = True
+                began = True
                 yield work
                 work.end()
             except (signals.Interrupted, BusyError):
                 raise
             except Exception as error:
-                if self._was_overtaken(error):
+                if began and self._was_overtaken(error):
                     return
                 explained = _explained(error, self.path)
                 with contextlib.suppress(CogError, OSError):
@@ -397,12 +398,8 @@ def _sync(path: Path) -> None:
 
 def _explained(error: Exception, path: Path) -> Exception:
     """Return the error of a full disk in one line; any other error as it is."""
-    # torch.save reports a full disk as a RuntimeError of its archive writer
-    of_torch = type(error) is RuntimeError and (
-        "PytorchStreamWriter" in str(error) or "unexpected pos" in str(error)
-    )
-    if of_torch:
-        return CogError(f"cannot write into {path}: the data could not be written completely (disk full?)")
+    if files.is_full_disk_of_torch(error):
+        return CogError(f"cannot write into {path}: the data are incomplete (disk full?)")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         return CogError(f"cannot write into {path}: {error.strerror}")
     return error

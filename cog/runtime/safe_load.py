@@ -1,7 +1,7 @@
-"""The only place where serialized objects are opened: pickles and files of torch.
+"""The only place where serialized objects are opened: pickles, files of torch, zip directories.
 
 Unpickling can import any module and call any function, and files from the internet may be hostile. Here no name of a
-file is imported: pickles get stand-ins from a closed table, files of torch go through ``weights_only=True``. Zip
+file is imported: pickles get stand-ins from a closed table, files of torch go through ``weights_only=True``, and zip
 archives are judged by their directory before a record is read.
 """
 
@@ -27,19 +27,10 @@ from cog.runtime import files
 #: Default limit of a pickle in bytes: levels, logs and predictions are smaller, split files larger.
 LARGEST_PICKLE = 1 << 26
 
-#: Errors that a broken file can raise while it is read.
+#: Errors that a broken file can raise while it is read; ValueError includes UnicodeError.
 MALFORMED = (
-    ValueError,  # includes UnicodeError
-    TypeError,
-    LookupError,
-    AttributeError,
-    AssertionError,
-    OverflowError,
-    MemoryError,
-    RecursionError,
-    EOFError,
-    struct.error,
-    pickle.UnpicklingError,
+    *(ValueError, TypeError, LookupError, AttributeError, AssertionError, OverflowError, MemoryError),
+    *(RecursionError, EOFError, struct.error, pickle.UnpicklingError),
 )
 
 #: Advice about the tar container, whose reader in torch unpickles without restriction.
@@ -51,23 +42,20 @@ TORCH_0_1 = (
 #: Largest directory of a zip archive in bytes, for about 100,000 records.
 _LARGEST_DIRECTORY = 1 << 23
 
-#: Bytes of a float, and number of floats that are read at once (Python's pickler appends 1,000 at a time).
-_FLOAT_BYTES, _BATCH = 9, 1001
+#: Largest header of a safetensors file in bytes, for about 10,000 tensors. The library accepts 100 MB, which take minutes.
+_LARGEST_HEADER = 1 << 20
 
 _DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248]|c(8|16)|[US][0-9]{0,9}|O8?|\?)")
+_ATOMS = frozenset({str, int, float, bool, bytes, complex, type(None)})
 
 
 def load_pickle(path: str | os.PathLike[str], *, largest: int = LARGEST_PICKLE) -> Any:
     """Read a pickle of lists, tuples, dicts, sets, strings, numbers and numpy arrays, see :func:`unpickle`.
 
-    Args:
-        path: a pickle file.
-        largest: size of the largest file to read, in bytes.
-
     Raises:
-        UnsafeFileError: when the file names any other class or function (the name is in the message;
-            nothing of it is imported or called).
-        CogError: when the file is missing, too large or not a complete pickle.
+        UnsafeFileError: the file names any other class or function (the message has the name; nothing of it is
+            imported or called).
+        CogError: the file is missing, has more than ``largest`` bytes, or is not a complete pickle.
     """
     try:
         return unpickle(files.contents(path, "pickle", largest))
@@ -88,11 +76,10 @@ def unpickle(
     names: Callable[[str, str], Any] | None = None,
     persistent: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """Read one pickle of lists, tuples, dicts, sets, strings, bytes, numbers and numpy arrays.
+    """Read one pickle of plain containers, strings, bytes, numbers and numpy arrays of these or of text.
 
     It reads any protocol, and pickles of numpy 1 and 2, of Python 2 (its strings are decoded as Latin-1, which keeps
     every byte) and 3. numpy scalars become Python numbers and strings; ordered and default dicts become dicts.
-    Arrays of objects may only hold text.
 
     Args:
         data: the pickle; bytes after it are ignored.
@@ -101,7 +88,7 @@ def unpickle(
         persistent: for formats with data beside the pickle: function from persistent id to value.
 
     Raises:
-        UnsafeFileError: when the file uses a name outside the admitted ones.
+        UnsafeFileError: the file uses a name outside the admitted ones.
         Exception: one of ``MALFORMED`` for a broken file.
     """
     return _Reader(data, names, persistent).load()
@@ -143,8 +130,7 @@ class _Dtype(Sealed):
     __slots__ = ()
 
     def __setstate__(self, state: Any) -> None:
-        order = _text(state[1])
-        if order in ("<", ">"):
+        if (order := _latin(state[1])) in ("<", ">"):
             self.value = self.value.newbyteorder(order)
 
 
@@ -155,20 +141,18 @@ class _Array(np.ndarray):  # type: ignore[type-arg]
         if self.size:
             raise UnsafeFileError("attributes of an array")
         shape, dtype, is_fortran, content = state[-4:]  # an optional version comes first
-        shape, dtype = _checked_shape(shape), _checked_dtype(dtype)
-        if not dtype.hasobject:
-            content = _raw(content)
-        elif not isinstance(content, list) or any(type(item) is not str for item in content):
-            raise UnsafeFileError("an array of objects other than text")
-        if len(content) != math.prod(shape) * (1 if dtype.hasobject else dtype.itemsize):
+        is_text = isinstance(content, list) and all(type(item) is str for item in content)
+        plain = dtype.value if is_text and isinstance(dtype, _Dtype) else _plain_dtype(dtype)
+        content = content if plain.hasobject else _raw(content)
+        if len(content) != math.prod(_shape(shape)) * (1 if plain.hasobject else plain.itemsize):
             raise ValueError(f"array of shape {shape} with {len(content)} bytes or objects")
-        super().__setstate__((1, shape, dtype, bool(is_fortran), content))  # type: ignore[arg-type]
+        super().__setstate__((1, shape, plain, bool(is_fortran), content))  # type: ignore[arg-type]
 
     def __reduce__(self) -> Any:
         return np.asarray(self).__reduce__()
 
 
-def _text(value: Any) -> Any:
+def _latin(value: Any) -> Any:
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
@@ -181,22 +165,21 @@ def _raw(value: Any) -> bytes:
     return bytes(value)
 
 
-def _checked_shape(shape: Any) -> tuple[int, ...]:
+def _shape(shape: Any) -> tuple[int, ...]:
     if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
         raise ValueError("an array shape that is not a tuple of whole numbers")
     return shape
 
 
-def _checked_dtype(dtype: Any) -> np.dtype[Any]:
-    if not isinstance(dtype, _Dtype):
-        raise ValueError(f"an array type of type {type(dtype).__name__}")
+def _plain_dtype(dtype: Any) -> np.dtype[Any]:
+    if not isinstance(dtype, _Dtype) or dtype.value.hasobject:
+        raise UnsafeFileError("objects in the place of numbers")
     return dtype.value
 
 
 def _dtype(spec: Any, align: Any = False, copy: Any = True) -> _Dtype:
-    spec = str(_text(spec))
-    if not _DTYPE.fullmatch(spec):
-        raise UnsafeFileError(f"a numpy array of type {spec!r}")
+    if not _DTYPE.fullmatch(spec := str(_latin(spec))):
+        raise UnsafeFileError(f"a numpy array of type {spec[:40]!r}")
     return _Dtype(np.dtype(spec))
 
 
@@ -206,29 +189,22 @@ def _reconstruct(subtype: Any, shape: Any, typecode: Any) -> _Array:
     return np.empty(0, dtype=np.int8).view(_Array)
 
 
-def _from_buffer(
-    content: Any, dtype: Any, shape: Any, order: Any, axis_order: Any = None
-) -> np.ndarray[Any, Any]:
+def _from_buffer(content: Any, dtype: Any, shape: Any, order: Any, axes: Any = None) -> np.ndarray[Any, Any]:
     """Return an array as numpy >= 1.24 writes it with protocol 5."""
-    value = _checked_dtype(dtype)
-    if value.hasobject:
-        raise UnsafeFileError("an array of objects in a buffer")
-    flat = np.frombuffer(_raw(content), dtype=value) if len(content) else np.empty(0, dtype=value)
-    if order == "K" and axis_order is not None:
-        return flat.reshape(_checked_shape(shape)).transpose(axis_order)
-    return flat.reshape(_checked_shape(shape), order=order)
+    plain = _plain_dtype(dtype)
+    flat = np.frombuffer(_raw(content), dtype=plain) if len(content) else np.empty(0, dtype=plain)
+    if order == "K" and axes is not None:
+        return flat.reshape(_shape(shape)).transpose(axes)
+    return flat.reshape(_shape(shape), order=order)
 
 
 def _scalar(dtype: Any, content: Any = "") -> Any:
-    value = _checked_dtype(dtype)
-    if value.hasobject:
-        raise UnsafeFileError("a numpy scalar that is an object")
-    raw = _raw(content)
-    if not raw and value.kind in "US":
-        return "" if value.kind == "U" else b""
-    if len(raw) != value.itemsize:
-        raise ValueError(f"numpy scalar of {value} with {len(raw)} bytes")
-    return np.frombuffer(raw, dtype=value)[0].item()
+    plain, raw = _plain_dtype(dtype), _raw(content)
+    if not raw and plain.kind in "US":
+        return "" if plain.kind == "U" else b""
+    if len(raw) != plain.itemsize:
+        raise ValueError(f"numpy scalar of {plain} with {len(raw)} bytes")
+    return np.frombuffer(raw, dtype=plain)[0].item()
 
 
 def _encode(text: Any, encoding: Any = "latin1") -> bytes:
@@ -246,23 +222,21 @@ def _bytearray(content: Any = b"", encoding: Any = "latin-1") -> bytearray:
 
 
 def _set(content: Any = ()) -> set[Any]:
-    items = list(content)
-    _checked_keys(items)
-    return set(items)
-
-
-def _frozenset(content: Any = ()) -> frozenset[Any]:
-    return frozenset(_set(content))
+    return set(_keys(list(content)))
 
 
 def _dict(content: Any = ()) -> dict[Any, Any]:
     pairs = [(key, value) for key, value in content]
-    _checked_keys([key for key, _ in pairs])
+    _keys([key for key, _ in pairs])
     return dict(pairs)
 
 
-def _default_dict(factory: Any = None) -> dict[Any, Any]:
-    return {}
+def _keys(keys: Sequence[Any]) -> Sequence[Any]:
+    """Refuse keys other than atoms and tuples of atoms: the hash of tuples in tuples can take for ever."""
+    for key in keys:
+        if any(type(part) not in _ATOMS for part in (key if type(key) is tuple else (key,))):
+            raise UnsafeFileError(f"a {type(key).__name__} as a dict key or set element")
+    return keys
 
 
 _NDARRAY = Sealed("numpy.ndarray")
@@ -272,19 +246,19 @@ _ADMITTED: dict[tuple[str, str], Sealed] = {
     ("numpy", "dtype"): _Function(_dtype),
     ("_codecs", "encode"): _Function(_encode),
     ("collections", "OrderedDict"): _Function(_dict),
-    ("collections", "defaultdict"): _Function(_default_dict),
+    ("collections", "defaultdict"): _Function(lambda factory=None: {}),
     **{
         (builtins, name): value
         for builtins in ("builtins", "__builtin__")  # Python 3 and 2
         for name, value in {
             "set": _Function(_set),
-            "frozenset": _Function(_frozenset),
+            "frozenset": _Function(lambda content=(): frozenset(_set(content))),
             "dict": _Function(_dict),
             "list": _Function(list),
             "complex": _Function(complex),
-            **{kind.__name__: Sealed(kind.__name__) for kind in (int, float, str)},
             "bytes": _Function(_bytes),
             "bytearray": _Function(_bytearray),
+            **{kind: Sealed(kind) for kind in ("int", "float", "str")},
         }.items()
     },
     **{
@@ -298,29 +272,17 @@ _ADMITTED: dict[tuple[str, str], Sealed] = {
     },
 }
 
-
-_ATOMS = frozenset({str, int, float, bool, bytes, complex, type(None)})
-
-
-def _checked_keys(keys: Sequence[Any]) -> None:
-    """Refuse keys other than atoms and tuples of atoms: the hash of tuples in tuples can take for ever."""
-    for key in keys:
-        if any(type(part) not in _ATOMS for part in (key if type(key) is tuple else (key,))):
-            raise UnsafeFileError(f"a {type(key).__name__} as a dict key or set element")
-
-
 #: Python's unpickler in Python, whose operations can be replaced.
 _Unpickler: Any = vars(pickle)["_Unpickler"]
 
 
 class _Reader(_Unpickler):  # type: ignore[misc]
-    """Python's unpickler with a closed table of names, and without the operations that data do not need."""
+    """Python's unpickler with a closed table of names; stand-ins refuse attributes, and keys are checked."""
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(_Unpickler.dispatch)
 
     def __init__(self, data: bytes, names: Any, persistent: Any) -> None:
-        self._data, self._file = data, io.BytesIO(data)
-        super().__init__(self._file, encoding="latin-1", fix_imports=False)
+        super().__init__(io.BytesIO(data), encoding="latin-1", fix_imports=False)
         self._names, self._persistent = names, persistent
 
     def find_class(self, module: str, name: str, /) -> Any:
@@ -330,8 +292,8 @@ class _Reader(_Unpickler):  # type: ignore[misc]
             stand_in = self._names(module, name)
         if stand_in is None:
             raise UnsafeFileError(f"{module}.{name}"[:200])
-        is_safe = isinstance(stand_in, Sealed) or _is_class_of_instances(stand_in)
-        return stand_in if is_safe else _Function(stand_in)
+        is_class = isinstance(stand_in, type) and issubclass(stand_in, Instance)
+        return stand_in if is_class or isinstance(stand_in, Sealed) else _Function(stand_in)
 
     def persistent_load(self, pid: Any, /) -> Any:
         """Return the value of a persistent id."""
@@ -339,93 +301,26 @@ class _Reader(_Unpickler):  # type: ignore[misc]
             raise UnsafeFileError("a persistent id (a torch file?)")
         return self._persistent(pid)
 
-    def _refuse(self) -> None:
-        raise UnsafeFileError("an operation that data do not need")
-
-    def _load_frame(self) -> None:
-        self.read(8)  # of the size; the data is in memory
-
-    def _load_bytearray(self) -> None:
-        self.append(bytearray(self.read(int.from_bytes(self.read(8), "little"))))
-
-    def _load_mark(self) -> None:
-        """Begin a list, and read the floats at its beginning at once: logs consist of them."""
-        self.load_mark()
-        start = self._file.tell()
-        codes = self._data[start : start + _FLOAT_BYTES * _BATCH : _FLOAT_BYTES]
-        stop = start + _FLOAT_BYTES * (len(codes) - len(codes.lstrip(pickle.BINFLOAT)))
-        if start < stop <= len(self._data):
-            self.stack.extend(value for (value,) in struct.iter_unpack(">xd", self._data[start:stop]))
-            self._file.seek(stop)
-
-    def _load_reduce(self) -> None:
-        arguments = self.stack.pop()
-        function = self.stack[-1]
-        if not (isinstance(function, _Function) or _is_class_of_instances(function)):
-            raise UnsafeFileError(f"a call of a {type(function).__name__}")
-        self.stack[-1] = function(*arguments)
-
-    def _load_build(self) -> None:
-        state = self.stack.pop()
-        made = self.stack[-1]
-        if not isinstance(made, Sealed | Instance | _Array):
-            raise UnsafeFileError(f"attributes of a {type(made).__name__}")
-        made.__setstate__(state)
-
-    def _load_newobj(self) -> None:
-        arguments = self.stack.pop()
-        if not _is_class_of_instances(kind := self.stack.pop()):
-            raise UnsafeFileError(f"an instance of a {type(kind).__name__}")
-        self.append(kind.__new__(kind, *arguments))
-
-    def _load_setitem(self) -> None:
-        self._require_dict(self.stack[-3])
-        _checked_keys(self.stack[-2:-1])
-        self.load_setitem()
-
-    def _load_setitems(self) -> None:
-        self._require_dict(self.metastack[-1][-1])
-        _checked_keys(self.stack[::2])
-        self.load_setitems()
-
-    def _require_dict(self, target: Any) -> None:
-        if not isinstance(target, dict):
-            raise UnsafeFileError(f"items of a {type(target).__name__}")
-
-    def _load_dict(self) -> None:
-        _checked_keys(self.stack[::2])
-        self.load_dict()
-
-    def _load_additems(self) -> None:
-        _checked_keys(self.stack)
-        self.load_additems()
-
-    def _load_frozenset(self) -> None:
-        _checked_keys(self.stack)
-        self.load_frozenset()
+    def get_extension(self, code: int) -> Any:
+        """Refuse names by number: the registry may have been filled by others."""
+        raise UnsafeFileError("a name of the extension registry")
 
 
-def _is_class_of_instances(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, Instance)
+def _checking(load: Callable[[Any], None], keys: Callable[[Any], Sequence[Any]]) -> Callable[[Any], None]:
+    def checked(reader: Any) -> None:
+        _keys(keys(reader.stack))
+        load(reader)
+
+    return checked
 
 
-for _code, _load in {
-    pickle.FRAME: _Reader._load_frame,
-    pickle.BYTEARRAY8: _Reader._load_bytearray,
-    pickle.MARK: _Reader._load_mark,
-    pickle.REDUCE: _Reader._load_reduce,
-    pickle.BUILD: _Reader._load_build,
-    pickle.NEWOBJ: _Reader._load_newobj,
-    pickle.SETITEM: _Reader._load_setitem,
-    pickle.SETITEMS: _Reader._load_setitems,
-    pickle.DICT: _Reader._load_dict,
-    pickle.ADDITEMS: _Reader._load_additems,
-    pickle.FROZENSET: _Reader._load_frozenset,
-    **dict.fromkeys((pickle.INST, pickle.OBJ, pickle.NEWOBJ_EX), _Reader._refuse),
-    **dict.fromkeys((pickle.EXT1, pickle.EXT2, pickle.EXT4), _Reader._refuse),
-    **dict.fromkeys((pickle.NEXT_BUFFER, pickle.READONLY_BUFFER), _Reader._refuse),
-}.items():
-    _Reader.dispatch[_code[0]] = _load
+_Reader.dispatch |= {
+    pickle.SETITEM[0]: _checking(_Unpickler.load_setitem, lambda stack: stack[-2:-1]),
+    pickle.SETITEMS[0]: _checking(_Unpickler.load_setitems, lambda stack: stack[::2]),
+    pickle.DICT[0]: _checking(_Unpickler.load_dict, lambda stack: stack[::2]),
+    pickle.ADDITEMS[0]: _checking(_Unpickler.load_additems, lambda stack: stack),
+    pickle.FROZENSET[0]: _checking(_Unpickler.load_frozenset, lambda stack: stack),
+}
 
 
 def build_array(constructor: Any, arguments: Any, state: Sequence[Any]) -> np.ndarray[Any, Any]:
@@ -521,6 +416,28 @@ def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap:
         raise
     except Exception as error:  # torch documents no list, and broken files raise nearly every type
         raise _torch_error(path, head, error) from None
+
+
+def load_safetensors(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read all tensors of a safetensors file with the format's own library.
+
+    Raises:
+        CogError: the file is missing, damaged, or has an unknown element type.
+    """
+    from safetensors.torch import load
+
+    content = files.contents(path, "safetensors file")
+    header = int.from_bytes(content[:8], "little")
+    if header > _LARGEST_HEADER:
+        raise CogError(
+            f"{path} has a header of {header} bytes, expected a safetensors file with {_LARGEST_HEADER} or less"
+        )
+    try:
+        return load(content)
+    except Exception as error:  # SafetensorError, and nearly every type for lying headers
+        raise CogError(
+            f"{path} is not a readable safetensors file ({first_line(error)[:200]}); is it complete?"
+        ) from None
 
 
 def _torch_error(path: str | os.PathLike[str], head: bytes, error: Exception) -> CogError:

@@ -2,8 +2,7 @@
 
 Schedulers announce the end of a job (preemption, time limit) by SIGTERM or SIGUSR1 and kill it a little later. SIGHUP
 says that the terminal was closed or the connection lost. At the end of every unit, long work tests for such a signal,
-saves its state, and ends by :func:`check` with exit code 75 (``EX_TEMPFAIL`` of sysexits.h): the driver can run the
-same command again to continue.
+saves its state, and ends by :func:`check` with exit code 75 (``EX_TEMPFAIL`` of sysexits.h); the same command goes on.
 """
 
 from __future__ import annotations
@@ -21,21 +20,19 @@ from cog.errors import CogError
 
 logger = logging.getLogger(__name__)
 
-#: Exit code of interrupted work that can be continued; job scripts requeue the job on it.
+#: Exit code of interrupted work that can be continued.
 EXIT_CODE = 75
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
+#: Names of the signals that were deferred, the first of them decides; kept until the next block of :func:`deferred`.
 _received: list[str] = []
-
-#: First signal of the last block of :func:`deferred` that received one.
-_last: str | None = None
-
-#: Largest number of times that a task is queued again.
-_MOST_RESTARTS = 100
 
 #: Number of the process that defers signals now (0: none).
 _process = 0
+
+#: Largest number of times that a task is queued again.
+_MOST_RESTARTS = 100
 
 
 class Interrupted(CogError):
@@ -46,11 +43,8 @@ class Interrupted(CogError):
 
 def handled() -> list[signal.Signals]:
     """Return the signals that end work in an orderly way: without SIGHUP if it is ignored, as under nohup."""
-    return [
-        number
-        for number in SIGNALS
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
-    ]
+    ignores_hangup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in SIGNALS if number != signal.SIGHUP or not ignores_hangup]
 
 
 @contextlib.contextmanager
@@ -58,10 +52,9 @@ def deferred() -> Iterator[None]:
     """Defer the signals of :func:`handled` in the block to the end of the current unit of work, see :func:`check`.
 
     The block has an effect only in the main thread, because Python cannot handle signals in others, and only outside of
-    another such block. Further signals have no effect: schedulers repeat them, and the SIGKILL that follows costs at
-    most the current unit. Child processes end on a signal as usual.
+    another such block. Child processes end on a signal as usual.
     """
-    global _process, _last
+    global _process
     if _process == os.getpid() or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -81,8 +74,25 @@ def deferred() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-        _process, _last = 0, requested()
-        _received.clear()
+        _process = 0
+
+
+def requested() -> str | None:
+    """Return the name of the first deferred signal (inside :func:`deferred`), or None."""
+    return _received[0] if _received and _process else None
+
+
+def check(state: str) -> None:
+    """Raise an error if a signal was deferred; to be called when all finished work is saved.
+
+    Args:
+        state: saved work, for the message: ``"12 of 30 trials are saved"``.
+
+    Raises:
+        Interrupted: a signal was deferred; the message has the signal and ``state``.
+    """
+    if name := requested():
+        raise Interrupted(f"ended by {name}: {state}; the same command continues from here")
 
 
 def requeue() -> None:
@@ -90,7 +100,7 @@ def requeue() -> None:
 
     Who sends SIGTERM (``scancel``, a preemption) decides what follows: a cancelled task would come back.
     """
-    if _last != "SIGUSR1" or "SLURM_ARRAY_TASK_ID" not in os.environ:
+    if _received[:1] != ["SIGUSR1"] or "SLURM_ARRAY_TASK_ID" not in os.environ:
         return
     # The number of the job alone can mean the whole array.
     job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
@@ -103,21 +113,3 @@ def requeue() -> None:
         subprocess.run(["scontrol", "requeue", job], check=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
         logger.error("job %s could not be queued again (%s); submit the study again", job, error)
-
-
-def requested() -> str | None:
-    """Return the name of the first deferred signal (inside :func:`deferred`), or None."""
-    return _received[0] if _received else None
-
-
-def check(state: str) -> None:
-    """Raise an error if a signal was deferred; to be called when all finished work is saved.
-
-    Args:
-        state: saved work, for the message: ``"12 of 30 trials are saved"``.
-
-    Raises:
-        Interrupted: when a signal was deferred; the message has the signal and ``state``.
-    """
-    if name := requested():
-        raise Interrupted(f"ended by {name}: {state}; the same command continues from here")

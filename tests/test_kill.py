@@ -1,0 +1,336 @@
+"""Commands that are killed at any moment and repeated, or started twelve times at once, leave what one start leaves.
+
+Each command runs in a fork of this process, in a folder of its own, and is ended by SIGKILL right before one of its
+file operations, by SIGKILL at a random instant, or by SIGTERM. No reader may then take a part for a result, and the
+same command, given again, must leave the bytes of an undisturbed run. Times and facts of one start are not compared.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import io
+import json
+import os
+import random
+import runpy
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import tiny
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+#: Functions that change files; those of ``os`` are also called by ``pathlib``, ``shutil`` and ``tempfile``.
+OPERATIONS = ("open", "replace", "rename", "link", "unlink", "mkdir", "rmdir", "fsync")
+
+#: Entries of JSON files that tell how a start went.
+OF_ONE_START = {"created", "started", "finished", "seconds", "images_per_second", "sessions"}
+
+#: Files whose presence says that the folder is a complete result.
+RECORDS = ("results.json", "features.json", "report.json")
+
+#: Two seen leaves of WordNet, and others that become levels.
+SEEN = ("n01530575", "n02123045")
+UNSEEN = (
+    *("n01531178", "n02122298", "n02084071", "n03001627"),
+    *("n07739125", "n09193705", "n12102133", "n04530566"),
+)
+
+
+@dataclass
+class Command:
+    """A command on small inputs; it writes below a folder ``out``.
+
+    Attributes:
+        script: file name of the script.
+        argv: its command line.
+        given: folders to copy into ``out`` before it starts, by their place there.
+        runs: what an undisturbed run leaves, its number of operations, and its seconds; filled by :func:`undisturbed`.
+    """
+
+    script: str
+    argv: str
+    given: dict[str, Path] = field(default_factory=dict)
+    runs: tuple[dict[str, Any], int, float] | None = None
+
+    def fresh(self, out: Path) -> None:
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        for place, folder in self.given.items():
+            shutil.copytree(folder, out / place)
+
+
+def commands(work: Path) -> dict[str, Command]:
+    """Return the commands, on inputs that are written into ``work``; ``{out}`` stands for the output."""
+    loader = tiny.write_loader(work / "my_net.py")
+    for split, n_images in (("train", 24), ("test", 3)):
+        tiny.write_class_folders(
+            work / "images" / split, classes=("crow", "duck", "wren"), n_images=n_images, suffix=".png"
+        )
+        x, y = tiny.make_xy(n_per_class=40, dim=8, seed=len(split), spread=2.5)
+        tiny.write_features(work / f"features_{split}", x, y, name=f"tiny_net_birds_{split}")
+    for wnid in (*SEEN, *UNSEEN):
+        (work / "in21k" / wnid).mkdir(parents=True)
+        for number in range(9):
+            (work / "in21k" / wnid / f"{wnid}_{number}.JPEG").touch()
+    (work / "seen.txt").write_text("\n".join(SEEN))
+    pair = f"--train_features_dir {work}/features_train --test_features_dir {work}/features_test --device cpu"
+    images = (
+        f"--dataset birds --model_loader {loader}:load_my_model --images_root {work}/images --device cpu "
+        "FT_EXTRACT.IMAGE_RESIZE_SIZE 16 FT_EXTRACT.IMAGE_CROP_SIZE 16 FT_EXTRACT.N_WORKERS 0"
+    )
+    training = "CLF.N_EPOCHS 3 CLF.BATCH_SIZE 16 CLF.N_TRIALS"
+    in_root = {f"tiny/net/birds/features_{split}": work / f"features_{split}" for split in ("train", "test")}
+    of_model = "--model tiny_net --dataset birds --models_root_dir {out} --device cpu"
+    return {
+        "extraction": Command(
+            "extract_features.py", f"--model tiny_net --split train test --models_root_dir {{out}} {images}"
+        ),
+        "run": Command("logreg.py", f"{pair} {training} 12 --output_dir {{out}}/run"),
+        "seeds and shots": Command(
+            "logreg.py", f"{of_model} --seeds 22 37 45 77 93 --n_shot 0 2 8 {training} 3", in_root
+        ),
+        "levels": Command(
+            "build_levels.py",
+            f"--imagenet_images_root {work}/in21k --seen_wnids {work}/seen.txt --n_levels 2 --level_size 3 "
+            "--output_dir {out}/levels LEVELS.MIN_IMAGES 6 LEVELS.N_TEST 2 LEVELS.MAX_TRAIN 5",
+        ),
+        "fine-tuning": Command(
+            "finetune.py",
+            f"--model tiny_net --output_dir {{out}}/tuned {images} FINETUNE.N_EPOCHS 3 FINETUNE.BATCH_SIZE 24",
+        ),
+        "analysis": Command(
+            "analyze_features.py",
+            f"{pair} --analysis kmeans --output_dir {{out}}/clusters ANALYSIS.KMEANS_SEEDS [1,2] ANALYSIS.KMEANS_K 7",
+        ),
+    }
+
+
+def count_operations(out: Path, act: Callable[[int], None]) -> None:
+    """Call ``act(k)`` right before the k-th operation of this process below ``out``."""
+    number, process, inside = 0, os.getpid(), os.fspath(out)
+
+    def counting(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal number
+            path = args[0] if args else ""
+            if isinstance(path, int):
+                path = os.readlink(f"/proc/self/fd/{path}")
+            mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
+            reads = name == "open" and not (
+                mode & (os.O_CREAT | os.O_WRONLY | os.O_RDWR)
+                if isinstance(mode, int)
+                else {*mode} & {*"wax+"}
+            )
+            if not reads and os.getpid() == process and os.fsdecode(path).startswith(inside):
+                number += 1
+                act(number)
+            return function(*args, **kwargs)
+
+        return call
+
+    for name in OPERATIONS:
+        setattr(os, name, counting(getattr(os, name), name))
+    builtins.open = io.open = counting(builtins.open, "open")
+
+
+def start(command: Command, out: Path, log: Path, act: Callable[[int], None] = lambda number: None) -> int:
+    """Start a command in a fork; returns the number of the process. It prints into the file ``log``."""
+    pid = os.fork()
+    if pid == 0:
+        _be(command, out, log, act)
+    return pid
+
+
+def _be(command: Command, out: Path, log: Path, act: Callable[[int], None]) -> NoReturn:
+    code = 70
+    try:
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
+        sys.argv = [command.script, *command.argv.replace("{out}", str(out)).split()]
+        for name, module in list(sys.modules.items()):
+            if name.startswith("cog.") and hasattr(module, "SAVE_SECONDS"):
+                module.SAVE_SECONDS = 0.0  # save often, so that there is something to lose
+        count_operations(out, act)
+        try:
+            runpy.run_path(str(REPOSITORY / command.script), run_name="__main__")
+        except SystemExit as error:
+            code = int(error.code or 0)
+        sys.stdout.flush()
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def code_of(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def snapshot(folder: Path) -> dict[str, Any]:
+    """Return what is compared of all files, by name."""
+    texts: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_file() and path.suffix == ".json":
+            texts[name] = _compared(json.loads(path.read_text()))
+        elif path.is_file() and path.name not in ("program.log", ".lock"):
+            texts[name] = path.read_bytes()
+    return texts
+
+
+def _compared(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _compared(value) for key, value in data.items() if key not in OF_ONE_START}
+    return [_compared(value) for value in data] if isinstance(data, list) else data
+
+
+def differing(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
+    return sorted(name for name in {*left, *right} if left.get(name) != right.get(name))
+
+
+class Bench:
+    """A place for commands, and what an undisturbed run of each leaves there."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.out, self.log = place, place / "out", place / "log.txt"
+        (place / "inputs").mkdir()
+        self.commands = commands(place / "inputs")
+        self._warm: set[str] = set()
+
+    def undisturbed(self, name: str) -> tuple[dict[str, Any], int, float]:
+        """Return files, number of operations and seconds of an undisturbed run."""
+        command = self.commands[name]
+        if command.runs is None:
+            for note in ("modules", "operations"):  # the first run says what to import before the fork
+                counted: list[int] = []
+                command.fresh(self.out)
+                pid = os.fork()
+                if pid == 0:
+                    exit_, os._exit = os._exit, lambda code: (self._note(note, counted), exit_(code))
+                    _be(command, self.out, self.log, counted.append)
+                began = time.monotonic()
+                assert code_of(pid) == 0, self.log.read_text()
+                seconds = time.monotonic() - began
+                if note == "modules":
+                    self._import((self.place / note).read_text().split())
+            n_operations = len((self.place / "operations").read_text().split())
+            command.runs = snapshot(self.out), n_operations, seconds
+        return command.runs
+
+    def _note(self, note: str, counted: list[int]) -> None:
+        (self.place / note).write_text(" ".join(sys.modules if note == "modules" else map(str, counted)))
+
+    def _import(self, names: list[str]) -> None:
+        for name in names:
+            if name.partition(".")[0] != "__main__":
+                try:
+                    importlib.import_module(name)
+                except Exception:
+                    self._warm.add(name)
+
+    def end(
+        self, name: str, ending: Callable[[int], None], act: Callable[[int], None] = lambda k: None
+    ) -> None:
+        """Start a command, end it, look at what readers see, and repeat it: the result must be the undisturbed one."""
+        command, (expected, *_) = self.commands[name], self.undisturbed(name)
+        command.fresh(self.out)
+        pid = start(command, self.out, self.log, act)
+        ending(pid)
+        code = code_of(pid)
+        assert code in (0, 75, -signal.SIGKILL, -signal.SIGTERM), (code, self.log.read_text())
+        assert "Traceback" not in self.log.read_text()
+        for record in (path for path in self.out.rglob("*") if path.name in RECORDS):
+            folder = str(record.parent.relative_to(self.out))
+            if "/." not in f"/{folder}":
+                whole = {k: v for k, v in expected.items() if k.startswith(f"{folder}/")}
+                there = {k: v for k, v in snapshot(self.out).items() if k.startswith(f"{folder}/")}
+                hidden = {k for k in there if "/." in k}
+                assert not differing({k: v for k, v in there.items() if k not in hidden}, whole), folder
+        again = code_of(start(command, self.out, self.log))
+        assert again == 0, self.log.read_text()
+        assert differing(snapshot(self.out), expected) == []
+
+
+@pytest.fixture(scope="module", params=["memory", pytest.param("disk", marks=pytest.mark.slow)])
+def bench(request):
+    """Yield a :class:`Bench` in memory (tmpfs), and one on a disk."""
+    folder = "/dev/shm" if request.param == "memory" and os.path.isdir("/dev/shm") else "/var/tmp"
+    with tempfile.TemporaryDirectory(prefix="cog-kill-", dir=folder) as place:
+        yield Bench(Path(place))
+
+
+NAMES = ("extraction", "run", "seeds and shots", "levels", "fine-tuning", "analysis")
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+
+
+def killed_before_operations(bench: Bench, name: str, n: int) -> None:
+    """Kill a command before ``n`` of its operations, spread over all of them."""
+    n_operations = bench.undisturbed(name)[1]
+    for index in range(min(n, n_operations)):
+        operation = 1 + (2 * index + 1) * n_operations // (2 * min(n, n_operations))
+
+        def act(number: int, operation: int = operation) -> None:
+            if number == operation:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        bench.end(name, lambda pid: None, act)
+
+
+def ended_at_random(bench: Bench, name: str, number: signal.Signals, n: int) -> None:
+    """End a command by a signal at ``n`` instants, one in each n-th part of its time."""
+    seconds, rng = bench.undisturbed(name)[2], random.Random(name)
+    for index in range(n):
+        instant = (index + rng.random()) * seconds / n
+
+        def ending(pid: int, instant: float = instant) -> None:
+            time.sleep(instant)
+            os.kill(pid, number)
+
+        bench.end(name, ending)
+
+
+def test_a_run_that_is_killed_and_repeated_is_the_same_run(bench):
+    killed_before_operations(bench, "run", 3)
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_killed_before_every_kth_operation(bench, name):
+    killed_before_operations(bench, name, int(os.environ.get("COG_KILLS", "12")))
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_killed_at_random_instants(bench, name):
+    ended_at_random(bench, name, signal.SIGKILL, int(os.environ.get("COG_KILLS", "30")))
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_terminated_at_random_instants(bench, name):
+    ended_at_random(bench, name, signal.SIGTERM, 10)
+
+
+@pytest.mark.parametrize("name", ["run", *SLOW[:1], *SLOW[2:]])
+def test_twelve_at_once_one_ends_well_and_every_output_is_made(bench, name):
+    command, (expected, *_) = bench.commands[name], bench.undisturbed(name)
+    command.fresh(bench.out)
+    logs = [bench.place / f"log-{number}.txt" for number in range(12)]
+    codes = [code_of(pid) for pid in [start(command, bench.out, log) for log in logs]]
+    assert 0 in codes and {*codes} <= {0, 2}, codes
+    for code, log in zip(codes, logs, strict=True):
+        lines = [line for line in log.read_text().splitlines() if line.startswith("error: ")]
+        assert len(lines) == (1 if code else 0) and "Traceback" not in log.read_text()
+    assert differing(snapshot(bench.out), expected) == []
