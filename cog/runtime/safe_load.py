@@ -42,7 +42,7 @@ TORCH_0_1 = (
 #: Largest directory of a zip archive in bytes, for about 100,000 records.
 _LARGEST_DIRECTORY = 1 << 23
 
-#: Largest header of a safetensors file in bytes, for about 10,000 tensors. The library accepts 100 MB, which take minutes.
+#: Largest header of a safetensors file in bytes, for about 10,000 tensors; the library accepts 100 MB: minutes.
 _LARGEST_HEADER = 1 << 20
 
 _DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248]|c(8|16)|[US][0-9]{0,9}|O8?|\?)")
