@@ -1,7 +1,7 @@
 """Members of tar and zip files: their places in the file and their bytes, without unpacking the file.
 
-Headers are read once, for the index. A member is then read with ``pread``, which has no file position that forked
-processes would share.
+Headers are read once, for the index. A member is then read with ``pread``, which has no file position that
+forked processes would share.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from cog.errors import CogError
 from cog.runtime import files
@@ -27,21 +27,17 @@ MOST_OPEN = 64
 #: Largest size of an image in bytes, packed or not: an archive of a few kilobytes can claim any size.
 LARGEST_IMAGE = 1 << 29
 
-#: Kinds of members: bare data, stored or deflated data after the local header of a zip file, a tar file, what is no
-#: plain file (a link, a device, sparse, encrypted, or packed in another way) and cannot be read.
+#: Kinds of members: bare data, stored or deflated data after the local header of a zip file, a tar file, what is
+#: no plain file (a link, a device, sparse, encrypted, packed in another way) and cannot be read.
 PLAIN, STORED, DEFLATED, TAR_INSIDE, OTHER = range(5)
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
-# Limits, in bytes, of a member's chain of extended headers and of a zip file's directory (10 million members).
-_MOST_HEADER_BYTES, _MOST_DIRECTORY_BYTES = 1 << 20, 1 << 31
+_LARGEST_HEADER = 1 << 20  # bytes of a chain of extended headers
 _LONGEST_PATH = 4096  # letters: all rows of an index are as long as the longest
 
 
 class Member(NamedTuple):
-    """A file in an archive: its path there, offset (in a zip file of its local header), stored size and kind.
-
-    ``crc`` is the CRC-32 of the unpacked data in a zip file, 0 in a tar file; offset and size are in bytes.
-    """
+    """A file in an archive; offset and stored size in bytes, of a zip file with its header and the CRC-32."""
 
     path: str
     offset: int
@@ -149,69 +145,44 @@ def require_size(size: int, name: str) -> None:
         raise OSError(errno.EFBIG, f"it has more than {LARGEST_IMAGE >> 20} MiB, expected an image", name)
 
 
-# ---- headers
+class _Headers(io.BufferedReader):
+    """A file of which no more bytes are read at once than headers can have."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or not 0 <= size <= _LARGEST_HEADER:
+            raise OSError(errno.EFBIG, f"a header of {size:,} bytes")
+        return super().read(size)
 
 
 def members(source: Source) -> Iterator[Member]:
     """Yield the files in an archive, without folders; only headers are read.
 
     Raises:
-        CogError: it is no archive, is damaged or cut off, compressed as a whole, or names a member outside of itself.
+        CogError: it is no archive, is damaged or cut off, compressed as a whole, or names a file outside of itself.
         OSError: it cannot be read, or has changed.
     """
-    with files.open_regular(source.path) as handle:
-        _require_same(os.fstat(handle.fileno()), *source[:3])
+    with files.open_regular(source.path, buffering=0) as raw, _Headers(raw) as handle:  # type: ignore[arg-type]
+        _require_same(os.fstat(raw.fileno()), *source[:3])
         if source.path.lower().endswith(".zip"):
-            yield from _zip_members(source, _Section(handle, 0, source.size, _MOST_DIRECTORY_BYTES))
+            yield from _zip_members(source)
             return
-        start, stop = 0, source.size
-        if source.inside is not None:
-            start, stop = source.inside.offset, min(source.inside.offset + source.inside.size, source.size)
-        section = _Section(handle, start, stop, _MOST_HEADER_BYTES)
-        if section.read(2) == b"\x1f\x8b":
+        handle.seek(source.inside.offset if source.inside else 0)
+        if handle.peek(2)[:2] == b"\x1f\x8b":
             raise CogError(
                 f"{source.label} is compressed as a whole, so no image in it can be found without unpacking all "
                 "before it; unpack it once with gunzip (it stays one file)"
             )
-        yield from _tar_members(section, source.label)
+        stop = min(source.inside.offset + source.inside.size, source.size) if source.inside else source.size
+        yield from _tar_members(handle, stop, source.label)
 
 
-class _Section(io.RawIOBase):
-    """A part of a file as a file; reading more bytes at once than headers can have is an OSError."""
-
-    def __init__(self, handle: IO[bytes], start: int, stop: int, most: int) -> None:
-        self._handle, self.start, self.size, self._most = handle, start, max(0, stop - start), most
-        self._position = 0
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._position = offset + (0, self._position, self.size)[whence]
-        if self._position < 0:
-            raise OSError(errno.EINVAL, "a position before the beginning")
-        return self._position
-
-    def read(self, size: int | None = -1) -> bytes:
-        left = max(0, self.size - self._position)
-        size = left if size is None or size < 0 else size
-        if size > self._most:
-            raise OSError(errno.EFBIG, f"a header of {size:,} bytes")
-        self._handle.seek(self.start + min(self._position, self.size))
-        data = self._handle.read(min(size, left))
-        self._position += len(data)
-        return data
-
-
-def _tar_members(section: _Section, label: str) -> Iterator[Member]:
+def _tar_members(handle: _Headers, stop: int, label: str) -> Iterator[Member]:
+    """Yield the members of the tar file between the position of the handle and ``stop``."""
     last, end, fault = "its beginning", -1, ""
-    section.seek(0)
     try:
-        with tarfile.open(fileobj=section, mode="r:") as tar:
-            while (info := tar.next()) is not None:
+        with tarfile.open(fileobj=handle, mode="r:") as tar:
+            info = tar.next()
+            while info is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # the list would grow to gigabytes
                 if info.size < 0 or tar.offset <= end:
                     raise tarfile.ReadError("a negative size")
@@ -219,14 +190,13 @@ def _tar_members(section: _Section, label: str) -> Iterator[Member]:
                 is_tar, is_plain = info.name.lower().endswith(".tar"), info.isreg() and not info.issparse()
                 kind = (TAR_INSIDE if is_tar else PLAIN) if is_plain else OTHER
                 if not info.isdir():
-                    yield Member(
-                        _inside(info.name, label), section.start + info.offset_data, info.size, 0, kind
-                    )
+                    yield Member(_inside(info.name, label), info.offset_data, info.size, 0, kind)
+                info = tar.next() if end < stop else None
             end = tar.offset
-        section.seek(end)
-        if end > section.size:
+        handle.seek(min(end, stop))
+        if end > stop:
             fault = "it is cut off"
-        elif section.read(tarfile.BLOCKSIZE).strip(b"\0"):
+        elif handle.read(min(tarfile.BLOCKSIZE, stop - end)).strip(b"\0"):
             fault = "a damaged header"
     except (tarfile.TarError, OSError, ValueError, ArithmeticError, RecursionError) as error:
         fault = str(error) or type(error).__name__
@@ -234,9 +204,9 @@ def _tar_members(section: _Section, label: str) -> Iterator[Member]:
         raise CogError(f"{label} cannot be read as a tar file after {last}: {fault}; fetch it again")
 
 
-def _zip_members(source: Source, section: _Section) -> Iterator[Member]:
+def _zip_members(source: Source) -> Iterator[Member]:
     try:
-        directory = zipfile.ZipFile(section).infolist()
+        directory = zipfile.ZipFile(source.path).infolist()
     except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error) as error:
         raise CogError(f"{source.path} cannot be read as a zip file: {error}; fetch it again") from error
     for info in directory:
@@ -245,16 +215,14 @@ def _zip_members(source: Source, section: _Section) -> Iterator[Member]:
         if info.flag_bits & 1 or stat.S_IFMT(mode) not in (0, stat.S_IFREG):
             kind = OTHER
         if not info.filename.endswith("/"):
-            yield Member(
-                _inside(info.filename, source.path), info.header_offset, info.compress_size, info.CRC, kind
-            )
+            path = _inside(info.filename, source.path)
+            yield Member(path, info.header_offset, info.compress_size, info.CRC, kind)
 
 
 def _inside(path: str, archive: str) -> str:
     """Return the path of a member without ``./``."""
     parts = path.split("/")
     if parts[0] == "" or ".." in parts or "\0" in path or len(path) > _LONGEST_PATH:
-        raise CogError(
-            f"{archive} has a member {path[:200]!r}, which names no file in it; this is no archive of images"
-        )
+        found = f"has a member {path[:200]!r}, which names no file in it"
+        raise CogError(f"{archive} {found}; this is no archive of images")
     return "/".join(part for part in parts if part not in ("", "."))

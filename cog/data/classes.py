@@ -85,7 +85,14 @@ def is_no_class(folder: str) -> bool:
 
 
 def name_images(
-    archive: Path, members: Sequence[Member], *, part: str | None, whole: bool, read: Read, unread: Unread
+    archive: Path,
+    members: Sequence[Member],
+    *,
+    part: str | None,
+    whole: bool,
+    read: Read,
+    unread: Unread,
+    known: dict[str, list[str]],
 ) -> Iterator[tuple[str, Member]]:
     """Yield ``<class>/<file>`` and the member of every image of an archive; of inner tar files the path instead.
 
@@ -100,23 +107,24 @@ def name_images(
         whole: whether images outside of that folder are taken too, as the archive as a whole is that part.
         read: function that returns the bytes of a member.
         unread: gets what is found beside the images and not read.
+        known: the folders of each class in all archives, to which those of this archive are added.
     """
     own = archive.stem if is_wnid(archive.stem) else None
     if own is None and (labels := _labels_of_samples(members)):
         yield from _name_samples(archive, members, labels, read, unread) if whole else ()
         return
     wnids: dict[str, str] = {}
-    places: dict[str, list[str]] = {}  # the whole path of each class that is no WordNet id
-    loose, has_classes = [], False
+    places: dict[str, list[str]] = {}  # of each class, from the archive on
+    loose = []
+    n_named = 0
     for member in members:
         *folders, file = member.path.split("/")
         if part is not None and part in folders:
             folders = folders[len(folders) - folders[::-1].index(part) :]
         elif not whole:
             continue
-        elif part is None and (folders or not _NUMBERED.fullmatch(archive.stem)):
-            folders = [archive.stem, *folders]
-        label = own or next(filter(is_wnid, reversed(folders)), None)
+        place = [*([archive.stem] if part is None else []), *folders]
+        label = own or next(filter(is_wnid, reversed(place)), None)
         if any(map(is_no_class, folders)):
             if not any(folder.startswith(".") for folder in folders):
                 unread.add(OTHER_FOLDERS, f"{archive}/{member.path}")
@@ -125,7 +133,7 @@ def name_images(
             yield member.path, member
             continue
         if not is_image(file):
-            if folders and not file.startswith(".") and not file.endswith(_NOTES):
+            if place and not file.startswith(".") and not file.endswith(_NOTES):
                 unread.add(OTHER_FILES, f"{archive}/{member.path}")
             continue
         if label is None and _VALIDATION_IMAGE.fullmatch(file):
@@ -134,26 +142,27 @@ def name_images(
                 raise CogError(
                     f"{archive} has an image {file} that the labels beside it lack; fetch both again"
                 )
-        elif label is None and folders:
-            label = folders[-1]
-            if (first := places.setdefault(label, folders)) != folders:
+        elif label is None and (folders or (place and not _NUMBERED.fullmatch(archive.stem))):
+            label, places[place[-1]] = place[-1], place
+            if (first := known.setdefault(label, folders or place)) != (folders or place):
                 raise CogError(
-                    f"{archive} has images in {'/'.join(first)} and in {'/'.join(folders)}, which would both be "
-                    f"class {label}; rename these folders, or unpack the archive into one folder per class"
+                    f"{archive} and archives beside it have images in {'/'.join(first)} and in "
+                    f"{'/'.join(folders)}, which would both be class {label}; rename these folders, or unpack the "
+                    "archives into one folder per class"
                 )
         if label is None:
             loose.append(member.path)
         else:
-            has_classes = True
+            n_named += 1
             yield f"{label}/{file}", member
-    for folders in places.values():
-        for depth, name in enumerate(folders[:-1], start=1):
-            if folders[:depth] == places.get(name):
+    for place in places.values():
+        for depth, name in enumerate(place[:-1], start=1):
+            if place[:depth] == places.get(name):
                 raise CogError(
-                    f"{archive} has images in the class folder {name} and in {'/'.join(folders)} inside it; "
-                    "unpack it into one folder per class"
+                    f"{archive} has images in the class folder {name} and in {'/'.join(place)} inside it; unpack it "
+                    "into one folder per class"
                 )
-    if loose and not has_classes:
+    if loose and not n_named:
         raise CogError(
             f"{archive} has {len(loose):,} images in no class folder ({loose[0]}, ...), and no labels (.cls or "
             ".json files of the same names); add labels, or pack one folder per class"

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import re
-import threading
 import zipfile
 import zlib
 from bisect import bisect_left
@@ -286,18 +285,16 @@ class ArchiveImages(ImageStore):
         return rows, unread
 
     def _scan(self, sources: Sequence[Source]) -> tuple[np.ndarray, Unread]:
-        unread, stop = Unread(), threading.Event()
+        unread, known = Unread(), dict[str, list[str]]()
 
         def scan(source: Source) -> np.ndarray:
             found: dict[bytes, Member] = {}
             with os_errors_explained(f"cannot read {source.path}"):
-                for name, member in self._images(source, unread, stop):
+                for name, member in self._images(source, unread, known):
                     # Of members with the same path the last counts, as in unpacking.
                     if found.setdefault(os.fsencode(name), member).path != member.path:
-                        raise CogError(
-                            f"two members of {source.label} would both be image {name}; rename one, or unpack the "
-                            "archive"
-                        )
+                        todo = "rename one, or unpack the archive"
+                        raise CogError(f"two members of {source.label} would both be image {name}; {todo}")
                     found[os.fsencode(name)] = member
             return _rows(found)
 
@@ -306,37 +303,34 @@ class ArchiveImages(ImageStore):
         with Progress(len(sources), f"Indexing {self.root}", unit="archives") as progress:
             pool = ThreadPoolExecutor(N_THREADS)
             try:
-                for owner, rows in enumerate(pool.map(scan, sources)):
+                for owner, rows in enumerate(pool.map(scan, sources) if sources[1:] else map(scan, sources)):
                     rows["owner"] = owner
                     parts.append(rows)
                     progress.update()
             finally:
-                stop.set()
                 pool.shutdown(cancel_futures=True)
         return _sorted(parts), unread
 
-    def _images(self, source: Source, unread: Unread, stop: threading.Event) -> Iterator[tuple[str, Member]]:
+    def _images(
+        self, source: Source, unread: Unread, known: dict[str, list[str]]
+    ) -> Iterator[tuple[str, Member]]:
         """Yield the images of an archive, and its inner tar files of synsets, which are indexed on request."""
-        inner, members = source.inside is not None, []
-        for member in archives.members(source):
-            if stop.is_set():
-                raise InterruptedError(errno.EINTR, "stopped")
-            members.append(member)
+        place, inner = Path(source.label), source.inside is not None
         for name, member in classes.name_images(
-            Path(source.label),
-            members,
+            place,
+            list(archives.members(source)),
             part=None if inner else self._part,
             whole=self._whole or inner,
             read=lambda member: archives.read_member(source, member),
             unread=unread,
+            known=known,
         ):
             if member.kind != TAR_INSIDE or (is_wnid(Path(name).stem) and not inner):
                 yield name, member
             elif inner:
-                place = Path(source.label)
                 raise CogError(f"{place} is inside an archive and has a tar file {name}; unpack {place.name}")
             else:
-                yield from self._images(source._replace(inside=member), unread, stop)
+                yield from self._images(source._replace(inside=member), unread, known)
 
 
 def _rows(found: dict[bytes, Member]) -> np.ndarray:

@@ -310,7 +310,7 @@ FLAT = [("1.png", b"1"), ("2.png", b"2")]
 
 #: Archive, its members, and what the message says: the right reading is not clear.
 UNCLEAR = {
-    "classes of one name": ("train.tar", AIRPORT, "a/airport/indoor and in c/church/indoor.* class indoor"),
+    "classes of one name": ("train.tar", AIRPORT, "in a/airport/indoor and in c/church/indoor, .* class indoor"),
     "classes of one name, in a zip file": ("train.zip", AIRPORT, "which would both be class indoor"),
     "classes of one name, below the split": (
         "birds.zip", [(f"train/{name}", data) for name, data in AIRPORT], "would both be class indoor",
@@ -346,6 +346,20 @@ def test_archives_whose_reading_is_unclear_are_refused(case, root):
     folder = root if file.startswith("data") else root / "train"
     with pytest.raises(CogError, match=message):
         images.from_class_folders("birds", "train", folder, flag="--images_root")
+
+
+def test_classes_of_two_archives_that_would_merge_are_refused(root):
+    """The same folders in several archives are one class; folders of another parent are not."""
+    for name, path in (
+        ("train-1", "a/indoor/1.png"),
+        ("train-2", "a/indoor/2.png"),
+        ("train-3", "b/indoor/3.png"),
+    ):
+        if name == "train-3":
+            assert len(datasets.OWN.images("birds", "train", {"images_root": str(root)})) == 2
+        (root / f"{name}.tar").write_bytes(tar_bytes([(path, b"x"), ("b/church/4.png" + name, b"x")]))
+    with pytest.raises(CogError, match="(a|b)/indoor and in (a|b)/indoor, which would both be class indoor"):
+        images.from_class_folders("birds", "train", root / "train", flag="--images_root")
 
 
 CROWS = tar_bytes([("crow/1.png", b"1"), ("duck/2.png", b"2")])
@@ -723,6 +737,15 @@ def damaged(data, member):
 
 
 ONE_CLASS = tar_bytes([(f"{i}.JPEG", bytes(3000)) for i in range(4)])
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_tar_file_without_its_end_has_its_own_members_alone(root, inside, n):
+    data = tar_bytes([(f"{i}.JPEG", b"x") for i in range(n)])[: 1024 * n]
+    packed = tar_bytes([("n01440764.tar", data), ("n02000001/x.JPEG", b"y")])
+    (root / ("whole.tar" if inside else "n01440764.tar")).write_bytes(packed if inside else data)
+    assert open_store(root).names("n01440764") == [f"n01440764/{i}.JPEG" for i in range(n)]
 
 
 @pytest.mark.parametrize(
