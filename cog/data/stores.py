@@ -42,7 +42,7 @@ INDEX_VERSION = 5
 N_THREADS = 16
 
 
-class ImageStore:
+class _Store:
     """The images below a root.
 
     Attributes:
@@ -54,28 +54,8 @@ class ImageStore:
     def __init__(self, root: Path) -> None:
         self.root, self.unread, self.nested = root, Unread(), list[str]()
 
-    def classes(self) -> list[str]:
-        """Return the names of the classes, sorted; OSError or CogError: they cannot be read."""
-        raise NotImplementedError
-
-    def names(self, folder: str) -> list[str]:
-        """Return the images of a class, ascending by code point; none of a missing class."""
-        raise NotImplementedError
-
-    def has_class(self, folder: str) -> bool:
-        """Return whether a class exists."""
-        return bool(self.names(folder))
-
     def prepare(self, folders: Iterable[str] | None = None) -> None:
         """Index the archives of classes (default: all) together; class folders need no index."""
-
-    def stat(self, name: str) -> tuple[int, float]:
-        """Return the stored size of an image in bytes, and the time of its file or archive in seconds."""
-        raise NotImplementedError
-
-    def lost(self, name: str) -> Path | None:
-        """Return the folder or archive of an image if it is gone or has changed; None: it is intact."""
-        raise NotImplementedError
 
     def read(self, name: str) -> bytes:
         """Return the bytes of an image, unpacked if it is compressed with gzip (some of ImageNet-21K are).
@@ -97,7 +77,7 @@ def entries_of(folder: Path) -> list[os.DirEntry[str]]:
         return sorted((entry for entry in entries if entry.name[0] != "."), key=lambda entry: entry.name)
 
 
-class FolderImages(ImageStore):
+class FolderImages(_Store):
     """Images in class folders; ``parts`` are folders with some of the files of every class each."""
 
     def __init__(self, root: Path, parts: Sequence[str] = ("",)) -> None:
@@ -105,7 +85,7 @@ class FolderImages(ImageStore):
         self._parts = [root / part for part in parts]
 
     def classes(self) -> list[str]:
-        """Return the names of the class folders."""
+        """Return the names of the class folders, sorted."""
         listed, packed = set(), []
         for entry in (entry for part in self._parts for entry in entries_of(part)):
             if entry.name.lower().endswith((*COMPRESSED_SUFFIXES, *ARCHIVE_SUFFIXES)):
@@ -121,7 +101,7 @@ class FolderImages(ImageStore):
         return sorted(listed)
 
     def names(self, folder: str) -> list[str]:
-        """Return the images of a class folder."""
+        """Return the images of a class folder, ascending by code point; none of a missing one."""
         listed: set[str] = set()
         for part in filter(os.path.isdir, (part / folder for part in self._parts)):
             for entry in entries_of(part):
@@ -161,7 +141,7 @@ class FolderImages(ImageStore):
             return handle.read()
 
 
-class ArchiveImages(ImageStore):
+class ArchiveImages(_Store):
     """Images in tar and zip files of one folder, and in tar files inside tar files.
 
     Archives named by a WordNet id are indexed when their classes are requested, all others at the first request.
@@ -184,7 +164,7 @@ class ArchiveImages(ImageStore):
         self._rows = _rows({})  # of all indexed images, sorted by path
 
     def classes(self) -> list[str]:
-        """Return the names of the classes, after indexing the archives of several classes."""
+        """Return the names of the classes, sorted, after indexing the archives of several classes."""
         self.prepare(())
         listed, row, paths = set(self._own), 0, self._rows["path"]
         while row < len(paths):
@@ -194,21 +174,28 @@ class ArchiveImages(ImageStore):
         return sorted(listed)
 
     def names(self, folder: str) -> list[str]:
-        """Return the images of a class."""
+        """Return the images of a class, ascending by code point; none of a missing one."""
         self.prepare([folder])
         paths, name = self._rows["path"], os.fsencode(folder)
-        return sorted(
-            map(os.fsdecode, paths[bisect_left(paths, name + b"/") : bisect_left(paths, name + b"0")])
-        )
+        first, stop = bisect_left(paths, name + b"/"), bisect_left(paths, name + b"0")
+        return sorted(map(os.fsdecode, paths[first:stop].tolist()))
+
+    def has_class(self, folder: str) -> bool:
+        """Return whether a class has images."""
+        return bool(self.names(folder))
 
     def prepare(self, folders: Iterable[str] | None = None) -> None:
         """Index the archives of classes together (default: all)."""
         if "" in self._todo:
-            for source in self._index(self._todo.pop("")):
+            inside = self._index(self._todo[""])
+            del self._todo[""]
+            for source in inside:
                 self._todo.setdefault(Path(source.label).stem, []).append(source)
             self._own |= self._todo.keys()
         if chosen := sorted(self._todo.keys() & (self._todo.keys() if folders is None else {*folders})):
-            self._index([place for name in chosen for place in self._todo.pop(name)])
+            self._index([place for name in chosen for place in self._todo[name]])
+            done = {*chosen}
+            self._todo = {name: places for name, places in self._todo.items() if name not in done}
 
     def stat(self, name: str) -> tuple[int, float]:
         """Return the stored size of an image in bytes, and the time of its archive in seconds."""
@@ -260,10 +247,8 @@ class ArchiveImages(ImageStore):
     def _cached(self, sources: Sequence[Source]) -> tuple[np.ndarray, Unread]:
         """Return the rows of archives and what is beside their images, by way of a file in the cache folder."""
         labels = [path / name for path in (self._folder, self._folder.parent) for name in classes.LABEL_FILES]
-        places = [
-            f"{self._folder.resolve()} {self._part} {self._whole}",
-            *(source.label for source in sources),
-        ]
+        names = (os.path.relpath(source.label, self._folder) for source in sources)
+        places = [f"{self._folder.resolve()} {self._part} {self._whole}", *names]
         state = [INDEX_VERSION, *(Source.of(path)[1:3] for path in labels if path.is_file())]
         signature = _digest(str([*state, *(source[1:] for source in sources)]))
         path = cache_folder() / f"images-{_digest(chr(0).join(places))[:20]}.npz"
@@ -331,6 +316,10 @@ class ArchiveImages(ImageStore):
                 raise CogError(f"{place} is inside an archive and has a tar file {name}; unpack {place.name}")
             else:
                 yield from self._images(source._replace(inside=member), unread, known)
+
+
+#: A reader of images.
+ImageStore = FolderImages | ArchiveImages
 
 
 def _rows(found: dict[bytes, Member]) -> np.ndarray:

@@ -24,7 +24,7 @@ from archive_forms import FORMS, tar_bytes, zip_bytes
 from cog.commands import extract_features
 from cog.data import archives, datasets, images
 from cog.data.images import open_store
-from cog.data.stores import ArchiveImages, FolderImages
+from cog.data.stores import FolderImages
 from cog.errors import CogError
 
 WNIDS = ("n01440764", "n02000001", "n02084071", "n15102894")
@@ -154,14 +154,6 @@ def test_the_distributed_tars_of_ilsvrc2012(folders, root, write_labels):
     )
 
 
-def test_labels_in_the_folder_above(folders, root):
-    wnids, _ = validation_tar(folders, root)
-    (root / "val").mkdir()
-    (root / "ILSVRC2012_img_val.tar").rename(root / "val/ILSVRC2012_img_val.tar")
-    write_solution(root, wnids)
-    assert len(listed(open_store(root / "val"))) == 20
-
-
 def test_labels_that_change_make_the_index_anew(folders, root):
     wnids, _ = validation_tar(folders, root)
     write_solution(root, wnids)
@@ -189,16 +181,6 @@ def test_labels_that_cannot_be_read(folders, root, damage):
     )
     with pytest.raises(CogError, match="devkit_t12.tar.gz cannot be read as the labels"):
         listed(open_store(root / "val"))
-
-
-def test_zip_files_of_the_splits(folders, root):
-    members = archive_forms.images(folders)
-    (root / "train.zip").write_bytes(zip_bytes((f"train/{name}", data) for name, data in members))
-    (root / "birds_test.zip").write_bytes(zip_bytes(members[:7]))
-    train, test = (
-        datasets.OWN.images("birds", split, {"images_root": str(root)}) for split in ("train", "test")
-    )
-    assert train.digest() == reference(folders).digest() and len(test) == 7
 
 
 def test_one_archive_with_both_splits(folders, root):
@@ -470,26 +452,7 @@ def test_shards_without_a_class(root, members, message):
         listed(open_store(root / "train"))
 
 
-@pytest.mark.parametrize(
-    ("stem", "part", "expected"),
-    [
-        ("train", "train", True), ("ILSVRC2012_img_train", "train", True), ("imagenet1k-train-0001", "train", True),
-        ("train-00001-of-00008", "train", True), ("imagenet1k-validation-00", "val", True), ("val", "val", True),
-        ("ILSVRC2012_img_train_t3", "train", False), ("retrain", "train", False), ("training", "train", False),
-        ("validation", "train", False), ("train.extra", "train", False),
-    ],
-)  # fmt: skip
-def test_names_of_archives(stem, part, expected):
-    assert images.stands_for(stem, part) is expected
-
-
 # ---- which form a root has --------------------------------------------------------------------------------
-
-
-def test_folders_are_read_although_archives_lie_beside_them(folders, root):
-    archive_forms.tar_per_class(folders, root)
-    (root / WNIDS[0]).mkdir()
-    assert isinstance(open_store(root), FolderImages)
 
 
 def test_no_form_fits(root, tmp_path):
@@ -499,14 +462,6 @@ def test_no_form_fits(root, tmp_path):
     ):
         with pytest.raises(CogError, match=f"--images_root: .*{words}.*tar or zip files"):
             images.from_class_folders("own", "train", place, flag="--images_root")
-
-
-def test_the_part_of_another_split_is_not_taken(folders, root):
-    archive_forms.tar_of_tars(folders, root, name="ILSVRC2012_img_train")
-    assert isinstance(open_store(root / "train"), ArchiveImages)
-    assert isinstance(open_store(root / "val"), FolderImages)
-    archive_forms.tar_per_class(folders, root)
-    assert isinstance(open_store(root / "val"), FolderImages)
 
 
 def test_the_same_image_in_two_archives(folders, root):
@@ -616,16 +571,6 @@ def test_only_the_tar_files_of_the_classes_that_are_asked_for_are_looked_into(fo
     assert store.read("crow/1.png") == b"1" and store.read("wren/2.png") == b"2"
     assert len(scans) == 4
     assert store.names(WNIDS[3]) == FolderImages(folders).names(WNIDS[3]) and len(scans) == 5
-
-
-def test_images_of_a_class_in_an_archive_of_its_own_and_in_others(folders, root):
-    archive_forms.tar_per_class(folders, root)
-    name, other = f"{WNIDS[0]}/new.JPEG", f"{WNIDS[0]}/{WNIDS[0]}_0.JPEG"
-    with zipfile.ZipFile(root / "more.zip", "w") as archive:
-        archive.writestr(name, b"new")
-    store = open_store(root)
-    assert store.names(WNIDS[0]) == sorted([*FolderImages(folders).names(WNIDS[0]), name])
-    assert store.read(name) == b"new" and store.read(other) == (folders / other).read_bytes()
 
 
 @pytest.mark.parametrize("change", ["size", "time"])
@@ -873,26 +818,6 @@ def test_long_headers_take_no_memory(root):
         assert tracemalloc.get_traced_memory()[1] < 20_000_000
     finally:
         tracemalloc.stop()
-
-
-def chain_of_long_names():
-    return (raw_header("x", b"00000000001\0", b"L") + b"a".ljust(512, b"\0")) * 3000
-
-
-def sparse_map_without_an_end():
-    info = tarfile.TarInfo("b.JPEG")
-    info.pax_headers = {
-        "GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "b.JPEG", "GNU.sparse.realsize": "9",
-    }  # fmt: skip
-    info.size = 512
-    return info.tobuf(tarfile.PAX_FORMAT) + b"1" * 512
-
-
-@pytest.mark.parametrize("rest", [chain_of_long_names, sparse_map_without_an_end])
-def test_endless_headers(root, rest):
-    (root / "n01440764.tar").write_bytes(tar_bytes([("a.JPEG", b"x")])[:1024] + rest())
-    with pytest.raises(CogError, match="cannot be read as a tar file after its member 'a.JPEG'"):
-        open_store(root).names("n01440764")
 
 
 def test_bombs_are_failed_images(root, monkeypatch):

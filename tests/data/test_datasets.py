@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import pickle
-import re
 
 import numpy as np
 import pytest
 import tiny
 
-from cog import constants, paths
-from cog.commands import analyze_features, extract_features, finetune, image_flags, logreg, study
+from cog import constants
+from cog.commands import extract_features
 from cog.data import datasets
 from cog.data.datasets import Counts, Dataset, ImageSources
 from cog.errors import CogError
-from cog.reporting.figures import panels
-from cog.reporting.tables import accuracies
-from cog.reporting.tables.layout import TableStyle
-from cog.reporting.tables.pivot import Averages
-from cog.results import labels
-from cog.results.scores import SeedAverage, dataset_key
-from cog.study import units
 
 #: A data set that only these tests declare: all that they ask of the others holds for it.
 NEW = Dataset(
@@ -32,7 +24,7 @@ NEW = Dataset(
     folders={"train": "learn", "test": "exam"},
     counts={"train": Counts(3, 12), "test": Counts(3, per_class=(2, 2))},
 )
-#: What tables and figures call them.
+#: What tables and figures call them, in this order.
 LABELS = {
     "in1k": "IN-1K",
     "in1k_blurred": "IN-1K-b",
@@ -41,16 +33,9 @@ LABELS = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def declared(monkeypatch):
     monkeypatch.setitem(datasets.DATASETS, NEW.name, NEW)
-    return datasets.DATASETS
-
-
-def help_of(command, capsys) -> str:
-    with pytest.raises(SystemExit):
-        command.parse_args(["--help"])
-    return " ".join(capsys.readouterr().out.split())
 
 
 def write_images(name: str, root) -> dict[str, str]:
@@ -66,44 +51,29 @@ def write_images(name: str, root) -> dict[str, str]:
             for file in names:
                 (folder / file).write_bytes(b"x")
             rows.setdefault(wnid, {})[split] = np.array([f"{wnid}/{file}" for file in names])
-    if declaration.name == datasets.LEVELS:
-        contents = {
-            "cog_levels_mapping_file": [sorted(rows)] * 5,
-            "cog_concepts_split_file": rows,
-        }
-        for flag, content in contents.items():
-            values[flag] = root / f"{flag}.pkl"
-            values[flag].write_bytes(pickle.dumps(content))
+    for flag, content in zip(declaration.files, ([sorted(rows)] * 5, rows), strict=False):
+        values[flag] = root / f"{flag}.pkl"
+        values[flag].write_bytes(pickle.dumps(content))
     return {flag: str(path) for flag, path in values.items()}
 
 
-def test_the_declared_data_sets_are_those_with_a_label_here(declared):
-    assert datasets.names() == list(LABELS)
-    assert set(constants.DATASETS) < set(datasets.names())
+def test_labels_and_order():
+    assert {name: datasets.label(name) for name in datasets.names()} == LABELS
+    assert sorted(LABELS, key=datasets.position) == list(LABELS) and datasets.label("birds") is None
+    assert datasets.label("cog_l7") == "L7" and datasets.position("birds") is None
 
 
-@pytest.mark.usefixtures("declared")
 @pytest.mark.parametrize("name", list(LABELS))
 class TestEveryDataset:
     """Holds for each declaration: a new one is tested by being declared."""
 
-    def test_the_declaration_is_complete(self, name):
-        declaration = datasets.find(name)
-        assert constants.is_plain_name(name) and name in declaration.members
-        assert declaration.title and declaration.layout
-        assert all(re.fullmatch(r"[a-z0-9_]+_(root|file)", flag) for flag in declaration.flags)
-        assert declaration.root.endswith("images_root")
-        assert set(declaration.folders) in (set(), set(constants.SPLITS))
-        assert set(declaration.counts) <= set(constants.SPLITS)
-
-    def test_name_and_flags_are_in_the_help_of_every_command(self, name, capsys):
-        declaration = datasets.find(name)
-        for command in (extract_features, finetune, study):
-            text = help_of(command, capsys)
-            for flag, about in declaration.flags.items():
-                assert f"--{flag} {flag.upper()} {about}" in text, command.__name__
-        for command in (extract_features, finetune, logreg, analyze_features):
-            assert re.search(rf"\b{name}\b", help_of(command, capsys)), command.__name__
+    def test_flags_are_in_the_help(self, name, capsys):
+        with pytest.raises(SystemExit):
+            extract_features.parse_args(["--help"])
+        text = " ".join(capsys.readouterr().out.split())
+        assert name in text
+        for flag, about in datasets.find(name).flags.items():
+            assert f"--{flag} {flag.upper()} {about}" in text
 
     def test_a_flag_that_is_not_given_is_named(self, name, tmp_path):
         values = write_images(name, tmp_path)
@@ -114,20 +84,15 @@ class TestEveryDataset:
             with pytest.raises(CogError, match=rf"^--{flag} .*absent does not exist"):
                 ImageSources(absent).require(name)
 
-    def test_images_of_both_splits_are_listed_from_the_flags(self, name, tmp_path):
-        values = write_images(name, tmp_path)
-        parser = extract_features.parse_args(
-            ["--model", "a_b", "--dataset", name, "--split", "test"]
-            + [f"--{flag}={value}" for flag, value in values.items()]
-        )
-        sources = image_flags.sources(parser)
+    def test_images_of_both_splits_are_listed(self, name, tmp_path):
+        sources = ImageSources(write_images(name, tmp_path))
         for index, split in enumerate(constants.SPLITS):
             images = sources.list_images(name, split)
             assert (images.dataset, images.split) == (name, split)
             assert images.classes == ("n00000001", "n00000002") and images.labels.tolist() == [0, 0, 1, 1]
             for row, file in enumerate(map(images.file, range(4))):
                 assert file.endswith(f"{images.classes[row // 2]}_{2 * index + row % 2}.JPEG")
-                assert (images.root / file).is_file()
+                assert (images.root / file).is_file() and images.read(row) == b"x"
 
     def test_other_counts_than_the_official_are_reported(self, name):
         for split, official in datasets.find(name).counts.items():
@@ -139,40 +104,12 @@ class TestEveryDataset:
             (line,) = datasets.count_differences(tiny.empty_list(name, split, [*counts[:-1], high + 1]))
             assert line.startswith(f"{name} {split}: expected ")
             fewer = datasets.count_differences(tiny.empty_list(name, split, counts[1:]))
-            assert (
-                f"expected {official.n_classes} " in fewer[0]
-                and f"found {official.n_classes - 1}" in fewer[0]
-            )
-
-    def test_label_and_order_in_tables_and_figures(self, name):
-        assert labels.dataset_label(name) == panels.dataset_label(name) == LABELS[name]
-        others = ["birds", "cog_l7", "in1k_2", *reversed(LABELS)]
-        after_levels = list(LABELS).index("cog_l5") + 1
-        ordered = [*list(LABELS)[:after_levels], "cog_l7", *list(LABELS)[after_levels:], "birds", "in1k_2"]
-        assert sorted(others, key=dataset_key) == ordered
-        cells = [SeedAverage("a_b", dataset, "logreg", "top1", 0, 50.0, 0.5) for dataset in (*others, name)]
-        averages = Averages(cells[:-1])
-        assert averages.datasets == ordered
-        view = accuracies.of_accuracies(
-            averages, accuracies.accuracy, metrics=("top1",), layout="datasets", style=TableStyle()
-        )
-        assert list(view.tables[0].columns) == ordered
-
-    def test_units_of_a_study(self, name, tmp_path):
-        chosen = units.Study(tmp_path, ("a_net",), datasets=(name,), seeds=(1,), n_shots=(0,))
-        folders = [
-            unit.folder(tmp_path).relative_to(tmp_path / "a/net").as_posix() for unit in chosen.units()
-        ]
-        assert folders == [f"{name}/features_train", f"{name}/features_test", f"{name}/eval_logreg/seed-1"]
-        for dataset in ("birds", name):
-            paths.ModelDir(tmp_path, "a_net").features(dataset, "test").mkdir(parents=True)
-        in_study = units.find_datasets(tmp_path, ["a_net"])
-        assert in_study.index(name) < in_study.index("birds")
+            assert f"expected {official.n_classes} " in fewer[0] and f"{official.n_classes - 1}" in fewer[0]
 
 
 def test_a_name_that_is_not_declared_needs_images_root(tmp_path):
     with pytest.raises(
-        CogError, match="--dataset birds is not one of in1k, .*, cog_l5; .* --images_root DIR"
+        CogError, match="--dataset birds is not one of in1k, .*, cog_l5, .* --images_root DIR"
     ):
         ImageSources({}).require("birds")
     values = {"images_root": str(tmp_path)}
@@ -183,3 +120,21 @@ def test_a_name_that_is_not_declared_needs_images_root(tmp_path):
     )
     with pytest.raises(CogError, match="--in1k_images_root; --images_root .* is for data sets of your own"):
         ImageSources(values).require("in1k")
+
+
+def test_official_counts_in_words():
+    train = tiny.empty_list("cog_l3", "train", [731] + [1301] + [800] * 998)
+    (line,) = datasets.count_differences(train)
+    assert "expected 732 to 1300 images per class, found 731 to 1301 (2 of 1000" in line
+    classes, total = datasets.count_differences(tiny.empty_list("in1k", "train", [10] * 999))
+    assert "expected 1000 classes, found 999" in classes
+    assert "expected 1281167 images, found 9990" in total
+
+
+@pytest.mark.parametrize(("split", "n"), [("train", 1_281_066), ("test", 49_997)])
+def test_official_counts_of_blurred_images(split, n, repository):
+    """Of the paper's Table 4."""
+    assert datasets.DATASETS["in1k_blurred"].counts[split] == Counts(1000, n)
+    published = repository.parent / "shared/paper/cog_v2_in1k_blurred_counts.csv"
+    if published.is_file():
+        assert f"IN-1K-blurred,{'val' if split == 'test' else split},{n}\n" in published.read_text()
