@@ -16,7 +16,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from cog.errors import CogError
 from cog.runtime import files
@@ -66,21 +66,21 @@ class Source(NamedTuple):
         return f"{self.path}/{self.inside.path}" if self.inside else self.path
 
 
-class _Descriptor:
+class _OpenFile:
     """It is closed with its last reference, so that no thread reads another file under its number."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, handle: IO[bytes]) -> None:
+        self._handle, self.number = handle, handle.fileno()
 
     def __del__(self) -> None:
-        os.close(self.number)
+        self._handle.close()
 
 
 @functools.lru_cache(MOST_OPEN)
-def _open(path: str, size: int, mtime_ns: int) -> _Descriptor:
-    descriptor = _Descriptor(files.open_descriptor(path)[0])
-    _require_same(os.fstat(descriptor.number), path, size, mtime_ns)
-    return descriptor
+def _open(path: str, size: int, mtime_ns: int) -> _OpenFile:
+    file = _OpenFile(files.open_regular(path, buffering=0))
+    _require_same(os.fstat(file.number), path, size, mtime_ns)
+    return file
 
 
 def _require_same(status: os.stat_result, path: str, size: int, mtime_ns: int) -> None:

@@ -305,9 +305,9 @@ def _read_devkit(path: Path) -> dict[str, str]:
     from scipy.io import loadmat
 
     with files.open_regular(path) as raw, gzip.open(raw) as handle:
-        unpacked = io.BytesIO(handle.read(_MOST_FILE_BYTES))
-    with tarfile.open(fileobj=unpacked, mode="r:") as tar:
-        contents = {os.path.basename(info.name): tar.extractfile(info).read() for info in tar if info.isreg()}
+        data = handle.read(_MOST_FILE_BYTES)
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
+        contents = {os.path.basename(i.name): data[i.offset_data :][: i.size] for i in tar}
     table: Any = loadmat(io.BytesIO(contents["meta.mat"]), squeeze_me=True)["synsets"]
     wnids = dict(zip(map(int, table["ILSVRC2012_ID"]), map(str, table["WNID"]), strict=True))
     numbers = map(int, contents["ILSVRC2012_validation_ground_truth.txt"].split())
