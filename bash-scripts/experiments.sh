@@ -1,25 +1,16 @@
 #!/usr/bin/env bash
-# Run experiments on the extracted features of one model or several, and print a table after each. Complete outputs are
-# skipped. Name the experiments in the order in which to run them:
-#   logreg      the protocol's classifiers, on all images
-#   fewshot     the same on N images per class
-#   mlp         an MLP instead of logistic regression; mlp_noact: an MLP without activation
-#   pca         classifiers on the first principal components of the features
-#   balanced    classifiers on at most max_per_class training images per class
-#   label_free  clusters, alignment and uniformity, nearest neighbors, nearest class means
-#   cross       confident predictions of the classifiers of trained_on on the other data sets
-# Examples:
+# Experiments of both versions of the paper on extracted features, a table after each; complete outputs are skipped.
+# Name those to run, in their order: logreg fewshot mlp mlp_noact pca balanced label_free cross figures.
+# IN-1K with blurred faces is a data set (dataset=in1k_blurred) and fine-tuning a script: finetune.py. Examples:
 #   bash bash-scripts/experiments.sh logreg fewshot models_root_dir=/models model_name="sup_resnet50 dino_resnet50"
-#   bash bash-scripts/experiments.sh label_free pca models_root_dir=/models datasets="in1k cog_l5" dims="64 256"
+#   bash bash-scripts/experiments.sh label_free pca figures models_root_dir=/models dataset="in1k cog_l5" dims="64 256"
 
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
-source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
 # --- Variables to set: here, in the environment, or as name=value on the command line. ---
 models_root_dir="${models_root_dir:-None}"
-# One name or several, separated by spaces; likewise for data sets.
 model_name="${model_name:-sup_resnet50}"
-datasets="${datasets:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
+dataset="${dataset:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
 seeds="${seeds:-22 37 45 77 93}"
 shots="${shots:-1 2 4 8 16 32 64 128}"
 # Numbers of principal components, at most the number of dimensions of the features.
@@ -28,43 +19,42 @@ max_per_class="${max_per_class:-732}"
 trained_on="${trained_on:-in1k}"
 # -------------------------------------------------------------------------------------------
 
-read_command_line models_root_dir model_name datasets seeds shots dims max_per_class trained_on -- "$@"
-experiments=()
-while [[ ${#flags[@]} -gt 0 && "${flags[0]}" != -* ]]; do
-    [[ " logreg fewshot mlp mlp_noact pca balanced label_free cross " == *" ${flags[0]} "* ]] ||
-        die "unknown experiment ${flags[0]}; --help lists all"
-    experiments+=("${flags[0]}")
-    flags=("${flags[@]:1}")
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh" "$@"
+
+# train KEY VALUE...: classifiers and their table. analyze NAME FLAG...: analyses and their tables. show FLAG...
+train() {
+    run "${python}" "${repository}/logreg.py" --models_root_dir="${models_root_dir}" --model ${model_name} \
+        --dataset ${dataset} --seeds ${seeds} --n_shot ${n_shot:-0} ${words[@]+"${words[@]}"} "$@"
+    show --dataset ${dataset} --seeds ${seeds} --n_shot ${n_shot:-0} ${pairs[@]+"${pairs[@]}"} "$@"
+}
+analyze() {
+    run "${python}" "${repository}/analyze_features.py" --models_root_dir="${models_root_dir}" --model ${model_name} \
+        --analysis "$@" ${words[@]+"${words[@]}"}
+    show --dataset ${dataset} --analysis "$1"
+}
+show() {
+    run "${python}" "${repository}/print_results.py" --models_root_dir="${models_root_dir}" --model ${model_name} "$@"
+}
+
+logreg() { train; }                                                           # Figs. 3 and 4, Tables 5 to 10
+fewshot() { n_shot="${shots}" train; }                                        # Fig. 5
+mlp() { train CLF.TYPE mlp; }                                                 # v1, Fig. 10 and Table 3
+mlp_noact() { train CLF.TYPE mlp_noact; }
+pca() { for dim in ${dims//,/ }; do train CLF.PCA_DIM "${dim}"; done; }       # v1, Table 5
+balanced() { train CLF.MAX_PER_CLASS "${max_per_class}"; }                    # supplement
+label_free() { analyze all --dataset ${dataset}; }                            # v1, Figs. 4 and 6, Table 6
+cross() { analyze cross --trained_on "${trained_on}" --dataset $(printf '%s\n' ${dataset//,/ } | grep -vx "${trained_on}"); }
+figures() { show --figures "${models_root_dir}/figures" --overwrite; }        # all of them
+
+experiments=() all=" logreg fewshot mlp mlp_noact pca balanced label_free cross figures "
+for word in ${words[@]+"${words[@]}"}; do
+    [[ "${word}" != -* && ${#experiments[@]} -lt ${#flags[@]} ]] || break
+    [[ "${all}" == *" ${word} "* ]] || die "unknown experiment ${word}; expected some of:${all}"
+    experiments+=("${word}")
 done
-[[ ${#experiments[@]} -gt 0 ]] || die "name one experiment or several, see --help"
-
-# classifiers SHOTS KEY VALUE...: train classifiers and print their averages.
-classifiers() {
-    run "${python}" "${repository}/logreg.py" --models_root_dir="${models_root_dir}" --model="${model}" \
-        --dataset ${datasets} --seeds ${seeds} --n_shots $1 ${flags[@]+"${flags[@]}"} ${pairs[@]+"${pairs[@]}"} "${@:2}"
-    run "${python}" "${repository}/print_results.py" --models_root_dir="${models_root_dir}" --model="${model}" \
-        --dataset ${datasets} --seeds ${seeds} --n_shot $1 ${pairs[@]+"${pairs[@]}"} "${@:2}"
-}
-
-# analyses NAME FLAG...: run analyses and print their numbers.
-analyses() {
-    run "${python}" "${repository}/analyze_features.py" --models_root_dir="${models_root_dir}" --model="${model}" \
-        --analysis "$@" ${flags[@]+"${flags[@]}"} ${pairs[@]+"${pairs[@]}"}
-    run "${python}" "${repository}/print_results.py" --models_root_dir="${models_root_dir}" --model="${model}" \
-        --dataset ${datasets} --analysis "$1"
-}
-
-for model in ${model_name}; do
-    for experiment in "${experiments[@]}"; do
-        echo "${experiment} of ${model}"
-        case "${experiment}" in
-            logreg) classifiers 0 ;;
-            fewshot) classifiers "${shots}" ;;
-            mlp | mlp_noact) classifiers 0 CLF.TYPE "${experiment}" ;;
-            pca) for dim in ${dims}; do classifiers 0 CLF.PCA_DIM "${dim}"; done ;;
-            balanced) classifiers 0 CLF.MAX_PER_CLASS "${max_per_class}" ;;
-            label_free) analyses all --dataset ${datasets} ;;
-            cross) analyses cross --trained_on "${trained_on}" --dataset $(printf '%s\n' ${datasets} | grep -vx "${trained_on}") ;;
-        esac
-    done
+[[ ${#experiments[@]} -gt 0 ]] || die "name one experiment or several of:${all}"
+words=("${words[@]:${#experiments[@]}}")
+for experiment in "${experiments[@]}"; do
+    echo "${experiment} of ${model_name}"
+    "${experiment}"
 done

@@ -7,7 +7,6 @@
 #       embeddings=enwiki_300d.txt models_root_dir=/models model_name=sup_resnet50
 
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
-source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh"
 
 # --- Variables to set: here, in the environment, or as name=value on the command line. ---
 # File of the published levels; their concepts are ranked again (supplement D).
@@ -29,8 +28,7 @@ model_name="${model_name:-sup_resnet50}"
 seeds="${seeds:-22 37 45 77 93}"
 # -------------------------------------------------------------------------------------------
 
-read_command_line levels image_counts seen_wnids output_dir measures embeddings draws models_root_dir model_name seeds \
-    -- "$@"
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh" "$@"
 
 # build NAME FLAG...: build the levels of one kind, once.
 build() {
@@ -51,8 +49,5 @@ done
 run "${python}" "${repository}/build_levels.py" --compare "${levels}" ${built[@]+"${built[@]}"}
 [[ "${models_root_dir}" != "None" ]] || exit 0
 
-for model in ${model_name}; do
-    run "${python}" -m cog other_levels --models_root_dir="${models_root_dir}" --model="${model}" --seeds ${seeds} \
-        --levels_dir="${output_dir}/levels" --output_dir="${output_dir}/models" \
-        ${flags[@]+"${flags[@]}"} ${pairs[@]+"${pairs[@]}"}
-done
+exec "${python}" -m cog other_levels --models_root_dir="${models_root_dir}" --model ${model_name} --seeds ${seeds} \
+    --levels_dir="${output_dir}/levels" --output_dir="${output_dir}/models" ${words[@]+"${words[@]}"}

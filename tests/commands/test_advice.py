@@ -17,13 +17,13 @@ import tiny
 import torch
 from marks import first_quick
 
-from cog.commands import analyze_features, extract_features, finetune, logreg, study
+from cog.commands import analyze_features, extract_features, finetune, logreg
 from cog.errors import CogError
 from cog.features import extract as extract_module
 from cog.features.shards import Shards
 from cog.finetune.trainer import Trainer
 from cog.logreg.search import TrialJournal
-from cog.runtime import atomic_dir, cli
+from cog.runtime import atomic_dir
 
 IMAGES = [
     "FT_EXTRACT.N_WORKERS", "0", "FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "12",
@@ -177,32 +177,6 @@ def test_a_search_without_a_finite_trial(workshop, normalized, advice, remedy):
     flags = ["CLF.NORM_FTS", normalized, "CLF.LR_INTV", rates]
     assert refused(train, workshop, *flags).endswith(f"; {advice}")
     assert train(workshop, *flags, *remedy) == 0
-
-
-# --- studies
-
-
-@pytest.mark.slow
-def test_a_study_accepts_the_loss_of_images(workshop, capsys):
-    shutil.rmtree(workshop.features("train").parent)
-    (workshop.birds / "train/duck/duck_1.png").write_bytes(b"damaged")
-    argv = [
-        "--models_root_dir", str(workshop.models), "--log_dir", str(workshop.root / "logs"), "--models", "tiny_net",
-        "--model_loader", f"{workshop.loader}:load_my_model", "--images_root", str(workshop.birds), "--datasets",
-        "birds", "--seeds", "1", "--shots", "0",
-    ]  # fmt: skip
-    short = ["--device", "cpu", *IMAGES, "CLF.N_EPOCHS", "2", "CLF.N_TRIALS", "1"]
-    with pytest.raises(SystemExit) as ended:
-        cli.run(study.main, [*argv, *short])
-    assert ended.value.code == 3
-    last = capsys.readouterr().err.splitlines()
-    assert any(
-        "once these images are fixed or their loss is accepted (--allow_failures N)" in line for line in last
-    )
-    assert any(line.endswith("or accept the loss (--allow_failures N)") for line in last)
-    with pytest.raises(SystemExit) as ended:
-        cli.run(study.main, [*argv, "--allow_failures", "1", *short])
-    assert ended.value.code == 0
 
 
 # --- features

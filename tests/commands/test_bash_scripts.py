@@ -30,11 +30,14 @@ def test_names_are_those_of_the_package(repository):
         assert defaults(repository, script)["seeds"] == seeds
     assert defaults(repository, "fewshot.sh")["shots"] == shots
     for script in ("extract_features.sh", "experiments.sh", "study.sh"):
-        assert defaults(repository, script)["datasets"].split() == list(constants.DATASETS)
+        assert defaults(repository, script)["dataset"].split() == list(constants.DATASETS)
     assert sorted(defaults(repository, "extract_features.sh")["splits"].split()) == sorted(constants.SPLITS)
     assert defaults(repository, "study.sh")["shots"] == f"0 {shots}"
-    for script in ("extract_features.sh", "study.sh"):
-        assert set(datasets.flags()) <= defaults(repository, script).keys()
+    assert set(datasets.flags()) <= defaults(repository, "extract_features.sh").keys()
+    for script in repository.glob("bash-scripts/**/*.sh"):
+        assert not {"datasets", "model_names", "models", "n_shots"} & defaults(repository, script).keys(), (
+            script
+        )
 
 
 @pytest.fixture
@@ -51,7 +54,7 @@ def extract(bash, workshop):
 
 @pytest.mark.slow
 def test_extraction_of_all_splits_then_skipped(extract, workshop):
-    words = [f"models_root_dir={workshop.models}", f"in1k_images_root={workshop.in1k}", "datasets=in1k"]
+    words = [f"models_root_dir={workshop.models}", f"in1k_images_root={workshop.in1k}", "dataset=in1k"]
     done = extract(*words)
     assert done.returncode == 0, done.stderr
     written = [workshop.models / f"tiny/net/in1k/features_{split}/X_Y.pth" for split in constants.SPLITS]
@@ -65,7 +68,7 @@ def test_extraction_of_all_splits_then_skipped(extract, workshop):
 @pytest.mark.slow
 def test_failing_images_of_a_split_do_not_stop_the_next(extract, workshop):
     (workshop.birds / "test/crow/crow_0.png").write_bytes(b"broken")
-    done = extract(f"models_root_dir={workshop.models}", f"images_root={workshop.birds}", "datasets=robins")
+    done = extract(f"models_root_dir={workshop.models}", f"images_root={workshop.birds}", "dataset=robins")
     assert done.returncode == 3, done.stderr
     assert "robins test: 1 of 9 images could not be decoded" in done.stderr
     assert (workshop.models / "tiny/net/robins/features_train/X_Y.pth").is_file()
@@ -74,12 +77,12 @@ def test_failing_images_of_a_split_do_not_stop_the_next(extract, workshop):
 @pytest.mark.slow
 def test_logreg_from_environment_and_command_line(bash, workshop):
     """The environment loses to the command line; the run ends with averages."""
-    words = ["logreg.sh", "seeds=1 2", "dataset=birds", *QUICK]
+    words = ["logreg.sh", "seeds=1,2", "dataset=birds", *QUICK]
     variables = {"models_root_dir": str(workshop.models), "model_name": "tiny_net", "dataset": "other"}
     evaluation = workshop.models / "tiny/net/birds/eval_logreg"
     done = bash(*words, **variables)
     assert done.returncode == 0, done.stderr
-    assert "Average over seeds 1 2: birds" in done.stdout
+    assert "Average over seeds 1,2:" in done.stdout
     assert re.search(r"top-1: \d+\.\d\d \+- \d+\.\d\d", done.stdout)
     assert sorted(path.name for path in evaluation.iterdir()) == ["seed-1", "seed-2"]
 
@@ -279,17 +282,16 @@ def test_the_quickstart_uses_the_device_and_all_processors(bash, program, tmp_pa
     for name, text in (("nproc", "echo 6"), ("nvidia-smi", "exit 9")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
-    given = {"COG_PYTHON": str(python), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = bash("quickstart.sh", f"output_dir={tmp_path / 'out'}", "seeds=22", **given)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("6 jobs at a time") == 2
-    commands = (tmp_path / "python.notes").read_text().splitlines()
-    jobs = [line for line in commands if "extract_features.py" in line or "logreg.py" in line]
-    assert len(jobs) == 2 * 2 * len(constants.DATASETS)
-    assert not any("--device" in line or "CUDA" in line for line in commands)
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
-    done = bash("quickstart.sh", f"output_dir={tmp_path / 'out'}", **given)
-    assert done.stdout.count("4 jobs at a time") == 2
+    given = {"COG_PYTHON": str(python), "PATH": f"{tmp_path}:{os.environ['PATH']}", "dataset": "birds"}
+    for n_processes, nvidia in ((6, "exit 9"), (4, "exit 0")):
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{nvidia}\n")
+        done = bash("quickstart.sh", f"output_dir={tmp_path / 'out'}", "seeds=22", **given)
+        assert done.returncode == 0, done.stderr
+        notes = tmp_path / "python.notes"
+        studies = [line for line in notes.read_text().splitlines() if "cog.commands.study" in line]
+        notes.unlink()
+        assert len(studies) == 2 and all(f"--n_processes {n_processes} " in line for line in studies)
+        assert not any("--device" in line or "birds" in line for line in studies)
 
 
 def test_folders_of_pythonpath_are_kept(bash, program, repository):
@@ -305,14 +307,3 @@ def test_folders_of_pythonpath_are_kept(bash, program, repository):
         noted = python.with_name("python.notes").read_text().splitlines()
         assert all(line.startswith(f"PYTHONPATH={repository}:/theirs:/others ") for line in noted)
         python.with_name("python.notes").unlink()
-
-
-def test_dataset_and_datasets_are_one_variable(bash, program):
-    """On the command line and from the environment, of drivers that declare the one or the other."""
-    python = program(NOTES)
-    for driver in ("extract_features.sh", "logreg.sh"):
-        for name in ("dataset", "datasets"):
-            assert bash(driver, f"{name}=given_set", COG_PYTHON=str(python)).returncode == 0
-            assert bash(driver, COG_PYTHON=str(python), **{name: "given_set"}).returncode == 0
-    noted = python.with_name("python.notes").read_text().splitlines()
-    assert len(noted) == 12 and all("given_set" in line for line in noted)

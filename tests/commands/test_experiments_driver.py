@@ -16,7 +16,7 @@ def experiments(bash, tmp_path):
 
     def run(*words):
         return bash(
-            "experiments.sh", *words, f"models_root_dir={tmp_path}", "model_name=my_net", "datasets=in1k cog_l1",
+            "experiments.sh", *words, f"models_root_dir={tmp_path}", "model_name=my_net", "dataset=in1k,cog_l1",
             "seeds=22 37", "shots=1", "dims=2", "max_per_class=2", "--device", "cpu", *SMALL,
         )  # fmt: skip
 
