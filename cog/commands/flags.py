@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cog import constants
 from cog.data import datasets
-from cog.data.image_sources import ImageSources
+from cog.data.datasets import ImageSources
 from cog.errors import CogError
 from cog.runtime import cli
 
@@ -71,7 +71,7 @@ def _several(metavar: str, text: str, **options: Any) -> dict[str, Any]:
 #: Options of the shared flags, by name without ``--``; those of the images are in :func:`cog.data.datasets.flags`.
 FLAGS: dict[str, dict[str, Any]] = {
     "model": _several("NAME", "one or several <model_title>_<architecture_name>, such as sup_resnet50"),
-    "dataset": _several("NAME", f"one or several of {', '.join(constants.DATASETS)}, or names of your own"),
+    "dataset": _several("NAME", f"one or several of {', '.join(datasets.names())}, or names of your own"),
     "split": _several(
         "SPLIT", "train, test or both; test of in1k is its official val", among=constants.SPLITS
     ),
@@ -130,21 +130,27 @@ def add(group: argparse.ArgumentParser | argparse._ArgumentGroup, *names: str, *
     """
     for name in names:
         options = {**FLAGS.get(name, {}), **changes}
-        exported = os.environ.get(name, "").strip()
-        if name in (*_PLACES, *datasets.flags()) and exported and not constants.is_unset(exported):
-            options |= {"default": exported, "required": False}
+        if name in (*_PLACES, *datasets.flags()) and (value := exported(name)) is not None:
+            options |= {"default": value, "required": False}
         group.add_argument(f"--{name}", **options)
 
 
-def add_images(group: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add the flags that locate the images of all data sets."""
+def exported(name: str) -> str | None:
+    """Return the value of an exported variable; None if it is not set, empty, ``None`` or ``null``."""
+    value = os.environ.get(name, "").strip()
+    return None if not value or constants.is_unset(value) else value
+
+
+def add_images(group: argparse.ArgumentParser | argparse._ArgumentGroup, *, rare: bool = True) -> None:
+    """Add the flags that locate the images of all data sets; without ``rare`` those of the benchmark and one's own."""
     for name, text in datasets.flags().items():
-        add(group, name, metavar="PATH", help=text)
+        if rare or constants.IN1K_BLURRED not in name:
+            add(group, name, metavar="PATH", help=text)
 
 
 def image_sources(args: argparse.Namespace) -> ImageSources:
-    """Return the values of the flags of :func:`add_images`."""
-    return ImageSources({flag: getattr(args, flag) for flag in datasets.flags()})
+    """Return the values of the flags of :func:`add_images`, or of their exported variables."""
+    return ImageSources({flag: getattr(args, flag, exported(flag)) for flag in datasets.flags()})
 
 
 def model_request(args: argparse.Namespace, model: str) -> ModelRequest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from cog.commands import flags
 from cog.data import datasets
 from cog.data.image_sources import ImageSources
 from cog.models.request import ModelRequest
@@ -12,18 +13,12 @@ from cog.runtime import cli as cli_tools
 
 def add_places(group: argparse._ArgumentGroup) -> None:
     """Add the flags that locate images."""
-    for flag, text in datasets.flags().items():
-        group.add_argument(f"--{flag}", help=text)
+    flags.add_images(group)
 
 
 def add_models_file(group: argparse._ArgumentGroup) -> None:
     """Add the flag of a file of the user's models."""
-    group.add_argument(
-        "--models_file",
-        metavar="MODELS.YAML",
-        help="models of your own, one entry per name: source or loader, checkpoint, preprocess, pooling, pretraining, "
-        "label, group (docs/own-models.md)",
-    )
+    flags.add(group, "models_file")
 
 
 def add_target(parser: argparse.ArgumentParser, title: str) -> argparse._ArgumentGroup:
@@ -63,8 +58,9 @@ def sources(args: argparse.Namespace) -> ImageSources:
 def add_model(parser: argparse.ArgumentParser, *, writes: str) -> None:
     """Add the flags that locate a model and the output folder; ``writes`` is its default below that of the model."""
     group = parser.add_argument_group("model and output: --models_root_dir, or --ckpt_file with --output_dir")
-    group.add_argument(
-        "--models_root_dir",
+    flags.add(
+        group,
+        "models_root_dir",
         help=f"reads <root>/<model_title>/<architecture_name>/model.ckpt, writes {writes} beside it",
     )
     group.add_argument(
@@ -73,13 +69,7 @@ def add_model(parser: argparse.ArgumentParser, *, writes: str) -> None:
         ".data files)",
     )
     group.add_argument("--output_dir", help="folder to write to instead (for a single output)")
-    group.add_argument(
-        "--model_loader",
-        type=cli_tools.python_target,
-        metavar="FILE.py:FUNCTION",
-        help="a model of your own: load_my_model(init_args) -> (backbone, forward), or (backbone, forward, "
-        "preprocessing); init_args has model_name, ckpt_file, model_dir",
-    )
+    flags.add(group, "model_loader")
     add_models_file(group)
 
 

@@ -14,7 +14,7 @@ import functools
 import math
 from collections.abc import Sequence
 
-from cog.commands import feature_flags
+from cog.commands import feature_flags, flags
 from cog.runtime import cli as cli_tools
 from cog.runtime import signals
 
@@ -28,20 +28,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "beside the features); with --seeds or --n_shots: <output_dir>[_N<n_shot>]/seed-<seed>/",
     )
     many = parser.add_argument_group("several runs in one process")
-    many.add_argument(
-        "--seeds",
-        nargs="+",
-        type=cli_tools.whole_number(0),
-        metavar="SEED",
-        help="seeds, instead of EVAL.SEED; the protocol's are 22 37 45 77 93",
-    )
-    many.add_argument(
-        "--n_shots",
-        nargs="+",
-        type=cli_tools.whole_number(0),
-        metavar="N",
-        help="instead of CLF.N_SHOT: training images per class, 0 for all; the protocol's are 0 1 2 4 8 16 32 64 128",
-    )
+    flags.add(many, "seeds")
+    many.add_argument("--n_shot", "--n_shots", dest="n_shots", **flags.FLAGS["n_shot"])
     run = parser.add_argument_group("run")
     run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
     fraction = cli_tools.real_number(0.0, 1.0, "0 <= momentum < 1")

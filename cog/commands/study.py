@@ -1,12 +1,15 @@
-"""Run a whole study, models by data sets: submit its missing tasks to SLURM, or run them on this machine.
+"""Run a whole study, models by data sets: on this machine, or as job arrays of SLURM.
 
-FT_EXTRACT.* keys go to extract_features.py, other keys to logreg.py.
+What is finished is skipped, after a comparison with what the study would make: results of another checkpoint, image
+size, pooling or training end it, or are made again with --overwrite. FT_EXTRACT keys are for the features, all others
+for the classifiers.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import logging
 import os
@@ -14,116 +17,238 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from cog import constants, paths
-from cog.commands import image_flags, study_flags, study_results, study_run_flags
-from cog.errors import CogError, some
+from cog import config, constants, paths
+from cog.commands import flags
+from cog.errors import CogError, FailedImagesError, some
 from cog.runtime import cli as cli_tools
-from cog.runtime import signals
-from cog.study import local, models, slurm, tasks, units
+from cog.runtime import files, signals
+from cog.runtime.output import DONE
+from cog.study import identity, local, models, results, slurm, tasks, units
 from cog.study.units import Study
 
 logger = logging.getLogger("cog")  # the same name when run with python -m
+
+#: Log folder under the models root, unless ``--log_dir`` names another one.
+LOG_FOLDER = "study-logs"
 
 _EXTRACT_KEYS = "FT_EXTRACT."
 
 #: Exit codes of a study that a signal has ended.
 _INTERRUPTED = (signals.EXIT_CODE, 130)
 
-#: Log folder under the models root, unless ``--log_dir`` names another one.
-LOG_FOLDER = "study-logs"
-
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
-    parser = cli_tools.Parser(__doc__ or "")
-    study_flags.add(parser, shows=False)
-    study_run_flags.add(parser)
+    parser = flags.parser(
+        __doc__ or "",
+        "--models_root_dir /models --in1k_images_root /in1k --dataset in1k --dry_run",
+        "--model 'deit_*' mine_net --models_file models.yaml --seeds 22 37 --n_shot all 8 CLF.N_EPOCHS 50",
+        "--slurm='--partition=gpu --gres=gpu:1 --time=12:00:00' --overwrite",
+    )
+    group = parser.add_argument_group("study")
+    flags.add(group, "models_root_dir", required=True)
+    flags.add(
+        group,
+        "model",
+        help="names, or patterns such as 'deit_*' (default: all under the root and in the file)",
+    )
+    flags.add(group, "dataset", default=list(constants.DATASETS))
+    flags.add(group, "seeds", default=list(constants.SEEDS))
+    flags.add(group, "n_shot", default=[0, *constants.SHOTS])
+    flags.add(parser.add_argument_group("models and images"), "models_file", "model_loader")
+    flags.add_images(parser.add_argument_group("images"), rare=False)
+    group = parser.add_argument_group("run")
+    flags.add(
+        group,
+        "log_dir",
+        metavar="DIR",
+        help=f"logs, tasks and tables (default: <models_root_dir>/{LOG_FOLDER})",
+    )
+    flags.add(group, "overwrite", help="make results of other networks or settings again")
+    group.add_argument(
+        "--dry_run", action="store_true", help="print the tasks, and try each model on one image"
+    )
+    group.add_argument(
+        "--delete_features", action="store_true", help="at the end, delete features whose runs are all done"
+    )
+    group.add_argument(
+        "--n_processes",
+        type=cli_tools.whole_number(1),
+        metavar="N",
+        help="tasks at a time here (default: one per GPU; without GPUs as many as processors and memory allow)",
+    )
+    group.add_argument(
+        "--slurm",
+        nargs="?",
+        const="",
+        metavar="SBATCH_ARGS",
+        help="submit to SLURM, with arguments of sbatch such as '--partition=gpu --gres=gpu:1'",
+    )
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Submit or run the missing tasks, and return the exit code."""
     args = parse_args(argv)
-    args.datasets = args.datasets or list(constants.DATASETS)
-    root = Path(os.path.abspath(args.models_root_dir))
-    args.models_root_dir = paths.with_limit(root, args.limit) if args.limit else root
-    log_dir = Path(os.path.abspath(args.log_dir or args.models_root_dir / LOG_FOLDER))
-    if args.log_dir and args.limit:
-        log_dir = paths.with_limit(log_dir, args.limit)
-    extract_flags, logreg_flags, opts = _script_flags(args)
-    study = study_flags.select(args, args.opts, models_root=root)
-    for dataset in study.datasets:
-        paths.check_dataset_name(dataset)
-    commands = tasks.Commands.of_scripts(study, root, extract_flags, logreg_flags)
-    statuses = units.survey(study)
-    wanted = tasks.open_tasks(study, tasks.list_tasks(study, log_dir, append=False), statuses)
-    faulty = models.check_inputs(
-        root,
-        wanted.values(),
-        image_flags.sources(args),
-        model_loader=args.model_loader,
-        models_file=args.models_file,
+    root = Path(os.path.abspath(files.require_dir(args.models_root_dir, "--models_root_dir")))
+    log_dir = Path(os.path.abspath(args.log_dir or root / LOG_FOLDER))
+    for key, flag in (("EVAL.SEED", "--seeds"), ("CLF.N_SHOT", "--n_shot")):
+        if key in args.opts[::2]:
+            raise CogError(f"{key} is for a single run; give {flag} for a study")
+    pairs = list(zip(args.opts[::2], args.opts[1::2], strict=True))
+    extract_opts = [word for pair in pairs if pair[0].startswith(_EXTRACT_KEYS) for word in pair]
+    opts = [word for pair in pairs if not pair[0].startswith(_EXTRACT_KEYS) for word in pair]
+    known, faults = models.list_models(root, args.models_file)
+    study = Study(
+        root=root,
+        models=models.choose(known, args.model, must_exist=False),
+        datasets=tuple(map(paths.check_dataset_name, args.dataset)),
+        seeds=tuple(args.seeds),
+        n_shots=tuple(args.n_shot),
+        evaluation=config.evaluation_name(config.get_cfg(opts=args.opts)),
     )
-    usable = {task for task in wanted.values() if task.model not in faulty}
+    networks = identity.Networks(str(root), _absolute_loader(args), _absolute(args.models_file), extract_opts)
+    study, left_out = _without_loaderless(study, networks, faults, is_explicit=args.model is not None)
+    states = units.survey(study)
+    other = identity.other_results(study, networks, states, opts)
+    if other and not args.overwrite:
+        for line in identity.describe_others(other):
+            logger.error("%s", line)
+        n = len(other)
+        raise CogError(
+            f"{n} finished outputs are of other computations, see above; add --overwrite to make them again"
+        )
+    commands = tasks.Commands.of_scripts(study, _extract_flags(args, extract_opts), _logreg_flags(args, opts))
     with contextlib.nullcontext() if args.dry_run else tasks.one_at_a_time(log_dir):
-        listed = tasks.list_tasks(study, log_dir, append=not args.dry_run)
-        todo = {number: task for number, task in listed.items() if task in usable}
-        tasks.log_counts(todo.values(), statuses)
-        if args.dry_run:
-            for number, task in todo.items():
-                print(f"# {number}: {task}\n{shlex.join(commands.of_task(task))}")
-        if args.slurm and todo:
-            last = study_results.command(study, log_dir, opts, delete_features=args.delete_features)
-            slurm.submit(
-                todo,
-                listed,
-                commands,
-                last,
-                study_run_flags.slurm_options(args),
-                log_dir,
-                dry_run=args.dry_run,
+        listed = tasks.list_tasks(study, log_dir, append=False)
+        todo = {n: task for n, task in listed.items() if tasks.outputs_to_make(study, task, states, other)}
+        for dataset in dict.fromkeys(task.dataset for task in todo.values() if task.stage == tasks.EXTRACT):
+            flags.image_sources(args).require(
+                dataset, why=f"the features of {dataset} are missing; extracting needs"
             )
-    code = 0
+        n_done = sum(state.word == DONE for unit, state in states.items() if unit not in other)
+        logger.info("%d of %d outputs are done; %d tasks to do", n_done, len(states), len(todo))
+        if not args.dry_run:
+            tasks.list_tasks(study, log_dir)
+            files.write_text(root / units.STUDY_FILE, study.as_json() + "\n")
+        if args.slurm is not None and todo:
+            last = results.command(study, log_dir, opts, delete_features=args.delete_features)
+            words = _sbatch_words(args.slurm)
+            slurm.submit(todo, listed, commands, last, words, log_dir, dry_run=args.dry_run)
     if args.dry_run:
-        code = models.try_models(todo.values(), commands)
-    elif not args.slurm:
-        code = local.run_here(study, todo, commands, log_dir, args.n_processes)
-    if not (args.dry_run or code in _INTERRUPTED or (args.slurm and slurm.queued_tasks(log_dir))):
-        code = _finish(study, log_dir, opts, code, delete_features=args.delete_features)
-    if left_out := [*study_flags.left_out(args, study), *faulty]:
-        logger.error("left out, for the reasons above: %s", some(left_out))
+        code = _dry_run(todo, commands)
+    else:
+        code = 0 if args.slurm is not None else _run_here(study, todo, commands, log_dir, args.n_processes)
+        is_over = code not in _INTERRUPTED and not (args.slurm is not None and slurm.queued_tasks(log_dir))
+        if is_over:
+            code = _finish(study, log_dir, opts, code, delete_features=args.delete_features)
     return code or (CogError.exit_code if left_out else 0)
 
 
-def _script_flags(args: argparse.Namespace) -> tuple[list[str], list[str], list[str]]:
-    """Return the flags of the two scripts, and the keys of the classifiers."""
-    places = {**image_flags.sources(args).values, "models_file": args.models_file}
-    extract = [f"--{flag}={os.path.abspath(value)}" for flag, value in places.items() if value]
-    if args.model_loader is not None:
-        file, _, function = args.model_loader.rpartition(":")
-        extract.append(f"--model_loader={os.path.abspath(file)}:{function}")
-    if args.allow_failures is not None:
-        extract.append(f"--allow_failures={args.allow_failures}")
-    both = [] if args.device is None else [f"--device={args.device}"]
-    opts: list[str] = []
-    if args.limit:
-        extract.append(f"--limit={args.limit}")
-        opts = ["CLF.N_TRIALS", str(args.limit), "CLF.N_EPOCHS", str(args.limit)]
-    for key, value in zip(args.opts[::2], args.opts[1::2], strict=True):
-        (extract if key.startswith(_EXTRACT_KEYS) else opts).extend((key, value))
-    return [*both, *extract], [*both, *opts], opts
+def _without_loaderless(
+    study: Study, networks: identity.Networks, faults: dict[str, CogError], *, is_explicit: bool
+) -> tuple[Study, bool]:
+    """Return the study without the models that have to be loaded and cannot be, and whether it has wanted ones."""
+    states = units.survey(study)
+    unusable: dict[str, CogError] = {name: fault for name, fault in faults.items() if not is_explicit}
+    for model in study.models:
+        needs_it = any(
+            states[unit].word != DONE and not units.is_done(study, states, model, dataset)
+            for dataset in study.datasets
+            for unit in study.features(model, dataset)
+        )
+        try:
+            if needs_it:
+                networks.find(model)
+        except CogError as error:
+            unusable[model] = error
+    usable = tuple(model for model in study.models if model not in unusable)
+    if not usable:
+        raise next(iter(unusable.values()))
+    if unusable and is_explicit:
+        for model, error in unusable.items():
+            logger.error("%s is left out: %s", model, error)
+    elif unusable:
+        logger.warning(
+            "left out, since they cannot be loaded: %s (name them for the reasons)", some([*unusable], 9)
+        )
+    return dataclasses.replace(study, models=usable), bool(unusable) and is_explicit
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else os.path.abspath(path)
+
+
+def _absolute_loader(args: argparse.Namespace) -> str | None:
+    file, colon, function = (args.model_loader or "").rpartition(":")
+    return f"{os.path.abspath(file)}{colon}{function}" if file else None
+
+
+def _extract_flags(args: argparse.Namespace, opts: Sequence[str]) -> list[str]:
+    places = {**flags.image_sources(args).values, "models_file": args.models_file}
+    words = [f"--{flag}={os.path.abspath(value)}" for flag, value in places.items() if value]
+    words += [f"--model_loader={loader}"] if (loader := _absolute_loader(args)) else []
+    return [*words, *["--overwrite"] * args.overwrite, *opts]
+
+
+def _logreg_flags(args: argparse.Namespace, opts: Sequence[str]) -> list[str]:
+    return [*["--overwrite"] * args.overwrite, *opts]
+
+
+def _sbatch_words(text: str) -> list[str]:
+    try:
+        return [] if constants.is_unset(text) else shlex.split(text)
+    except ValueError as error:
+        raise CogError(f"--slurm {text!r}: {error}") from None
+
+
+def _dry_run(todo: dict[int, tasks.Task], commands: tasks.Commands) -> int:
+    """Print the tasks, try their models, and return the exit code."""
+    trials: dict[str, list[str]] = {}
+    for number, task in todo.items():
+        print(f"# {number}: {task}\n{shlex.join(commands.of_task(task))}")
+        for model in task.models if task.stage == tasks.EXTRACT else ():
+            trials.setdefault(model, commands.of_task(dataclasses.replace(task, models=(model,))))
+    return 0 if models.try_models(trials) else CogError.exit_code
+
+
+def _run_here(
+    study: Study,
+    todo: dict[int, tasks.Task],
+    commands: tasks.Commands,
+    log_dir: Path,
+    n_processes: int | None,
+) -> int:
+    """Run tasks on this machine, and return the exit code, which comes from the outputs."""
+    slots = local.Slots.of_machine(study, n_processes)
+    mine = {
+        n: dataclasses.replace(t, models=tuple(m for m in t.models if m in study.models))
+        for n, t in todo.items()
+    }
+    if mine:
+        logger.info("%d tasks at a time, %d threads each", slots.n, slots.n_threads)
+    code = local.run_here(mine, commands, log_dir, slots, functools.partial(local.memory_of, study))
+    if code in (0, *_INTERRUPTED):
+        return code
+    states = units.survey(study)
+    n_open = sum(bool(tasks.outputs_to_make(study, task, states, ())) for task in mine.values())
+    if not n_open:
+        return 0  # another process has made what a task here could not
+    advice = "the same command repeats only these"
+    if code == FailedImagesError.exit_code:
+        advice += "; first fix the images that cannot be decoded, or extract with --allow_failures N"
+    logger.error("%d of %d tasks failed, for the reasons above; %s", n_open, len(todo), advice)
+    return code
 
 
 def _finish(study: Study, log_dir: Path, opts: Sequence[str], code: int, *, delete_features: bool) -> int:
-    """Write and show the results, delete features if wanted, and return the exit code."""
+    """Write and print the results, and return the exit code."""
     try:
-        study_results.show(study, log_dir, opts)
+        print(results.write(study, log_dir, opts, delete_features=delete_features), end="", flush=True)
     except CogError as error:
         if not code:
             raise
         logger.error("%s", error)
-    if delete_features:
-        study_results.delete_features(study, log_dir)
     return code
 
 

@@ -166,7 +166,7 @@ def _look_at_software(report: Findings, measured: Measured) -> None:
     measured["versions"] = versions
     report.ok("software", ", ".join(f"{name} {version}" for name, version in versions.items()))
     if shutil.which("sbatch"):
-        report.ok("SLURM", "sbatch was found: submit_study.sh submits a study")
+        report.ok("SLURM", "sbatch was found: study.sh slurm=... submits a study")
     else:
         report.ok("SLURM", "sbatch was not found: study.sh runs a study on this machine")
 

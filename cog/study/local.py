@@ -1,7 +1,8 @@
-"""A study on this machine: N tasks at a time, each with its own GPU or share of the processors."""
+"""A study on this machine: tasks side by side, each with its own GPU or share of the processors and of the memory."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -10,16 +11,18 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from cog.errors import CogError, FailedImagesError, os_errors_explained
-from cog.runtime.progress import duration
-from cog.runtime.ranks import n_processors
+from cog import constants
+from cog.errors import CogError, os_errors_explained
+from cog.paths import ModelDir
+from cog.runtime import memory
+from cog.runtime.log import duration
 from cog.runtime.signals import EXIT_CODE, handled
-from cog.study import units
-from cog.study.tasks import Commands, StudyTask, is_done
+from cog.study.tasks import EXTRACT, Commands, Task
 from cog.study.units import Study
 
 logger = logging.getLogger(__name__)
@@ -29,11 +32,48 @@ _POLL_SECONDS = 0.1
 #: Seconds between two reports on the running tasks; tasks write lines of progress as often.
 _REPORT_SECONDS = 30.0
 
+#: Memory of a process with PyTorch, a network and its batches; classifiers need 1.5 times their features more.
+_PROCESS_BYTES = 1_000_000_000
+
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
-class Runner:
-    """Tasks on this machine, ``n_processes`` at a time, each as soon as what it needs has ended, however that ended.
+@dataclass(frozen=True)
+class Slots:
+    """Places of tasks that run side by side; a task keeps its share of the processors however many run.
+
+    Attributes:
+        n: largest number of tasks at a time.
+        n_threads: threads of each; the last bits of results depend on it, so it does not change in a study.
+        gpus: GPUs by their names in ``CUDA_VISIBLE_DEVICES``, which the slots get in turn.
+    """
+
+    n: int
+    n_threads: int
+    gpus: Sequence[str] = ()
+
+    @classmethod
+    def of_machine(cls, study: Study, n: int | None) -> Slots:
+        """Return ``n`` slots; None: one per GPU, without GPUs one per processor, but no more than pairs of a study."""
+        gpus, n_processors = find_gpus(), len(os.sched_getaffinity(0))
+        n = n or len(gpus) or min(n_processors, len(study.pairs()))
+        given = os.environ.get("OMP_NUM_THREADS", "")
+        return cls(n, int(given) if given.isdigit() else max(1, n_processors // n), gpus)
+
+    def environment(self, slot: int) -> dict[str, str]:
+        """Return the environment variables of the tasks of a slot."""
+        result = {**os.environ, "OMP_NUM_THREADS": str(self.n_threads)}
+        return result | ({"CUDA_VISIBLE_DEVICES": self.gpus[slot % len(self.gpus)]} if self.gpus else {})
+
+
+def run_here(
+    tasks: Mapping[int, Task],
+    commands: Commands,
+    log_dir: Path,
+    slots: Slots,
+    memory_of: Callable[[Task], int] = lambda task: 0,
+) -> int:
+    """Run tasks, each as soon as what it needs has ended, however that ended, and return an exit code.
 
     A first signal lets the running tasks save and end, and no further task starts; a second ^C ends them at once. A
     task ends with this process, also when that is killed.
@@ -41,141 +81,109 @@ class Runner:
     Args:
         tasks: tasks to run, by number.
         commands: their commands.
-        log_dir: folder of their logs.
-        n_processes: largest number of tasks at a time.
-        gpus: GPUs, from :func:`find_gpus`, of which each slot gets one in turn.
+        log_dir: folder of their logs, ``<number>.log``.
+        slots: where they run.
+        memory_of: bytes that a task needs; without room beside the running ones it waits.
 
-    Attributes:
-        codes: exit codes of the tasks that have ended, by number.
-        received: signal that ended all tasks early; None without a signal.
+    Returns:
+        130 or 75 after a signal, 0 if all tasks succeeded, the code of the failed ones if it is the same, else 2.
+
+    Raises:
+        CogError: a program cannot be started, or a log cannot be written.
     """
+    received: list[signal.Signals] = []
+    running: dict[int, tuple[subprocess.Popen[bytes], int, float]] = {}  # process, slot, start
+    waiting, codes = dict(tasks), dict[int, int]()
+    room, reported = memory.available_memory(), time.monotonic()
 
-    def __init__(
-        self,
-        tasks: Mapping[int, StudyTask],
-        commands: Commands,
-        log_dir: Path,
-        *,
-        n_processes: int,
-        gpus: Sequence[str],
-    ) -> None:
-        self.codes: dict[int, int] = {}
-        self.received: signal.Signals | None = None
-        self._tasks, self._commands, self._log_dir = dict(tasks), commands, log_dir
-        self._places = [place(slot, n_processes, gpus) for slot in range(n_processes)]
-        self._running: dict[int, tuple[subprocess.Popen[bytes], int, float]] = {}  # process, slot, start
-        self._reported = time.monotonic()
-
-    def run(self) -> int:
-        """Run the tasks, and return the exit code: 130 or 75 after a signal, that of the failed tasks, or 2.
-
-        Raises:
-            CogError: a program cannot be started, or a log cannot be written.
-        """
-        waiting = dict(self._tasks)
-        previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, *handled())}
-        try:
-            while (waiting and self.received is None) or self._running:
-                number = self._next(waiting)
-                if number is not None:
-                    self._start(number, waiting.pop(number))
-                    continue
-                time.sleep(_POLL_SECONDS)
-                self._collect()
-        finally:
-            self._tell(signal.SIGTERM)
-            for process, _, _ in self._running.values():
-                process.wait()
-            for name, handler in previous.items():
-                signal.signal(name, handler)
-        if self.received is not None:
-            return 130 if self.received == signal.SIGINT else EXIT_CODE
-        failed = {self._tasks[number]: code for number, code in self.codes.items() if code}
-        # A classifier without features fails for the reason of its extraction.
-        codes = {code for task, code in failed.items() if not any(task.needs(other) for other in failed)}
-        return 0 if not codes else codes.pop() if len(codes) == 1 else CogError.exit_code
-
-    def _next(self, waiting: Mapping[int, StudyTask]) -> int | None:
-        if self.received is not None or len(self._running) == len(self._places):
-            return None
-        left = [*waiting.values(), *(self._tasks[number] for number in self._running)]
-        return next(
-            (number for number, task in waiting.items() if not any(task.needs(other) for other in left)), None
-        )
-
-    def _start(self, number: int, task: StudyTask) -> None:
-        slot = min(set(range(len(self._places))) - {slot for _, slot, _ in self._running.values()})
-        command = self._commands.of_task(task)
-        n_begun = len(self.codes) + len(self._running) + 1
-        logger.info("[%d/%d] %s", n_begun, len(self._tasks), task)
-        process = _process(command, self._log(number), self._places[slot])
-        self._running[number] = process, slot, time.monotonic()
-        if self.received is not None:  # it arrived while the process was being started
-            process.send_signal(signal.SIGTERM)
-
-    def _collect(self) -> None:
-        """Record the tasks that have ended, and report on the others from time to time."""
-        now = time.monotonic()
-        for number, (process, _, began) in list(self._running.items()):
-            if process.poll() is None:
-                continue
-            del self._running[number]
-            code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-            self.codes[number] = code
-            task, log = self._tasks[number], self._log(number)
-            if code == 0:
-                logger.info("%s: done in %s", task, duration(now - began))
-            elif self.received is None or code not in (EXIT_CODE, 130, 128 + signal.SIGTERM):
-                logger.error("%s: exit code %d: %s (%s)", task, code, last_line(log), log)
-        if now - self._reported >= _REPORT_SECONDS:
-            self._reported = now
-            for number, (_, _, began) in self._running.items():
-                logger.info(
-                    "%s, %s: %s", self._tasks[number], duration(now - began), last_line(self._log(number))
-                )
-            logger.info("%d of %d tasks have ended", len(self.codes), len(self._tasks))
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        again = self.received is not None and number == signal.SIGINT
-        self.received = self.received or signal.Signals(number)
-        self._tell(signal.SIGINT if again else signal.SIGTERM)
-
-    def _tell(self, number: signal.Signals) -> None:
-        for process, _, _ in list(self._running.values()):
+    def tell(number: signal.Signals) -> None:
+        for process, _, _ in list(running.values()):
             if process.poll() is None:
                 process.send_signal(number)
 
-    def _log(self, number: int) -> Path:
-        return self._log_dir / f"{number}.log"
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        again = bool(received) and number == signal.SIGINT
+        received.append(signal.Signals(number))
+        tell(signal.SIGINT if again else signal.SIGTERM)
+
+    def ready() -> int | None:
+        """Return a task that can begin now."""
+        if received or len(running) >= slots.n:
+            return None
+        unfinished = [*waiting.values(), *(tasks[number] for number in running)]
+        taken = sum(memory_of(tasks[number]) for number in running)
+        for number, task in waiting.items():
+            has_room = not running or room is None or taken + memory_of(task) <= room
+            if has_room and not any(task.needs(other) for other in unfinished):
+                return number
+        return None
+
+    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, *handled())}
+    try:
+        while running or (waiting and not received):
+            if (number := ready()) is not None:
+                task, slot = (
+                    waiting.pop(number),
+                    min({*range(slots.n)} - {slot for _, slot, _ in running.values()}),
+                )
+                logger.info("[%d/%d] %s", len(tasks) - len(waiting), len(tasks), task)
+                process = _start(commands.of_task(task), log_dir / f"{number}.log", slots.environment(slot))
+                running[number] = process, slot, time.monotonic()
+                if received:  # while the process was being started
+                    process.send_signal(signal.SIGTERM)
+                continue
+            time.sleep(_POLL_SECONDS)
+            now = time.monotonic()
+            for number, (process, _, began) in list(running.items()):
+                if process.poll() is not None:
+                    del running[number]
+                    codes[number] = code = (
+                        process.returncode if process.returncode >= 0 else 128 - process.returncode
+                    )
+                    _tell_end(
+                        tasks[number], code, now - began, log_dir / f"{number}.log", is_ending=bool(received)
+                    )
+            if now - reported >= _REPORT_SECONDS:
+                reported = now
+                for number, (_, _, began) in running.items():
+                    line = last_line(log_dir / f"{number}.log")
+                    logger.info("%s, %s: %s", tasks[number], duration(now - began), line)
+                logger.info("%d of %d tasks have ended", len(codes), len(tasks))
+    finally:
+        tell(signal.SIGTERM)
+        for process, _, _ in running.values():
+            process.wait()
+        for signal_number, handler in previous.items():
+            signal.signal(signal_number, handler)
+    n_done = list(codes.values()).count(0)
+    if received:
+        text = f"{n_done} of {len(tasks)} tasks are done; the same command continues"
+        logger.error("ended by %s: %s", received[0].name, text)
+        return 130 if received[0] == signal.SIGINT else EXIT_CODE
+    failed = {tasks[number]: code for number, code in codes.items() if code}
+    # A classifier without features fails for the reason of its extraction.
+    different = {code for task, code in failed.items() if not any(task.needs(other) for other in failed)}
+    return 0 if not failed else different.pop() if len(different) == 1 else CogError.exit_code
 
 
-def run_here(
-    study: Study,
-    todo: Mapping[int, StudyTask],
-    commands: Commands,
-    log_dir: Path,
-    n_processes: int | None,
-) -> int:
-    """Run tasks on this machine, and return the exit code, which comes from the outputs."""
-    gpus = find_gpus()
-    runner = Runner(todo, commands, log_dir, n_processes=n_processes or max(1, len(gpus)), gpus=gpus)
-    code = runner.run()
-    n_failed = sum(code != 0 for code in runner.codes.values())
-    if runner.received is not None:
-        state = f"{len(runner.codes) - n_failed} of {len(todo)} tasks are done; the same command continues"
-        logger.error("ended by %s: %s", runner.received.name, state)
-    elif is_done(study, todo.values(), units.survey(study)):
-        return 0  # another process may have made what a task here could not
-    elif n_failed:
-        logger.error(
-            "%d of %d tasks failed, for the reasons above; the same command repeats only these%s",
-            n_failed,
-            len(todo),
-            "; first fix the images that cannot be decoded, or accept the loss (--allow_failures N)"
-            if code == FailedImagesError.exit_code
-            else "",
-        )
-    return code
+def _tell_end(task: Task, code: int, seconds: float, log: Path, *, is_ending: bool) -> None:
+    if code == 0:
+        logger.info("%s: done in %s", task, duration(seconds))
+    elif not (is_ending and code in (EXIT_CODE, 130, 128 + signal.SIGTERM)):
+        logger.error("%s: exit code %d: %s (%s)", task, code, last_line(log), log)
+
+
+def memory_of(study: Study, task: Task) -> int:
+    """Return the bytes of memory that a task needs, roughly: networks and batches, or features and their batches."""
+    n_bytes = _PROCESS_BYTES
+    for place in (ModelDir(study.root, model) for model in task.models):
+        with contextlib.suppress(OSError):
+            if task.stage == EXTRACT:
+                n_bytes += 2 * place.checkpoint.stat().st_size
+            else:
+                files = [place.features_file(task.dataset, split) for split in constants.SPLITS]
+                n_bytes += sum(file.stat().st_size for file in files) * 3 // 2
+    return n_bytes
 
 
 def find_gpus() -> list[str]:
@@ -192,14 +200,6 @@ def find_gpus() -> list[str]:
     return re.findall(r"^GPU (\d+):", done.stdout, re.MULTILINE) if done.returncode == 0 else []
 
 
-def place(slot: int, n_processes: int, gpus: Sequence[str]) -> dict[str, str]:
-    """Return the environment variables of the tasks of a slot, with its GPU and its share of the processors."""
-    result = {"OMP_NUM_THREADS": str(max(1, n_processors() // n_processes)), **os.environ}
-    if gpus:
-        result["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
-    return result
-
-
 def last_line(log: Path) -> str:
     """Return the last line with text of a log; "" if it cannot be read."""
     try:
@@ -211,7 +211,7 @@ def last_line(log: Path) -> str:
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
 
-def _process(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a process in a session of its own, which gets SIGTERM when this process ends, even by SIGKILL."""
     parent = os.getpid()
     prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux alone

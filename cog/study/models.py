@@ -1,77 +1,82 @@
-"""The models of a study: whether each can be loaded, and a trial of each on one image."""
+"""The models of a study by name, and a trial of each on one image."""
 
 from __future__ import annotations
 
-import logging
+import fnmatch
+import os
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from cog.data.image_sources import ImageSources
-from cog.errors import CogError
-from cog.study.tasks import EXTRACT, REPOSITORY, Commands, StudyTask
+from cog import constants, paths
+from cog.errors import CogError, nearest
+from cog.models import models_file
+from cog.study.tasks import REPOSITORY
 
-logger = logging.getLogger(__name__)
+
+def list_models(root: Path, file: str | None) -> tuple[list[str], dict[str, CogError]]:
+    """Return the models with a folder under a root or an entry in a models file, and the unusable entries."""
+    folders = sorted(path for path in root.glob("*/*") if path.is_dir() and not paths.limit_of(path.parent))
+    names = [f"{path.parent.name}_{path.name}" for path in folders if "_" not in path.parent.name]
+    faults: dict[str, CogError] = {}
+    for name, entry in (models_file.read(file) if file is not None else {}).items():
+        try:
+            names.append(models_file.parse(file or "", name, entry).name)
+        except CogError as error:
+            faults[name] = error
+    return [name for name in dict.fromkeys(names) if constants.is_model_name(name)], faults
 
 
-def check_inputs(
-    root: Path,
-    tasks: Collection[StudyTask],
-    images: ImageSources,
-    *,
-    model_loader: str | None,
-    models_file: str | None,
-) -> dict[str, CogError]:
-    """Check that the models and the images of all extractions exist.
-
-    Models that cannot be loaded do not stop the others: each is logged as an error.
+def choose(known: Sequence[str], wanted: Sequence[str] | None, *, must_exist: bool) -> tuple[str, ...]:
+    """Return the models of names and patterns such as ``deit_*``; all known ones if none are given.
 
     Args:
-        root: folder of the checkpoints, ``<models_root_dir>``.
-        tasks: tasks to do.
-        images: places of the images.
-        model_loader: ``FILE.py:FUNCTION`` that loads the models; None: models of the zoo.
-        models_file: file that declares the user's models; or None.
-
-    Returns:
-        The errors of the models that cannot be loaded, by name.
+        must_exist: whether other names than the known ones are errors.
 
     Raises:
-        CogError: images are missing, or no model can be loaded.
+        CogError: a name is malformed or unknown, or a pattern matches nothing.
     """
-    from cog.models.request import ModelRequest
+    chosen: list[str] = []
+    for name in known if wanted is None else wanted:
+        is_pattern = any(sign in name for sign in "*?[")
+        matching = fnmatch.filter(known, name) if is_pattern else [name]
+        if not is_pattern:
+            paths.split_model_name(name)
+        if not matching or (must_exist and not {*matching} <= {*known}):
+            near = nearest(name, known, n=3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise CogError(f"--model {name}: there is no such model here{hint}")
+        chosen += matching
+    if not chosen:
+        raise CogError(
+            "there is no <model_title>/<architecture_name> folder under --models_root_dir; give --model"
+        )
+    return tuple(dict.fromkeys(chosen))
 
-    faults: dict[str, CogError] = {}
-    extractions = [task for task in tasks if task.stage == EXTRACT]
-    for model in dict.fromkeys(task.model for task in extractions):
-        request = ModelRequest(model, models_root_dir=str(root), model_loader=model_loader)
-        try:
-            _ = request.with_models_file(models_file).checkpoint  # a missing one is an error
-        except CogError as error:
-            faults[model] = error
-    if faults and all(task.model in faults for task in tasks):
-        raise next(iter(faults.values()))
-    for model, fault in faults.items():
-        logger.error("%s; %s is left out", fault, model)
-    for dataset in dict.fromkeys(task.dataset for task in extractions if task.model not in faults):
-        images.require(dataset, why=f"the features of {dataset} are missing, and extracting them needs")
-    return faults
 
+def try_models(commands: Mapping[str, Sequence[str]]) -> bool:
+    """Compute the features of one image with each model, in a process of its own, and print a line each.
 
-def try_models(tasks: Collection[StudyTask], commands: Commands) -> int:
-    """Compute the features of one image with each model that has an extraction, print a line each.
-
-    Each model is tried in a process of its own, as its tasks will run.
+    Args:
+        commands: command line of an extraction by model, see :meth:`cog.study.tasks.Commands.of_task`.
 
     Returns:
-        0, or 2 when a model failed.
+        Whether all succeeded.
     """
-    failed = False
-    for model, task in {task.model: task for task in tasks if task.stage == EXTRACT}.items():
-        trial = [sys.executable, "-m", "cog.commands.try_model", *commands.of_task(task)[2:]]
-        done = subprocess.run(trial, check=False, capture_output=True, text=True, cwd=REPOSITORY)
-        lines = (done.stderr if done.returncode else done.stdout).strip().splitlines()
-        print(f"# {model}: {lines[-1] if lines else f'exit code {done.returncode}'}", flush=True)
-        failed |= done.returncode != 0
-    return CogError.exit_code if failed else 0
+
+    def try_one(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-m", "cog.commands.try_model", *command[2:]]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return subprocess.run(
+            words, check=False, capture_output=True, text=True, cwd=REPOSITORY, env=environment
+        )
+
+    succeeded = True
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for model, done in zip(commands, pool.map(try_one, commands.values()), strict=True):
+            lines = (done.stderr if done.returncode else done.stdout).strip().splitlines()
+            print(f"# {model}: {lines[-1] if lines else f'exit code {done.returncode}'}", flush=True)
+            succeeded &= done.returncode == 0
+    return succeeded

@@ -1,6 +1,6 @@
-"""A study on SLURM: an array of extractions, arrays of classifiers, and a last job that makes the table of results.
+"""A study on SLURM: an array of extractions, an array of classifiers for each, and a last job that makes the table.
 
-Classifiers begin when the extractions that they need have ended, however these ended (``afterany``), and look for
+Classifiers begin when the extraction that they need has ended, however that ended (``afterany``), and look for
 themselves whether the features are there. So nothing depends on the exit codes that SLURM sees. A task that is
 submitted twice ends in a moment.
 """
@@ -13,15 +13,10 @@ import re
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from cog.errors import CogError
-from cog.study.tasks import EXTRACT, LOGREG, REPOSITORY, TASKS_FILE, Commands, StudyTask
-from cog.study.units import FAILED, INTERRUPTED, MISSING, QUEUED, Status, Study, Unit
-
-#: Kind of the job that makes the table, beside the stages.
-RESULTS = "results"
+from cog.study.tasks import EXTRACT, LOGREG, REPOSITORY, TASKS_FILE, Commands, Task
 
 #: Script that runs a task of the list.
 TASK_SCRIPT = REPOSITORY / "bash-scripts" / "slurm" / "task.sh"
@@ -29,27 +24,11 @@ TASK_SCRIPT = REPOSITORY / "bash-scripts" / "slurm" / "task.sh"
 #: Seconds before the time limit at which a task gets the signal to save its work; SLURM looks twice a minute.
 SIGNAL_SECONDS = 120
 
-#: Largest number of classifier tasks in an array.
-MODELS_PER_ARRAY = 8
-
-_SECONDS = 60
+_TIMEOUT_SECONDS = 60
 
 #: Beginnings of the variables that SLURM's commands do not get: the user's filters of ``squeue``, and the variables of
 #: a job that submits a study, which ``sbatch`` would pass on to other jobs.
 _NOT_FOR_SLURM = ("SQUEUE_", "SLURM_ARRAY_", "SLURM_JOB_ID", "SLURM_RESTART_COUNT")
-
-
-@dataclass(frozen=True)
-class SlurmOptions:
-    """The options of the jobs of a study.
-
-    Attributes:
-        flags: arguments of ``sbatch`` by stage, and of the job :data:`RESULTS`.
-        throttle: largest number of tasks of an array at the same time; None: unlimited.
-    """
-
-    flags: Mapping[str, Sequence[str]]
-    throttle: int | None = None
 
 
 def job_name(log_dir: Path) -> str:
@@ -66,7 +45,7 @@ def run_slurm(*command: str) -> str:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(_NOT_FOR_SLURM)}
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False
+            command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
         )
     except FileNotFoundError:
         raise CogError(f"{command[0]} was not found; run this where SLURM's commands are") from None
@@ -90,38 +69,26 @@ def queued_tasks(log_dir: Path) -> dict[int, str]:
     return {int(number): f"{job}_{number}" for job, number, _ in rows if number.isdecimal()}
 
 
-def with_queue(
-    study: Study, statuses: Mapping[Unit, Status], listed: Mapping[int, StudyTask], jobs: Mapping[int, str]
-) -> dict[Unit, Status]:
-    """Return the statuses with the state ``queued`` of units that are not begun and whose task is in the queue."""
-    result = dict(statuses)
-    for number, job in jobs.items():
-        for unit in listed[number].units(study) if number in listed else ():
-            if result[unit].state in (FAILED, INTERRUPTED, MISSING):
-                result[unit] = Status(QUEUED, f"SLURM job {job}")
-    return result
-
-
 def submit(
-    tasks: Mapping[int, StudyTask],
-    listed: Mapping[int, StudyTask],
+    tasks: Mapping[int, Task],
+    listed: Mapping[int, Task],
     commands: Commands,
-    results: Sequence[str],
-    options: SlurmOptions,
+    last: Sequence[str],
+    options: Sequence[str],
     log_dir: Path,
     *,
     dry_run: bool,
 ) -> int:
-    """Submit the tasks that are not in the queue, and after them a job that runs ``results``; print a line per job.
+    """Submit the tasks that are not in the queue, and after them a job that runs ``last``; print a line per job.
 
     Args:
         tasks: tasks to do, by number.
         listed: all tasks of the study, by number.
         commands: commands of the tasks.
-        results: command of the last job, which makes the table.
-        options: options of all jobs.
+        last: command of the last job, which makes the table.
+        options: arguments of ``sbatch``.
         log_dir: folder of the list and the logs.
-        dry_run: whether to only print the tasks and the commands of SLURM.
+        dry_run: whether to only print the commands of SLURM.
 
     Returns:
         The number of tasks that were, or would be, submitted.
@@ -146,14 +113,12 @@ def submit(
         )
     # % and backslashes have a meaning in the value of --output.
     logs = str(log_dir).replace("\\", "\\\\").replace("%", "%%")
+    ours = [f"--signal=B:USR1@{SIGNAL_SECONDS}", "--requeue", "--open-mode=append", f"--output={logs}/%a.log"]
 
     def send(stage: str, after: Sequence[str], *words: str) -> str:
         dependency = [f"--dependency=afterany:{':'.join(after)}"] if after else []
-        ours = [
-            f"--job-name={job_name(log_dir)}",
-            *dependency,
-        ]  # after the user's: the queue is read by this name
-        sbatch = ["sbatch", "--parsable", *options.flags[stage], *ours, *words]
+        # The name comes after the user's options: the queue is read by it.
+        sbatch = ["sbatch", "--parsable", *options, f"--job-name={job_name(log_dir)}", *dependency, *words]
         if dry_run:
             print(shlex.join(sbatch), flush=True)
             return "JOB"
@@ -162,37 +127,15 @@ def submit(
         return job
 
     for stage in (EXTRACT, LOGREG):
-        for numbers in _arrays([number for number, task in new.items() if task.stage == stage], listed):
-            after = [
-                jobs[k]
-                for k, other in listed.items()
-                if k in jobs and any(new[n].needs(other) for n in numbers)
-            ]
-            throttle = f"%{options.throttle}" if options.throttle else ""
-            command = [str(TASK_SCRIPT), str(log_dir / TASKS_FILE), *commands.of_stage(stage)]
-            flags = [
-                f"--signal=B:USR1@{SIGNAL_SECONDS}",
-                "--requeue",
-                "--open-mode=append",
-                f"--output={logs}/%a.log",
-            ]
-            job = send(stage, after, f"--array={','.join(map(str, numbers))}{throttle}", *flags, *command)
+        command = [str(TASK_SCRIPT), str(log_dir / TASKS_FILE), *commands.of_stage(stage)]
+        arrays: dict[tuple[str, ...], list[int]] = {}  # tasks that wait for the same
+        for number, task in new.items():
+            if task.stage == stage:
+                needed = tuple(jobs[k] for k, other in listed.items() if k in jobs and task.needs(other))
+                arrays.setdefault(needed, []).append(number)
+        for after, numbers in arrays.items():
+            job = send(stage, after, f"--array={','.join(map(str, numbers))}", *ours, *command)
             jobs |= {number: f"{job}_{number}" for number in numbers}
     everything = sorted({job.rpartition("_")[0] for number, job in jobs.items() if number in listed})
-    send(RESULTS, everything, f"--output={logs}/results.log", f"--wrap={shlex.join(results)}")
+    send("results", everything, f"--output={logs}/results.log", f"--wrap={shlex.join(last)}")
     return len(new)
-
-
-def _arrays(numbers: Sequence[int], listed: Mapping[int, StudyTask]) -> list[list[int]]:
-    """Return the arrays of some tasks of a stage: all extractions, or classifiers of a few models on a data set.
-
-    An array of classifiers waits for all of its extractions: one array per extraction would be hundreds of jobs, and a
-    single array would let all wait for the slowest data set.
-    """
-    if not numbers or listed[numbers[0]].stage == EXTRACT:
-        return [list(numbers)] if numbers else []
-    by_dataset: dict[str, list[int]] = {}
-    for number in numbers:
-        by_dataset.setdefault(listed[number].dataset, []).append(number)
-    size = MODELS_PER_ARRAY
-    return [part[i : i + size] for part in by_dataset.values() for i in range(0, len(part), size)]

@@ -1,102 +1,87 @@
-"""The progress of a study, as records and as a table of models by data sets."""
+"""The progress of a study: a table of models by data sets with percentages, running and failed outputs with reasons."""
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
+
+from tabulate import tabulate
 
 from cog.errors import printable
-from cog.reporting.tables import writers
-from cog.study import units
-from cog.study.units import ExtractionUnit, Status, Study, TrainingUnit, Unit
+from cog.runtime.output import DONE, FAILED, INTERRUPTED, RUNNING, State
+from cog.study.units import DELETED, STATES, Study, Unit
 
-#: Keys of the records.
-COLUMNS = ("kind", "model", "dataset", "split", "n_shot", "seed", "state", "detail", "folder")
+_LETTERS = {DELETED: "d", RUNNING: "r", FAILED: "f", INTERRUPTED: "i"}
 
-_LETTERS = {
-    units.DELETED: "d",
-    units.RUNNING: "r",
-    units.QUEUED: "q",
-    units.FAILED: "f",
-    units.INTERRUPTED: "i",
-}
-
-#: Descriptions of states whose own names are not clear.
-_WORDS = {units.DELETED: "features deleted"}
-
-#: Largest number of failures and running units that are listed one by one in text.
+#: Largest number of reasons that are listed one by one.
 _LISTED = 20
 
 
-def as_records(study: Study, statuses: Mapping[Unit, Status]) -> list[dict[str, object]]:
-    """Return one record per unit."""
-    result = []
-    for unit, status in statuses.items():
-        kind = "features" if isinstance(unit, ExtractionUnit) else "run"
-        fields = {name: getattr(unit, name, None) for name in ("model", "dataset", "split", "n_shot", "seed")}
-        place = {"folder": str(unit.folder(study.root))}
-        result.append({"kind": kind} | fields | {"state": status.state, "detail": status.detail} | place)
-    return result
+def records(study: Study, states: Mapping[Unit, State]) -> list[dict[str, object]]:
+    """Return one record per output."""
+    return [
+        {
+            "kind": "features" if unit.split else "run",
+            "model": unit.model,
+            "dataset": unit.dataset,
+            "split": unit.split or None,
+            "n_shot": None if unit.split else unit.n_shot,
+            "seed": None if unit.split else unit.seed,
+            "state": state.word,
+            "detail": state.detail,
+            "folder": str(study.folder(unit)),
+        }
+        for unit, state in states.items()
+    ]
 
 
-def draw(study: Study, statuses: Mapping[Unit, Status], *, width: int = 0) -> str:
-    """Return the table, the totals, and lists of running and failed units.
-
-    Args:
-        study: wanted units.
-        statuses: statuses of the units.
-        width: number of columns of the terminal; 0: unlimited.
-    """
-    by_pair: dict[tuple[str, str], list[Unit]] = collections.defaultdict(list)
-    for unit in statuses:
-        for key in ((unit.model, unit.dataset), (unit.model, ""), ("", unit.dataset), ("", "")):
-            by_pair[key].append(unit)
-    columns = [*study.datasets, *([""] if len(study.datasets) > 1 else [])]
-    rows = [*study.models, *([""] if len(study.models) > 1 else [])]
-    table = writers.Table(
-        title="features done/wanted, classifier runs done/wanted; of the others, "
-        + ", ".join(f"{letter} {_WORDS.get(state, state)}" for state, letter in _LETTERS.items())
-        + ", the rest missing",
-        columns=tuple(name or "all" for name in columns),
-        rows=tuple(
-            (model or "all", tuple(_entry(by_pair[model, dataset], statuses) for dataset in columns))
-            for model in rows
-        ),
-        words=frozenset(range(len(columns))),
+def draw(study: Study, states: Mapping[Unit, State]) -> str:
+    """Return the table, the totals, and lists of running and failed outputs."""
+    counts: dict[tuple[str, str, bool], collections.Counter[str]] = collections.defaultdict(
+        collections.Counter
     )
-    lines = [writers.draw([table], "text", width=width)]
-    for kind, label in ((ExtractionUnit, "features"), (TrainingUnit, "classifier runs")):
-        counts = collections.Counter(statuses[unit].state for unit in statuses if isinstance(unit, kind))
-        if counts:
-            n_done, total = counts[units.DONE] + counts[units.DELETED], sum(counts.values())
-            parts = [f"{counts[state]} {_WORDS.get(state, state)}" for state in units.STATES if counts[state]]
-            lines.append(f"{label}: {', '.join(parts)} of {total} ({100 * n_done // total} %)\n")
-    for state, title in ((units.RUNNING, "running"), (units.FAILED, "failed")):
-        lines.append(_listing(title, ((u, s.detail) for u, s in statuses.items() if s.state == state)))
-    return "".join(lines)
+    for unit, state in states.items():
+        for key in ((unit.model, unit.dataset), (unit.model, "all"), ("all", unit.dataset), ("all", "all")):
+            counts[*key, bool(unit.split)][state.word] += 1
+    columns = [*study.datasets, *["all"] * (len(study.datasets) > 1)]
+    rows = [
+        [
+            model,
+            *(
+                ", ".join(_entry(counts[model, dataset, kind]) for kind in (True, False))
+                for dataset in columns
+            ),
+        ]
+        for model in (*study.models, *["all"] * (len(study.models) > 1))
+    ]
+    letters = ", ".join(f"{letter} {word}" for word, letter in _LETTERS.items())
+    text = f"features and classifier runs, done/wanted; of the others {letters}, the rest missing\n\n"
+    text += f"{tabulate(rows, ['', *columns], disable_numparse=True)}\n\n"
+    for kind, label in ((True, "features"), (False, "classifier runs")):
+        found = counts["all", "all", kind]
+        n_done, total = found[DONE] + found[DELETED], found.total()
+        parts = ", ".join(f"{found[word]} {word}" for word in STATES if found[word])
+        text += f"{label}: {parts} of {total} ({100 * n_done // max(1, total)} %)\n"
+    for word in (RUNNING, FAILED):
+        text += _reasons(word, [(unit, state.detail) for unit, state in states.items() if state.word == word])
+    return text
 
 
-def _entry(some: Sequence[Unit], statuses: Mapping[Unit, Status]) -> writers.TableEntry:
-    parts = []
-    for kind in (ExtractionUnit, TrainingUnit):
-        counts = collections.Counter(statuses[unit].state for unit in some if isinstance(unit, kind))
-        marks = "".join(f" {counts[state]}{letter}" for state, letter in _LETTERS.items() if counts[state])
-        n_done = counts[units.DONE] + counts[units.DELETED]
-        parts.append(f"{n_done}/{sum(counts.values())}{marks}")
-    return writers.TableEntry(", ".join(parts))
+def _entry(found: Mapping[str, int]) -> str:
+    marks = "".join(f" {found[word]}{letter}" for word, letter in _LETTERS.items() if found[word])
+    return f"{found[DONE] + found[DELETED]}/{sum(found.values())}{marks}"
 
 
-def _listing(title: str, some: Iterable[tuple[Unit, str]]) -> str:
-    """Return a list of units by their details: runs of one process, or with the same failure, are one entry."""
+def _reasons(word: str, reasons: Collection[tuple[Unit, str]]) -> str:
+    """Return a list of outputs by their details: runs of one process, or with the same failure, are one entry."""
     together: dict[str, list[Unit]] = {}
-    for unit, detail in some:
+    for unit, detail in reasons:
         together.setdefault(detail, []).append(unit)
-    if not together:
-        return ""
-    lines = [f"\n{title}:\n"]
-    for detail, same in list(together.items())[:_LISTED]:
-        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
-        lines.append(f"  {same[0]}{more}: {printable(detail)}\n")
-    if len(together) > _LISTED:
-        lines.append(f"  ... and {len(together) - _LISTED} more (--format csv lists all)\n")
-    return "".join(lines)
+    lines = [
+        f"  {same[0]}{f' and {len(same) - 1} more' if len(same) > 1 else ''}: {printable(detail)}\n"
+        for detail, same in list(together.items())[:_LISTED]
+    ]
+    more = [f"  ... and {len(together) - _LISTED} more (--format csv lists all)\n"] * (
+        len(together) > _LISTED
+    )
+    return "".join([f"\n{word}:\n", *lines, *more]) if together else ""

@@ -2,41 +2,26 @@
 
 ::
 
-    extract cog_l1 dino_resnet50     the features of a model on a data set, both splits
-    logreg cog_l1 dino_resnet50      its classifiers, all seeds and shots
+    extract cog_l1 dino_resnet50 sup_resnet50     the features of models on a data set, both splits
+    logreg cog_l1 dino_resnet50                   classifiers of one model, all seeds and shots
 
-The number of a line is the number of its task for ever: the index in job arrays, and the log
-``<log_dir>/<number>.log``. What is done stands in the output folders alone, so a task that runs twice ends in a moment.
+A line is a piece of work; how it is done (folders, settings) comes from the command. Its number is its name for ever:
+the index in job arrays, and the log ``<log_dir>/<number>.log``. What is done stands in the output folders alone, so a
+task that runs twice ends in a moment.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import fcntl
-import logging
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cog.errors import os_errors_explained
-from cog.study.units import (
-    DELETED,
-    DONE,
-    FAILED,
-    INTERRUPTED,
-    MISSING,
-    RUNNING,
-    STATES,
-    ExtractionUnit,
-    Status,
-    Study,
-    TrainingUnit,
-    Unit,
-)
-
-logger = logging.getLogger(__name__)
+from cog.runtime.output import DONE, State
+from cog.study.units import Study, Unit
 
 #: The checkout, which is the working folder of the scripts.
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -46,34 +31,30 @@ EXTRACT, LOGREG = "extract", "logreg"
 #: The list, in the log folder.
 TASKS_FILE = "tasks.txt"
 
-_TO_DO = (FAILED, INTERRUPTED, MISSING)
+#: Largest number of models that one task extracts; each image is decoded once for all of them.
+MODELS_PER_PASS = 1
 
 
 @dataclass(frozen=True)
-class StudyTask:
-    """A piece of work: the words ``extract DATASET MODEL`` or ``logreg DATASET MODEL``."""
+class Task:
+    """A piece of work: the words ``extract DATASET MODEL...`` or ``logreg DATASET MODEL``."""
 
     stage: str
     dataset: str
-    model: str
+    models: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.stage} {self.dataset} {self.model}"
+        return " ".join((self.stage, self.dataset, *self.models))
 
-    def needs(self, other: StudyTask) -> bool:
+    def needs(self, other: Task) -> bool:
         """Return whether the task reads what the other one makes."""
-        return self.stage == LOGREG and other == StudyTask(EXTRACT, self.dataset, self.model)
-
-    def units(self, study: Study) -> Sequence[Unit]:
-        """Return the outputs of the task."""
-        if self.stage == EXTRACT:
-            return study.extractions(self.model, self.dataset)
-        return study.trainings(self.model, self.dataset)
+        same = self.dataset == other.dataset and set(self.models) <= set(other.models)
+        return (other.stage, self.stage) == (EXTRACT, LOGREG) and same
 
 
 @dataclass(frozen=True)
 class Commands:
-    """Command lines of the scripts, without data set and model.
+    """Command lines of the scripts, without data set and models.
 
     Attributes:
         extract: program and flags of an extraction.
@@ -84,29 +65,34 @@ class Commands:
     logreg: tuple[str, ...]
 
     @classmethod
-    def of_scripts(
-        cls, study: Study, root: Path, extract_flags: Sequence[str], logreg_flags: Sequence[str]
-    ) -> Commands:
-        """Return the commands of a study; ``root`` is that of the checkpoints."""
-        grid = ["--seeds", *map(str, study.seeds), "--n_shots", *map(str, study.n_shots)]
-        extract = [f"--models_root_dir={root}", "--split", "train", "test", *extract_flags]
-        logreg = [f"--models_root_dir={study.root}", *grid, *logreg_flags]
+    def of_scripts(cls, study: Study, extract_flags: Sequence[str], logreg_flags: Sequence[str]) -> Commands:
+        """Return the commands of a study."""
+        root = f"--models_root_dir={study.root}"
+        grid = ("--seeds", *map(str, study.seeds), "--n_shot", *map(str, study.n_shots))
         return cls(
-            (sys.executable, str(REPOSITORY / "extract_features.py"), *extract),
-            (sys.executable, str(REPOSITORY / "logreg.py"), *logreg),
+            (
+                sys.executable,
+                f"{REPOSITORY / 'extract_features.py'}",
+                root,
+                "--split",
+                "train",
+                "test",
+                *extract_flags,
+            ),
+            (sys.executable, f"{REPOSITORY / 'logreg.py'}", root, *grid, *logreg_flags),
         )
 
     def of_stage(self, stage: str) -> tuple[str, ...]:
         """Return the command of a stage."""
         return self.extract if stage == EXTRACT else self.logreg
 
-    def of_task(self, task: StudyTask) -> list[str]:
+    def of_task(self, task: Task) -> list[str]:
         """Return the command of a task, as ``task.sh`` builds it."""
         python, script, *flags = self.of_stage(task.stage)
-        return [python, script, "--dataset", task.dataset, "--model", task.model, *flags]
+        return [python, script, "--dataset", task.dataset, "--model", *task.models, *flags]
 
 
-def list_tasks(study: Study, log_dir: Path, *, append: bool = True) -> dict[int, StudyTask]:
+def list_tasks(study: Study, log_dir: Path, *, append: bool = True) -> dict[int, Task]:
     """Return the tasks of a study by number; those that the list does not have are appended.
 
     The first line of a task counts, and the list is read again after an append. So processes that append at once agree,
@@ -116,23 +102,42 @@ def list_tasks(study: Study, log_dir: Path, *, append: bool = True) -> dict[int,
         CogError: the list cannot be read or written.
     """
     path = log_dir / TASKS_FILE
-    wanted = [StudyTask(EXTRACT, dataset, model) for dataset in study.datasets for model in study.models]
-    wanted += [StudyTask(LOGREG, dataset, model) for dataset in study.datasets for model in study.models]
     while True:
         with os_errors_explained(f"cannot read {path}"):
-            text = path.read_text() if path.is_file() else ""
+            text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         lines = text.split("\n")
         torn = lines.pop() != ""
         lines += [""] * torn
-        numbers: dict[str, int] = {}
-        for number, line in enumerate(lines, 1):
-            numbers.setdefault(line, number)
-        new = [str(task) for task in wanted if str(task) not in numbers]
+        tasks = _numbered(study, lines)
+        new = "".join(f"{task}\n" for number, task in tasks.items() if number > len(lines))
         if not (new and append):
-            numbers |= {line: number for number, line in enumerate(new, len(lines) + 1)}
-            return {numbers[str(task)]: task for task in wanted}
+            return tasks
         with os_errors_explained(f"cannot write {path}"), open(path, "ab", buffering=0) as file:
-            file.write(("\n" * torn + "".join(f"{line}\n" for line in new)).encode())
+            file.write(("\n" * torn + new).encode())
+
+
+def _numbered(study: Study, lines: Sequence[str]) -> dict[int, Task]:
+    """Return the tasks of a study by number: lines of the list, then new ones."""
+    numbers: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        numbers.setdefault(line, number)
+    extractions, classifiers = [], []
+    for dataset in study.datasets:
+        left = dict.fromkeys(study.models)  # a listed pass stays as it is; only other models get a new one
+        for line in numbers:
+            stage, _, rest = line.partition(" ")
+            models = tuple(rest.split()[1:])
+            if stage == EXTRACT and rest.split()[:1] == [dataset] and left.keys() & set(models):
+                extractions.append(Task(EXTRACT, dataset, models))
+                left = {model: None for model in left if model not in models}
+        models = tuple(left)
+        for first in range(0, len(models), MODELS_PER_PASS):
+            extractions.append(Task(EXTRACT, dataset, models[first : first + MODELS_PER_PASS]))
+        classifiers += [Task(LOGREG, dataset, (model,)) for model in study.models]
+    tasks = [*extractions, *classifiers]
+    new = [str(task) for task in tasks if str(task) not in numbers]
+    numbers |= {line: number for number, line in enumerate(new, len(lines) + 1)}
+    return {numbers[str(task)]: task for task in tasks}
 
 
 @contextlib.contextmanager
@@ -153,48 +158,23 @@ def one_at_a_time(log_dir: Path) -> Iterator[None]:
         yield
 
 
-def open_tasks(
-    study: Study, tasks: Mapping[int, StudyTask], statuses: Mapping[Unit, Status]
-) -> dict[int, StudyTask]:
-    """Return the tasks with something to do, and log the others that are not done.
+def outputs_to_make(
+    study: Study, task: Task, states: Mapping[Unit, State], other: Collection[Unit]
+) -> list[Unit]:
+    """Return the outputs of a task that are missing, or in ``other`` (results of other computations, to be replaced).
 
-    Deleted features are extracted again only for a run that needs them. Classifiers wait for features that another
-    process extracts now; a later start of the study trains them.
+    Features whose runs are all done are not needed: they may have been deleted.
     """
-    todo: dict[int, StudyTask] = {}
-    for number, task in tasks.items():
-        states = {statuses[unit].state for unit in task.units(study)}
-        extractions = study.extractions(task.model, task.dataset)
-        if task.stage == EXTRACT:
-            runs = study.trainings(task.model, task.dataset)
-            again = DELETED in states and any(statuses[run].state in _TO_DO for run in runs)
-            to_do = again or bool(states & {*_TO_DO})
-        else:
-            to_do = bool(states & {*_TO_DO})
-            elsewhere = [unit for unit in extractions if statuses[unit].state == RUNNING]
-            if to_do and elsewhere:
-                logger.warning("left out: %s: %s: %s", task, elsewhere[0], statuses[elsewhere[0]].detail)
-                continue
-        if to_do:
-            todo[number] = task
-    return todo
-
-
-def is_done(study: Study, tasks: Collection[StudyTask], statuses: Mapping[Unit, Status]) -> bool:
-    """Return whether all outputs of some tasks are there."""
-    return all(statuses[unit].state in (DONE, DELETED) for task in tasks for unit in task.units(study))
-
-
-def log_counts(tasks: Collection[StudyTask], statuses: Mapping[Unit, Status]) -> None:
-    """Log the states of the units, and the number of tasks to do."""
-    for stage, label, kind in (
-        (EXTRACT, "features", ExtractionUnit),
-        (LOGREG, "classifier runs", TrainingUnit),
-    ):
-        counts = collections.Counter(
-            status.state for unit, status in statuses.items() if isinstance(unit, kind)
-        )
-        states = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
-        n = sum(task.stage == stage for task in tasks)
-        todo = f"to do now: {n} task{'s' * (n > 1)}" if n else "nothing to do now"
-        logger.info("%s: %s; %s", label, states, todo)
+    units: list[Unit] = []
+    for model in task.models:
+        if model not in study.models:  # in a pass that an earlier study has listed
+            continue
+        runs = study.runs(model, task.dataset)
+        made = {run for run in runs if states[run].word == DONE and run not in other}
+        if task.stage == LOGREG:
+            units += [run for run in runs if run not in made]
+            continue
+        features = study.features(model, task.dataset)
+        is_needed = len(made) < len(runs)
+        units += [unit for unit in features if unit in other or (is_needed and states[unit].word != DONE)]
+    return units

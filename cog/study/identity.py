@@ -1,0 +1,180 @@
+"""What a study would make, compared with what is there: the same network and settings, or those of another computation.
+
+Compared are model, checkpoint, loader, preprocessing, pooling and precision of features, and settings and features of
+classifier runs. Images are not listed: that is what an extraction does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cog import config, constants
+from cog.errors import CogError, first_line, some
+from cog.logreg import settings
+from cog.runtime.output import DONE, State, differences
+from cog.study.units import DELETED, Study, Unit
+
+if TYPE_CHECKING:
+    from cog.models.choice import ModelChoice
+
+
+@dataclass(frozen=True)
+class Networks:
+    """The places of the networks of a study, and the keys of their extraction.
+
+    Attributes:
+        root: folder of the checkpoints, ``<models_root_dir>``.
+        loader: ``FILE.py:FUNCTION`` that loads the models; None: each as its name or its entry says.
+        models_file: file of the user's models; or None.
+        opts: ``FT_EXTRACT`` keys and values.
+    """
+
+    root: str
+    loader: str | None
+    models_file: str | None
+    opts: Sequence[str]
+
+    def find(self, model: str) -> ModelChoice:
+        """Return a model that can be loaded.
+
+        Raises:
+            CogError: there is no loader or no checkpoint.
+        """
+        from cog.models.choice import find_model  # imports Pillow, which --help must not wait for
+
+        return find_model(model, root=self.root, loader=self.loader, models_file=self.models_file)
+
+    def describe(self, model: str) -> dict[str, Any]:
+        """Return the part of the identity of features that does not depend on the images; loaders run."""
+        from cog.models.choice import preprocess_of
+
+        choice = self.find(model)
+        cfg = choice.config(None, self.opts)
+        fx = cfg.FT_EXTRACT
+        entries = choice.identity() | {
+            "preprocessing": dataclasses.asdict(preprocess_of(cfg)),
+            "pooling": fx.POOLING,
+            "precision": fx.PRECISION,
+            "save_dtype": fx.SAVE_DTYPE,
+        }
+        return json.loads(json.dumps(entries))
+
+    def describe_all(self, models: Iterable[str]) -> dict[str, dict[str, Any] | str]:
+        """Return :meth:`describe` of models, or its error; those with loaders are described by another process."""
+        described: dict[str, dict[str, Any] | str] = {}
+        with_loader = []
+        for model in models:
+            try:
+                if self.find(model).loader is None:
+                    described[model] = self.describe(model)
+                else:  # torch starts threads here, and tasks are started by a process that has none
+                    with_loader.append(model)
+            except CogError as error:
+                described[model] = str(error)
+        if with_loader:
+            words = [
+                sys.executable,
+                "-m",
+                "cog.study.identity",
+                json.dumps(dataclasses.asdict(self)),
+                *with_loader,
+            ]
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            try:
+                described |= json.loads(done.stdout)
+            except ValueError:
+                reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+                described |= dict.fromkeys(with_loader, reason)
+        return described
+
+
+def other_results(
+    study: Study, networks: Networks, states: Mapping[Unit, State], opts: Sequence[str]
+) -> dict[Unit, list[str]]:
+    """Return the finished outputs that are not what the study would make, each with its differences.
+
+    Args:
+        opts: keys and values of the classifiers.
+
+    Raises:
+        CogError: a finished output has an unreadable record.
+    """
+    made = [unit for unit, state in states.items() if state.word in (DONE, DELETED)]
+    described = networks.describe_all(dict.fromkeys(unit.model for unit in made))
+    wanted_settings = {
+        model: settings.from_config(
+            config.get_cfg(model_name=model, opts=list(opts)), seed=0, momentum=0.9, lr=None, wd=None
+        )
+        for model in described
+    }
+    features: dict[Unit, dict[str, Any]] = {}
+    other: dict[Unit, list[str]] = {}
+    for unit in made:
+        network = described[unit.model]
+        if isinstance(network, str):  # it cannot be loaded: its features are taken as they are
+            network = {}
+        record = study.record(unit)
+        stored = record.get("identity") or {}
+        if "identity" not in record:  # features of the original toolkit
+            features[unit], changed = {}, []
+        elif unit.split:
+            features[unit] = stored | network | {"rows_sha256": record.get("rows_sha256")}
+            changed = _changed(stored, network)
+        else:
+            run = dataclasses.replace(wanted_settings[unit.model], seed=unit.seed, n_shot=unit.n_shot)
+            changed = _changed(stored, json.loads(json.dumps(dataclasses.asdict(run))))
+            for split in constants.SPLITS:
+                used = stored.get(f"{split}_features") or {}
+                wanted = features.get(Unit(unit.model, unit.dataset, split), network)
+                changed += _changed(used, wanted) if used.get("model") else []
+        if changed:
+            other[unit] = list(dict.fromkeys(changed))
+    return other
+
+
+def _changed(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Return the differences in the entries that are wanted."""
+    return differences({key: stored.get(key) for key in wanted}, wanted)
+
+
+def describe_others(other: Mapping[Unit, Collection[str]]) -> list[str]:
+    """Return a line for each model and its differences, with the outputs that have them."""
+    groups: dict[tuple[str, str], list[Unit]] = {}
+    for unit, changed in other.items():
+        # The digest of other rows says nothing where the network differs.
+        telling = [text for text in changed if not text.startswith("rows_sha256")] or list(changed)
+        groups.setdefault((unit.model, "; ".join(telling)), []).append(unit)
+    lines = []
+    for (model, text), units in groups.items():
+        datasets = some(list(dict.fromkeys(unit.dataset for unit in units)), 6)
+        n_features = sum(bool(unit.split) for unit in units)
+        kinds = [f"{n_features} features"] * bool(n_features)
+        kinds += [f"{len(units) - n_features} classifier runs"] * (n_features < len(units))
+        text = re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1", text)  # beginnings of digests
+        lines.append(f"{model} ({' and '.join(kinds)} on {datasets}): {text}")
+    return lines
+
+
+def main() -> None:
+    """Print :meth:`Networks.describe` of the models on the command line, or its error, as JSON."""
+    networks = Networks(**json.loads(sys.argv[1]))
+    described: dict[str, dict[str, Any] | str] = {}
+    with contextlib.redirect_stdout(sys.stderr):  # what loaders print
+        for model in sys.argv[2:]:
+            try:
+                described[model] = networks.describe(model)
+            except Exception as error:
+                described[model] = first_line(error)
+    print(json.dumps(described))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""Studies on one machine: order, failures, GPUs, memory, signals; and whole studies by study.sh."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from marks import first_quick
+from tiny import snapshot
+from waiting import wait_for
+
+from cog.study import local
+from cog.study.local import Slots
+from cog.study.tasks import Commands, Task
+
+QUICK = [
+    "FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "16", "FT_EXTRACT.N_WORKERS", "0",
+    "CLF.N_TRIALS", "1", "CLF.N_EPOCHS", "2",
+]  # fmt: skip
+
+
+class Scripts(Commands):
+    """Tasks that are shell commands, each in a file with the words of the task in a folder."""
+
+    def of_task(self, task: Task) -> list[str]:
+        return ["bash", f"{self.extract[0]}/{task}"]
+
+
+def run(tmp_path: Path, scripts: dict[str, str], slots=Slots(2, 1), memory_of=lambda task: 0) -> int:
+    tasks = {}
+    for number, (words, script) in enumerate(scripts.items(), 1):
+        stage, dataset, *models = words.split()
+        tasks[number] = Task(stage, dataset, tuple(models))
+        (tmp_path / words).write_text(script)
+    return local.run_here(tasks, Scripts((str(tmp_path),), ()), tmp_path, slots, memory_of)
+
+
+def test_classifiers_begin_when_their_features_have_ended_however(tmp_path, caplog):
+    caplog.set_level("INFO", logger="cog")
+    scripts = {
+        "extract in1k a_net": "echo cannot do it; exit 3",
+        "extract in1k b_net c_net": f"sleep 0.3; touch {tmp_path}/features",
+        "logreg in1k a_net": f"touch {tmp_path}/began; exit 2",
+        "logreg in1k c_net": f"test -e {tmp_path}/features",
+    }
+    assert run(tmp_path, scripts) == 3
+    assert (tmp_path / "began").exists()
+    assert f"extract in1k a_net: exit code 3: cannot do it ({tmp_path}/1.log)" in caplog.text
+    assert "logreg in1k c_net: done" in caplog.text
+
+
+COUNTS = "n=$(ls {0} | wc -l); touch {0}/$$; [ $n -lt {1} ] || touch {0}/../too_many; sleep 0.4; rm {0}/$$"
+
+
+@pytest.mark.parametrize(("n", "n_bytes", "most"), [(3, 0, 3), (4, 600, 1)])
+def test_as_many_at_a_time_as_slots_and_memory_allow(tmp_path, monkeypatch, n, n_bytes, most):
+    monkeypatch.setattr(local.memory, "available_memory", lambda: 1000)
+    (tmp_path / "now").mkdir()
+    script = (
+        f"{COUNTS.format(tmp_path / 'now', most)}; echo gpu=$CUDA_VISIBLE_DEVICES threads=$OMP_NUM_THREADS"
+    )
+    slots = Slots(n, 5, gpus=["0", "2"])
+    assert (
+        run(tmp_path, {f"extract in1k net_{k}": script for k in range(5)}, slots, lambda task: n_bytes) == 0
+    )
+    assert not (tmp_path / "too_many").exists()
+    said = {(tmp_path / f"{k}.log").read_text().splitlines()[-1] for k in range(1, 6)}
+    assert said == {f"gpu={gpu} threads=5" for gpu in (["0", "2"] if most > 1 else ["0"])}
+
+
+def test_slots_of_this_machine(tmp_path, monkeypatch):
+    from result_folders import small_study
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(10))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    study = small_study(tmp_path)
+    for visible, wanted, slots in (
+        ("", None, (4, 2)),
+        ("", 3, (3, 3)),
+        ("3, 5", None, (2, 5)),
+        ("-1", 20, (20, 1)),
+    ):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        made = Slots.of_machine(study, wanted)
+        assert (made.n, made.n_threads) == slots
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nprintf 'GPU %d: NVIDIA A100 (UUID: GPU-a)\\n' 0 1\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    assert Slots.of_machine(study, None).gpus == ["0", "1"]
+
+
+SAVES = "trap 'echo saved; exit 75' TERM; trap 'echo at once; exit 130' INT; echo ready; while true; do sleep 0.1; done"
+
+
+def driver_of(folder: Path) -> subprocess.Popen:
+    """Start a process that runs three tasks, two at a time, and wait until they are running."""
+    code = f"""
+import sys
+from pathlib import Path
+from cog.study import local
+from cog.study.tasks import Commands, Task
+class Script(Commands):
+    def of_task(self, task):
+        return ["bash", "-c", {SAVES!r}]
+tasks = {{n: Task("extract", "in1k", (f"net_{{n}}",)) for n in (1, 2, 3)}}
+sys.exit(local.run_here(tasks, Script((), ()), Path({str(folder)!r}), local.Slots(2, 1)))
+"""
+    driver = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
+    wait_for(lambda: all(text(folder / f"{n}.log").endswith("ready\n") for n in (1, 2)))
+    return driver
+
+
+def text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.parametrize(("sent", "code"), first_quick(1, [
+    (signal.SIGHUP, 75), (signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGINT, 130), (signal.SIGKILL, -9),
+]))  # fmt: skip
+def test_tasks_save_and_end_with_the_study_however_it_ends(tmp_path, sent, code):
+    driver = driver_of(tmp_path)
+    try:
+        driver.send_signal(sent)
+        assert driver.wait(timeout=20) == code
+    finally:
+        driver.kill()
+    wait_for(lambda: all(text(tmp_path / f"{n}.log").endswith("saved\n") for n in (1, 2)))
+    assert not (tmp_path / "3.log").exists()
+
+
+# ---- study.sh --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def study(workshop, tmp_path, repository, python):
+    """Start study.sh for a model with a loader on two data sets; returns the process."""
+    given = [
+        f"models_root_dir={workshop.models}", f"log_dir={tmp_path / 'the logs'}", "model_name=tiny_*",
+        f"model_loader={workshop.loader}:load_my_model", f"in1k_images_root={workshop.in1k}",
+        f"imagenet_images_root={workshop.in21k}", f"cog_levels_mapping_file={workshop.levels_file}",
+        f"cog_concepts_split_file={workshop.split_file}", "dataset=in1k,cog_l1", "seeds=1", "shots=0 1",
+        "n_processes=2", *QUICK,
+    ]  # fmt: skip
+
+    def start(*more: str) -> subprocess.Popen:
+        return subprocess.Popen(
+            ["bash", str(repository / "bash-scripts/study.sh"), *given, *more],
+            env={**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    return start
+
+
+def finish(process: subprocess.Popen, timeout: float = 300) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=timeout)
+    return process.returncode, out, err
+
+
+def results_of(workshop) -> dict:
+    """Return the files that do not tell of times."""
+    names = ("X_Y.pth", "model.pth", "logs.pkl", "preds.pkl")
+    return {name: entry for name, entry in snapshot(workshop.models).items() if name.endswith(names)}
+
+
+@pytest.mark.slow
+def test_study_fails_once_is_repaired_and_finds_a_new_checkpoint(study, workshop):
+    broken = workshop.in1k / "val" / "n01440764" / "n01440764_0.JPEG"
+    image = broken.read_bytes()
+    broken.write_bytes(b"broken")
+    code, out, err = finish(study())
+    assert (
+        code == 3
+        and "2 of 4 tasks failed" in err
+        and "2 of 4 classifier runs are missing from these tables" in out
+    )
+    broken.write_bytes(image)
+    code, out, err = finish(study())
+    assert code == 0 and "5 of 8 outputs are done; 2 tasks to do" in err
+    before = results_of(workshop)
+    code, again, err = finish(study())
+    assert code == 0 and again == out and "8 of 8 outputs are done; 0 tasks to do" in err
+
+    torch.save({"mix": torch.tensor([3.0, 2.0, 1.0])}, workshop.checkpoint)
+    code, _, err = finish(study())
+    assert (
+        code == 2
+        and "tiny_net (4 features and 4 classifier runs on in1k, cog_l1): checkpoint_sha256: " in err
+    )
+    code, _, err = finish(study("CLF.N_EPOCHS", "3", "--dry_run"))
+    assert code == 2 and "n_epochs: 2 -> 3" in err and results_of(workshop) == before
+    code, _, err = finish(study("--overwrite"))
+    after = results_of(workshop)
+    assert code == 0 and after.keys() >= {name for name in before if name.endswith("X_Y.pth")}
+    assert all(
+        after[name] != before[name] for name in before if name.endswith("X_Y.pth") and "birds" not in name
+    )
+    code, _, err = finish(study("--overwrite"))
+    assert code == 0 and "8 of 8 outputs are done; 0 tasks to do" in err and results_of(workshop) == after
+
+
+@pytest.mark.slow
+def test_two_studies_at_once_and_one_interrupted(study, workshop, tmp_path):
+    """Both end with 0, or the one that ends first with 2; all outputs are those of a single study."""
+    workshop.make_slow()
+    first = study("n_processes=1")
+    wait_for(lambda: "in1k" in text(tmp_path / "the logs/1.log"))
+    first.send_signal(signal.SIGTERM)
+    code, _, err = finish(first)
+    assert code == 75 and "0 of 4 tasks are done; the same command continues" in err
+    both = [study(), study()]
+    codes = sorted(finish(process)[0] for process in both)
+    assert codes in ([0, 0], [0, 2])
+    assert finish(study())[0] == 0 and len(results_of(workshop)) == 2 + 4 + 3 * 4
+
+
+@pytest.mark.slow
+def test_dry_run_tries_each_model_and_writes_nothing(study, workshop, tmp_path):
+    before = snapshot(workshop.root)
+    code, out, _ = finish(study("--dry_run"))
+    lines = out.splitlines()
+    assert code == 0 and lines[0] == "# 1: extract in1k tiny_net" and "--model tiny_net" in lines[1]
+    assert lines[-1].startswith("# tiny_net: ") and "tried on n01440764" in lines[-1]
+    assert snapshot(workshop.root) == before and not (tmp_path / "the logs").exists()
+    workshop.loader.write_text("def load_my_model(init_args):\n    raise ValueError('no such layer')\n")
+    code, out, _ = finish(study("--dry_run"))
+    assert code == 2 and "no such layer" in out.splitlines()[-1]
