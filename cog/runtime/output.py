@@ -305,20 +305,9 @@ def locked(folder: Path, *, patience: float = 0.0, make: bool = True) -> Iterato
         patience: seconds to try.
         make: False to look only: observers do not disturb each other, and leave no trace.
     """
-    end = time.monotonic() + patience
-    flags = (os.O_RDWR | os.O_CREAT if make else os.O_RDONLY) | os.O_NOFOLLOW | os.O_NONBLOCK
-    is_owner = None
+    end, is_owner = time.monotonic() + patience, None
     while is_owner is None:
-        try:
-            if make:
-                folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(folder / _LOCK, flags, 0o666)
-        except FileNotFoundError:  # the folder has just been removed
-            if not make:
-                raise
-            continue
-        except OSError as error:
-            raise CogError(f"cannot write into {folder}: {error.strerror}") from error
+        descriptor = _open_lock(folder, make=make)
         _held.add(descriptor)
         try:
             fcntl.flock(descriptor, (fcntl.LOCK_EX if make else fcntl.LOCK_SH) | fcntl.LOCK_NB)
@@ -327,14 +316,10 @@ def locked(folder: Path, *, patience: float = 0.0, make: bool = True) -> Iterato
         except FileNotFoundError:  # the last owner has removed the file in between
             pass
         except BlockingIOError:
-            if time.monotonic() >= end:
-                is_owner = False
+            is_owner = False if time.monotonic() >= end else None
             time.sleep(0.01)
-        except OSError as error:
-            if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
-                _release(descriptor)
-                raise
-            is_owner = True  # a file system without locks
+        except OSError:  # a file system without locks
+            is_owner = True
         if is_owner is None:
             _release(descriptor)
     try:
@@ -347,18 +332,27 @@ def locked(folder: Path, *, patience: float = 0.0, make: bool = True) -> Iterato
         _release(descriptor)
 
 
+def _open_lock(folder: Path, *, make: bool) -> int:
+    flags = (os.O_RDWR | os.O_CREAT if make else os.O_RDONLY) | os.O_NOFOLLOW | os.O_NONBLOCK
+    while True:
+        try:
+            if make:
+                folder.mkdir(parents=True, exist_ok=True)
+            return os.open(folder / _LOCK, flags, 0o666)
+        except FileNotFoundError:  # the folder has just been removed
+            if not make:
+                raise
+        except OSError as error:
+            raise CogError(f"cannot write into {folder}: {error.strerror}") from error
+
+
 def _release(descriptor: int) -> None:
     if descriptor in _held:
         _held.remove(descriptor)
         os.close(descriptor)
 
 
-def _release_all() -> None:
-    for descriptor in list(_held):
-        _release(descriptor)
-
-
-os.register_at_fork(after_in_child=_release_all)
+os.register_at_fork(after_in_child=lambda: [_release(descriptor) for descriptor in [*_held]])
 
 
 def owner(folder: Path) -> str:

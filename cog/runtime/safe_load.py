@@ -39,11 +39,9 @@ TORCH_0_1 = (
     "(torchvision: resnet50-0676ba61.pth, resnet152-394f9c45.pth), or load and save it again with a newer torch"
 )
 
-#: Largest directory of a zip archive in bytes, for about 100,000 records.
-_LARGEST_DIRECTORY = 1 << 23
-
-#: Largest header of a safetensors file in bytes, for about 10,000 tensors; the library accepts 100 MB: minutes.
-_LARGEST_HEADER = 1 << 20
+#: Largest directory of a zip archive, for 100,000 records, and header of a safetensors file, for 10,000 tensors, in
+#: bytes; the libraries' own limits allow files that take minutes to open.
+_LARGEST_DIRECTORY, _LARGEST_HEADER = 1 << 23, 1 << 20
 
 _DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248]|c(8|16)|[US][0-9]{0,9}|O8?|\?)")
 _ATOMS = frozenset({str, int, float, bool, bytes, complex, type(None)})
@@ -213,16 +211,8 @@ def _encode(text: Any, encoding: Any = "latin1") -> bytes:
     return text.encode(encoding)
 
 
-def _bytes() -> bytes:
-    return b""  # protocols 0 to 2 write empty bytes this way; other bytes go through _codecs.encode
-
-
 def _bytearray(content: Any = b"", encoding: Any = "latin-1") -> bytearray:
     return bytearray(_encode(content, encoding) if isinstance(content, str) else _raw(content))
-
-
-def _set(content: Any = ()) -> set[Any]:
-    return set(_keys(list(content)))
 
 
 def _dict(content: Any = ()) -> dict[Any, Any]:
@@ -251,12 +241,12 @@ _ADMITTED: dict[tuple[str, str], Sealed] = {
         (builtins, name): value
         for builtins in ("builtins", "__builtin__")  # Python 3 and 2
         for name, value in {
-            "set": _Function(_set),
-            "frozenset": _Function(lambda content=(): frozenset(_set(content))),
+            "set": _Function(lambda content=(): set(_keys(list(content)))),
+            "frozenset": _Function(lambda content=(): frozenset(_keys(list(content)))),
             "dict": _Function(_dict),
             "list": _Function(list),
             "complex": _Function(complex),
-            "bytes": _Function(_bytes),
+            "bytes": _Function(lambda: b""),  # of protocols 0 to 2; other bytes go through _codecs.encode
             "bytearray": _Function(_bytearray),
             **{kind: Sealed(kind) for kind in ("int", "float", "str")},
         }.items()
@@ -324,11 +314,7 @@ _Reader.dispatch |= {
 
 
 def build_array(constructor: Any, arguments: Any, state: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """Return an array from the three parts of ``numpy.ndarray.__reduce__``, for formats that wrap these parts.
-
-    Raises:
-        UnsafeFileError: when the parts are not those of an array.
-    """
+    """Return an array from the three parts of ``numpy.ndarray.__reduce__``, for formats that wrap these parts."""
     if not isinstance(constructor, _Function) or constructor.value is not _reconstruct:
         raise UnsafeFileError("an array of a foreign class")
     array = constructor(*arguments)
@@ -336,15 +322,12 @@ def build_array(constructor: Any, arguments: Any, state: Sequence[Any]) -> np.nd
     return array
 
 
-# --- zip archives and files of torch
-
-
 def require_small_directory(archive: IO[bytes]) -> None:
     """Refuse a zip archive whose directory would fill the memory; leave the file at its beginning.
 
     Raises:
-        UnsafeFileError: when the directory is too large.
-        zipfile.BadZipFile: when there is no directory.
+        UnsafeFileError: the directory is too large.
+        zipfile.BadZipFile: there is no directory.
     """
     end = zipfile._EndRecData(archive)  # type: ignore[attr-defined]
     if end is None:
@@ -360,8 +343,8 @@ def require_stored(archive: IO[bytes]) -> IO[bytes]:
     The code in a TorchScript archive is exempt, because it is never read.
 
     Raises:
-        UnsafeFileError: when a record is compressed, or records overlap.
-        zipfile.BadZipFile: when the directory is damaged.
+        UnsafeFileError: a record is compressed, or records overlap.
+        zipfile.BadZipFile: the directory is damaged.
     """
     require_small_directory(archive)
     with zipfile.ZipFile(archive) as opened:
@@ -376,20 +359,17 @@ def require_stored(archive: IO[bytes]) -> IO[bytes]:
 
 
 def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap: bool = False) -> Any:
-    """Read a torch file with ``weights_only=True``, on the CPU.
+    """Read a file of ``torch.save`` with ``weights_only=True``; tensors are on the CPU.
 
     Args:
-        path: a file of ``torch.save``.
+        path: the file.
         allow: classes the file may name beside tensors and plain containers, for this call only
             (entries as ``torch.serialization.safe_globals`` takes them).
         mmap: map the file instead of reading it (files of torch >= 1.6 only).
 
-    Returns:
-        The saved object; tensors are on the CPU.
-
     Raises:
-        UnsafeFileError: when the file names a class outside the allow-list (named in the message).
-        CogError: when the file is missing, truncated, or in a format that cannot be read safely.
+        UnsafeFileError: the file names a class outside the allow-list (named in the message).
+        CogError: the file is missing, truncated, or in a format that cannot be read safely.
     """
     import torch
 
@@ -415,7 +395,30 @@ def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap:
     except CogError:
         raise
     except Exception as error:  # torch documents no list, and broken files raise nearly every type
-        raise _torch_error(path, head, error) from None
+        raise _torch_error(path, head.decode("latin-1"), error) from None
+
+
+def _torch_error(path: str | os.PathLike[str], head: str, error: Exception) -> CogError:
+    """Return the error of a failed ``torch.load``, which has many lines, as one line with the remedy."""
+    text, refused = str(error), f"refused to read {path}"
+    if head and head.isascii() and " ".join(head.split()).isprintable():
+        return UnsafeFileError(
+            f"{refused}: it is a text file that begins with {head!r}, not one of torch.save"
+        )
+    if "legacy .tar" in text or "tarfile" in text.lower():
+        return UnsafeFileError(f"{path} {TORCH_0_1}")
+    if "TorchScript" in text:
+        return UnsafeFileError(f"{path} is a TorchScript archive, expected a file of torch.save")
+    if named := re.search(r"(?:GLOBAL|global|class|function|instantiate) ([\w.]+\.\w+)", text):
+        return UnsafeFileError(
+            f"{refused}: it contains {named[1]}; expected only tensors in plain containers"
+        )
+    if isinstance(error, pickle.UnpicklingError) and "weights" in text.lower():
+        detail = text.rpartition("WeightsUnpickler error:")[2].strip().partition("\n")[0][:200]
+        return UnsafeFileError(f"{refused}: {detail or 'unsafe content'}")
+    return CogError(
+        f"{path} is not a readable torch file ({first_line(error)[:200]}); is the download complete?"
+    )
 
 
 def load_safetensors(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -428,38 +431,10 @@ def load_safetensors(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     content = files.contents(path, "safetensors file")
     header = int.from_bytes(content[:8], "little")
-    if header > _LARGEST_HEADER:
-        raise CogError(
-            f"{path} has a header of {header} bytes, expected a safetensors file with {_LARGEST_HEADER} or less"
-        )
     try:
+        if header > _LARGEST_HEADER:
+            raise ValueError(f"a header of {header} bytes, expected at most {_LARGEST_HEADER}")
         return load(content)
     except Exception as error:  # SafetensorError, and nearly every type for lying headers
-        raise CogError(
-            f"{path} is not a readable safetensors file ({first_line(error)[:200]}); is it complete?"
-        ) from None
-
-
-def _torch_error(path: str | os.PathLike[str], head: bytes, error: Exception) -> CogError:
-    """Return the error of a failed ``torch.load``, which has many lines, as one line with the remedy."""
-    begins = head.decode("latin-1")
-    if head and begins.isascii() and " ".join(begins.split()).isprintable():
-        return UnsafeFileError(
-            f"refused to read {path}: it is a text file that begins with {begins!r}, expected a file of torch.save"
-        )
-    text = str(error)
-    if "legacy .tar" in text or "tarfile" in text.lower():
-        return UnsafeFileError(f"{path} {TORCH_0_1}")
-    if "TorchScript" in text:
-        return UnsafeFileError(f"{path} is a TorchScript archive, expected a file of torch.save")
-    named = re.search(r"(?:GLOBAL|global|class|function|instantiate) ([\w.]+\.\w+)", text)
-    if named:
-        return UnsafeFileError(
-            f"refused to read {path}: it contains {named[1]}, which is not on the allow-list; expected only tensors in "
-            "plain containers"
-        )
-    detail = first_line(error)[:200]
-    if isinstance(error, pickle.UnpicklingError) and "weights" in text.lower():
-        detail = text.split("WeightsUnpickler error:")[-1].strip().split("\n")[0][:200] or "unsafe content"
-        return UnsafeFileError(f"refused to read {path}: {detail}")
-    return CogError(f"{path} is not a readable torch file ({detail}); is the download complete?")
+        detail = first_line(error)[:200]
+        raise CogError(f"{path} is not a readable safetensors file ({detail}); is it complete?") from None
