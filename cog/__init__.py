@@ -8,9 +8,8 @@ Learning", ICCV 2021. The scripts are thin; their work can be called from Python
 >>> "sup_resnet50" in cog.list_models()
 True
 >>> scores = cog.evaluate(backbone, "birds/train", "birds/test", n_shots=[0, 8])  # doctest: +SKIP
->>> print(cog.Results(scores).table("n_shots", "metric"))  # doctest: +SKIP
->>> results = cog.read_results("models", published="v2")  # doctest: +SKIP
->>> print(results.select(n_shots=0, metric="top1", evaluation="logreg").table("model", "dataset"))  # doctest: +SKIP
+>>> frame = cog.read_results("models", published="v2")  # doctest: +SKIP
+>>> print(cog.table(cog.average(frame[frame.n_shot == 0])))  # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -21,23 +20,25 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CogError",
-    "Results",
     "__version__",
+    "average",
     "evaluate",
     "extract_features",
     "list_models",
     "load_backbone",
     "read_results",
+    "table",
 ]
 
 _HOMES = {
     "CogError": "cog.errors",
-    "Results": "cog.reporting.notebook",
+    "average": "cog.results.frame",
     "evaluate": "cog.logreg.notebook",
     "extract_features": "cog.features.notebook",
     "list_models": "cog.models.zoo",
     "load_backbone": "cog.models.backbone",
-    "read_results": "cog.reporting.notebook",
+    "read_results": "cog.results.read",
+    "table": "cog.reporting.render",
 }
 
 

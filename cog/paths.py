@@ -36,6 +36,11 @@ def limit_of(root: str | os.PathLike[str]) -> int:
     return int(match["limit"]) if match else 0
 
 
+def limit_above(path: str | os.PathLike[str]) -> int:
+    """Return N for a path in or below a root ``limit-<N>``; 0 for all others."""
+    return next(filter(None, map(limit_of, [path, *Path(os.path.abspath(path)).parents])), 0)
+
+
 def with_limit(root: str | os.PathLike[str], limit: int) -> Path:
     """Return the root ``limit-<limit>`` in a root; a root of this name is returned as it is."""
     return Path(root) if limit_of(root) == limit else Path(root) / f"limit-{limit}"

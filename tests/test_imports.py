@@ -29,7 +29,7 @@ STATEMENTS = (
         "from cog.results import published; published.accuracies()",
         "from cog.commands import print_results",
         "print_results.main(['--models_root_dir', '{root}', 'CLF.N_SHOT', '0'])",
-        "print_results.main(['--models_root_dir', '{root}', '--with_published', '--rank'])",
+        "print_results.main(['--models_root_dir', '{root}', '--published', '--show', 'rank'])",
         "import cog.reporting.html.page, cog.commands.status, cog.commands.study",
     )),
     (FRAMEWORKS, ("import cog.results.analysis_records, cog.analysis.registry",)),

@@ -13,7 +13,7 @@ from cog.errors import printable
 from cog.reporting.tables import accuracies, comparisons, experiments, writers
 from cog.reporting.tables.layout import TableStyle, View
 from cog.reporting.tables.pivot import Averages
-from cog.results import checks, exchange, metric_info, official, published, query
+from cog.results import checks, metric_info, official, published, query
 from cog.results.model_facts import MARK, ModelFacts, shows_levels
 from cog.results.query import QueryResult, ResultQuery
 from cog.results.run_records import Problem
@@ -182,9 +182,6 @@ def write_files(
             baseline=selected.baseline,
         )
         logger.info("wrote %s", page)
-    if target := targets.get("export"):
-        exchange.write(target, _to_share(results, selected))
-        logger.info("wrote %s", target)
 
 
 def _to_share(results: QueryResult, selected: ResultQuery) -> list[SeedAverage]:

@@ -15,7 +15,6 @@ module imports no torch.
 
 from __future__ import annotations
 
-import math
 import os
 import statistics
 from collections.abc import Iterable
@@ -109,8 +108,8 @@ def read(folder: str | os.PathLike[str]) -> AnalysisRecord:
 def rows(record: AnalysisRecord) -> list[dict[str, Any]]:
     """Return the headline numbers of an analysis as rows of :mod:`cog.results.frame`, without undefined ones.
 
-    The deviation is the population standard deviation over the repetitions. A number that is not their mean but that of
-    one chosen repetition (k-means) has two rows more, ``<metric>_low`` and ``<metric>_high``: the range of all.
+    The deviation is the population standard deviation over the repetitions, whose range is in two rows more,
+    ``<metric>_min`` and ``<metric>_max``. The number itself need not be their mean (k-means: the best repetition).
     """
     made = []
     common = {
@@ -127,8 +126,8 @@ def rows(record: AnalysisRecord) -> list[dict[str, Any]]:
         known = [of_seed for of_seed in seeds if of_seed is not None]
         std = statistics.pstdev(known) if len(known) > 1 else None
         numbers = {metric: value}
-        if std is not None and not math.isclose(value, statistics.fmean(known), rel_tol=1e-9, abs_tol=1e-12):
-            numbers |= {f"{metric}_low": min(known), f"{metric}_high": max(known)}
+        if len(known) > 1:
+            numbers |= {f"{metric}_min": min(known), f"{metric}_max": max(known)}
         for name, one in numbers.items():
             deviation = std if name == metric else None
             made.append({**common, "n_shot": 0, "metric": name, "value": one, "std": deviation})

@@ -23,8 +23,8 @@ import pandas as pd
 
 from cog import constants
 from cog.errors import CogError
-from cog.results import published, uncertainty
-from cog.results.frame import LOGREG, RUNS, in_order
+from cog.results import metric_info, published, uncertainty
+from cog.results.frame import LOGREG, in_order, is_classifier, is_odd
 
 #: Probability of any false verdict among the comparisons that are shown together.
 ERROR_RATE = 0.05
@@ -60,14 +60,17 @@ def rank(means: pd.DataFrame) -> pd.DataFrame:
     Returns:
         ``means`` with::
 
-            rank, n_ranked   rank among the means of like data and settings that are shown; their number
+            rank, n_ranked   rank among the means of like data and settings that are shown, and their number; missing
+                             for means that are not like the others of their data set
             mean_rank        mean of the ranks of a source and model over the data sets, for each number of shots
             rank_31          rank of a top-1 accuracy among the 31 published ones; missing where that means nothing
     """
     view = means[means["note"] == ""]
-    value = view["value"].round(_PUBLISHED_DECIMALS) if (view["source"] != RUNS).any() else view["value"]
+    beside_paper = view["source"].isin(published.SOURCES.values()).any()
+    value = view["value"].round(_PUBLISHED_DECIMALS) if beside_paper else view["value"]
     alike = value.groupby([*(view[name] for name in CELL), view["unlike"]])
-    view = view.assign(rank=alike.rank(ascending=False, method="min"), n_ranked=alike.transform("count"))
+    ranks = alike.rank(ascending=False, method="min").mask(is_odd(view))
+    view = view.assign(rank=ranks, n_ranked=alike.transform("count"))
     among = []
     for row in view.itertuples():
         known = published_values().get((row.dataset, row.n_shot))
@@ -209,23 +212,103 @@ def _pair(row: dict[str, Any]) -> tuple[Any, ...]:
     return *head, *estimate.interval, estimate.p, unknown, text
 
 
+def derived(means: pd.DataFrame) -> pd.DataFrame:
+    """Return the means, and numbers of pairs of them that are not among them, as rows of further metrics.
+
+    * ``relative_to_logreg``: change from logistic regression on the same data with as many shots to another classifier,
+      in percent (first version, Table 3).
+    * ``logreg_relative`` of fine-tuning: the reverse, frozen features relative to the fine-tuned model (final version,
+      Fig. 6).
+    * ``points_to_in1k`` of ``in1k_blurred``: accuracy minus that on IN-1K (final version, C.4).
+    * ``<metric>_ratio_to_in1k`` of alignment, uniformity and their ratio: the number divided by that of the same model
+      on IN-1K (first version, Fig. 6).
+    """
+    known = {
+        tuple(row): index for index, row in enumerate(means[["source", "model", *CELL]].to_numpy().tolist())
+    }
+    rows = means.to_dict("records")
+
+    def find(row: dict[str, Any], **other: Any) -> dict[str, Any] | None:
+        index = known.get(tuple({**row, **other}[name] for name in ["source", "model", *CELL]))
+        found = None if index is None else rows[index]
+        is_same_data = found is not None and ("dataset" in other or found["data"] == row["data"])
+        return found if is_same_data and not row["note"] and not found["note"] else None  # type: ignore[index]
+
+    made = []
+    for row in rows:
+        is_top1 = row["metric"] == "top1" and is_classifier(row["evaluation"])
+        if is_top1 and row["evaluation"] != LOGREG and (base := find(row, evaluation=LOGREG)):
+            tuned = row["evaluation"].startswith("finetune")
+            metric = metric_info.LOGREG_RELATIVE if tuned else metric_info.RELATIVE_TO_LOGREG
+            made.append(_derive(row, metric, *((base, row) if tuned else (row, base))))
+        if (
+            is_top1
+            and row["dataset"] == constants.IN1K_BLURRED
+            and (base := find(row, dataset=constants.IN1K))
+        ):
+            made.append(_derive(row, metric_info.POINTS_TO_IN1K, row, base))
+        if (
+            row["evaluation"] == "alignment"
+            and row["metric"] in _RATIOS
+            and (base := find(row, dataset=constants.IN1K))
+        ):
+            made.append(_derive(row, f"{row['metric']}_{metric_info.RATIO_TO_IN1K}", row, base))
+    places = [tuple(row[name] for name in ["source", "model", *CELL]) for row in made]
+    new = [
+        row
+        for row, place in zip(made, places, strict=True)
+        if place not in known and np.isfinite(row["value"])
+    ]
+    return in_order(pd.concat([means, pd.DataFrame(new)], ignore_index=True)) if new else means
+
+
+# Metrics of alignment that are also shown relative to IN-1K.
+_RATIOS = ("alignment", "uniformity", "alignment_by_uniformity")
+
+
+def _derive(row: dict[str, Any], metric: str, one: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a number derived from two means; a seed that either lacks is missing."""
+    value, other = one["value"], base["value"]
+    counts = [list(some["counts"].values()) for some in (one, base)]
+    same_seeds = (
+        one["counts"].keys() == base["counts"].keys() and all(counts) and None not in (*counts[0], *counts[1])
+    )
+    interval, std = None, np.nan
+    if metric == metric_info.POINTS_TO_IN1K:
+        number, std = value - other, math.hypot(one["std"], base["std"])
+        interval = uncertainty.difference(*counts) if same_seeds else None
+    elif metric.endswith(metric_info.RATIO_TO_IN1K):
+        number = value / other if other else np.nan
+    else:
+        number = 100 * (value / other - 1) if other > 0 else np.nan
+        if other > 0:
+            std = 100 * math.hypot(one["std"] / other, value * base["std"] / other**2)
+        interval = uncertainty.relative_difference(*counts) if same_seeds else None
+    missing = sorted({*one["missing"].split(), *base["missing"].split()}, key=int)
+    low, high = interval.interval if interval else (np.nan, np.nan)
+    changed = {"value": number, "std": std, "low": low, "high": high, "counts": {}, "values": {}}
+    n_seeds = len({*one["counts"], *base["counts"]} - set(map(int, missing)))
+    return {**row, **changed, "metric": metric, "missing": " ".join(missing), "n_seeds": n_seeds}
+
+
 def beside_published(means: pd.DataFrame, version: str = "v2") -> pd.DataFrame:
-    """Return the runs' means of the paper's models on the benchmark's data, with the published number beside each.
+    """Return means with the published number beside those of the paper's models on the benchmark's data.
 
     Returns:
-        Further columns ``published``, ``published_std``, ``difference``, ``combined_std`` (missing for a single seed),
+        ``means`` with ``published``, ``published_std``, ``difference``, ``combined_std`` (missing for a single seed),
         and ``within``: whether the difference is at most the combined deviation plus the rounding of the published
-        mean ("yes", "no", or "?" where a deviation is not known).
+        mean ("yes", "no", or "?" where a deviation is not known). All are missing where nothing is to be compared.
     """
-    paper = pd.DataFrame(published.rows(version))[["model", *CELL, "value", "std"]]
+    place = ["model", *CELL]
+    paper = pd.DataFrame(published.rows(version))[[*place, "value", "std"]]
     paper = paper.rename(columns={"value": "published", "std": "published_std"})
-    own = means[
-        ~means["source"].isin(published.SOURCES.values()) & means["unlike"].eq("") & means["note"].eq("")
-    ]
-    view = own.merge(paper, on=["model", *CELL])
-    view = view[view["dataset"].isin(constants.DATASETS)]
+    view = means.reset_index(drop=True).merge(paper, on=place, how="left")
+    is_paper = view["source"].isin(published.SOURCES.values())
+    fits = ~is_paper & view["unlike"].eq("") & view["note"].eq("")
+    view[["published", "published_std"]] = view[["published", "published_std"]].where(fits)
     combined = np.hypot(view["std"], view["published_std"])
     difference = view["value"] - view["published"]
     inside = difference.abs() <= combined + PUBLISHED_ROUNDING + _BINARY
-    within = np.where(combined.isna(), "?", np.where(inside, "yes", "no"))
+    within = pd.Series(np.where(combined.isna(), "?", np.where(inside, "yes", "no")), view.index)
+    within = within.where(view["published"].notna(), None)
     return view.assign(difference=difference, combined_std=combined, within=within)

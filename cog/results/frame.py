@@ -21,8 +21,9 @@ Columns of ``scores`` (:data:`SCORES`)::
 
 >>> runs = [["runs", "my_net", "in1k", "logreg", 0, "top1", seed, value] for seed, value in ((22, 70.0), (37, 71.0))]
 >>> means = average(scores_of([dict(zip(SCORES, run)) for run in runs]), seeds=(22, 37, 45))
->>> means.loc[0, ["value", "std", "n_seeds", "missing"]].tolist()
-[70.5, 0.5, 2, '45']
+>>> print(means[["value", "std", "n_seeds", "missing"]].to_string(index=False))
+ value  std  n_seeds missing
+  70.5  0.5        2      45
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ SCORES = [
     *(*PLACE, "seed", "value", "std", "correct", "images", "data", "classes", "protocol", "features"),
     *("pretraining", "folder"),
 ]
-_TYPES = {"n_shot": int, "seed": "Int64", "value": float, "std": float, "images": "Int64"}
+_TYPES: dict[str, Any] = {"n_shot": int, "seed": "Int64", "value": float, "std": float, "images": "Int64"}
 
 #: ``source`` of runs and analyses found on disk, and ``evaluation`` of the protocol's classifier.
 RUNS, LOGREG = "runs", "logreg"
@@ -96,7 +97,11 @@ def average(scores: pd.DataFrame, seeds: Sequence[int] = ()) -> pd.DataFrame:
             unlike       what differs from the benchmark's data and the paper's protocol, or ""
             note         reason why seeds have no mean: not alike in ALIKE, or twice; else ""
     """
-    groups = _apart(scores).sort_values("seed", kind="stable").groupby(PLACE, sort=False)
+    scores = _apart(scores)
+    scores = scores.assign(
+        data=scores["data"].replace(UNKNOWN, None)
+    )  # it may be the data of the other seeds
+    groups = scores.sort_values("seed", kind="stable").groupby(PLACE, sort=False)
     means = groups[["std", "images", *ALIKE, "classes", "pretraining"]].first()
     means = means.assign(value=groups["value"].mean(), n_seeds=groups["seed"].count())
     means["std"] = groups["value"].std(ddof=0).where(means["n_seeds"] > 1, means["std"])
@@ -112,6 +117,7 @@ def average(scores: pd.DataFrame, seeds: Sequence[int] = ()) -> pd.DataFrame:
     means.loc[groups["value"].size() > np.maximum(means["n_seeds"], 1), "note"] = "a mean beside single seeds"
     for name, words in zip(ALIKE, ("other data", "other settings", "other features"), strict=True):
         means.loc[groups[name].nunique() > 1, "note"] = f"its seeds are of {words}"
+    means["data"] = means["data"].fillna(UNKNOWN)
     means.loc[means["note"] != "", ["value", "std", "low", "high"]] = np.nan
     other_data = means["data"].where(~means["data"].isin([BENCHMARK, UNKNOWN]), "")
     means["unlike"] = (other_data + ", " + means["protocol"]).str.strip(", ")
@@ -166,6 +172,14 @@ def expected_seeds(evaluation: str, seeds: set[int]) -> Sequence[int]:
 def is_classifier(evaluation: str) -> bool:
     """Return whether an evaluation is a classifier of a known kind, and not an analysis or a user's own name."""
     return CLASSIFIER.fullmatch(evaluation) is not None
+
+
+def is_odd(view: pd.DataFrame) -> pd.Series:
+    """Return whether a mean is on other data, or of other settings, than others of its data set."""
+    if view.empty:
+        return pd.Series(False, index=view.index)
+    places = [view["dataset"], view["evaluation"]]
+    return (view["unlike"] != "") & (view["unlike"].groupby(places).transform("nunique") > 1)
 
 
 # --- order and labels

@@ -11,9 +11,17 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from cog.results import relative, scores
-from cog.results.labels import METRIC_LABELS
-from cog.results.scores import natural_key
+from cog.results.frame import CLASSIFIER, natural_key
+
+METRIC_LABELS = {"top1": "top-1", "top5": "top-5"}
+
+#: Metrics that :func:`cog.results.compare.derived` computes from two numbers.
+RELATIVE_TO_LOGREG, LOGREG_RELATIVE, POINTS_TO_IN1K = (
+    "relative_to_logreg",
+    "logreg_relative",
+    "points_to_in1k",
+)
+RATIO_TO_IN1K = "ratio_to_in1k"
 
 #: Units of numbers in titles; "" for numbers without a unit.
 PERCENT, POINTS, UNIT, NONE = "%", "points", "0 to 1", ""
@@ -26,9 +34,9 @@ OVER_CONCEPTS_AND_SEEDS = (
 _TYPES = {"logreg": "LogReg", "mlp": "MLP", "mlp_noact": "MLP without activation", "finetune": "fine-tuned"}
 
 _DERIVED = {
-    relative.RELATIVE_TO_LOGREG: ("{name} relative to LogReg", PERCENT),
-    relative.LOGREG_RELATIVE: ("LogReg on frozen features relative to the {name} model", PERCENT),
-    relative.POINTS_TO_IN1K: ("{name}, blurred minus original IN-1K", POINTS),
+    RELATIVE_TO_LOGREG: ("{name} relative to LogReg", PERCENT),
+    LOGREG_RELATIVE: ("LogReg on frozen features relative to the {name} model", PERCENT),
+    POINTS_TO_IN1K: ("{name}, blurred minus original IN-1K", POINTS),
 }
 
 #: Function of the rest of the name of an analysis ("in1k" of cross_in1k) and the quantity; None: unknown quantity.
@@ -79,7 +87,7 @@ class ClassifierName:
 
 def classifier(experiment: str) -> ClassifierName | None:
     """Return the parts of the name of an evaluation; None for analyses and names given by users."""
-    match = scores.CLASSIFIER.fullmatch(experiment)
+    match = CLASSIFIER.fullmatch(experiment)
     if match is None:
         return None
     return ClassifierName(match["type"], int(match["pca"] or 0), int(match["max"] or 0))
@@ -120,7 +128,7 @@ def describe(experiment: str, quantity: str, n_shot: int = 0) -> Metric:
 
 
 #: Quantities that are shown together with another one: the ends of its interval, and its deviation.
-_COMPANIONS = re.compile(r"(?P<base>.+)_(?:low|high|std)")
+_COMPANIONS = re.compile(r"(?P<base>.+)_(?P<end>low|high|std|min|max)")
 
 
 def companion_of(quantity: str) -> str | None:
@@ -173,7 +181,7 @@ def _classifier(experiment: str, quantity: str, n_shot: int) -> Metric | None:
         )
     if quantity in _DERIVED:
         template, unit = _DERIVED[quantity]
-        group = "blurred" if quantity == relative.POINTS_TO_IN1K else group
+        group = "blurred" if quantity == POINTS_TO_IN1K else group
         label = name.label if name.type != "finetune" else "fine-tuned"
         return Metric(
             group=group,

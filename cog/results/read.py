@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import itertools
 import logging
 import os
@@ -21,7 +22,7 @@ from cog.models.spec import PRETRAINING
 from cog.results import analysis_records, runs, share
 from cog.results import published as papers
 from cog.results.benchmark import data_of
-from cog.results.frame import RUNS, in_order, is_classifier, scores_of
+from cog.results.frame import LOGREG, RUNS, in_order, is_classifier, scores_of
 from cog.results.runs import Found, Run, Skipped, is_pattern, matches
 from cog.runtime import output
 from cog.runtime.json_fields import sha256, whole
@@ -69,7 +70,7 @@ def read_results(
     results = read(root, models=models, datasets=datasets, imports=imports or (), published=published)
     warn_of_skipped(results.found.skipped)
     if results.scores.empty:
-        logger.warning("%s", nothing_found(root, models, datasets, results))
+        logger.warning("%s", nothing_found(root, models, datasets, results.found.skipped))
     frame = results.scores
     frame.attrs["skipped"] = [(str(folder.path), folder.reason) for folder in results.found.skipped]
     return frame
@@ -223,22 +224,41 @@ def warn_of_skipped(skipped: Sequence[Skipped]) -> None:
             logger.warning("not counted: %s", printable(f"{names}: {reason}"))
 
 
+def of_evaluation(results: Results, evaluation: str) -> Results:
+    """Return the accuracies of one classifier, and the protocol's of other sources.
+
+    Another classifier than the protocol's is shown in its place, and is not compared with published numbers.
+    """
+    scores = results.scores
+    own = scores["source"] == RUNS
+    wanted = scores["evaluation"].eq(evaluation) & own | scores["evaluation"].eq(LOGREG) & ~own
+    scores = scores[wanted & scores["metric"].isin(runs.METRICS)].reset_index(drop=True)
+    if evaluation != LOGREG:
+        own = scores["source"] == RUNS
+        words = f"classifier {evaluation}" if is_classifier(evaluation) else ""
+        protocol = (words + ", " + scores["protocol"]).str.strip(", ")
+        scores = scores.assign(evaluation=LOGREG, protocol=scores["protocol"].mask(own, protocol))
+    members = [run for run in results.found.runs if run.evaluation == evaluation]
+    return Results(scores, dataclasses.replace(results.found, runs=members, analyses=[]))
+
+
 def nothing_found(
     root: str | os.PathLike[str] | None,
     models: Sequence[str] | None,
     datasets: Sequence[str] | None,
-    results: Results,
+    skipped: Sequence[Skipped],
     evaluation: str = "<name>",
+    more: str = "",
 ) -> str:
-    """Return a message about missing results: the selection, what is there, and the nearest names."""
+    """Return a message about missing results: the selection (``more`` of it), and the nearest names."""
     there = runs.list_models(root) if root is not None else list(papers.MODELS)
     hints = [did_you_mean(name, there) for name in models or () if not is_pattern(name) and name not in there]
     known = {*data_sets.names(), *(name.name for name in Path(root or os.devnull).glob("*/*/*"))}
     hints += [did_you_mean(name, known) for name in datasets or () if name not in known]
-    refused = f" ({len(results.found.skipped)} could not be counted)" if results.found.skipped else ""
+    refused = f" ({len(skipped)} could not be counted)" if skipped else ""
     layout = f"<title>/<architecture>/<dataset>/eval_{evaluation}[_N<shots>]/seed-<seed>"
     place = f" under {root}{refused}; expected {layout} there" if root is not None else ""
     return (
         f"no result of {' '.join(models) if models else 'any model'} on "
-        f"{' '.join(datasets) if datasets else 'any data set'}{place}{next(filter(None, hints), '')}"
+        f"{' '.join(datasets) if datasets else 'any data set'}{more}{place}{next(filter(None, hints), '')}"
     )

@@ -50,6 +50,8 @@ PROTOCOL: dict[str, tuple[Any, str]] = {
     "lr": (None, "CLF.LR"),
     "wd": (None, "CLF.WD"),
     "classifier": ("logreg", "CLF.TYPE"),
+    "pca_dim": (0, "CLF.PCA_DIM"),
+    "max_per_class": (0, "CLF.MAX_PER_CLASS"),
 }
 
 # Names of configuration keys of a classifier (cog.constants.CLASSIFIERS) in the records of runs.
@@ -201,7 +203,7 @@ def read_folder(folder: str | os.PathLike[str], *, seeds: Iterable[int] | None =
     is_model = len(parts) == 4 and "_" not in parts[0] and constants.is_model_name("_".join(parts[:2]))
     if n_shot is not None and is_model:
         place = "_".join(parts[:2]), parts[2], evaluation, n_shot
-    reader = _Reader(limit=next(filter(None, map(paths.limit_of, path.parents)), 0))
+    reader = _Reader(limit=paths.limit_above(path))
     reader.list_runs(str(folder), place, None if seeds is None else set(seeds))
     return reader.read()
 
@@ -408,11 +410,13 @@ def unlike_protocol(settings: Mapping[str, Any], evaluation: str) -> str:
         evaluation: name of the evaluation, which determines the defaults of the classifier.
     """
     match = CLASSIFIER.fullmatch(evaluation)
-    kind = match["type"] if match else str(settings.get("classifier", LOGREG))
+    kind = match["type"] if match else LOGREG
     usual = {name: value for name, (value, _) in PROTOCOL.items()} | {"classifier": kind}
     usual |= {_KEYS[key]: plain(value) for key, value in constants.CLASSIFIERS.get(kind, {}).items()}
-    if kind == "finetune":  # other settings than those of the protocol, told as they are
-        usual = dict.fromkeys(("n_epochs", "lr"))
+    if match:
+        usual |= {"pca_dim": int(match["pca"] or 0), "max_per_class": int(match["max"] or 0)}
+    if kind == "finetune":  # the defaults of FINETUNE
+        usual = {"n_epochs": 30, "batch_size": 1024, "lr": 0.01}
     differing = [
         f"{name} {_in_words(settings[name])}"
         for name, value in usual.items()

@@ -50,7 +50,7 @@ def write(study: Study, log_dir: Path, opts: Sequence[str], *, delete_features: 
         there = {getattr(run, flag) for run in done}
         chosen += [f"--{flag}", *(str(value) for value in values if value in there)]
     # The view is given because the result of a single cell would be printed seed by seed.
-    text = _print_results(*chosen, "--view", "datasets", *opts)
+    text = _print_results(*chosen, "--show", "accuracy", *opts)
     if n_missing := len(runs) - len(done):
         line = f"{n_missing} of {len(runs)} classifier runs are missing from these tables; {STATUS_FILE} shows which"
         logger.warning("%s", line)

@@ -1,0 +1,454 @@
+"""Tables for readers: views of means with titles, rows, headers and cells as text.
+
+A view is a function from the frame of :func:`cog.results.frame.average` to a long frame: its numbers, and
+:data:`TEXTS`, which :mod:`cog.reporting.render` pivots. A further view is a function here, and a line of
+:data:`VIEWS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from cog import constants
+from cog.errors import CogError, printable, some
+from cog.models.spec import PRETRAINING
+from cog.results import compare, metric_info, published
+from cog.results.frame import (
+    LOGREG,
+    RUNS,
+    UNKNOWN,
+    dataset_key,
+    is_classifier,
+    is_odd,
+    natural_key,
+    shots_column,
+    shots_label,
+    shows_levels,
+)
+
+#: Columns for readers: title of a table, its number among all, label of a row, header of a column, and cell.
+TEXTS = ["title", "table", "row", "head", "cell"]
+
+#: Mark after the name of a model that may have seen concepts of the levels.
+SEEN = "†"
+
+#: Mark after the name of a model on other data or of other settings than most rows of its data set.
+UNLIKE = "‡"
+
+_OF_ANALYSES = "[ ]: 95 % bootstrap interval over concepts; seeds are averaged before."
+_OF_DROP = "[ ]: 95 % interval over concepts (with their images) of both data sets, which are independent, and seeds."
+_TOLD = (
+    "[ ]: 95 % interval over concepts (with their images) and common seeds, paired over both. *: higher or lower, "
+    "as the interval excludes 0 also after Holm's correction for all differences shown. ?: no verdict (other data or "
+    "settings, no counts per concept, or fewer than two common seeds). The others cannot be told apart. No interval "
+    "covers another pretraining."
+)
+_DEVIATION = "±: deviation of the differences of common seeds, else sqrt(s1^2 + s2^2) of two single runs."
+_WITHIN = (
+    "within: the difference is at most the combined deviation sqrt(s1^2 + s2^2) plus "
+    f"{compare.PUBLISHED_ROUNDING} for the rounding of the published mean; ?: a deviation is not known."
+)
+
+# Tables of the papers by data set (Tables 5-10), and of the first version by group of experiments.
+_TABLES = {dataset: 5 + index for index, dataset in enumerate(constants.DATASETS)}
+_V1_TABLES = {"mlp": 3, "pca": 5, "kmeans": 6}
+
+
+def accuracy(means: pd.DataFrame, by: str = "dataset") -> pd.DataFrame:
+    """Return the means: models x data sets for each number of shots, or with ``by="n_shot"`` the other way round."""
+    title = "{metric} accuracy (%), {of}" + _spread(means, ", mean ± std over seeds")
+    notes = [metric_info.OVER_CONCEPTS_AND_SEEDS] if means["low"].notna().any() else []
+    return readable(means, title, cells(means), by, notes)
+
+
+def fewshot(means: pd.DataFrame) -> pd.DataFrame:
+    """Return the means: models x shots for each data set, as Tables 5 to 10 of the paper."""
+    return accuracy(means, by="n_shot")
+
+
+def rank(means: pd.DataFrame) -> pd.DataFrame:
+    """Return ranks with their means, see :func:`cog.results.compare.rank`; the best rank comes first."""
+    view = compare.rank(means)
+    if view.empty:
+        return readable(view, "rank by {metric} accuracy, {of}", [])
+    among = view["rank_31"].notna() & (view["source"] == RUNS)
+    ranks = [
+        "-" if np.isnan(row.rank) else f"{row.rank:.0f}" + (f" ({row.rank_31:.0f})" if beside else "")
+        for row, beside in zip(view.itertuples(), among, strict=True)
+    ]
+    notes = ["Equal accuracies share the better rank (1, 2, 2, 4)."]
+    if view["source"].isin(published.SOURCES.values()).any():
+        notes.append("Means are rounded to 0.1, as published.")
+    if among.any():
+        notes.append("( ): place beside the paper's 31 models, from 1 to 32.")
+    shown = readable(view, "rank by {metric} accuracy, {of}", ranks, "dataset", notes)
+    # One more column: the mean, of the data sets that a row has.
+    columns = shown["head"].cat.categories
+    groups = shown.groupby(["table", "row"], observed=True, sort=False)
+    more = groups.first().reset_index()
+    sizes = groups["rank"].count().to_numpy()
+    width = shown.groupby("table", observed=True)["head"].nunique().reindex(more["table"]).to_numpy()
+    texts = [
+        "-" if np.isnan(mean) else f"{mean:.1f}" + (f" ({n}/{most})" if n < most else "")
+        for mean, n, most in zip(more["mean_rank"], sizes, width, strict=True)
+    ]
+    more = more.assign(head="mean", cell=texts, extra=True)
+    shown = pd.concat([shown.astype({"head": str}).assign(extra=False), more], ignore_index=True)
+    shown.attrs["notes"] = notes
+    return shown.assign(head=pd.Categorical(shown["head"], [*columns, "mean"]))
+
+
+def drop(means: pd.DataFrame) -> pd.DataFrame:
+    """Return changes since IN-1K, see :func:`cog.results.compare.drop`."""
+    view = compare.drop(means)
+    title = "{metric} accuracy, change since the model's own in1k (% of it), {of}"
+    notes = [_OF_DROP] if view["low"].notna().any() else []
+    return readable(
+        view, title + _spread(view, ", ± combined deviation over seeds"), cells(view, "+"), notes=notes
+    )
+
+
+def relative_to(means: pd.DataFrame, model: str) -> pd.DataFrame:
+    """Return differences to a model, see :func:`cog.results.compare.relative_to`."""
+    view = compare.relative_to(means, model)
+    marks = {"higher": " *", "lower": " *", "cannot be told apart": ""}
+    shown = view.assign(std=view["std"].where(view["low"].isna()))
+    texts = [
+        text if text == "-" else text + marks.get(reading, " ?")
+        for text, reading in zip(cells(shown, "+"), view["reading"], strict=True)
+    ]
+    notes = [_TOLD, *([_DEVIATION] if shown["std"].notna().any() else [])]
+    other = view.loc[view["source"] != view["baseline_source"], "source"].unique()
+    if len(other):
+        notes.append(
+            f"The baseline of rows from {', '.join(other)} is {model} from {view['baseline_source'].iloc[0]}: the "
+            "papers' own training and yours may differ in more than the model."
+        )
+    reasons = view.loc[view["value"].isna(), ["reading", "model"]].drop_duplicates()
+    for reading, part in reasons.groupby("reading", sort=False):
+        notes.append(f"{reading}: {some(list(part['model']))}.")
+    title = f"{{metric}} accuracy, difference to {model} (points), {{of}}"
+    return readable(view, title, texts, "dataset", notes)
+
+
+def analysis(means: pd.DataFrame, wanted: Sequence[str]) -> pd.DataFrame:
+    """Return results of analyses and of other classifiers: a table for each number, models x data sets.
+
+    An analysis that declares its metrics (:func:`cog.results.metric_info.declare`) is shown without changes here.
+
+    Args:
+        means: means of all evaluations.
+        wanted: names of groups (``mlp``, ``pca``, ``kmeans``), of evaluations or their beginnings (``cross``: all
+            ``cross_<dataset>``), or ``all``.
+
+    Raises:
+        CogError: there is no result of these.
+    """
+    means = compare.derived(means)
+    of_protocol = (means["evaluation"] == LOGREG) & means["metric"].isin(metric_info.METRIC_LABELS)
+    means = _with_companions(means[~of_protocol])
+    keys = list(dict.fromkeys(zip(means["evaluation"], means["metric"], means["n_shot"], strict=True)))
+    there = {key: metric_info.describe(*key) for key in keys}
+    chosen = {
+        key: metric
+        for key, metric in there.items()
+        if "all" in wanted
+        or metric.group in wanted
+        or any(f"{key[0]}_".startswith(f"{name}_") for name in wanted)
+    }
+    if not chosen:
+        names = sorted({metric.group for metric in there.values()}, key=natural_key)
+        which = "any analysis" if "all" in wanted else f"the analysis {' or '.join(wanted)}"
+        hint = f"there is {', '.join(names)}" if names else "analyze_features.py makes them"
+        raise CogError(f"nothing to show: no result of {which} among those read; {hint}")
+    parts, notes = [], []
+    for number, (key, metric) in enumerate(sorted(chosen.items(), key=lambda item: item[1].order)):
+        part = means[
+            (means["evaluation"] == key[0]) & (means["metric"] == key[1]) & (means["n_shot"] == key[2])
+        ]
+        only_v1 = set(part["source"]) == {published.SOURCES["v1"]}
+        title = f"{metric.title}, lower is better" if metric.better < 0 else metric.title
+        title += f" (Table {_V1_TABLES[metric.group]} of {published.SOURCES['v1']})" * (
+            only_v1 and metric.group in _V1_TABLES
+        )
+        texts = cells(part, "+" if metric.signed else "", metric.decimals)
+        shown = readable(part, printable(title), texts).assign(table=number, unit=metric.unit)
+        parts.append(shown)
+        notes += [metric.note] if metric.note else []
+        if part["low"].notna().any() and not metric.shows_range:
+            notes.append(metric_info.OVER_CONCEPTS_AND_SEEDS if is_classifier(key[0]) else _OF_ANALYSES)
+    heads = sorted({str(head) for part in parts for head in part["head"]}, key=dataset_key)
+    view = pd.concat([part.astype({"head": str, "row": str}) for part in parts], ignore_index=True)
+    view = view.assign(
+        head=pd.Categorical(view["head"], heads), row=pd.Categorical(view["row"], view["row"].unique())
+    )
+    view.attrs["notes"] = list(dict.fromkeys(notes))
+    return view
+
+
+def _with_companions(means: pd.DataFrame) -> pd.DataFrame:
+    """Return the numbers with the intervals that analyses record beside them, which are no numbers of their own.
+
+    The uncertainty of such a number comes from the concepts; a deviation over seeds beside it would look like its
+    error. For a number of one chosen repetition (k-means), the interval is the range over all repetitions.
+    """
+    place = ["source", "model", "dataset", "evaluation", "n_shot"]
+    known = {tuple(row[:-1]): row[-1] for row in means[[*place, "metric", "value"]].to_numpy().tolist()}
+    keep, ends = [], []
+    for row in means.to_dict("records"):
+        at = tuple(row[name] for name in place)
+        base = metric_info.companion_of(row["metric"])
+        keep.append(base is None or (*at, base) not in known)
+        is_range = metric_info.describe(row["evaluation"], row["metric"], row["n_shot"]).shows_range
+        names = ("min", "max") if is_range else ("low", "high")
+        ends.append([known.get((*at, f"{row['metric']}_{name}"), np.nan) for name in names])
+    low, high = np.reshape(np.array(ends, float), (-1, 2)).T
+    recorded = ~np.isnan(low) & ~np.isnan(high) & means["low"].isna()
+    means = means.assign(
+        low=means["low"].mask(recorded, low),
+        high=means["high"].mask(recorded, high),
+        std=means["std"].mask(recorded, np.nan),
+    )
+    return means[np.array(keep, bool)]
+
+
+def beside_published(means: pd.DataFrame, version: str) -> pd.DataFrame:
+    """Return the tables of results beside the published ones, see :func:`cog.results.compare.beside_published`."""
+    view = compare.beside_published(means, version)
+    view = view[view["published"].notna()].reset_index(drop=True)
+    columns = {
+        "here": cells(view.assign(low=np.nan)),
+        "published": [f"{row.published:.1f}" + _deviation(row.published_std) for row in view.itertuples()],
+        "difference": [number_text(value, 1, "+") for value in view["difference"]],
+        "combined std": ["?" if np.isnan(value) else f"{value:.1f}" for value in view["combined_std"]],
+        "within": list(view["within"]),
+    }
+    title = f"{{metric}} accuracy (%) beside {published.SOURCES[version]}, {{of}}"
+    shown = readable(view, title, columns["here"])
+    row = shown["row"].astype(str) + ", " + shown["head"].astype(str)
+    shown = shown.assign(row=pd.Categorical(row, row.unique()))
+    parts = [shown.assign(head=head, cell=texts) for head, texts in columns.items()]
+    made = pd.concat(parts, ignore_index=True).assign(
+        head=lambda frame: pd.Categorical(frame["head"], list(columns))
+    )
+    made.attrs["notes"] = [_WITHIN] if len(view) else []
+    return made
+
+
+#: Views of ``--show`` by name.
+VIEWS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
+    "accuracy": accuracy,
+    "fewshot": fewshot,
+    "rank": rank,
+    "drop": drop,
+}
+
+
+# --- what tables are made of
+
+
+def cells(view: pd.DataFrame, sign: str = "", decimals: int = 1) -> list[str]:
+    """Return the text of each row, such as ``70.2 ± 1.4 (2/5) [50.1, 84.7]``; ``-`` without a number.
+
+    Args:
+        view: frame with the columns ``value``, ``std``, ``low``, ``high``, ``n_seeds`` and ``missing``.
+        sign: ``+`` for differences.
+        decimals: digits after the point.
+    """
+    texts = []
+    columns = (view[name] for name in ("value", "std", "low", "high", "n_seeds", "missing"))
+    for value, std, low, high, n_seeds, missing in zip(*columns, strict=True):
+        text = number_text(value, decimals, sign) + _deviation(std, decimals)
+        text += f" ({n_seeds}/{n_seeds + len(missing.split())})" if missing else ""
+        if not np.isnan(low):
+            text += f" [{number_text(low, decimals, sign)}, {number_text(high, decimals, sign)}]"
+        texts.append("-" if np.isnan(value) else text)
+    return texts
+
+
+def number_text(value: float, decimals: int, sign: str = "") -> str:
+    """Return a number with a fixed number of digits after the point, never as ``-0.0``."""
+    text = f"{value:{sign}.{decimals}f}"
+    return text.lstrip("+-") if float(text) == 0 else text
+
+
+def _deviation(std: float, decimals: int = 1) -> str:
+    return "" if np.isnan(std) else f" ± {std:.{decimals}f}"
+
+
+def _spread(view: pd.DataFrame, words: str) -> str:
+    return words if view["std"].notna().any() else ""
+
+
+def readable(
+    view: pd.DataFrame, title: str, texts: Sequence[str], by: str = "dataset", notes: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Return a view with :data:`TEXTS`, and ``attrs["notes"]``.
+
+    Args:
+        view: rows in display order.
+        title: title of a table; ``{metric}`` and ``{of}`` stand for the metric and what the table is of.
+        texts: cell of each row.
+        by: column whose values are the headers, ``dataset`` or ``n_shot``; the other one separates tables.
+        notes: lines below the tables.
+    """
+    metric = view["metric"].map(lambda name: metric_info.METRIC_LABELS.get(name, name))
+    sources = set(view["source"])
+    only = f" [{printable(next(iter(sources)))}]" if len(sources) == 1 and RUNS not in sources else ""
+    if by == "dataset":
+        heads = view["dataset"]
+        order = sorted(view["dataset"].unique(), key=dataset_key)
+        parts, of = view["n_shot"], view["n_shot"].map(shots_label)
+    else:
+        heads = view["n_shot"].map(shots_column)
+        order = list(map(shots_column, sorted(view["n_shot"].unique(), key=lambda n: (n == 0, n))))
+        parts = view["dataset"].map(
+            {name: i for i, name in enumerate(sorted(view["dataset"].unique(), key=dataset_key))}
+        )
+        is_paper = sources == {published.SOURCES["v2"]}
+        of = view["dataset"].map(
+            lambda name: f"{name} (Table {_TABLES[name]} of the paper)" if is_paper else name
+        )
+    titles = [title.format(metric=m, of=o) + only for m, o in zip(metric, of, strict=True)]
+    rows = labels(view)
+    made = view.assign(
+        title=titles,
+        table=parts,
+        row=pd.Categorical(rows, rows.unique()),
+        head=pd.Categorical(heads, order),
+        cell=list(texts),
+    )
+    made.attrs["notes"] = list(notes)
+    return made
+
+
+def labels(view: pd.DataFrame) -> pd.Series:
+    """Return the label of each row: model, marks, and source unless it is runs or the only one."""
+    sources = set(view["source"])
+    seen = view["pretraining"].ne(PRETRAINING[0]) & shows_levels(view["dataset"].unique())
+    unlike = is_odd(view).groupby([view["source"], view["model"]]).transform("any")
+    label = view["model"].where(view["model"] != "", "these runs")
+    label += np.where(seen, f" {SEEN}", "")
+    label += np.where(unlike, f" {UNLIKE}", "")
+    shown = view["source"].map(
+        lambda source: "" if source == RUNS or len(sources) == 1 else f" [{printable(source)}]"
+    )
+    return label + shown
+
+
+def footnotes(view: pd.DataFrame) -> list[str]:
+    """Return the lines below all tables of a view: missing seeds, what has no mean, what is not alike, marks, notes."""
+    lines = []
+    for missing, part in view[view["missing"] != ""].groupby("missing", sort=False):
+        where = [
+            row
+            if len(heads) == len(view[view["row"] == row])
+            else f"{row} ({', '.join(heads.astype(str).unique())})"
+            for row, heads in part.groupby("row", sort=False, observed=True)["head"]
+        ]
+        lines.append(f"missing seeds {missing.replace(' ', ', ')}: {_where(where, part, view)}")
+    for note, part in view[view["note"] != ""].groupby("note", sort=False):
+        lines.append(f"no mean, as {note}: {_where(_places(part), part, view)}")
+    named = view["dataset"].isin(constants.DATASETS) | is_odd(view) | view["data"].str.startswith("limit-")
+    for unlike, part in view[(view["unlike"] != "") & named].groupby("unlike", sort=False):
+        lines.append(
+            f"{UNLIKE}: not the benchmark's data or the paper's settings, and only compared with their like "
+            f"({printable(unlike)}): {_where(_places(part), part, view)}"
+        )
+    unverified = view[
+        (view["data"] == UNKNOWN) & (view["source"] != RUNS) & view["dataset"].isin(constants.DATASETS)
+    ]
+    if len(unverified):
+        lines.append(
+            f"unverified: {some(_places(unverified))}; the file does not say how many classes and images these are on, "
+            "so the benchmark's are assumed"
+        )
+    kinds = view.loc[(view["source"] == RUNS) & view["evaluation"].map(is_classifier), "evaluation"].unique()
+    if len(kinds) == 1 and kinds[0] != LOGREG and "unit" not in view:
+        lines.append(f"classifier of the runs: {metric_info.evaluation_label(kinds[0])}")
+    return [*lines, *view.attrs.get("notes", []), *seen_note(view)]
+
+
+def _places(part: pd.DataFrame) -> list[str]:
+    return [
+        f"{row} on {', '.join(group.unique())}"
+        for row, group in part.groupby("row", sort=False, observed=True)["dataset"]
+    ]
+
+
+def _where(places: Sequence[str], part: pd.DataFrame, view: pd.DataFrame) -> str:
+    return "everywhere" if len(part) == len(view) else some(list(places), 6)
+
+
+def seen_note(view: pd.DataFrame) -> list[str]:
+    """Return the footnote that explains the mark of models that may have seen the levels, or nothing."""
+    marked = view[view["row"].astype(str).str.contains(SEEN)]
+    parts = []
+    for kind in PRETRAINING[1:]:
+        models = marked.loc[marked["pretraining"] == kind, "model"].unique()
+        if len(models):
+            parts.append(f"{'not stated' if kind == PRETRAINING[-1] else kind}: {some(list(models))}")
+    if not parts:
+        return []
+    state = "State it as pretraining in the models.yaml of extract_features.py."
+    text = f"{SEEN}: pretraining may have held concepts of L1 to L5, which are then not unseen ({'; '.join(parts)})."
+    return [" ".join([text, *[state] * any(part.startswith("not stated") for part in parts)])]
+
+
+def seed_by_seed(scores: pd.DataFrame, means: pd.DataFrame, version: str | None = None) -> str:
+    """Return a line for each seed of one model, data set and number of shots, and a line for each metric.
+
+    Args:
+        scores: top-1 and top-5 accuracies of its runs.
+        means: their means.
+        version: version of the paper to compare with, or None.
+    """
+    lines = []
+    metrics = [name for name in metric_info.METRIC_LABELS if name in set(scores["metric"])]
+    for seed, part in scores.groupby("seed"):
+        values = part.set_index("metric")["value"]
+        shown = (f"{metric_info.METRIC_LABELS[name]} {values[name]:.2f}" for name in metrics)
+        lines.append(f"seed {seed}: {', '.join(shown)}")
+    by_metric = means.set_index("metric")
+    for name in metrics:
+        row = by_metric.loc[name]
+        count = f"{row['n_seeds']} seed{'' if row['n_seeds'] == 1 else 's'}"
+        text = f"{row['value']:.2f} +- {np.nan_to_num(row['std']):.2f}"
+        text = f"no mean, as {row['note']}" if row["note"] else text
+        lines.append(f"{metric_info.METRIC_LABELS[name]}: {text} (test/{name}, {count})")
+    top1 = by_metric.loc[metrics[0]]
+    if top1["missing"]:
+        lines.append(f"missing seeds: {', '.join(top1['missing'].split())}")
+    if top1["unlike"]:
+        lines.append(f"not the benchmark's data or the paper's settings: {top1['unlike']}")
+    if version is not None:
+        lines.append(f"{published.SOURCES[version]}: {_beside(means, version)}")
+    return "\n".join(lines) + "\n"
+
+
+def _beside(means: pd.DataFrame, version: str) -> str:
+    """Return a comparison of an accuracy with the published one in words."""
+    top1 = means[means["metric"] == "top1"]
+    found = compare.beside_published(top1, version)
+    found = found[found["published"].notna()]
+    if found.empty:
+        odd = top1["unlike"].iloc[0] or top1["note"].iloc[0]
+        return f"not compared: {odd}" if odd else "no number of this model, data set and number of shots"
+    row: Any = found.iloc[0]
+    difference = f"difference {number_text(row['difference'], 2, '+')}"
+    if row["within"] == "?":
+        reason = (
+            "the deviation was not published"
+            if np.isnan(row["published_std"])
+            else "one seed has no deviation"
+        )
+        return f"{row['published']:.1f}; {difference} ({reason})"
+    words = "within" if row["within"] == "yes" else "beyond"
+    return (
+        f"{row['published']:.1f} +- {row['published_std']:.1f}; {difference}, {words} the combined deviation of "
+        f"{row['combined_std']:.2f}"
+    )
