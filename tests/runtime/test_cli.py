@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import re
 import resource
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -108,16 +106,11 @@ def test_errors_end_in_one_line_with_their_code(capsys, main, code, text):
     assert ends(main, capsys, continues=True) == (code, text)
 
 
-def test_out_of_memory_is_one_line_with_advice(capsys):
-    for error in (MemoryError(), RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")):
-        code, text = ends(raising(error), capsys)
-        assert code == 2 and "out of memory" in text and "do less at a time" in text and text.count("\n") == 1
-
-
-def test_bugs_keep_their_traceback_and_debug_shows_that_of_errors(capsys, monkeypatch):
-    for error in (ZeroDivisionError(), RuntimeError("shapes do not match")):
-        with pytest.raises(type(error)):
-            cli.run(raising(error), [])
+def test_out_of_memory_is_one_line_and_bugs_keep_their_traceback(capsys, monkeypatch):
+    code, text = ends(raising(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")), capsys)
+    assert code == 2 and "do less at a time" in text and text.count("\n") == 1
+    with pytest.raises(RuntimeError, match="shapes"):
+        cli.run(raising(RuntimeError("shapes do not match")), [])
     monkeypatch.setenv("COG_DEBUG", "1")
     assert "Traceback" in ends(raising(CogError("bad")), capsys)[1]
 
@@ -207,12 +200,3 @@ def test_a_python_without_the_packages_uses_the_environment_of_the_quickstart(
         assert (done.returncode, done.stdout) == (0, "with -S logreg.py --model a b\n")
     else:
         assert done.returncode == 2 and re.fullmatch(r"error: .*lacks.*activate.*\n", done.stderr)
-
-
-def test_every_command_has_a_module_and_scripts_run_from_anywhere(repository, python, tmp_path):
-    for command in COMMANDS:
-        assert callable(importlib.import_module(command.module).cli)
-    line = [python, str(Path(repository) / "logreg.py"), "--no_such_flag"]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and re.fullmatch(r"logreg\.py: error: .*\n", done.stderr)
-    assert list(tmp_path.iterdir()) == []

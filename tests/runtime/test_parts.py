@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 
 from cog.errors import CogError
-from cog.runtime import device, files, log, memory, seeds, signals
+from cog.runtime import device, files, memory, seeds, signals
 from cog.runtime.signals import Interrupted, check, deferred, requested
 
 
@@ -34,16 +33,6 @@ def test_work_goes_on_until_it_asks(number):
         check("1 of 2 units")
     assert done and caught.value.exit_code == 75 and requested() is None
     assert [signal.getsignal(each) for each in signals.SIGNALS] == before
-
-
-def test_a_closed_terminal_means_nothing_under_nohup():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with deferred():
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert requested() is None
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 def test_threads_leave_signals_alone_and_workers_end_by_them():
@@ -122,14 +111,6 @@ def test_paths_of_users_are_judged_in_one_line(tmp_path):
             function(path, "--flag")
     files.ensure_writable_dir(tmp_path / "a/b", "--flag")
     assert (tmp_path / "a/b").is_dir()
-
-
-def test_the_log_file_begins_with_the_command_and_survives_a_full_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["logreg.py", "--model", "a"])
-    for path in (tmp_path / "program.log", "/dev/full"):
-        with log.log_file(path):
-            log.logger.warning("careful")
-    assert "INFO command: logreg.py --model a\n" in (tmp_path / "program.log").read_text()
 
 
 @pytest.mark.parametrize(("most", "expected"), [("max", 4000 * 1024), (3_000_000, 2_600_000), (100_000, 0)])

@@ -100,15 +100,6 @@ def test_strings_and_arrays_of_python_2():
     assert same(safe_load.unpickle(content), {"a": np.array([1.5, -2.0])})
 
 
-def test_shared_objects_stay_shared_and_rings_are_closed():
-    shared, array = [1], np.arange(3)
-    result = safe_load.unpickle(pickle.dumps({"a": shared, "b": shared, "c": array, "d": [array]}))
-    assert result["a"] is result["b"] and result["c"] is result["d"][0]
-    shared.append(shared)
-    ring = safe_load.unpickle(pickle.dumps(shared))
-    assert ring[1] is ring
-
-
 # --- hostile files
 
 READERS = {
@@ -163,13 +154,6 @@ def test_hostile_files_change_nothing_for_the_next_one():
         assert same(safe_load.unpickle(pickle.dumps(value, protocol=2)), value)
 
 
-def test_admitted_functions_with_strange_arguments_end_cleanly():
-    for module, name in safe_load._ADMITTED:
-        for arguments in ((), ([],), (10**11,), ("x",), (1, 2, 3), (None, None), ("O", "", 3, "K", (7,))):
-            with contextlib.suppress(CogError, *safe_load.MALFORMED):
-                safe_load.unpickle(hostile._call(module, name, *arguments))
-
-
 def test_a_refusal_names_what_is_refused_and_a_large_file_its_size(tmp_path):
     path = tmp_path / "data.pkl"
     path.write_bytes(hostile._call("os", "system", "true"))
@@ -177,6 +161,11 @@ def test_a_refusal_names_what_is_refused_and_a_large_file_its_size(tmp_path):
         UnsafeFileError, match=r"refused to read .*data.pkl: it contains os\.system; .* again"
     ):
         safe_load.load_pickle(path)
+    torch.save({"args": argparse.Namespace(lr=0.1)}, path)
+    for _ in range(2):  # the allow-list is for one call only
+        with pytest.raises(UnsafeFileError, match=r"argparse\.Namespace"):
+            safe_load.load_torch(path)
+        assert safe_load.load_torch(path, allow=[argparse.Namespace])["args"].lr == 0.1
     path.write_bytes(pickle.dumps([1.0] * 1000))
     with pytest.raises(CogError, match="has 9,0.. bytes, expected a pickle of at most 1,000"):
         safe_load.load_pickle(path, largest=1000)
@@ -204,14 +193,13 @@ def test_zip_archives_are_judged_by_their_directory(tmp_path):
 @functools.cache
 def samples(kind: str) -> list[bytes]:
     if kind == "pickle":
-        values = [VALUES[name] for name in ("nested", "split file", "objects", "scalars", "sets")]
-        return [pickle.dumps(value, protocol=protocol) for protocol in (0, 2, 4, 5) for value in values]
-    contents = []
-    for new_format in (True, False):
-        buffer = io.BytesIO()
-        torch.save({"X": torch.ones(6, 4), "name": "a"}, buffer, _use_new_zipfile_serialization=new_format)
-        contents.append(buffer.getvalue())
-    return contents
+        return [
+            pickle.dumps(value, protocol=protocol) for protocol in (0, 2, 4, 5) for value in VALUES.values()
+        ]
+    buffers = io.BytesIO(), io.BytesIO()
+    for buffer, is_new in zip(buffers, (True, False), strict=True):
+        torch.save({"X": torch.ones(6, 4), "name": "a"}, buffer, _use_new_zipfile_serialization=is_new)
+    return [buffer.getvalue() for buffer in buffers]
 
 
 @pytest.mark.parametrize("kind", ["pickle", "torch"])
@@ -232,16 +220,6 @@ def test_broken_files_are_read_or_refused_in_one_line(tmp_path_factory, kind, da
         READERS[kind][0](path)
     except CogError as error:
         assert str(path) in str(error) and "\n" not in str(error)
-
-
-def test_every_truncation_is_refused(tmp_path):
-    path = tmp_path / "cut"
-    for kind, lengths in (("pickle", range(0, 400, 7)), ("torch", (100, 500, 900))):
-        for content in samples(kind)[:7]:
-            for length in lengths:
-                path.write_bytes(content[: min(length, len(content) - 1)])
-                with pytest.raises(CogError, match="not a readable|refused|is empty"):
-                    READERS[kind][0](path)
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -285,12 +263,3 @@ def test_containers_that_torch_cannot_read_safely_say_what_they_are(tmp_path):
             warnings.simplefilter("error")  # a warning on the terminal would come before our one line
             with pytest.raises(CogError, match=message):
                 safe_load.load_torch(path)
-
-
-def test_the_allow_list_is_for_one_call_only(tmp_path):
-    path = tmp_path / "args.pth"
-    torch.save({"args": argparse.Namespace(lr=0.1), "weight": torch.zeros(1)}, path)
-    for _ in range(2):
-        with pytest.raises(UnsafeFileError, match=r"argparse\.Namespace"):
-            safe_load.load_torch(path)
-        assert safe_load.load_torch(path, allow=[argparse.Namespace])["args"].lr == 0.1
