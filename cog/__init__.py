@@ -7,7 +7,7 @@ Learning", ICCV 2021. The scripts are thin; their work can be called from Python
 >>> backbone = cog.load_backbone("sup_resnet50", "model.ckpt")  # doctest: +SKIP
 >>> "sup_resnet50" in cog.list_models()
 True
->>> scores = cog.evaluate(backbone, "birds/train", "birds/test", n_shots=[0, 8])  # doctest: +SKIP
+>>> scores = cog.evaluate(backbone, "birds/train", "birds/test", n_shot=[0, 8])  # doctest: +SKIP
 >>> frame = cog.read_results("models", published="v2")  # doctest: +SKIP
 >>> print(cog.table(cog.average(frame[frame.n_shot == 0])))  # doctest: +SKIP
 """

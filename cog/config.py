@@ -126,17 +126,17 @@ def evaluation_name(cfg: CfgNode) -> str:
     """Return the name of an evaluation, the argument of :func:`cog.paths.evaluation_folder`.
 
     The name is ``EVAL.NAME`` (``CLF.TYPE`` where ``EVAL.NAME`` has its default), with a suffix for each option that
-    changes the training data, so that such results never lie among the protocol's: ``logreg_pca256_max732``.
+    changes the training data, so that such results never lie among the protocol's: ``logreg_max732``.
     """
     name = cfg.EVAL.NAME
     if name == default_cfg().EVAL.NAME:
         name = cfg.CLF.TYPE
-    return variant_name(name, pca_dim=cfg.CLF.PCA_DIM, max_per_class=cfg.CLF.MAX_PER_CLASS)
+    return variant_name(name, max_per_class=cfg.CLF.MAX_PER_CLASS)
 
 
-def variant_name(name: str, *, pca_dim: int, max_per_class: int) -> str:
-    """Return a name with the suffixes of ``CLF.PCA_DIM`` and ``CLF.MAX_PER_CLASS``, where these are not 0."""
-    return name + (f"_pca{pca_dim}" if pca_dim else "") + (f"_max{max_per_class}" if max_per_class else "")
+def variant_name(name: str, *, max_per_class: int) -> str:
+    """Return a name with the suffix of ``CLF.MAX_PER_CLASS``, if that is not 0."""
+    return f"{name}_max{max_per_class}" if max_per_class else name
 
 
 #: Name of the runs of fine-tuning, used where EVAL.NAME has its default.
@@ -160,12 +160,11 @@ def check_new_name(cfg: CfgNode, kind: str) -> None:
         whose = "runs of finetune.py" if name == FINETUNE else f"runs with CLF.TYPE {name}"
         this = "fine-tuning" if kind == FINETUNE else f"CLF.TYPE {kind}"
         raise CogError(f"EVAL.NAME {name} is the name of {whose}, and this is {this}; take another name")
-    match = re.search(r"_(pca|max)([0-9]+)$", name)
+    match = re.search(r"_max([0-9]+)$", name)
     if match:
-        key = {"pca": "CLF.PCA_DIM", "max": "CLF.MAX_PER_CLASS"}[match[1]]
         raise CogError(
-            f"EVAL.NAME {name} ends like the evaluation folders of {key} {match[2]}: "
-            + ("take another name" if kind == FINETUNE else f"set {key} instead")
+            f"EVAL.NAME {name} ends like the evaluation folders of CLF.MAX_PER_CLASS {match[1]}: "
+            + ("take another name" if kind == FINETUNE else "set CLF.MAX_PER_CLASS instead")
         )
 
 
@@ -334,8 +333,6 @@ _RANGES: dict[str, _Range] = {
     "CLF.TYPE": _one_of(*CLASSIFIERS),
     "CLF.MLP_HIDDEN": (lambda v: 1 <= v < 2**16, "a whole number from 1 to 65535"),
     "CLF.MLP_LAYERS": (lambda v: 1 <= v < 2**16, "a whole number from 1 to 65535"),
-    "CLF.PCA_DIM": _OR_NONE,
-    "CLF.PCA_NORM": _one_of("after", "before"),
     "CLF.MAX_PER_CLASS": _OR_NONE,
     "CLF.BATCH_SIZE": _AT_LEAST_1,
     "CLF.N_EPOCHS": _AT_LEAST_1,

@@ -46,8 +46,8 @@ _C.FT_EXTRACT.SHARD_ROWS = 2048
 
 # Evaluation.
 _C.EVAL = CfgNode()
-# Result folders are named eval_<NAME>[_pca<PCA_DIM>][_max<MAX_PER_CLASS>][_N<N_SHOT>]/seed-<SEED>. With CLF.TYPE mlp or
-# mlp_noact, the default name is that type.
+# Result folders are named eval_<NAME>[_max<MAX_PER_CLASS>][_N<N_SHOT>]/seed-<SEED>. With CLF.TYPE mlp or mlp_noact, the
+# default name is that type.
 _C.EVAL.NAME = "logreg"
 # Seed of every random choice: validation split, few-shot draw, search, initial weights, order of the samples.
 _C.EVAL.SEED = 22
@@ -61,24 +61,19 @@ _C.CLF.TYPE = "logreg"
 # Number of units of each hidden layer of an MLP, and number of hidden layers.
 _C.CLF.MLP_HIDDEN = 2048
 _C.CLF.MLP_LAYERS = 2
-# Number of principal components of the training features for the classifier; 0: the features without PCA.
-_C.CLF.PCA_DIM = 0
-# l2-normalization (NORM_FTS) with PCA_DIM: "after" normalizes the components; "before" normalizes the features and
-# leaves the components unnormalized. The paper's first version does not state the order.
-_C.CLF.PCA_NORM = "after"
 # Largest number of training images per class, the same images for every seed; 0: all.
 _C.CLF.MAX_PER_CLASS = 0
 # Samples per SGD step.
 _C.CLF.BATCH_SIZE = 1024
 # Passes over the training set.
 _C.CLF.N_EPOCHS = 100
-# Hyper-parameter trials; 0: no search, with the values of --lr and --wd.
+# Hyper-parameter trials; 0: no search, with one value in each interval below: LR_INTV (10,10) WD_INTV (1e-6,1e-6).
 _C.CLF.N_TRIALS = 30
 # Training images per class; 0 uses all.
 _C.CLF.N_SHOT = 0
 # Fraction of each class held out of the training set to score trials.
 _C.CLF.VAL_PERC = 0.2
-# l2-normalize features (with PCA_DIM: see PCA_NORM).
+# l2-normalize features.
 _C.CLF.NORM_FTS = True
 # Search intervals, both log-uniform.
 _C.CLF.LR_INTV = (1e-1, 1e2)

@@ -370,7 +370,7 @@ def import_everything() -> dict[str, Callable[..., int]]:
     from cog.features import runner as extraction_runner  # noqa: F401
     from cog.finetune import job  # noqa: F401
     from cog.levels import inputs, report  # noqa: F401
-    from cog.logreg import jobs, protocol  # noqa: F401
+    from cog.logreg import protocol, train  # noqa: F401
 
     torch.set_num_threads(1)
     commands = (analyze_features, build_levels, extract_features, finetune, logreg)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
     from yacs.config import CfgNode
 
-    from cog.logreg.sgd import TrainedClassifier
+    from cog.logreg.mlp import TrainedClassifier
 
 logger = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ def load_classifier(run: SavedRun, *, normalize: bool, device: torch.device | st
     """
     import torch
 
-    from cog.logreg.sgd import TrainedClassifier
+    from cog.logreg.mlp import TrainedClassifier
 
     path = run.file(MODEL_FILE)
     content = load_torch(path)

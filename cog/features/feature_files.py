@@ -315,8 +315,8 @@ def split_train_val(
         val.append(rows[len(rows) - n_val :])
     if not any(map(len, val)):
         raise CogError(
-            "every class has a single training image, so none can be held out to tune hyper-parameters; give --lr "
-            "and --wd with CLF.N_TRIALS 0"
+            "every class has a single training image, so none can be held out to tune hyper-parameters; set "
+            "CLF.N_TRIALS 0 with one value in each of CLF.LR_INTV and CLF.WD_INTV"
         )
     return torch.from_numpy(np.concatenate(train)), torch.from_numpy(np.concatenate(val))
 

@@ -1,6 +1,6 @@
 """A fine-tuning run from the plan to the published folder, in one process or in several.
 
-The folder has the files of a classifier run (:mod:`cog.logreg.run_folder`), and the network::
+The folder has the files of a classifier run (:mod:`cog.logreg.run_files`), and the network::
 
     results.json                        settings, sizes, final accuracies, versions; written last
     final-lr-<lr>_wd-<wd>/logs.pkl      one value per epoch, with the keys of a classifier run
@@ -29,9 +29,9 @@ from cog.finetune.network import FineTuned
 from cog.finetune.parallel import Group
 from cog.finetune.plan import FineTunePlan, FineTuneRequest, make_plan
 from cog.finetune.trainer import Position
-from cog.logreg.run_folder import RESULTS_FILE, print_accuracies, write_final
+from cog.logreg.mlp import TrainedClassifier
+from cog.logreg.run_files import RESULTS_FILE, print_accuracies, write_final
 from cog.logreg.settings import RowCounts
-from cog.logreg.sgd import TrainedClassifier
 from cog.runtime import files, provenance, signals
 from cog.runtime.device import device_name, full_float32, require_precision, resolve_device
 from cog.runtime.output_folder import FolderClaim

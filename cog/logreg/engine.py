@@ -1,62 +1,252 @@
 """The classifier engine: trains and scores classifiers over one copy of the features, on any device.
 
-The mathematics of ``torch.nn.Linear``, ``CrossEntropyLoss`` and ``torch.optim.SGD`` (paper Sec. 4.1), arranged for
-speed:
+Classifiers of several seeds, and trials of a seed that do not wait for each other, are trained in lockstep
+(:mod:`cog.logreg.step`). Only values that are used are computed: training accuracy only where logs are recorded,
+validation once per trial.
 
-* Classifiers that see the same rows in the same order (trials of a search that do not wait for each other) share each
-  batch and one product: of at most :data:`CPU_COLUMNS` columns on a CPU, for more than :data:`CPU_ROWS_ALONE` rows, and
-  of at most :data:`GPU_COLUMNS` columns on a GPU.
-* Only values that are used are computed: training accuracy only where logs are recorded, validation once per trial.
-* With bfloat16 (``CLF.PRECISION``) the products of a step run on bfloat16 operands and accumulate in float32; master
-  weights, momentum, softmax and the scores of trials and of the last epoch stay float32.
+**Precision** (``CLF.PRECISION``) of the products of the training steps:
 
-**Reproducibility.** The number of classifiers that share a product depends on settings and shapes alone, so the same
-command gives the same bits on the same machine, alone or beside other runs. The last bits differ between a CPU and a
-GPU, also because more trials share a product on a GPU.
+=========  ====================================================================================================
+``fp32``   full float32 everywhere (TF32 off)
+``tf32``   NVIDIA GPUs: operands are rounded to TF32 (10-bit mantissa)
+``bf16``   bfloat16 operands, sums in float32
+``auto``   the fastest of these that moves accuracies by less than another seed does (docs/performance.md,
+           "Precision"): ``bf16`` on CPUs with instructions for it; on GPUs ``tf32``
+=========  ====================================================================================================
+
+Weights, momentum, softmax, the scores of trials and of the last epoch are float32 in every mode: ranking rounded logits
+would move accuracies. Test scores of earlier epochs are a curve and no result, and have the precision of the training.
+
+**Reproducibility.** What is trained in lockstep depends on settings, shapes and the size of the device's memory alone,
+so the same command gives the same bits on the same machine. The last bits differ between devices, and between a seed
+alone and in lockstep with others.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import logging
+import math
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from cog.errors import CogError
+from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
-from cog.logreg import gram, metrics
-from cog.logreg.checkpoint import TrainState, Work
-from cog.logreg.gram import GramLearner
-from cog.logreg.graphs import Graphs, Stepper
-from cog.logreg.learners import Learner, LinearLearner, MlpLearner
-from cog.logreg.matrix import Data, FeatureMatrix, FloatMatrix, HostMatrix, SplitMatrix, StoredMatrix
+from cog.logreg import metrics
+from cog.logreg.features import Data, Features, cap
 from cog.logreg.metrics import Logs
-from cog.logreg.precision import products, resolve_precision
-from cog.logreg.settings import RowCounts, Settings
-from cog.logreg.sgd import Layer, TrainedClassifier, TrainSpec, learning_rate, logged_rate
-from cog.runtime import memory
-from cog.runtime.device import exact_float32
+from cog.logreg.mlp import Layer, Mlp, TrainedClassifier, initial_layers
+from cog.logreg.settings import Settings
+from cog.logreg.step import Classifiers
+from cog.runtime import files, memory, signals
+from cog.runtime.device import exact_float32, require_precision
+from cog.runtime.progress import size
 from cog.runtime.random_streams import cpu_generator
+from cog.runtime.safe_load import load_torch
 
 logger = logging.getLogger(__name__)
 
-OnEpoch = Callable[[int, Logs], None]
+#: Function called after a recorded epoch with its number and the logs of each seed.
+OnEpoch = Callable[[int, list[Logs]], None]
 
-#: Columns (classifiers x classes) trained in one product. On a CPU, the weights of more columns exceed the cache; a GPU
-#: is only filled by the ten trials at the beginning of a search with 1000 classes.
-CPU_COLUMNS, GPU_COLUMNS = 1000, 10_000
+#: Trials that do not wait for each other: the random ones at the start of a search (Optuna's default).
+TRIALS_TOGETHER = 10
 
-#: Number of training rows up to which trials share no product on a CPU: such a search takes seconds, and every trial
-#: has the digits of a classifier that is trained alone.
-CPU_ROWS_ALONE = 4096
+#: Columns (classifiers x classes) trained in lockstep on a CPU: the weights of more exceed the cache.
+CPU_COLUMNS = 1000
 
-#: Rows sent to the device at a time when the features are loaded.
-_ROWS = 65_536
+#: Epochs that a device may have before it.
+_EPOCHS_AHEAD = 8
 
-#: Share of the device's free memory that resident features may take; the rest is for training and scoring.
-_USABLE = 0.875
+#: Share of the memory that may be used, and bytes for the scores of a chunk on a GPU.
+_USABLE, _SCORES = 0.875, 2.0e9
+
+
+@functools.cache
+def cpu_has_bfloat16() -> bool:
+    """Return whether this CPU has instructions for bfloat16 products (AVX512-BF16 or AMX), which make them faster."""
+    with contextlib.suppress(OSError):
+        flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        return flags is not None and bool({"avx512_bf16", "amx_bf16"} & set(flags[1].split()))
+    return False
+
+
+def resolve_precision(name: str, device: torch.device) -> str:
+    """Return ``fp32``, ``tf32`` or ``bf16`` for ``CLF.PRECISION`` on a device.
+
+    ``auto`` depends on the kind of device alone, so that the same machine always gives the same result.
+
+    Raises:
+        CogError: a precision that the device does not have.
+    """
+    if name == "auto":
+        if device.type == "cpu":
+            return "bf16" if cpu_has_bfloat16() else "fp32"
+        ampere = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+        return "tf32" if ampere else "fp32"
+    require_precision(device, "CLF.PRECISION", name)
+    return name
+
+
+@contextlib.contextmanager
+def products(device: torch.device, precision: str) -> Iterator[None]:
+    """Multiply float32 matrices in ``fp32`` or ``tf32`` in the block, and sum up bfloat16 products in float32.
+
+    By default, cuBLAS may sum up parts of bfloat16 products in bfloat16.
+    """
+    with exact_float32():
+        if device.type != "cuda":
+            yield
+            return
+        matmul = torch.backends.cuda.matmul
+        saved = matmul.allow_bf16_reduced_precision_reduction
+        matmul.allow_bf16_reduced_precision_reduction = False
+        if precision == "tf32":
+            torch.set_float32_matmul_precision("high")  # exact_float32 restores the setting
+        try:
+            yield
+        finally:
+            matmul.allow_bf16_reduced_precision_reduction = saved
+
+
+def learning_rate(base: float, epoch: int, n_epochs: int) -> float:
+    """Return the learning rate during an epoch.
+
+    The rate follows a cosine decay that is stepped after each epoch with the index of the finished epoch, as in the
+    original toolkit: epochs 0 and 1 both run at the base rate, and the last epoch runs above zero.
+    """
+    return logged_rate(base, max(epoch - 1, 0), n_epochs)
+
+
+def logged_rate(base: float, epoch: int, n_epochs: int) -> float:
+    """Return the learning rate in the logs of an epoch: the rate set after the epoch, as in the original toolkit."""
+    return base * 0.5 * (1.0 + math.cos(math.pi * epoch / n_epochs))
+
+
+@dataclass(frozen=True)
+class Lockstep:
+    """What is trained in lockstep, and where the features are.
+
+    Attributes:
+        seeds: largest number of seeds.
+        trials: largest number of trials of each seed.
+        resident: whether features are on the device.
+        copy: whether features have a copy in bfloat16.
+    """
+
+    seeds: int
+    trials: int
+    resident: bool = True
+    copy: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class TrainSpec:
+    """S x K classifiers to train in lockstep: those of a seed see the same batches and start from the same weights.
+
+    Attributes:
+        rows: rows to train on, int64 ``(S, n)``.
+        pairs: of each seed, base learning rate and weight decay (l2 penalty on weights and biases, as in
+            ``torch.optim.SGD``) of its K classifiers.
+        init_seeds: seeds of the initial weights.
+        order_seeds: seeds of the order of the samples.
+        record: whether the test set is scored after every epoch for the logs; only with K = 1.
+    """
+
+    rows: torch.Tensor
+    pairs: list[list[tuple[float, float]]]
+    init_seeds: list[int]
+    order_seeds: list[int]
+    record: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """Trained classifiers.
+
+    Attributes:
+        learner: their parameters, valid until the next training with the engine.
+        diverged: whether a parameter is no longer finite, ``(S, K)``.
+        seconds: duration in seconds per classifier.
+        logs: values per epoch of each seed; None unless they were recorded.
+        predictions: classes predicted for the test set after the last epoch, int64 ``(S, m)``; None without logs.
+    """
+
+    learner: Classifiers | Mlp
+    diverged: list[list[bool]]
+    seconds: float
+    logs: list[Logs] | None
+    predictions: torch.Tensor | None
+
+    def classifier(self, s: int, k: int = 0, *, relu: bool = True) -> TrainedClassifier:
+        """Return a copy of one classifier."""
+        layers: list[Layer] = [(w.clone(), b.clone()) for w, b in self.learner.layers(s, k)]
+        logs = None if self.logs is None else self.logs[s]
+        predictions = None if self.predictions is None else self.predictions[s]
+        return TrainedClassifier(layers, relu, self.diverged[s][k], logs, predictions, self.seconds)
+
+
+class Checkpoint:
+    """The state of a training in one file, from which an interrupted training continues and gives the same bits.
+
+    The state has the parameters, the momentum and the logs so far. The order of the rows is not saved but drawn again
+    from the seeds.
+
+    Args:
+        path: the file; None: nothing is saved.
+        of: JSON values that identify the work; a file of other work is not continued.
+    """
+
+    #: Seconds between two saves (SIGKILL may cost that much work), and largest share of the time for saves.
+    interval, most_share = 120.0, 0.005
+
+    def __init__(self, path: Path | None = None, of: Any = None) -> None:
+        self._path, self._of = path, of
+        self._saved, self._wait = time.monotonic(), self.interval
+
+    def restore(self, key: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the saved state of the training that ``key`` identifies, on the CPU; None if there is none."""
+        self._saved = time.monotonic()
+        if self._path is None or not self._path.is_file():
+            return None
+        try:
+            state = load_torch(self._path)
+        except CogError as error:
+            logger.warning("%s; this training is begun again", error)
+            return None
+        if not isinstance(state, dict) or state.get("key") != key | {"of": self._of}:
+            return None
+        logger.info("continuing after epoch %d", state["epochs"])
+        return state
+
+    def offer(self, key: dict[str, Any], state: Callable[[], dict[str, Any]]) -> None:
+        """Save a state if a save is due; to be called after every epoch but the last.
+
+        Raises:
+            Interrupted: when the process was asked to end; the state is saved then.
+        """
+        start = time.monotonic()
+        if self._path is None or (signals.requested() is None and start - self._saved < self._wait):
+            return
+        with files.atomic_write(self._path) as handle:
+            torch.save({"key": key | {"of": self._of}, **state()}, handle)
+        self._saved = time.monotonic()
+        self._wait = max(self.interval, (self._saved - start) / self.most_share)
+        signals.check("the training so far is saved")
+
+    def forget(self) -> None:
+        """Remove the state of a training whose result is kept elsewhere."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
 
 
 class Engine:
@@ -64,70 +254,137 @@ class Engine:
 
     Args:
         device: device of the computation.
-        precision: precision of the products of the training steps, a value of ``CLF.PRECISION``.
+        precision: a value of ``CLF.PRECISION``.
+        fused: form of the steps, see :class:`~cog.logreg.step.Classifiers`; None: that of the device.
 
     Attributes:
         device: the device, with an index on CUDA.
         precision: ``fp32``, ``tf32`` or ``bf16``.
-        graphs: whether steps are replayed from CUDA graphs.
 
     Raises:
         CogError: a precision that the device does not have.
     """
 
-    def __init__(self, device: torch.device, precision: str = "fp32") -> None:
+    def __init__(self, device: torch.device, precision: str = "fp32", *, fused: bool | None = None) -> None:
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
-        self.device, self.precision = device, resolve_precision(precision, device)
-        self.graphs = Graphs(wanted=device.type == "cuda")
-        self._stream: torch.cuda.Stream | None = None
+        self.device, self.precision, self._fused = device, resolve_precision(precision, device), fused
+        self.dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
+        self._kept: tuple[Any, Classifiers | Mlp] | None = None
 
-    def trials_per_batch(self, n_rows: int, settings: Settings, *, dim: int, n_classes: int) -> int:
-        """Return the number of trials to train in lockstep, in a search on ``n_rows`` rows of ``dim`` features.
+    def lockstep(
+        self,
+        train: FeatureSet,
+        test: FeatureSet,
+        settings: Settings,
+        *,
+        n_classes: int,
+        n_seeds: int,
+        total: float | None = None,
+    ) -> Lockstep:
+        """Return what is trained in lockstep, a function of settings, shapes and the size of the memory alone.
 
-        It is a function of settings and shape alone.
+        Args:
+            train: training features.
+            test: test features.
+            settings: settings of the runs.
+            n_classes: number of classes.
+            n_seeds: number of seeds.
+            total: bytes of memory; None: those of a GPU, else those available to a process on the host.
+
+        Raises:
+            CogError: when a single classifier does not fit.
         """
-        if settings.is_mlp:
-            return 1  # the products of one network take far longer than gathering its batches
-        if self.device.type != "cpu":
-            return max(1, GPU_COLUMNS // n_classes)
-        if n_rows <= CPU_ROWS_ALONE and _learner(n_rows, settings, dim) is LinearLearner:
-            return 1
-        return max(1, CPU_COLUMNS // n_classes)
+        n_trials, dim = max(1, min(TRIALS_TOGETHER, settings.n_trials)), train.x.shape[1]
+        batch, low = min(settings.batch_size, len(train)), self.dtype != torch.float32
+        available = memory.available_memory()
+        on_host = math.inf if available is None else _USABLE * available
+        if total is None and self.device.type == "cuda":
+            total = float(torch.cuda.get_device_properties(self.device).total_memory)
+        room = on_host if total is None else _USABLE * total
+        stored = float(sum(one.x.numel() * one.x.element_size() for one in (train, test)))
+        copied = sum(2.0 * one.x.numel() for one in (train, test)) if low else 0.0
 
-    def arithmetic(self, rows: RowCounts, settings: Settings, dim: int) -> dict[str, Any]:
-        """Return ``precision`` of the products and ``form`` of a run's final training; under ``search``, of its trials.
+        def needed(s: int, k: int) -> float:
+            if settings.is_mlp:
+                widths = sum(settings.layer_sizes(dim, n_classes)[1:])
+                return 16.0 * settings.n_parameters(dim, n_classes) + 8.0 * batch * widths
+            # Weight, momentum and gradient (once more in a graph), and the weight in bfloat16; logits and gradients.
+            of_weights = s * k * n_classes * dim * (18.0 if low else 16.0)
+            return of_weights + s * batch * (k * n_classes * (8.0 if low else 16.0) + 4.0 * dim)
 
-        Few rows, as the shape decides, are trained in their span and always in float32.
-        """
-        final, search = (
-            self._arithmetic(n_rows, settings, dim) for n_rows in (rows.final_train, rows.search_train)
-        )
-        return final | {"search": search} if rows.search_train else final
-
-    def _arithmetic(self, n_rows: int, settings: Settings, dim: int) -> dict[str, Any]:
-        kind = _learner(n_rows, settings, dim)
-        return {"precision": "fp32" if kind is GramLearner else self.precision, "form": kind.form}
-
-    def load(self, features: FeatureSet) -> FeatureMatrix:
-        """Store features on the device if they fit there, else on the host.
-
-        Features without ``norms`` are taken over: their memory may be rewritten.
-        """
-        x, norms = features.x, features.norms
-        kind = SplitMatrix if self.precision == "bf16" else FloatMatrix
-        if self.device.type != "cpu" and 4 * x.numel() <= _USABLE * device_room(self.device):
-            with contextlib.suppress(torch.OutOfMemoryError):
-                resident = torch.empty(x.shape, device=self.device)
-                for part, target in zip(x.split(_ROWS), resident.split(_ROWS), strict=True):
-                    # Sent in their type, often half the bytes, and converted on the device.
-                    target.copy_(part.to(self.device))
-                return kind(resident if norms is None else resident.div_(norms.to(self.device)))
-        host = kind(x) if norms is None else StoredMatrix(features, kind.dtype)
         if self.device.type == "cpu":
-            return host
-        logger.info("%s: too large for %s, sent there batch by batch", features.name, self.device)
-        return HostMatrix(host, self.device)
+            # Features are in memory already, so they do not count.
+            seeds = min(n_seeds, max(1, CPU_COLUMNS // n_classes))
+            trials = max(1, min(n_trials, CPU_COLUMNS // (n_classes * seeds)))
+            found = Lockstep(seeds, trials, copy=copied + needed(seeds, trials) <= room)
+            fits = needed(seeds, trials) <= room
+        else:
+            options = [
+                (s, n_trials, place) for s in range(n_seeds, 0, -1) for place in (stored + copied, stored)
+            ]
+            options += [(s, n_trials, 0.0) for s in range(n_seeds, 0, -1)]
+            options += [(1, k, 0.0) for k in range(n_trials, 0, -1)]
+            scores = min(_SCORES, 0.2 * room)
+            fitting = (one for one in options if needed(*one[:2]) + one[2] + scores <= room)
+            s, k, place = next(fitting, (1, 1, 0.0))
+            copy = place > stored or (place == 0 and copied <= on_host)
+            found = Lockstep(s, k, resident=place > 0, copy=copy)
+            fits = needed(s, k) + scores <= room
+        if settings.is_mlp:  # the products of one network take far longer than gathering its batches
+            found = dataclasses.replace(found, seeds=1, trials=1)
+        if not fits:
+            what = f"CLF.TYPE {settings.classifier} with {n_classes} classes and {dim} dimensions"
+            raise CogError(
+                f"{what} takes {size(needed(1, 1))} to train, and {size(room)} of memory can be used on {self.device}; "
+                f"lower {'CLF.MLP_HIDDEN or CLF.MLP_LAYERS' if settings.is_mlp else 'CLF.BATCH_SIZE'}, or run this "
+                "where there is more"
+            )
+        return found
+
+    def prepare(
+        self,
+        train: FeatureSet,
+        test: FeatureSet,
+        settings: Settings,
+        *,
+        n_seeds: int = 1,
+        place: Lockstep | None = None,
+    ) -> tuple[Data, Lockstep]:
+        """Return features as a data set on the device, and what is trained in lockstep.
+
+        Args:
+            train: training features, float32 ``(n, d)`` or rounded, normalized or not.
+            test: test features ``(m, d)``.
+            settings: settings of the runs, which differ in seed and shots only.
+            n_seeds: number of seeds.
+            place: what is trained in lockstep, and the place of the features; None: see :meth:`lockstep`.
+
+        Raises:
+            CogError: features that do not fit together; too little memory.
+        """
+        if mixed := feature_files.check_pair(train, test):
+            logger.warning("%s", mixed)
+        train, record = cap(train, settings.max_per_class)
+        y, test_y, labels = feature_files.to_consecutive_labels(train.y, test.y)
+        together = place or self.lockstep(train, test, settings, n_classes=len(labels), n_seeds=n_seeds)
+        logger.info(
+            "%s: %d x %d training and %d test features, %d classes, on %s in %s",
+            train.name,
+            *train.x.shape,
+            len(test),
+            len(labels),
+            self.device,
+            self.precision,
+        )
+        if not together.resident:
+            logger.info("too large for %s, sent there batch by batch", self.device)
+        sets = [
+            Features(one, self.device, self.dtype, resident=together.resident, copy=together.copy)
+            for one in (train, test)
+        ]
+        targets, test_y = y.to(self.device), test_y.to(self.device)
+        return Data(sets[0], y, targets, sets[1], test_y, labels, record), together
 
     @torch.no_grad()
     def fit(
@@ -137,122 +394,133 @@ class Engine:
         settings: Settings,
         *,
         on_epoch: OnEpoch | None = None,
-        work: Work | None = None,
-    ) -> list[TrainedClassifier]:
-        """Train the classifiers of ``spec`` in lockstep, and return them in the order of their pairs.
+        checkpoint: Checkpoint | None = None,
+    ) -> Trained:
+        """Train the classifiers of ``spec`` in lockstep.
 
         Args:
             data: the data set.
             spec: rows, pairs and seeds.
-            settings: settings of the run.
+            settings: settings of the runs.
             on_epoch: function called after every recorded epoch, except for epochs of an earlier session.
-            work: work in progress of the run, which saves the training; None: nothing is saved.
+            checkpoint: where the training is saved; None: nowhere.
 
         Raises:
-            Interrupted: by ``work``, when the process was asked to end; the training is saved then.
+            Interrupted: when the process was asked to end; the training is saved then.
         """
-        work = work or Work()
-        key = {"stage": "final" if spec.record else "search", "pairs": [list(pair) for pair in spec.pairs]}
-        key |= {"device": self.device.type, "precision": self.precision}
-        saved = work.restore(key)
-        n, n_epochs, start = len(spec.rows), settings.n_epochs, time.monotonic() - saved.seconds
-        with self._computing():
-            learner = self.make_learner(data, spec, settings)
-            if saved.epochs:
-                learner.resume(saved.values)
-            precision = self._arithmetic(n, settings, data.features.dim)["precision"]
-            stepper = Stepper(learner, self.graphs, precision)
-            logs, predictions = saved.logs or (metrics.new_logs() if spec.record else None), None
-            orders = _draw_orders(spec, data.features.index_device, saved.epochs, n_epochs)
+        checkpoint = checkpoint or Checkpoint()
+        key = {"pairs": [[list(pair) for pair in pairs] for pairs in spec.pairs], "record": spec.record}
+        key["orders"] = spec.order_seeds
+        saved = checkpoint.restore(key) or {"epochs": 0, "seconds": 0.0}
+        first, n_epochs, start = saved["epochs"], settings.n_epochs, time.monotonic() - saved["seconds"]
+        n, predictions = spec.rows.shape[1], None
+        logs = saved.get("logs") or [metrics.new_logs() for _ in spec.pairs]
+        with products(self.device, self.precision):
+            learner = self._begin(data, spec, settings)
+            if first:
+                learner.resume(saved["values"])
+            alive = finite = learner.is_finite()
+            rows = spec.rows.to(data.train.place)
+            rates = _rates(spec, n_epochs).to(self.device)
+            orders = _draw_orders(spec, first, n_epochs, pinned=rows.is_cuda)
             order = next(orders)
-            for epoch in range(saved.epochs, n_epochs):
-                learner.begin_epoch(
-                    torch.tensor([learning_rate(lr, epoch, n_epochs) for lr, _ in spec.pairs])
-                )
-                for rows in order.split(settings.batch_size):
-                    learner.load(rows)
-                    stepper.step(len(rows))
+            for epoch in range(first, n_epochs):
+                ordered = rows.gather(1, order.to(rows.device, non_blocking=True))
+                learner.epoch(ordered, data.targets[ordered.to(self.device)], rates[epoch])
                 order = next(orders, order)  # drawn while the device works
-                finite = learner.is_finite()  # waits for the device
-                last = epoch + 1 == n_epochs or not any(finite)
-                if logs is not None and learner.sums is not None:
+                last = epoch + 1 == n_epochs
+                if last or spec.record or epoch % _EPOCHS_AHEAD == 0:
+                    alive, finite = finite, learner.is_finite()  # waits for the device
+                last = last or not any(map(any, finite))
+                if learner.sums is not None:
                     # The last epoch is the result; the others are a curve, at the precision of the training.
-                    classifier = TrainedClassifier(self._layers(learner, 0), settings.has_relu)
                     with products(self.device, "fp32" if last else self.precision):
-                        test, predictions = metrics.evaluate(
-                            data.test, data.test_y, classifier.logits, exact=last
+                        scores, predictions = metrics.evaluate(
+                            data.test, data.test_y, learner.logits, (len(logs), data.n_classes), exact=last
                         )
-                    rate = logged_rate(spec.pairs[0][0], epoch, n_epochs)
-                    metrics.append_epoch(logs, metrics.to_evaluation(learner.sums, n), test, rate)
+                    sums = learner.sums.tolist()
+                    for s, ((lr, _),) in enumerate(spec.pairs):
+                        if alive[s][0]:  # the logs of a diverged training end with its last epoch
+                            train = metrics.to_evaluation(sums[s], n)
+                            metrics.append_epoch(logs[s], train, scores[s], logged_rate(lr, epoch, n_epochs))
                     if on_epoch is not None:
                         on_epoch(epoch, logs)
                 if last:
                     break
-                work.offer(TrainState(epoch + 1, learner.state, time.monotonic() - start, logs))
-            layers = [self._layers(learner, k) for k in range(len(spec.pairs))]
-        seconds = (time.monotonic() - start) / len(spec.pairs)
-        shared = logs, predictions, seconds, stepper.n_replays > 0
-        return [
-            TrainedClassifier(layers[k], settings.has_relu, not finite[k], *shared)
-            for k in range(len(spec.pairs))
-        ]
+                checkpoint.offer(
+                    key,
+                    lambda done=epoch + 1: {
+                        "epochs": done,
+                        "seconds": time.monotonic() - start,
+                        "values": learner.state,
+                        "logs": logs if spec.record else None,
+                    },
+                )
+        seconds = (time.monotonic() - start) / sum(map(len, spec.pairs))
+        diverged = [[not fine for fine in of_seed] for of_seed in finite]
+        return Trained(learner, diverged, seconds, logs if spec.record else None, predictions)
 
     @torch.no_grad()
-    def validate(
-        self, data: Data, rows: torch.Tensor, classifiers: Sequence[TrainedClassifier]
-    ) -> list[float]:
-        """Score classifiers on training ``rows`` from float32 logits, see :func:`cog.logreg.metrics.validate`."""
-        with self._computing(), products(self.device, "fp32"):
-            logits = [classifier.logits for classifier in classifiers]
-            return metrics.validate(data.features, data.targets, rows, logits)
-
-    def make_learner(self, data: Data, spec: TrainSpec, settings: Settings) -> Learner:
-        """Return a learner with the classifiers at the beginning of their training."""
-        kind = _learner(len(spec.rows), settings, data.features.dim)
+    def validate(self, data: Data, rows: torch.Tensor, trained: Trained) -> list[list[float]]:
+        """Return the top-1 accuracies ``(S, K)`` on training ``rows`` ``(S, m)``, in percent, from float32 features."""
+        shape = (len(trained.diverged[0]), data.n_classes)
         with products(self.device, "fp32"):
-            return kind(data, spec, settings)
+            return [
+                metrics.validate(
+                    data.train,
+                    data.targets,
+                    of_seed,
+                    functools.partial(trained.learner.logits, seed=s),
+                    shape,
+                )
+                for s, of_seed in enumerate(rows)
+            ]
 
-    def _layers(self, learner: Learner, k: int) -> list[Layer]:
-        """Return the layers of classifier ``k``, which the span of the rows puts together by a product."""
-        with products(self.device, "fp32"):
-            return learner.layers(k)
-
-    @contextlib.contextmanager
-    def _computing(self) -> Iterator[None]:
-        """Use the CUDA stream of this engine in the block, and wait for its work at the end."""
-        if self.device.type != "cuda":
-            with exact_float32():
-                yield
-            return
-        if self._stream is None:  # one only, because each stream has a cuBLAS workspace
-            self._stream = torch.cuda.Stream(self.device)
-        stream = self._stream
-        for before in (torch.cuda.default_stream(self.device), torch.cuda.current_stream(self.device)):
-            stream.wait_stream(before)
-        with torch.cuda.device(self.device), torch.cuda.stream(stream):
-            yield
-            stream.synchronize()
-
-
-def _learner(n_rows: int, settings: Settings, dim: int) -> type[Learner]:
-    """Return the class of the learner for ``n_rows`` rows of ``dim`` features."""
-    if settings.is_mlp:
-        return MlpLearner
-    return GramLearner if gram.applies(n_rows, dim) else LinearLearner
-
-
-def device_room(device: torch.device) -> float:
-    """Return the bytes that can be allocated on a device; infinite when that is unknown."""
-    if device.type == "cuda":
-        return memory.free_on_gpu(device)
-    available = memory.available_memory() if device.type == "cpu" else None
-    return float("inf") if available is None else available
+    def _begin(self, data: Data, spec: TrainSpec, settings: Settings) -> Classifiers | Mlp:
+        """Return classifiers at the start of their training; buffers, graphs and compiled code are used again."""
+        s, k, n = len(spec.pairs), len(spec.pairs[0]), spec.rows.shape[1]
+        batch = min(settings.batch_size, n)
+        sizes = settings.layer_sizes(data.train.dim, data.n_classes)
+        key = (s, k, batch, settings.momentum, spec.record, data)
+        wd = torch.tensor([[wd for _, wd in pairs] for pairs in spec.pairs])
+        options: dict[str, Any] = {"batch": batch, "momentum": settings.momentum, "record": spec.record}
+        if settings.is_mlp:
+            network = Mlp(data.train, sizes, relu=settings.has_relu, **options)
+            network.begin(initial_layers(sizes, spec.init_seeds[0]), wd)
+            return network
+        if self._kept is None or self._kept[0] != key:
+            self._kept = None  # frees the memory
+            shape = (s, k, data.n_classes, data.train.dim)
+            self._kept = key, Classifiers(data.train, shape, fused=self._fused, **options)
+        learner = self._kept[1]
+        assert isinstance(learner, Classifiers)
+        learner.begin(*_starts(*sizes, *spec.init_seeds), wd)
+        return learner
 
 
-def _draw_orders(spec: TrainSpec, device: torch.device, first: int, n_epochs: int) -> Iterator[torch.Tensor]:
-    """Yield the rows of each epoch from epoch ``first`` on, in the order of training, on ``device``."""
-    generator = cpu_generator(spec.order_seed)
+@functools.lru_cache(maxsize=2)  # all trials of a search have the same start
+def _starts(dim: int, n_classes: int, *seeds: int) -> Layer:
+    """Return the initial weights ``(S, C, d)`` and biases ``(S, C)`` of seeds."""
+    layers = [initial_layers([dim, n_classes], seed)[0] for seed in seeds]
+    return torch.stack([weight for weight, _ in layers]), torch.stack([bias for _, bias in layers])
+
+
+def _rates(spec: TrainSpec, n_epochs: int) -> torch.Tensor:
+    """Return the learning rates of all epochs, ``(n_epochs, S, K)``."""
+    return torch.tensor(
+        [
+            [[learning_rate(lr, epoch, n_epochs) for lr, _ in pairs] for pairs in spec.pairs]
+            for epoch in range(n_epochs)
+        ]
+    )
+
+
+def _draw_orders(spec: TrainSpec, first: int, n_epochs: int, *, pinned: bool) -> Iterator[torch.Tensor]:
+    """Yield the order of the samples of each seed in the epochs from ``first`` on, int64 ``(S, n)``."""
+    generators = [cpu_generator(seed) for seed in spec.order_seeds]
     for epoch in range(n_epochs):
-        order = torch.randperm(len(spec.rows), generator=generator)
+        orders = torch.empty(spec.rows.shape, dtype=torch.int64, pin_memory=pinned)
+        for order, generator in zip(orders, generators, strict=True):
+            torch.randperm(len(order), generator=generator, out=order)
         if epoch >= first:
-            yield spec.rows.index_select(0, order).to(device)
+            yield orders

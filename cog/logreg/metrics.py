@@ -1,23 +1,20 @@
-"""Loss and accuracy of a classifier."""
+"""Loss and accuracy of classifiers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
+from cog.logreg.features import Features
 from cog.runtime.device import has_float64
 
-if TYPE_CHECKING:
-    from cog.logreg.matrix import FeatureMatrix
+#: Largest number of rows, and of logits, that are computed at once. On a CPU they stay in the cache (1024 x 1000
+#: float32 is 4 MB); a GPU needs more work between two waits.
+_CPU_CHUNK, _GPU_CHUNK = (1024, 1 << 20), (16_384, 1 << 27)
 
-#: Rows scored at once. On a CPU the logits stay in the cache (1024 x 1000 float32 is 4 MB); a GPU needs more work
-#: between two waits.
-CPU_CHUNK, GPU_CHUNK = 1024, 16384
-
-#: Function from features ``(b, d)`` to float32 logits ``(b, C)``.
+#: Function from features ``(b, d)`` to the float32 logits of M classifiers, ``(b, M, C)``.
 Logits = Callable[[torch.Tensor], torch.Tensor]
 
 #: One value per epoch, under the names of the contract's ``logs.pkl``.
@@ -63,11 +60,6 @@ def describe_last_epoch(logs: Logs, n_epochs: int) -> str:
     )
 
 
-def _may_wait(device: torch.device) -> bool:
-    """Return whether the host may read a result during a step: a captured step forbids it, and it slows a GPU down."""
-    return device.type == "cpu"
-
-
 def true_class_rank(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Return the number of classes that are ranked before the true one.
 
@@ -85,24 +77,24 @@ def true_class_rank(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     # Sums of float32 are several times faster than sums of bool, and exact up to 2^24.
     mask = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
     before = torch.gt(logits, target, out=mask).sum(1)
-    if _may_wait(logits.device):
+    if logits.device.type == "cpu":
         tied = (torch.ge(logits, target, out=mask).sum(1) > before + 1).nonzero()[:, 0]
         if len(tied):  # ties are rare: finding them is cheaper than ranking by index everywhere
             before[tied] += _tied_before(logits[tied], target[tied], y[tied])
-    else:
+    else:  # without waiting for the device
         before += _tied_before(logits, target, y)
     return before.long().where(torch.isfinite(target[:, 0]), logits.shape[1])
 
 
 def _tied_before(logits: torch.Tensor, target: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Return the number of classes with a lower index and the same logit as the true class."""
-    lower_index = torch.arange(logits.shape[1], device=y.device) < y[:, None]
-    return ((logits == target) & lower_index).sum(1).float()
+    lower_index = torch.arange(logits.shape[-1], device=y.device) < y[..., None]
+    return ((logits == target) & lower_index).sum(-1).float()
 
 
-def new_sums(device: torch.device) -> torch.Tensor:
-    """Return zeros ``(3,)`` for :func:`add_batch`."""
-    return torch.zeros(3, dtype=torch.float64 if has_float64(device) else torch.float32, device=device)
+def sum_dtype(device: torch.device) -> torch.dtype:
+    """Return the type of sums over many rows."""
+    return torch.float64 if has_float64(device) else torch.float32
 
 
 def add_batch(sums: torch.Tensor, logits: torch.Tensor, y: torch.Tensor) -> None:
@@ -113,64 +105,77 @@ def add_batch(sums: torch.Tensor, logits: torch.Tensor, y: torch.Tensor) -> None
     sums[2] += (rank < 5).sum()
 
 
-def to_evaluation(sums: torch.Tensor, n: int) -> Evaluation:
-    """Return the means over ``n`` rows; waits for the device."""
-    loss, top1, top5 = (sums / n).tolist()
+def add_scores(
+    sums: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor, y: torch.Tensor, share: torch.Tensor
+) -> None:
+    """Do the same for S classifiers in a form that a compiler fuses.
+
+    Args:
+        sums: ``(S, 3)``.
+        logits: without the bias, ``(S, B, C)``.
+        bias: ``(S, 1, C)``.
+        y: classes, int64 ``(S, B)``.
+        share: ``(B,)``; rows with 0 do not count.
+    """
+    z = logits.float() + bias
+    target = z.gather(2, y[..., None])
+    before = (z > target).sum(-1).float() + _tied_before(z, target, y)
+    target = target[..., 0]
+    rank = before.where(torch.isfinite(target), float(logits.shape[-1]))
+    scores = torch.stack([torch.logsumexp(z, -1) - target, (rank < 1).float(), (rank < 5).float()], -1)
+    sums.add_(scores.where((share > 0)[:, None], 0.0).sum(1, dtype=sums.dtype))
+
+
+def to_evaluation(sums: list[float], n: int) -> Evaluation:
+    """Return the means over ``n`` rows of the sums of :func:`add_batch`."""
+    loss, top1, top5 = (value / n for value in sums)
     return Evaluation(loss, 100 * top1, 100 * top5)
 
 
 def evaluate(
-    features: FeatureMatrix, y: torch.Tensor, logits_of: Logits, *, exact: bool = True
-) -> tuple[Evaluation, torch.Tensor | None]:
-    """Evaluate a classifier on all rows, in chunks.
+    features: Features, y: torch.Tensor, logits_of: Logits, shape: tuple[int, int], *, exact: bool = True
+) -> tuple[list[Evaluation], torch.Tensor | None]:
+    """Evaluate M classifiers on all rows, in chunks.
 
     Args:
         features: features ``(n, d)``.
-        y: labels, int64 ``(n,)``, on the device of the features.
-        logits_of: the classifier.
-        exact: whether to use the float32 features; False: those in the working precision, for curves.
+        y: labels, int64 ``(n,)``, on the device.
+        logits_of: the classifiers.
+        shape: M and C.
+        exact: whether to use float32 features; False: those in the type of the training, for curves.
 
     Returns:
-        The evaluation and, when exact, the predicted classes as int64 on the CPU.
+        M evaluations and, when exact, the predicted classes as int64 ``(M, n)`` on the CPU.
     """
-    sums = new_sums(y.device)
+    sums = torch.zeros(shape[0], 3, dtype=sum_dtype(y.device), device=y.device)
     predictions = []
-    for start, stop, new in _chunks(len(y), y.device):
-        logits, labels = logits_of(features.part(start, stop, exact=exact))[new - start :], y[new:stop]
-        add_batch(sums, logits, labels)
+    for part, size in _chunks(len(y), features.device, shape):
+        logits, labels = logits_of(features.part(part, part + size, exact=exact)), y[part : part + size]
+        for m in range(shape[0]):
+            add_batch(sums[m], logits[:, m], labels)
         if exact:
-            predictions.append(logits.argmax(1))
-    return to_evaluation(sums, len(y)), torch.cat(predictions).cpu() if exact else None
+            predictions.append(logits.argmax(2))
+    evaluations = [to_evaluation(each, len(y)) for each in sums.tolist()]
+    return evaluations, torch.cat(predictions).T.cpu() if exact else None
 
 
 def validate(
-    features: FeatureMatrix,
-    y: torch.Tensor,
-    rows: torch.Tensor,
-    classifiers: Sequence[Logits],
+    features: Features, y: torch.Tensor, rows: torch.Tensor, logits_of: Logits, shape: tuple[int, int]
 ) -> list[float]:
-    """Score several classifiers on the same rows; each chunk of features is gathered once.
-
-    Args:
-        features: features ``(n, d)``.
-        y: labels, int64 ``(n,)``, on the device of the features.
-        rows: rows to score, int64 ``(m,)``, on the CPU.
-        classifiers: the classifiers.
-
-    Returns:
-        For each classifier the top-1 accuracy in percent, equal to that of :func:`evaluate`.
-    """
-    hits = torch.zeros(len(classifiers), dtype=torch.int64, device=y.device)
-    for start, stop, new in _chunks(len(rows), y.device):
-        part = rows[start:stop].to(features.index_device)
-        x, labels = features.exact(part), y[part.to(y.device)][new - start :]
-        for index, logits_of in enumerate(classifiers):
-            logits = logits_of(x)[new - start :]
-            hits[index] += (true_class_rank(logits, labels) < 1).sum()
+    """Return the top-1 accuracy of M classifiers on ``rows`` (int64 ``(m,)``), in percent, from float32 features."""
+    rows = rows.to(features.place)
+    hits = torch.zeros(shape[0], dtype=torch.int64, device=y.device)
+    for start, size in _chunks(len(rows), features.device, shape):
+        part = rows[start : start + size]
+        logits, labels = logits_of(features.rows(part, exact=True)), y[part.to(y.device)]
+        for m in range(shape[0]):
+            hits[m] += (true_class_rank(logits[:, m], labels) < 1).sum()
     return [100 * count / len(rows) for count in hits.tolist()]
 
 
-def _chunks(n: int, device: torch.device) -> list[tuple[int, int, int]]:
-    """Return start, stop and the first new row of chunks of one size; the last chunk may overlap the one before it."""
-    size = min(n, CPU_CHUNK if device.type == "cpu" else GPU_CHUNK)
-    return [(min(start, n - size), min(start, n - size) + size, start) for start in range(0, n, size)]
+def _chunks(n: int, device: torch.device, shape: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Yield start and size of chunks of ``n`` rows for logits of a shape ``(M, C)``."""
+    rows, values = _CPU_CHUNK if device.type == "cpu" else _GPU_CHUNK
+    size = max(64, min(rows, values // (shape[0] * shape[1])))
+    for start in range(0, n, size):
+        yield start, min(size, n - start)

@@ -6,7 +6,7 @@ import dataclasses
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
@@ -16,16 +16,20 @@ from cog.config import variant_name
 from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
-from cog.features.folder import FeatureFolder, with_class_list
+from cog.features.folder import with_class_list
 from cog.features.notebook import OWN_NETWORK, extract_features, words_of
 from cog.logreg.engine import Engine
-from cog.logreg.preprocess import prepare
 from cog.logreg.protocol import run_protocol
-from cog.logreg.run_folder import counts_per_class
+from cog.logreg.run_files import counts_per_class
 from cog.logreg.settings import FLAGS, KEYS, Settings, from_config
-from cog.results import concept_counts
-from cog.results.scores import Counts, Score
-from cog.runtime.device import exact_float32, resolve_device
+from cog.results import concept_counts, frame
+from cog.results.benchmark import data_of
+from cog.results.runs import unlike_protocol
+from cog.runtime import files
+from cog.runtime.device import resolve_device
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def evaluate(
@@ -33,14 +37,14 @@ def evaluate(
     train: Any,
     test: Any,
     *,
-    n_shots: int | str | Sequence[int | str] = 0,
+    n_shot: int | str | Sequence[int | str] = 0,
     seeds: int | Sequence[int] = constants.SEEDS,
     dataset: str = "images",
     device: str | None = None,
     n_workers: int = 0,
     opts: Sequence[object] = (),
     **settings: Any,
-) -> list[Score]:
+) -> pd.DataFrame:
     """Run the protocol on the features of a network, once per seed and number of shots.
 
     Args:
@@ -48,18 +52,18 @@ def evaluate(
         train: training images as for :func:`cog.extract_features`, or their features (a ``FeatureSet``, or the path of
             an ``X_Y.pth``).
         test: test images or features, of the same classes.
-        n_shots: number of training images per class, or several such numbers; 0 or ``"all"``: all images.
-        seeds: seed of the run, or seeds of several runs.
-        dataset: name of the data in the scores.
+        n_shot: number of training images per class, or several such numbers; 0 or ``"all"``: all images.
+        seeds: seed of the run, or seeds of several runs, which are trained in lockstep.
+        dataset: name of the data in the table.
         device: value of ``--device``; None: CUDA when there is a GPU, else the CPU.
-        n_workers: decoding threads.
+        n_workers: decoding workers.
         opts: ``[KEY, VALUE, ...]`` of the configuration of the extraction.
         **settings: other fields of :class:`cog.logreg.settings.Settings`, such as ``n_trials``; their defaults are
             those of the classifier, as in the configuration.
 
     Returns:
-        Top-1 and top-5 accuracies of each run, in percent; :func:`cog.results.scores.average` returns their means,
-        :func:`cog.results.uncertainty.accuracy` the intervals from the ``concepts`` of a mean.
+        The long table of :mod:`cog.results.frame`: top-1 and top-5 accuracy of each run, in percent.
+        :func:`cog.results.frame.average` returns the means over seeds, with intervals.
 
     Raises:
         CogError: an unknown setting, a value out of range; see also :func:`cog.extract_features` and
@@ -74,37 +78,47 @@ def evaluate(
     known = {field.name for field in dataclasses.fields(Settings)} - {"seed", "n_shot"}
     for name in settings.keys() - known:
         raise CogError(f"{name} is not a setting of evaluate(), expected one of {', '.join(sorted(known))}")
-    shots, seeds = _whole_numbers("n_shots", n_shots), _whole_numbers("seeds", seeds)
+    shots, seeds = _whole_numbers("n_shot", n_shot), _whole_numbers("seeds", seeds)
     first = _settings(settings, words)
-    how = {"device": device, "n_workers": n_workers, "opts": opts}
-    normalize = first.normalizes_features
-    features = [_features(backbone, images, normalize=normalize, **how) for images in (train, test)]
-    if backbone is not None:
-        model = str(getattr(backbone, "name", OWN_NETWORK))
-    else:
-        model = _described(train).get("model") or features[0].name
+    how = {"device": device, "n_workers": n_workers, "opts": opts, "normalize": first.normalize}
+    features = [_features(backbone, images, **how) for images in (train, test)]
+    model = (
+        str(getattr(backbone, "name", OWN_NETWORK)) if backbone is not None else _model_of(train, features[0])
+    )
     engine = Engine(resolve_device(device), first.precision)
-    class_lists = tuple(sorted({part.class_list for part in features if part.class_list is not None}))
-    data = prepare(features[0], features[1], engine, first)
-    evaluation = variant_name(first.classifier, pca_dim=first.pca_dim, max_per_class=first.max_per_class)
-    scores = []
-    for n_shot in shots:
-        for seed in seeds:
-            run = dataclasses.replace(first, seed=seed, n_shot=n_shot)
-            with exact_float32():
-                result = run_protocol(data, run, engine)
-            trained, rows, n_classes = result.classifier, result.rows, len(data.labels)
-            logs, predictions = trained.logs, trained.predictions
-            assert logs is not None and predictions is not None
-            top1, top5 = (logs[f"test/{metric}"][-1] for metric in ("top1", "top5"))
-            n_train = () if n_shot else (rows.final_train,)
-            counts = Counts((n_classes,), n_train, (rows.test,), class_lists)
-            per_class = counts_per_class(predictions, data.test_y, n_classes, top1=top1)
-            concepts = concept_counts.read(per_class, n_classes=n_classes, top1=top1)
-            place = model, dataset, evaluation, n_shot
-            scores.append(Score(*place, "top1", top1, seed, counts=counts, concepts=concepts))
-            scores.append(Score(*place, "top5", top5, seed, counts=counts))
-    return scores
+    data, together = engine.prepare(features[0], features[1], first, n_seeds=len(seeds))
+    evaluation = variant_name(first.classifier, max_per_class=first.max_per_class)
+    rows = []
+    for n in shots:
+        for start in range(0, len(seeds), together.seeds):
+            group = [
+                dataclasses.replace(first, seed=s, n_shot=n) for s in seeds[start : start + together.seeds]
+            ]
+            for run, result in zip(
+                group, run_protocol(data, group, engine, width=together.trials), strict=True
+            ):
+                logs, predictions = result.classifier.logs, result.classifier.predictions
+                assert logs is not None and predictions is not None
+                top1, top5 = (logs[f"test/{metric}"][-1] for metric in ("top1", "top5"))
+                counts = {"n_classes": data.n_classes, "n_test": result.rows.test}
+                n_train, classes = (None if n else result.rows.final_train), features[0].class_list
+                per_class = counts_per_class(predictions, data.test_y, data.n_classes, top1=top1)
+                row = {
+                    "source": frame.RUNS,
+                    "model": model,
+                    "dataset": dataset,
+                    "evaluation": evaluation,
+                    "n_shot": n,
+                    "seed": run.seed,
+                    "images": result.rows.test,
+                    "data": data_of(dataset, n_train=n_train, classes=classes, **counts),
+                    "classes": classes,
+                    "protocol": unlike_protocol(dataclasses.asdict(run), evaluation),
+                }
+                correct = concept_counts.read(per_class, n_classes=data.n_classes, top1=top1)
+                rows.append(row | {"metric": "top1", "value": top1, "correct": correct})
+                rows.append(row | {"metric": "top5", "value": top5})
+    return frame.scores_of(rows)
 
 
 def _settings(given: Mapping[str, Any], opts: Sequence[str]) -> Settings:
@@ -124,28 +138,30 @@ def _settings(given: Mapping[str, Any], opts: Sequence[str]) -> Settings:
 def _whole_numbers(name: str, given: Any) -> tuple[int, ...]:
     """Return one or several whole numbers, which must differ; among numbers of shots, ``"all"`` is 0."""
     several = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
-    if name == "n_shots":
+    if name == "n_shot":
         several = [0 if isinstance(number, str) and number == "all" else number for number in several]
-    if not several:
-        raise CogError(f"{name} is empty: there is nothing to do")
     for number in several:
         is_whole = isinstance(number, numbers.Integral) and not isinstance(number, bool)
         if not is_whole or not 0 <= number < 2**32:
-            also = ', 0 or "all" for all images' if name == "n_shots" else ""
+            also = ', 0 or "all" for all images' if name == "n_shot" else ""
             raise CogError(f"{name} {number!r}: expected whole numbers from 0 to 4294967295{also}")
-    if len(set(several)) < len(several):
-        raise CogError(f"{name} has a value twice: {', '.join(map(str, several))}")
+    if not several or len(set(several)) < len(several):
+        listed = ", ".join(map(str, several))
+        raise CogError(f"{name}: expected one or several different numbers, found {listed or 'none'}")
     return tuple(map(int, several))
 
 
-def _described(images: Any) -> dict[str, Any]:
-    """Return the contents of features.json beside a file of features; empty for other forms, and without the file."""
-    is_file = not isinstance(images, FeatureSet) and str(images).endswith(".pth")
-    return (FeatureFolder(Path(images).parent).metadata() or {}) if is_file else {}
+def _model_of(train: Any, features: FeatureSet) -> str:
+    """Return the name of the model of a file of features; the name of the features if it is not recorded."""
+    record = None if isinstance(train, FeatureSet) else Path(train).parent / "features.json"
+    described = files.read_object(record) if record is not None and record.is_file() else {}
+    identity = described.get("identity")
+    named = (identity if isinstance(identity, dict) else described).get("model")
+    return str(named or features.name)
 
 
 def _features(backbone: nn.Module | None, images: Any, *, normalize: bool, **how: Any) -> FeatureSet:
-    """Return the checked features of images or of a file, normalized or not, in memory that may be rewritten."""
+    """Return the checked features of images or of a file, normalized or not."""
     if isinstance(images, FeatureSet):
         x = images.x.float().clone()
         feature_files.check_and_normalize_(x, images.name, normalize=normalize)

@@ -1,4 +1,4 @@
-"""The benchmark's protocol for one data set, seed and number of shots (paper Sec. 4.1, supplement B.3).
+"""The benchmark's protocol for one data set and number of shots, of several seeds in lockstep (paper Sec. 4.1, B.3).
 
 1. Hold out 20 % of each class of the training set; few-shot: then draw N per class from the rest.
 2. Train on these images with 30 pairs of learning rate and weight decay, and score each pair on the held-out part
@@ -6,146 +6,233 @@
 3. Train with the best pair on the whole training set; few-shot: on N per class, drawn from the whole set.
 4. Score the test set. (It is scored after every epoch, for the curves; only the last score counts.)
 
-:func:`run_protocol` follows these steps.
+:func:`run_protocol` follows these steps. Each seed has its own split, draws, order, initial weights and search.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from cog.errors import CogError
 from cog.features import feature_files
-from cog.logreg import precision
-from cog.logreg.checkpoint import Work
-from cog.logreg.engine import Engine, OnEpoch
-from cog.logreg.matrix import Data
+from cog.logreg.engine import Checkpoint, Engine, OnEpoch, TrainSpec
+from cog.logreg.features import Data
 from cog.logreg.metrics import Logs, describe_last_epoch
-from cog.logreg.search import Result, Search
+from cog.logreg.mlp import TrainedClassifier
+from cog.logreg.search import N_STARTUP_TRIALS, Journal, Search, Trial
 from cog.logreg.settings import RowCounts, Settings
-from cog.logreg.sgd import TrainedClassifier, TrainSpec
 from cog.runtime import random_streams
 from cog.runtime.progress import Progress
 
 logger = logging.getLogger(__name__)
 
+#: Files of unfinished work: the finished trials, and the state of a training.
+JOURNAL_FILE, CHECKPOINT_FILE = "trials.json", "training.pt"
+
+#: Largest weight decay of the protocol.
+_USUAL_DECAY = 1e-4
+
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """The outcome of a run of the protocol.
+    """The outcome of the protocol for one seed.
 
     Attributes:
         classifier: the final classifier with its logs and test predictions.
         lr: learning rate of the final training.
         wd: weight decay of the final training.
-        search: the search; None without one.
+        trials: trials of the search, in order; empty without one.
+        best_trial: number of the trial whose pair was chosen; None without a search.
         rows: numbers of rows used.
-        arithmetic: ``precision`` and ``form`` of the final training and, under ``search``, of the trials.
     """
 
     classifier: TrainedClassifier
     lr: float
     wd: float
-    search: Search | None
+    trials: list[Trial]
+    best_trial: int | None
     rows: RowCounts
-    arithmetic: dict[str, Any]
 
 
-def run_protocol(data: Data, settings: Settings, engine: Engine, work: Work | None = None) -> RunResult:
-    """Run the protocol once.
+def run_protocol(
+    data: Data,
+    runs: Sequence[Settings],
+    engine: Engine,
+    *,
+    width: int = N_STARTUP_TRIALS,
+    folder: Path | None = None,
+    versions: dict[str, Any] | None = None,
+    print_freq: int = 10,
+) -> list[RunResult]:
+    """Run the protocol once for a group of seeds.
 
     Args:
-        data: from :func:`cog.logreg.preprocess.prepare`.
-        settings: settings of the run.
+        data: from :meth:`cog.logreg.engine.Engine.prepare`.
+        runs: settings of the runs, which differ in the seed alone.
         engine: engine of the training.
-        work: work in progress of the run; None: nothing is saved.
+        width: largest number of trials of a seed in lockstep.
+        folder: folder for unfinished work, from which another call with the same arguments continues; None: nothing
+            is saved.
+        versions: versions of packages on which the bits depend; unfinished work of others is not continued.
+        print_freq: epochs between log lines of the final training; 0: no lines.
 
     Raises:
-        CogError: when no images can be held out, all trials diverged, or the work in progress cannot be written.
+        CogError: when no images can be held out, all trials of a seed diverged, or ``folder`` cannot be written to.
         Interrupted: when the process was asked to end (:mod:`cog.runtime.signals`); the work is saved then.
     """
-    work = work or Work()
+    first = runs[0]
+    group = {"seeds": [run.seed for run in runs], "device": engine.device.type, "precision": engine.precision}
+    group |= {"width": width, "versions": versions or {}}
+    journal = Journal(folder and folder / JOURNAL_FILE, group)
+    checkpoint = Checkpoint(folder and folder / CHECKPOINT_FILE, group)
+    train_rows, val_rows = torch.empty(2, len(runs), 0, dtype=torch.int64)
+    searches: list[Search] = []
+    if first.n_trials:
+        searches = [Search(run) for run in runs]
+        splits = [_split(data, run) for run in runs]
+        train_rows, val_rows = (torch.stack(rows) for rows in zip(*splits, strict=True))
+        with Progress(first.n_trials, "hyper-parameter search", unit="trials") as progress:
+            while (n_done := len(searches[0].trials)) < first.n_trials:
+                # The random suggestions at the start do not depend on results; the others come one by one.
+                n_round = 1 if n_done else min(N_STARTUP_TRIALS, first.n_trials)
+                asked = [search.ask(n_round) for search in searches]
+                told: list[list[Trial]] = [[] for _ in runs]
+                for start in range(0, n_round, width):
+                    pairs = [each[start : start + width] for each in asked]
+                    trials = journal.find(pairs, n_done + start)
+                    if trials is None:
+                        trials = _train(
+                            data, runs, engine, train_rows, val_rows, pairs, checkpoint, n_done + start
+                        )
+                        journal.add(trials)
+                        checkpoint.forget()
+                        progress.update(len(pairs[0]))
+                    else:
+                        progress.skip(len(pairs[0]))
+                    told = [before + new for before, new in zip(told, trials, strict=True)]
+                for search, trials_of_seed in zip(searches, told, strict=True):
+                    search.tell(trials_of_seed)
+        for search, run in zip(searches, runs, strict=True):
+            _require_success(search, run)
+    chosen = [(search.best.lr, search.best.wd) for search in searches]
+    if not searches:
+        assert first.lr is not None and first.wd is not None
+        chosen = [(first.lr, first.wd)] * len(runs)
     all_rows = torch.arange(len(data.y))
-    train_rows = val_rows = all_rows[:0]
-    lr, wd, search = settings.lr, settings.wd, None
-    if settings.n_trials:
-        rng = random_streams.numpy_rng(settings.seed, "split")
-        train_rows, val_rows = feature_files.split_train_val(data.y, val_frac=settings.val_frac, rng=rng)
-        train_rows = _draw_few_shot(data, settings, train_rows, stage="search")
-        width = engine.trials_per_batch(
-            len(train_rows), settings, dim=data.features.dim, n_classes=len(data.labels)
-        )
-        search = Search(settings, work.journal(), width=width)
-        with Progress(settings.n_trials, "hyper-parameter search", unit="trials") as progress:
-            while pairs := search.ask():
-                progress.skip(len(search.trials) - progress.done)  # trials of an earlier session
-                # Trials of a search share initial weights and order, so they differ by lr and wd alone.
-                spec = _train_spec(settings, train_rows, pairs, stage="search")
-                classifiers = engine.fit(data, spec, settings, work=work)
-                search.tell(_validate(data, engine, val_rows, classifiers))
-                work.forget_training()
-                progress.update(len(search.trials) - progress.done)
-        lr, wd = search.best.lr, search.best.wd
-        logger.info("best: lr %.6g, wd %.6g, validation top-1 %.2f", lr, wd, search.best.val_top1)
-    assert lr is not None and wd is not None
-    rows = _draw_few_shot(data, settings, all_rows, stage="final")
-    spec = _train_spec(settings, rows, [(lr, wd)], stage="final")
-    with Progress(settings.n_epochs, "final training", unit="epochs") as progress:
-        on_epoch = _make_epoch_logger(settings, progress, work.print_freq)
-        (final,) = engine.fit(data, spec, settings, on_epoch=on_epoch, work=work)
-    if final.diverged:
-        logger.warning("the final training diverged (lr %.4g, wd %.4g); lower CLF.LR_INTV", lr, wd)
-    counts = RowCounts(len(train_rows), len(val_rows), len(rows), len(data.test_y))
-    arithmetic = engine.arithmetic(counts, settings, data.features.dim)
-    replayed = ", replayed from CUDA graphs" if final.replayed else ""
-    logger.info("steps in %s%s", precision.describe(arithmetic), replayed)
-    return RunResult(final, lr, wd, search, counts, arithmetic)
+    rows = torch.stack([_draw_few_shot(data, run, all_rows, stage="final") for run in runs])
+    spec = _train_spec(runs, rows, [[pair] for pair in chosen], stage="final")
+    with Progress(first.n_epochs, "final training", unit="epochs") as progress:
+        on_epoch = _make_epoch_logger(runs, progress, print_freq)
+        final = engine.fit(data, spec, first, on_epoch=on_epoch, checkpoint=checkpoint)
+    counts = RowCounts(train_rows.shape[1], val_rows.shape[1], rows.shape[1], len(data.test_y))
+    results = []
+    for s, (run, (lr, wd)) in enumerate(zip(runs, chosen, strict=True)):
+        classifier = final.classifier(s, relu=run.has_relu)
+        if classifier.diverged:
+            logger.warning(
+                "the final training of seed %d diverged: %s", run.seed, cause(lr, wd, run.momentum)
+            )
+        trials_of_seed = searches[s].trials if searches else []
+        best = searches[s].best.number if searches else None
+        results.append(RunResult(classifier, lr, wd, trials_of_seed, best, counts))
+    return results
 
 
-def _draw_few_shot(data: Data, settings: Settings, rows: torch.Tensor, *, stage: str) -> torch.Tensor:
+def cause(lr: float, wd: float, momentum: float) -> str:
+    """Return which value made a training diverge, and what to do.
+
+    The decay alone is a gradient step on ``wd / 2 |w|^2``, which is unstable from lr wd = 2 (1 + momentum) on.
+    """
+    if wd > _USUAL_DECAY and lr * wd >= 2 * (1 + momentum):
+        return f"the weight decay {wd:.4g} is too large for the learning rate {lr:.4g}; lower CLF.WD_INTV"
+    return f"the learning rate {lr:.4g} is too large; lower CLF.LR_INTV, or normalize the features"
+
+
+def _split(data: Data, run: Settings) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the training and the validation rows of a search."""
+    rng = random_streams.numpy_rng(run.seed, "split")
+    train, val = feature_files.split_train_val(data.y, val_frac=run.val_frac, rng=rng)
+    return _draw_few_shot(data, run, train, stage="search"), val
+
+
+def _draw_few_shot(data: Data, run: Settings, rows: torch.Tensor, *, stage: str) -> torch.Tensor:
     """Return ``n_shot`` rows per class, drawn from ``rows``; all of ``rows`` when ``n_shot`` is 0."""
-    if not settings.n_shot:
+    if not run.n_shot:
         return rows
-    rng = random_streams.numpy_rng(settings.seed, "draw", stage=stage, n_shot=settings.n_shot)
-    rows, n_short = feature_files.draw_few_shot(data.y, rows, n_shot=settings.n_shot, rng=rng)
+    rng = random_streams.numpy_rng(run.seed, "draw", stage=stage, n_shot=run.n_shot)
+    rows, n_short = feature_files.draw_few_shot(data.y, rows, n_shot=run.n_shot, rng=rng)
     if n_short:
         logger.warning(
             "%d of %d classes have fewer than CLF.N_SHOT %d training images in the %s stage; all are used",
-            n_short, len(data.labels), settings.n_shot, stage,
-        )  # fmt: skip
+            n_short,
+            data.n_classes,
+            run.n_shot,
+            stage,
+        )
     return rows
 
 
 def _train_spec(
-    settings: Settings, rows: torch.Tensor, pairs: list[tuple[float, float]], *, stage: str
+    runs: Sequence[Settings], rows: torch.Tensor, pairs: list[list[tuple[float, float]]], *, stage: str
 ) -> TrainSpec:
-    init_seed = random_streams.torch_seed(settings.seed, "init", stage=stage)
-    order_seed = random_streams.torch_seed(settings.seed, "order", stage=stage, n_shot=settings.n_shot)
-    return TrainSpec(rows, pairs, init_seed, order_seed, record=stage == "final")
+    inits = [random_streams.torch_seed(run.seed, "init", stage=stage) for run in runs]
+    orders = [random_streams.torch_seed(run.seed, "order", stage=stage, n_shot=run.n_shot) for run in runs]
+    return TrainSpec(rows, pairs, inits, orders, record=stage == "final")
 
 
-def _validate(
-    data: Data, engine: Engine, rows: torch.Tensor, classifiers: list[TrainedClassifier]
-) -> list[Result]:
+def _train(
+    data: Data,
+    runs: Sequence[Settings],
+    engine: Engine,
+    train_rows: torch.Tensor,
+    val_rows: torch.Tensor,
+    pairs: list[list[tuple[float, float]]],
+    checkpoint: Checkpoint,
+    first: int,
+) -> list[list[Trial]]:
+    """Train and score pairs ``(S, K)``, and return their trials; the first one of each seed has the number ``first``.
+
+    Trials of a search share initial weights and order, so they differ by learning rate and weight decay alone.
+    """
+    spec = _train_spec(runs, train_rows, pairs, stage="search")
+    trained = engine.fit(data, spec, runs[0], checkpoint=checkpoint)
     start = time.monotonic()
-    scores = engine.validate(data, rows, classifiers)
-    share = (time.monotonic() - start) / len(classifiers)
+    scores = engine.validate(data, val_rows, trained)
+    seconds = trained.seconds + (time.monotonic() - start) / sum(map(len, pairs))
     return [
-        Result(score, classifier.diverged, classifier.seconds + share)
-        for score, classifier in zip(scores, classifiers, strict=True)
+        [
+            Trial(first + k, lr, wd, 0.0 if diverged[k] else top1[k], diverged[k], round(seconds, 3))
+            for k, (lr, wd) in enumerate(of_seed)
+        ]
+        for of_seed, top1, diverged in zip(pairs, scores, trained.diverged, strict=True)
     ]
 
 
-def _make_epoch_logger(settings: Settings, progress: Progress, print_freq: int) -> OnEpoch:
+def _require_success(search: Search, run: Settings) -> None:
+    if all(trial.diverged for trial in search.trials):
+        rates = [trial.lr for trial in search.trials]
+        raise CogError(
+            f"training diverged in all {len(rates)} trials of seed {run.seed} (learning rates {min(rates):.3g} to "
+            f"{max(rates):.3g}); lower CLF.LR_INTV{'' if run.normalize else ' or set CLF.NORM_FTS True'}"
+        )
+
+
+def _make_epoch_logger(runs: Sequence[Settings], progress: Progress, print_freq: int) -> OnEpoch:
     """Return a function that, after an epoch of the final training, advances the progress and may log a line."""
 
-    def on_epoch(epoch: int, logs: Logs) -> None:
+    def on_epoch(epoch: int, logs: list[Logs]) -> None:
         progress.skip(epoch - progress.done)  # the first epochs may be of an earlier session
         progress.update()
-        if print_freq and ((epoch + 1) % print_freq == 0 or epoch + 1 == settings.n_epochs):
-            logger.info("%s", describe_last_epoch(logs, settings.n_epochs))
+        if print_freq and ((epoch + 1) % print_freq == 0 or epoch + 1 == runs[0].n_epochs):
+            for run, of_seed in zip(runs, logs, strict=True):
+                seed = f"seed {run.seed}: " if len(runs) > 1 else ""
+                logger.info("%s%s", seed, describe_last_epoch(of_seed, run.n_epochs))
 
     return on_epoch

@@ -44,16 +44,13 @@ class Settings:
         val_frac: fraction of each class held out in the search.
         lr_interval: ends of the log-uniform learning-rate interval.
         wd_interval: ends of the log-uniform weight-decay interval.
-        normalize: whether the features, or their principal components, are l2-normalized.
+        normalize: whether the features are l2-normalized.
         lr: fixed learning rate (no search).
         wd: fixed weight decay (no search).
-        precision: precision of the matrix products in training, see :mod:`cog.logreg.precision`.
+        precision: precision of the matrix products in training, see :mod:`cog.logreg.engine`.
         classifier: ``"logreg"``, ``"mlp"`` or ``"mlp_noact"``.
         mlp_hidden: units of each hidden layer of an MLP.
         mlp_layers: hidden layers of an MLP.
-        pca_dim: number of principal components that replace the features; 0: no projection.
-        pca_norm: whether the components (``"after"``) or the features before the projection (``"before"``) are
-            normalized.
         max_per_class: largest number of training images per class, applied before all other steps; 0: no limit.
 
     Raises:
@@ -77,8 +74,6 @@ class Settings:
     classifier: str = "logreg"
     mlp_hidden: int = 2048
     mlp_layers: int = 2
-    pca_dim: int = 0
-    pca_norm: str = "after"
     max_per_class: int = 0
 
     def __post_init__(self) -> None:
@@ -90,19 +85,12 @@ class Settings:
                 raise CogError(f"{name} = {value!r} is not valid, expected {wanted}")
         fixed = (self.lr is not None) + (self.wd is not None)
         if self.n_trials == 0 and fixed < 2:
-            raise CogError("CLF.N_TRIALS 0 means no search: give both --lr and --wd")
+            raise CogError(
+                "CLF.N_TRIALS 0 means no search: give one learning rate and one weight decay, such as CLF.LR_INTV "
+                "(10,10) CLF.WD_INTV (1e-6,1e-6)"
+            )
         if self.n_trials and fixed:
-            raise CogError("--lr and --wd replace the search: add CLF.N_TRIALS 0, or leave them out")
-
-    @property
-    def normalizes_features(self) -> bool:
-        """Whether the features themselves are l2-normalized, instead of their principal components."""
-        return self.normalize and not self.normalizes_components
-
-    @property
-    def normalizes_components(self) -> bool:
-        """Whether the principal components are l2-normalized."""
-        return self.normalize and self.pca_dim > 0 and self.pca_norm == "after"
+            raise CogError("lr and wd replace the search: set n_trials (CLF.N_TRIALS) 0, or leave them out")
 
     @property
     def has_relu(self) -> bool:
@@ -133,10 +121,13 @@ def from_config(cfg: CfgNode, **others: Any) -> Settings:
     clf = cfg.CLF
     # A setting without effect on a run keeps its default, so that other values of it do not make another run.
     unused = ["mlp_hidden", "mlp_layers"] if clf.TYPE == "logreg" else []
-    unused += ["pca_norm"] if not (clf.PCA_DIM and clf.NORM_FTS) else []
     keys = {field.name: KEYS.get(field.name, field.name.upper()) for field in dataclasses.fields(Settings)}
     values = {name: clf[key] for name, key in keys.items() if key in clf and name not in unused}
     intervals = {name: tuple(map(float, values[name])) for name in ("lr_interval", "wd_interval")}
+    if clf.N_TRIALS == 0:
+        for name, (low, high) in zip(("lr", "wd"), intervals.values(), strict=True):
+            if others.get(name) is None and low == high:
+                others[name] = low
     return Settings(**values | intervals | others)
 
 

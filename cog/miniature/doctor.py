@@ -14,7 +14,7 @@ import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +29,22 @@ from cog.data.pixels import load_rgb
 from cog.errors import CogError, first_line
 from cog.features.extract import Extractor
 from cog.features.feature_files import FeatureSet
-from cog.logreg.engine import Engine, device_room
-from cog.logreg.precision import cpu_has_bfloat16, resolve_precision
-from cog.logreg.preprocess import prepare
+from cog.logreg.engine import (
+    TRIALS_TOGETHER,
+    Engine,
+    TrainSpec,
+    cpu_has_bfloat16,
+    learning_rate,
+    resolve_precision,
+)
+from cog.logreg.features import Data
+from cog.logreg.mlp import initial_layers
 from cog.logreg.settings import Settings
-from cog.logreg.sgd import TrainSpec, initial_layers, learning_rate
 from cog.models.backbone import Backbone
 from cog.models.spec import IMAGENET_MEAN, IMAGENET_STD
 from cog.runtime import progress
 from cog.runtime.device import exact_float32, require_precision, resolve_device
-from cog.runtime.memory import available_memory
+from cog.runtime.memory import available_memory, free_on_gpu
 from cog.runtime.progress import size
 from cog.runtime.random_streams import cpu_generator
 
@@ -257,19 +263,19 @@ def _clouds(sizes: Sizes) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _train_plainly(x: torch.Tensor, y: torch.Tensor, spec: TrainSpec, settings: Settings) -> torch.Tensor:
     """Train ``torch.nn.Linear`` with ``torch.optim.SGD`` in float32 on the CPU, and return its weight ``(C, d)``."""
-    ((base, decay),) = spec.pairs
+    ((base, decay),) = spec.pairs[0]
     dim, n_classes = x.shape[1], int(y.max()) + 1
-    ((weight, bias),) = initial_layers([dim, n_classes], spec.init_seed)
+    ((weight, bias),) = initial_layers([dim, n_classes], spec.init_seeds[0])
     linear = torch.nn.Linear(dim, n_classes)
     with torch.no_grad():
         linear.weight.copy_(weight)
         linear.bias.copy_(bias)
     sgd = torch.optim.SGD(linear.parameters(), lr=base, momentum=settings.momentum, weight_decay=decay)
-    generator = cpu_generator(spec.order_seed)
+    generator = cpu_generator(spec.order_seeds[0])
     with exact_float32():
         for epoch in range(settings.n_epochs):
             sgd.param_groups[0]["lr"] = learning_rate(base, epoch, settings.n_epochs)
-            for rows in torch.randperm(len(spec.rows), generator=generator).split(settings.batch_size):
+            for rows in torch.randperm(spec.rows.shape[1], generator=generator).split(settings.batch_size):
                 sgd.zero_grad()
                 torch.nn.functional.cross_entropy(linear(x[rows]), y[rows]).backward()
                 sgd.step()
@@ -280,21 +286,19 @@ def _try_classifiers(report: Findings, device: torch.device, sizes: Sizes, measu
     """Train in every precision on a known data set, compare with plain PyTorch on the CPU, and measure the rate."""
     x, y = _clouds(sizes)
     settings = Settings(seed=0, n_epochs=2, batch_size=sizes.batch_size)
-    spec = TrainSpec(torch.arange(len(x)), [(10.0, 1e-6)], init_seed=1, order_seed=2)
+    spec = TrainSpec(torch.arange(len(x))[None], [[(10.0, 1e-6)]], init_seeds=[1], order_seeds=[2])
     expected = _train_plainly(x, y, spec, settings)
-    start = initial_layers([sizes.dim, sizes.n_classes], spec.init_seed)[0][0]
+    start = initial_layers([sizes.dim, sizes.n_classes], 1)[0][0]
     measured["classifiers"] = {}
+    # The test rows are no training rows.
+    sets = FeatureSet(x, y, "doctor"), FeatureSet(-x[: sizes.batch_size], y[: sizes.batch_size], "doctor")
     for precision in _precisions(device):
         engine = Engine(device, precision)
-        sets = (
-            FeatureSet(x.clone(), y, "doctor"),
-            FeatureSet(
-                -x[: sizes.batch_size], y[: sizes.batch_size], "doctor"
-            ),  # not rows of the training set
+        data, _ = engine.prepare(*sets, settings)
+        trained = engine.fit(data, spec, settings)
+        error = float(
+            (trained.classifier(0).layers[0][0].cpu() - expected).norm() / (expected - start).norm()
         )
-        data = prepare(*sets, engine)
-        (trained,) = engine.fit(data, spec, settings)
-        error = float((trained.weight.cpu() - expected).norm() / (expected - start).norm())
         text = f"{precision}: weights within {error:.1g} of plain PyTorch on the CPU"
         if not error <= _WEIGHT_TOLERANCE[precision]:
             report.problem(
@@ -302,15 +306,56 @@ def _try_classifiers(report: Findings, device: torch.device, sizes: Sizes, measu
                 f"{text}, expected {_WEIGHT_TOLERANCE[precision]:g} at most: do not use CLF.PRECISION {precision} here",
             )
             continue
-        (again,) = engine.fit(data, spec, settings)  # the first training warms up
-        rate = settings.n_epochs * -(-len(x) // sizes.batch_size) / again.seconds
-        facts = {"error": error, "cuda_graphs": trained.replayed, "steps_per_second": rate}
-        measured["classifiers"][precision] = facts
-        replayed = "; replayed from CUDA graphs, with equal bits" if trained.replayed else ""
+        rate, run = _time_of_run(engine, data, settings)
+        measured["classifiers"][precision] = {
+            "error": error,
+            "steps_per_second": rate,
+            "seconds_per_run": run,
+        }
         report.ok(
             "classifiers",
-            f"{text}; {rate:.3g} steps/s ({sizes.batch_size} x {sizes.dim}, {sizes.n_classes} classes){replayed}",
+            f"{text}; {rate:.3g} steps/s ({sizes.batch_size} x {sizes.dim}, {sizes.n_classes} classes); a run on all "
+            f"images of a level takes about {progress.duration(run)}",
         )
+
+
+def _time_of_run(engine: Engine, data: Data, settings: Settings) -> tuple[float, float]:
+    """Return the steps per second of one classifier, and the estimated seconds of a run on a level with its search."""
+    n = data.train.n if engine.device.type == "cpu" else 8 * data.train.n
+    rows = (torch.arange(n) % data.train.n)[None]
+    n_steps, protocol = -(-n // settings.batch_size), Settings(seed=0, batch_size=settings.batch_size)
+    n_rows, _, n_test = _LEVEL
+
+    def seconds(n_trials: int, record: bool = False) -> float:
+        """Return the seconds of an epoch: the difference of trainings of 1 and of 3 epochs."""
+        spec = TrainSpec(rows, [[(10.0, 1e-6)] * n_trials], [1], [2], record)
+        times = []
+        for n_epochs in (1, 1, 3):  # the first one compiles
+            times.append(
+                _clock(lambda e=n_epochs: engine.fit(data, spec, dataclasses.replace(settings, n_epochs=e)))
+            )
+        return max(times[2] - times[1], 1e-9) / 2
+
+    sets = [
+        FeatureSet(torch.empty(n, data.train.dim, device="meta"), torch.empty(0), "")
+        for n in (n_rows, n_test)
+    ]
+    width = engine.lockstep(*sets, protocol, n_classes=data.n_classes, n_seeds=1).trials
+    alone, together, final = seconds(1), seconds(width) / width, seconds(1, record=True)
+    trained = engine.fit(
+        data, TrainSpec(rows, [[(10.0, 1e-6)]], [1], [2]), dataclasses.replace(settings, n_epochs=1)
+    )
+    engine.validate(data, rows, trained)
+    scored = _clock(lambda: engine.validate(data, rows, trained)) / n
+    per_row = (TRIALS_TOGETHER * together + (protocol.n_trials - TRIALS_TOGETHER) * alone) / n
+    search = n_rows * (0.8 * protocol.n_epochs * per_row + 0.2 * protocol.n_trials * scored)
+    return n_steps / alone, search + protocol.n_epochs * (n_rows * final / n + n_test * scored)
+
+
+def _clock(function: Callable[[], object]) -> float:
+    start = time.monotonic()
+    function()
+    return time.monotonic() - start
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -446,7 +491,7 @@ def _look_at_memory(report: Findings, device: torch.device, dim: int, measured: 
     else:
         report.ok("memory", text if available is None else f"{text}, {size(available)} are available")
     if device.type != "cpu":
-        room = device_room(device)
+        room = free_on_gpu(device) if device.type == "cuda" else float("inf")
         measured["memory"]["device"] = room
         kept = "stay there" if needed <= 0.875 * room else "stay on the host, and batches are sent"
         report.ok("memory", f"{size(room)} are free on {device}: the features of a level {kept}")

@@ -19,7 +19,7 @@ from cog.analysis import classifiers, cross
 from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
-from cog.logreg.sgd import TrainedClassifier
+from cog.logreg.mlp import TrainedClassifier
 
 SEEN = ("n02084071", "n02121620", "n02374451", "n04037443")
 
@@ -119,7 +119,7 @@ def test_cross_respects_normalization_components_and_hidden_layers(models):
             torch.relu(x @ layers["0.weight"].T + layers["0.bias"]) @ layers["2.weight"].T + layers["2.bias"],
         ),
         "cross_in1k_pca3": (
-            "CLF.PCA_DIM 3",
+            "EVAL.NAME logreg_pca3",
             torch.nn.functional.normalize((x - mean) @ components.T) @ small["weight"].T + small["bias"],
         ),
         "cross_in1k_raw": ("EVAL.NAME raw CLF.NORM_FTS False", x @ weight.T + bias),

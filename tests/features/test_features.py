@@ -8,9 +8,7 @@ import torch
 
 from cog.errors import CogError
 from cog.features import feature_files, pca
-from cog.logreg import preprocess
-from cog.logreg.engine import Engine
-from cog.logreg.matrix import StoredMatrix
+from cog.logreg.features import Features
 from cog.runtime import random_streams
 
 
@@ -90,12 +88,11 @@ def test_subnormal_rows_are_normalized(tmp_path):
 
 def assert_every_reader_returns(expected, kept):
     """Compare what the readers of rounded features return, of all rows and of some, with features as float32."""
-    matrix = StoredMatrix(kept, torch.float32)
+    matrix = Features(kept, torch.device("cpu"), torch.float32)
     some = torch.arange(0, len(expected), 7)
     for returned, wanted in (
-        (matrix.batch(some), expected[some]),
-        (Engine(torch.device("cpu")).load(kept).exact(some), expected[some]),
-        (preprocess._keep(kept, some).x, expected[some]),
+        (matrix.rows(some), expected[some]),
+        (matrix.part(3, 70, exact=True), expected[3:70]),
     ):
         assert returned.dtype == torch.float32
         assert torch.equal(returned, wanted)

@@ -8,10 +8,17 @@ import numpy as np
 import pytest
 import sklearn.decomposition
 import torch
-from classifier_runs import cloud
 
 from cog.features import feature_files, pca
 from cog.features.feature_files import FeatureSet
+
+
+def cloud(n, dim, *, seed=0, offset=0.5):
+    """Return anisotropic points around a center off the origin, float32 ``(n, dim)``."""
+    generator = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(dim, dim, generator=torch.Generator().manual_seed(99)) / dim**0.5
+    scales = torch.logspace(0, -1.5, dim)
+    return (torch.randn(n, dim, generator=generator) * scales) @ mixing + offset
 
 
 def of(x):

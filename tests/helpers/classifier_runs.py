@@ -1,23 +1,16 @@
-"""Short classifier runs for tests, started by the command or by the protocol function."""
+"""Short classifier runs for tests, and their oracle: ``torch.optim.SGD``."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pickle
 
 import torch
 
-from cog.commands import logreg
 from cog.features.feature_files import FeatureSet
-from cog.logreg import protocol
-from cog.logreg.checkpoint import CHECKPOINT_FILE, Work
-from cog.logreg.engine import Engine
-from cog.logreg.preprocess import prepare
-from cog.logreg.search import Result, Search
+from cog.logreg.engine import Checkpoint, Engine, TrainSpec, learning_rate
+from cog.logreg.mlp import initial_layers
 from cog.logreg.settings import Settings
-from cog.runtime.resume_dir import ResumeFolder
-from cog.runtime.state_file import StateFile
 
 # ------------------------------------------------------------------------------------------------------------
 # The command
@@ -28,10 +21,15 @@ LOG_KEYS = {"train/loss", "train/top1", "train/top5", "test/loss", "test/top1", 
 
 def command(feature_folders, output, *extra):
     train, test = feature_folders
-    return [
-        "--train_features_dir", str(train), "--test_features_dir", str(test), "--output_dir", str(output),
-        *FLAGS, *extra,
-    ]  # fmt: skip
+    places = [
+        "--train_features_dir",
+        str(train),
+        "--test_features_dir",
+        str(test),
+        "--output_dir",
+        str(output),
+    ]
+    return [*places, *FLAGS, *extra]
 
 
 def logs_of(folder):
@@ -39,49 +37,18 @@ def logs_of(folder):
     return pickle.loads((final / "logs.pkl").read_bytes())  # plain pickle, as other tools read it
 
 
-SEEDS, SHOTS = (22, 37), (0, 2, 4)
-FOLDERS = {f"out{f'_N{n}' if n else ''}/seed-{seed}" for n in SHOTS for seed in SEEDS}
-
-
-def study_command(feature_folders, root, *extra, seeds=SEEDS, shots=SHOTS):
-    return [
-        *command(feature_folders, root / "out", *extra),
-        *(["--seeds", *map(str, seeds)] if seeds else []),
-        *(["--n_shots", *map(str, shots)] if shots else []),
-    ]
-
-
-def single_calls(feature_folders, root, *extra):
-    for n_shot in SHOTS:
-        for seed in SEEDS:
-            out = root / (f"out_N{n_shot}" if n_shot else "out") / f"seed-{seed}"
-            pairs = ["EVAL.SEED", str(seed), "CLF.N_SHOT", str(n_shot)]
-            logreg.main(command(feature_folders, out, *extra, *pairs))
-
-
 def contents(root):
-    """Return the contents of all files by name: without times where a file has them, else as bytes."""
+    """Return the contents of all files by name: results.json without times, program.log not at all."""
     values = {}
-    for path in sorted(p for p in root.rglob("*") if p.is_file()):
-        name = str(path.relative_to(root))
+    for path in sorted(p for p in root.rglob("*") if p.is_file() and p.name != "program.log"):
         data: object = path.read_bytes()
-        if path.name == "program.log":
-            continue
         if path.name == "results.json":
             data = json.loads(path.read_bytes())
-            assert set(data.pop("seconds")) == {"search", "final"}
-            assert data.pop("started")
-            assert data.pop("finished")
+            data.pop("seconds"), data.pop("finished")
             for trial in data["trials"]:
-                assert trial.pop("seconds") >= 0
-        values[name] = data
+                trial.pop("seconds")
+        values[str(path.relative_to(root))] = data
     return values
-
-
-def assert_same_files(ones, others):
-    assert set(ones) == set(others)
-    for name, value in ones.items():
-        assert value == others[name], name
 
 
 def complete(root):
@@ -89,105 +56,97 @@ def complete(root):
 
 
 # ------------------------------------------------------------------------------------------------------------
-# The protocol
-
-QUICK = Settings(seed=22, n_trials=4, n_epochs=8, batch_size=64)
+# The engine
 
 
-def clusters(n, d, n_classes, seed=0, spread=1.5):
-    generator = torch.Generator().manual_seed(seed)
+def feature_set(n=1200, dim=32, n_classes=8, seed=0, spread=2.0, name="tiny_net_birds_train"):
+    """l2-normalized clusters; those of all seeds have the same centers."""
+    centers = torch.randn(n_classes, dim, generator=torch.Generator().manual_seed(99))
     y = torch.arange(n) % n_classes
-    x = torch.randn(n_classes, d, generator=generator)[y] + spread * torch.randn(n, d, generator=generator)
-    return torch.nn.functional.normalize(x), y
+    x = centers[y] + spread * torch.randn(n, dim, generator=torch.Generator().manual_seed(seed))
+    return FeatureSet(torch.nn.functional.normalize(x), y, name)
 
 
-def feature_set(n=120, d=16, n_classes=6, seed=0):
-    x, y = clusters(n, d, n_classes, seed=seed, spread=0.8)
-    return FeatureSet(x, y, "tiny")
+TRAIN, TEST = feature_set(), feature_set(400, seed=1, name="tiny_net_birds_test")
 
 
-class Spy(Engine):
-    """An engine that records the requested trainings."""
-
-    def __init__(self, precision="fp32"):
-        super().__init__(torch.device("cpu"), precision)
-        self.specs, self.fits, self.tested = [], [], []
-
-    def fit(self, data, spec, settings, **options):
-        fits = super().fit(data, spec, settings, **options)
-        self.specs += [dataclasses.replace(spec, pairs=[pair]) for pair in spec.pairs]
-        self.fits += fits
-        self.labels = data.labels
-        self.tested += [spec.record] * len(fits)
-        return fits
+def spec_of(n_seeds, n_trials, *, n=1000, wd=1e-4, record=False):
+    """S x K trainings on rows that each seed draws."""
+    rows = [
+        torch.randperm(len(TRAIN), generator=torch.Generator().manual_seed(s))[:n] for s in range(n_seeds)
+    ]
+    pairs = [[(0.5 + k + 0.1 * s, k * wd) for k in range(n_trials)] for s in range(n_seeds)]
+    return TrainSpec(torch.stack(rows), pairs, list(range(n_seeds)), list(range(50, 50 + n_seeds)), record)
 
 
-def run_once(train, test, settings, engine, work=None):
-    """Prepare the data and run the protocol."""
-    return protocol.run_protocol(prepare(train, test, engine), settings, engine, work)
+def sgd(spec, settings, s, k):
+    """Train ``nn.Linear`` by ``torch.optim.SGD`` as classifier k of seed s; return its start and its end."""
+    ((start, bias),) = initial_layers([TRAIN.x.shape[1], int(TRAIN.y.max()) + 1], spec.init_seeds[s])
+    linear = torch.nn.Linear(*reversed(start.shape))
+    with torch.no_grad():
+        linear.weight.copy_(start), linear.bias.copy_(bias)
+    lr, wd = spec.pairs[s][k]
+    optimizer = torch.optim.SGD(linear.parameters(), lr=lr, momentum=settings.momentum, weight_decay=wd)
+    generator = torch.Generator().manual_seed(spec.order_seeds[s])
+    for epoch in range(settings.n_epochs):
+        optimizer.param_groups[0]["lr"] = learning_rate(lr, epoch, settings.n_epochs)
+        order = torch.randperm(spec.rows.shape[1], generator=generator)
+        for rows in spec.rows[s][order].split(settings.batch_size):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(linear(TRAIN.x[rows]), TRAIN.y[rows]).backward()
+            optimizer.step()
+    return start, linear.weight.detach(), linear.bias.detach()
 
 
-def run_spied(settings, train=None, test=None, precision="fp32"):
-    engine = Spy(precision)
-    return run_once(train or feature_set(), test or feature_set(seed=1), settings, engine), engine
+def error(trained, spec, settings, s, k):
+    """Return the distance of a trained weight from the oracle's, relative to the way from the start."""
+    start, weight, bias = sgd(spec, settings, s, k)
+    found = trained.classifier(s, k).layers[0]
+    assert torch.allclose(found[1].cpu(), bias, atol=2e-2)
+    return float((found[0].cpu() - weight).norm() / (weight - start).norm())
 
 
-def search(objective, *, n_trials, seed=1, lr_interval=(0.1, 100.0), wd_interval=(1e-12, 1e-4)):
-    """Run a search on a function instead of training; return the search and the sizes of its rounds."""
-    settings = Settings(seed=seed, n_trials=n_trials, lr_interval=lr_interval, wd_interval=wd_interval)
-    finished, rounds = Search(settings), []
-    while pairs := finished.ask():
-        rounds.append(len(pairs))
-        outcomes = [objective(lr, wd) for lr, wd in pairs]  # accuracy, and whether it diverged
-        finished.tell([Result(top1, diverged, 0.0) for top1, diverged in outcomes])
-    return finished, rounds
+def fit(spec, settings, *, precision="fp32", device="cpu", fused=None, place=None, **options):
+    """Train; return engine, data and the trained classifiers. ``place``: of the features, None: as the engine says."""
+    engine = Engine(torch.device(device), precision, fused=fused)
+    data, _ = engine.prepare(TRAIN, TEST, settings, n_seeds=len(spec.pairs), place=place)
+    return engine, data, engine.fit(data, spec, settings, **options)
+
+
+def parameters(trained):
+    """Return the bits of all weights and biases."""
+    return [
+        values.cpu().clone().view(torch.int32)
+        for s, of_seed in enumerate(trained.diverged)
+        for k in range(len(of_seed))
+        for layer in trained.learner.layers(s, k)
+        for values in layer
+    ]
+
+
+def same(one, other):
+    return all(map(torch.equal, one, other))
+
+
+QUICK = Settings(seed=0, n_epochs=4, batch_size=128)
 
 
 class Killed(BaseException):
     """An imitation of SIGKILL: no exception handler between its origin and the test catches it."""
 
 
-class KillingFile(StateFile):
-    """A state file that is saved after every epoch and raises :class:`Killed` after a given number of saves.
+class KillingCheckpoint(Checkpoint):
+    """A checkpoint after every epoch, and the end of the process after the given number of them."""
 
-    The saves of all instances are counted together.
-    """
+    interval, most_share = 0.0, 1e9
 
-    n_saves, kill_after = 0, None
+    def __init__(self, path, kill_after=None):
+        super().__init__(path, "test")
+        self.left = kill_after
 
-    @classmethod
-    def reset(cls, kill_after=None):
-        cls.n_saves, cls.kill_after = 0, kill_after
-
-    def due(self):
-        return True
-
-    def save(self, state):
-        super().save(state)
-        KillingFile.n_saves += 1
-        if self.n_saves == self.kill_after:
-            raise Killed
-
-
-def begun(folder):
-    """Return the folder of unfinished work of a run in a folder; both are created."""
-    folder.mkdir(exist_ok=True)
-    resume = ResumeFolder(folder)
-    resume.create()
-    return resume
-
-
-def killing_work(folder):
-    """Return the work in progress of a run in a folder, saved to a :class:`KillingFile`."""
-    resume = begun(folder)
-    work = Work(resume)
-    work._file = KillingFile(resume.path / CHECKPOINT_FILE, create=resume.create)
-    return work
-
-
-def cloud(n, dim, *, seed=0, offset=0.5):
-    """Return anisotropic points around a center off the origin, float32 ``(n, dim)``."""
-    generator = torch.Generator().manual_seed(seed)
-    mixing = torch.randn(dim, dim, generator=torch.Generator().manual_seed(99)) / dim**0.5
-    scales = torch.logspace(0, -1.5, dim)
-    return (torch.randn(n, dim, generator=generator) * scales) @ mixing + offset
+    def offer(self, key, state):
+        super().offer(key, state)
+        if self.left is not None:
+            self.left -= 1
+            if self.left == 0:
+                raise Killed

@@ -9,9 +9,8 @@ from cog.errors import CogError
 from cog.features import pca
 from cog.features.feature_files import FeatureSet
 from cog.finetune import job
-from cog.logreg import precision
-from cog.logreg.metrics import new_sums
-from cog.logreg.precision import resolve_precision
+from cog.logreg.engine import products, resolve_precision
+from cog.logreg.metrics import sum_dtype
 from cog.runtime import device
 from cog.runtime.device import exact_float32, has_float64, resolve_device
 from cog.runtime.ranks import Rank
@@ -150,7 +149,7 @@ def test_float64_is_asked_for_where_it_is_needed(gpus, tmp_path, capsys):
     """Apple's GPUs have none, nor has a device that PyTorch cannot open at all: as here."""
     assert has_float64(torch.device("cpu")) and has_float64(torch.device("cuda", 0))
     assert not has_float64(torch.device("mps"))
-    assert new_sums(torch.device("cpu")).dtype == torch.float64
+    assert sum_dtype(torch.device("cpu")) == torch.float64
     x = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
     features = FeatureSet(x, torch.zeros(50), "x")
     expected, found = (pca.fit(features, device=torch.device(name)) for name in ("cpu", "mps"))
@@ -207,7 +206,7 @@ def own_settings():
         yield
 
 
-@pytest.mark.parametrize("context", [exact_float32, lambda: precision.products(torch.device("cuda"), "fp32")])
+@pytest.mark.parametrize("context", [exact_float32, lambda: products(torch.device("cuda"), "fp32")])
 @pytest.mark.parametrize(
     "choose",
     [

@@ -1,0 +1,327 @@
+"""SGD of S seeds x K trials of logistic regression in lockstep.
+
+Each seed has its own rows; the K trials of a seed share them. A step is two products and two functions between them,
+each in two forms with equal results:
+
+* Fused by ``torch.compile``, on CUDA: the steps of an epoch are padded to one shape, and a CUDA graph holds
+  :data:`GRAPH_STEPS` of them, so that the host does nothing in between.
+* In place, on buffers that are allocated once: on CPUs, where new memory costs more than arithmetic, and on every
+  device without a compiler.
+
+The mathematics are those of ``torch.nn.Linear``, ``CrossEntropyLoss`` and ``torch.optim.SGD``. With bfloat16 features,
+products take bfloat16 operands and accumulate in float32; weights, momentum and softmax are float32.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from cog.errors import first_line
+from cog.logreg import metrics
+from cog.logreg.features import Features
+from cog.logreg.mlp import Layer
+
+logger = logging.getLogger(__name__)
+
+GRAPH_STEPS = 20
+
+# ------------------------------------------------------------------------------------------------------------
+# Between the products. Shapes: logits (S, B, K, C), bias (S, K, C), y int64 (S, B), share float32 (B,): 1 / rows of the
+# batch, 0 for a row that only fills it; weights (S, K, C, d); rates lr and wd (S, K, 1, 1), or (S, K, 1) for a bias.
+
+
+def softmax_gradient(
+    logits: torch.Tensor, bias: torch.Tensor, y: torch.Tensor, share: torch.Tensor
+) -> torch.Tensor:
+    """Return the gradient of the mean cross-entropy by the logits, ``(S, B, K, C)``: softmax minus one-hot."""
+    probability = torch.softmax(logits.float() + bias[:, None], -1)
+    one_hot = torch.arange(logits.shape[-1], device=y.device) == y[:, :, None, None]
+    return ((probability - one_hot.float()) * share[:, None, None]).to(logits.dtype)
+
+
+def softmax_gradient_in_place(floats: torch.Tensor, y: torch.Tensor, n_rows: int) -> None:
+    """Turn logits with bias, float32 ``(B, K, C)``, into their gradient for labels ``(B,)``."""
+    flat = floats.view(-1, floats.shape[-1])
+    torch.softmax(flat, 1, out=flat)
+    minus_one = torch.full((1, 1, 1), -1.0, device=y.device).expand(*floats.shape[:2], 1)
+    floats.scatter_add_(2, y[:, None, None].expand(minus_one.shape), minus_one).mul_(1 / n_rows)
+
+
+def update(
+    weight: torch.Tensor,
+    velocity: torch.Tensor,
+    low: torch.Tensor | None,
+    gradient: torch.Tensor,
+    lr: torch.Tensor,
+    wd: torch.Tensor,
+    momentum: float,
+) -> None:
+    """Do the update of ``torch.optim.SGD``; ``low``: the weight for the next product, if that is not float32."""
+    velocity.copy_(momentum * velocity + gradient.float() + wd * weight)
+    weight.copy_(weight - lr * velocity)
+    if low is not None:
+        low.copy_(weight)
+
+
+def update_in_place(
+    parameters: list[torch.Tensor],
+    gradients: list[torch.Tensor],
+    velocities: list[torch.Tensor],
+    lr: torch.Tensor,
+    wd: float,
+    momentum: float,
+) -> None:
+    """Do the same for the contiguous float32 tensors of one classifier; ``lr``: a tensor of one number."""
+    if lr.device.type in ("cpu", "cuda"):
+        # The call of torch.optim.SGD(fused=True): one pass over the memory.
+        torch._fused_sgd_(
+            parameters,
+            gradients,
+            velocities if momentum else [],
+            weight_decay=wd,
+            momentum=momentum,
+            lr=lr,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=False,
+        )
+        return
+    for parameter, gradient, velocity in zip(parameters, gradients, velocities, strict=True):
+        velocity.mul_(momentum).add_(gradient).add_(parameter, alpha=wd)
+        parameter.addcmul_(velocity, lr, value=-1.0)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The compiler
+
+
+@functools.cache
+def compiled(function: Callable[..., Any], *key: object) -> Callable[..., Any]:
+    """Return a function compiled for the one shape and precision that ``key`` stands for.
+
+    PyTorch compiles the code of a function at most 8 times, so each key has a copy of the code.
+    """
+    assert isinstance(function, types.FunctionType)
+    copy = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
+    return torch.compile(copy, dynamic=False, fullgraph=True)
+
+
+@functools.cache
+def has_compiler(device_type: str) -> bool:
+    """Return whether ``torch.compile`` works for a device; logs one line if it does not."""
+    try:
+        return bool(torch.compile(lambda x: x + 1, dynamic=False)(torch.ones(8, device=device_type))[0] == 2)
+    except Exception as error:  # of many libraries: no Triton, no C compiler, an unknown GPU
+        logger.warning(
+            "torch.compile does not work for %s (%s); training is correct, but slower",
+            device_type,
+            first_line(error),
+        )
+        return False
+
+
+# ------------------------------------------------------------------------------------------------------------
+
+
+class Classifiers:
+    """S x K classifiers in training on shared features.
+
+    Args:
+        features: training features ``(n, d)``.
+        shape: S, K, C and d.
+        batch: rows of a batch of each seed.
+        momentum: momentum of SGD.
+        record: whether :attr:`sums` are computed; only with K = 1.
+        fused: the form; None: that of the device.
+
+    Attributes:
+        state: tensors that the next step depends on, by name: ``weight`` ``(S, K, C, d)``, ``bias`` ``(S, K, C)`` and
+            their ``velocity`` and ``bias_velocity``, float32.
+        sums: loss, top-1 and top-5 hits of the epoch so far, ``(S, 3)``; None unless they are recorded.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        shape: tuple[int, int, int, int],
+        *,
+        batch: int,
+        momentum: float,
+        record: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        s, k, c, d = self.shape = shape
+        device, dtype = features.device, features.dtype
+        self._features, self._batch, self._momentum = features, batch, momentum
+        weight, bias = torch.zeros(shape, device=device), torch.zeros(s, k, c, device=device)
+        velocity, bias_velocity = torch.zeros_like(weight), torch.zeros_like(bias)
+        self.state = {"weight": weight, "bias": bias, "velocity": velocity, "bias_velocity": bias_velocity}
+        self._low = torch.zeros(shape, dtype=dtype, device=device) if dtype != torch.float32 else None
+        self._factors = (weight if self._low is None else self._low).view(s, k * c, d)
+        self._lr, self._wd = torch.zeros(2, s, k, device=device)
+        self.sums = torch.zeros(s, 3, dtype=metrics.sum_dtype(device), device=device) if record else None
+        self._fused = (device.type == "cuda" and has_compiler("cuda")) if fused is None else fused
+        if self._fused:
+            key = (*shape, batch, momentum, dtype, torch.get_float32_matmul_precision(), device.type)
+            self._gradient = compiled(softmax_gradient, key)
+            self._update, self._update_bias = compiled(update, key), compiled(update, key, "bias")
+            self._add_scores = compiled(metrics.add_scores, key)
+            self._rows = torch.zeros(GRAPH_STEPS, s, batch, dtype=torch.int64, device=features.place)
+            self._y = torch.zeros(GRAPH_STEPS, s, batch, dtype=torch.int64, device=device)
+            self._share = torch.zeros(GRAPH_STEPS, batch, device=device)
+            self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+            return
+        # Buffers of one seed: seeds come one after the other, which leaves more of them in a cache.
+        self._x = torch.empty(batch, d, dtype=dtype, device=device)
+        self._logits = torch.empty(batch, k * c, dtype=dtype, device=device)
+        self._floats = self._logits if self._low is None else self._logits.float()
+        self._by_weight = torch.empty(k * c, d, dtype=dtype, device=device)
+        self._wide = torch.empty(c, d, device=device)
+        self._by_bias = torch.empty(k * c, device=device)
+        self._decays: list[list[float]] = []
+
+    def begin(self, weight: torch.Tensor, bias: torch.Tensor, wd: torch.Tensor) -> None:
+        """Begin a training from weights ``(S, C, d)`` and biases ``(S, C)``, with weight decays ``(S, K)``."""
+        self._wd.copy_(wd)
+        self._decays = wd.tolist()
+        zeros = torch.zeros(())
+        values = {"weight": weight[:, None], "bias": bias[:, None], "velocity": zeros, "bias_velocity": zeros}
+        self.resume(values)
+
+    def resume(self, state: dict[str, torch.Tensor]) -> None:
+        """Continue from a saved :attr:`state`."""
+        for name, tensor in self.state.items():
+            tensor.copy_(state[name])
+        if self._low is not None:
+            self._low.copy_(self.state["weight"])
+
+    def epoch(self, rows: torch.Tensor, y: torch.Tensor, lr: torch.Tensor) -> None:
+        """Do the steps of an epoch.
+
+        Args:
+            rows: rows of each seed in the order of training, int64 ``(S, n)``, at the place of the features.
+            y: their labels, int64 ``(S, n)``.
+            lr: learning rates ``(S, K)``.
+        """
+        self._lr.copy_(lr)
+        if self.sums is not None:
+            self.sums.zero_()
+        n, batch = rows.shape[1], self._batch
+        if not self._fused:
+            for start in range(0, n, batch):
+                self._step_in_place(rows[:, start : start + batch], y[:, start : start + batch])
+            return
+        # Rows that fill the last batch have no gradient: one shape for all steps.
+        n_steps = -(-n // batch)
+        n_last = n - (n_steps - 1) * batch
+        rows, y = (
+            torch.nn.functional.pad(values, (0, n_steps * batch - n))
+            .view(-1, n_steps, batch)
+            .transpose(0, 1)
+            .contiguous()
+            for values in (rows, y)
+        )
+        share = torch.full((n_steps, batch), 1 / batch, device=y.device)
+        share[-1, :n_last] = 1 / n_last
+        share[-1, n_last:] = 0
+        for start in range(0, n_steps, GRAPH_STEPS):
+            part = slice(start, start + GRAPH_STEPS)
+            self._steps_fused(rows[part], y[part], share[part])
+
+    def layers(self, s: int, k: int) -> list[Layer]:
+        """Return weight and bias of a classifier; the tensors change with the next step."""
+        return [(self.state["weight"][s, k], self.state["bias"][s, k])]
+
+    def is_finite(self) -> list[list[bool]]:
+        """Return whether the parameters of each classifier are finite, ``(S, K)``; waits for the device."""
+        return torch.isfinite(self.state["weight"].sum((2, 3)) + self.state["bias"].sum(2)).tolist()
+
+    def logits(self, x: torch.Tensor, seed: int | None = None) -> torch.Tensor:
+        """Return float32 logits ``(b, M, C)`` of features ``(b, d)``, whose type is that of the product.
+
+        M is K for the classifiers of one seed, S K for those of all.
+        """
+        which = slice(None) if seed is None else slice(seed, seed + 1)
+        weight, bias = self.state["weight"][which].flatten(0, 2), self.state["bias"][which].flatten()
+        if x.dtype == torch.float32:
+            logits = torch.addmm(bias, x, weight.T)
+        else:
+            logits = torch.mm(x, weight.to(x.dtype).T).float().add_(bias)
+        return logits.view(len(x), -1, self.shape[2])
+
+    # --------------------------------------------------------------------------------------------------------
+
+    def _steps_fused(self, rows: torch.Tensor, y: torch.Tensor, share: torch.Tensor) -> None:
+        """Do up to :data:`GRAPH_STEPS` steps T on rows and labels ``(T, S, B)`` with shares ``(T, B)``."""
+        n_steps = len(rows)
+        for buffer, values in ((self._rows, rows), (self._y, y), (self._share, share)):
+            buffer[:n_steps].copy_(values)
+        if n_steps in self._graphs:
+            self._graphs[n_steps].replay()
+            return
+        self._issue(n_steps)  # compiles, and libraries do their set-up, which a graph cannot hold
+        if self._features.is_resident and self._rows.is_cuda:
+            graph = torch.cuda.CUDAGraph()
+            pool = next((known.pool() for known in self._graphs.values()), None)
+            with torch.cuda.device(self._rows.device), torch.cuda.graph(graph, pool=pool):  # recorded only
+                self._issue(n_steps)
+            self._graphs[n_steps] = graph
+
+    def _issue(self, n_steps: int) -> None:
+        s, k, c, d = self.shape
+        weight, bias, velocity, bias_velocity = self.state.values()
+        for rows, y, share in zip(self._rows[:n_steps], self._y, self._share, strict=False):
+            x = self._features.rows(rows.view(-1)).view(s, -1, d)
+            logits = torch.bmm(x, self._factors.mT).view(s, -1, k, c)
+            if self.sums is not None:
+                self._add_scores(self.sums, logits[:, :, 0], bias, y, share)
+            by_logits = self._gradient(logits, bias, y, share).view(s, -1, k * c)
+            by_bias = by_logits.sum(1, dtype=torch.float32).view(s, k, c)
+            # Float32 also of bfloat16 products: rounding would save no time. (Not on CPUs.)
+            wide: dict[str, Any] = {"out_dtype": torch.float32} if x.is_cuda and self._low is not None else {}
+            by_weight = torch.bmm(by_logits.mT, x, **wide).view(self.shape)
+            lr, wd = self._lr[..., None], self._wd[..., None]
+            self._update(weight, velocity, self._low, by_weight, lr[..., None], wd[..., None], self._momentum)
+            self._update_bias(bias, bias_velocity, None, by_bias, lr, wd, self._momentum)
+
+    def _step_in_place(self, rows: torch.Tensor, y: torch.Tensor) -> None:
+        """Do a step on rows ``(S, b)`` with labels ``(S, b)``."""
+        (_, k, c, _), b = self.shape, rows.shape[1]
+        weight, bias, velocity, bias_velocity = self.state.values()
+        x, logits, floats, by_bias = self._x[:b], self._logits[:b], self._floats[:b], self._by_bias
+        for s, factors in enumerate(self._factors):
+            self._features.rows(rows[s], out=x)
+            if self._low is None:
+                torch.addmm(bias[s].view(-1), x, factors.T, out=floats)
+            else:
+                torch.mm(x, factors.T, out=logits)
+                floats.copy_(logits).add_(
+                    bias[s].view(-1)
+                )  # one operation on mixed types would make a copy first
+            if self.sums is not None:
+                metrics.add_batch(self.sums[s], floats, y[s])
+            softmax_gradient_in_place(floats.view(b, k, c), y[s], b)
+            torch.sum(floats, 0, out=by_bias)
+            if self._low is not None:
+                logits.copy_(floats)
+            torch.mm(logits.T, x, out=self._by_weight)
+            for t, by_weight in enumerate(self._by_weight.view(k, c, -1)):
+                if self._low is not None:
+                    by_weight = self._wide.copy_(by_weight)
+                update_in_place(
+                    [weight[s, t], bias[s, t]],
+                    [by_weight, by_bias[t * c : (t + 1) * c]],
+                    [velocity[s, t], bias_velocity[s, t]],
+                    self._lr[s, t],
+                    self._decays[s][t],
+                    self._momentum,
+                )
+                if self._low is not None:
+                    self._low[s, t].copy_(weight[s, t])

@@ -1,0 +1,106 @@
+"""The engine on a GPU: ``pytest -m gpu tests/logreg/test_gpu.py``.
+
+The tests share shapes, because each is compiled once per precision, for seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from classifier_runs import (
+    QUICK,
+    TEST,
+    TRAIN,
+    Killed,
+    KillingCheckpoint,
+    command,
+    contents,
+    error,
+    fit,
+    parameters,
+    same,
+    spec_of,
+)
+
+from cog.commands import logreg
+from cog.logreg.engine import Engine, Lockstep
+from cog.logreg.protocol import run_protocol
+from cog.logreg.settings import Settings
+
+pytestmark = pytest.mark.gpu
+
+#: Largest error of weights, relative to their way, by precision.
+TOLERANCE = {"fp32": 1e-5, "tf32": 2e-3, "bf16": 1e-2}
+
+#: 25 steps per epoch: a whole graph, and a part of one; the last batch is incomplete.
+SETTINGS, N = dataclasses.replace(QUICK, batch_size=40), 990
+
+SHAPES = [(5, 1, True), (2, 10, False)]
+
+
+@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize(("s", "k", "record"), SHAPES)
+def test_replayed_graphs_give_the_weights_of_torch_sgd(precision, s, k, record):
+    """With the bits of issued steps: batches that are sent from the host are in no graph."""
+    spec = spec_of(s, k, n=N, record=record)
+    found = [
+        fit(spec, SETTINGS, precision=precision, device="cuda", place=Lockstep(s, k, resident, copy))[2]
+        for resident, copy in ((True, True), (True, False), (False, False))
+    ]
+    errors = [error(found[0], spec, SETTINGS, i, j) for i in range(s) for j in range(k)]
+    assert max(errors) < TOLERANCE[precision]
+    bits = [parameters(trained) for trained in found]
+    assert same(bits[0], bits[1]) and same(bits[0], bits[2])
+    assert found[0].logs == found[1].logs == found[2].logs
+
+
+@pytest.mark.parametrize("precision", TOLERANCE)
+def test_fused_steps_equal_those_in_place(precision):
+    spec = spec_of(5, 1, n=N, record=True)
+    fused, in_place = (
+        fit(spec, SETTINGS, precision=precision, device="cuda", fused=form)[2] for form in (True, False)
+    )
+    for one, other in zip(fused.logs, in_place.logs, strict=True):
+        assert one["train/loss"] == pytest.approx(other["train/loss"], rel=10 * TOLERANCE[precision])
+        assert one["test/top1"] == pytest.approx(other["test/top1"], abs=0.3)
+        assert one["train/top5"] == pytest.approx(other["train/top5"], abs=0.3)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize(("s", "k", "record"), SHAPES)
+def test_resumed_after_any_epoch_gives_the_same_bits(tmp_path, precision, s, k, record):
+    spec = spec_of(s, k, n=N, record=record)
+    options = {"precision": precision, "device": "cuda"}
+    whole = fit(spec, SETTINGS, **options)[2]
+    bits = parameters(whole)
+    for kill_after in (1, 2, 3):
+        path = tmp_path / f"{kill_after}.pt"
+        with pytest.raises(Killed):
+            fit(spec, SETTINGS, checkpoint=KillingCheckpoint(path, kill_after), **options)
+        resumed = fit(spec, SETTINGS, checkpoint=KillingCheckpoint(path), **options)[2]
+        assert same(parameters(resumed), bits) and resumed.logs == whole.logs
+
+
+def test_five_seeds_in_lockstep_predict_as_each_alone():
+    runs = [Settings(seed=seed, n_trials=0, lr=3.0, wd=1e-6, n_epochs=10, batch_size=40) for seed in range(5)]
+    engine = Engine(torch.device("cuda"), "tf32")
+    data, together = engine.prepare(TRAIN, TEST, runs[0], n_seeds=5)
+    assert (together.seeds, together.resident) == (5, True)
+    results = run_protocol(data, runs, engine, print_freq=0)
+    for run, result in zip(runs, results, strict=True):
+        (alone,) = run_protocol(data, [run], engine, print_freq=0)
+        differing = alone.classifier.predictions != result.classifier.predictions
+        assert int(differing.sum()) <= 1
+
+
+def test_the_command_gives_the_same_files_again(feature_folders, tmp_path):
+    flags = ["--seeds", "22", "37", "--device", "cuda", "CLF.N_TRIALS", "11"]
+    for name in ("a", "b"):
+        assert logreg.main([*command(feature_folders, tmp_path / name / "out"), *flags]) == 0
+    first, second = (contents(tmp_path / name) for name in ("a", "b"))
+    assert first == second
+    assert {name.rsplit("/", 1)[0] for name in first if name.endswith("results.json")} == {
+        f"out/seed-{seed}" for seed in (22, 37)
+    }
