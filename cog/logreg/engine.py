@@ -49,9 +49,9 @@ from cog.logreg.settings import Settings
 from cog.logreg.step import Classifiers
 from cog.runtime import files, memory, signals
 from cog.runtime.device import exact_float32, require_precision
-from cog.runtime.progress import size
-from cog.runtime.random_streams import cpu_generator
+from cog.runtime.log import size
 from cog.runtime.safe_load import load_torch
+from cog.runtime.seeds import cpu_generator
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import torch
 
 from cog.logreg import metrics
 from cog.logreg.features import Features
-from cog.runtime.random_streams import cpu_generator
+from cog.runtime.seeds import cpu_generator
 
 #: Weight ``(h, d)`` and bias ``(h,)`` of a layer, float32.
 Layer = tuple[torch.Tensor, torch.Tensor]

@@ -28,8 +28,8 @@ from cog.logreg.metrics import Logs, describe_last_epoch
 from cog.logreg.mlp import TrainedClassifier
 from cog.logreg.search import N_STARTUP_TRIALS, Journal, Search, Trial
 from cog.logreg.settings import RowCounts, Settings
-from cog.runtime import random_streams
-from cog.runtime.progress import Progress
+from cog.runtime import seeds
+from cog.runtime.log import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ def cause(lr: float, wd: float, momentum: float) -> str:
 
 def _split(data: Data, run: Settings) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the training and the validation rows of a search."""
-    rng = random_streams.numpy_rng(run.seed, "split")
+    rng = seeds.numpy_rng(run.seed, "split")
     train, val = feature_files.split_train_val(data.y, val_frac=run.val_frac, rng=rng)
     return _draw_few_shot(data, run, train, stage="search"), val
 
@@ -166,7 +166,7 @@ def _draw_few_shot(data: Data, run: Settings, rows: torch.Tensor, *, stage: str)
     """Return ``n_shot`` rows per class, drawn from ``rows``; all of ``rows`` when ``n_shot`` is 0."""
     if not run.n_shot:
         return rows
-    rng = random_streams.numpy_rng(run.seed, "draw", stage=stage, n_shot=run.n_shot)
+    rng = seeds.numpy_rng(run.seed, "draw", stage=stage, n_shot=run.n_shot)
     rows, n_short = feature_files.draw_few_shot(data.y, rows, n_shot=run.n_shot, rng=rng)
     if n_short:
         logger.warning(
@@ -182,8 +182,8 @@ def _draw_few_shot(data: Data, run: Settings, rows: torch.Tensor, *, stage: str)
 def _train_spec(
     runs: Sequence[Settings], rows: torch.Tensor, pairs: list[list[tuple[float, float]]], *, stage: str
 ) -> TrainSpec:
-    inits = [random_streams.torch_seed(run.seed, "init", stage=stage) for run in runs]
-    orders = [random_streams.torch_seed(run.seed, "order", stage=stage, n_shot=run.n_shot) for run in runs]
+    inits = [seeds.torch_seed(run.seed, "init", stage=stage) for run in runs]
+    orders = [seeds.torch_seed(run.seed, "order", stage=stage, n_shot=run.n_shot) for run in runs]
     return TrainSpec(rows, pairs, inits, orders, record=stage == "final")
 
 

@@ -24,7 +24,7 @@ from cog.logreg.run_files import CONTENTS, RESULTS_FILE, Run, print_accuracies, 
 from cog.logreg.search import read_journal
 from cog.logreg.settings import from_config
 from cog.paths import ModelDir, check_dataset_name, features_file, seed_folder
-from cog.runtime import files, provenance, signals
+from cog.runtime import files, log, signals
 from cog.runtime.output import Output, Work
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def plan_runs(args: argparse.Namespace) -> tuple[list[Run], Path, Path]:
                 "train_features": str(train),
                 "test_features": str(test),
                 "configuration": config.flat(of_run),
-                "versions": provenance.versions(_PACKAGES),
+                "versions": log.versions(_PACKAGES),
             }
             path = _output_of(args, of_run, model_dir)
             runs.append(Run(settings, Output(path, identity, RESULTS_FILE, CONTENTS), metadata))
@@ -205,7 +205,7 @@ def _do_group(
         folder = works[-1][1].folder
         group = _group(part, [run for run, _ in works], folder)
         for _, work in works:
-            stack.enter_context(provenance.log_file(work.folder / "program.log"))
+            stack.enter_context(log.log_file(work.folder / "program.log"))
         seeds = " ".join(str(run.settings.seed) for run in group)
         logger.info(
             "%s: seeds %s, CLF.N_SHOT %d", works[-1][0].output.path.parent, seeds, group[0].settings.n_shot
@@ -231,7 +231,7 @@ def _do_group(
 
 def _publish(run: Run, work: Work, result: Any, data: Data, facts: dict[str, Any]) -> None:
     with work.publish() as stage:
-        final = write_run(stage, result, data, run, facts | {"finished": provenance.now()})
+        final = write_run(stage, result, data, run, facts | {"finished": log.now()})
     print_accuracies(final, run.output.path)
 
 

@@ -42,11 +42,11 @@ from cog.logreg.mlp import initial_layers
 from cog.logreg.settings import Settings
 from cog.models.backbone import Backbone
 from cog.models.spec import IMAGENET_MEAN, IMAGENET_STD
-from cog.runtime import progress
+from cog.runtime import log
 from cog.runtime.device import exact_float32, require_precision, resolve_device
+from cog.runtime.log import size
 from cog.runtime.memory import available_memory, free_on_gpu
-from cog.runtime.progress import size
-from cog.runtime.random_streams import cpu_generator
+from cog.runtime.seeds import cpu_generator
 
 _PACKAGES = ("torch", "torchvision", "optuna", "numpy", "scikit-learn", "scipy", "matplotlib", "pillow")
 
@@ -315,7 +315,7 @@ def _try_classifiers(report: Findings, device: torch.device, sizes: Sizes, measu
         report.ok(
             "classifiers",
             f"{text}; {rate:.3g} steps/s ({sizes.batch_size} x {sizes.dim}, {sizes.n_classes} classes); a run on all "
-            f"images of a level takes about {progress.duration(run)}",
+            f"images of a level takes about {log.duration(run)}",
         )
 
 
@@ -448,7 +448,7 @@ def _try_extraction(report: Findings, device: torch.device, sizes: Sizes, measur
                     f"{text}, expected {_COSINES[precision]} at least: do not use FT_EXTRACT.PRECISION {precision}",
                 )
                 continue
-            days = progress.duration(_N_IMAGES / rates[precision])
+            days = log.duration(_N_IMAGES / rates[precision])
             report.ok(
                 "extraction", f"{text}; the {_N_IMAGES / 1e6:.1f} million images of a model take about {days}"
             )

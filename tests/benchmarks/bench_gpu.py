@@ -31,7 +31,7 @@ from cog.logreg.engine import Engine, TrainSpec
 from cog.logreg.features import Data
 from cog.logreg.protocol import run_protocol
 from cog.logreg.settings import Settings
-from cog.runtime import random_streams
+from cog.runtime import seeds
 
 DIM, CLASSES, TEST, BATCH, SEEDS = 2048, 1000, 50_000, 1024, (22, 37, 45, 77, 93)
 PARTS = ("steps", "protocol", "few", "tf32", "plain")
@@ -82,8 +82,7 @@ def feature_sets(n_rows: int, device: torch.device) -> list[FeatureSet]:
 def splits(y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the training rows of the search of each seed, and the validation rows."""
     found = [
-        feature_files.split_train_val(y, val_frac=0.2, rng=random_streams.numpy_rng(seed, "split"))
-        for seed in SEEDS
+        feature_files.split_train_val(y, val_frac=0.2, rng=seeds.numpy_rng(seed, "split")) for seed in SEEDS
     ]
     train, val = zip(*found, strict=True)
     return torch.stack(train), torch.stack(val)

@@ -636,8 +636,8 @@ def test_bad_input(case, workshop, run):
 
 def untouched(root, before):
     """Whether nothing has changed but for the note that the attempt failed (and a new folder for it)."""
-    parts = {name: Path(name).parts for name in (after := tiny.snapshot(root))}
-    after = {name: after[name] for name in after if not any(re.fullmatch(r"\..+\.work", p) for p in parts[name])}
+    work = re.compile(r"(.*/)?\.[^/]+\.work(/.*)?")
+    after = {name: entry for name, entry in tiny.snapshot(root).items() if not work.fullmatch(name)}
     noted = [Path(name) for name in set(after) - set(before) if Path(name).name == FAILURE_FILE]
     for path in noted:
         del after[str(path)]
