@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Experiments of both versions of the paper on extracted features, a table after each; complete outputs are skipped.
-# Name those to run, in their order: logreg fewshot mlp mlp_noact pca balanced label_free cross figures.
+# Name those to run, in their order: logreg fewshot mlp mlp_noact balanced label_free cross figures.
 # IN-1K with blurred faces is a data set (dataset=in1k_blurred) and fine-tuning a script: finetune.py. Examples:
 #   bash bash-scripts/experiments.sh logreg fewshot models_root_dir=/models model_name="sup_resnet50 dino_resnet50"
-#   bash bash-scripts/experiments.sh label_free pca figures models_root_dir=/models dataset="in1k cog_l5" dims="64 256"
+#   bash bash-scripts/experiments.sh label_free figures models_root_dir=/models dataset="in1k cog_l5"
 
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
 
@@ -13,8 +13,6 @@ model_name="${model_name:-sup_resnet50}"
 dataset="${dataset:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
 seeds="${seeds:-22 37 45 77 93}"
 shots="${shots:-1 2 4 8 16 32 64 128}"
-# Numbers of principal components, at most the number of dimensions of the features.
-dims="${dims:-32 64 128 256 512 1024}"
 max_per_class="${max_per_class:-732}"
 trained_on="${trained_on:-in1k}"
 # -------------------------------------------------------------------------------------------
@@ -40,13 +38,12 @@ logreg() { train; }                                                           # 
 fewshot() { n_shot="${shots}" train; }                                        # Fig. 5
 mlp() { train CLF.TYPE mlp; }                                                 # v1, Fig. 10 and Table 3
 mlp_noact() { train CLF.TYPE mlp_noact; }
-pca() { for dim in ${dims//,/ }; do train CLF.PCA_DIM "${dim}"; done; }       # v1, Table 5
 balanced() { train CLF.MAX_PER_CLASS "${max_per_class}"; }                    # supplement
 label_free() { analyze all --dataset ${dataset}; }                            # v1, Figs. 4 and 6, Table 6
 cross() { analyze cross --trained_on "${trained_on}" --dataset $(printf '%s\n' ${dataset//,/ } | grep -vx "${trained_on}"); }
 figures() { show --figures "${models_root_dir}/figures" --overwrite; }        # all of them
 
-experiments=() all=" logreg fewshot mlp mlp_noact pca balanced label_free cross figures "
+experiments=() all=" logreg fewshot mlp mlp_noact balanced label_free cross figures "
 for word in ${words[@]+"${words[@]}"}; do
     [[ "${word}" != -* && ${#experiments[@]} -lt ${#flags[@]} ]] || break
     [[ "${all}" == *" ${word} "* ]] || die "unknown experiment ${word}; expected some of:${all}"

@@ -84,8 +84,6 @@ def _stand_still_at(where: str) -> None:
         ("finetune", "cog.finetune.job:_write"),
         ("extraction", "cog.features.shards:Shards.save"),
         ("logreg", "cog.runtime.resume_dir:ResumeFolder.begin_session"),
-        ("logreg", "cog.logreg.training:_begin"),
-        ("logreg", "cog.logreg.search:TrialJournal.append"),
         ("kmeans", "cog.results.analysis_records:write"),
     ],
 )

@@ -278,7 +278,6 @@ def template(tmp_path_factory) -> Path:
             )  # fmt: skip
             runs = [*common, "CLF.N_TRIALS", "1", "CLF.N_EPOCHS", "2", "--seeds", "22", "37"]
             logreg.main([*runs, "--dataset", *constants.DATASETS, "--n_shot", "0", "1"])
-            logreg.main([*runs, "--dataset", "cog_l5", "CLF.PCA_DIM", "8"])
             analyze_features.main([*common, "--dataset", "cog_l5"])
     shutil.copytree(models, world / "models", symlinks=True)
     return root

@@ -1,8 +1,8 @@
 """Tune and train a classifier on pre-extracted features, and test it.
 
 A logistic regression (the protocol), or with CLF.TYPE an MLP. CLF.N_TRIALS 0 trains without a search, with the single
-values of CLF.LR_INTV and CLF.WD_INTV. With several seeds, data sets or numbers of shots, the features of a data set are
-loaded once, and the seeds are trained in lockstep; every run has a folder of its own.
+values of CLF.LR_INTV and CLF.WD_INTV. With several seeds or numbers of shots, the features of a data set are loaded
+once, and the seeds are trained in lockstep; every run has a folder of its own.
 """
 
 from __future__ import annotations
@@ -27,10 +27,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     group = parser.add_argument_group(
         "features: --models_root_dir with --model and --dataset, or --train_features_dir and --test_features_dir"
     )
-    group.add_argument(
-        "--model", metavar="NAME", help="<model_title>_<architecture_name>, such as sup_resnet50"
-    )
-    flags.add(group, "dataset", "models_root_dir", "train_features_dir", "test_features_dir")
+    flags.add(group, "model", "dataset", "models_root_dir", "train_features_dir", "test_features_dir")
     group = parser.add_argument_group("runs")
     flags.add(group, "seeds", "n_shot")
     flags.add(
@@ -54,10 +51,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script and return its exit code."""
     args = parse_args(argv)
-    each = flags.each(args, "dataset", of_one=("train_features_dir", "test_features_dir", "output_dir"))
+    each = flags.each(
+        args, "model", "dataset", of_one=("train_features_dir", "test_features_dir", "output_dir")
+    )
     from cog.logreg import train
 
-    planned = [train.plan_runs(of_dataset) for of_dataset in each]
+    planned = [train.plan_runs(one) for one in each]
     with signals.deferred():
         for runs, *features in planned:
             if open_runs := train.pending(runs, overwrite=args.overwrite):

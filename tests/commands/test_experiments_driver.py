@@ -17,7 +17,7 @@ def experiments(bash, tmp_path):
     def run(*words):
         return bash(
             "experiments.sh", *words, f"models_root_dir={tmp_path}", "model_name=my_net", "dataset=in1k,cog_l1",
-            "seeds=22 37", "shots=1", "dims=2", "max_per_class=2", "--device", "cpu", *SMALL,
+            "seeds=22 37", "shots=1", "max_per_class=2", "--device", "cpu", *SMALL,
         )  # fmt: skip
 
     return run
@@ -25,7 +25,7 @@ def experiments(bash, tmp_path):
 
 @pytest.mark.slow
 def test_experiments_write_their_folders_and_are_skipped_then(experiments, tmp_path):
-    names = ["logreg", "fewshot", "mlp", "mlp_noact", "pca", "balanced", "label_free", "cross"]
+    names = ["logreg", "fewshot", "mlp", "mlp_noact", "balanced", "label_free", "cross"]
     done = experiments(*names)
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stdout.splitlines() if line.endswith(" of my_net")] == [
@@ -33,7 +33,7 @@ def test_experiments_write_their_folders_and_are_skipped_then(experiments, tmp_p
     ]
     folders = {path.name for path in (tmp_path / "my/net/cog_l1").iterdir()}
     assert folders >= {
-        "eval_logreg", "eval_logreg_N1", "eval_mlp", "eval_mlp_noact", "eval_logreg_pca2", "eval_logreg_max2",
+        "eval_logreg", "eval_logreg_N1", "eval_mlp", "eval_mlp_noact", "eval_logreg_max2",
         "analysis_kmeans", "analysis_alignment", "analysis_knn", "analysis_ncm", "analysis_cross_in1k",
     }  # fmt: skip
     made = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("results.json")}

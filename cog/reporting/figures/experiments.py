@@ -124,7 +124,7 @@ def components(selection: CurveSelection) -> Chart:
         places = (*axis.places, Place(last + 1.0, "all", None, whole))
         axis = dataclasses.replace(axis, places=places, x_break=last + 0.5)
     if not axis.datasets:
-        raise CogError("there is no result on principal components to draw (CLF.PCA_DIM)")
+        raise CogError("there is no result on principal components to draw")
     rows = in_rows(_by_dataset(selection, axis, ABSOLUTE, "top-1 (%)"), 3)
     below = in_rows(_by_dataset(selection, axis, RELATIVE, "difference (points)"), 3)
     compared = f", absolute and relative to {model_label(selection.baseline or '')}" if below else ""
