@@ -35,8 +35,8 @@ _HOMES = {
     "average": "cog.results.frame",
     "evaluate": "cog.logreg.notebook",
     "extract_features": "cog.features.notebook",
-    "list_models": "cog.models.zoo",
-    "load_backbone": "cog.models.backbone",
+    "list_models": "cog.models.paper_models",
+    "load_backbone": "cog.models.choice",
     "read_results": "cog.results.read",
     "table": "cog.reporting.render",
 }

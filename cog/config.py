@@ -9,7 +9,7 @@ import re
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 from yacs.config import CfgNode
@@ -33,13 +33,6 @@ _MOST_DOTS = 3
 LARGEST_YAML = 1 << 20
 
 
-class DeclaredModel(Protocol):
-    """The part of a model's declaration that the configuration needs: its preprocessing."""
-
-    def preprocess_for(self, geometry: str) -> Any:
-        """Return the preprocessing for a value of ``FT_EXTRACT.PREPROCESS``; it has a method ``apply_to(cfg)``."""
-
-
 def configs_dir() -> Path:
     """Return the folder of ``default.py``: that of the installed package, or else that of the checkout."""
     package = Path(__file__).resolve().parent
@@ -59,7 +52,7 @@ def default_cfg() -> CfgNode:
 
 def get_cfg(
     *,
-    model: DeclaredModel | None = None,
+    declared: Mapping[str, Any] | None = None,
     model_name: str | None = None,
     config_file: str | os.PathLike[str] | None = None,
     opts: Sequence[str] = (),
@@ -69,8 +62,9 @@ def get_cfg(
     """Return the configuration, merged from all sources, checked and frozen.
 
     Args:
-        model: the model's declaration; its preprocessing comes before the files.
-        model_name: name whose ``configs/<model_name>.yaml`` applies (default: the model's, if it has one).
+        declared: preprocessing (:class:`cog.data.pixels.Preprocess`) that the model declares, by value of
+            ``FT_EXTRACT.PREPROCESS``; it comes before the files. Empty: the model declares none. None: no model.
+        model_name: name whose ``configs/<model_name>.yaml`` applies.
         config_file: the user's YAML file.
         opts: flat ``[KEY, VALUE, ...]`` list of strings.
         entry_values: values of the model's entry in a file of the user's models, by key; they come before the files.
@@ -81,7 +75,6 @@ def get_cfg(
             in ``configs/`` that is not named like a model (it would be ignored in silence).
     """
     cfg = default_cfg()
-    model_name = model_name or getattr(model, "name", None)
     if model_name is not None:
         split_model_name(model_name)  # it becomes part of a file name
     if model_name:
@@ -108,11 +101,21 @@ def get_cfg(
             _set(cfg, key, text if is_unset(text) else _parse(text), source="the command line")
 
     merge()
-    if model is not None:
+    if declared is not None:
         # Any of the sources can choose the geometry, which decides the model's values. The model's values come
         # first, so that the sources can also override them.
-        model.preprocess_for(cfg.FT_EXTRACT.PREPROCESS).apply_to(cfg)
-        merge()
+        fx = cfg.FT_EXTRACT
+        if fx.PREPROCESS in declared:
+            pre = declared[fx.PREPROCESS]
+            fx.IMAGE_RESIZE_SIZE, fx.IMAGE_CROP_SIZE = pre.resize, pre.size
+            fx.IMAGE_NORM.MEAN, fx.IMAGE_NORM.STD = list(pre.mean), list(pre.std)
+            fx.IMAGE_INTERPOLATION, fx.IMAGE_SQUASH = pre.interpolation, pre.squash
+            merge()
+        elif declared or fx.PREPROCESS == "model":
+            raise CogError(
+                f"FT_EXTRACT.PREPROCESS model: {model_name} declares no preprocessing of its authors; leave it out, or "
+                "let your loader declare it (docs/own-models.md)"
+            )
     if CLASSIFIERS.get(cfg.CLF.TYPE):  # any source can choose the type, too
         for key, value in CLASSIFIERS[cfg.CLF.TYPE].items():
             cfg.CLF[key] = value

@@ -34,7 +34,7 @@ SPLIT_FILE = "cog_concepts_split_file.pkl"
 GEOMETRIES = ("protocol", "model")
 
 #: Values of ``FT_EXTRACT.POOLING``, for models whose output is tokens.
-POOLINGS = ("default", "cls", "mean", "cls+mean")
+POOLINGS = ("default", "cls", "mean", "cls+mean", *(f"last{n}" for n in range(2, 13)))
 
 #: Values of ``FT_EXTRACT.IMAGE_INTERPOLATION``: Pillow's filters, all antialiased except "nearest".
 INTERPOLATIONS = ("bicubic", "bilinear", "lanczos", "nearest", "box", "hamming")

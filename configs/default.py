@@ -1,6 +1,6 @@
 """All configuration keys with their defaults.
 
-Precedence: this file < the model's own preprocessing (cog/models/zoo.py) < its entry in ``--models_file`` <
+Precedence: this file < the model's own preprocessing (cog/models/paper_models.py) < its entry in ``--models_file`` <
 ``<model_name>.yaml`` in this folder < ``--config FILE`` < ``KEY VALUE`` pairs on the command line.
 """
 
@@ -21,7 +21,8 @@ _C.FT_EXTRACT.IMAGE_SQUASH = False
 # resized to the crop, bicubic) or "model" (crop percentage and interpolation of the model's authors).
 _C.FT_EXTRACT.PREPROCESS = "protocol"
 # Pooling of models that return tokens: "default" (the input of the model's own classifier), "cls", "mean" (of the
-# patches' tokens) or "cls+mean" (both, concatenated).
+# patches' tokens), "cls+mean" (both, concatenated), or "last4" (class tokens of the last 4 blocks; also "last2" to
+# "last12").
 _C.FT_EXTRACT.POOLING = "default"
 # Per-channel (RGB) statistics; pixels are in [0, 1] before (x - MEAN) / STD.
 _C.FT_EXTRACT.IMAGE_NORM = CfgNode()

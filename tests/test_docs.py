@@ -222,7 +222,7 @@ def own_models() -> str:
 def test_the_models_file_of_the_page_is_one(tmp_path):
     file = tmp_path / "models.yaml"
     file.write_text(own_models())
-    assert [models_file.find(file, name).label for name in models_file.read(file)]
+    assert [models_file.parse(file, name, entry).label for name, entry in models_file.read(file).items()]
 
 
 @pytest.fixture(scope="module")

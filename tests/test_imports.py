@@ -19,7 +19,7 @@ COMPUTING = "scipy sklearn nltk optuna"
 STATEMENTS = (
     (f"numpy {FRAMEWORKS} {DRAWING} {COMPUTING} tqdm", (
         "import cog.commands.build_levels",
-        "import cog.models.zoo, cog.models.__main__, cog.models.download",
+        "import cog.models.choice, cog.models.paper_models, cog.models.fetch, cog.commands.models",
         "from cog.models.pretraining import pretraining; pretraining('timm_a.in1k')",
     )),
     (f"{FRAMEWORKS} {DRAWING} {COMPUTING} tqdm", (

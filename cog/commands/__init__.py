@@ -73,7 +73,7 @@ COMMANDS = (
         "cog.commands.other_levels",
         "group extracted features into levels by other similarities, and compare the results",
     ),
-    Command("models", "cog.models.__main__", "list, download and check the 31 models of the paper"),
+    Command("models", "cog.commands.models", "list, download and check the 31 models of the paper"),
     Command(
         "miniature",
         "cog.miniature.__main__",

@@ -25,7 +25,7 @@ from cog import constants
 from cog.data import datasets, root_layout
 from cog.errors import CogError, FailedImagesError, did_you_mean, os_errors_explained
 from cog.features.shards import Shards
-from cog.models.sources import did_you_mean_model
+from cog.models.choice import did_you_mean_model
 from cog.runtime import files
 from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import FolderClaim, OutputFolder

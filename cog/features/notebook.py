@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from cog import config
-from cog.config import DeclaredModel
 from cog.data import image_lists
 from cog.data.image_lists import ImageList
 from cog.data.wnids import class_list_digest
@@ -18,9 +17,7 @@ from cog.errors import CogError, FailedImagesError
 from cog.features import feature_files
 from cog.features.extract import Extractor
 from cog.features.feature_files import FeatureSet
-from cog.models.backbone import Backbone, move
-from cog.models.sources import find_spec, is_library_model
-from cog.models.zoo import MODELS
+from cog.models.backbone import Backbone
 from cog.runtime.device import require_precision, resolve_device
 
 #: Model name of a module without a name.
@@ -60,23 +57,13 @@ def extract_features(
     if not isinstance(backbone, Backbone):
         backbone = Backbone(backbone, name=name or OWN_NETWORK)
     name = name or backbone.name
-    model: DeclaredModel | None = None
-    if backbone.preprocess is not None:
-        model = backbone.preprocess
-    elif name in MODELS or is_library_model(name):
-        model = find_spec(name)
-    cfg = config.get_cfg(model_name=name, model=model, opts=words_of(opts))
-    if model is None and cfg.FT_EXTRACT.PREPROCESS == "model":
-        raise CogError(
-            f"FT_EXTRACT.PREPROCESS model: {name} declares no preprocessing; a loader for cog.load_backbone can return "
-            "it as the third value (docs/own-models.md)"
-        )
+    cfg = config.get_cfg(model_name=name, declared=backbone.declared, opts=words_of(opts))
     if not isinstance(images, ImageList):
         folder = Path(images).absolute()
         images = image_lists.from_class_folders(folder.parent.name, folder.name, folder, flag="images")
     place = resolve_device(device)
     require_precision(place, "FT_EXTRACT.PRECISION", cfg.FT_EXTRACT.PRECISION)
-    extractor = Extractor.from_config(move(backbone, place), cfg, place, n_workers=n_workers)
+    extractor = Extractor.from_config(backbone.move(place), cfg, place, n_workers=n_workers)
     extracted = extractor.extract(images)
     if extracted.failures:
         row, reason = extracted.failures[0]

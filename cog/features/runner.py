@@ -25,7 +25,6 @@ from cog.features.feature_files import FeatureSet
 from cog.features.folder import IDENTITY
 from cog.features.plan import ExtractionPlan, ExtractJob
 from cog.features.shards import Manifest, Shard, ShardWriter
-from cog.models.backbone import probe
 from cog.runtime import provenance, signals
 from cog.runtime.device import device_name, require_precision, resolve_device
 from cog.runtime.output_folder import FolderClaim
@@ -98,7 +97,7 @@ def _extractor(plan: ExtractionPlan, device: torch.device, *, n_workers: int) ->
     """Return the extractor, and a line about the input and output of the network."""
     backbone = plan.model.load(device, plan.cfg)
     if backbone.feature_dim is None:
-        probe(backbone, plan.cfg.FT_EXTRACT.IMAGE_CROP_SIZE)
+        backbone.probe(plan.cfg.FT_EXTRACT.IMAGE_CROP_SIZE)
     extractor = Extractor.from_config(backbone, plan.cfg, device, n_workers=n_workers)
     return extractor, plan.model.summary(backbone, plan.cfg)
 

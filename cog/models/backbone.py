@@ -1,29 +1,30 @@
-"""Frozen networks that map images to features: from the zoo, or from a user's loader."""
+"""Frozen networks that map images to features, and the user's own loaders of such networks."""
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import importlib.util
 import inspect
+import logging
+import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from cog.constants import POOLINGS
+from cog.data.pixels import Preprocess
 from cog.errors import CogError, first_line
-from cog.models.checkpoint import load_strictly, read_paper_model, remove_head
-from cog.models.formats.detect import require_checkpoint
-from cog.models.outputs import features_of
 from cog.models.preprocessing import declared
-from cog.models.sources import LibraryModel, find_spec
-from cog.models.spec import PaperModel, Preprocess, import_target
-from cog.paths import split_model_name
 from cog.runtime import files
+
+logger = logging.getLogger(__name__)
+
+#: Function from images to what :func:`features_of` takes.
+Forward = Callable[[torch.Tensor], Any]
 
 #: A function ``load_my_model(init_args)``. Its argument is a dict with ``model_name``, ``ckpt_file`` and ``model_dir``.
 #: It returns ``(backbone, forward)``, where a ``forward`` of None stands for the module itself, or the same with a
@@ -34,34 +35,28 @@ Loader = Callable[[dict[str, Any]], Any]
 class Backbone(nn.Module):
     """A frozen network: float32 ``(B, 3, H, W)`` in, float32 ``(B, D)`` out, always in eval mode.
 
-    Args:
-        network: the network.
-        forward: function from images to features; None: the network itself.
-        name: model name.
-        feature_dim: declared D.
-        pooling: value of ``FT_EXTRACT.POOLING``.
-
     Attributes:
-        name: model name.
-        feature_dim: declared D, or None when a user's loader does not declare it.
-        preprocess: preprocessing that a user's loader declares; None otherwise.
+        network: the network.
+        name: name of the model.
+        feature_dim: D; None until it is known.
+        declared: preprocessing of the model by value of ``FT_EXTRACT.PREPROCESS``; empty when nothing is declared.
     """
-
-    preprocess: Preprocess | None = None
 
     def __init__(
         self,
         network: nn.Module,
-        forward: Callable[[torch.Tensor], Any] | None = None,
+        forward: Forward | None = None,
         *,
         name: str,
         feature_dim: int | None = None,
         pooling: str = "default",
+        declared: Mapping[str, Preprocess] | None = None,
     ) -> None:
         super().__init__()
         self.network = network
         self.name = name
         self.feature_dim = feature_dim
+        self.declared = dict(declared or {})
         self._forward = forward
         self._pooling = pooling
         self.requires_grad_(False)
@@ -86,142 +81,163 @@ class Backbone(nn.Module):
         y = self.network(x) if self._forward is None else self._forward(x)
         n_prefix = getattr(self.network, "num_prefix_tokens", None)
         y = features_of(y, name=self.name, pooling=self._pooling, n_prefix=n_prefix)
-        if (
-            y.ndim != 2
-            or y.shape[0] != x.shape[0]
-            or y.shape[1] == 0
-            or self.feature_dim not in (None, y.shape[1])
-        ):
-            wanted = f"({x.shape[0]}, {self.feature_dim or 'D'})"
+        fits = y.ndim == 2 and len(y) == len(x) and y.shape[1] and self.feature_dim in (None, y.shape[1])
+        if not fits:
+            wanted = f"({len(x)}, {self.feature_dim or 'D'})"
             raise CogError(
                 f"model {self.name} returned features of shape {tuple(y.shape)}, expected {wanted}"
             )
         return y
 
+    def move(self, device: str | torch.device) -> Backbone:
+        """Return the network on a device.
 
-def load_backbone(
-    model_name: str,
-    ckpt_file: str | os.PathLike[str] | None,
-    device: str | torch.device = "cpu",
-    loader: str | Loader | None = None,
-    *,
-    model_dir: str | os.PathLike[str] | None = None,
-    image_size: int | None = None,
-    pooling: str = "default",
-) -> Backbone:
-    """Load a model and freeze it.
+        Raises:
+            CogError: the device cannot be used.
+        """
+        try:
+            return self.to(device)
+        except (RuntimeError, AssertionError) as error:
+            raise CogError(f"cannot use --device {device}: {first_line(error)}") from error
+
+    def probe(self, size: int) -> Backbone:
+        """Determine the number of features by a forward pass of one gray image of ``size`` x ``size`` pixels.
+
+        Raises:
+            CogError: the network does not accept the image.
+        """
+        device = next((parameter.device for parameter in self.parameters()), torch.device("cpu"))
+        try:
+            with torch.no_grad():
+                self.feature_dim = self(torch.zeros(1, 3, size, size, device=device)).shape[1]
+        except CogError:
+            raise
+        except Exception as error:  # a user's network may raise any error
+            raise CogError(
+                f"model {self.name} does not take images of {size} x {size} pixels ({type(error).__name__}: "
+                f"{first_line(error)})"
+            ) from error
+        return self
+
+
+# --- outputs of networks: one vector per image, tokens, a map, or an object with named fields
+
+
+def features_of(
+    output: Any, *, name: str, pooling: str = "default", n_prefix: int | None = None
+) -> torch.Tensor:
+    """Return the features in the output of a network.
 
     Args:
-        model_name: ``<model_title>_<architecture_name>``; unless ``loader`` is given one of :func:`cog.list_models`, or
-            a model of a library of :data:`cog.models.sources.SOURCES`, such as timm_resnet18.
-        ckpt_file: checkpoint of the model: a file, or the common prefix of a TensorFlow checkpoint's files. None: a
-            custom loader gets no checkpoint, and a library's model takes the library's download.
-        device: device of the network, such as ``"cuda:0"``.
-        loader: loader of a model of your own: ``"FILE.py:load_my_model"`` or the function itself.
-        model_dir: passed on to a custom loader (default: the folder of ``ckpt_file``).
-        image_size: side of the images that the model gets, in pixels (default: the side for its weights).
-        pooling: value of ``FT_EXTRACT.POOLING``, for models that give tokens.
-
-    The weights need not be the published weights: a checkpoint in the same layout is enough.
+        output: a tensor, or a dict or object with ``pooler_output``, ``last_hidden_state`` or ``logits``.
+        name: name of the model, for messages.
+        pooling: value of ``FT_EXTRACT.POOLING``.
+        n_prefix: number of tokens before those of the patches; None: derived from the number of tokens.
 
     Returns:
-        A module in eval mode that maps float32 ``(B, 3, H, W)`` to ``(B, D)``.
+        Features ``(B, D)``; an output without 2, 3 or 4 axes is returned unchanged.
 
     Raises:
-        CogError: unknown model or pooling, missing, unsafe or unfitting checkpoint, failing loader.
+        CogError: the output has no features, or no tokens to pool; the message has a remedy.
     """
-    if pooling not in POOLINGS:
-        raise CogError(f"pooling {pooling!r} is not known, expected one of {', '.join(POOLINGS)}")
-    if loader is None:
-        folder = None if model_dir is None else Path(model_dir)
-        spec = find_spec(model_name, folder)
-        if ckpt_file is not None:
-            require_checkpoint(ckpt_file, "--ckpt_file")
-        if isinstance(spec, LibraryModel):
-            checkpoint = None if ckpt_file is None else Path(ckpt_file)
-            network, forward = spec.load(checkpoint, size=image_size, pooling=pooling)
-            backbone = Backbone(network, forward, name=spec.name)
-            probe(backbone, image_size or spec.own_preprocess.crop)
-        elif ckpt_file is None:
-            raise CogError(f"model {model_name} needs a checkpoint file; give it with --ckpt_file")
-        elif pooling != "default" and not spec.class_token:
-            raise CogError(f"FT_EXTRACT.POOLING {pooling}: model {model_name} gives no tokens; leave it out")
-        else:
-            network, forward = load_network(spec, Path(ckpt_file)), None
-            if spec.class_token:
-                forward, pooling = network.forward_features, "cls" if pooling == "default" else pooling
-            dim = spec.feature_dim * len(pooling.split("+"))
-            backbone = Backbone(network, forward, name=spec.name, feature_dim=dim, pooling=pooling)
-    else:
-        split_model_name(model_name)
-        backbone = _load_with(resolve_loader(loader), model_name, ckpt_file, model_dir, pooling)
-    return move(backbone, device)
-
-
-def move(backbone: Backbone, device: str | torch.device) -> Backbone:
-    """Return the backbone on a device.
-
-    Raises:
-        CogError: the device cannot be used.
-    """
-    try:
-        return backbone.to(device)
-    except (RuntimeError, AssertionError) as error:
-        raise CogError(f"cannot use --device {device}: {str(error).splitlines()[0]}") from error
-
-
-def probe(backbone: Backbone, size: int) -> None:
-    """Determine the number of features by a forward pass of one gray image of ``size`` x ``size`` pixels.
-
-    Raises:
-        CogError: the network does not accept the image.
-    """
-    device = next((parameter.device for parameter in backbone.parameters()), torch.device("cpu"))
-    try:
-        with torch.no_grad():
-            backbone.feature_dim = backbone(torch.zeros(1, 3, size, size, device=device)).shape[1]
-    except CogError:
-        raise
-    except Exception as error:  # a user's network may raise any error
+    y = output if isinstance(output, torch.Tensor) else _field(output, name, pooling)
+    if pooling != "default":
+        if y.ndim == 3 and n_prefix is None:
+            n_prefix = _prefix(y.shape[1], name)
+        return pool([y], n_prefix or 0, pooling, name=name)
+    if y.ndim == 3:
         raise CogError(
-            f"model {backbone.name} does not take images of {size} x {size} pixels ({type(error).__name__}: "
-            f"{first_line(error)})"
-        ) from error
+            f"model {name} returned tokens of shape {tuple(y.shape)}, expected a tensor (B, D); give "
+            "FT_EXTRACT.POOLING cls, mean or cls+mean, or return one vector per image, such as tokens[:, 0]"
+        )
+    if y.ndim == 4 and y.shape[2:] != (1, 1):
+        raise CogError(
+            f"model {name} returned features of shape {tuple(y.shape)}, expected ({y.shape[0]}, D); average the map: "
+            "y.mean((2, 3))"
+        )
+    return y.flatten(1) if y.ndim == 4 else y  # pooled features may keep their two spatial axes
 
 
-def build_network(spec: PaperModel, *, classifier: bool = False) -> nn.Module:
-    """Build a model's network on the meta device, without weights.
+def _field(output: Any, name: str, pooling: str) -> torch.Tensor:
+    names = ["pooler_output"] if pooling == "default" else []
+    fields = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
+    for field in (*names, "last_hidden_state", "logits"):
+        if isinstance(fields.get(field), torch.Tensor):
+            if field == "logits":
+                _warn_of_logits(name)
+            return fields[field]
+    has = f" with {', '.join(list(map(str, fields))[:5])}" if fields else ""
+    raise CogError(
+        f"model {name} returned {type(output).__name__}{has}, expected a tensor (B, D); return a forward that picks "
+        "one, such as lambda x: backbone(x)[0]"
+    )
+
+
+@functools.cache  # one warning per model, not per batch
+def _warn_of_logits(name: str) -> None:
+    logger.warning("model %s returned logits, class scores: remove its classifier", name)
+
+
+def _prefix(n_tokens: int, name: str) -> int:
+    """Return the number of tokens before those of the patches, which form a square."""
+    for n_prefix in (0, 1):
+        if math.isqrt(n_tokens - n_prefix) ** 2 == n_tokens - n_prefix:
+            return n_prefix
+    raise CogError(
+        f"model {name} returned {n_tokens} tokens, which are no square of patches with or without a class token; give "
+        "your module the attribute num_prefix_tokens"
+    )
+
+
+def n_blocks(pooling: str) -> int:
+    """Return the number of blocks whose tokens a pooling needs: 4 for "last4"."""
+    return int(pooling.removeprefix("last")) if pooling.startswith("last") else 1
+
+
+def pool(
+    tokens: Sequence[torch.Tensor],
+    n_prefix: int,
+    pooling: str,
+    *,
+    name: str,
+    norm: nn.Module | None = None,
+) -> torch.Tensor:
+    """Return one vector per image.
 
     Args:
-        spec: declaration of the model.
-        classifier: whether the network keeps its classifier.
-    """
-    with torch.device("meta"):  # no memory and no random values for weights that are loaded later
-        network = import_target(spec.network)(**spec.args)
-    if not classifier:
-        for head in spec.head:
-            remove_head(network, head)
-    return network
-
-
-def load_network(spec: PaperModel, path: Path, *, classifier: bool = False) -> Any:
-    """Build a model's network and load its checkpoint, strictly.
-
-    Args:
-        spec: declaration of the model.
-        path: checkpoint of the model.
-        classifier: whether the network keeps its classifier, whose parameters the file must then hold.
+        tokens: tokens ``(B, N, D)`` of the last blocks of a network, last block last.
+        n_prefix: number of tokens before those of the patches; the first of them is the class token.
+        pooling: "cls", "mean" (of the patches' tokens), "cls+mean" (both vectors, one after the other), or "last4": the
+            class tokens of the last 4 blocks, one after the other, as DINOv2 is evaluated (Oquab et al. 2023, section
+            7.1).
+        name: name of the model, for messages.
+        norm: normalization applied to each vector; None: no normalization.
 
     Raises:
-        CogError: missing, unsafe or unfitting checkpoint.
+        CogError: the model gives no tokens, no class token, or those of fewer blocks.
     """
-    network = build_network(spec, classifier=classifier)
-    state = read_paper_model(path, spec, network)
-    if not classifier:
-        heads = tuple(f"{head}." for head in spec.head)
-        state = {name: value for name, value in state.items() if not name.startswith(heads or ("\0",))}
-    load_strictly(network, state, path)
-    return network
+    last = tokens[-1]
+    if last.ndim != 3:
+        raise CogError(
+            f"FT_EXTRACT.POOLING {pooling} is for models that give tokens (B, N, D); model {name} returned "
+            f"{tuple(last.shape)}; leave it out"
+        )
+    if pooling != "mean" and n_prefix < 1:
+        raise CogError(f"model {name} has no class token for FT_EXTRACT.POOLING {pooling}; take mean")
+    if len(tokens) != n_blocks(pooling):
+        raise CogError(
+            f"FT_EXTRACT.POOLING {pooling} is for ViTs of timm and transformers; model {name} gives the tokens of one "
+            "block; take cls, mean or cls+mean"
+        )
+    if pooling.startswith("last"):
+        vectors = [block[:, 0] for block in tokens]
+    else:
+        by_name = {"cls": last[:, 0], "mean": last[:, n_prefix:].mean(1)}
+        vectors = [by_name[part] for part in pooling.split("+")]
+    return torch.cat([vector if norm is None else norm(vector) for vector in vectors], dim=1)
+
+
+# --- loaders of users
 
 
 def resolve_loader(loader: str | Loader) -> Loader:
@@ -261,83 +277,66 @@ def resolve_loader(loader: str | Loader) -> Loader:
     return loader_function
 
 
-def _takes_one_argument(function: Callable[..., Any]) -> bool:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some functions in C have none
-        return True
-    try:
-        signature.bind({})
-    except TypeError:
-        return False
-    return True
-
-
-def _load_with(
-    loader: Loader,
+def load_own(
+    loader: str | Loader,
     name: str,
-    ckpt_file: str | os.PathLike[str] | None,
+    checkpoint: str | os.PathLike[str] | None,
     model_dir: str | os.PathLike[str] | None,
     pooling: str,
 ) -> Backbone:
-    """Call a loader with the arguments of the original toolkit, and check the result."""
-    if model_dir is None and ckpt_file is not None:
-        model_dir = Path(ckpt_file).parent
-    init_args = {
+    """Return the network of a user's loader.
+
+    Args:
+        loader: ``FILE.py:FUNCTION``, or the function.
+        name: name of the model.
+        checkpoint: file that the loader gets; or None.
+        model_dir: folder that the loader gets (default: that of the checkpoint).
+        pooling: value of ``FT_EXTRACT.POOLING``.
+
+    Raises:
+        CogError: the loader fails, or returns something else.
+    """
+    function = resolve_loader(loader)
+    called = getattr(function, "__name__", "the loader")
+    if model_dir is None and checkpoint is not None:
+        model_dir = Path(checkpoint).parent
+    arguments = {
         "model_name": name,
-        "ckpt_file": None if ckpt_file is None else str(ckpt_file),
+        "ckpt_file": None if checkpoint is None else str(checkpoint),
         "model_dir": None if model_dir is None else str(model_dir),
     }
-    if not _takes_one_argument(loader):
-        function = getattr(loader, "__name__", "load_my_model")
+    if not _takes_one_argument(function):
         raise CogError(
-            f"the loader of model {name}, {function}{inspect.signature(loader)}, cannot be called with one argument; "
-            f"{function}(init_args) takes one argument, a dict"
+            f"the loader of model {name}, {called}{inspect.signature(function)}, cannot be called with one argument: a "
+            f"loader {called}(init_args) takes one argument, a dict with model_name, ckpt_file, model_dir"
         )
     try:
-        loaded = loader(init_args)
+        loaded = function(arguments)
     except CogError:
         raise
     except (Exception, SystemExit) as error:
-        hint = ""
-        if ckpt_file is None and model_dir is not None:
-            hint = f"; there is no checkpoint in {model_dir}, so init_args['ckpt_file'] is None: check the model's name"
-        elif ckpt_file is not None and os.path.isfile(ckpt_file) and not os.path.getsize(ckpt_file):
-            hint = f"; its checkpoint {ckpt_file} is empty, download it again"
         raise CogError(
-            f"the loader of model {name} failed with {type(error).__name__}: {first_line(error)}{hint} (COG_DEBUG=1 "
-            "shows where)"
+            f"the loader of model {name} failed with {type(error).__name__}: {first_line(error)} (COG_DEBUG=1 shows "
+            f"where; its checkpoint is {checkpoint or f'None: none is in {model_dir}'})"
         ) from error
-    network, forward, preprocess = (*(loaded if isinstance(loaded, tuple) else (loaded,)), None, None, None)[
-        :3
-    ]
-    if not isinstance(network, nn.Module) or not (forward is None or callable(forward)):
-        returned = type(loaded).__name__
-        if isinstance(loaded, tuple):
-            returned = f"({', '.join(type(value).__name__ for value in loaded)})"
+    parts = loaded if isinstance(loaded, tuple) else (loaded,)
+    network, forward, preprocess = (*parts, None, None, None)[:3]
+    if not isinstance(network, nn.Module) or not (forward is None or callable(forward)) or len(parts) > 3:
         raise CogError(
-            f"the loader of model {name} returned {returned}, expected (backbone, forward): "
-            "a torch.nn.Module and a function or None, and by choice its preprocessing as the third"
+            f"the loader of model {name} returned ({', '.join(type(value).__name__ for value in parts)}), expected "
+            "(backbone, forward): a torch.nn.Module and a function or None, and by choice its preprocessing"
         )
-    _require_own_modules(network, forward, name)
-    backbone = Backbone(network, forward, name=name, pooling=pooling)
-    backbone.preprocess = declared(
-        preprocess if preprocess is not None else getattr(network, "preprocess", None), f"model {name}"
-    )
-    return backbone
+    if preprocess is None:
+        preprocess = getattr(network, "preprocess", None)
+    pre = declared(preprocess, f"model {name}")
+    return Backbone(network, forward, name=name, pooling=pooling, declared=pre)
 
 
-def _require_own_modules(network: nn.Module, forward: Callable[..., Any] | None, name: str) -> None:
-    """Refuse a function that uses modules beside the network, which would be neither frozen nor moved."""
-    used = {"self": getattr(forward, "__self__", None)}
-    if inspect.isfunction(forward):
-        with contextlib.suppress(ValueError):  # a variable without a value yet
-            names = inspect.getclosurevars(forward)
-            used = {**names.globals, **names.nonlocals}
-    modules = set(network.modules())
-    for variable, value in used.items():
-        if isinstance(value, nn.Module) and value not in modules:
-            raise CogError(
-                f"the forward of model {name} uses {type(value).__name__} ({variable}), which is not part of the "
-                "backbone; return it as the backbone, or make it one of its modules (backbone.neck = neck)"
-            )
+def _takes_one_argument(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind({})
+    except TypeError:
+        return False
+    except ValueError:  # some functions in C have no signature
+        pass
+    return True

@@ -1,11 +1,13 @@
-"""Loading of a checkpoint file into a network: open, unwrap, load strictly."""
+"""Loading of a checkpoint file into a network: open by content, unwrap, load strictly."""
 
 from __future__ import annotations
 
 import argparse
+import glob
 import os
+import zipfile
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from cog.errors import CogError, some
-from cog.models.formats.detect import detect
-from cog.models.spec import PaperModel, import_target
-from cog.runtime.safe_load import load_torch
+from cog.errors import CogError, os_errors_explained, some
+from cog.models import containers, networks, renames
+from cog.models.spec import PaperModel
+from cog.runtime import files
+from cog.runtime.safe_load import TORCH_0_1, load_safetensors, load_torch
 
 #: Entries that hold a state dict in the files of training scripts; averaged weights come before others.
 WRAPPERS = (
@@ -39,10 +42,6 @@ _ADDED = ("module.", "_orig_mod.")
 _AVERAGES = ("teacher.", "model_ema.", "ema_model.", "ema.")
 _HOLDERS = (*_AVERAGES, "backbone.", "visual.", "model.")
 
-# Batch counters are optional: networks in eval mode never read them, and files from before
-# torch 0.4.1 lack them.
-_OPTIONAL_SUFFIX = ".num_batches_tracked"
-
 _SCALAR = np.float64(0).__reduce__()[0]
 
 #: Classes that files may hold beside tensors: the options and the accuracy of the training.
@@ -54,74 +53,169 @@ _ALLOWED = (
     type(np.dtype("float64")),
 )
 
+#: First bytes of a file of ``torch.save`` before torch 1.6: its pickled magic number.
+_LEGACY_TORCH = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
-def read_paper_model(path: Path, spec: PaperModel, network: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the parameters of a model of the paper from its authors' file, or from any file of :func:`unwrapped`.
+_INDEX = ".index"
+
+
+# --- files
+
+
+def checkpoint_files(path: str | os.PathLike[str]) -> list[Path]:
+    """Return the files of a checkpoint: the file itself, or the parts of a TensorFlow checkpoint.
 
     Args:
-        path: a file in any container that :func:`cog.models.formats.detect.detect` recognizes.
-        spec: declaration of the model, with the place of the weights in the authors' file.
-        network: the network of the model.
+        path: a file, or the common prefix of ``.index`` and ``.data-...-of-...`` (or the ``.index`` file).
+
+    Returns:
+        The existing files in a fixed order; empty when there is no such checkpoint.
+    """
+    path = Path(path)
+    if path.is_file() and path.suffix != _INDEX:
+        return [path]
+    prefix = path.with_suffix("") if path.suffix == _INDEX else path
+    index = prefix.with_name(prefix.name + _INDEX)
+    if not index.is_file():
+        return []
+    return [index, *sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.data-*-of-*"))]
+
+
+def require_checkpoint(path: str | os.PathLike[str], flag: str) -> list[Path]:
+    """Return the files of a checkpoint, see :func:`checkpoint_files`, after a check that all are readable.
 
     Raises:
-        CogError: unreadable or unsafe file, or one that holds no parameters.
+        CogError: no such checkpoint, or an unreadable file; the message names ``flag``.
     """
-    data = _open(path, prefix=spec.prefix)
-    if spec.key and isinstance(data, dict) and isinstance(data.get(spec.key), dict):
-        data = data[spec.key]
-    state = _innermost(data, path)
-    expected = network.state_dict().keys()
-    is_authors = any(name.startswith(spec.prefix) for name in state)
-    if is_authors:
-        state = _below(state, spec.prefix)
-        state = {n: v for n, v in state.items() if not n.startswith(spec.drop or ("\0",))}
-    if is_authors and spec.rename and not expected & state.keys():
-        state = import_target(spec.rename)(state, network)
-    return _tensors(_without_prefixes(state, expected), path)
+    parts = checkpoint_files(path) or [Path(path)]
+    for part in parts:
+        files.require_file(part, flag)
+    return parts
 
 
-def read_state_dict(path: str | os.PathLike[str], expected: Collection[str] = ()) -> dict[str, torch.Tensor]:
+def sha256(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a checkpoint; of one in several files, that of the index followed by the data."""
+    return files.sha256(*require_checkpoint(path, "checkpoint"))
+
+
+# --- contents
+
+
+def read(path: str | os.PathLike[str], *, prefix: str = "") -> Any:
+    """Return the contents of a checkpoint, whose container is detected by its first bytes; no code of it is run.
+
+    Args:
+        path: a file of torch.save, safetensors, TorchScript, a pickle, or the prefix of a TensorFlow checkpoint.
+        prefix: beginning of the names of the wanted tensors, for containers whose tensors can be read singly.
+
+    Raises:
+        UnsafeFileError: a file that names a class or function that weights do not need.
+        CogError: a missing, damaged or other file.
+    """
+    path = Path(path)
+    parts = require_checkpoint(path, "checkpoint")
+    if parts[0].suffix == _INDEX:
+        return containers.read_tensorflow(path, *parts, prefix=prefix)
+    with os_errors_explained(f"cannot read {path}"), files.open_regular(path) as handle:
+        head = handle.read(512)
+    if not head:
+        raise CogError(f"{path} is empty; download it again")
+    if head[257:262] == b"ustar":
+        raise CogError(f"{path} {TORCH_0_1}")
+    if head.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml", b"version https://git-lfs")):
+        raise CogError(
+            f"{path} is a web page or a Git LFS pointer, not a checkpoint; open its link in a browser to download the "
+            "file, or run `git lfs pull`"
+        )
+    if head.startswith(b"PK\x03\x04"):
+        return _read_zip(path)
+    if head.startswith(_LEGACY_TORCH):
+        return load_torch(path, allow=_ALLOWED)
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= os.path.getsize(path) - 8:
+        return load_safetensors(path)
+    return containers.read_haiku(path)
+
+
+def _read_zip(path: Path) -> Any:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise CogError(f"{path} is not a readable torch file ({error}); is the download complete?") from None
+    if any(name.endswith("/constants.pkl") for name in names):
+        return containers.read_torchscript(path)
+    if any(name.endswith("/data.pkl") for name in names):
+        return load_torch(path, allow=_ALLOWED)
+    raise CogError(
+        f"{path} is a zip archive with {some(names) or 'nothing'} inside, not a checkpoint; unpack it and give the "
+        "checkpoint in it"
+    )
+
+
+def read_state(path: str | os.PathLike[str], expected: Collection[str] = ()) -> dict[str, torch.Tensor]:
     """Return the parameters in a checkpoint of a library or of a user's training script.
 
     They may lie in entries of the file (:data:`WRAPPERS`), and their names may begin with ``module.``, ``_orig_mod.``,
     ``backbone.`` and the like, in any combination. Averaged weights are taken if there are any.
 
     Args:
-        path: a file in any container that :func:`cog.models.formats.detect.detect` recognizes.
+        path: see :func:`read`.
         expected: names of the network's parameters, which decide about beginnings of names; empty: not known.
 
     Raises:
         CogError: unreadable or unsafe file, or one that holds no parameters.
     """
-    path = Path(path)
-    return _tensors(_without_prefixes(_innermost(_open(path), path), expected), path)
+    return _tensors(_without_prefixes(_innermost(read(path), path), expected), path)
 
 
-def _open(path: Path, *, prefix: str = "") -> Any:
-    """Read the file with the reader of its container; no reader unpickles without restriction."""
-    container = detect(path)
-    if container == "torch":
-        return load_torch(path, allow=_ALLOWED)
-    if container == "torchscript":
-        from cog.models.formats import torchscript
+def read_paper_model(
+    path: str | os.PathLike[str], spec: PaperModel, network: nn.Module
+) -> dict[str, torch.Tensor]:
+    """Return the parameters of a model of the paper from its authors' file, or from any file of :func:`read_state`.
 
-        return torchscript.read(path)
-    if container == "safetensors":
-        from cog.models.formats import safetensors
+    Args:
+        path: see :func:`read`.
+        spec: row of the model, with the place of the weights in the authors' file.
+        network: the network of the model.
 
-        return safetensors.read(path)
-    if container == "tensorflow":
-        from cog.models.formats import tensorflow
+    Raises:
+        CogError: unreadable or unsafe file, or one that holds no parameters.
+    """
+    data = read(path, prefix=spec.prefix)
+    if spec.key and isinstance(data, dict) and isinstance(data.get(spec.key), dict):
+        data = data[spec.key]
+    state = _innermost(data, path)
+    expected = network.state_dict().keys()
+    if theirs := _below(state, spec.prefix):
+        state = {name: v for name, v in theirs.items() if not name.startswith(spec.drop or ("\0",))}
+        if spec.rename and not expected & state.keys():
+            state = getattr(renames, spec.rename)(state, network)
+    return _tensors(_without_prefixes(state, expected), path)
 
-        return tensorflow.read(
-            path, wanted=lambda name: name.startswith(prefix) and not name.endswith("/Momentum")
-        )
-    from cog.models.formats import haiku
 
-    return haiku.read(path)
+def load_paper_model(
+    spec: PaperModel, path: str | os.PathLike[str], *, classifier: bool = False
+) -> nn.Module:
+    """Build a model's network and load its checkpoint, strictly.
+
+    Args:
+        spec: row of the model.
+        path: checkpoint of the model.
+        classifier: whether the network keeps its classifier, whose parameters the file must then hold.
+
+    Raises:
+        CogError: missing, unsafe or unfitting checkpoint.
+    """
+    network = networks.build(spec, classifier=classifier)
+    state = read_paper_model(path, spec, network)
+    if not classifier:
+        heads = tuple(f"{head}." for head in spec.head)
+        state = {name: value for name, value in state.items() if not name.startswith(heads or ("\0",))}
+    load_strictly(network, state, path)
+    return network
 
 
-def _innermost(data: Any, path: Path) -> dict[str, Any]:
+def _innermost(data: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the state dict inside the entries that training scripts wrap around it."""
     for _ in range(_MOST_WRAPPERS):  # a dict may hold itself
         if isinstance(data, dict):
@@ -174,8 +268,8 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, torch.Tensor | np.ndarray)
 
 
-def _tensors(state: dict[str, Any], path: Path) -> dict[str, torch.Tensor]:
-    """Return parameters as tensors; pickles may hold NumPy arrays."""
+def _tensors(state: dict[str, Any], path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
+    """Return parameters as tensors; pickles may hold NumPy arrays, also of the other byte order."""
     tensors = {}
     for name, value in state.items():
         if not isinstance(value, torch.Tensor):
@@ -185,6 +279,9 @@ def _tensors(state: dict[str, Any], path: Path) -> dict[str, torch.Tensor]:
                 raise CogError(f"{path}: {name} is an array of {value.dtype}, expected numbers") from None
         tensors[name] = value
     return tensors
+
+
+# --- into the network
 
 
 class ShapeError(CogError):
@@ -204,40 +301,28 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str |
         CogError: missing or unexpected parameters; the message names up to three.
     """
     parameters = module.state_dict()
-    missing = [key for key in parameters if key not in state and not key.endswith(_OPTIONAL_SUFFIX)]
-    unexpected = [key for key in state if key not in parameters]
+    # Networks in eval mode never read batch counters, and files from before torch 0.4.1 lack them.
+    missing = [name for name in parameters if name not in state and not name.endswith("num_batches_tracked")]
+    unexpected = [name for name in state if name not in parameters]
     if missing or unexpected:
-        parts = [
-            _listed(label, names)
-            for label, names in (("missing", missing), ("unexpected", unexpected))
-            if names
-        ]
+        lists = {"missing": missing, "unexpected": unexpected}
+        parts = [f"{label} {len(names)} ({some(names)})" for label, names in lists.items() if names]
         hint = ""
         if missing and unexpected:
             hint = "; rename them, or load the file with a loader of your own (--model_loader, docs/own-models.md)"
         raise CogError(f"{path} does not fit the architecture: parameters {' and '.join(parts)}{hint}")
     shapes = [
-        f"{key} {tuple(state[key].shape)} instead of {tuple(parameters[key].shape)}"
-        for key in state
-        if state[key].shape != parameters[key].shape
+        f"{name} {tuple(value.shape)} instead of {tuple(parameters[name].shape)}"
+        for name, value in state.items()
+        if value.shape != parameters[name].shape
     ]
     if shapes:
         raise ShapeError(f"{path} does not fit the architecture: {'; '.join(shapes[:3])}")
-    # Absent batch counters get their initial value; all other parameters are in the file. Assignment instead of
-    # copying permits networks on the meta device, without random weights.
-    counters = {key: torch.zeros((), dtype=torch.int64) for key in parameters if key not in state}
-    weights = {key: value.float() if value.is_floating_point() else value for key, value in state.items()}
+    # Absent batch counters get their initial value. Assignment instead of copying permits networks on the meta
+    # device, without random weights.
+    counters = {name: torch.zeros((), dtype=torch.int64) for name in parameters if name not in state}
+    weights = {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
     state_dict = OrderedDict({**weights, **counters})
     # Some modules refuse parameters without the version that state_dict() writes; equal names imply that version.
     state_dict._metadata = parameters._metadata  # type: ignore[attr-defined]
     module.load_state_dict(state_dict, assign=True)
-
-
-def _listed(label: str, names: Sequence[str]) -> str:
-    return f"{label} {len(names)} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
-
-
-def remove_head(module: nn.Module, head: str) -> None:
-    """Replace the classifier with the dotted name ``head`` by an identity."""
-    parent, _, leaf = head.rpartition(".")
-    setattr(module.get_submodule(parent), leaf, nn.Identity())

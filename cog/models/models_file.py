@@ -23,36 +23,12 @@ from typing import Any
 from cog import config
 from cog.constants import GEOMETRIES, POOLINGS, is_model_name
 from cog.errors import CogError
-from cog.models.preprocessing import KEYS, check_keys, from_mapping
 from cog.models.spec import PRETRAINING
-
-#: Keys of an entry.
-FIELDS = ("source", "loader", "checkpoint", "preprocess", "pooling", "pretraining", "label", "group")
-
-_CFG_KEYS = {
-    "image_size": "FT_EXTRACT.IMAGE_CROP_SIZE",
-    "resize_size": "FT_EXTRACT.IMAGE_RESIZE_SIZE",
-    "mean": "FT_EXTRACT.IMAGE_NORM.MEAN",
-    "std": "FT_EXTRACT.IMAGE_NORM.STD",
-    "interpolation": "FT_EXTRACT.IMAGE_INTERPOLATION",
-    "squash": "FT_EXTRACT.IMAGE_SQUASH",
-}
 
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """The entry of one model.
-
-    Attributes:
-        name: name of the model.
-        source: name of the network in a library or in the paper; None: ``name``.
-        loader: ``FILE.py:FUNCTION``.
-        checkpoint: path of a file.
-        cfg: values of configuration keys: preprocessing and pooling.
-        pretraining: one of :data:`cog.models.spec.PRETRAINING`; None: not stated.
-        label: name in tables and figures; None: ``name``.
-        group: name of a group, whose models have the same color; None: not stated.
-    """
+    """The entry of one model; ``cfg`` has the configuration keys of its preprocess and pooling."""
 
     name: str
     source: str | None = None
@@ -62,6 +38,18 @@ class ModelEntry:
     pretraining: str | None = None
     label: str | None = None
     group: str | None = None
+
+
+_FIELDS = ("source", "loader", "checkpoint", "preprocess", "pooling", "pretraining", "label", "group")
+
+_KEYS = {
+    "image_size": "FT_EXTRACT.IMAGE_CROP_SIZE",
+    "resize_size": "FT_EXTRACT.IMAGE_RESIZE_SIZE",
+    "mean": "FT_EXTRACT.IMAGE_NORM.MEAN",
+    "std": "FT_EXTRACT.IMAGE_NORM.STD",
+    "interpolation": "FT_EXTRACT.IMAGE_INTERPOLATION",
+    "squash": "FT_EXTRACT.IMAGE_SQUASH",
+}
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -81,29 +69,21 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     return {str(name): entry for name, entry in tree.items()}
 
 
-def find(path: str | os.PathLike[str], name: str) -> ModelEntry | None:
-    """Return a model's entry; None when the file has none.
-
-    Raises:
-        CogError: an unusable file or entry.
-    """
-    entries = read(path)
-    return parse(path, name, entries[name]) if name in entries else None
-
-
 def parse(path: str | os.PathLike[str], name: str, entry: Any) -> ModelEntry:
     """Return the checked entry of a model.
 
     Raises:
         CogError: an ill-formed name, an unknown key or a value that cannot be used.
     """
+    from cog.models.preprocessing import KEYS, check_keys, from_mapping  # imports Pillow
+
     place = f"{path}: {name}"
     if not is_model_name(name):
         raise CogError(f"{place} is not a model name, expected <model_title>_<architecture_name>")
     entry = {} if entry is None else entry
     if not isinstance(entry, dict):
-        raise CogError(f"{place} is {type(entry).__name__}, expected keys such as {', '.join(FIELDS[:3])}")
-    check_keys(entry, FIELDS, place)
+        raise CogError(f"{place} is {type(entry).__name__}, expected keys such as {', '.join(_FIELDS[:3])}")
+    check_keys(entry, _FIELDS, place)
     values = {key: value for key, value in entry.items() if value is not None}
     for key, value in values.items():
         if key != "preprocess" and not (isinstance(value, str) and value.strip() and len(value) < 1000):
@@ -113,29 +93,21 @@ def parse(path: str | os.PathLike[str], name: str, entry: Any) -> ModelEntry:
             raise CogError(f"{place}: {key} {values[key]!r} is not known, expected {', '.join(known)}")
     if "source" in values and "loader" in values:
         raise CogError(f"{place} has a source and a loader; give one of them")
-    cfg = _preprocess(values.pop("preprocess", "protocol"), place)
+    cfg: dict[str, Any] = {}
+    given = values.pop("preprocess", "protocol")
+    if isinstance(given, dict):
+        from_mapping(given, place)
+        given = {"resize_size": given["image_size"], **given} if "image_size" in given else given
+        cfg = {_KEYS[key]: value for key, value in given.items()}
+    elif given in GEOMETRIES:
+        cfg = {"FT_EXTRACT.PREPROCESS": given} if given != GEOMETRIES[0] else {}
+    else:
+        raise CogError(
+            f"{place}: preprocess {given!r} is not known, expected {', '.join(GEOMETRIES)} or some of {', '.join(KEYS)}"
+        )
     if "pooling" in values:
         cfg["FT_EXTRACT.POOLING"] = values.pop("pooling")
     folder = Path(path).resolve().parent
-    if "loader" in values:
-        file, separator, function = values["loader"].rpartition(":")
-        if not separator or not file or not function.isidentifier():
-            raise CogError(f"{place}: loader {values['loader']!r} is not of the form FILE.py:load_my_model")
-        values["loader"] = f"{folder / file}:{function}"
-    if "checkpoint" in values:
-        values["checkpoint"] = str(folder / values["checkpoint"])
+    for key in values.keys() & {"loader", "checkpoint"}:
+        values[key] = str(folder / values[key])
     return ModelEntry(name, cfg=cfg, **values)
-
-
-def _preprocess(value: Any, place: str) -> dict[str, Any]:
-    if value in GEOMETRIES:
-        return {"FT_EXTRACT.PREPROCESS": value} if value != GEOMETRIES[0] else {}
-    if not isinstance(value, dict):
-        raise CogError(
-            f"{place}: preprocess {value!r} is not known, expected {', '.join(GEOMETRIES)} or some of {', '.join(KEYS)}"
-        )
-    from_mapping(value, place)
-    given = dict(value)
-    if "image_size" in given:
-        given.setdefault("resize_size", given["image_size"])
-    return {_CFG_KEYS[key]: entry for key, entry in given.items()}

@@ -3,31 +3,57 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
+import timm
 import torch
 import torch.nn.functional as F
 from timm.layers import Conv2dSame
 from timm.layers.pool2d_same import MaxPool2dSame
 from timm.models.vision_transformer import Block, Mlp
 from torch import nn
-from torchvision.models import resnet50
+from torchvision.models import get_model
+
+if TYPE_CHECKING:
+    from cog.models.spec import PaperModel
 
 
-def resnet50_same(*, convolutions: bool) -> nn.Module:
-    """Build torchvision's ResNet-50 (stride in the 3x3 convolutions) with the padding of TensorFlow and Haiku.
+def build(spec: PaperModel, *, classifier: bool = False) -> nn.Module:
+    """Build a model's network on the meta device, without weights.
 
-    Only the right and bottom edges get the odd pixel in the max-pooling after the stem and, with ``convolutions``, in
-    the convolutions with stride 2.
+    Args:
+        spec: row of the model.
+        classifier: whether the network keeps its classifier.
     """
-    network = resnet50(weights=None)
+    library, _, name = spec.network.partition(":")
+    with torch.device("meta"):  # no memory and no random values for weights that are loaded later
+        if library == "timm":
+            network = timm.create_model(name)
+        elif library == "torchvision":
+            inception = {"init_weights": False, "aux_logits": False, "transform_input": False}
+            network = get_model(name, weights=None, **(inception if name == "inception_v3" else {}))
+        else:
+            network = globals()[name]()
+    if not classifier:
+        for head in spec.head:
+            network.set_submodule(head, nn.Identity())
+    return network
+
+
+def resnet50_same_pool() -> nn.Module:
+    """Build torchvision's ResNet-50 with TensorFlow's padding in the max-pooling: right and bottom edges alone."""
+    network = get_model("resnet50", weights=None)
     network.maxpool = MaxPool2dSame(3, 2)
-    for module in list(network.modules()) if convolutions else ():
-        for name, child in list(module.named_children()):
-            if isinstance(child, nn.Conv2d) and child.stride == (2, 2) and child.kernel_size > (1, 1):
-                same = Conv2dSame(
-                    child.in_channels, child.out_channels, child.kernel_size[0], stride=2, bias=False
-                )
-                setattr(module, name, same)
+    return network
+
+
+def resnet50_same() -> nn.Module:
+    """Build :func:`resnet50_same_pool` with the same padding in the convolutions with stride 2, as in Haiku."""
+    network = resnet50_same_pool()
+    for name, child in list(network.named_modules()):
+        if isinstance(child, nn.Conv2d) and child.stride == (2, 2) and child.kernel_size > (1, 1):
+            size = child.in_channels, child.out_channels, child.kernel_size[0]
+            network.set_submodule(name, Conv2dSame(*size, stride=2, bias=False))
     return network
 
 
@@ -235,7 +261,7 @@ class _Block(nn.Module):
         return x + y if self.has_skip else y
 
 
-class NATM4(nn.Module):
+class NatM4(nn.Module):
     """NAT-M4: the feature is the output of the 1x1 layer after the global average, after its mish."""
 
     def __init__(self) -> None:

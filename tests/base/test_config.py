@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from cog import config
+from cog.data.pixels import Preprocess
 from cog.errors import CogError
-from cog.models.spec import PaperModel, Preprocess
-from cog.models.zoo import MODELS, get_spec
+from cog.models.paper_models import MODELS
 
 
 @pytest.fixture
@@ -74,16 +74,14 @@ def test_every_default_has_a_comment():
 
 def test_defaults_pass_their_own_checks_and_models_too():
     for spec in MODELS.values():
-        config.get_cfg(model=spec)
+        config.get_cfg(declared=spec.declared)
 
 
 # --- precedence
 
 
 def test_each_source_wins_over_those_before(configs, tmp_path):
-    spec = PaperModel(
-        "tiny_net", "Tiny", "reference", "", "torch.nn:Identity", 4, 0, preprocess=Preprocess(100, 90)
-    )
+    model = {"model_name": "tiny_net", "declared": {"protocol": Preprocess(90, 100)}}
     file = tmp_path / "own.yaml"
     key = "FT_EXTRACT.IMAGE_RESIZE_SIZE"
 
@@ -91,17 +89,17 @@ def test_each_source_wins_over_those_before(configs, tmp_path):
         return config.flat(config.get_cfg(**kwargs))[key]
 
     assert value() == 224
-    assert value(model=spec) == 100
+    assert value(**model) == 100
     (configs / "tiny_net.yaml").write_text("FT_EXTRACT: {IMAGE_RESIZE_SIZE: 110, IMAGE_CROP_SIZE: 90}")
     assert value() == 224
-    assert value(model=spec) == 110
+    assert value(**model) == 110
     assert value(model_name="tiny_net") == 110
     file.write_text("FT_EXTRACT:\n  IMAGE_RESIZE_SIZE: 120\n")
-    assert value(model=spec, config_file=file) == 120
-    assert value(model=spec, config_file=file, opts=[key, "130"]) == 130
-    assert value(model=spec, config_file=file, opts=[key, "130", key, "140"]) == 140
+    assert value(**model, config_file=file) == 120
+    assert value(**model, config_file=file, opts=[key, "130"]) == 130
+    assert value(**model, config_file=file, opts=[key, "130", key, "140"]) == 140
     # what a later source does not name stays as an earlier one has it
-    assert config.get_cfg(model=spec, config_file=file).FT_EXTRACT.IMAGE_CROP_SIZE == 90
+    assert config.get_cfg(**model, config_file=file).FT_EXTRACT.IMAGE_CROP_SIZE == 90
 
 
 def test_the_result_is_frozen_and_independent():
@@ -327,7 +325,7 @@ def test_no_unknown_names_in_defaults():
 
 
 def test_preprocessing_of_the_models_applies():
-    cfg = config.get_cfg(model=get_spec("sup_inception-v3"))
+    cfg = config.get_cfg(declared=MODELS["sup_inception-v3"].declared)
     assert (cfg.FT_EXTRACT.IMAGE_RESIZE_SIZE, cfg.FT_EXTRACT.IMAGE_CROP_SIZE) == (299, 299)
     assert cfg.FT_EXTRACT.IMAGE_NORM.MEAN == [0.5, 0.5, 0.5]
 

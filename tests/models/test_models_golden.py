@@ -14,9 +14,9 @@ import torchvision
 from golden import containers, rules
 
 import cog
-from cog.models.backbone import build_network
+from cog.models import networks
 from cog.models.checkpoint import read_paper_model
-from cog.models.zoo import MODELS, get_spec, list_models
+from cog.models.paper_models import MODELS, list_models
 from cog.runtime.device import exact_float32
 
 TOLERANCE = 1e-4
@@ -90,7 +90,7 @@ def files(tmp_path_factory):
 def test_golden_features(name, container, files):
     network = cog.load_backbone(name, files(name, container))
     assert error(run(network, name), name) < TOLERANCE
-    assert network.feature_dim == rules.load_index()[name]["feature_dim"] == get_spec(name).feature_dim
+    assert network.feature_dim == rules.load_index()[name]["feature_dim"] == MODELS[name].dim
 
 
 @pytest.mark.gpu
@@ -112,7 +112,7 @@ def test_the_trunk_of_clip(files):
 @pytest.mark.parametrize("name", ["simclrv2_resnet50", "byol_resnet50"])
 def test_torchvisions_names(name, files, tmp_path):
     """Only names and container differ from the authors' file."""
-    state = read_paper_model(files(name), get_spec(name), build_network(get_spec(name)))
+    state = read_paper_model(files(name), MODELS[name], networks.build(MODELS[name]))
     state |= {"fc.weight": torch.zeros(1000, 2048), "fc.bias": torch.zeros(1000)}
     torch.save(state, tmp_path / "model.ckpt")
     assert error(run(cog.load_backbone(name, tmp_path / "model.ckpt"), name), name) < TOLERANCE

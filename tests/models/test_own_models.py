@@ -9,14 +9,15 @@ import torch
 import torchvision
 from plain_pixels import plain_inputs
 from random_networks import randomize
-from test_sources import write
-from yacs.config import CfgNode
+from test_libraries import write
 
 import cog
 from cog import config
+from cog.data.pixels import Preprocess
 from cog.errors import CogError
-from cog.models import models_file, outputs
-from cog.models.request import ModelRequest
+from cog.models import backbone as backbones
+from cog.models import models_file
+from cog.models.choice import ModelChoice, find_model, preprocess_of
 
 LOADER = "import torch, types\n\n\ndef load_my_model(init_args):\n"
 
@@ -75,22 +76,6 @@ def test_what_loaders_may_not_return(returned, message, loads):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("forward", ["lambda x: neck(backbone(x).flatten(1))", "Net(neck).features"])
-def test_modules_beside_the_backbone_are_refused(forward, loads):
-    """They would stay in training mode, where the features of an image depend on the other images."""
-    body = (
-        "class Net(torch.nn.Module):\n"
-        "    def __init__(self, neck):\n        super().__init__()\n        self.neck = neck\n"
-        "    def features(self, x):\n        return self.neck(x.mean((2, 3)))\n"
-        "neck = torch.nn.BatchNorm1d(3)\nbackbone = torch.nn.AdaptiveAvgPool2d(1)\n"
-    )
-    with pytest.raises(CogError, match="mine_net uses (BatchNorm1d|Net) .*make it one of its modules"):
-        loads(f"{body}return backbone, {forward}")
-    backbone = loads(f"{body}backbone.neck = neck\nreturn backbone, lambda x: neck(x.mean((2, 3)))")
-    assert not backbone.network.neck.training and not backbone.train().training
-    torch.testing.assert_close(backbone(GRAY)[:1], backbone(GRAY[:1]))
-
-
 def test_a_loader_that_takes_no_argument(tmp_path):
     file = tmp_path / "net.py"
     file.write_text("def load_net():\n    return None\n")
@@ -127,15 +112,7 @@ DECLARED = {
     "dict": "{'image_size': 16, 'resize_size': 20, 'mean': [0.5] * 3, 'std': [0.5] * 3, 'interpolation': 'bilinear'}",
     "timm": "{'input_size': (3, 16, 16), 'crop_pct': 0.8, 'mean': (0.5,) * 3, 'std': (0.5,) * 3, 'interpolation': "
     "'bilinear', 'crop_mode': 'center'}",
-    "transforms": "transforms.Compose([transforms.Resize(20), transforms.CenterCrop(16), transforms.ToTensor(), "
-    "transforms.Normalize([0.5] * 3, [0.5] * 3)])",
-    "v2": "transforms.v2.Compose([transforms.v2.Resize(20), transforms.v2.CenterCrop(16), transforms.v2.ToImage(), "
-    "transforms.v2.ToDtype(torch.float32, scale=True), transforms.v2.Normalize([0.5] * 3, [0.5] * 3)])",
 }
-
-
-def run(request: ModelRequest, *opts: str) -> CfgNode:
-    return request.config(None, opts).FT_EXTRACT
 
 
 @pytest.mark.parametrize("way", ["third", "attribute"])
@@ -144,17 +121,20 @@ def test_preprocessing_of_loaders(form, way, write_loader, tmp_path):
     returned = (
         "return net, None, declared" if way == "third" else "net.preprocess = declared\nreturn net, None"
     )
-    loader = write_loader(
-        "import torchvision.transforms.v2\nfrom torchvision import transforms\n"
-        f"net, declared = torch.nn.Flatten(), {DECLARED[form]}\n{returned}"
+    loader = write_loader(f"net, declared = torch.nn.Flatten(), {DECLARED[form]}\n{returned}")
+    choice = find_model("mine_net", root=tmp_path, loader=loader)
+    assert preprocess_of(choice.config()) == Preprocess(16, 16, (0.5,) * 3, (0.5,) * 3)
+    pre = preprocess_of(
+        choice.config(None, ["FT_EXTRACT.PREPROCESS", "model", "FT_EXTRACT.IMAGE_NORM.MEAN", "[0, 0, 0]"])
     )
-    request = ModelRequest("mine_net", models_root_dir=str(tmp_path), model_loader=loader)
-    fx = run(request)
-    assert (fx.IMAGE_RESIZE_SIZE, fx.IMAGE_CROP_SIZE, fx.IMAGE_INTERPOLATION) == (16, 16, "bicubic")
-    assert list(fx.IMAGE_NORM.MEAN) == list(fx.IMAGE_NORM.STD) == [0.5] * 3
-    fx = run(request, "FT_EXTRACT.PREPROCESS", "model", "FT_EXTRACT.IMAGE_NORM.MEAN", "[0, 0, 0]")
-    assert (fx.IMAGE_RESIZE_SIZE, fx.IMAGE_CROP_SIZE, fx.IMAGE_INTERPOLATION) == (20, 16, "bilinear")
-    assert list(fx.IMAGE_NORM.MEAN) == [0, 0, 0]
+    assert pre == Preprocess(16, 20, (0, 0, 0), (0.5,) * 3, "bilinear")
+
+
+def test_a_loader_that_declares_nothing(write_loader, tmp_path):
+    choice = find_model("mine_net", root=tmp_path, loader=write_loader("return torch.nn.Flatten()"))
+    assert preprocess_of(choice.config()) == Preprocess()
+    with pytest.raises(CogError, match="mine_net declares no preprocessing of its authors"):
+        choice.config(None, ["FT_EXTRACT.PREPROCESS", "model"])
 
 
 @pytest.mark.parametrize(
@@ -169,38 +149,20 @@ def test_preprocessing_of_loaders(form, way, write_loader, tmp_path):
             r"pixels are in \[0, 1\] here; divided by 255 it is \[0.485, 0.456, 0.406",
         ),
         ("{'std': (58.395, 57.12, 57.375)}", r"divided by 255 it is \[0.229, 0.224, 0.225\]"),
-        (
-            "v2.Compose([v2.Resize(16), v2.Normalize([128.0] * 3, [0.5] * 3)])",
-            r"mean \[128.0, .* divided by 255",
-        ),
         ("{'interpolation': 'cubic'}", "interpolation 'cubic' cannot be used"),
         ("object()", "object is not supported; give a dict"),
-        ("{'input_size': (3, 16, 20)}", r"input_size \(16, 20\) is not square"),
-        ("v2.Compose([v2.Resize((20, 16)), NORMALIZE])", r"the size of Resize \(20, 16\) is not square"),
-        (
-            "v2.Compose([v2.CenterCrop((20, 16)), NORMALIZE])",
-            r"the size of CenterCrop \(20, 16\) is not square",
-        ),
-        ("v2.Compose([v2.Resize(16), v2.Pad(2), NORMALIZE])", "step Pad is not supported; give a dict"),
-        ("v2.Compose([v2.Resize(16), lambda x: x, NORMALIZE])", "step <lambda> is not supported"),
-        (
-            "v2.Compose([v2.CenterCrop(16), v2.Resize(32), NORMALIZE])",
-            r"step Resize\(size=\[32\].* is not supported",
-        ),
-        ("v2.Compose([v2.Resize(16), v2.ToImage()])", "Compose has no Normalize; give a dict"),
+        ("{'input_size': (3, 16, 20)}", r"\(16, 20\) is not square"),
+        ("torchvision.transforms.Compose([])", "Compose is not supported; give a dict"),
     ],
 )
 def test_preprocessing_that_cannot_be_used(value, message, loads):
     with pytest.raises(CogError, match=message):
-        loads(
-            "from torchvision.transforms import v2\nNORMALIZE = v2.Normalize([0.5] * 3, [0.5] * 3)\n"
-            f"return torch.nn.Flatten(), None, {value}"
-        )
+        loads(f"import torchvision\nreturn torch.nn.Flatten(), None, {value}")
 
 
 def test_a_method_called_preprocess_declares_nothing(loads):
     body = "class Net(torch.nn.Flatten):\n    def preprocess(self, x):\n        return x\nreturn Net(), None"
-    assert loads(body).preprocess is None
+    assert loads(body).declared == {}
 
 
 def test_extraction_with_a_loader_that_declares(extract, write_loader, image_tree, tmp_path, caplog):
@@ -219,23 +181,11 @@ def test_extraction_with_a_loader_that_declares(extract, write_loader, image_tre
         extract("mine_net", *loader, "FT_EXTRACT.IMAGE_NORM.MEAN", "[0, 0, 0]")
 
 
-def test_fine_tuning_keeps_to_the_protocols_geometry():
-    request = ModelRequest("sup_resnet50", source="timm_resnet50")
-    assert request.fine_tuned(config.get_cfg(opts=["FT_EXTRACT.POOLING", "cls"])) == {
-        "source": "timm_resnet50",
-        "pooling": "cls",
-    }
-    assert ModelRequest("sup_resnet50").fine_tuned(config.get_cfg()) == {}
-    for opts in (("IMAGE_INTERPOLATION", "bilinear"), ("IMAGE_SQUASH", "True")):
-        with pytest.raises(CogError, match="fine-tuning resizes images as the protocol does"):
-            request.fine_tuned(config.get_cfg(opts=[f"FT_EXTRACT.{opts[0]}", opts[1]]))
-
-
 def test_any_exception_of_a_network_is_one_line(extract, write_loader):
     """Also of a later pass than the first, and of a kind that networks seldom raise."""
     loader = write_loader(
         "calls = []\ndef forward(x):\n    calls.append(0)\n"
-        "    assert len(calls) < 2, 'a message\\nof two lines'\n    return x.mean((2, 3))\n"
+        "    assert len(calls) < 3, 'a message\\nof two lines'\n    return x.mean((2, 3))\n"
         "return torch.nn.Identity(), forward"
     )
     with pytest.raises(
@@ -245,16 +195,16 @@ def test_any_exception_of_a_network_is_one_line(extract, write_loader):
 
 
 def test_a_forgotten_classifier_is_warned_of(loads, caplog):
-    request = ModelRequest("mine_net", model_loader="net.py:load_my_model")
     backbone = loads("return torch.nn.Flatten()")
+    choice = ModelChoice("mine_net", "", None, None, None, "unknown", models_file.ModelEntry("mine_net"), "")
     for n, warned in ((999, False), (1000, True)):
         backbone.feature_dim = n
         caplog.clear()
-        request.summary(backbone, config.get_cfg())
+        choice.summary(backbone, config.get_cfg())
         assert ("remove it" in caplog.text) is warned
     caplog.clear()
     scores = loads("return torch.nn.Flatten(), lambda x: {'logits': x[:, 0, 0]}")
-    outputs._warn_of_logits.cache_clear()
+    backbones._warn_of_logits.cache_clear()
     scores(GRAY), scores(GRAY)
     assert caplog.text.count("class scores: remove its classifier") == 1
 
@@ -289,50 +239,84 @@ def own_file(tmp_path):
     return path
 
 
-def ask(own_file, name: str, **fields) -> ModelRequest:
-    root = str(own_file.parent)
-    return ModelRequest(name, models_root_dir=root, **fields).with_models_file(str(own_file))
+@pytest.fixture
+def ask(own_file):
+    """Return a model of the file; its loader and its checkpoint exist."""
+
+    def ask_(name: str, **options) -> ModelChoice:
+        return find_model(name, root=own_file.parent, models_file=own_file, **options)
+
+    return ask_
 
 
-def test_files_of_an_entry_are_called_so(own_file, tmp_path):
+def make_files(own_file):
+    for name, text in (
+        ("weights/small.pth", "x"),
+        ("nets/net.py", f"{LOADER}    return torch.nn.Flatten()\n"),
+        ("sup/resnet50/model.ckpt", "x"),
+    ):
+        (own_file.parent / name).parent.mkdir(parents=True)
+        (own_file.parent / name).write_text(text)
+
+
+def test_files_of_an_entry_are_called_so(own_file, ask, tmp_path):
     with pytest.raises(CogError, match=r"models.yaml: checkpoint of mine_small: .*small.pth does not exist"):
-        _ = ask(own_file, "mine_small").paths
+        ask("mine_small")
     with pytest.raises(CogError, match=r"models.yaml: loader of mine_loaded: .*net.py does not exist"):
-        _ = ask(own_file, "mine_loaded").paths
+        ask("mine_loaded")
     with pytest.raises(CogError, match=r"^--ckpt_file .*other.pth does not exist"):
-        _ = ask(own_file, "mine_small", ckpt_file=str(tmp_path / "other.pth")).paths
+        ask("mine_small", checkpoint=tmp_path / "other.pth")
 
 
-def test_entries(own_file, tmp_path):
-    small = ask(own_file, "mine_small")
-    fx = run(small)
-    assert (fx.IMAGE_RESIZE_SIZE, fx.IMAGE_CROP_SIZE, fx.IMAGE_INTERPOLATION) == (64, 64, "bilinear")
-    assert list(fx.IMAGE_NORM.MEAN) == [0.5] * 3 and list(fx.IMAGE_NORM.STD) == [0.229, 0.224, 0.225]
-    assert small.ckpt_file == str(tmp_path / "weights/small.pth")
-    assert (
-        small.entry.label == "Small one" and small.entry.group == "ours" and small.entry.pretraining == "web"
+def test_entries(own_file, ask, tmp_path):
+    make_files(own_file)
+    small = ask("mine_small")
+    assert preprocess_of(small.config()) == Preprocess(64, 64, (0.5,) * 3, interpolation="bilinear")
+    assert preprocess_of(small.config(None, ["FT_EXTRACT.IMAGE_NORM.MEAN", "[0, 0, 0]"])).mean == (0, 0, 0)
+    assert small.checkpoint == tmp_path / "weights/small.pth" and small.source == "torchvision_resnet18"
+    assert (small.label, small.group, small.pretraining) == ("Small one", "ours", "web")
+    assert preprocess_of(ask("mine_model").config()) == Preprocess(224, 256, interpolation="bilinear")
+    loaded = ask("mine_loaded")
+    assert loaded.loader == f"{tmp_path}/nets/net.py:load_my_model"
+    assert loaded.source == "net.py:load_my_model" and loaded.pretraining == "unknown"
+    assert loaded.config().FT_EXTRACT.POOLING == "mean"
+    assert ask("sup_resnet50").config().FT_EXTRACT.IMAGE_CROP_SIZE == 224
+    other = ask("torchvision_resnet18")  # not in the file: as without it
+    assert (other.label, other.pretraining, other.checkpoint) == (None, "unknown", None)
+    with pytest.raises(CogError, match="mine_broken: unknown key 'sorce'; did you mean source"):
+        ask("mine_broken")
+    with pytest.raises(CogError, match="did you mean mine_small"):
+        ask("mine_smal")
+
+
+def test_pretraining_is_that_of_the_file_then_of_the_row_then_unknown(tmp_path):
+    path = tmp_path / "models.yaml"
+    path.write_text(
+        "timm_resnet18: {pretraining: web}\nmine_a: {source: clip_resnet50}\n"
+        "mine_b: {source: clip_resnet50, pretraining: IN-1K}\n"
+        "mine_own: {source: clip_resnet50, checkpoint: own.pth}\n"
+        "mine_same: {source: clip_resnet50, checkpoint: own.pth, pretraining: web}\nmine_c: {loader: 'net.py:f'}\n"
     )
-    fx = run(ask(own_file, "mine_model"))
-    assert (fx.IMAGE_RESIZE_SIZE, fx.IMAGE_CROP_SIZE, fx.IMAGE_INTERPOLATION) == (256, 224, "bilinear")
-    loaded = ask(own_file, "mine_loaded")
-    assert loaded.model_loader == f"{tmp_path}/nets/net.py:load_my_model" and loaded.source is None
-    assert loaded.entry.cfg == {"FT_EXTRACT.POOLING": "mean"}
-    assert run(ask(own_file, "sup_resnet50")).IMAGE_CROP_SIZE == 224
-    assert ask(own_file, "torchvision_resnet18").entry is None  # not in the file: as without it
-    assert (
-        list(run(ask(own_file, "mine_small"), "FT_EXTRACT.IMAGE_NORM.MEAN", "[0, 0, 0]").IMAGE_NORM.MEAN)
-        == [0] * 3
-    )
+    for name in ("own.pth", "net.py", "mine/a/model.ckpt", "mine/b/model.ckpt", "clip/resnet50/model.ckpt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    for name, stated in {
+        "timm_resnet18": "web",
+        "timm_resnet50.a1_in1k": "unknown",  # a name proves nothing
+        "clip_resnet50": "web",
+        "mine_a": "web",
+        "mine_b": "IN-1K",
+        "mine_own": "unknown",
+        "mine_same": "web",
+        "mine_c": "unknown",
+    }.items():
+        assert find_model(name, root=tmp_path, models_file=path).pretraining == stated
 
 
 @pytest.mark.parametrize(
     "entry, message",
     [
         ("{sorce: a}", "mine_net: unknown key 'sorce'; did you mean source?"),
-        (
-            "{sorce: a, pretrainig: web}",
-            r"unknown key 'sorce'; did you mean source\? \(also unknown: 'pretrainig'\)",
-        ),
         ("{preprocess: {size: 3}}", "unknown key 'size'; did you mean image_size|resize_size"),
         ("{pooling: max}", "pooling 'max' is not known, expected default, cls, mean"),
         ("{pretraining: JFT}", "pretraining 'JFT' is not known, expected IN-1K, IN-21K"),
@@ -348,14 +332,8 @@ def test_bad_entries(entry, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models.yaml").write_text(f"mine_net: {entry}\n")
     with pytest.raises(CogError, match=message) as error:
-        models_file.find("models.yaml", "mine_net")
+        find_model("mine_net", models_file="models.yaml")
     assert "\n" not in str(error.value) and not (tmp_path / "canary").exists()
-
-
-def test_a_bad_entry_is_its_own_matter(own_file):
-    with pytest.raises(CogError, match="mine_broken: unknown key 'sorce'; did you mean source"):
-        ask(own_file, "mine_broken")
-    assert ask(own_file, "mine_small").entry is not None
 
 
 @pytest.mark.parametrize(
@@ -377,15 +355,10 @@ def test_a_file_that_is_no_yaml_is_one_line_with_its_name_and_the_lines_number(t
     file = tmp_path / "models.yaml"
     file.write_bytes(text)
     with pytest.raises(CogError) as error:
-        ask(file, "mine_a")
+        find_model("mine_a", models_file=file)
     message = str(error.value)
     assert message.startswith(f"cannot read {file}: {says}") and "\n" not in message
     assert len(message) < 200 + len(str(file))
-
-
-def test_names_that_only_resemble_one_of_the_file(own_file):
-    with pytest.raises(CogError, match="did you mean mine_small"):
-        ask(own_file, "mine_smal")
 
 
 def test_entries_without_a_network(tmp_path):
@@ -393,10 +366,10 @@ def test_entries_without_a_network(tmp_path):
     path.write_text("mine_bare: {label: Mine}\nmine_renamed: {source: torchvision_resnet19}\n")
     for name, message in (
         ("mine_bare", "models.yaml: mine_bare has no source and no loader: "),
-        ("mine_renamed", "models.yaml: source of mine_renamed: .*did you mean torchvision_resnet18"),
+        ("mine_renamed", "did you mean torchvision_resnet18"),
     ):
         with pytest.raises(CogError, match=message):
-            _ = ask(path, name).checkpoint, ask(path, name).spec
+            find_model(name, root=tmp_path, models_file=path).config()
 
 
 def test_two_models_of_one_file_are_extracted(extract, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 
 from cog import constants
-from cog.models import zoo
+from cog.models import paper_models
 from cog.results import published
 from cog.results.scores import SeedAverage
 
@@ -105,6 +105,6 @@ def test_complete_and_consistent_without_the_papers_files():
 
 
 def test_models_agree_with_what_the_toolkit_declares():
-    assert set(published.MODELS) == zoo.MODELS.keys() - set(zoo.list_models("other"))
+    assert set(published.MODELS) == paper_models.MODELS.keys() - set(paper_models.list_models("other"))
     for name, model in published.MODELS.items():
-        assert model.category == zoo.MODELS[name].category
+        assert model.category == paper_models.MODELS[name].category

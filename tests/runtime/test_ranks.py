@@ -18,7 +18,7 @@ from cog.commands import extract_features
 from cog.errors import CogError, FailedImagesError
 from cog.features import runner, shards, sharing
 from cog.features.extract import Extractor
-from cog.models.backbone import load_backbone
+from cog.models.choice import load_backbone
 from cog.runtime import locks, ranks, signals
 from cog.runtime.ranks import Rank
 

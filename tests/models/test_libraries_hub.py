@@ -10,16 +10,18 @@ import pytest
 import timm
 import torch
 import torchvision
+from hostile import Payload
 from marks import first_quick, later
 from PIL import Image
 from random_networks import randomize
-from test_sources import images, load, write
+from test_libraries import images, load, write
+from torchvision import transforms
 
 import cog
-from cog.data.pixels import normalizer, resize_and_crop, to_input
+from cog.data.pixels import Preprocess
 from cog.errors import CogError
-from cog.models.request import ModelRequest
-from cog.models.sources import find_spec
+from cog.models import libraries
+from cog.models.choice import find_model, preprocess_of
 
 open_clip, transformers = later("open_clip"), later("transformers")
 
@@ -105,15 +107,6 @@ def test_features_of_released_architectures_are_those_of_open_clip(name, tmp_pat
 
 
 @needs_open_clip
-@pytest.mark.slow
-def test_weights_trained_with_quick_gelu_get_it():
-    for tag, quick in (("openai", True), ("laion2b_s34b_b79k", False)):
-        with torch.device("meta"):
-            network, _ = find_spec(f"openclip_ViT-B-32.{tag}").build(224)
-        assert ("QuickGELU" in repr(network)) is quick
-
-
-@needs_open_clip
 def test_bare_towers_and_other_sizes_of_open_clip(small_models, tmp_path):
     model = randomize(open_clip.create_model("small-ViT", pretrained=None))
     bare = write(tmp_path, "openclip_small-ViT", model.visual.state_dict())
@@ -133,26 +126,35 @@ def test_bare_towers_and_other_sizes_of_open_clip(small_models, tmp_path):
 
 
 @needs_open_clip
-def test_pooling_of_open_clips_tokens(small_models, tmp_path):
-    model = randomize(open_clip.create_model("small-ViT", pretrained=None))
-    path = write(tmp_path, "openclip_small-ViT", model.state_dict())
-    model.visual.proj, model.visual.output_tokens = None, True
-    x = images(32)
-    with torch.no_grad():
-        cls, tokens = model.visual(x)
-        both = cog.load_backbone("openclip_small-ViT", path, pooling="cls+mean")(x)
-    torch.testing.assert_close(both, torch.cat([cls, tokens.mean(1)], 1))
+def test_wrong_names_and_poolings_of_open_clip(small_models, tmp_path):
+    with pytest.raises(CogError, match=r"did you mean .*openclip_ViT-B-32\.openai"):
+        libraries.find("openclip_ViT-B-32.openia")
+    with pytest.raises(CogError, match="no weights of openclip_ViT-B-32 to download"):
+        cog.load_backbone("openclip_ViT-B-32")
+    path = write(tmp_path, "openclip_small-RN", open_clip.create_model("small-RN").state_dict())
+    with pytest.raises(CogError, match="POOLING cls: model openclip_small-RN gives no tokens"):
+        cog.load_backbone("openclip_small-RN", path, pooling="cls")
 
 
 @needs_open_clip
-def test_wrong_names_of_open_clip():
-    with pytest.raises(CogError, match=r"did you mean .*openclip_ViT-B-32\.openai") as error:
-        find_spec("openclip_ViT-B-32.openia")
-    assert "\n" not in str(error.value)
-    link = "https://huggingface.co/timm/vit_base_patch32_clip_224.openai/"
-    assert find_spec("openclip_ViT-B-32.openai").address.startswith(link)
-    with pytest.raises(CogError, match="no weights of ViT-B-32 to download"):
-        find_spec("openclip_ViT-B-32").fetch()
+@pytest.mark.slow
+def test_open_clips_own_weights(small_models, tmp_path, monkeypatch):
+    """open_clip finds the file in its cache, and gets nothing but weights from it."""
+    model = randomize(open_clip.create_model("small-ViT", pretrained=None))
+    torch.save({"state_dict": model.state_dict()}, tmp_path / "weights.pt")
+    entry = {"url": "https://example.org/weights.pt", "quick_gelu": True}
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "small-ViT", {"mine": entry})
+    monkeypatch.setattr(
+        open_clip.factory, "download_pretrained", lambda *_, **__: str(tmp_path / "weights.pt")
+    )
+    backbone = cog.load_backbone("openclip_small-ViT.mine")
+    assert "QuickGELU" in repr(backbone.network)
+    assert torch.equal(backbone.network.class_embedding, model.visual.class_embedding)
+    marker = tmp_path / "marker"
+    torch.save({"state_dict": Payload(marker)}, tmp_path / "weights.pt")
+    with pytest.raises(CogError, match="cannot be loaded"):
+        cog.load_backbone("openclip_small-ViT.mine")
+    assert not marker.exists()
 
 
 # ---- transformers ---------------------------------------------------------------------------------------
@@ -194,6 +196,7 @@ PROCESSOR = {
     "crop_size": {"height": 32, "width": 32},
     "do_center_crop": True,
     "resample": 3,
+    "image_processor_type": "CLIPImageProcessor",
     **STATISTICS,
 }
 
@@ -232,12 +235,11 @@ def own_features(model, kind: str, x: torch.Tensor) -> torch.Tensor:
 def test_features_are_those_of_transformers(kind, tmp_path, capsys):
     model, _ = make_transformer(tmp_path, kind)
     capsys.readouterr()
-    request = ModelRequest("hf_org--net", models_root_dir=str(tmp_path))
-    assert request.checkpoint.name == "model.safetensors"
-    cfg = request.config(None, ())
-    assert list(cfg.FT_EXTRACT.IMAGE_NORM.MEAN) == [0.4, 0.5, 0.6]
-    assert cfg.FT_EXTRACT.IMAGE_RESIZE_SIZE == cfg.FT_EXTRACT.IMAGE_CROP_SIZE == 32
-    backbone = request.load(torch.device("cpu"), cfg)
+    choice = find_model("hf_org--net", root=tmp_path)
+    assert choice.checkpoint.name == "model.safetensors"
+    cfg = choice.config()
+    assert preprocess_of(cfg) == Preprocess(32, 32, (0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
+    backbone = choice.load("cpu", cfg)
     x = images(32)
     expected = own_features(model, kind, x)
     with torch.no_grad():
@@ -252,13 +254,12 @@ def test_configuration_lies_beside_a_checkpoint_elsewhere(tmp_path):
     model, folder = make_transformer(tmp_path, "vit")
     root = tmp_path / "root"
     root.mkdir()
-    checkpoint = str(folder / "model.safetensors")
-    request = ModelRequest("hf_org--net", models_root_dir=str(root), ckpt_file=checkpoint)
-    cfg = request.config(None, ())
+    choice = find_model("hf_org--net", root=root, checkpoint=folder / "model.safetensors")
+    cfg = choice.config()
     assert list(cfg.FT_EXTRACT.IMAGE_NORM.MEAN) == [0.4, 0.5, 0.6]
     x = images(32)
     with torch.no_grad():
-        assert torch.equal(request.load(torch.device("cpu"), cfg)(x), own_features(model, "vit", x))
+        assert torch.equal(choice.load("cpu", cfg)(x), own_features(model, "vit", x))
 
 
 @needs_transformers
@@ -272,6 +273,27 @@ def test_pooling_of_transformers_tokens(kind, n_prefix, tmp_path):
         tokens = getattr(model, "vision_model", model)(x).last_hidden_state
         for pooling, expected in (("cls", tokens[:, 0]), ("mean", tokens[:, n_prefix:].mean(1))):
             assert torch.equal(load_from(folder, pooling=pooling)(x), expected)
+
+
+@needs_transformers
+@pytest.mark.parametrize("kind", first_quick(2, ["dinov2_with_registers", "clip", "vit"]))
+def test_the_last_blocks_of_transformers_vits(kind, tmp_path):
+    """As DINOv2 is evaluated; the outputs of the blocks are caught by hooks."""
+    model, folder = make_transformer(tmp_path, kind)
+    vision, seen = getattr(model, "vision_model", model), []
+    blocks = max((m for m in vision.modules() if isinstance(m, torch.nn.ModuleList)), key=len)
+    for block in blocks:
+        block.register_forward_hook(
+            lambda _, __, output: seen.append(output[0] if isinstance(output, tuple) else output)
+        )
+    norm = getattr(vision, "post_layernorm", None) or vision.layernorm
+    x = images(32)
+    with torch.no_grad():
+        vision(pixel_values=x)
+        expected = torch.cat([norm(tokens)[:, 0] for tokens in seen[-2:]], 1)
+        assert torch.equal(load_from(folder, pooling="last2")(x), expected)
+        with pytest.raises(CogError, match="does not give the tokens of 4 blocks"):
+            load_from(folder, pooling="last4")
 
 
 @needs_transformers
@@ -317,20 +339,13 @@ def test_checkpoints_of_transformers_must_fit(tmp_path):
 @needs_transformers
 @pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json"])
 def test_transformers_without_a_network(file, tmp_path, monkeypatch):
-    import huggingface_hub
-
-    def fail(*_, **__):
-        raise OSError("no route to host\nmore")
-
     _, folder = make_transformer(tmp_path, "vit")
     (folder / file).unlink()
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
-    with pytest.raises(CogError, match="no route to host") as error:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(CogError, match=f"{file} of org/net") as error:
         load("hf_org--net", tmp_path)
-    line = str(error.value)
-    assert "\n" not in line and str(folder / file) in line
-    assert f"https://huggingface.co/org/net/resolve/main/{file}" in line
-    assert "beside config.json, preprocessor_config.json and model.safetensors" in line
+    assert "\n" not in str(error.value) and f"save it as {folder / file}" in str(error.value)
 
 
 @needs_transformers
@@ -382,15 +397,11 @@ def photo() -> Image.Image:
 
 
 def as_the_model_sees_it(name: str, folder: Path | None = None) -> torch.Tensor:
-    wanted = find_spec(name, folder).preprocess_for("model")
-    pixels = resize_and_crop(
-        photo(),
-        resize=wanted.resize,
-        crop=wanted.crop,
-        interpolation=wanted.interpolation,
-        squash=wanted.squash,
-    )
-    return to_input(pixels[None], *normalizer(wanted.mean, wanted.std, torch.device("cpu")))[0]
+    pre = libraries.find(name, folder).preprocess
+    size = (pre.resize, pre.resize) if pre.squash else pre.resize
+    interpolation = transforms.InterpolationMode(pre.interpolation)
+    steps = [transforms.Resize(size, interpolation), transforms.CenterCrop(pre.size), transforms.ToTensor()]
+    return transforms.Compose([*steps, transforms.Normalize(pre.mean, pre.std)])(photo())
 
 
 def own_transform(title: str, name: str):
@@ -446,7 +457,7 @@ def test_preprocessing_is_that_of_the_library(title, name):
 def test_preprocessing_is_that_of_transformers(kind, entries, tmp_path):
     file = tmp_path / "preprocessor_config.json"
     file.write_text(json.dumps(entries | {"image_processor_type": kind}))
-    (tmp_path / "config.json").write_text("{}")
+    transformers.AutoConfig.for_model("vit").save_pretrained(tmp_path)
     processor = getattr(transformers, f"{kind}Pil", None) or getattr(transformers, kind)
     expected = processor(**entries)(photo(), return_tensors="pt")["pixel_values"][0]
     torch.testing.assert_close(as_the_model_sees_it("hf_org--net", tmp_path), expected, rtol=0, atol=1e-5)

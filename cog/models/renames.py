@@ -58,10 +58,9 @@ def simclr_tensorflow(state: dict[str, Any], network: Any) -> dict[str, Any]:
             names[f"{_numbered('batch_normalization', index)}/{theirs}"] = (f"{norm}.{ours}", "flat")
     renamed = {}
     for name, array in state.items():
-        if name.endswith("/Momentum"):
-            continue
         ours, shape = names.get(name, (name, ""))
-        renamed[ours] = _tensor(array, shape)
+        if not name.endswith("/Momentum"):
+            renamed[ours] = _tensor(array, shape)
     return renamed
 
 
@@ -89,6 +88,8 @@ def byol_haiku(state: dict[str, Any], network: Any) -> dict[str, Any]:
         if re.search(r"/~/(mean|var)_ema/(hidden|counter)$", name):
             continue
         module, _, leaf = name.partition("/")[2].rpartition("/")
+        if not module.startswith("res_net50/"):
+            continue  # a head
         if leaf == "average":
             module, _, owner = module.rpartition("/~/")
             leaf = f"~/{owner}/average"

@@ -1,0 +1,121 @@
+"""List the models of the paper, download and check their checkpoints, measure top-1."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from cog.errors import CogError
+from cog.models.choice import unknown_model
+from cog.models.paper_models import MODELS
+from cog.models.spec import PaperModel
+from cog.paths import ModelDir
+from cog.runtime import cli as cli_tools
+from cog.runtime import files
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the flags, without access to files."""
+    parser = cli_tools.OneLineParser(prog=cli_tools.started_as("cog models"), description=__doc__)
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=cli_tools.OneLineParser
+    )
+
+    def command(name: str, text: str, *, root: bool = True) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text)
+        added.set_defaults(run=globals()[f"_{name}"])
+        if root:
+            added.add_argument("models_root_dir", help="folder of all models")
+        return added
+
+    command("list", "print the table of models", root=False)
+    fetching = command("fetch", "download checkpoints to <models_root_dir>/<title>/<architecture>/model.ckpt")
+    fetching.add_argument("models", nargs="*", metavar="MODEL", help="names, such as dino_resnet50")
+    fetching.add_argument("--all", action="store_true", help="all models")
+    fetching.add_argument("--dry_run", action="store_true", help="only print what would be done")
+    checking = command(
+        "check", "verify checkpoints: hash, names and shapes of parameters, a run of the network"
+    )
+    checking.add_argument("models", nargs="*", metavar="MODEL", help="names (default: all that are there)")
+    top1 = command("top1", "measure the ImageNet-1K accuracy of a released classifier")
+    top1.add_argument("model", metavar="MODEL", help="name, such as sup_resnet50")
+    top1.add_argument("--in1k_images_root", required=True, help="holds val/<wnid>/*.JPEG")
+    top1.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    args = parse_args(argv)
+    return args.run(args)
+
+
+def _chosen(names: Sequence[str]) -> list[PaperModel]:
+    for name in names:
+        if name not in MODELS:
+            raise unknown_model(name)
+    return [MODELS[name] for name in names] or list(MODELS.values())
+
+
+def _show(results: Iterable[tuple[str, str, str]]) -> Counter[str]:
+    """Print a line after each model, and the number of models of each status."""
+    counts: Counter[str] = Counter()
+    for name, status, detail in results:
+        counts[status] += 1
+        print(f"{name:<24} {status:<7} {detail}", flush=True)
+    print(", ".join(f"{n} {status}" for status, n in counts.items()))
+    return counts
+
+
+def _list(args: argparse.Namespace) -> int:
+    from cog.models import table
+
+    print(table.markdown(MODELS.values()))
+    return 0
+
+
+def _fetch(args: argparse.Namespace) -> int:
+    from cog.models import fetch
+
+    if not args.models_root_dir.strip():
+        raise CogError("<models_root_dir> is empty; give the folder that holds the models")
+    if args.all == bool(args.models):
+        raise CogError("give the names of models, or --all")
+    counts = _show(fetch.fetch(_chosen(args.models), args.models_root_dir, dry_run=args.dry_run))
+    return 2 if counts["failed"] else 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    models = _chosen(args.models)
+    root = files.require_dir(args.models_root_dir, "<models_root_dir>")
+    from cog.models import verify
+
+    counts = _show(verify.check(models, root))
+    return 2 if counts["bad"] or (args.models and counts["absent"]) else 0
+
+
+def _top1(args: argparse.Namespace) -> int:
+    (row,) = _chosen([args.model])
+    files.require_dir(args.in1k_images_root, "--in1k_images_root")
+    from cog.models import verify
+    from cog.models.checkpoint import require_checkpoint
+    from cog.runtime.device import resolve_device
+    from cog.runtime.ranks import n_processors
+
+    checkpoint = ModelDir(args.models_root_dir, row.name).checkpoint
+    require_checkpoint(checkpoint, "checkpoint")
+    device = resolve_device(args.device)
+    n_workers = min(n_processors(), 16)
+    accuracy, n_images = verify.top1(
+        row, checkpoint, args.in1k_images_root, device=device, n_workers=n_workers
+    )
+    print(verify.verdict(row, accuracy, n_images))
+    return 0
+
+
+cli = functools.partial(cli_tools.run, main)
+
+if __name__ == "__main__":
+    cli()

@@ -1,0 +1,291 @@
+"""Downloads, from a small HTTP server on the loopback interface that cuts, lies and fails on demand."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import http.server
+import io
+import os
+import subprocess
+import threading
+import urllib.request
+import zipfile
+
+import pytest
+import torch
+
+from cog.commands.models import main
+from cog.models import fetch
+from cog.models.paper_models import MODELS
+from cog.models.spec import PaperModel
+
+
+def checkpoint_bytes(seed: int = 0, n: int = 300_000) -> bytes:
+    buffer = io.BytesIO()
+    torch.save({"w": torch.randn(n, generator=torch.Generator().manual_seed(seed))}, buffer)
+    return buffer.getvalue()
+
+
+DATA = checkpoint_bytes()
+
+#: Path with the SHA-256 of the file; that of ``/a`` is not known.
+KNOWN = f"/{hashlib.sha256(DATA).hexdigest()}/a"
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves ``files``, ``DATA`` as ``/a``; ``cuts[path]`` lists after how many bytes each answer breaks off."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files = {"/a": DATA, KNOWN: DATA}
+        self.cuts: dict[str, list] = {}
+        self.status: dict[str, list[int]] = {}
+        self.etag = '"1"'
+        self.content_type = "application/octet-stream"
+        self.ranges = True
+        self.requests: list[tuple[str, str | None]] = []
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.server_port}{path}"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+    def do_GET(self):
+        server = self.server
+        server.requests.append((self.path, self.headers.get("Range")))
+        path = self.path.partition("?")[0]
+        if path.startswith("http://"):  # we are asked as a proxy
+            path = "/" + path.split("/", 3)[3]
+        if server.status.get(path):
+            return self.send_error(server.status[path].pop(0))
+        if path not in server.files:
+            return self.send_error(404)
+        data, start = server.files[path], 0
+        wanted = self.headers.get("Range")
+        if server.ranges and wanted and self.headers.get("If-Range") in (None, server.etag):
+            start = int(wanted.removeprefix("bytes=").rstrip("-"))
+            if start >= len(data):
+                return self.send_error(416)
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        self.send_header("Content-Length", str(len(data) - start))
+        self.send_header("Content-Type", server.content_type)
+        if server.etag:
+            self.send_header("ETag", server.etag)
+        self.end_headers()
+        cut = server.cuts[path].pop(0) if server.cuts.get(path) else None
+        with contextlib.suppress(ConnectionError):
+            self.wfile.write(data[start:] if cut is None else data[start : start + cut])
+        self.close_connection = True
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setattr(fetch, "_RETRY_WAIT_S", 0.0)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def row(url: str, **fields) -> PaperModel:
+    return dataclasses.replace(MODELS["dino_resnet50"], url=url, **fields)
+
+
+def prepare(declared: PaperModel, root, **options):
+    ((_, status, detail),) = fetch.fetch([declared], root, **options)
+    assert "\n" not in detail
+    return status, detail, root / "dino" / "resnet50" / "model.ckpt"
+
+
+def leftovers(target) -> set[str]:
+    return {path.name for path in target.parent.iterdir()} - {target.name}
+
+
+def test_plain_download_then_skip(server, tmp_path):
+    status, _, target = prepare(row(server.url(KNOWN)), tmp_path)
+    assert (status, target.read_bytes(), leftovers(target)) == ("ready", DATA, set())
+    n_requests = len(server.requests)
+    status, detail, _ = prepare(row(server.url(KNOWN)), tmp_path)
+    assert status == "ready" and "as published" in detail and len(server.requests) == n_requests
+
+
+def test_resume_after_cut_connections(server, tmp_path):
+    server.cuts[KNOWN] = [400_000, 300_000]
+    status, _, target = prepare(row(server.url(KNOWN)), tmp_path)
+    assert (status, target.read_bytes()) == ("ready", DATA)
+    assert [wanted for _, wanted in server.requests] == [None, "bytes=400000-", "bytes=700000-"]
+
+
+@pytest.mark.parametrize("first_part", [DATA[:500_000], b"other" * 1000, DATA + b"more"])
+def test_a_killed_command_is_continued_where_the_hash_is_known(server, tmp_path, first_part):
+    part = tmp_path / "dino/resnet50/.model.ckpt.part"
+    for path, status in ((KNOWN, "ready" if DATA.startswith(first_part) else "failed"), ("/a", "ready")):
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(first_part)
+        got, _, target = prepare(row(server.url(path)), tmp_path)
+        if first_part == DATA + b"more":
+            status = "ready"  # the server has nothing after it, so it begins again
+        assert got == status and target.exists() == (status == "ready") and not part.exists()
+        target.unlink(missing_ok=True)
+    assert server.requests[0] == (KNOWN, f"bytes={len(first_part)}-") and server.requests[-1] == ("/a", None)
+
+
+@pytest.mark.parametrize("change", ["etag", "no ranges"])
+def test_what_cannot_be_continued_starts_again(server, tmp_path, change, monkeypatch):
+    server.cuts["/a"] = [500_000]
+    server.ranges = change != "no ranges"
+    expected = DATA
+    if change == "etag":
+        expected = checkpoint_bytes(1)
+        changed = lambda _: (setattr(server, "etag", '"2"'), server.files.update({"/a": expected}))  # noqa: E731
+        monkeypatch.setattr(fetch.time, "sleep", changed)
+    status, _, target = prepare(row(server.url("/a")), tmp_path)
+    assert (status, target.read_bytes(), leftovers(target)) == ("ready", expected, set())
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("kind", ["hash", "page", "empty", "404", "500", "refused", "without end"])
+def test_a_link_that_fails_is_one_line_with_advice(server, tmp_path, monkeypatch, kind):
+    wrong = f"/{64 * '0'}/a"
+    server.files |= {wrong: DATA, "/page": b"<!DOCTYPE html><html>log in</html>", "/empty": b""}
+    server.status["/500"] = [500] * 10
+    if kind == "without end":
+        monkeypatch.setattr(fetch, "_LARGEST", 1000)
+    path = {"hash": wrong, "without end": "/a"}.get(kind, f"/{kind}")
+    url = "http://127.0.0.1:9/a" if kind == "refused" else server.url(path)
+    status, detail, target = prepare(row(url), tmp_path)
+    words = {"hash": "wrong file: SHA-256", "page": "web page", "empty": "nothing", "404": "HTTP 404"}
+    assert status == "failed" and words.get(kind, "") in detail
+    assert f"get {url} otherwise and save it as {target}" in detail
+    assert not target.exists() and not leftovers(target)
+
+
+def test_transient_errors_are_repeated(server, tmp_path):
+    server.status["/a"] = [503, 429]
+    assert prepare(row(server.url("/a")), tmp_path)[0] == "ready" and len(server.requests) == 3
+
+
+def test_links_for_a_browser_and_dry_runs_touch_nothing(server, tmp_path):
+    status, detail, target = prepare(row("https://example.org/folder", browser=True), tmp_path)
+    assert status == "manual" and "https://example.org/folder" in detail and str(target) in detail
+    status, _, target = prepare(row(server.url("/a")), tmp_path / "new", dry_run=True)
+    assert status == "would download" and not server.requests and not (tmp_path / "new").exists()
+
+
+def test_what_is_there_is_never_replaced(server, tmp_path):
+    target = tmp_path / "dino" / "resnet50" / "model.ckpt"
+    target.parent.mkdir(parents=True)
+    target.write_bytes(b"mine")
+    status, detail, _ = prepare(row(server.url(KNOWN)), tmp_path)
+    assert status == "failed" and "not the published file" in detail
+    status, _, _ = prepare(row(server.url("/a")), tmp_path)
+    assert status == "ready" and target.read_bytes() == b"mine" and not server.requests
+
+
+def test_full_disk(server, tmp_path, monkeypatch):
+    class Full(io.FileIO):
+        def write(self, data):
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fetch, "open", Full, raising=False)
+        status, detail, target = prepare(row(server.url(KNOWN)), tmp_path)
+    assert status == "failed" and "No space left on device" in detail and not target.exists()
+    assert prepare(row(server.url(KNOWN)), tmp_path)[0] == "ready"
+
+
+def archive_of(data: bytes, compression=zipfile.ZIP_DEFLATED) -> bytearray:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        archive.writestr("folder/notes.txt", "x")
+        archive.writestr("folder/student.pth.tar", data)
+    return bytearray(buffer.getvalue())
+
+
+def test_zip_archives_are_unpacked(server, tmp_path):
+    server.files["/a.zip"] = bytes(archive_of(DATA))
+    status, _, target = prepare(row(server.url("/a.zip"), member="student.pth.tar"), tmp_path)
+    assert (status, target.read_bytes(), leftovers(target)) == ("ready", DATA, set())
+    status, detail, _ = prepare(row(server.url("/a.zip"), member="teacher.pth"), tmp_path / "2")
+    assert status == "failed" and "0 usual files teacher.pth" in detail
+
+
+@pytest.mark.parametrize("kind", ["bomb", "damaged", "lzma", "cut"])
+def test_hostile_and_damaged_archives_are_refused(server, tmp_path, kind):
+    archive = archive_of(DATA)
+    if kind == "bomb":  # 50 MB of zeros in 50 KB
+        archive = archive_of(bytes(50_000_000))
+    elif kind == "lzma":  # its window may be gigabytes
+        archive = archive_of(DATA, zipfile.ZIP_LZMA)
+    elif kind == "cut":
+        del archive[len(archive) // 2 :]
+    else:
+        archive[len(archive) // 2] ^= 255
+    server.files["/a.zip"] = bytes(archive)
+    status, detail, target = prepare(row(server.url("/a.zip"), member="student.pth.tar"), tmp_path)
+    assert status == "failed" and ("0 usual" if kind in ("bomb", "lzma") else "damaged") in detail
+    assert not target.exists() and not leftovers(target)
+
+
+def test_checkpoints_in_parts(server, tmp_path):
+    server.files["/m.index"], server.files["/m.data-00000-of-00001"] = b"index", b"data"
+    declared = row(server.url("/m"), parts=(".data-00000-of-00001", ".index"))
+    status, _, target = prepare(declared, tmp_path)
+    assert status == "ready" and not target.exists()
+    assert target.with_name("model.ckpt.index").read_bytes() == b"index"
+    assert target.with_name("model.ckpt.data-00000-of-00001").read_bytes() == b"data"
+    assert prepare(declared, tmp_path)[1].startswith("already there")
+    del server.files["/m.index"]
+    status, _, target = prepare(declared, tmp_path / "2")
+    assert status == "failed" and not leftovers(target)
+
+
+def test_proxy_of_the_environment(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("http_proxy", server.url(""))
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setattr(urllib.request, "_opener", None)
+    status, _, _ = prepare(row("http://models.example.org/a"), tmp_path)
+    monkeypatch.setattr(urllib.request, "_opener", None)
+    assert status == "ready" and server.requests[0][0] == "http://models.example.org/a"
+
+
+def test_command_line_ends_with_a_table(server, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(MODELS, "dino_resnet50", row(server.url("/a")))
+    broken = dataclasses.replace(MODELS["swav_resnet50"], url=server.url("/no"))
+    monkeypatch.setitem(MODELS, "swav_resnet50", broken)
+    assert main(["fetch", str(tmp_path), "dino_resnet50", "swav_resnet50", "cutmix_resnet50"]) == 2
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in printed[:-1]] == [
+        ["dino_resnet50", "ready"],
+        ["swav_resnet50", "failed"],
+        ["cutmix_resnet50", "manual"],
+    ]
+    assert printed[-1] == "1 ready, 1 failed, 1 manual"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "models", "n_models"),
+    [("prepare.sh", ["cutmix_resnet50", "sup_vgg19"], 2), ("all.sh", [], len(MODELS))],
+)
+def test_scripts_take_the_root_and_run_from_anywhere(repository, tmp_path, python, script, models, n_models):
+    environment = {**os.environ, "COG_PYTHON": python}
+    command = ["bash", str(repository / "prepare_models" / script), "my models", *models, "--dry_run"]
+    options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    done = subprocess.run(command, check=False, **options)
+    assert done.returncode == 0, done.stderr
+    assert sum(line.split()[0] in MODELS for line in done.stdout.splitlines()[-n_models - 1 : -1]) == n_models
+    assert not list(tmp_path.iterdir())
+    done = subprocess.run(command[:2], check=False, **options)
+    assert done.returncode == 2 and "models_root_dir" in done.stderr
