@@ -198,7 +198,7 @@ class Classifiers:
     def resume(self, state: dict[str, torch.Tensor]) -> None:
         """Continue from a saved :attr:`state`."""
         for name, tensor in self.state.items():
-            tensor.copy_(state[name])
+            tensor.copy_(state[name].to(tensor.device))
         if self._low is not None:
             self._low.copy_(self.state["weight"])
 

@@ -62,10 +62,11 @@ def test_fused_steps_equal_those_in_place(precision):
     fused, in_place = (
         fit(spec, SETTINGS, precision=precision, device="cuda", fused=form)[2] for form in (True, False)
     )
+    points = 0.3 if precision == "fp32" else 1.3  # of 400 test rows, some may change sides
     for one, other in zip(fused.logs, in_place.logs, strict=True):
         assert one["train/loss"] == pytest.approx(other["train/loss"], rel=10 * TOLERANCE[precision])
-        assert one["test/top1"] == pytest.approx(other["test/top1"], abs=0.3)
-        assert one["train/top5"] == pytest.approx(other["train/top5"], abs=0.3)
+        assert one["test/top1"] == pytest.approx(other["test/top1"], abs=points)
+        assert one["train/top5"] == pytest.approx(other["train/top5"], abs=points)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
