@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Experiments of both versions of the paper on extracted features, a table after each; complete outputs are skipped.
-# Name those to run, in their order: logreg fewshot mlp mlp_noact balanced label_free cross figures.
+# Name those to run, in their order: logreg fewshot mlp mlp_noact balanced label_free confident figures.
 # IN-1K with blurred faces is a data set (dataset=in1k_blurred) and fine-tuning a script: finetune.py. Examples:
 #   bash bash-scripts/experiments.sh logreg fewshot models_root_dir=/models model_name="sup_resnet50 dino_resnet50"
 #   bash bash-scripts/experiments.sh label_free figures models_root_dir=/models dataset="in1k cog_l5"
@@ -40,10 +40,10 @@ mlp() { train CLF.TYPE mlp; }                                                 # 
 mlp_noact() { train CLF.TYPE mlp_noact; }
 balanced() { train CLF.MAX_PER_CLASS "${max_per_class}"; }                    # supplement
 label_free() { analyze all --dataset ${dataset}; }                            # v1, Figs. 4 and 6, Table 6
-cross() { analyze cross --trained_on "${trained_on}" --dataset $(printf '%s\n' ${dataset//,/ } | grep -vx "${trained_on}"); }
+confident() { analyze confident --trained_on "${trained_on}" --dataset $(printf '%s\n' ${dataset//,/ } | grep -vx "${trained_on}"); }
 figures() { show --figures "${models_root_dir}/figures" --overwrite; }        # all of them
 
-experiments=() all=" logreg fewshot mlp mlp_noact balanced label_free cross figures "
+experiments=() all=" logreg fewshot mlp mlp_noact balanced label_free confident figures "
 for word in ${words[@]+"${words[@]}"}; do
     [[ "${word}" != -* && ${#experiments[@]} -lt ${#flags[@]} ]] || break
     [[ "${all}" == *" ${word} "* ]] || die "unknown experiment ${word}; expected some of:${all}"

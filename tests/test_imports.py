@@ -32,7 +32,7 @@ STATEMENTS = (
         "print_results.main(['--models_root_dir', '{root}', '--published', '--show', 'rank'])",
         "import cog.reporting.html.page, cog.commands.status, cog.commands.study",
     )),
-    (FRAMEWORKS, ("import cog.results.analysis_records, cog.analysis.registry",)),
+    (FRAMEWORKS, ("import cog.results.analysis_records",)),
 )  # fmt: skip
 
 PROGRAM = """

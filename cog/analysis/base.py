@@ -1,35 +1,37 @@
 """What all analyses share: their declaration, their input, and the computation of their results.
 
-An analysis is a function from :class:`ModelData` to numbers, declared by :func:`analysis`. It imports torch when it is
-called, since tables need only the descriptions of its numbers.
+An analysis is a function from :class:`Data` to numbers by name, declared by :func:`analysis`. Every module of this
+package is imported by ``analyze_features.py``, so a new file with one function is a new analysis.
 """
 
 from __future__ import annotations
 
-import argparse
+import importlib
 import logging
+import pkgutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from yacs.config import CfgNode
+
+import cog.analysis
 from cog import constants
 from cog.errors import CogError
-from cog.features.folder import identify_input, no_features, require_one_network
+from cog.features import feature_files
+from cog.features.feature_files import FeatureSet
+from cog.features.folder import identify_input, no_features, require_one_network, with_class_list
 from cog.paths import ModelDir, analysis_folder, features_file
 from cog.results import analysis_records
 from cog.results.analysis_records import AnalysisRecord, Number
 from cog.runtime import provenance, signals
-from cog.runtime.fingerprint import differences, plain
+from cog.runtime.device import exact_float32
+from cog.runtime.fingerprint import plain
 from cog.runtime.memory import exhaustion_explained, free_on_gpu
-from cog.runtime.output_folder import OutputFolder
-
-if TYPE_CHECKING:
-    import torch
-    from yacs.config import CfgNode
-
-    from cog.features.feature_files import FeatureSet
+from cog.runtime.output import Output
 
 logger = logging.getLogger(__name__)
 
@@ -41,35 +43,36 @@ _USABLE = 0.8
 
 
 @dataclass(frozen=True, eq=False)
-class ModelData:
-    """One model on one data set.
+class Data:
+    """One model on one data set, the input of an analysis; and what it tells beside its numbers.
 
     Attributes:
-        model: ``<model_title>_<architecture_name>``; None with the user's own feature folders.
-        dataset: name of the data set; None with the user's own feature folders.
-        model_dir: the model's folder; None without ``--models_root_dir`` and ``--model``.
+        model: ``<model_title>_<architecture_name>``; None with the user's own feature folders, as the next two.
+        dataset: name of the data set.
+        model_dir: the model's folder.
         folders: folder or file of the features of each split.
-        output: parent of the folder ``analysis_<name>/``.
         cfg: the configuration.
-        args: all flags.
-        loaded: features that were read already, by split and normalization.
+        flags: flags of the command, such as ``trained_on``.
+        device: device of the computation.
+        folder: folder for files beside the record.
+        per_seed: the numbers of each repetition, by seed.
+        details: JSON values that explain the numbers.
     """
 
     model: str | None
     dataset: str | None
     model_dir: ModelDir | None
     folders: Mapping[str, Path]
-    output: Path
     cfg: CfgNode
-    args: argparse.Namespace
-    loaded: dict[tuple[str, bool], FeatureSet] = field(default_factory=dict, repr=False)
+    flags: Mapping[str, Any]
+    device: torch.device
+    folder: Path = Path()
+    per_seed: dict[int, Mapping[str, Number]] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+    _loaded: dict[tuple[str, bool], FeatureSet] = field(default_factory=dict, repr=False)
 
     def file(self, split: str) -> Path:
-        """Return the ``X_Y.pth`` of a split.
-
-        Raises:
-            CogError: the file does not exist.
-        """
+        """Return the ``X_Y.pth`` of a split; a :class:`CogError` if it does not exist."""
         if split not in self.folders:
             raise CogError(f"no {split} features: give --{split}_features_dir")
         file = features_file(self.folders[split])
@@ -80,34 +83,58 @@ class ModelData:
     def load(self, split: str, *, normalize: bool = True) -> FeatureSet:
         """Return the features of a split, float32, read once for all analyses: **they must not be changed**.
 
-        Args:
-            split: ``train`` or ``test``.
-            normalize: whether the rows are l2-normalized, or as in the file.
-
-        Raises:
-            CogError: see :func:`cog.features.feature_files.load`.
+        Rows are l2-normalized, or as in the file. Features that cannot be read are a :class:`CogError`.
         """
-        from cog.features import feature_files
-        from cog.features.folder import with_class_list
-
-        if (split, normalize) not in self.loaded:
-            file = self.file(split)
-            features = feature_files.load(file, normalize=normalize)
-            self.loaded[split, normalize] = with_class_list(features, file)
-        return self.loaded[split, normalize]
+        if (split, normalize) not in self._loaded:
+            features = feature_files.load(self.file(split), normalize=normalize)
+            self._loaded[split, normalize] = with_class_list(features, self.file(split))
+        return self._loaded[split, normalize]
 
     def both(self) -> tuple[FeatureSet, FeatureSet]:
-        """Return training and test features, l2-normalized.
-
-        Raises:
-            CogError: the features do not fit each other, or cannot be read.
-        """
-        from cog.features import feature_files
-
+        """Return training and test features, l2-normalized, after a check that they fit each other."""
         train, test = self.load("train"), self.load("test")
         if mixed := feature_files.check_pair(train, test):
             logger.warning("%s%s", self.label, mixed)
         return train, test
+
+    def blocks(
+        self, x: torch.Tensor, *, shift: torch.Tensor | None = None, size: int = BLOCK
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield the first row number and the rows ``(b, d)``, on the device, of each block of features ``(n, d)``.
+
+        ``shift``, a vector ``(d,)``, is subtracted. A signal ends the work between two blocks.
+        """
+        for start in range(0, len(x), size):
+            signals.check("this analysis is started over")
+            block = x[start : start + size].to(self.device)
+            yield start, block if shift is None else block - shift
+
+    def mean_row(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the mean of features ``(n, d)``, float32 ``(d,)``, summed in float64.
+
+        Distances of centered rows are the same, and keep the digits of rows that are close to each other but far from
+        the origin (features of an untrained network).
+        """
+        total = torch.zeros(x.shape[1], dtype=torch.float64, device=self.device)
+        for _, block in self.blocks(x):
+            total += block.sum(dim=0, dtype=torch.float64)
+        return (total / len(x)).float()
+
+    def sums(
+        self, x: torch.Tensor, labels: torch.Tensor, n: int, shift: torch.Tensor | float = 0.0
+    ) -> torch.Tensor:
+        """Return the sums of the rows of ``x`` with each label 0..n-1, float64 ``(n, d)``, the same in every run."""
+        sums = torch.zeros(n, x.shape[1], dtype=torch.float64, device=self.device)
+        # On CUDA, sums by index have no fixed order by default. (use_deterministic_algorithms imports the compiler.)
+        before = torch.get_deterministic_debug_mode()
+        torch.set_deterministic_debug_mode("error")
+        try:
+            for first, block in self.blocks(x):
+                rows = labels[first : first + len(block)].to(self.device)
+                sums.index_add_(0, rows, (block - shift).double())
+        finally:
+            torch.set_deterministic_debug_mode(before)
+        return sums
 
     @property
     def label(self) -> str:
@@ -116,48 +143,33 @@ class ModelData:
         return f"[{' '.join(words)}] " if words else ""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The result of an analysis.
-
-    Attributes:
-        values: headline numbers by name; None (or NaN) where undefined.
-        per_seed: values of each repetition by its seed, in order; empty for a result without randomness.
-        details: JSON values that explain the numbers; ``files`` are the names of files beside the record.
-    """
-
-    values: Mapping[str, Number]
-    per_seed: Mapping[int, Mapping[str, Number]] = field(default_factory=dict)
-    details: Mapping[str, Any] = field(default_factory=dict)
+def resident(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return features on a GPU if they fit there; else as they are: :meth:`Data.blocks` then moves each block."""
+    if device.type == "cuda" and x.nbytes > _USABLE * free_on_gpu(device):
+        return x
+    return x.to(device)
 
 
-#: Function of the data, the device and a folder for files beside the record.
-Compute = Callable[[ModelData, "torch.device", Path], Outcome]
+#: Function that computes the numbers of an analysis; None (or NaN) where one is undefined.
+Compute = Callable[[Data], Mapping[str, Number]]
+
+#: Function that returns the end of the name of a result, and the inputs that determine it beside the features.
+Inputs = Callable[[Data], tuple[str, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """A declared analysis.
-
-    Attributes:
-        name: value of ``--analysis``.
-        help: one line.
-        compute: function that computes the result.
-        describe: function that returns the end of the name of the result, and all settings and inputs that determine
-            it, except features. It checks these inputs.
-        splits: splits whose features are used.
-        in_all: whether ``--analysis all`` includes the analysis, because it needs only the features of a data set.
-    """
+    """A declared analysis; see :func:`analysis`."""
 
     name: str
     help: str
     compute: Compute
-    describe: Callable[[ModelData], tuple[str, dict[str, Any]]]
+    inputs: Inputs
     splits: tuple[str, ...]
     in_all: bool
 
 
-#: All analyses by name; a module that declares one is imported by :mod:`cog.analysis.registry`.
+#: All analyses by name.
 ANALYSES: dict[str, Analysis] = {}
 
 
@@ -167,7 +179,7 @@ def analysis(
     *,
     keys: Sequence[str] = (),
     splits: tuple[str, ...] = constants.SPLITS,
-    describe: Callable[[ModelData], tuple[str, dict[str, Any]]] | None = None,
+    inputs: Inputs | None = None,
 ) -> Callable[[Compute], Compute]:
     """Return a decorator that declares a function as an analysis.
 
@@ -176,170 +188,85 @@ def analysis(
         help_text: help of the analysis, one line.
         keys: keys of the section ANALYSIS of the configuration that determine the result.
         splits: splits whose features are used.
-        describe: see :class:`Analysis`, for an analysis with other inputs; not part of ``--analysis all`` then.
+        inputs: for an analysis that needs more than features, which ``--analysis all`` leaves out: see :data:`Inputs`.
+            It checks these inputs.
     """
 
     def declared(compute: Compute) -> Compute:
-        of_keys = describe or (lambda data: ("", {key: data.cfg.ANALYSIS[key] for key in keys}))
-        ANALYSES[name] = Analysis(name, help_text, compute, of_keys, splits, describe is None)
+        of_keys = inputs or (lambda data: ("", {key: data.cfg.ANALYSIS[key] for key in keys}))
+        ANALYSES[name] = Analysis(name, help_text, compute, of_keys, splits, inputs is None)
         return compute
 
     return declared
 
 
-class AnalysisOutput(OutputFolder):
-    """The folder of the result of an analysis."""
-
-    markers = (analysis_records.RESULTS_FILE,)
-    flag = "the output folder"
-
-    def holds_result(self) -> bool:
-        """Return whether the folder has the result.
-
-        Raises:
-            CogError: it has another one, or cannot be read, and there is no ``--overwrite``.
-        """
-        if self.overwrite or not (self.path / analysis_records.RESULTS_FILE).exists():
-            return False
-        try:
-            record = analysis_records.read(self.path)
-        except CogError as error:
-            raise CogError(f"{error}; add --overwrite to replace it") from None
-        if changed := differences(record.identity, self.identity):
-            raise CogError(
-                f"{self.path} holds a different result ({'; '.join(changed)}); add --overwrite to replace it"
-            )
-        return True
-
-    def replaced(self) -> list[str]:
-        """Return the names of the files of the result in the folder."""
-        try:
-            named = analysis_records.read(self.path).details.get("files", [])
-        except CogError:
-            return []
-        named = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
-        return [name for name in named if Path(name).name == name and not name.startswith(".")]
+def load_all() -> dict[str, Analysis]:
+    """Import every module of the package, and return all analyses by name, sorted."""
+    for module in pkgutil.iter_modules(cog.analysis.__path__, "cog.analysis."):
+        importlib.import_module(module.name)
+    return dict(sorted(ANALYSES.items()))
 
 
-@dataclass(frozen=True)
-class Task:
-    """One result to compute: an analysis of the data, and the output folder."""
+def run(analyses: Sequence[Analysis], inputs: Sequence[tuple[Data, Path]], *, overwrite: bool) -> None:
+    """Compute results that are missing, and publish and print each as soon as it is finished.
 
-    analysis: Analysis
-    data: ModelData
-    name: str
-    folder: AnalysisOutput
-
-
-def plan(analyses: Sequence[Analysis], data: ModelData) -> Iterator[Task]:
-    """Yield the tasks of a data set, after a check that its features and other inputs are there.
-
-    Raises:
-        CogError: an input is missing.
-    """
-    for each in analyses:
-        suffix, identity = each.describe(data)
-        if len(each.splits) > 1:
-            require_one_network(*map(data.file, each.splits))
-        for split in each.splits:
-            identity[f"{split}_features"] = identify_input(data.file(split))
-        path = data.output / analysis_folder(f"{each.name}{suffix}")
-        output = AnalysisOutput(path, identity, overwrite=data.args.overwrite)
-        yield Task(each, data, f"{each.name}{suffix}", output)
-
-
-def execute(todo: Sequence[Task], *, device: torch.device) -> None:
-    """Compute all results, and publish and print each result as soon as it is finished.
-
-    SIGTERM and SIGUSR1 end the work between blocks of rows; an analysis that was not finished is started over.
-
-    Raises:
-        CogError: an analysis fails (earlier results stay).
-        LockedError: another process has locked a folder.
-        Interrupted: see :mod:`cog.runtime.signals`.
-    """
-    from cog.runtime.device import exact_float32
-
-    with signals.deferred(), exact_float32():
-        for position, task in enumerate(todo):
-            if position and task.data is not todo[position - 1].data:
-                todo[position - 1].data.loaded.clear()  # before the features of the next data set are read
-            with task.folder.claim() as claim:
-                if claim.is_done():  # another process has computed this result in the meantime
-                    continue
-                claim.begin()
-                with claim.failures_noted(), claim.publish() as stage:
-                    with provenance.log_file(stage / "program.log"):
-                        record = _compute(task, device, stage)
-                    analysis_records.write(stage, record)
-            numbers = (
-                f"{name} {'undefined' if n is None else f'{n:.4g}'}" for name, n in record.values.items()
-            )
-            print(f"{task.data.label}{task.name}: {'  '.join(numbers)}  ({task.folder.path})", flush=True)
-
-
-def _compute(task: Task, device: torch.device, stage: Path) -> AnalysisRecord:
-    start = time.monotonic()
-    with exhaustion_explained(f"computing {task.name}", ""):
-        outcome = task.analysis.compute(task.data, device, stage)
-    return AnalysisRecord(
-        analysis=task.name,
-        model=task.data.model,
-        dataset=task.data.dataset,
-        identity=task.folder.identity,
-        values=plain(outcome.values),
-        seeds=list(outcome.per_seed),
-        per_seed=plain(outcome.per_seed),
-        details=plain(outcome.details),
-        versions=provenance.versions(("torch", "numpy", "scikit-learn")),
-        device=str(device),
-        seconds=round(time.monotonic() - start, 3),
-        finished=provenance.now(),
-        folder=task.folder.path,
-    )
-
-
-def resident(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return features on a GPU if they fit there; else as they are: :func:`blocks` then moves each block."""
-    if device.type == "cuda" and x.nbytes > _USABLE * free_on_gpu(device):
-        return x
-    return x.to(device)
-
-
-def blocks(
-    x: torch.Tensor, device: torch.device, *, shift: torch.Tensor | None = None, size: int = BLOCK
-) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yield the first row number and the rows ``(b, d)`` of each block of features ``(n, d)``, in order.
+    All inputs and output folders are checked before. An analysis that is interrupted is started over.
 
     Args:
-        x: features, on any device.
-        device: device of the blocks.
-        shift: vector ``(d,)`` to subtract.
-        size: number of rows.
+        analyses: what to compute.
+        inputs: each data set, and the parent of its folders ``analysis_<name>``.
+        overwrite: whether other results are replaced.
 
     Raises:
-        Interrupted: a signal has come.
+        CogError: an input is missing, a folder has another result, or an analysis fails (earlier results stay).
     """
-    for start in range(0, len(x), size):
-        signals.check("this analysis is started over")
-        block = x[start : start + size].to(device)
-        yield start, block if shift is None else block - shift
+    todo = [
+        task for data, path in inputs for each in analyses if (task := _plan(each, data, path, overwrite))
+    ]
+    with signals.deferred(), exact_float32():
+        for position, (each, data, output, name) in enumerate(todo):
+            if position and data is not todo[position - 1][1]:
+                todo[position - 1][1]._loaded.clear()  # before the features of the next data set are read
+            with output.claimed() as work:
+                if work.published:  # another process has computed this result in the meantime
+                    continue
+                with provenance.log_file(work.folder / "program.log"), work.publish() as stage:
+                    values = _compute(each, data, output, name, stage)
+            shown = (f"{key} {'undefined' if n is None else f'{n:.4g}'}" for key, n in values.items())
+            print(f"{data.label}{name}: {'  '.join(shown)}  ({output.path})", flush=True)
 
 
-def mean_row(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return the mean of features ``(n, d)``, float32 ``(d,)``, summed in float64.
+def _plan(
+    each: Analysis, data: Data, path: Path, overwrite: bool
+) -> tuple[Analysis, Data, Output, str] | None:
+    """Return what is to be computed, with its place and name; None if the result is there."""
+    suffix, identity = each.inputs(data)
+    if len(each.splits) > 1:
+        require_one_network(*map(data.file, each.splits))
+    for split in each.splits:
+        identity[f"{split}_features"] = identify_input(data.file(split))
+    output = Output(path / analysis_folder(f"{each.name}{suffix}"), plain(identity))
+    return None if output.is_done(overwrite=overwrite) else (each, data, output, f"{each.name}{suffix}")
 
-    Distances of centered rows are the same, and keep the digits of rows that are close to each other but far from the
-    origin (features of an untrained network).
-    """
-    import torch
 
-    total = torch.zeros(x.shape[1], dtype=torch.float64, device=device)
-    for _, block in blocks(x, device):
-        total += block.sum(dim=0, dtype=torch.float64)
-    return (total / len(x)).float()
-
-
-def n_zero_rows(features: FeatureSet) -> int:
-    """Return the number of rows of zeros, which l2 normalization does not change; their cosines are 0."""
-    return sum(int((~part.any(dim=1)).sum()) for part in features.x.split(BLOCK))
+def _compute(each: Analysis, data: Data, output: Output, name: str, stage: Path) -> dict[str, Number]:
+    start = time.monotonic()
+    data = replace(data, folder=stage, per_seed={}, details={})
+    with exhaustion_explained(f"computing {name}", ""):
+        values = plain(each.compute(data))
+    record = AnalysisRecord(
+        analysis=name,
+        model=data.model,
+        dataset=data.dataset,
+        identity=dict(output.identity),
+        values=values,
+        seeds=list(data.per_seed),
+        per_seed=plain(data.per_seed),
+        details=plain(data.details),
+        versions=provenance.versions(("torch", "numpy", "scikit-learn", "scipy")),
+        device=str(data.device),
+        seconds=round(time.monotonic() - start, 3),
+        finished=provenance.now(),
+    )
+    analysis_records.write(stage, record)
+    return values

@@ -1,35 +1,27 @@
-"""Saved classifier runs as input of an analysis: their seeds and weights.
-
-Runs are read by :mod:`cog.results.run_records`, which also reads runs of the original toolkit. This module imports
-torch only to read weights.
-"""
+"""Saved classifier runs as input of an analysis: their seeds, weights, and the names of their classes."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cog import config
+import torch
+from yacs.config import CfgNode
+
+from cog import config, constants
+from cog.data.wnids import IN1K_LIST
 from cog.errors import CogError
+from cog.features.feature_files import open_file, unit_rows
+from cog.features.folder import read_image_paths
 from cog.paths import ModelDir, evaluation_folder
 from cog.results import find, run_records
-from cog.runtime import files
+from cog.results.concept_counts import ConceptCounts
 from cog.runtime.safe_load import load_torch
 
-if TYPE_CHECKING:
-    import torch
-    from yacs.config import CfgNode
-
-    from cog.logreg.mlp import TrainedClassifier
-
 logger = logging.getLogger(__name__)
-
-MODEL_FILE = "model.pth"
-PCA_FILE = "pca.pth"
 
 
 @dataclass(frozen=True)
@@ -38,59 +30,38 @@ class SavedRun:
 
     Attributes:
         seed: seed of the run.
-        folder: folder with ``model.pth``.
+        weights: its ``model.pth``, which may be missing.
         record: contents of results.json; empty for runs of the original toolkit.
+        counts: right answers per class; None where they were not recorded.
     """
 
     seed: int
-    folder: Path
+    weights: Path
     record: Mapping[str, Any]
+    counts: ConceptCounts | None
 
-    @property
-    def labels(self) -> list[int] | None:
-        """The original labels of the classes; None if they are 0..C-1."""
+    def labels(self, n_classes: int) -> list[int]:
+        """Return the label of each output of the classifier, in the features that it was trained on."""
         labels = self.record.get("labels")
-        return [int(label) for label in labels] if isinstance(labels, list) else None
-
-    def file(self, name: str) -> Path:
-        """Return the path of a file of the run.
-
-        Raises:
-            CogError: the file does not exist.
-        """
-        path = self.folder / name
-        if not path.is_file():
-            raise CogError(f"the run {self.folder.parent} has no {name}; run logreg.py again (--overwrite)")
-        return path
+        return list(map(int, labels)) if isinstance(labels, list) else list(range(n_classes))
 
 
-def evaluation(cfg: CfgNode) -> tuple[str, int]:
-    """Return the name and the number of shots of the evaluation in a configuration."""
-    return config.evaluation_name(cfg), cfg.CLF.N_SHOT
+def evaluation(cfg: CfgNode) -> str:
+    """Return the name of the evaluation folder that a configuration selects: ``eval_logreg_N8``."""
+    return evaluation_folder(config.evaluation_name(cfg), cfg.CLF.N_SHOT)
 
 
-def evaluation_label(cfg: CfgNode) -> str:
-    """Return the suffix that names an evaluation in the name of a result; "" for the protocol's evaluation."""
-    folder = evaluation_folder(*evaluation(cfg))
-    protocol = evaluation_folder(config.default_cfg().EVAL.NAME, 0)
-    if folder.startswith(f"{protocol}_"):
-        return folder.removeprefix(protocol)
-    return "" if folder == protocol else folder.removeprefix("eval")
-
-
-def find_runs(model_dir: ModelDir, dataset: str, cfg: CfgNode) -> list[SavedRun]:
+def find_runs(model_dir: ModelDir | None, dataset: str | None, cfg: CfgNode) -> list[SavedRun]:
     """Return the complete runs of a model on a data set, by seed; a warning names the runs that do not count.
 
-    Args:
-        model_dir: the model's folder.
-        dataset: data set that the classifiers were trained on.
-        cfg: configuration with the name of the evaluation (EVAL.NAME, CLF.TYPE, CLF.N_SHOT ...).
+    ``cfg`` selects the evaluation (EVAL.NAME, CLF.TYPE, CLF.N_SHOT ...).
 
     Raises:
-        CogError: there are no runs that can be read.
+        CogError: there is no model and data set, or there are no runs that can be read.
     """
-    name, n_shot = evaluation(cfg)
-    folder = model_dir.evaluation(dataset, name=name, n_shot=n_shot)
+    if model_dir is None or dataset is None:
+        raise CogError("analyses of classifiers need --models_root_dir, --model and --dataset")
+    folder = model_dir.path / dataset / evaluation(cfg)
     runs, problems = find.read_evaluation(folder) if folder.is_dir() else ([], [])
     for problem in problems:
         logger.warning("%s is left out: %s", problem.path, problem.reason)
@@ -99,73 +70,49 @@ def find_runs(model_dir: ModelDir, dataset: str, cfg: CfgNode) -> list[SavedRun]
             f"there are no classifiers in {folder}; run logreg.py --model {model_dir.model} --dataset {dataset} first, "
             "or check EVAL.NAME and CLF.N_SHOT"
         )
-    return [_saved(run) for run in runs]
+    return [
+        SavedRun(
+            run.seed,
+            run.path / run.final_folder / "model.pth",
+            run_records.load_record(run.path) or {},
+            run.concepts,
+        )
+        for run in runs
+    ]
 
 
-def read_run(path: Path, *, n_shot: int | None, seed: int) -> SavedRun:
-    """Read one seed folder.
+def class_names(file: Path | None, dataset: str | None, n_classes: int) -> list[str]:
+    """Return the name of each label of features: the folder of its images, usually a WordNet id.
 
-    Raises:
-        CogError: see :func:`cog.results.run_records.read_run`.
+    Without a list of images (features of the original toolkit), the names are the ids of IN-1K, or ``class 17``.
     """
-    return _saved(run_records.read_run(path, run_records.RunPlace("", "", n_shot, seed)))
-
-
-def _saved(run: run_records.Run) -> SavedRun:
-    return SavedRun(run.seed, run.path / run.final_folder, run_records.load_record(run.path) or {})
-
-
-def digest(*paths: Path) -> str:
-    """Return the SHA-256 of the concatenated files of a run, as 64 hexadecimal digits.
-
-    Raises:
-        CogError: a file cannot be read.
-    """
-    result = hashlib.sha256()
-    for path in paths:
-        result.update(files.contents(path, "file of a run"))
-    return result.hexdigest()
+    labels = [] if file is None else open_file(file, mapped=True).y.long().tolist()
+    images = None if file is None else read_image_paths(file, n_rows=len(labels))
+    if images is not None:
+        folders = {label: path.split("/")[0] for label, path in zip(labels, images, strict=True)}
+        return [folders.get(label, f"class {label}") for label in range(n_classes)]
+    wnids = sorted(IN1K_LIST.read_text(encoding="utf-8").split()) if dataset == constants.IN1K else []
+    return wnids if len(wnids) == n_classes else [f"class {label}" for label in range(n_classes)]
 
 
 @dataclass(frozen=True, eq=False)
 class SavedClassifier:
-    """A classifier of a run, and the preprocessing of its input.
+    """Layers, each a weight ``(h, d)`` and a bias ``(h,)``, float32; of l2-normalized features if ``normalize``."""
 
-    Attributes:
-        network: layers of the classifier.
-        normalize: whether the input of the layers is l2-normalized.
-        projection: ``mean`` ``(D,)`` and ``components`` ``(d, D)`` of principal components; None without projection.
-        normalizes_before: whether features are l2-normalized before they are projected.
-    """
-
-    network: TrainedClassifier
-    normalize: bool
-    projection: tuple[torch.Tensor, torch.Tensor] | None = None
-    normalizes_before: bool = False
-
-    @property
-    def n_classes(self) -> int:
-        """Number of classes, C."""
-        return self.network.sizes[-1]
-
-    @property
-    def feature_dim(self) -> int:
-        """Width of the features that the classifier takes, D."""
-        return self.network.sizes[0] if self.projection is None else self.projection[1].shape[1]
+    layers: list[tuple[torch.Tensor, torch.Tensor]]
+    normalize: bool = True
+    relu: bool = True
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the logits, float32 ``(n, C)``, of features as in the file, float32 ``(n, D)``."""
-        from cog.features.feature_files import unit_rows
-
-        if self.normalizes_before:
-            x = unit_rows(x)
-        if self.projection is not None:
-            x = (x - self.projection[0]) @ self.projection[1].T
-        return self.network.logits(unit_rows(x) if self.normalize else x)
+        """Return float32 logits ``(b, C)`` of features ``(b, d)`` as they are in the file."""
+        x = unit_rows(x) if self.normalize else x
+        for position, (weight, bias) in enumerate(self.layers):
+            x = torch.addmm(bias, x.relu() if position and self.relu else x, weight.T)
+        return x
 
 
 def load_classifier(run: SavedRun, *, normalize: bool, device: torch.device | str = "cpu") -> SavedClassifier:
-    """Read ``model.pth`` of a run, a linear layer or the Sequential of an MLP, and ``pca.pth`` if it exists.
+    """Read ``model.pth`` of a run, a linear layer or the Sequential of an MLP.
 
     Args:
         run: a complete run.
@@ -173,41 +120,28 @@ def load_classifier(run: SavedRun, *, normalize: bool, device: torch.device | st
         device: device of the classifier.
 
     Raises:
-        CogError: a file has another form, or values that are not finite.
+        CogError: the file is missing, has another form, or values that are not finite.
     """
-    import torch
-
-    from cog.logreg.mlp import TrainedClassifier
-
-    path = run.file(MODEL_FILE)
+    path = run.weights
+    if not path.is_file():
+        raise CogError(f"there is no {path}; run logreg.py again (--overwrite)")
     content = load_torch(path)
     state = content.get("model") if isinstance(content, dict) else None
-    layers: list[tuple[torch.Tensor, torch.Tensor]] = []
-    if isinstance(state, dict):
-        prefixes = sorted(
-            (key.removesuffix("weight") for key in state if str(key).endswith("weight")),
-            key=lambda prefix: int(prefix.rstrip(".")) if prefix.rstrip(".").isdecimal() else -1,
-        )
-        layers = [(state[f"{p}weight"], state[f"{p}bias"]) for p in prefixes if f"{p}bias" in state]
-    if not layers or any(
-        not isinstance(weight, torch.Tensor)
-        or not isinstance(bias, torch.Tensor)
-        or weight.ndim != 2
-        or bias.shape != weight.shape[:1]
-        for weight, bias in layers
-    ):
-        raise CogError(f"{path} holds no linear layers, expected {{'model': {{'weight', 'bias'}}}}")
-    layers = [(weight.to(device).float(), bias.to(device).float()) for weight, bias in layers]
-    if not all(bool(torch.isfinite(tensor).all()) for layer in layers for tensor in layer):
-        raise CogError(f"{path} holds NaN or infinite weights: the training diverged; leave its seed out")
+    names = [str(key) for key in state] if isinstance(state, dict) else []
+    prefixes = [name.removesuffix("weight") for name in names if name.endswith("weight")]
+    prefixes.sort(key=lambda prefix: int(prefix[:-1]) if prefix[:-1].isdecimal() else -1)
+    layers = [(state.get(f"{prefix}weight"), state.get(f"{prefix}bias")) for prefix in prefixes]  # type: ignore[union-attr]
+    for weight, bias in layers or [(None, None)]:
+        tensors = isinstance(weight, torch.Tensor) and isinstance(bias, torch.Tensor)
+        if not tensors or weight.ndim != 2 or bias.shape != weight.shape[:1]:
+            raise CogError(f"{path} holds no linear layers, expected {{'model': {{'weight', 'bias'}}}}")
+        if not bool(torch.isfinite(weight).all() & torch.isfinite(bias).all()):
+            raise CogError(f"{path} holds NaN or infinite weights: the training diverged; leave its seed out")
     settings = run.record.get("configuration")
     settings = settings if isinstance(settings, dict) else {}
     recorded = settings.get("CLF.NORM_FTS")
-    normalize = recorded if isinstance(recorded, bool) else normalize
-    network = TrainedClassifier(layers, relu=settings.get("CLF.TYPE") != "mlp_noact")
-    if not (run.folder / PCA_FILE).is_file():
-        return SavedClassifier(network, normalize)
-    tensors = load_torch(run.folder / PCA_FILE)
-    projection = (tensors["mean"].to(device).float(), tensors["components"].to(device).float())
-    before = normalize and settings.get("CLF.PCA_NORM") == "before"
-    return SavedClassifier(network, normalize and not before, projection, before)
+    return SavedClassifier(
+        [(weight.to(device).float(), bias.to(device).float()) for weight, bias in layers],
+        recorded if isinstance(recorded, bool) else normalize,
+        relu=settings.get("CLF.TYPE") != "mlp_noact",
+    )

@@ -77,7 +77,7 @@ def parser(description: str) -> command_line.Parser:
         nargs="+",
         type=_many(str),
         metavar="NAME",
-        help="other experiments, a table per number: analyses (kmeans, alignment, knn, ncm, cross), other classifiers "
+        help="other experiments, a table per number: analyses (kmeans, alignment, knn, ncm, ...), other classifiers "
         "(mlp, pca, balanced, blurred, finetune), or all. For the other views of a classifier, give its keys at the "
         "end instead, such as CLF.TYPE mlp",
     )

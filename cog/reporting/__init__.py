@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-import cog.analysis.registry  # noqa: F401 - the modules of the analyses declare their metrics
+import cog.results.analysis_metrics  # noqa: F401 - it declares the metrics of analyses

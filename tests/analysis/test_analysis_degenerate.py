@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -72,14 +73,15 @@ def test_features_that_are_refused(tmp_path, clouds, name, split, change, messag
 def test_more_clusters_than_images_are_refused(tmp_path, clouds):
     with pytest.raises(CogError, match="31 clusters need at least as many training images, found 30; lower"):
         analyze(tmp_path, clouds, clouds, "ANALYSIS.KMEANS_K", "31", analysis=("kmeans",))
-    assert [path.name for path in (tmp_path / "out").rglob("*") if path.is_file()] == [".failed.json"]
+    assert "failed.json" in os.listdir(tmp_path / "out/.analysis_kmeans.work")
+    assert not (tmp_path / "out/analysis_kmeans").exists()
 
 
 def test_a_class_with_one_test_image_makes_no_positive_pair(tmp_path, clouds):
     x, y = clouds
     found = analyze(tmp_path, (x, y), (x[:11], y[:11]))["alignment"]
-    assert found.details["classes_of_one_image"] == 1 and found.details["positive_pairs"] == 45
-    assert found.values["alignment"] > 0
+    unit = torch.nn.functional.normalize(x[:10].double())
+    assert found.values["alignment"] == pytest.approx(float(torch.pdist(unit).square().mean()))
 
 
 def test_only_classes_with_one_image_have_no_alignment(tmp_path, clouds):
@@ -100,7 +102,6 @@ def test_all_features_are_equal(tmp_path):
     x, y = torch.ones(12, 4), torch.arange(12) % 3
     found = analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KNN_K", "[1, 2, 12]")
     assert found["kmeans"].values["inertia"] == pytest.approx(0.0, abs=1e-20)
-    assert found["kmeans"].details["runs"]["1"]["n_empty"] == 2
     assert found["kmeans"].values["purity_v1"] == 1.0  # every class lies in one cluster: the same one
     assert found["kmeans"].values["purity"] == pytest.approx(1 / 3)
     assert found["kmeans"].values["ami"] == found["kmeans"].values["ari"] == 0.0
@@ -118,14 +119,12 @@ def test_duplicates_among_different_features(tmp_path):
     found = analyze(tmp_path, doubled, (x, y), "ANALYSIS.KMEANS_K", "12", "ANALYSIS.KNN_K", "[1, 5]")
     # as many clusters as different features: all are found, and nothing is left over
     assert found["kmeans"].values["inertia"] == pytest.approx(0.0, abs=1e-6)
-    assert found["kmeans"].details["runs"]["1"]["n_empty"] == 0
     assert found["knn"].values["top1_k5_weighted"] == 100.0
 
 
 def test_more_clusters_than_different_features(tmp_path):
     x, y = torch.eye(3).repeat(10, 1), torch.arange(30) % 3
     found = analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KMEANS_K", "7")["kmeans"]
-    assert found.details["runs"]["1"]["n_empty"] == 4
     assert found.values["purity_v1"] == found.values["purity"] == found.values["ami"] == 1.0
 
 
@@ -141,7 +140,6 @@ def test_zero_vectors_stay_zero(tmp_path, clouds):
     x[3] = 0.0
     x[17] = 0.0
     found = analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KNN_K", "[1, 30]")
-    assert found["alignment"].details["zero_vectors"] == 2 == found["knn"].details["zero_vectors"]
     assert all(math.isfinite(value) for record in found.values() for value in record.values.values())
     # a zero vector is at distance 1 from any unit vector
     assert found["alignment"].values["alignment"] < 2.0
@@ -161,7 +159,6 @@ def test_one_class(tmp_path):
     found = analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KNN_K", "[1, 5]")
     assert {found["kmeans"].values[name] for name in ("purity", "purity_v1", "ami", "nmi", "ari")} == {1.0}
     assert found["knn"].values["top1_k5_weighted"] == found["ncm"].values["top5_cosine"] == 100.0
-    assert found["alignment"].details["classes"] == 1
 
 
 def test_test_classes_without_training_images_count_as_errors(tmp_path, clouds):
@@ -169,7 +166,6 @@ def test_test_classes_without_training_images_count_as_errors(tmp_path, clouds):
     found = analyze(tmp_path, (x[:20], y[:20]), (x, y), "ANALYSIS.KNN_K", "[1, 5]")
     for name, value in (found["knn"].values | found["ncm"].values).items():
         assert value <= 100 * 2 / 3 + 1e-9, name
-    assert found["knn"].details["test_classes_without_training"] == [2]
     assert found["kmeans"].details["k"] == 2 and found["kmeans"].values["purity"] < 1.0
 
 
@@ -185,11 +181,11 @@ def test_more_neighbors_than_training_images_are_undefined(tmp_path, clouds, cap
     caplog.set_level(logging.WARNING, "cog")
     x, y = clouds
     found = analyze(tmp_path, (x, y), (x, y), analysis=("knn",))["knn"]
-    assert "there are 30 training images: k = 100, 200 is undefined" in caplog.text
+    assert "k above the 30 training images is undefined" in caplog.text
     assert found.values["top1_k20_weighted"] is not None
     assert {v for name, v in found.values.items() if "_k100_" in name or "_k200_" in name} == {None}
     found = analyze(tmp_path / "b", (x[:1], y[:1]), (x, y), "ANALYSIS.KNN_K", "[5]", analysis=("knn",))["knn"]
-    assert set(found.values.values()) == {None} and "k = 5 is undefined" in caplog.text
+    assert set(found.values.values()) == {None} and "k above the 1 training images" in caplog.text
 
 
 def test_one_dimension(tmp_path):

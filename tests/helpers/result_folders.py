@@ -66,6 +66,8 @@ def write_classifier(path, state, *, seed, predicted=None, labels=None, record=N
     """Write a complete run of this toolkit: a classifier with the ``predicted`` classes of the test images."""
     import torch
 
+    from cog.results import concept_counts
+
     final = Path(path) / "final-lr-1.0_wd-1e-06"
     final.mkdir(parents=True)
     torch.save({"model": state}, final / "model.pth")
@@ -75,7 +77,12 @@ def write_classifier(path, state, *, seed, predicted=None, labels=None, record=N
         (final / "preds.pkl").write_bytes(pickle.dumps([predicted]))
     (final / "logs.pkl").write_bytes(pickle.dumps(make_logs(top1, 100.0)))
     scores = {"test_top1": top1, "test_top5": 100.0, "lr": 1.0, "wd": 1e-6, "diverged": False}
+    n_classes = None if labels is None else int(max(labels)) + 1
+    if n_classes is not None:
+        right = [int(((predicted == labels) & (labels == c)).sum()) for c in range(n_classes)]
+        scores |= concept_counts.write(right, [int((labels == c).sum()) for c in range(n_classes)])
     content = {
+        "n_classes": n_classes,
         "status": "complete",
         "seed": seed,
         "n_shot": 0,

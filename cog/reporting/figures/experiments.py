@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from cog.analysis.neighbors import neighbor_metric
 from cog.errors import CogError
 from cog.reporting.figures.chart import Chart, Panel
 from cog.reporting.figures.curves import CurveSelection, model_label
@@ -27,6 +26,7 @@ from cog.reporting.figures.panels import (
 )
 from cog.reporting.figures.protocol import OVER_SEEDS
 from cog.results import metric_info, relative
+from cog.results.analysis_metrics import neighbor_metric
 from cog.results.scores import LOGREG, Key, dataset_key
 
 _BARS = ". Error bars: standard deviation over seeds, where there are several."

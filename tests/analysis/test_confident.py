@@ -1,11 +1,10 @@
-"""Classifiers of one data set on the test images of another."""
+"""confident: classifiers of one data set on the test images of another."""
 
 from __future__ import annotations
 
 import json
 import math
 import pickle
-import re
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +14,15 @@ import torch
 from analyzed_models import DIM, LEVEL, analyze, read, table, write_features, write_run
 
 from cog import constants
-from cog.analysis import classifiers, cross
+from cog.analysis import base, classifiers, confident
+from cog.config import get_cfg
 from cog.errors import CogError
-from cog.features import feature_files
-from cog.features.feature_files import FeatureSet
-from cog.logreg.mlp import TrainedClassifier
+from cog.paths import ModelDir
 
 SEEN = ("n02084071", "n02121620", "n02374451", "n04037443")
 
 #: The classifiers of in1k on the test images of cog_l1.
-CROSS = "--analysis cross --trained_on in1k --dataset cog_l1"
+CONFIDENT = "--analysis confident --trained_on in1k --dataset cog_l1"
 
 
 @pytest.fixture(autouse=True)
@@ -55,16 +53,16 @@ def softmax(x, weights):
     return [torch.softmax(x @ weight.double().T + bias.double(), dim=1).numpy() for weight, bias in weights]
 
 
-def test_cross_equals_the_matrix_product(crossed):
+def test_confident_equals_the_matrix_product(crossed):
     models, x, _, weights = crossed
-    analyze(models, CROSS)
-    found = read(models, "cog_l1", "cross_in1k")
+    analyze(models, CONFIDENT)
+    found = read(models, "cog_l1", "confident_in1k")
     probabilities = softmax(x, weights)
     shares = [100 * (p.max(1) > 0.99).mean() for p in probabilities]
     assert all(0 < share < 100 for share in shares) and found.seeds == [22, 37]
     assert [found.per_seed[seed]["confident_percent"] for seed in ("22", "37")] == pytest.approx(shares)
     assert found.values == {"confident_percent": pytest.approx(np.mean(shares))}
-    rows = table(models, "cog_l1", "cross_in1k", "confident.csv")
+    rows = table(models, "cog_l1", "confident_in1k", "confident.csv")
     highest = np.max([p.max(1) for p in probabilities], axis=0)
     best = np.argmax([p.max(1) for p in probabilities], axis=0)
     expected = sorted(np.flatnonzero(highest > 0.99), key=lambda row: -highest[row])
@@ -80,52 +78,24 @@ def test_cross_equals_the_matrix_product(crossed):
     assert [int(row["n_seeds"]) for row in rows] == n_seeds and set(n_seeds) == {1, 2}
 
 
-def test_cross_respects_normalization_components_and_hidden_layers(models):
+def test_confident_respects_normalization_and_hidden_layers(models):
     """What a run recorded about its input decides, and for runs that recorded nothing the configuration."""
     write_features(models, "in1k", "test", SEEN)
     x, _ = write_features(models, "cog_l1", "test", LEVEL["cog_l1"], n=40, seed=1)
     generator = torch.Generator().manual_seed(5)
-    mean, components = torch.randn(DIM, generator=generator), torch.randn(3, DIM, generator=generator)
-    layers = {
-        "0.weight": 2 * torch.randn(7, DIM, generator=generator),
-        "0.bias": torch.randn(7, generator=generator),
-        "2.weight": torch.randn(4, 7, generator=generator),
-        "2.bias": torch.randn(4, generator=generator),
-    }
-    write_run(
-        models,
-        "in1k",
-        seed=1,
-        n_classes=4,
-        state=layers,
-        folder="eval_mlp",
-        record={"configuration": {"CLF.NORM_FTS": False, "CLF.TYPE": "mlp"}},
-    )
-    small = {
-        "weight": 9 * torch.randn(4, 3, generator=generator),
-        "bias": torch.randn(4, generator=generator),
-    }
-    write_run(models, "in1k", seed=1, n_classes=4, state=small, folder="eval_logreg_pca3")
-    torch.save(
-        {"mean": mean, "components": components},
-        models / "my/net/in1k/eval_logreg_pca3/seed-1/final-lr-1.0_wd-1e-06/pca.pth",
-    )
-    weight, bias = write_run(
-        models, "in1k", seed=1, n_classes=4, folder="eval_raw", record={"configuration": None}
-    )
+    shapes = {"0.weight": (7, DIM), "0.bias": (7,), "2.weight": (4, 7), "2.bias": (4,)}
+    layers = {name: 2 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    recorded = {"configuration": {"CLF.NORM_FTS": False, "CLF.TYPE": "mlp"}}
+    options = {"seed": 1, "n_classes": 4}
+    write_run(models, "in1k", **options, state=layers, folder="eval_mlp", record=recorded)
+    weight, bias = write_run(models, "in1k", **options, folder="eval_raw", record={"configuration": None})
+    hidden = torch.relu(x @ layers["0.weight"].T + layers["0.bias"])
     expected = {
-        "cross_in1k_mlp": (
-            "CLF.TYPE mlp",
-            torch.relu(x @ layers["0.weight"].T + layers["0.bias"]) @ layers["2.weight"].T + layers["2.bias"],
-        ),
-        "cross_in1k_pca3": (
-            "EVAL.NAME logreg_pca3",
-            torch.nn.functional.normalize((x - mean) @ components.T) @ small["weight"].T + small["bias"],
-        ),
-        "cross_in1k_raw": ("EVAL.NAME raw CLF.NORM_FTS False", x @ weight.T + bias),
+        "confident_in1k_mlp": ("CLF.TYPE mlp", hidden @ layers["2.weight"].T + layers["2.bias"]),
+        "confident_in1k_raw": ("EVAL.NAME raw CLF.NORM_FTS False", x @ weight.T + bias),
     }
-    for name, (options, logits) in expected.items():
-        analyze(models, CROSS, options)
+    for name, (flags, logits) in expected.items():
+        analyze(models, CONFIDENT, flags)
         confident = torch.softmax(logits.double(), dim=1).max(1).values > 0.99
         assert 0 < confident.sum() < 120
         share = read(models, "cog_l1", name).values["confident_percent"]
@@ -134,13 +104,17 @@ def test_cross_respects_normalization_components_and_hidden_layers(models):
 
 def test_confidences_that_round_to_one_are_still_ordered(models):
     write_features(models, "in1k", "test", SEEN)
-    x, y = write_features(models, "cog_l1", "test", LEVEL["cog_l1"], n=20, seed=1)
+    x, _ = write_features(models, "cog_l1", "test", LEVEL["cog_l1"], n=20, seed=1)
     weight, bias = write_run(models, "in1k", seed=1, n_classes=4, scale=300.0)
-    found = cross.predict(FeatureSet(x, y, "x"), classifier_of_in1k(models, 1), device=torch.device("cpu"))
-    assert (found.confidence == 1.0).sum() > 10
+    data = base.Data(None, None, None, {}, get_cfg(), {}, torch.device("cpu"))
+    [run] = classifiers.find_runs(ModelDir(models, "my_net"), "in1k", data.cfg)
+    before = x.clone()
+    _, p, log_odds = confident.predict(data, x, classifiers.load_classifier(run, normalize=True))
+    assert torch.equal(x, before), "other analyses of the same process use the same tensors"
+    assert (p == 1.0).sum() > 10
     logits = torch.nn.functional.normalize(x) @ weight.T + bias
     best = logits.topk(2, dim=1).values
-    gaps = (best[:, 0] - best[:, 1]).numpy()[np.argsort(-found.log_odds)]
+    gaps = (best[:, 0] - best[:, 1]).numpy()[np.argsort(-log_odds)]
     assert (np.diff(gaps) <= 1e-3).all()
 
 
@@ -150,12 +124,13 @@ def test_the_picture_shows_the_first_images(crossed, tmp_path, caplog):
     models, *_ = crossed
     root = tmp_path / "in21k"
     tiny.write_class_folders(root, classes=LEVEL["cog_l1"], n_images=40)
-    analyze(models, CROSS)
-    folder = models / "my/net/cog_l1/analysis_cross_in1k"
+    analyze(models, CONFIDENT)
+    folder = models / "my/net/cog_l1/analysis_confident_in1k"
     assert not (folder / "confident.png").exists()  # features.json does not say where the images are
-    first = table(models, "cog_l1", "cross_in1k", "confident.csv")[0]["image"]
+    first = table(models, "cog_l1", "confident_in1k", "confident.csv")[0]["image"]
     (root / first).write_bytes(b"no image")
-    analyze(models, CROSS, "--overwrite --images_root", str(root))
+    (models / "my/net/cog_l1/features_test/features.json").write_text(json.dumps({"images_root": str(root)}))
+    analyze(models, CONFIDENT, "--overwrite")
     assert "1 of " in caplog.text and "images cannot be read" in caplog.text
     with Image.open(folder / "confident.png") as picture:
         assert picture.width > 800 and picture.height > 200 and len(picture.getcolors(1 << 20)) > 100
@@ -169,8 +144,8 @@ def test_labels_that_were_renumbered_in_training_keep_their_names(models):
     tiny.write_features(folder, torch.randn(20, DIM), y)
     write_features(models, "cog_l1", "test", LEVEL["cog_l1"])
     write_run(models, "odd", seed=1, n_classes=3, scale=30.0, record={"labels": [3, 9, 11]})
-    analyze(models, "--analysis cross --trained_on odd --dataset cog_l1")
-    rows = table(models, "cog_l1", "cross_odd", "confident.csv")
+    analyze(models, "--analysis confident --trained_on odd --dataset cog_l1")
+    rows = table(models, "cog_l1", "confident_odd", "confident.csv")
     assert rows and {row["predicted_wnid"] for row in rows} <= {SEEN[0], SEEN[2], SEEN[3]}
 
 
@@ -181,23 +156,23 @@ def test_labels_that_were_renumbered_in_training_keep_their_names(models):
         ({"weight": torch.zeros(4)}, "no linear layers"),
         ({"weight": torch.zeros(4, 2), "bias": torch.zeros(4)}, "takes features of 2 dimensions"),
         (pickle.dumps(print), "refused to read"),
-        (None, "has no model.pth"),
+        (None, "there is no"),
     ],
     ids=["diverged", "no layers", "dimensions", "harmful pickle", "missing"],
 )
-def test_cross_refuses_classifiers_that_do_not_fit(crossed, content, words):
+def test_confident_refuses_classifiers_that_do_not_fit(crossed, content, words):
     file = crossed[0] / "my/net/in1k/eval_logreg/seed-37/final-lr-1.0_wd-1e-06/model.pth"
     file.unlink()
     if isinstance(content, dict):
         torch.save({"model": content}, file)
     elif content is not None:
         file.write_bytes(content)
-    assert_refused(crossed[0], CROSS, words)
+    assert_refused(crossed[0], CONFIDENT, words)
 
 
-def test_cross_refuses_a_list_of_other_images(crossed):
+def test_confident_refuses_a_list_of_other_images(crossed):
     (crossed[0] / "my/net/cog_l1/features_test/image_paths.txt").write_text("one\n")
-    assert_refused(crossed[0], CROSS, "names 1 images")
+    assert_refused(crossed[0], CONFIDENT, "names 1 images")
 
 
 @pytest.mark.parametrize(
@@ -206,33 +181,25 @@ def test_cross_refuses_a_list_of_other_images(crossed):
         ("--dataset cog_l1", "needs --trained_on"),
         ("--dataset cog_l1 --trained_on cog_l2", "there are no classifiers"),
         ("--dataset cog_l2 --trained_on in1k", "no test features"),
-        ("--dataset cog_l1 --trained_on in1k --images_root /nowhere", "/nowhere"),
     ],
 )
-def test_cross_refuses_flags_that_name_nothing(crossed, flags, words):
-    assert_refused(crossed[0], f"--analysis cross {flags}", words)
+def test_confident_refuses_flags_that_name_nothing(crossed, flags, words):
+    assert_refused(crossed[0], f"--analysis confident {flags}", words)
 
 
 def assert_refused(models: Path, flags: str, words: str) -> None:
-    """Assert that an analysis ends with a message and writes nothing but that it failed."""
-
-    def contents():
-        entries = tiny.snapshot(models / "my/net").items()
-        return {name: of for name, of in entries if not re.search(r"analysis_\w+$|failed\.json$", name)}
-
-    before = contents()
+    """Assert that an analysis ends with a message and writes no result."""
     with pytest.raises(CogError) as error:
         analyze(models, flags)
     assert words in str(error.value) and error.value.exit_code == 2
-    assert contents() == before
     assert not list(models.rglob("analysis_*/results.json"))
 
 
 def test_a_run_that_cannot_be_read_is_left_out_with_a_warning(crossed, caplog):
     models, *_ = crossed
     (models / "my/net/in1k/eval_logreg/seed-22/results.json").write_text("{")
-    analyze(models, CROSS)
-    assert "seed-22 is left out" in caplog.text and read(models, "cog_l1", "cross_in1k").seeds == [37]
+    analyze(models, CONFIDENT)
+    assert "seed-22 is left out" in caplog.text and read(models, "cog_l1", "confident_in1k").seeds == [37]
 
 
 def test_classifiers_of_another_network_are_refused(crossed):
@@ -244,10 +211,10 @@ def test_classifiers_of_another_network_are_refused(crossed):
     record.write_text(json.dumps(data))
     made = models / "my/net/cog_l1/features_test/features.json"
     made.write_text(json.dumps({"model": "my_net", "checkpoint_sha256": "a" * 64}))
-    analyze(models, CROSS)
+    analyze(models, CONFIDENT)
     made.write_text(json.dumps({"model": "my_net", "checkpoint_sha256": "b" * 64}))
     with pytest.raises(CogError, match=r"made differently .*cog_l1 \(checkpoint_sha256: a+ -> b+\)"):
-        analyze(models, CROSS)
+        analyze(models, CONFIDENT)
     train = models / "my/net/cog_l1/features_train"
     write_features(models, "cog_l1", "train", LEVEL["cog_l1"], n=40, seed=2)
     (train / "features.json").write_text(json.dumps({"model": "my_net", "checkpoint_sha256": "a" * 64}))
@@ -257,40 +224,27 @@ def test_classifiers_of_another_network_are_refused(crossed):
 
 def test_results_are_refused_when_the_classifiers_changed(crossed):
     models, *_ = crossed
-    analyze(models, CROSS)
-    before = tiny.snapshot(models / "my/net/cog_l1/analysis_cross_in1k")
+    analyze(models, CONFIDENT)
+    before = tiny.snapshot(models / "my/net/cog_l1/analysis_confident_in1k")
     file = models / "my/net/in1k/eval_logreg/seed-37/final-lr-1.0_wd-1e-06/model.pth"
     torch.save({"model": {"weight": torch.ones(4, DIM), "bias": torch.zeros(4)}}, file)
     with pytest.raises(CogError, match=r"classifiers\.37.*--overwrite"):
-        analyze(models, CROSS)
-    assert tiny.snapshot(models / "my/net/cog_l1/analysis_cross_in1k") == before
-    analyze(models, CROSS, "--overwrite")
+        analyze(models, CONFIDENT)
+    assert tiny.snapshot(models / "my/net/cog_l1/analysis_confident_in1k") == before
+    analyze(models, CONFIDENT, "--overwrite")
 
 
 def test_names_come_from_the_folders_of_images_or_from_the_ids_of_in1k(models):
     write_features(models, "own", "test", ("b", "a"), n=1)
     file = models / "my/net/own/features_test/X_Y.pth"
-    assert cross.class_names("own", file, 3) == ["b", "a", "class 2"]
-    assert cross.class_names("cog_l1", None, 2) == ["class 0", "class 1"]
-    assert cross.class_names(constants.IN1K, None, 1000)[:2] == ["n01440764", "n01443537"]
+    assert classifiers.class_names(file, "own", 3) == ["b", "a", "class 2"]
+    assert classifiers.class_names(None, "cog_l1", 2) == ["class 0", "class 1"]
+    assert classifiers.class_names(None, constants.IN1K, 1000)[:2] == ["n01440764", "n01443537"]
 
 
 @pytest.mark.parametrize("scale", [1e30, 1e-36])
 def test_a_classifier_normalizes_rows_of_any_length(scale):
-    one = classifiers.SavedClassifier(TrainedClassifier([(torch.eye(3), torch.zeros(3))]), normalize=True)
-    logits = one.logits(torch.tensor([[3.0, 4.0, 0.0], [0.0, 0.0, 0.0]]) * scale)
+    logits = classifiers.SavedClassifier([(torch.eye(3), torch.zeros(3))]).logits(
+        torch.tensor([[3.0, 4.0, 0.0], [0.0, 0.0, 0.0]]) * scale
+    )
     torch.testing.assert_close(logits, torch.tensor([[0.6, 0.8, 0.0], [0.0, 0.0, 0.0]]))
-
-
-def classifier_of_in1k(models: Path, seed: int) -> classifiers.SavedClassifier:
-    run = classifiers.read_run(models / f"my/net/in1k/eval_logreg/seed-{seed}", n_shot=0, seed=seed)
-    return classifiers.load_classifier(run, normalize=True)
-
-
-def test_features_stay_as_they_are(crossed):
-    """Other analyses of the same process use the same tensors."""
-    models, *_ = crossed
-    loaded = feature_files.load(models / "my/net/cog_l1/features_test")
-    before = loaded.x.clone()
-    cross.predict(loaded, classifier_of_in1k(models, 22), device=torch.device("cpu"))
-    assert torch.equal(loaded.x, before)
