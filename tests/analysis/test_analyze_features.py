@@ -250,7 +250,7 @@ def test_numbers_that_are_not_finite_become_null(tmp_path):
     ("content", "message"),
     [
         ("", "is empty"),
-        ("[]", "holds list, expected a JSON object"),
+        ("[]", "expected a JSON object"),
         ("{}", "has status None"),
         ('{"status": "complete"}', "names no analysis"),
         ('{"status": "complete", "analysis": "../x"}', "names no analysis"),
