@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cog import config, constants
-from cog.commands import feature_flags
+from cog.commands import flags
 from cog.errors import CogError
 from cog.paths import ModelDir, check_dataset_name
 from cog.runtime import cli as cli_tools
@@ -28,30 +28,27 @@ _ALL = "all"
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
-    parser = cli_tools.Parser(__doc__ or "")
-    work = parser.add_argument_group("what to do")
-    work.add_argument(
-        "--analysis",
-        nargs="+",
-        default=[_ALL],
-        metavar="NAME",
-        help="kmeans: clusters and classes; alignment: alignment and uniformity; knn: nearest neighbors; ncm: nearest "
-        "class means; confident: confident predictions of the classifiers of --trained_on on other data (label noise); "
-        "concepts: accuracy per concept and its correlation with similarity; all: the first four (default)",
+    parser = flags.parser(
+        __doc__ or "",
+        "--models_root_dir /models --model sup_resnet50 --dataset in1k cog_l5",
+        "--analysis concepts --levels_csv levels.csv --models_root_dir /models --model sup_resnet50 --dataset cog_l5",
     )
+    work = parser.add_argument_group("what to do")
+    listed = (
+        "kmeans: clusters and classes; alignment: alignment and uniformity; knn: nearest neighbors; ncm: nearest class "
+        "means; confident: confident predictions of the classifiers of --trained_on on other data (label noise); "
+        "concepts: accuracy per concept and its correlation with similarity; all: the first four (default)"
+    )
+    work.add_argument("--analysis", action=flags.Several, default=[_ALL], metavar="NAME", help=listed)
     work.add_argument(
         "--trained_on", metavar="DATASET", help="data set whose classifiers are applied (confident)"
     )
     work.add_argument("--levels_csv", metavar="FILE", help="levels.csv of build_levels.py (concepts)")
-    feature_flags.add(
-        parser,
-        "--datasets",
-        output_help="where to write analysis_<name>/ (several data sets: <dataset>/analysis_<name>/); default with "
-        "--models_root_dir: <dataset>/ beside the features",
+    group = parser.add_argument_group("features: of models and data sets, or in folders of your own")
+    flags.add(
+        group, "models_root_dir", "model", "dataset", "train_features_dir", "test_features_dir", "output_dir"
     )
-    run = parser.add_argument_group("run")
-    run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
-    cli_tools.add_common(run)
+    flags.add(parser.add_argument_group("run"), "device", "config", "overwrite")
     return parser.parse_args(argv)
 
 
@@ -68,56 +65,45 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in args.analysis:
         if name not in (*known, _ALL):
             raise CogError(f"--analysis {name!r} is not an analysis, expected {', '.join(known)} or {_ALL}")
-    chosen = [
-        each
-        for each in known.values()
-        if each.name in args.analysis or (_ALL in args.analysis and each.in_all)
-    ]
+    wanted = {
+        name
+        for name, each in known.items()
+        if name in args.analysis or (_ALL in args.analysis and each.in_all)
+    }
     for flag, name in (("trained_on", "confident"), ("levels_csv", "concepts")):
-        if getattr(args, flag) is not None and name not in [each.name for each in chosen]:
+        if getattr(args, flag) is not None and name not in wanted:
             raise CogError(f"--{flag} is for --analysis {name} and has no effect here; leave it out")
-    base.run(chosen, _inputs(args), overwrite=args.overwrite)
+    of_one = ("train_features_dir", "test_features_dir", "output_dir")
+    inputs = [_input(one) for one in flags.each(args, "model", "dataset", of_one=of_one)]
+    base.run([known[name] for name in sorted(wanted)], inputs, overwrite=args.overwrite)
     return 0
 
 
-def _inputs(args: argparse.Namespace) -> list[tuple[Data, Path]]:
-    """Return each data set, and the parent of the folders of its results."""
+def _input(args: argparse.Namespace) -> tuple[Data, Path]:
+    """Return a model on a data set, and the parent of the folders of its results."""
     from cog.analysis.base import Data
     from cog.runtime.device import resolve_device
 
     cfg = config.get_cfg(model_name=args.model, config_file=args.config, opts=args.opts)
-    datasets = [check_dataset_name(name) for name in args.dataset or []]
-    if len(set(datasets)) < len(datasets):
-        raise CogError(f"--dataset names a data set twice: {' '.join(datasets)}")
     given = {"train": args.train_features_dir, "test": args.test_features_dir}
     folders = {split: Path(path) for split, path in given.items() if path is not None}
-    if len(datasets) > 1 and folders:
-        raise CogError(
-            "--train_features_dir and --test_features_dir are of one data set, and --dataset names "
-            f"{len(datasets)}; give --models_root_dir instead"
-        )
-    model_dir = None
+    model_dir, output = None, args.output_dir
+    if args.dataset is not None:
+        check_dataset_name(args.dataset)
     if args.models_root_dir is not None and args.model is not None:
         model_dir = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
-    if not folders and not (model_dir and datasets):
+    if model_dir is not None and args.dataset is not None:
+        folders = folders or {split: model_dir.features(args.dataset, split) for split in constants.SPLITS}
+        output = output or model_dir.path / args.dataset
+    if not folders:
         raise CogError(
             "no features: give --models_root_dir with --model and --dataset, or --train_features_dir and "
             "--test_features_dir"
         )
-    device, made = resolve_device(args.device, float64=True), []
-    for dataset in datasets or (None,):
-        features, output = folders, None if args.output_dir is None else Path(args.output_dir)
-        if model_dir is not None and dataset is not None:
-            features = folders or {split: model_dir.features(dataset, split) for split in constants.SPLITS}
-            if output is None:
-                output = model_dir.path / dataset
-            elif len(datasets) > 1:
-                output /= dataset
-        if output is None:
-            raise CogError("nowhere to write: give --output_dir")
-        data = Data(args.model, dataset, model_dir, features, cfg, vars(args), device)
-        made.append((data, output))
-    return made
+    if output is None:
+        raise CogError("nowhere to write: give --output_dir")
+    device = resolve_device(args.device, float64=True)
+    return Data(args.model, args.dataset, model_dir, folders, cfg, vars(args), device), Path(output)
 
 
 cli = functools.partial(cli_tools.run, main, continues=True)
