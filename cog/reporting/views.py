@@ -172,9 +172,8 @@ def analysis(means: pd.DataFrame, wanted: Sequence[str]) -> pd.DataFrame:
         ]
         only_v1 = set(part["source"]) == {published.SOURCES["v1"]}
         title = f"{metric.title}, lower is better" if metric.better < 0 else metric.title
-        title += f" (Table {_V1_TABLES[metric.group]} of {published.SOURCES['v1']})" * (
-            only_v1 and metric.group in _V1_TABLES
-        )
+        if only_v1 and metric.group in _V1_TABLES:
+            title += f" (Table {_V1_TABLES[metric.group]} of {published.SOURCES['v1']})"
         texts = cells(part, "+" if metric.signed else "", metric.decimals)
         shown = readable(part, printable(title), texts).assign(table=number, unit=metric.unit)
         parts.append(shown)
