@@ -14,7 +14,7 @@ import functools
 import logging
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cog import config, constants, paths
@@ -24,14 +24,13 @@ from cog.runtime import cli as cli_tools
 from cog.runtime import files, signals
 from cog.runtime.output import DONE
 from cog.study import identity, local, models, results, slurm, tasks, units
+from cog.study.tasks import Task
 from cog.study.units import Study
 
 logger = logging.getLogger("cog")  # the same name when run with python -m
 
 #: Log folder under the models root, unless ``--log_dir`` names another one.
 LOG_FOLDER = "study-logs"
-
-_EXTRACT_KEYS = "FT_EXTRACT."
 
 #: Exit codes of a study that a signal has ended.
 _INTERRUPTED = (signals.EXIT_CODE, 130)
@@ -92,33 +91,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     root = Path(os.path.abspath(files.require_dir(args.models_root_dir, "--models_root_dir")))
     log_dir = Path(os.path.abspath(args.log_dir or root / LOG_FOLDER))
-    for key, flag in (("EVAL.SEED", "--seeds"), ("CLF.N_SHOT", "--n_shot")):
-        if key in args.opts[::2]:
-            raise CogError(f"{key} is for a single run; give {flag} for a study")
-    pairs = list(zip(args.opts[::2], args.opts[1::2], strict=True))
-    extract_opts = [word for pair in pairs if pair[0].startswith(_EXTRACT_KEYS) for word in pair]
-    opts = [word for pair in pairs if not pair[0].startswith(_EXTRACT_KEYS) for word in pair]
-    known, faults = models.list_models(root, args.models_file)
-    study = Study(
-        root=root,
-        models=models.choose(known, args.model, must_exist=False),
-        datasets=tuple(map(paths.check_dataset_name, args.dataset)),
-        seeds=tuple(args.seeds),
-        n_shots=tuple(args.n_shot),
-        evaluation=config.evaluation_name(config.get_cfg(opts=args.opts)),
-    )
-    networks = identity.Networks(str(root), _absolute_loader(args), _absolute(args.models_file), extract_opts)
-    study, left_out = _without_loaderless(study, networks, faults, is_explicit=args.model is not None)
+    extract_opts, opts = _keys_of_stages(args.opts)
+    networks = identity.Networks(str(root), *_own_models(args), extract_opts)
+    study, left_out = _choose(args, root, networks)
     states = units.survey(study)
     other = identity.other_results(study, networks, states, opts)
     if other and not args.overwrite:
         for line in identity.describe_others(other):
             logger.error("%s", line)
-        n = len(other)
         raise CogError(
-            f"{n} finished outputs are of other computations, see above; add --overwrite to make them again"
+            f"{len(other)} finished outputs are of other computations, see above; add --overwrite to make them again"
         )
-    commands = tasks.Commands.of_scripts(study, _extract_flags(args, extract_opts), _logreg_flags(args, opts))
+    again = ["--overwrite"] * args.overwrite
+    extract = [*_places(args), *again, *extract_opts]
+    commands = tasks.commands_of(study, {tasks.EXTRACT: extract, tasks.LOGREG: [*again, *opts]})
     with contextlib.nullcontext() if args.dry_run else tasks.one_at_a_time(log_dir):
         listed = tasks.list_tasks(study, log_dir, append=False)
         todo = {n: task for n, task in listed.items() if tasks.outputs_to_make(study, task, states, other)}
@@ -133,66 +119,79 @@ def main(argv: Sequence[str] | None = None) -> int:
             files.write_text(root / units.STUDY_FILE, study.as_json() + "\n")
         if args.slurm is not None and todo:
             last = results.command(study, log_dir, opts, delete_features=args.delete_features)
-            words = _sbatch_words(args.slurm)
-            slurm.submit(todo, listed, commands, last, words, log_dir, dry_run=args.dry_run)
+            options = _sbatch_words(args.slurm)
+            slurm.submit(todo, listed, commands, last, options, log_dir, dry_run=args.dry_run)
     if args.dry_run:
-        code = _dry_run(todo, commands)
-    else:
-        code = 0 if args.slurm is not None else _run_here(study, todo, commands, log_dir, args.n_processes)
-        is_over = code not in _INTERRUPTED and not (args.slurm is not None and slurm.queued_tasks(log_dir))
-        if is_over:
-            code = _finish(study, log_dir, opts, code, delete_features=args.delete_features)
+        return _dry_run(todo, commands)
+    code = 0 if args.slurm is not None else _run_here(study, todo, commands, log_dir, args.n_processes)
+    if code in _INTERRUPTED or (args.slurm is not None and slurm.queued_tasks(log_dir)):
+        return code
+    try:
+        print(results.write(study, log_dir, opts, delete_features=args.delete_features), end="", flush=True)
+    except CogError as error:
+        if not code:
+            raise
+        logger.error("%s", error)
     return code or (CogError.exit_code if left_out else 0)
 
 
-def _without_loaderless(
-    study: Study, networks: identity.Networks, faults: dict[str, CogError], *, is_explicit: bool
-) -> tuple[Study, bool]:
-    """Return the study without the models that have to be loaded and cannot be, and whether it has wanted ones."""
+def _keys_of_stages(opts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the keys and values of the extractions, and those of the classifiers."""
+    for key, flag in (("EVAL.SEED", "--seeds"), ("CLF.N_SHOT", "--n_shot")):
+        if key in opts[::2]:
+            raise CogError(f"{key} is for a single run; give {flag} for a study")
+    of_stages: tuple[list[str], list[str]] = ([], [])
+    for key, value in zip(opts[::2], opts[1::2], strict=True):
+        of_stages[not key.startswith("FT_EXTRACT.")].extend((key, value))
+    return of_stages
+
+
+def _choose(args: argparse.Namespace, root: Path, networks: identity.Networks) -> tuple[Study, bool]:
+    """Return the study, without models that have to be loaded and cannot be, and whether some of these are named."""
+    known, faults = models.list_models(root, args.models_file)
+    study = Study(
+        root=root,
+        models=models.choose(known, args.model, must_exist=False),
+        datasets=tuple(map(paths.check_dataset_name, args.dataset)),
+        seeds=tuple(args.seeds),
+        n_shots=tuple(args.n_shot),
+        evaluation=config.evaluation_name(config.get_cfg(opts=args.opts)),
+    )
     states = units.survey(study)
-    unusable: dict[str, CogError] = {name: fault for name, fault in faults.items() if not is_explicit}
+    unusable = {} if args.model else dict(faults)
     for model in study.models:
-        needs_it = any(
-            states[unit].word != DONE and not units.is_done(study, states, model, dataset)
-            for dataset in study.datasets
-            for unit in study.features(model, dataset)
-        )
         try:
-            if needs_it:
+            if units.needs_network(study, states, model):
                 networks.find(model)
         except CogError as error:
             unusable[model] = error
     usable = tuple(model for model in study.models if model not in unusable)
     if not usable:
         raise next(iter(unusable.values()))
-    if unusable and is_explicit:
-        for model, error in unusable.items():
-            logger.error("%s is left out: %s", model, error)
-    elif unusable:
+    for model, error in unusable.items() if args.model else ():
+        logger.error("%s is left out: %s", model, error)
+    if unusable and not args.model:
         logger.warning(
             "left out, since they cannot be loaded: %s (name them for the reasons)", some([*unusable], 9)
         )
-    return dataclasses.replace(study, models=usable), bool(unusable) and is_explicit
+    return dataclasses.replace(study, models=usable), bool(unusable and args.model)
 
 
-def _absolute(path: str | None) -> str | None:
-    return None if path is None else os.path.abspath(path)
+def _own_models(args: argparse.Namespace) -> tuple[str | None, str | None]:
+    """Return ``--model_loader`` and ``--models_file`` with absolute paths."""
+    file, _, function = (args.model_loader or "").rpartition(":")
+    loader = f"{os.path.abspath(file)}:{function}" if file else None
+    return loader, args.models_file and os.path.abspath(args.models_file)
 
 
-def _absolute_loader(args: argparse.Namespace) -> str | None:
-    file, colon, function = (args.model_loader or "").rpartition(":")
-    return f"{os.path.abspath(file)}{colon}{function}" if file else None
-
-
-def _extract_flags(args: argparse.Namespace, opts: Sequence[str]) -> list[str]:
-    places = {**flags.image_sources(args).values, "models_file": args.models_file}
-    words = [f"--{flag}={os.path.abspath(value)}" for flag, value in places.items() if value]
-    words += [f"--model_loader={loader}"] if (loader := _absolute_loader(args)) else []
-    return [*words, *["--overwrite"] * args.overwrite, *opts]
-
-
-def _logreg_flags(args: argparse.Namespace, opts: Sequence[str]) -> list[str]:
-    return [*["--overwrite"] * args.overwrite, *opts]
+def _places(args: argparse.Namespace) -> list[str]:
+    """Return the flags of images and models, with absolute paths."""
+    loader, models_file = _own_models(args)
+    places = {
+        flag: value and os.path.abspath(value) for flag, value in flags.image_sources(args).values.items()
+    }
+    places |= {"model_loader": loader, "models_file": models_file}
+    return [f"--{flag}={value}" for flag, value in places.items() if value]
 
 
 def _sbatch_words(text: str) -> list[str]:
@@ -202,25 +201,26 @@ def _sbatch_words(text: str) -> list[str]:
         raise CogError(f"--slurm {text!r}: {error}") from None
 
 
-def _dry_run(todo: dict[int, tasks.Task], commands: tasks.Commands) -> int:
+def _dry_run(todo: Mapping[int, Task], commands: Mapping[str, Sequence[str]]) -> int:
     """Print the tasks, try their models, and return the exit code."""
     trials: dict[str, list[str]] = {}
     for number, task in todo.items():
-        print(f"# {number}: {task}\n{shlex.join(commands.of_task(task))}")
+        print(f"# {number}: {task}\n{shlex.join(tasks.command_of(task, commands))}")
         for model in task.models if task.stage == tasks.EXTRACT else ():
-            trials.setdefault(model, commands.of_task(dataclasses.replace(task, models=(model,))))
+            alone = dataclasses.replace(task, models=(model,))
+            trials.setdefault(model, tasks.command_of(alone, commands))
     return 0 if models.try_models(trials) else CogError.exit_code
 
 
 def _run_here(
     study: Study,
-    todo: dict[int, tasks.Task],
-    commands: tasks.Commands,
+    todo: Mapping[int, Task],
+    commands: Mapping[str, Sequence[str]],
     log_dir: Path,
-    n_processes: int | None,
+    n: int | None,
 ) -> int:
-    """Run tasks on this machine, and return the exit code, which comes from the outputs."""
-    slots = local.Slots.of_machine(study, n_processes)
+    """Run tasks on this machine, ``n`` at a time, and return the exit code, which comes from the outputs."""
+    slots = local.Slots.of_machine(study, n)
     mine = {
         n: dataclasses.replace(t, models=tuple(m for m in t.models if m in study.models))
         for n, t in todo.items()
@@ -238,17 +238,6 @@ def _run_here(
     if code == FailedImagesError.exit_code:
         advice += "; first fix the images that cannot be decoded, or extract with --allow_failures N"
     logger.error("%d of %d tasks failed, for the reasons above; %s", n_open, len(todo), advice)
-    return code
-
-
-def _finish(study: Study, log_dir: Path, opts: Sequence[str], code: int, *, delete_features: bool) -> int:
-    """Write and print the results, and return the exit code."""
-    try:
-        print(results.write(study, log_dir, opts, delete_features=delete_features), end="", flush=True)
-    except CogError as error:
-        if not code:
-            raise
-        logger.error("%s", error)
     return code
 
 

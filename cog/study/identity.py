@@ -12,12 +12,12 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cog import config, constants
-from cog.errors import CogError, first_line, some
+from cog.errors import CogError, some
 from cog.logreg import settings
 from cog.runtime.output import DONE, State, differences
 from cog.study.units import DELETED, Study, Unit
@@ -53,7 +53,7 @@ class Networks:
         return find_model(model, root=self.root, loader=self.loader, models_file=self.models_file)
 
     def describe(self, model: str) -> dict[str, Any]:
-        """Return the part of the identity of features that does not depend on the images; loaders run."""
+        """Return the part of the identity of features that does not depend on the images; a loader is run."""
         from cog.models.choice import preprocess_of
 
         choice = self.find(model)
@@ -67,33 +67,16 @@ class Networks:
         }
         return json.loads(json.dumps(entries))
 
-    def describe_all(self, models: Iterable[str]) -> dict[str, dict[str, Any] | str]:
-        """Return :meth:`describe` of models, or its error; those with loaders are described by another process."""
-        described: dict[str, dict[str, Any] | str] = {}
-        with_loader = []
-        for model in models:
-            try:
-                if self.find(model).loader is None:
-                    described[model] = self.describe(model)
-                else:  # torch starts threads here, and tasks are started by a process that has none
-                    with_loader.append(model)
-            except CogError as error:
-                described[model] = str(error)
-        if with_loader:
-            words = [
-                sys.executable,
-                "-m",
-                "cog.study.identity",
-                json.dumps(dataclasses.asdict(self)),
-                *with_loader,
-            ]
-            done = subprocess.run(words, capture_output=True, text=True, check=False)
-            try:
-                described |= json.loads(done.stdout)
-            except ValueError:
-                reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-                described |= dict.fromkeys(with_loader, reason)
-        return described
+    def describe_all(self, models: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return :meth:`describe` of models, from another process: loaders import torch, which starts threads.
+
+        A model that cannot be loaded has an empty description.
+        """
+        words = [sys.executable, "-m", "cog.study.identity", json.dumps(dataclasses.asdict(self)), *models]
+        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False) if models else None
+        if done is not None and done.returncode != 0:
+            raise CogError("the models cannot be described, for the reason above")
+        return json.loads(done.stdout) if done else {}
 
 
 def other_results(
@@ -108,7 +91,7 @@ def other_results(
         CogError: a finished output has an unreadable record.
     """
     made = [unit for unit, state in states.items() if state.word in (DONE, DELETED)]
-    described = networks.describe_all(dict.fromkeys(unit.model for unit in made))
+    described = networks.describe_all(list(dict.fromkeys(unit.model for unit in made)))
     wanted_settings = {
         model: settings.from_config(
             config.get_cfg(model_name=model, opts=list(opts)), seed=0, momentum=0.9, lr=None, wd=None
@@ -119,8 +102,6 @@ def other_results(
     other: dict[Unit, list[str]] = {}
     for unit in made:
         network = described[unit.model]
-        if isinstance(network, str):  # it cannot be loaded: its features are taken as they are
-            network = {}
         record = study.record(unit)
         stored = record.get("identity") or {}
         if "identity" not in record:  # features of the original toolkit
@@ -164,15 +145,13 @@ def describe_others(other: Mapping[Unit, Collection[str]]) -> list[str]:
 
 
 def main() -> None:
-    """Print :meth:`Networks.describe` of the models on the command line, or its error, as JSON."""
+    """Print the descriptions of the models on the command line as JSON; errors are told by their extraction."""
     networks = Networks(**json.loads(sys.argv[1]))
-    described: dict[str, dict[str, Any] | str] = {}
+    described: dict[str, dict[str, Any]] = {model: {} for model in sys.argv[2:]}
     with contextlib.redirect_stdout(sys.stderr):  # what loaders print
-        for model in sys.argv[2:]:
-            try:
+        for model in described:
+            with contextlib.suppress(Exception):
                 described[model] = networks.describe(model)
-            except Exception as error:
-                described[model] = first_line(error)
     print(json.dumps(described))
 
 

@@ -22,7 +22,7 @@ from cog.paths import ModelDir
 from cog.runtime import memory
 from cog.runtime.log import duration
 from cog.runtime.signals import EXIT_CODE, handled
-from cog.study.tasks import EXTRACT, Commands, Task
+from cog.study.tasks import EXTRACT, Task, command_of
 from cog.study.units import Study
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Slots:
 
 def run_here(
     tasks: Mapping[int, Task],
-    commands: Commands,
+    commands: Mapping[str, Sequence[str]],
     log_dir: Path,
     slots: Slots,
     memory_of: Callable[[Task], int] = lambda task: 0,
@@ -80,7 +80,7 @@ def run_here(
 
     Args:
         tasks: tasks to run, by number.
-        commands: their commands.
+        commands: command lines of the stages.
         log_dir: folder of their logs, ``<number>.log``.
         slots: where they run.
         memory_of: bytes that a task needs; without room beside the running ones it waits.
@@ -127,7 +127,9 @@ def run_here(
                     min({*range(slots.n)} - {slot for _, slot, _ in running.values()}),
                 )
                 logger.info("[%d/%d] %s", len(tasks) - len(waiting), len(tasks), task)
-                process = _start(commands.of_task(task), log_dir / f"{number}.log", slots.environment(slot))
+                process = _start(
+                    command_of(task, commands), log_dir / f"{number}.log", slots.environment(slot)
+                )
                 running[number] = process, slot, time.monotonic()
                 if received:  # while the process was being started
                     process.send_signal(signal.SIGTERM)

@@ -60,7 +60,7 @@ def try_models(commands: Mapping[str, Sequence[str]]) -> bool:
     """Compute the features of one image with each model, in a process of its own, and print a line each.
 
     Args:
-        commands: command line of an extraction by model, see :meth:`cog.study.tasks.Commands.of_task`.
+        commands: command line of an extraction by model, see :func:`cog.study.tasks.command_of`.
 
     Returns:
         Whether all succeeded.

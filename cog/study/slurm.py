@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cog.errors import CogError
-from cog.study.tasks import EXTRACT, LOGREG, REPOSITORY, TASKS_FILE, Commands, Task
+from cog.study.tasks import EXTRACT, LOGREG, REPOSITORY, TASKS_FILE, Task
 
 #: Script that runs a task of the list.
 TASK_SCRIPT = REPOSITORY / "bash-scripts" / "slurm" / "task.sh"
@@ -72,7 +72,7 @@ def queued_tasks(log_dir: Path) -> dict[int, str]:
 def submit(
     tasks: Mapping[int, Task],
     listed: Mapping[int, Task],
-    commands: Commands,
+    commands: Mapping[str, Sequence[str]],
     last: Sequence[str],
     options: Sequence[str],
     log_dir: Path,
@@ -84,7 +84,7 @@ def submit(
     Args:
         tasks: tasks to do, by number.
         listed: all tasks of the study, by number.
-        commands: commands of the tasks.
+        commands: command lines of the stages.
         last: command of the last job, which makes the table.
         options: arguments of ``sbatch``.
         log_dir: folder of the list and the logs.
@@ -127,7 +127,7 @@ def submit(
         return job
 
     for stage in (EXTRACT, LOGREG):
-        command = [str(TASK_SCRIPT), str(log_dir / TASKS_FILE), *commands.of_stage(stage)]
+        command = [str(TASK_SCRIPT), str(log_dir / TASKS_FILE), *commands[stage]]
         arrays: dict[tuple[str, ...], list[int]] = {}  # tasks that wait for the same
         for number, task in new.items():
             if task.stage == stage:

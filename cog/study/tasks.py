@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cog import constants
 from cog.errors import os_errors_explained
 from cog.runtime.output import DONE, State
 from cog.study.units import Study, Unit
@@ -52,44 +53,19 @@ class Task:
         return (other.stage, self.stage) == (EXTRACT, LOGREG) and same
 
 
-@dataclass(frozen=True)
-class Commands:
-    """Command lines of the scripts, without data set and models.
+def commands_of(study: Study, flags: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return the command line of each stage, without data set and models; ``flags`` has further flags of the stages."""
+    root = f"--models_root_dir={study.root}"
+    grid = ["--seeds", *map(str, study.seeds), "--n_shot", *map(str, study.n_shots)]
+    extract = [sys.executable, f"{REPOSITORY / 'extract_features.py'}", root, "--split", *constants.SPLITS]
+    logreg = [sys.executable, f"{REPOSITORY / 'logreg.py'}", root, *grid]
+    return {EXTRACT: [*extract, *flags[EXTRACT]], LOGREG: [*logreg, *flags[LOGREG]]}
 
-    Attributes:
-        extract: program and flags of an extraction.
-        logreg: program and flags of the training of classifiers.
-    """
 
-    extract: tuple[str, ...]
-    logreg: tuple[str, ...]
-
-    @classmethod
-    def of_scripts(cls, study: Study, extract_flags: Sequence[str], logreg_flags: Sequence[str]) -> Commands:
-        """Return the commands of a study."""
-        root = f"--models_root_dir={study.root}"
-        grid = ("--seeds", *map(str, study.seeds), "--n_shot", *map(str, study.n_shots))
-        return cls(
-            (
-                sys.executable,
-                f"{REPOSITORY / 'extract_features.py'}",
-                root,
-                "--split",
-                "train",
-                "test",
-                *extract_flags,
-            ),
-            (sys.executable, f"{REPOSITORY / 'logreg.py'}", root, *grid, *logreg_flags),
-        )
-
-    def of_stage(self, stage: str) -> tuple[str, ...]:
-        """Return the command of a stage."""
-        return self.extract if stage == EXTRACT else self.logreg
-
-    def of_task(self, task: Task) -> list[str]:
-        """Return the command of a task, as ``task.sh`` builds it."""
-        python, script, *flags = self.of_stage(task.stage)
-        return [python, script, "--dataset", task.dataset, "--model", *task.models, *flags]
+def command_of(task: Task, commands: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the command line of a task, as ``task.sh`` builds it."""
+    python, script, *flags = commands[task.stage]
+    return [python, script, "--dataset", task.dataset, "--model", *task.models, *flags]
 
 
 def list_tasks(study: Study, log_dir: Path, *, append: bool = True) -> dict[int, Task]:

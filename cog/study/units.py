@@ -153,6 +153,10 @@ def _state(study: Study, unit: Unit) -> State:
         return State(FAILED, f"cannot read {error.filename}: {error.strerror}")
 
 
-def is_done(study: Study, states: Mapping[Unit, State], model: str, dataset: str) -> bool:
-    """Return whether all runs of a pair are done; its features are then not needed."""
-    return all(states[run].word == DONE for run in study.runs(model, dataset))
+def needs_network(study: Study, states: Mapping[Unit, State], model: str) -> bool:
+    """Return whether features of a model are missing that a run needs which is not done."""
+    return any(
+        any(states[unit].word != DONE for unit in study.features(model, dataset))
+        and any(states[run].word != DONE for run in study.runs(model, dataset))
+        for dataset in study.datasets
+    )

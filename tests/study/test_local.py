@@ -16,7 +16,7 @@ from waiting import wait_for
 
 from cog.study import local
 from cog.study.local import Slots
-from cog.study.tasks import Commands, Task
+from cog.study.tasks import Task
 
 QUICK = [
     "FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "16", "FT_EXTRACT.N_WORKERS", "0",
@@ -24,20 +24,17 @@ QUICK = [
 ]  # fmt: skip
 
 
-class Scripts(Commands):
-    """Tasks that are shell commands, each in a file with the words of the task in a folder."""
-
-    def of_task(self, task: Task) -> list[str]:
-        return ["bash", f"{self.extract[0]}/{task}"]
-
-
 def run(tmp_path: Path, scripts: dict[str, str], slots=Slots(2, 1), memory_of=lambda task: 0) -> int:
-    tasks = {}
+    """Run tasks that are shell commands, by their words."""
+    tasks, commands = {}, {}
     for number, (words, script) in enumerate(scripts.items(), 1):
         stage, dataset, *models = words.split()
         tasks[number] = Task(stage, dataset, tuple(models))
         (tmp_path / words).write_text(script)
-    return local.run_here(tasks, Scripts((str(tmp_path),), ()), tmp_path, slots, memory_of)
+        # The words of a command are --dataset D --model M...
+        (tmp_path / f"{stage}.sh").write_text(f'exec bash "{tmp_path}/{stage} $2 ${{*:4}}"')
+        commands[stage] = ["bash", f"{tmp_path}/{stage}.sh"]
+    return local.run_here(tasks, commands, tmp_path, slots, memory_of)
 
 
 def test_classifiers_begin_when_their_features_have_ended_however(tmp_path, caplog):
@@ -100,16 +97,15 @@ SAVES = "trap 'echo saved; exit 75' TERM; trap 'echo at once; exit 130' INT; ech
 
 def driver_of(folder: Path) -> subprocess.Popen:
     """Start a process that runs three tasks, two at a time, and wait until they are running."""
+    (folder / "saves.sh").write_text(SAVES)
     code = f"""
 import sys
 from pathlib import Path
 from cog.study import local
-from cog.study.tasks import Commands, Task
-class Script(Commands):
-    def of_task(self, task):
-        return ["bash", "-c", {SAVES!r}]
+from cog.study.tasks import Task
 tasks = {{n: Task("extract", "in1k", (f"net_{{n}}",)) for n in (1, 2, 3)}}
-sys.exit(local.run_here(tasks, Script((), ()), Path({str(folder)!r}), local.Slots(2, 1)))
+commands = {{"extract": ["bash", {str(folder / "saves.sh")!r}]}}
+sys.exit(local.run_here(tasks, commands, Path({str(folder)!r}), local.Slots(2, 1)))
 """
     driver = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
     wait_for(lambda: all(text(folder / f"{n}.log").endswith("ready\n") for n in (1, 2)))

@@ -103,7 +103,7 @@ def fake_slurm(tmp_path, monkeypatch):
 
 def submit(study, log_dir: Path, *, dry_run: bool = False) -> None:
     listed = tasks.list_tasks(study, log_dir)
-    commands = tasks.Commands(("python", "extract.py", "--e"), ("python", "logreg.py", "--l"))
+    commands = {"extract": ["python", "extract.py", "--e"], "logreg": ["python", "logreg.py", "--l"]}
     slurm.submit(listed, listed, commands, ["table"], ["--gres=gpu:1"], log_dir, dry_run=dry_run)
 
 
