@@ -1,7 +1,7 @@
 """Drawing of lines: a :class:`Sheet` of panels, into which frames of numbers are drawn, a line per source and model.
 
-Lengths are in inches, text sizes in points. Error bars are the population deviation over seeds; paler and thinner, where
-it is known, the 95 % interval over concepts and seeds.
+Lengths are in inches, text sizes in points. Error bars are the population deviation over seeds; paler and thinner,
+where it is known, the 95 % interval over concepts and seeds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from cog.reporting.figures import style
-from cog.results.frame import dataset_label, dataset_key
+from cog.results.frame import dataset_key, dataset_label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,13 +35,14 @@ Place = tuple[str, str]  # source and model
 
 
 class Sheet:
-    """A figure with its panels: the frames drawn in them, the looks of models, and notes below.
+    """A figure with its panels and the frames drawn in them.
 
     Args:
         looks: look of each model (:func:`cog.reporting.figures.style.looks`).
         rows: rows of panels.
         columns: columns of panels.
         lead: whether a panel over all rows stands before them, :attr:`lead`.
+        share_y: whether the panels of a row share their axis.
         width: width of the figure.
         height: height of a row.
     """
@@ -53,6 +54,7 @@ class Sheet:
         columns: int = 1,
         *,
         lead: bool = False,
+        share_y: bool = False,
         width: float = PAGE,
         height: float = 2.0,
     ) -> None:
@@ -63,12 +65,14 @@ class Sheet:
         ratios = [1.2] * lead + [1.0] * columns
         grid = self.figure.add_gridspec(rows, len(ratios), width_ratios=ratios)
         self.lead = self.figure.add_subplot(grid[:, 0]) if lead else None
-        self.panels = [
-            [self.figure.add_subplot(grid[row, column + lead]) for column in range(columns)]
-            for row in range(rows)
-        ]
+        self.panels: list[list[Axes]] = []
+        for row in range(rows):
+            self.panels.append([])
+            for column in range(columns):
+                shared = self.panels[row][0] if share_y and column else None
+                self.panels[row].append(self.figure.add_subplot(grid[row, column + lead], sharey=shared))
+                self.panels[row][column].tick_params(labelleft=shared is None)
         self.frames: list[pd.DataFrame] = []
-        self.notes: list[str] = []
 
     @property
     def data(self) -> pd.DataFrame:
@@ -137,7 +141,9 @@ class Sheet:
         longest = max((len(str(line.get_label())) for line in handles), default=1)
         columns = max(1, int(width / (0.05 * longest + 0.5)))
         letters = int(width / 0.048)
-        lines = [line for note in (*notes, *self.notes) if note for line in textwrap.wrap(note, letters)]
+        if any(style.MARK in str(line.get_label()) for line in handles):
+            notes = (*notes, style.MARK_NOTE)
+        lines = textwrap.wrap(" ".join(filter(None, notes)), letters)
         below = _NOTE_ROW * len(lines) + _LEGEND_ROW * math.ceil(len(handles) / columns) + 0.15
         self.figure.set_figheight(round(height + below, 2))
         if handles or lines:
@@ -168,12 +174,17 @@ class Sheet:
     def _handles(self) -> list[Line2D]:
         from matplotlib.lines import Line2D
 
-        drawn = {place for frame in self.frames for place in zip(frame["source"], frame["model"], strict=True)}
+        drawn = {
+            place for frame in self.frames for place in zip(frame["source"], frame["model"], strict=True)
+        }
         lines = [
             Line2D([], [], label=self.looks[place].label, **self.looks[place].line)
             for place in style.in_legend(dict(self.looks), drawn)
         ]
-        for color, words in ((style.GRAY_OWN, "more own models"), (style.GRAY_PUBLISHED, "models of the paper")):
+        for color, words in (
+            (style.GRAY_OWN, "more own models"),
+            (style.GRAY_PUBLISHED, "models of the paper"),
+        ):
             crowd = [place for place in drawn if self.looks[place].color == color]
             if crowd:
                 lines.append(Line2D([], [], color=color, linewidth=0.8, label=f"{len(crowd)} {words}"))

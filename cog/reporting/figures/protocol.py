@@ -11,11 +11,10 @@ from cog.errors import CogError, some
 from cog.reporting.figures import style
 from cog.reporting.figures.lines import COLUMN, Sheet, over_datasets, over_shots
 from cog.results import compare, published
-from cog.results.frame import LOGREG, dataset_label, is_level_name, shots_label
+from cog.results.frame import LOGREG, dataset_label, shots_label
 
 ACCURACY = "top-1 accuracy (%)"
 BARS = "Error bars: standard deviation over seeds; paler, where known: 95 % interval over concepts and seeds."
-MARK_NOTE = "†: the pretraining may have seen concepts of the levels."
 
 #: Data sets of Fig. 4 of the paper.
 _FIG4 = ("cog_l1", "cog_l3", "cog_l5")
@@ -54,6 +53,11 @@ def all_images(means: pd.DataFrame) -> pd.DataFrame:
     return means[means["n_shot"] == (0 if (means["n_shot"] == 0).any() else means["n_shot"].max())]
 
 
+def _shots(means: pd.DataFrame) -> str:
+    """Return the number of training images as a sentence."""
+    return shots_label(means["n_shot"].iloc[0]).capitalize() + "."
+
+
 def differences(means: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """Return differences to the paper's reference, and its name; an empty frame without results of it."""
     try:
@@ -83,7 +87,7 @@ def levels(means: pd.DataFrame) -> Sheet | None:
         return None
     sheet = Sheet(style.looks(shown, gray=True), width=COLUMN * 1.5, height=2.6)
     sheet.lines(sheet.panels[0][0], shown, over_datasets(shown), y_label=ACCURACY, names=True)
-    return sheet.finish(f"{shots_label(shown['n_shot'].iloc[0])}. {BARS}", *notes)
+    return sheet.finish(_shots(shown), BARS, *notes)
 
 
 def fig3(means: pd.DataFrame) -> Sheet | None:
@@ -95,12 +99,14 @@ def fig3(means: pd.DataFrame) -> Sheet | None:
     relative, reference = differences(shown)
     groups = list(by_group(relative))
     ticks = over_datasets(shown)
-    sheet = Sheet(style.looks(shown), rows=2 if groups else 1, columns=max(1, (len(groups) + 1) // 2), lead=True)
+    sheet = Sheet(
+        style.looks(shown), rows=2 if groups else 1, columns=max(1, (len(groups) + 1) // 2), lead=True
+    )
     sheet.lines(sheet.lead, shown, ticks, title="All models", y_label=ACCURACY)
     panels = [axes for row in sheet.panels for axes in row]
     for axes, (title, part) in zip(panels, groups, strict=False):
         sheet.lines(axes, part, ticks, title=title, y_label=f"points to {reference}", signed=True)
-    return sheet.finish(f"{shots_label(shown['n_shot'].iloc[0])}. {BARS}", *notes)
+    return sheet.finish(_shots(shown), BARS, *notes)
 
 
 def drop(means: pd.DataFrame) -> Sheet | None:
@@ -112,7 +118,7 @@ def drop(means: pd.DataFrame) -> Sheet | None:
     sheet = Sheet(style.looks(shown), width=COLUMN * 1.5, height=2.6)
     label = "change of top-1 from IN-1K (%)"
     sheet.lines(sheet.panels[0][0], changes, over_datasets(changes), y_label=label, signed=True, names=True)
-    return sheet.finish(f"{shots_label(shown['n_shot'].iloc[0])}. {BARS}", *notes)
+    return sheet.finish(_shots(shown), BARS, *notes)
 
 
 def fewshot(means: pd.DataFrame) -> Sheet | None:
@@ -141,7 +147,9 @@ def fig4(means: pd.DataFrame) -> Sheet | None:
     shown = shown[shown["dataset"].isin(_FIG4) & (shown["n_shot"] != 1)]
     paper = shown["source"].map(style.is_published)
     if shown.loc[paper, "model"].nunique() > _MANY_PUBLISHED:
-        in_fig4 = shown["model"].map(lambda model: model in published.MODELS and published.MODELS[model].in_fig4)
+        in_fig4 = shown["model"].map(
+            lambda model: model in published.MODELS and published.MODELS[model].in_fig4
+        )
         shown = shown[~paper | in_fig4]
     return _of_shots(shown, {"": shown}, notes)
 
@@ -179,13 +187,18 @@ def _of_shots(shown: pd.DataFrame, groups: dict[str, pd.DataFrame], notes: list[
 
 
 def _grid(
-    shown: pd.DataFrame, groups: dict[str, pd.DataFrame], notes: list[str], *, y_label: str, signed: bool = False
+    shown: pd.DataFrame,
+    groups: dict[str, pd.DataFrame],
+    notes: list[str],
+    *,
+    y_label: str,
+    signed: bool = False,
 ) -> Sheet | None:
     """Draw numbers by shots: a row for each data set, a column for each group of models."""
     if shown["n_shot"].nunique() < 2:
         return None
     names, ticks = over_datasets(shown), over_shots(shown)
-    sheet = Sheet(style.looks(shown), rows=len(names), columns=len(groups), height=1.25)
+    sheet = Sheet(style.looks(shown), rows=len(names), columns=len(groups), share_y=True, height=1.25)
     for row, (dataset, name) in enumerate(names.items()):
         for column, (title, group) in enumerate(groups.items()):
             axes, part = sheet.panels[row][column], group[group["dataset"] == dataset]
@@ -193,9 +206,6 @@ def _grid(
                 label = f"{name}\n{y_label}" if column == 0 else ""
                 heading = title if row == 0 else ""
                 sheet.lines(axes, part, ticks, x="n_shot", title=heading, y_label=label, signed=signed)
-            if column:
-                axes.sharey(sheet.panels[row][0])
-                axes.tick_params(labelleft=False)
     for axes in sheet.panels[-1]:
         axes.set_xlabel("images per class")
     return sheet.finish(BARS, *notes)

@@ -13,8 +13,9 @@ from typing import Any
 
 import pandas as pd
 
+from cog.models.pretraining import IN1K
 from cog.results import published
-from cog.results.frame import natural_key
+from cog.results.frame import natural_key, shows_levels
 
 #: The paper's color names, darkened where the pure color is hard to see on white. Table 1 sets the reference on gray,
 #: and black is reserved for the user's models.
@@ -43,6 +44,9 @@ OWN_MARKERS = ("o", "s", "^", "D", "v", "P", "<", "X", ">", "p", "h", "d")
 MANY = len(OWN_COLORS)
 
 GRAY_OWN, GRAY_PUBLISHED = "#8a8a8a", "#cccccc"
+
+#: Mark of models whose pretraining may have seen concepts of the levels, and its explanation.
+MARK, MARK_NOTE = " †", "†: the pretraining may have seen concepts of the levels."
 
 #: Heading of the user's models, and the groups of the paper's Fig. 3 (b) to (e) by category of Table 1.
 OWN = "Own models"
@@ -90,13 +94,18 @@ def looks(means: pd.DataFrame, *, gray: bool = False) -> dict[tuple[str, str], L
     own = means[~means["source"].map(is_published)]
     best = own.groupby(["source", "model"])["value"].mean().nlargest(MANY).index
     named = sorted(best, key=lambda place: (natural_key(place[1]), place[0]))
-    for source, model in means[["source", "model"]].drop_duplicates().itertuples(index=False):
+    marks = shows_levels(means["dataset"].unique())
+    for source, model, pretraining in (
+        means[["source", "model", "pretraining"]].drop_duplicates().itertuples(index=False)
+    ):
         if is_published(source) and model in published.MODELS:
-            made[source, model] = _published_look(model, gray=gray and model != published.REFERENCE)
+            look = _published_look(model, gray=gray and model != published.REFERENCE)
         elif (source, model) in named:
-            made[source, model] = own_look(named.index((source, model)), model)
+            look = own_look(named.index((source, model)), model)
         else:
-            made[source, model] = _gray(GRAY_OWN)
+            look = _gray(GRAY_OWN)
+        mark = MARK if marks and look.label and pretraining != IN1K else ""
+        made[source, model] = Look(look.line, look.label + mark)
     return made
 
 
