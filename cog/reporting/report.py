@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
 import cog
 from cog import constants, paths
@@ -138,7 +139,7 @@ def _render(results: Results, means: pd.DataFrame, *, root: Any, baseline: str |
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: printable(value) if type(value) is str and "\n" not in value else value,
+        finalize=lambda value: printable(value) if type(value) is str else value,
     )
     environment.filters["parts"] = _parts
     own = ~means["source"].isin(published.SOURCES.values())
@@ -148,8 +149,8 @@ def _render(results: Results, means: pd.DataFrame, *, root: Any, baseline: str |
     limit = paths.limit_of(root) if root is not None else 0
     lead, pictures, searches = _pictures(means, results.scores)
     return environment.get_template("report.html.j2").render(
-        style=_resource("report.css"),
-        script=_resource("sort.js"),
+        style=Markup(_resource("report.css")),
+        script=Markup(_resource("sort.js")),
         title=("TRIAL, NOT RESULTS: " if limit else "") + _title(means, odd),
         limit=limit,
         places=json.dumps(_places(results.scores)),
@@ -172,7 +173,7 @@ def _resource(name: str) -> str:
 
 def _parts(cell: str) -> list[str]:
     """Return the number of a cell, its deviation and what follows, an interval for example."""
-    return [part for part in re.split(r" (?=[±\[(*?])", cell.replace("± ", "±\N{NO-BREAK SPACE}")) if part]
+    return re.split(r" (?=[±\[(*?])", cell)
 
 
 def _own_models(means: pd.DataFrame) -> list[str]:
@@ -209,7 +210,7 @@ def _standing(means: pd.DataFrame) -> HtmlTable | None:
         return None
     shown = shown[shown["n_shot"] == (0 if (shown["n_shot"] == 0).any() else shown["n_shot"].max())]
     view = views.accuracy(shown)
-    ((title, wide),) = render.grids(view)
+    ((title, wide),) = _grids(view)
     values = shown.assign(row=view["row"].astype(str).to_numpy()).pivot_table(
         index="row", columns="dataset", values="value", dropna=False, sort=False
     )
@@ -227,9 +228,24 @@ def _standing(means: pd.DataFrame) -> HtmlTable | None:
         wide.insert(2, "IN-1K to L5", [_number(change[row], "{:+.1f} %") for row in wide.index])
     order = sorted(wide.index, key=lambda row: (not is_own[row], np.nan_to_num(-mean[row], nan=np.inf)))
     rows = [Row(row, list(wide.loc[row]), bool(is_own[row])) for row in order]
-    heads = [dataset_label(head) for head in wide.columns]
     ranked = f"rank: of the mean, among the {int(rank.notna().sum())} models here on like data and settings."
-    return HtmlTable(title, heads, rows, [ranked, *views.footnotes(view)])
+    return HtmlTable(title, list(wide.columns), rows, [ranked, *_footnotes(view)])
+
+
+def _grids(view: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Return the tables of a view with the paper's names of data sets, in their titles, too."""
+    made = []
+    for title, wide in render.grids(view):
+        made.append((_named(title), wide.rename(columns=dataset_label)))
+    return made
+
+
+def _footnotes(view: pd.DataFrame) -> list[str]:
+    return [_named(note) for note in views.footnotes(view)]
+
+
+def _named(text: str) -> str:
+    return re.sub(r"\b(in1k|cog_l[1-5])\b", lambda name: dataset_label(name[0]), text)
 
 
 def _number(value: float, form: str) -> str:
@@ -270,11 +286,11 @@ def compare_own(means: pd.DataFrame, base: str, own: set[str]) -> pd.DataFrame:
 def _section(name: str, title: str, view: pd.DataFrame) -> Section:
     paper = set(view.loc[view["source"].isin(published.SOURCES.values()), "row"].astype(str))
     tables = []
-    for heading, wide in render.grids(view):
+    for heading, wide in _grids(view):
         order = sorted(wide.index, key=lambda row: row in paper)  # the user's first
         rows = [Row(row, list(wide.loc[row]), row not in paper) for row in order]
-        tables.append(HtmlTable(heading, [dataset_label(head) for head in wide.columns], rows))
-    return Section(name, title, tables, views.footnotes(view))
+        tables.append(HtmlTable(heading, list(wide.columns), rows))
+    return Section(name, title, tables, _footnotes(view))
 
 
 # --- figures

@@ -30,7 +30,7 @@ def comparable(means: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     user that are alike on each data set, without published ones.
     """
     means = means[means["value"].notna()]
-    own = ~means["source"].map(style.is_published)
+    own = ~means["source"].map(style.is_published).astype(bool)
     like = means["unlike"] == ""
     if (like & own).any() or not own.any():
         kept = like

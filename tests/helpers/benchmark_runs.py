@@ -1,0 +1,81 @@
+"""Runs on data with the counts of the benchmark, near the published numbers of ResNet50."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+from result_folders import make_logs
+
+from cog import constants
+from cog.results import concept_counts, published
+
+#: Published top-1 accuracies of ResNet50 by data set and shots.
+RESNET50 = {
+    (row["dataset"], row["n_shot"]): row["value"]
+    for row in published.rows("v2")
+    if row["model"] == published.REFERENCE
+}
+
+
+def write_run(root, model, dataset, seed, shift, *, n_shot=0, evaluation="logreg", **changes):
+    """Write a run whose accuracy is that of ResNet50 plus ``shift`` points; ``changes``: entries of results.json."""
+    rng = np.random.default_rng(seed)
+    right = (RESNET50[dataset, n_shot] + shift) / 100
+    chances = np.clip(right + 0.15 * np.random.default_rng(0).uniform(-1, 1, 1000), 0, 1)
+    correct = rng.binomial(50, chances)
+    top1 = 100 * correct.sum() / 50_000
+    counts = concept_counts.write(correct.tolist(), [50] * 1000)
+    features = {"model": model, "checkpoint_sha256": "c" * 64, "image_list_sha256": "1" * 64}
+    identity = {
+        **{
+            "seed": seed,
+            "n_shot": n_shot,
+            "n_trials": 30,
+            "n_epochs": 100,
+            "batch_size": 1024,
+            "momentum": 0.9,
+        },
+        **{"val_frac": 0.2, "lr_interval": [0.1, 100.0], "wd_interval": [1e-12, 1e-4], "normalize": True},
+        **{"classifier": "logreg", "train_features": features, "test_features": features},
+        **changes.pop("identity", {}),
+    }
+    record = {
+        **{"status": "complete", "seed": seed, "n_shot": n_shot, "identity": identity, "n_classes": 1000},
+        "rows": {"final_train": 1_281_167 if dataset == constants.IN1K else 1_000_000, "test": 50_000},
+        "trials": [
+            {"number": n, "lr": 0.1 * 1.25**n, "wd": 1e-5 / 2**n, "val_top1": 50.0 + n, "diverged": n > 25}
+            for n in range(30)
+        ],
+        "final": {
+            **{
+                "folder": "final-lr-1.0_wd-1e-06",
+                "lr": 1.0,
+                "wd": 1e-6,
+                "test_top1": top1,
+                "test_top5": 99.0,
+            },
+            **{"diverged": False, **counts},
+        },
+        **changes,
+    }
+    title, _, name = model.partition("_")
+    shots = f"_N{n_shot}" if n_shot else ""
+    folder = Path(root) / title / name / dataset / f"eval_{evaluation}{shots}" / f"seed-{seed}"
+    final = folder / "final-lr-1.0_wd-1e-06"
+    final.mkdir(parents=True)
+    (final / "logs.pkl").write_bytes(pickle.dumps(make_logs(top1, 99.0, n_epochs=20)))
+    (folder / "results.json").write_text(json.dumps(record))
+    return folder
+
+
+def write_study(root, models, *, seeds=(22, 37), shots=(0, 8), datasets=constants.DATASETS, **changes):
+    """Write runs of several models, given with their distances from ResNet50."""
+    for model, shift in models.items():
+        for dataset in datasets:
+            for n_shot in shots:
+                for seed in seeds:
+                    write_run(root, model, dataset, seed, shift, n_shot=n_shot, **changes)
+    return root

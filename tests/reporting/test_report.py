@@ -1,0 +1,160 @@
+"""The HTML page: its facts, what of files reaches it, and what it replaces."""
+
+from __future__ import annotations
+
+import collections
+import html.parser
+import json
+import re
+
+import pytest
+from benchmark_runs import write_run, write_study
+
+from cog import constants
+from cog.errors import CogError
+from cog.reporting import figures, report
+from cog.results.read import read
+
+HOSTILE = "</script><script>alert(1)</script>\"'&><img src=x onerror=alert(2)>\u202e\0\n\udc80"
+
+
+class Page(html.parser.HTMLParser):
+    """Tags, attributes and text of a page."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.tags, self.attributes, self.text = collections.Counter(), [], ""
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        self.tags[tag] += 1
+        self.attributes += [(tag, *pair) for pair in attrs]
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(request, monkeypatch):
+    """Leave out pictures, which take most of the time."""
+    if "slow" not in request.keywords:
+        monkeypatch.setattr(figures, "draw", lambda *arguments: iter(()))
+        monkeypatch.setattr(figures, "searches", lambda *arguments: iter(()))
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    root = write_study(tmp_path_factory.mktemp("study"), {"my_good": 3.0, "my_bad": -3.0})
+    for path in (root / "my/bad/cog_l4/eval_logreg/seed-37").rglob("*.json"):
+        path.unlink()
+    return root
+
+
+def rows_of(text, section="answer"):
+    """Return the cells of the first table of a section, by label of the row."""
+    part = re.search(rf'<section id="{section}".*?</section>', text, re.DOTALL)[0]
+    body = re.search(r"<table.*?</table>", part, re.DOTALL)[0]
+    lines = [
+        re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)
+        for row in re.findall(r"<tr.*?</tr>", body, re.DOTALL)
+    ]
+    plain = [[" ".join(re.sub(r"<[^>]+>", "", cell).split()) for cell in line] for line in lines]
+    return {line[0]: line[1:] for line in plain}
+
+
+def test_first_table_says_where_models_stand_and_how_sure_that_is(study, tmp_path):
+    target = report.write(tmp_path / "r.html", read(study, published="v2"), root=study, created="today")
+    text = target.read_text()
+    rows = rows_of(text)
+    assert rows["model"] == ["mean L1 to L5", "rank", "IN-1K to L5", "IN-1K", "L1", "L2", "L3", "L4", "L5"]
+    assert list(rows)[1:3] == ["my_good †", "my_bad †"], "own models come first, the best before"
+    assert len(rows) == 1 + 2 + 31
+    mean, rank, change, *cells = rows["my_good †"]
+    assert 60 < float(mean) < 65 and 1 < int(rank) < 15 and change.startswith("-")
+    assert all(re.fullmatch(r"\d\d\.\d ± \d\.\d \(2/5\) \[\d\d\.\d, \d\d\.\d\]", cell) for cell in cells)
+    assert "<title>How well do 2 models generalize?</title>" in text
+    assert "Seeds are missing in" in text and "seeds=" in text, "with the command that repairs it"
+
+
+def test_each_accuracy_on_all_images_stands_once(study, tmp_path):
+    text = report.write(tmp_path / "r.html", read(study, published="v2"), root=study).read_text()
+    cell = rows_of(text)["my_good †"][4]
+    assert re.sub(r"<[^>]+>", "", text).count(cell) == 1
+
+
+def test_results_on_other_data_stand_alone_and_say_so(tmp_path):
+    for dataset in constants.DATASETS:
+        for seed in constants.SEEDS:
+            write_run(tmp_path / "models", "my_small", dataset, seed, 5.0, rows={"final_train": 240, "test": 50_000})
+    text = report.write(tmp_path / "r.html", read(tmp_path / "models", published="v2")).read_text()
+    assert "<title>Results of my_small</title>" in text and len(rows_of(text)) == 2
+    assert "240 training images" in text and "Not the benchmark" in text
+
+
+def test_page_of_limited_root_says_trial_in_title_and_banner(study, tmp_path):
+    (tmp_path / "limit-3").symlink_to(study)
+    text = report.write(tmp_path / "r.html", read(study), root=tmp_path / "limit-3").read_text()
+    assert "<title>TRIAL, NOT RESULTS: " in text and "at most 3 classes" in text
+
+
+def test_page_without_own_results_and_without_any(tmp_path):
+    text = report.write(tmp_path / "r.html", read(published="v2")).read_text()
+    assert "<title>The published results</title>" in text and len(rows_of(text)) == 32
+    (tmp_path / "empty").mkdir()
+    text = report.write(tmp_path / "r.html", read(tmp_path / "empty"), root=tmp_path / "empty").read_text()
+    assert "<title>No results</title>" in text and "<table" not in text
+
+
+def test_unknown_baseline_is_refused(study, tmp_path):
+    with pytest.raises(CogError, match="no result of no_net"):
+        report.write(tmp_path / "r.html", read(study), baseline="no_net")
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_page_tells_what_another_page_would_lose(study, tmp_path):
+    wide, narrow = read(study), read(study, datasets=["in1k"], models=["my_good"])
+    target = report.write(tmp_path / "r.html", wide)
+    assert report.not_shown(target, wide) == [] and report.not_shown(tmp_path / "none.html", wide) == []
+    assert "my_bad on cog_l5" in report.not_shown(target, narrow)
+    (tmp_path / "other.html").write_text("<html>")
+    assert report.not_shown(tmp_path / "other.html", narrow) == []
+
+
+def test_texts_of_files_are_text(tmp_path):
+    def page_of(words):
+        root = tmp_path / f"root{len(words)}"
+        for dataset in ("in1k", "cog_l1"):
+            folder = write_run(
+                root, "my_net", dataset, 22, 0.0, device=words, precision=words, versions={"torch": words}
+            )
+            record = {"checkpoint_sha256": words, "precision": words, "pretraining": words, "device": words}
+            for split in constants.SPLITS:
+                features = folder.parent.parent / f"features_{split}"
+                features.mkdir()
+                (features / "features.json").write_text(json.dumps(record))
+        broken = root / "my/net/cog_l2/eval_logreg/seed-22"
+        broken.mkdir(parents=True)
+        (broken / "results.json").write_text(json.dumps({"status": words}))
+        target = report.write(
+            tmp_path / f"{len(words)}.html", read(root), root=f"/root/{words}", created=words
+        )
+        return target.read_text(), Page(target)
+
+    text, page = page_of(HOSTILE)
+    _, expected = page_of("harmless")
+    assert "<script>alert" not in text and "<img" not in text
+    assert page.tags == expected.tags
+    assert [(tag, name) for tag, name, _ in page.attributes] == [
+        (tag, name) for tag, name, _ in expected.attributes
+    ]
+    assert "<script>alert(1)</script>\"'&><img" in page.text  # shown as it is
+
+
+@pytest.mark.slow
+def test_figures_are_pictures_inside(study, tmp_path):
+    target = report.write(tmp_path / "r.html", read(study, published="v2"), root=study)
+    page = Page(target)
+    sources = [value for _, name, value in page.attributes if name == "src"]
+    assert len(sources) == page.tags["img"] >= 4
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
+    assert target.stat().st_size < 4_000_000
