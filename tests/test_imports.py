@@ -30,7 +30,7 @@ STATEMENTS = (
         "from cog.commands import print_results",
         "print_results.main(['--models_root_dir', '{root}', 'CLF.N_SHOT', '0'])",
         "print_results.main(['--models_root_dir', '{root}', '--published', '--show', 'rank'])",
-        "import cog.reporting.html.page, cog.commands.status, cog.commands.study",
+        "import cog.reporting.report, cog.commands.status, cog.commands.study",
     )),
     (FRAMEWORKS, ("import cog.results.analysis_records",)),
 )  # fmt: skip

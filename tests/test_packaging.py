@@ -59,8 +59,8 @@ def test_installed_copy_has_its_configuration_and_no_stray_modules(repository, p
         f"assert cog.__file__.startswith({str(target)!r}), cog.__file__\n"
         "assert cog.config.get_cfg().CLF.N_EPOCHS == 100\n"
         "assert 'sup_resnet50' in cog.list_models()\n"
-        "from cog.results import published; from cog.reporting import html as report\n"
-        "report.write('report.html', published=published.accuracies())\n"
+        "from cog.results.read import read; from cog.reporting import report\n"
+        "report.write('report.html', read(published='v2'))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(target)}
     subprocess.run([python, "-c", script], cwd=tmp_path, env=environment, check=True)

@@ -8,14 +8,14 @@ import logging
 import shutil
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cog import config, constants, paths
 from cog.commands import results_flags
-from cog.errors import CogError, did_you_mean, printable
+from cog.errors import CogError, did_you_mean, printable, some
 from cog.runtime import cli as command_line
 from cog.runtime import files
+from cog.runtime.log import now
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -199,36 +199,37 @@ def _write(args: argparse.Namespace) -> None:
     }
     if len(set(targets.values())) < len(targets):
         raise CogError("two outputs have the same path; give each its own")
-    if "figures" in targets or "report" in targets:
+    export = targets.pop("export", None)
+    if targets:
         _draw(args, targets)
-    if target := targets.get("export"):
+    if export:
         from cog.results import share
 
         results = _read(args, everything=True)
-        share.write(target, results.scores)
-        logger.info("wrote %s", target)
+        share.write(export, results.scores)
+        logger.info("wrote %s", export)
 
 
 def _draw(args: argparse.Namespace, targets: dict[str, Any]) -> None:
-    from cog.reporting import show
-    from cog.results.query import ResultQuery
+    """Write figures and the page, which show the published results, too."""
+    from cog.reporting import figures, report
+    from cog.results import frame, published
 
-    evaluation = config.evaluation_name(config.get_cfg(opts=args.opts))
-    query = ResultQuery(
-        logreg_root_dir=args.logreg_root_dir and Path(args.logreg_root_dir),
-        models_root_dir=args.models_root_dir and Path(args.models_root_dir),
-        paper=args.published,
-        models=args.model,
-        datasets=args.dataset,
-        n_shots=args.n_shot,
-        seeds=args.seeds,
-        eval_name=evaluation,
-        baseline=args.relative_to,
-        experiments=evaluation == "logreg",
-    )
-    limited = paths.limit_above(args.models_root_dir or args.logreg_root_dir or "/")
-    args = argparse.Namespace(**vars(args), paper=args.published or "v2", drop=False, limited=limited)
-    show.write_files(show.read(query, args), query, args, targets)
+    args.published = args.published or next(iter(published.SOURCES))
+    results = _read(args, everything=True)
+    if folder := targets.get("figures"):
+        means = frame.average(results.scores, args.seeds or ())
+        logger.info("wrote %d files to %s", len(figures.write(means, results.scores, folder)), folder)
+    if target := targets.get("report"):
+        if lost := report.not_shown(target, results):
+            raise CogError(
+                f"--report {args.report} shows more than this page would ({some(lost)}), so it stays; name another file"
+            )
+        root = args.models_root_dir or args.logreg_root_dir
+        report.write(
+            target, results, root=root, baseline=args.relative_to, seeds=args.seeds or (), created=now()
+        )
+        logger.info("wrote %s", target)
 
 
 def _print(text: str) -> None:

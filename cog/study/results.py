@@ -56,7 +56,10 @@ def write(study: Study, log_dir: Path, opts: Sequence[str], *, delete_features: 
         logger.warning("%s", line)
         text = f"{text}\n{line}\n"
     files.write_text(log_dir / TABLE_FILE, text)
-    _print_results(*chosen, "--report", str(log_dir / REPORT_FILE), "--overwrite", *opts)
+    try:
+        _print_results(*chosen, "--report", str(log_dir / REPORT_FILE), "--overwrite", *opts)
+    except CogError:  # the page of a wider study stays
+        logger.warning("%s was not written, for the reason above", log_dir / REPORT_FILE)
     if delete_features and delete.delete_features(study, states):
         files.write_text(log_dir / STATUS_FILE, status.draw(study, units.survey(study)))
     return text

@@ -50,6 +50,7 @@ def test_fig3_has_differences_per_group(two):
     assert dino["value"].item() == pytest.approx(5.6)
 
 
+@pytest.mark.slow
 def test_published_fewshot_figures_have_all_their_numbers():
     means = average(read(published="v2").scores)
     assert len(drawn(means, "fig10").data) == 30 * 6 * 9  # all but the reference, which has no group
@@ -59,6 +60,7 @@ def test_published_fewshot_figures_have_all_their_numbers():
     assert 1 not in set(fig4["n_shot"])
 
 
+@pytest.mark.slow
 def test_figures_of_the_first_version():
     means = average(read(published="v1").scores)
     names = [name for name, *_ in _draw_all(means)]
@@ -105,6 +107,7 @@ def test_of_many_models_the_best_have_names():
     assert len({looks["runs", model].color for model in named}) == 7
 
 
+@pytest.mark.slow
 def test_files_are_equal_for_equal_numbers(tmp_path, two):
     means = average(two[(two["dataset"] == "in1k") & two["model"].isin(["my_good", "my_bad"])])
     runs = two[(two["model"] == "my_good") & (two["dataset"] == "in1k") & (two["n_shot"] == 0)]

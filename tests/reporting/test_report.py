@@ -85,7 +85,9 @@ def test_each_accuracy_on_all_images_stands_once(study, tmp_path):
 def test_results_on_other_data_stand_alone_and_say_so(tmp_path):
     for dataset in constants.DATASETS:
         for seed in constants.SEEDS:
-            write_run(tmp_path / "models", "my_small", dataset, seed, 5.0, rows={"final_train": 240, "test": 50_000})
+            write_run(
+                tmp_path / "models", "my_small", dataset, seed, 5.0, rows={"final_train": 240, "test": 50_000}
+            )
     text = report.write(tmp_path / "r.html", read(tmp_path / "models", published="v2")).read_text()
     assert "<title>Results of my_small</title>" in text and len(rows_of(text)) == 2
     assert "240 training images" in text and "Not the benchmark" in text
