@@ -300,7 +300,7 @@ def beside_published(means: pd.DataFrame, version: str = "v2") -> pd.DataFrame:
         mean ("yes", "no", or "?" where a deviation is not known). All are missing where nothing is to be compared.
     """
     place = ["model", *CELL]
-    paper = pd.DataFrame(published.rows(version))[[*place, "value", "std"]]
+    paper = pd.DataFrame(published.rows(version))[[*place, "value", "std"]].astype({"std": float})
     paper = paper.rename(columns={"value": "published", "std": "published_std"})
     view = means.reset_index(drop=True).merge(paper, on=place, how="left")
     is_paper = view["source"].isin(published.SOURCES.values())

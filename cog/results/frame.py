@@ -66,9 +66,10 @@ CLASSIFIER = re.compile(
 
 def scores_of(rows: Sequence[Mapping[str, Any]] | pd.DataFrame) -> pd.DataFrame:
     """Return rows as a frame with the columns :data:`SCORES`; what a row lacks is missing."""
-    frame = (
-        rows.reindex(columns=SCORES) if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows, columns=SCORES)
-    )
+    if isinstance(rows, pd.DataFrame):
+        frame = rows.reindex(columns=SCORES)
+    else:  # without a type of its own, a column of large seeds and None would become one of floats
+        frame = pd.DataFrame(rows, columns=SCORES, dtype=object)
     texts = {name: object for name in SCORES if name not in _TYPES}
     frame = frame.astype({**texts, **_TYPES})
     frame["data"] = frame["data"].where(frame["data"].notna(), UNKNOWN)

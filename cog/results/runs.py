@@ -27,7 +27,7 @@ from cog.results import analysis_records, concept_counts
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.benchmark import data_of
 from cog.results.concept_counts import ConceptCounts
-from cog.results.frame import CLASSIFIER, LOGREG, natural_key
+from cog.results.frame import CLASSIFIER, LOGREG, dataset_key, natural_key
 from cog.runtime import files, output, safe_load
 from cog.runtime.json_fields import number, sha256, text, whole
 
@@ -168,7 +168,7 @@ def find(
     of_shots, of_seeds = (None if some is None else set(some) for some in (n_shots, seeds))
     reader = _Reader(limit=paths.limit_of(root))
     for model, folder in _model_folders(root, models, reader.skip):
-        for dataset in _folders(folder, reader.skip):
+        for dataset in sorted(_folders(folder, reader.skip), key=dataset_key):
             if of_datasets is not None and dataset not in of_datasets:
                 continue
             for name in _folders(f"{folder}/{dataset}", reader.skip, hidden=".analysis_"):
@@ -308,9 +308,8 @@ class _Reader:
         self, path: str, place: Place, record: Mapping[str, Any], final: str, top1: float, top5: float
     ) -> Run:
         identity, stated = _object(record.get("identity")), _object(record.get("final"))
-        settings = _settings(
-            json.dumps({k: v for k, v in identity.items() if k not in ("seed", "n_shot", *_USED)})
-        )
+        content = json.dumps({k: v for k, v in identity.items() if k not in ("seed", "n_shot", *_USED)})
+        settings, protocol = _settings(content, place.evaluation)
         used = {split: _object(identity.get(f"{split}_features")) for split in constants.SPLITS}
         made = {split: self._features(path, place, split, record) for split in constants.SPLITS}
         n_classes, n_test = whole(record.get("n_classes")), whole(_object(record.get("rows")).get("test"))
@@ -338,7 +337,7 @@ class _Reader:
             counts,
             data=f"limit-{self._limit}, {data}" if self._limit else data,
             classes=classes,
-            protocol=unlike_protocol(settings, place.evaluation),
+            protocol=protocol,
             features=features_digest(used),
             pretraining=text(made["train"].get("pretraining")),
             n_test=n_test,
@@ -348,7 +347,7 @@ class _Reader:
             diverged=stated.get("diverged") is True,
             settings=settings,
             used=used,
-            versions=_settings(json.dumps(_object(record.get("versions")))),
+            versions=_settings(json.dumps(_object(record.get("versions"))), "")[0],
             device=text(record.get("device")),
             precision=text(record.get("precision")),
             finished=text(record.get("finished")) or "",
@@ -437,14 +436,14 @@ def _in_words(value: Any) -> str:
 
 
 @functools.lru_cache(4096)
-def _settings(content: str) -> dict[str, Any]:
-    """Return an object that equal records share, with its plain values and lists of at most two of them."""
-    values = json.loads(content)
-    return {
+def _settings(content: str, evaluation: str) -> tuple[dict[str, Any], str]:
+    """Return settings that equal records share, without nested ones, and their :func:`unlike_protocol`."""
+    settings = {
         key: value
-        for key, value in values.items()
+        for key, value in json.loads(content).items()
         if not isinstance(value, dict) and not (isinstance(value, list) and len(value) > 2)
     }
+    return settings, unlike_protocol(settings, evaluation)
 
 
 def _object(value: Any) -> dict[str, Any]:

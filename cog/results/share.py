@@ -106,7 +106,9 @@ def write(path: str | os.PathLike[str], scores: pd.DataFrame, *, label: str | No
 
 def _entry(row: dict[str, Any]) -> dict[str, Any]:
     counts = row.pop("correct")
-    entry = {name: value for name, value in row.items() if not pd.isna(value) and value != ""}
+    entry = {
+        name: value for name, value in row.items() if not pd.isna(value) and (name, value) != ("protocol", "")
+    }
     entry |= {name: int(entry[name]) for name in ("n_shot", "seed", "images") if name in entry}
     if entry.get("source") == RUNS:
         del entry["source"]
