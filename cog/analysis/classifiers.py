@@ -17,8 +17,8 @@ from cog.errors import CogError
 from cog.features.feature_files import open_file, unit_rows
 from cog.features.folder import read_image_paths
 from cog.paths import ModelDir, evaluation_folder
-from cog.results import find, run_records
 from cog.results.concept_counts import ConceptCounts
+from cog.results.runs import Found, load_record, read_folder
 from cog.runtime.safe_load import load_torch
 
 logger = logging.getLogger(__name__)
@@ -62,22 +62,19 @@ def find_runs(model_dir: ModelDir | None, dataset: str | None, cfg: CfgNode) -> 
     if model_dir is None or dataset is None:
         raise CogError("analyses of classifiers need --models_root_dir, --model and --dataset")
     folder = model_dir.path / dataset / evaluation(cfg)
-    runs, problems = find.read_evaluation(folder) if folder.is_dir() else ([], [])
-    for problem in problems:
-        logger.warning("%s is left out: %s", problem.path, problem.reason)
-    if not runs:
+    found = read_folder(folder) if folder.is_dir() else Found()
+    for skipped in found.skipped:
+        logger.warning("%s is left out: %s", skipped.path, skipped.reason)
+    if not found.runs:
         raise CogError(
             f"there are no classifiers in {folder}; run logreg.py --model {model_dir.model} --dataset {dataset} first, "
             "or check EVAL.NAME and CLF.N_SHOT"
         )
     return [
         SavedRun(
-            run.seed,
-            run.path / run.final_folder / "model.pth",
-            run_records.load_record(run.path) or {},
-            run.concepts,
+            run.seed, Path(run.folder, run.final, "model.pth"), load_record(run.folder) or {}, run.counts
         )
-        for run in runs
+        for run in found.runs
     ]
 
 

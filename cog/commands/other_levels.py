@@ -1,4 +1,4 @@
-"""Classify the concepts of the levels in levels by other similarities and random draws (paper, Fig. 7).
+"""Classify the concepts of the levels in levels by other similarities and random draws (paper, Fig. 7; v1, Fig. 11).
 
 --levels_dir holds one output folder of build_levels.py --rerank for each kind of levels, with the name of the kind
 (wup, jcn, random1 ...; bash-scripts/other_levels.sh builds them). The extracted features of the published levels are
@@ -11,92 +11,73 @@ from __future__ import annotations
 import argparse
 import functools
 import os
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from cog import config, constants
-from cog.commands import logreg
+from cog.commands import flags, logreg
+from cog.data.level_files import read_levels
 from cog.errors import CogError
 from cog.paths import ModelDir
 from cog.runtime import cli as cli_tools
 from cog.runtime import files
 
+_LEVEL = r"^(?P<kind>.+)_l(?P<level>[0-9]{1,3})$"
+_LABELS = {"cog": "published (Lin)", "wup": "Wu-Palmer", "jcn": "Jiang-Conrath", "embedding": "word vectors"}
+
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
     parser = cli_tools.Parser(__doc__ or "")
-    add = functools.partial(parser.add_argument, required=True)
-    add("--models_root_dir", metavar="DIR", help="folder of all models, with the features of the levels")
-    add("--model", metavar="NAME", help="<model_title>_<architecture_name>, such as sup_resnet50")
-    add(
-        "--levels_dir",
-        metavar="DIR",
-        help="folder with an output folder of build_levels.py for each kind of levels",
-    )
-    add(
-        "--output_dir",
-        metavar="DIR",
-        help="root of the features and results on other levels, laid out like --models_root_dir; with table and figure",
-    )
-    parser.add_argument(
-        "--seeds",
-        nargs="+",
-        type=cli_tools.whole_number(0),
-        default=list(constants.SEEDS),
-        metavar="SEED",
-        help=f"seeds of the classifiers (default: {' '.join(map(str, constants.SEEDS))})",
-    )
-    parser.add_argument(
-        "--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)"
-    )
+    flags.add(parser, "models_root_dir", "model", required=True)
+    levels_help = "folder with an output folder of build_levels.py for each kind of levels"
+    flags.add(parser, "levels_dir", required=True, metavar="DIR", help=levels_help)
+    output_help = "root of the features and results on other levels, laid out like --models_root_dir"
+    flags.add(parser, "output_dir", required=True, help=f"{output_help}; with the figure")
+    flags.add(parser, "seeds", default=list(constants.SEEDS))
+    flags.add(parser, "device")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Group features by the levels of each kind, train, print the table, draw the figure, and return the exit code."""
-    args = parse_args(argv)
-    cfg = config.get_cfg(model_name=args.model, opts=args.opts)
-    datasets = _group(args)
-    seeds, device = list(map(str, args.seeds)), str(args.device)
-    flags = ["--models_root_dir", args.output_dir, "--model", args.model, "--device", device]
-    flags += ["--dataset", *datasets, "--seeds", *seeds]
-    if code := logreg.main([*flags, *args.opts]):
-        return code
-    from cog.reporting import other_levels
-    from cog.results import find
+    """Group features by the levels of each kind, train, print the table, draw the figure, and return the exit code.
 
-    runs, _ = find.find_runs(
-        args.output_dir,
-        eval_name=config.evaluation_name(cfg),
-        models=[args.model],
-        n_shots=[cfg.CLF.N_SHOT],
-        seeds=args.seeds,
-    )
-    top1: dict[str, list[float]] = {}
-    for run in runs:
-        top1.setdefault(run.dataset, []).append(run.top1)
-    means = {dataset: statistics.fmean(values) for dataset, values in top1.items()}
-    kinds, in1k = other_levels.by_kind(means), means.get(constants.IN1K)
-    if not kinds:
-        raise CogError(f"{args.output_dir} has no runs of {args.model} that can be read")
-    print(f"\n{args.model}: top-1 (%), mean over seeds\n\n{other_levels.table(kinds, in1k)}", flush=True)
-    path = Path(args.output_dir) / f"other_levels_{args.model}.png"
-    other_levels.draw(path, kinds, in1k)
-    print(f"\n{path}")
+    Raises:
+        CogError: bad arguments, no levels, or missing features.
+    """
+    args = parse_args(argv)
+    for one in flags.each(args, "model"):
+        cfg = config.get_cfg(model_name=one.model, opts=args.opts)
+        datasets = _group(one)
+        given = ["--models_root_dir", args.output_dir, "--model", one.model, "--device", str(args.device)]
+        given += ["--dataset", *datasets, "--seeds", *map(str, args.seeds)]
+        if code := logreg.main([*given, *args.opts]):
+            return code
+        from cog.results import read
+
+        filters = {
+            "datasets": datasets,
+            "n_shots": [cfg.CLF.N_SHOT],
+            "evaluations": [config.evaluation_name(cfg)],
+        }
+        scores = read.read(args.output_dir, models=[one.model], seeds=args.seeds, **filters).scores
+        scores = scores[scores["metric"] == "top1"]
+        if scores.empty:
+            raise CogError(f"{args.output_dir} has no runs of {one.model} that can be read")
+        table, interval = compare(scores.groupby("dataset")["value"].mean())
+        print(f"\n{one.model}: top-1 (%), mean over seeds\n\n{table.to_string(float_format='{:.1f}'.format)}")
+        if interval:
+            print(f"± {interval:.2f}: 95 % interval of the mean over random draws, each a level of its own")
+        path = Path(args.output_dir) / f"other_levels_{one.model}.png"
+        draw(path, table, interval)
+        print(f"\n{path}", flush=True)
     return 0
 
 
 def _group(args: argparse.Namespace) -> list[str]:
-    """Group the features into the levels of each kind, beside links to those of the published levels.
-
-    Returns:
-        The names of the data sets.
-
-    Raises:
-        CogError: no levels, or missing features.
-    """
-    from cog.data.level_files import read_levels
+    """Group the features by the levels of each kind, beside links to the published ones; return the data sets."""
     from cog.features.rearranged import regroup
 
     source = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
@@ -111,17 +92,54 @@ def _group(args: argparse.Namespace) -> list[str]:
         raise CogError(
             f"{source.path} has no features of any level; run extract_features.py on cog_l1, cog_l2, ... first"
         )
-    datasets = [*([constants.IN1K] if constants.IN1K in there else []), *levels]
+    datasets = [name for name in (constants.IN1K, *levels) if name in there]
+    target.path.mkdir(parents=True, exist_ok=True)
     for name in datasets:
-        place = target.path / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if not place.exists():
-            os.symlink(os.path.abspath(source.path / name), place)
+        if not (target.path / name).exists():
+            os.symlink(os.path.abspath(source.path / name), target.path / name)
     for folder in folders:
         for number, wnids in enumerate(read_levels(folder / constants.LEVELS_FILE), start=1):
             datasets.append(f"{folder.name}_l{number}")
             regroup(source, target, datasets[-1], wnids, levels=levels)
     return datasets
+
+
+def compare(top1: pd.Series) -> tuple[pd.DataFrame, float]:
+    """Return accuracies, a row per kind of levels and a column per level, and half of the 95 % interval over draws.
+
+    ``top1`` has the accuracies in percent by name of the data set. The mean of the draws stands at every level.
+    """
+    from scipy import stats
+
+    found = top1.index.to_series().str.extract(_LEVEL).assign(top1=top1)
+    found["level"] = "L" + found["level"]
+    drawn = found.loc[found["kind"].str.fullmatch(r"random\d*", na=False), "top1"]
+    table = found.drop(drawn.index).pivot_table(index="kind", columns="level", values="top1")
+    table = table.loc[sorted(table.index, key=lambda kind: (kind != "cog", kind))].rename(index=_LABELS)
+    interval = 0.0
+    if len(drawn):
+        table.loc[f"{len(drawn)} random draws"] = drawn.mean()
+        interval = float(stats.t.ppf(0.975, len(drawn) - 1) * drawn.sem()) if len(drawn) > 1 else 0.0
+    if constants.IN1K in top1:
+        table.insert(0, "IN-1K", top1[constants.IN1K])
+    return table.rename_axis(index=None, columns=None), interval
+
+
+def draw(path: Path, table: pd.DataFrame, interval: float) -> None:
+    """Draw accuracies by level, a line for each kind of levels, with a band for the interval over random draws."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.0, 3.6), layout="constrained")
+    axes = figure.add_subplot(ylabel="top-1 (%)")
+    for kind, row in table.iterrows():
+        (line,) = axes.plot(list(table), row, marker="o", markersize=3, label=kind)
+    if interval:
+        axes.fill_between(
+            list(table), row - interval, row + interval, color=line.get_color(), alpha=0.2, lw=0
+        )
+    axes.legend(fontsize=8)
+    with files.atomic_write(path) as handle:
+        figure.savefig(handle, format="png", dpi=150, metadata={"Software": None})
 
 
 cli = functools.partial(cli_tools.run, main)

@@ -16,7 +16,7 @@ from cog.commands.analyze_features import main
 from cog.errors import CogError
 from cog.features import feature_files
 from cog.paths import ModelDir
-from cog.results import analysis_records, find
+from cog.results import analysis_records, runs
 from cog.results.analysis_records import AnalysisRecord
 from cog.runtime import output, signals
 
@@ -67,9 +67,9 @@ def test_all_analyses_of_two_data_sets(models, capsys):
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == 2 * len(LABEL_FREE)
     assert all(line.startswith("[tiny_net in1k] ") for line in printed[: len(LABEL_FREE)])
-    found = find.find_all(models).analyses
-    assert [(f.dataset, f.analysis) for f in found] == [
-        (dataset, name) for dataset in ("in1k", "cog_l1") for name in sorted(LABEL_FREE)
+    found = runs.find(models).analyses
+    assert sorted((f.dataset, f.analysis) for f in found) == [
+        (dataset, name) for dataset in ("cog_l1", "in1k") for name in sorted(LABEL_FREE)
     ]
     for record in found:
         folder = models / "tiny/net" / str(record.dataset) / f"analysis_{record.analysis}"
@@ -268,22 +268,22 @@ def test_damaged_records_are_problems(tmp_path, content, message):
     with pytest.raises(CogError) as error:
         analysis_records.read(folder)
     assert message in str(error.value)
-    everything = find.find_all(tmp_path)
-    [problem] = everything.problems
-    assert problem.path == folder and message in problem.reason and everything.analyses == []
+    everything = runs.find(tmp_path)
+    [skipped] = everything.skipped
+    assert skipped.path == folder and message in skipped.reason and everything.analyses == []
 
 
 def test_records_of_a_renamed_folder_are_problems(tmp_path):
     folder = tmp_path / "t/a/in1k/analysis_kmeans"
     folder.mkdir(parents=True)
     analysis_records.write(folder, record())
-    [problem] = find.find_all(tmp_path).problems
-    assert "holds a result of ncm, the folder's name says kmeans" in problem.reason
+    [skipped] = runs.find(tmp_path).skipped
+    assert "holds ncm, the folder's name says kmeans" in skipped.reason
 
 
 def test_model_and_data_set_of_a_copied_record_are_those_of_its_folder(tmp_path):
     folder = tmp_path / "other/net_50/cog_l3/analysis_ncm"
     folder.mkdir(parents=True)
     analysis_records.write(folder, record())
-    [found] = find.find_all(tmp_path).analyses
+    [found] = runs.find(tmp_path).analyses
     assert (found.model, found.dataset) == ("other_net_50", "cog_l3")
