@@ -212,7 +212,8 @@ def _write(args: argparse.Namespace) -> None:
 
 def _draw(args: argparse.Namespace, targets: dict[str, Any]) -> None:
     """Write figures and the page, which show the published results, too."""
-    from cog.reporting import figures, report
+    from cog.reporting import report
+    from cog.reporting.figures import draw as figures
     from cog.results import frame, published
 
     args.published = args.published or next(iter(published.SOURCES))

@@ -22,7 +22,8 @@ from markupsafe import Markup
 import cog
 from cog import constants, paths
 from cog.errors import CogError, printable, some
-from cog.reporting import figures, render, views
+from cog.reporting import render, views
+from cog.reporting.figures import draw as figures
 from cog.reporting.figures import search
 from cog.results import notices, published
 from cog.results.frame import LOGREG, RUNS, average, dataset_label, shots_label

@@ -8,7 +8,7 @@ from benchmark_runs import RESNET50, write_run, write_study
 
 from cog import constants
 from cog.errors import CogError
-from cog.reporting import figures
+from cog.reporting.figures import draw as figures
 from cog.reporting.figures import style
 from cog.reporting.figures.lines import Sheet, over_datasets
 from cog.results.frame import average

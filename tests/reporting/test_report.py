@@ -12,7 +12,8 @@ from benchmark_runs import write_run, write_study
 
 from cog import constants
 from cog.errors import CogError
-from cog.reporting import figures, report
+from cog.reporting import report
+from cog.reporting.figures import draw as figures
 from cog.results.read import read
 
 HOSTILE = "</script><script>alert(1)</script>\"'&><img src=x onerror=alert(2)>\u202e\0\n\udc80"

@@ -1,0 +1,165 @@
+"""Figures of results: functions from means to a :class:`~cog.reporting.figures.lines.Sheet`, as files or for the page.
+
+Files of a figure come with what was drawn, as CSV. The same numbers give the same bytes, with the same version of
+matplotlib, which is imported only for drawing.
+
+>>> sorted(FIGURES)[:3]
+['drop', 'fig10', 'fig11']
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import itertools
+import logging
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from cog.errors import CogError, printable
+from cog.reporting.figures import experiments, protocol, search, style
+from cog.reporting.figures.lines import Sheet
+from cog.results.frame import LOGREG, dataset_label, shots_label
+from cog.runtime import files
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LOG = logging.getLogger(__name__)
+
+FORMATS = ("pdf", "png", "svg")
+
+#: Greatest number of drawings of searches: 40 models have thousands.
+MAX_SEARCHES = 60
+
+#: The figures by name, with their captions. A further one is a function from means to a sheet, and a line here.
+FIGURES: dict[str, tuple[Callable[[pd.DataFrame], Sheet | None], str]] = {
+    "levels": (protocol.levels, "Accuracy from IN-1K to the levels; gray: models of the paper"),
+    "fewshot": (protocol.fewshot, "Own models by training images per class"),
+    "fig3": (protocol.fig3, "IN-1K and the levels: accuracies, and differences to ResNet50 (paper, Fig. 3)"),
+    "fig4": (protocol.fig4, "Few-shot accuracies on three levels (paper, Fig. 4)"),
+    "fig10": (protocol.fig10, "Few-shot accuracies of all models (paper, Fig. 10)"),
+    "fig11": (protocol.fig11, "Few-shot accuracies relative to ResNet50 (paper, Fig. 11)"),
+    "drop": (protocol.drop, "Change since IN-1K (first version, Fig. 3 c)"),
+    "v1_fig5": (experiments.purity, "Purity of k-means clusters (first version, Fig. 5)"),
+    "v1_fig8": (experiments.components, "Principal components (first version, Fig. 8)"),
+    "v1_fig9": (experiments.clustering, "Agreement of k-means clusters with classes (first version, Fig. 9)"),
+    "v1_fig10": (experiments.alignment, "Alignment and uniformity (first version, Fig. 10)"),
+    "mlp": (experiments.mlp, "MLPs relative to logistic regression (first version, Table 3)"),
+    "fig6": (experiments.fine_tuning, "Frozen features and fine-tuning (paper, Fig. 6)"),
+    "knn": (experiments.neighbors, "Nearest neighbors"),
+}
+
+# Metadata without dates and versions, so that the same input gives the same bytes.
+_METADATA: dict[str, dict[str, Any]] = {
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
+}
+
+
+@contextlib.contextmanager
+def drawing() -> Iterator[None]:
+    """Apply the settings of matplotlib in the block: its defaults and :data:`cog.reporting.figures.style.RC`."""
+    import matplotlib.style
+
+    # Missing glyphs of unusual names are drawn as boxes; the CSV file has the names.
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
+    with warnings.catch_warnings(), matplotlib.style.context(["default", style.RC]):
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
+
+
+def draw(means: pd.DataFrame, names: Iterable[str] = ()) -> Iterator[tuple[str, str, Sheet]]:
+    """Yield name, caption and sheet of the figures for which there are numbers; call inside :func:`drawing`.
+
+    Args:
+        means: frame of :func:`cog.results.frame.average`.
+        names: some of :data:`FIGURES`; empty: all.
+    """
+    for name in names or FIGURES:
+        function, caption = FIGURES[name]
+        if (sheet := function(means)) is not None:
+            yield name, caption, sheet
+
+
+def searches(
+    scores: pd.DataFrame, most: int = MAX_SEARCHES
+) -> Iterator[tuple[str, str, pd.DataFrame, pd.DataFrame]]:
+    """Yield stem, title, trials and curves of the runs of each model, data set, classifier and number of shots.
+
+    Args:
+        scores: rows of :mod:`cog.results.frame`.
+        most: greatest number; the others are left out, with a message.
+    """
+    runs = scores[scores["folder"].notna() & (scores["metric"] == "top1") & scores["seed"].notna()]
+    groups = runs.groupby(["model", "dataset", "evaluation", "n_shot"], sort=False)
+    if len(groups) > most:
+        LOG.info("%d of %d searches are drawn; choose a model or data set for others", most, len(groups))
+    for (model, dataset, evaluation, n_shot), group in itertools.islice(groups, most):
+        trials, curves = search.read_search(dict(zip(group["seed"], map(Path, group["folder"]), strict=True)))
+        if len(trials) or len(curves):
+            other = "" if evaluation == LOGREG else evaluation
+            parts = ("search", model, dataset, other, f"N{n_shot}" if n_shot else "")
+            stem = re.sub(r"[^A-Za-z0-9._+-]", "-", "_".join(filter(None, parts)))
+            title = ", ".join(
+                filter(None, (printable(model), dataset_label(dataset), other, shots_label(n_shot)))
+            )
+            yield stem, title, trials, curves
+
+
+def write(means: pd.DataFrame, scores: pd.DataFrame, folder: str | os.PathLike[str]) -> list[Path]:
+    """Draw all figures and searches into a folder, as ``<name>.pdf``, ``.png``, ``.svg`` and ``.csv``.
+
+    Args:
+        means: what the figures show.
+        scores: runs whose searches are drawn, ``search_<model>_<dataset>[_N<shots>]``.
+        folder: made unless it exists.
+
+    Returns:
+        The files.
+
+    Raises:
+        CogError: nothing to draw, a folder that cannot be written.
+    """
+    files.ensure_writable_dir(folder, "--figures")
+    written: list[Path] = []
+    with drawing():
+        for name, _, sheet in draw(means):
+            written += _save(Path(folder) / name, sheet.figure, {"": sheet.data})
+        for stem, title, trials, curves in searches(scores):
+            figure = search.draw(title, trials, curves).figure
+            written += _save(Path(folder) / stem, figure, {"": trials, "_curves": curves})
+    if not written:
+        raise CogError("there is no result to draw")
+    return written
+
+
+def _save(stem: Path, figure: Figure, tables: dict[str, pd.DataFrame]) -> list[Path]:
+    paths = []
+    for fmt in FORMATS:
+        paths.append(stem.with_name(f"{stem.name}.{fmt}"))
+        with files.atomic_write(paths[-1]) as handle:
+            handle.write(_render(figure, fmt))
+    for suffix, table in tables.items():
+        paths.append(stem.with_name(f"{stem.name}{suffix}.csv"))
+        files.write_text(paths[-1], table.to_csv(index=False))
+    return paths
+
+
+def _render(figure: Figure, fmt: str) -> bytes:
+    stream = io.BytesIO()
+    figure.savefig(stream, format=fmt, dpi=200, metadata=_METADATA[fmt])
+    return stream.getvalue()
+
+
+def embed(figure: Figure) -> str:
+    """Return a figure as SVG in a ``data:`` URL for an ``<img>``, which keeps its ids and styles to itself."""
+    return "data:image/svg+xml;base64," + base64.b64encode(_render(figure, "svg")).decode()
