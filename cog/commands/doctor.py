@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import functools
 import json
-import sys
 from collections.abc import Sequence
 
+from cog.commands import flags
 from cog.errors import CogError
 from cog.runtime import cli as cli_tools
-
-FORMATS = ("text", "json")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
-    parser = cli_tools.OneLineParser(description=__doc__)
-    parser.add_argument(
-        "--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)"
+    parser = flags.parser(
+        __doc__ or "", "", "--device cuda:1", "--format json", no_opts="have no effect here"
     )
-    parser.add_argument("--format", choices=FORMATS, default="text", help="default: text")
+    flags.add(parser, "device")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
     return parser.parse_args(argv)
 
 
@@ -30,18 +27,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     from cog.miniature import doctor
 
-    report = doctor.Findings()
-    measured = doctor.examine(report, args.device)
+    findings = []
+    for level, subject, text in doctor.examine(args.device):
+        findings.append({"level": level, "subject": subject, "text": text})
+        if args.format == "text":
+            print(f"{level:<8} {subject:<11}  {text}", flush=True)
+    is_usable = all(finding["level"] != doctor.PROBLEM for finding in findings)
     if args.format == "json":
-        findings = [dataclasses.asdict(finding) for finding in report.findings]
-        shown = {"ok": not report.n_problems, "findings": findings, "measured": measured}
-        json.dump(shown, sys.stdout, indent=1)
-        print()
+        print(json.dumps({"ok": is_usable, "findings": findings}, indent=1))
     else:
-        for finding in report.findings:
-            print(f"{finding.level:<8} {finding.subject:<11}  {finding.text}")
-        print("no study can run here" if report.n_problems else "a study can run here")
-    return CogError.exit_code if report.n_problems else 0
+        print("a study can run here" if is_usable else "no study can run here")
+    return 0 if is_usable else CogError.exit_code
 
 
 cli = functools.partial(cli_tools.run, main)
