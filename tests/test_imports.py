@@ -25,7 +25,7 @@ STATEMENTS = (
     (f"{FRAMEWORKS} {DRAWING} {COMPUTING} tqdm", (
         "import cog.runtime.safe_load",
         *(f"shows_help('{command.module}')" for command in COMMANDS),
-        "import cog.levels.wordnet, cog.data.split_files, cog.levels.selection, cog.levels.build",
+        "import cog.levels.wordnet, cog.data.level_files, cog.levels.selection, cog.levels.build",
         "from cog.results import published; published.accuracies()",
         "from cog.commands import print_results",
         "print_results.main(['--models_root_dir', '{root}', 'CLF.N_SHOT', '0'])",

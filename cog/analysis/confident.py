@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 
 from cog.analysis import classifiers
 from cog.analysis.base import Data, analysis
+from cog.data.images import open_store
 from cog.data.pixels import load_rgb
-from cog.data.root_layout import open_store
 from cog.errors import CogError
 from cog.features.folder import identify_input, network_differences, read_image_paths
 from cog.levels.wordnet import word_finder

@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         CogError: bad arguments or input; no file is written.
     """
     args = parse_args(argv)
-    from cog.data import level_files, root_layout, split_files
+    from cog.data import images, level_files
     from cog.levels import inputs, report, selection, wordnet
     from cog.levels.build import RANDOM, build, equals_published
     from cog.levels.similarity import MEASURES
@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     paths = {flag: files.require_file(path, f"--{flag}") for flag, path in paths.items()}
     store, counts, old = None, {}, None
     if args.imagenet_images_root is not None:
-        store = root_layout.open_store(files.require_dir(args.imagenet_images_root, "--imagenet_images_root"))
+        store = images.open_store(files.require_dir(args.imagenet_images_root, "--imagenet_images_root"))
     if args.rerank is not None:
         old = level_files.read_levels(args.rerank)
         if args.level_size is None and len({len(level) for level in old}) > 1:
@@ -184,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             wnids = {wnid for level in built.levels for wnid in level}
             limits = {"n_test": cfg.N_TEST, "max_train": cfg.MAX_TRAIN}
             split = inputs.draw_split(store, wnids, counts=counts, seed=args.seed, **limits)
-            split_files.write_split(stage / constants.SPLIT_FILE, split)
+            level_files.write_split(stage / constants.SPLIT_FILE, split)
             if args.image_counts is None:
                 write_csv(stage / "image_counts.csv", ("wnid", "n_images"), sorted(counts.items()))
         else:

@@ -6,7 +6,7 @@ import argparse
 
 from cog.commands import flags
 from cog.data import datasets
-from cog.data.image_sources import ImageSources
+from cog.data.datasets import ImageSources
 from cog.models.request import ModelRequest
 from cog.runtime import cli as cli_tools
 

@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cog import constants
-from cog.data import datasets, root_layout, split_files
-from cog.data.image_stores import ImageStore
+from cog.data import datasets, level_files
+from cog.data.images import hint
+from cog.data.stores import ImageStore
 from cog.data.wnids import is_wnid
 from cog.errors import CogError, os_errors_explained, some
 
@@ -72,7 +73,7 @@ def count_images(store: ImageStore) -> dict[str, int]:
     if not wnids:
         raise CogError(
             f"--imagenet_images_root {store.root} has no folder named by a noun id, expected one folder per synset, "
-            f"such as n02084071, or the same in tar or zip files{root_layout.hint(store.root)}"
+            f"such as n02084071, or the same in tar or zip files{hint(store.root)}"
         )
     if others := sorted(set(classes) - set(wnids)):
         logger.warning("ignored in %s, since their names are no noun ids: %s", store.root, some(others))
@@ -106,8 +107,8 @@ def draw_split(
     n_test: int,
     max_train: int,
     seed: int,
-) -> split_files.Split:
-    """Draw the images of every concept, see :func:`cog.data.split_files.draw`.
+) -> level_files.Split:
+    """Draw the images of every concept, see :func:`cog.data.level_files.draw`.
 
     A warning names concepts with another number of images on disk than in ``counts``; a folder that cannot be listed,
     or has too few images, is a CogError.
@@ -118,7 +119,7 @@ def draw_split(
         names = _names(store, wnid)
         if counts.get(wnid, len(names)) != len(names):
             changed.append(wnid)
-        return split_files.draw(names, wnid=wnid, n_test=n_test, max_train=max_train, seed=seed)
+        return level_files.draw(names, wnid=wnid, n_test=n_test, max_train=max_train, seed=seed)
 
     wnids = sorted(set(wnids))
     with ThreadPoolExecutor(_THREADS) as pool:

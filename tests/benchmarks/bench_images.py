@@ -27,9 +27,9 @@ sys.path[:0] = [
 import archive_forms
 from bench_extract import generate
 
-from cog.data.image_stores import ImageStore
+from cog.data.images import open_store
 from cog.data.pixels import decode_exact
-from cog.data.root_layout import open_store
+from cog.data.stores import ImageStore
 
 N_TOGETHER = 20
 

@@ -1,4 +1,4 @@
-"""The same images in all forms of :mod:`cog.data.root_layout`: each function packs a folder of class folders."""
+"""The same images in all forms of :func:`cog.data.images.open_store`: each function packs a folder of class folders."""
 
 from __future__ import annotations
 

@@ -21,8 +21,7 @@ from matplotlib.figure import Figure
 
 from cog import constants
 from cog.commands import build_levels
-from cog.data.level_files import read_levels, write_levels
-from cog.data.split_files import read_split
+from cog.data.level_files import read_levels, read_split, write_levels
 from cog.data.wnids import IN1K_LIST
 from cog.errors import CogError
 from cog.levels import build, wordnet
