@@ -102,7 +102,7 @@ def commands(work: Path) -> dict[str, Command]:
         "levels": Command(
             "build_levels.py",
             f"--imagenet_images_root {work}/in21k --seen_wnids {work}/seen.txt --n_levels 2 --level_size 3 "
-            "--output_dir {out}/levels LEVELS.MIN_IMAGES 6 LEVELS.N_TEST 2 LEVELS.MAX_TRAIN 5",
+            "--overwrite --output_dir {out}/levels LEVELS.MIN_IMAGES 6 LEVELS.N_TEST 2 LEVELS.MAX_TRAIN 5",
         ),
         "fine-tuning": Command(
             "finetune.py",

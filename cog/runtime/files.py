@@ -7,13 +7,14 @@ import dataclasses
 import errno
 import hashlib
 import json
+import math
 import os
 import pickle
 import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -158,6 +159,22 @@ def write_json(path: str | os.PathLike[str], data: Any) -> None:
     write_text(path, json.dumps(data, indent=2, ensure_ascii=True) + "\n")
 
 
+def plain(value: Any) -> Any:
+    """Return ``value`` in the types of JSON: tuples as lists, keys as text, numbers that are not finite as None.
+
+    Objects with ``tolist()``, such as numbers and arrays of numpy and torch, become Python numbers and lists.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, str | bool | int) or value is None:
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Sequence):
+        return [plain(entry) for entry in value]
+    return plain(value.tolist()) if hasattr(value, "tolist") else str(value)
+
+
 def write_pickle(path: str | os.PathLike[str], data: Any) -> None:
     """Write ``data`` as a pickle of protocol 4 (readable since Python 3.4), atomically."""
     with atomic_write(path) as handle:
@@ -187,12 +204,7 @@ def require_file(path: str | os.PathLike[str], flag: str) -> Path:
     path = Path(path)
     if path.is_dir():
         raise CogError(f"{flag} {path} is a folder, expected a file")
-    if not path.is_file():
-        reason = "is not a regular file" if path.exists() else "does not exist; check the path"
-        raise CogError(f"{flag} {path} {reason}")
-    if not os.access(path, os.R_OK):
-        raise CogError(f"{flag} {path} cannot be read; check its permissions")
-    return path
+    return _required(path, flag, exists=path.is_file(), rights=os.R_OK)
 
 
 def require_dir(path: str | os.PathLike[str], flag: str) -> Path:
@@ -200,9 +212,14 @@ def require_dir(path: str | os.PathLike[str], flag: str) -> Path:
     path = Path(path)
     if path.is_file():
         raise CogError(f"{flag} {path} is a file, expected a folder")
-    if not path.is_dir():
-        raise CogError(f"{flag} {path} does not exist; check the path")
-    if not os.access(path, os.R_OK | os.X_OK):
+    return _required(path, flag, exists=path.is_dir(), rights=os.R_OK | os.X_OK)
+
+
+def _required(path: Path, flag: str, *, exists: bool, rights: int) -> Path:
+    if not exists:
+        reason = "is not a regular file" if path.exists() else "does not exist; check the path"
+        raise CogError(f"{flag} {path} {reason}")
+    if not os.access(path, rights):
         raise CogError(f"{flag} {path} cannot be read; check its permissions")
     return path
 

@@ -1,9 +1,10 @@
-"""Available memory of the machine and of a GPU, and one line where it does not suffice."""
+"""Processors and memory of the machine, memory of a GPU, and one line where it does not suffice."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,11 @@ def without_garbage_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def n_processors() -> int:
+    """Return the number of processors that this process may use (all of the machine on macOS, without affinity)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def available_memory(proc: Path = Path("/proc"), control: Path = Path("/sys/fs/cgroup")) -> int | None:

@@ -33,8 +33,7 @@ from cog.runtime import files, signals
 DONE, RUNNING, FAILED, INTERRUPTED, MISSING = "done", "running", "failed", "interrupted", "missing"
 
 LOG_FILE, FAILURE_FILE = "program.log", "failed.json"
-_LOCK, _NOTE = ".lock", "identity.json"
-_STAGE, _OLD, _GONE = "stage-", "old-", "gone-"
+_LOCK, _NOTE, _STAGE, _OLD, _GONE = ".lock", "identity.json", "stage-", "old-", "gone-"
 
 #: Descriptors of the locks of this process; a forked worker would keep them locked after its parent's end.
 _held: set[int] = set()
@@ -50,12 +49,7 @@ class BusyError(OutputError):
 
 @dataclass(frozen=True)
 class State:
-    """The state of an output.
-
-    Attributes:
-        word: ``done``, ``running``, ``failed``, ``interrupted`` or ``missing``.
-        detail: host and process of running work, the reason of failed work, else "".
-    """
+    """State of an output: one of the words above, and host and process of running work or the reason of a failure."""
 
     word: str
     detail: str = ""
@@ -85,11 +79,7 @@ class Output:
         return work_folder(self.path)
 
     def read(self) -> dict[str, Any] | None:
-        """Return the record of the result; None without a result.
-
-        Raises:
-            CogError: the record cannot be read.
-        """
+        """Return the record of the result; None without a result. A CogError says why it cannot be read."""
         path = self.path / self.record
         return files.read_object(path) if os.path.lexists(path) else None
 
@@ -99,13 +89,13 @@ class Output:
         Raises:
             OutputError: the folder has another result (the message names each difference), or files of others.
         """
-        done = self._is_done(overwrite=overwrite)
-        if done and self.work.is_dir():  # left by a process that was killed after the publication
+        is_done = self._has_result(overwrite=overwrite)
+        if is_done and self.work.is_dir():  # left by a process that was killed after the publication
             with contextlib.suppress(CogError, OSError), self.claimed():
                 pass
-        return done
+        return is_done
 
-    def _is_done(self, *, overwrite: bool = False) -> bool:
+    def _has_result(self, *, overwrite: bool) -> bool:
         if self.path.exists() and not self.path.is_dir():
             raise OutputError(f"{self.path} is a file, expected a folder for the result; move it away")
         names = sorted(os.listdir(self.path)) if self.path.is_dir() else []
@@ -133,15 +123,15 @@ class Output:
             )
         return not changed
 
-    def _is_done_equally(self) -> bool:
+    def _has_equal_result(self) -> bool:
         try:
-            return self._is_done()
+            return self._has_result(overwrite=False)
         except CogError:
             return False
 
     def _was_overtaken(self, error: Exception) -> bool:
         """Return whether another process has published the equal result, and cleared up; only without locks."""
-        return isinstance(error.__cause__ or error, FileNotFoundError) and self._is_done_equally()
+        return isinstance(error.__cause__ or error, FileNotFoundError) and self._has_equal_result()
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[Work]:
@@ -211,7 +201,7 @@ class Work:
         _empty(self.folder, f"{_STAGE}*" if is_continued else "*")
         if not is_continued:
             files.write_json(note, identity)
-        self.published = self.output._is_done_equally()
+        self.published = self.output._has_equal_result()
 
     @contextlib.contextmanager
     def publish(self) -> Iterator[Path]:
@@ -237,7 +227,7 @@ class Work:
         except OSError:
             if not target.exists():
                 raise
-            if not self.output._is_done_equally():
+            if not self.output._has_equal_result():
                 target.rename(old)
                 try:
                     stage.rename(target)
@@ -257,12 +247,7 @@ class Work:
 
 
 def state(path: Path, record: str) -> State:
-    """Return the state of an output folder, from files alone.
-
-    Args:
-        path: folder of the result.
-        record: its last file, see :class:`Output`.
-    """
+    """Return the state of the output folder ``path`` with the last file ``record``, from files alone."""
     if (path / record).is_file():
         return State(DONE)
     folder = work_folder(path)
@@ -373,8 +358,7 @@ def _empty(folder: Path, pattern: str) -> None:
     for path in [*folder.glob(pattern), *folder.glob(f"{_GONE}*")]:
         with contextlib.suppress(FileNotFoundError):
             if path.is_dir() and not path.is_symlink():
-                gone = path.rename(folder / f"{_GONE}{secrets.token_hex(8)}")
-                shutil.rmtree(gone)
+                shutil.rmtree(path.rename(folder / f"{_GONE}{secrets.token_hex(8)}"))
             elif path.name != _LOCK:
                 path.unlink()
 
