@@ -27,8 +27,8 @@ MOST_OPEN = 64
 #: Largest size of an image in bytes, packed or not: an archive of a few kilobytes can claim any size.
 LARGEST_IMAGE = 1 << 29
 
-#: Kinds of members: bare data, stored or deflated data after the local header of a zip file, a tar file, what is
-#: no plain file (a link, a device, sparse, encrypted, packed in another way) and cannot be read.
+#: Kinds of members: bare data, stored or deflated data after the local header of a zip file, a tar file, what
+#: is no plain file (a link, a device, sparse, encrypted, packed in another way) and cannot be read.
 PLAIN, STORED, DEFLATED, TAR_INSIDE, OTHER = range(5)
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
@@ -158,19 +158,19 @@ def members(source: Source) -> Iterator[Member]:
     """Yield the files in an archive, without folders; only headers are read.
 
     Raises:
-        CogError: it is no archive, is damaged or cut off, compressed as a whole, or names a file outside of itself.
+        CogError: it is no archive, damaged, cut off, compressed as a whole, or names files outside of it.
         OSError: it cannot be read, or has changed.
     """
-    with files.open_regular(source.path, buffering=0) as raw, _Headers(raw) as handle:  # type: ignore[arg-type]
-        _require_same(os.fstat(raw.fileno()), *source[:3])
+    with _Headers(files.open_regular(source.path, buffering=0)) as handle:  # type: ignore[arg-type]
+        _require_same(os.fstat(handle.fileno()), *source[:3])
         if source.path.lower().endswith(".zip"):
             yield from _zip_members(source)
             return
         handle.seek(source.inside.offset if source.inside else 0)
         if handle.peek(2)[:2] == b"\x1f\x8b":
             raise CogError(
-                f"{source.label} is compressed as a whole, so no image in it can be found without unpacking all "
-                "before it; unpack it once with gunzip (it stays one file)"
+                f"{source.label} is compressed as a whole, so no image in it can be found without unpacking "
+                "all before it; unpack it once with gunzip (it stays one file)"
             )
         stop = min(source.inside.offset + source.inside.size, source.size) if source.inside else source.size
         yield from _tar_members(handle, stop, source.label)

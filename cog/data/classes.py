@@ -33,8 +33,8 @@ OTHER_FILES = "files in class folders whose names are not those of images"
 OTHER_FOLDERS = "folders that file servers or archivers wrote"
 LOOSE_IMAGES = "images in no class folder"
 
-#: Files beside an archive that name classes: by number, one per line, those of WebDataset shards; and those of
-#: the ILSVRC-2012 validation images, as Kaggle and image-net.org publish them.
+#: Files beside an archive that name classes: by number, one per line, those of WebDataset shards; and those
+#: of the ILSVRC-2012 validation images, as Kaggle and image-net.org publish them.
 CLASSES_FILE, SOLUTION_FILE, DEVKIT_FILE = LABEL_FILES = (
     *("classes.txt", "LOC_val_solution.csv", "ILSVRC2012_devkit_t12.tar.gz"),
 )
@@ -94,11 +94,11 @@ def name_images(
     unread: Unread,
     known: dict[str, list[str]],
 ) -> Iterator[tuple[str, Member]]:
-    """Yield ``<class>/<file>`` and the member of every image of an archive; of inner tar files the path instead.
+    """Yield ``<class>/<file>`` and the member of each image of an archive; of inner tar files the path.
 
     The class is the innermost folder that is named by a WordNet id, else the innermost folder; labels beside
-    the archive name those of the ILSVRC-2012 validation images. A tar file in which an image and a ``.cls`` or
-    ``.json`` have the same name is a WebDataset shard.
+    the archive name those of the ILSVRC-2012 validation images. A tar file in which an image and a ``.cls``
+    or ``.json`` have the same name is a WebDataset shard.
 
     Args:
         archive: the archive.
@@ -147,8 +147,8 @@ def name_images(
             if (first := known.setdefault(label, folders or place)) != (folders or place):
                 raise CogError(
                     f"{archive} and archives beside it have images in {'/'.join(first)} and in "
-                    f"{'/'.join(folders)}, which would both be class {label}; rename these folders, or unpack the "
-                    "archives into one folder per class"
+                    f"{'/'.join(folders or place)}, which would both be class {label}; rename these folders, or "
+                    "unpack the archives into one folder per class"
                 )
         if label is None:
             loose.append(member.path)
@@ -158,14 +158,12 @@ def name_images(
     for place in places.values():
         for depth, name in enumerate(place[:-1], start=1):
             if place[:depth] == places.get(name):
-                raise CogError(
-                    f"{archive} has images in the class folder {name} and in {'/'.join(place)} inside it; unpack it "
-                    "into one folder per class"
-                )
+                found = f"has images in the class folder {name} and in {'/'.join(place)} inside it"
+                raise CogError(f"{archive} {found}; unpack it into one folder per class")
     if loose and not n_named:
         raise CogError(
-            f"{archive} has {len(loose):,} images in no class folder ({loose[0]}, ...), and no labels (.cls or "
-            ".json files of the same names); add labels, or pack one folder per class"
+            f"{archive} has {len(loose):,} images in no class folder ({loose[0]}, ...), and no labels (.cls "
+            "or .json files of the same names); add labels, or pack one folder per class"
         )
     if loose:
         unread.add(LOOSE_IMAGES, f"{archive}/{loose[0]}", len(loose))
@@ -226,7 +224,8 @@ def _name_samples(
 
 def _class_of(key: str, labels: dict[tuple[str, str], Member], read: Read) -> str:
     """Return the first of: a WordNet id in a folder of the key, at the beginning of the file's name, or in
-    ``wnid``, ``synset`` or ``filename`` of the ``.json``; the text of the ``.cls``; ``cls`` or ``label`` of the
+    ``wnid``, ``synset`` or ``filename`` of the ``.json``; the text of the ``.cls``; ``cls`` or ``label`` of
+    the
     ``.json``."""
 
     def text(suffix: str) -> str | None:
@@ -274,7 +273,7 @@ def _can_be_folder(name: str) -> bool:
 
 
 def _validation_labels(archive: Path) -> dict[str, str]:
-    """Return the class of each image, by name without suffix, from a list beside an archive or one folder up."""
+    """Return the class of each image, by name without suffix, from a list beside an archive or above."""
     for folder in (archive.parent, archive.parent.parent):
         for name, reader in ((SOLUTION_FILE, _read_solution), (DEVKIT_FILE, _read_devkit)):
             if (path := folder / name).is_file():

@@ -1,6 +1,6 @@
 """The named data sets, one declaration each, and the flags that locate their images.
 
-Flags and their help, labels and order in tables and figures, and expected counts derive from the declarations. NumPy is
+Flags and their help, labels and order in tables, and expected counts derive from the declarations. NumPy is
 only imported when images are listed.
 """
 
@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 LEVELS = "cog_l*"
 
 
-class Counts(NamedTuple):
-    """Numbers of classes, of images, and the smallest and largest number of images of a class, of an official split."""
+class OfficialCounts(NamedTuple):
+    """Numbers of classes and images of a split, and the smallest and largest number of images of a class."""
 
     n_classes: int
     n_images: int | None = None
@@ -55,7 +55,7 @@ class Dataset:
     title: str = ""
     folders: Mapping[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
-    counts: Mapping[str, Counts] = field(default_factory=dict)
+    counts: Mapping[str, OfficialCounts] = field(default_factory=dict)
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ DATASETS = {
             root="in1k_images_root",
             layout="{train,val}/<wnid>/*.JPEG",
             folders=constants.IN1K_FOLDERS,
-            counts={"train": Counts(1000, 1_281_167), "test": Counts(1000, 50_000)},
+            counts={"train": OfficialCounts(1000, 1_281_167), "test": OfficialCounts(1000, 50_000)},
         ),
         Dataset(  # paper supplement C.4; the counts are those of its Table 4
             name=constants.IN1K_BLURRED,
@@ -100,7 +100,7 @@ DATASETS = {
             root="in1k_blurred_images_root",
             layout="{train,val}/<wnid>/*",
             folders=constants.IN1K_FOLDERS,
-            counts={"train": Counts(1000, 1_281_066), "test": Counts(1000, 49_997)},
+            counts={"train": OfficialCounts(1000, 1_281_066), "test": OfficialCounts(1000, 49_997)},
         ),
         Dataset(  # paper Sec. 3.2, 4.1, A.1
             name=LEVELS,
@@ -109,7 +109,10 @@ DATASETS = {
             root="imagenet_images_root",
             layout="<wnid>/*.JPEG",
             files=("cog_levels_mapping_file", "cog_concepts_split_file"),
-            counts={"train": Counts(1000, per_class=(732, 1300)), "test": Counts(1000, per_class=(50, 50))},
+            counts={
+                "train": OfficialCounts(1000, per_class=(732, 1300)),
+                "test": OfficialCounts(1000, per_class=(50, 50)),
+            },
         ),
     )
 }
@@ -147,7 +150,7 @@ def label(name: str) -> str | None:
 
 
 def position(name: str) -> tuple[int, int] | None:
-    """Return the place of a data set in tables and figures: declaration, level; None for a user's own data set."""
+    """Return the place of a data set in tables: declaration, level; None for a user's own data set."""
     dataset = find(name)
     return None if dataset is None else (list(DATASETS).index(dataset.name), constants.cog_level(name) or 0)
 
@@ -159,14 +162,13 @@ class ImageSources:
     values: Mapping[str, str | None]
 
     def declaration(self, dataset: str) -> Dataset:
-        """Return the declaration of a data set; with ``--images_root``, an undeclared name is a user's own data set."""
+        """Return the declaration of a data set; with ``--images_root``, other names are a user's own."""
         paths.check_dataset_name(dataset)
         declared = find(dataset) or (OWN if self.values.get(OWN.root) is not None else None)
         if declared is None:
-            raise CogError(
-                f"--dataset {dataset} is not one of {', '.join(names())}{did_you_mean(dataset, names())}; for a data "
-                f"set of your own give --{OWN.root} DIR with DIR/{OWN.layout}"
-            )
+            known = f"{', '.join(names())}{did_you_mean(dataset, names())}"
+            advice = f"for a data set of your own give --{OWN.root} DIR with DIR/{OWN.layout}"
+            raise CogError(f"--dataset {dataset} is not one of {known}; {advice}")
         return declared
 
     def require(self, dataset: str, *, why: str | None = None) -> dict[str, str]:
@@ -196,7 +198,7 @@ class ImageSources:
 
 
 def count_differences(images: ImageList) -> list[str]:
-    """Return a line for each count that differs from the official data; none when no official counts are known."""
+    """Return a line for each count that differs from the official data, where official counts are known."""
     declared = find(images.dataset)
     if declared is None or images.split not in declared.counts:
         return []

@@ -47,8 +47,7 @@ class ImageList:
         dataset: name, such as ``cog_l1``.
         split: ``train`` or ``test``.
         store: reader of the images.
-        files: paths relative to the root, bytes ``[n]`` (numpy dtype S, file system encoding): one compact block,
-            because a data set has a million files.
+        files: paths relative to the root, bytes ``[n]`` (dtype S): one compact block for a million files.
         labels: int64 ``[n]``, 0..C-1.
         classes: the C class names, sorted.
     """
@@ -118,13 +117,8 @@ class ImageList:
 def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> ImageList:
     """List the images ``<folder>/<class>/<image>``, one class per sub-folder, or those in archives instead.
 
-    Hidden files and files without an image suffix are not images. A warning tells what is there and not read.
-
-    Args:
-        dataset: name of the data set.
-        split: ``train`` or ``test``.
-        folder: folder with one sub-folder per class or with archives; archives beside a missing folder replace it.
-        flag: flag that names the folder, for messages.
+    A warning tells what is there and not read; what can be read in two ways is an error. Archives beside a
+    missing folder replace it. ``flag`` names the folder in messages.
     """
     store = open_store(folder)
     forms = f"expected {folder}/<class>/<image>, or the same in tar or zip files"
@@ -140,13 +134,13 @@ def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> 
         raise CogError(f"{flag}: {folder} holds no class folders; {forms}{hint(folder)}")
     if empty := [name for name, images in zip(names, files, strict=True) if not images]:
         raise CogError(
-            f"{flag}: {len(empty)} of {len(names)} class folders in {folder} hold no images ({some(empty)}); add "
-            f"images or remove the folders{''.join(f'; {line}' for line in unread)}"
+            f"{flag}: {len(empty)} of {len(names)} class folders in {folder} hold no images ({some(empty)}); "
+            f"add images or remove the folders{''.join(f'; {line}' for line in unread)}"
         )
     if store.nested:
         raise CogError(
-            f"{flag}: in {folder}, folders inside class folders hold images: {some(sorted(store.nested))}; move the "
-            "images into the class folders, or give a folder in which these are the class folders"
+            f"{flag}: in {folder}, folders inside class folders hold images: {some(sorted(store.nested))}; "
+            "move the images into the class folders, or give a folder in which these are the class folders"
         )
     if thumbnails := next(filter(_THUMBNAILS.fullmatch, names), None):
         raise CogError(
@@ -175,8 +169,8 @@ def from_level(dataset: str, split: str, root: Path, *, levels_file: str, split_
             present = list(pool.map(store.has_class, folders))
     if lost := [wnid for wnid, exists in zip(concepts, present, strict=True) if not exists]:
         raise CogError(
-            f"--imagenet_images_root {root} lacks the folders of {len(lost)} of the {len(concepts)} concepts of "
-            f"{dataset} ({some(lost)}); expected {root}/<wnid>/*.JPEG{hint(root)}"
+            f"--imagenet_images_root {root} lacks the folders of {len(lost)} of the {len(concepts)} concepts "
+            f"of {dataset} ({some(lost)}); expected {root}/<wnid>/*.JPEG{hint(root)}"
         )
     return _image_list(dataset, split, store, concepts, files)
 
@@ -200,10 +194,10 @@ def _image_list(
 def open_store(root: str | os.PathLike[str]) -> ImageStore:
     """Return the reader of the images below a root, chosen by the contents of the root.
 
-    The first form that fits is taken: folders of the processed Winter-2021 release, each with some files of every
-    synset; class folders; archives in the root; archives beside a missing root, named like the root (``val``:
-    ``.../ILSVRC2012_img_val.tar``), else with a folder of its name inside. If none fits, it reads class folders,
-    without any images.
+    The first form that fits is taken: folders of the processed Winter-2021 release, each with some files of
+    every synset; class folders; archives in the root; archives beside a missing root, named like the root
+    (``val``: ``.../ILSVRC2012_img_val.tar``), else with a folder of its name inside. If none fits, it reads
+    class folders, without any images.
     """
     root = Path(root)
     try:
@@ -259,14 +253,11 @@ def _open_archives(
             continue  # years, or other numbers
         missing = sorted(set(range(first, stop)) - numbers)
         if missing and total:
-            raise CogError(
-                f"{folder} lacks {len(missing)} of {total} archives {name}...of-{total}, such as number {missing[0]}; "
-                "fetch them"
-            )
+            lacks = f"lacks {len(missing)} of {total} archives {name}...of-{total}"
+            raise CogError(f"{folder} {lacks}, such as number {missing[0]}; fetch them")
         if missing:
-            store.unread.add(
-                "archives that are missing between numbered ones", f"{name}{missing[0]}", len(missing)
-            )
+            kind = "archives that are missing between numbered ones"
+            store.unread.add(kind, f"{name}{missing[0]}", len(missing))
     for entry in entries_of(folder):
         suffix = next((suffix for suffix in COMPRESSED_SUFFIXES if entry.name.lower().endswith(suffix)), "")
         stem = entry.name.removesuffix(suffix)
@@ -276,14 +267,14 @@ def _open_archives(
 
 
 def hint(root: str | os.PathLike[str]) -> str:
-    """Return what a folder holds instead of images, as the end of an error message; empty if it cannot be listed."""
+    """Return what a folder holds instead of images, as the end of a message; "" if it cannot be listed."""
     root = Path(root)
     try:
         names = [entry.name for entry in entries_of(root)]
     except OSError:
         return ""
     if any(name.lower().endswith(COMPRESSED_SUFFIXES) for name in names):
-        return f"; {root} holds archives that are compressed as a whole, which are not read; gunzip them once"
+        return f"; archives that are compressed as a whole are not read: gunzip those in {root} once"
     if inside := next((name for name in names if _holds_synsets(root / name)), None):
         return f"; the synset folders are in {root / inside}, give that folder"
     return f"; found {some(names)}" if names else ""

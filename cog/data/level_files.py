@@ -29,8 +29,8 @@ _ODD = re.compile(r"\n[/\\\n]|\.\.|\0|\n[A-Za-z]:")
 def read_levels(path: str | os.PathLike[str]) -> Levels:
     """Read ``cog_levels_mapping_file.pkl``: a pickle of a list of lists of wnids, level L1 first.
 
-    Any number of levels of any sizes is accepted. The same concept may be in two levels (random draws overlap), but not
-    twice in one level.
+    Any number of levels of any sizes is accepted. The same concept may be in two levels (random draws
+    overlap), but not twice in one level.
     """
     data = safe_load.load_pickle(path)
     if not isinstance(data, list | tuple) or not data:
@@ -44,7 +44,7 @@ def read_levels(path: str | os.PathLike[str]) -> Levels:
 
 
 def write_levels(path: str | os.PathLike[str], levels: Sequence[Sequence[str]]) -> None:
-    """Write ``levels``, ids by level, L1 first, atomically as a pickle of a plain list of lists of strings."""
+    """Write ``levels``, ids by level, L1 first, as a pickle of a plain list of lists of strings."""
     files.write_pickle(
         path, check_levels([[str(wnid) for wnid in level] for level in levels], source="the levels")
     )
@@ -74,12 +74,9 @@ def read_split(path: str | os.PathLike[str], concepts: Iterable[str] | None = No
     """Read ``cog_concepts_split_file.pkl``: a pickle of ``wnid -> {"train": names, "test": names}``.
 
     Names are relative to the root of the images, such as ``n02084071/n02084071_10.JPEG``; leading slashes and
-    backslashes, which files of the original toolkit may have, are dropped. Only the requested concepts are checked,
-    converted and kept: the file of the paper's 5000 concepts has 680 MB.
-
-    Args:
-        path: the split file.
-        concepts: wnids to return, in this order (default: all of the file).
+    backslashes, which files of the original toolkit may have, are dropped. Only the requested ``concepts``
+    (default: all) are checked, converted and kept, in their order: the file of the paper's 5000 concepts has
+    680 MB.
 
     Returns:
         ``{wnid: {"train": array, "test": array}}``, arrays of ``str`` of shape ``(n,)``, possibly read-only.
@@ -93,8 +90,8 @@ def read_split(path: str | os.PathLike[str], concepts: Iterable[str] | None = No
     wanted = list(data if concepts is None else dict.fromkeys(concepts))
     if missing := [wnid for wnid in wanted if wnid not in data]:
         raise CogError(
-            f"{path} has no images for {len(missing):,} of {len(wanted):,} concepts, the first is {missing[0]}; the "
-            "split and the levels must belong together"
+            f"{path} has no images for {len(missing):,} of {len(wanted):,} concepts, the first is "
+            f"{missing[0]}; the split and the levels must belong together"
         )
     return {wnid: _check_concept(data[wnid], f"{path}: concept {wnid}") for wnid in wanted}
 
@@ -109,7 +106,7 @@ def write_split(path: str | os.PathLike[str], split: Mapping[str, Mapping[str, A
     }
     with files.atomic_write(path) as handle:
         pickler = pickle.Pickler(handle, protocol=4)
-        # No memo of the written objects: it would hold a second copy of every array, 700 MB for the paper's split.
+        # No memo of the written objects: it would hold a second copy of every array, 700 MB for the paper.
         pickler.fast = True
         pickler.dump(plain)
 
@@ -117,25 +114,16 @@ def write_split(path: str | os.PathLike[str], split: Mapping[str, Mapping[str, A
 def draw(names: Sequence[str], *, wnid: str, n_test: int, max_train: int, seed: int) -> dict[str, np.ndarray]:
     """Choose the test and training images of one concept, once for all experiments (paper, Sec. 4.1, A.4).
 
-    The choice depends on the seed, the concept and the set of its images only: not on the order in which a file system
-    lists them, nor on other concepts. A smaller ``max_train`` keeps a subset of the training images, and the test
-    images.
-
-    Args:
-        names: file names, without repetition.
-        wnid: id of the concept.
-        n_test: number of test images.
-        max_train: largest number of training images; up to it, all images that are not test images.
-        seed: seed of the draw, at least 0.
+    The choice depends on the seed, the concept and the set of its images only: not on the order in which a
+    file system lists them, nor on other concepts. A smaller ``max_train`` keeps a subset of the training
+    images, and the test images.
 
     Returns:
-        ``{"train": array, "test": array}``, each ascending.
+        ``{"train": array, "test": array}`` of file names, each ascending.
     """
     if len(names) <= n_test:
-        raise CogError(
-            f"concept {wnid} has {len(names)} images, expected at least {n_test + 1}: {n_test} for testing and one for "
-            "training"
-        )
+        found = f"concept {wnid} has {len(names)} images, expected at least {n_test + 1}"
+        raise CogError(f"{found}: {n_test} for testing and one for training")
     ordered = np.array(sorted(names))
     # Raw numbers, because NumPy never changes those of a bit generator, while its shuffles may change.
     raw = np.random.PCG64(np.random.SeedSequence([seed, int(wnid[1:])])).random_raw(len(ordered))

@@ -1,7 +1,7 @@
 """Readers of the images below a root: in class folders, or in tar and zip files.
 
-A reader lists its classes, lists the images of a class, ``<class>/<file>``, and returns the bytes of an image.
-It may be forked and pickled: open archives belong to the process.
+A reader lists its classes, lists the images of a class, ``<class>/<file>``, and returns the bytes of an
+image. It may be forked and pickled: open archives belong to the process.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from cog.data.classes import Unread, is_image, is_no_class
 from cog.data.wnids import is_wnid
 from cog.errors import CogError, os_errors_explained
 from cog.runtime import files
-from cog.runtime.progress import Progress
+from cog.runtime.log import Progress
 
 logger = logging.getLogger(__name__)
 
-#: Suffixes (lower case) of archives that are read, and of archives that can only be unpacked from the beginning.
+#: Suffixes (lower case) of archives that are read, and of archives that can only be unpacked from the
+#: beginning.
 ARCHIVE_SUFFIXES = (".tar", ".zip")
 COMPRESSED_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
@@ -46,7 +47,7 @@ class _Store:
     """The images below a root.
 
     Attributes:
-        root: folder that the names of images are relative to; it need not exist if the images are in archives.
+        root: folder that the names of images are relative to; it need not exist for archives.
         unread: what was found beside the images that were listed.
         nested: folders with images inside class folders, among those that were listed.
     """
@@ -144,8 +145,8 @@ class FolderImages(_Store):
 class ArchiveImages(_Store):
     """Images in tar and zip files of one folder, and in tar files inside tar files.
 
-    Archives named by a WordNet id are indexed when their classes are requested, all others at the first request.
-    ``part`` and ``whole`` are those of :func:`cog.data.classes.name_images`.
+    Archives named by a WordNet id are indexed when their classes are requested, all others at the first
+    request. ``part`` and ``whole`` are those of :func:`cog.data.classes.name_images`.
     """
 
     def __init__(
@@ -223,7 +224,7 @@ class ArchiveImages(_Store):
         return self._sources[owner], Member(name, *place)
 
     def _index(self, places: Sequence[Path | Source]) -> list[Source]:
-        """Add the images of archives, from the cached index or the archives, and return the tar files in them."""
+        """Add the images of archives, from the cached index or the files, and return the tar files inside."""
         sources = [place if isinstance(place, Source) else Source.of(place) for place in places]
         rows, unread = self._cached(sources)
         for kind, (n, example) in unread.items():
@@ -245,7 +246,7 @@ class ArchiveImages(_Store):
         return inside
 
     def _cached(self, sources: Sequence[Source]) -> tuple[np.ndarray, Unread]:
-        """Return the rows of archives and what is beside their images, by way of a file in the cache folder."""
+        """Return the rows of archives and what is beside their images, by way of the cache folder."""
         labels = [path / name for path in (self._folder, self._folder.parent) for name in classes.LABEL_FILES]
         names = (os.path.relpath(source.label, self._folder) for source in sources)
         places = [f"{self._folder.resolve()} {self._part} {self._whole}", *names]
@@ -299,7 +300,7 @@ class ArchiveImages(_Store):
     def _images(
         self, source: Source, unread: Unread, known: dict[str, list[str]]
     ) -> Iterator[tuple[str, Member]]:
-        """Yield the images of an archive, and its inner tar files of synsets, which are indexed on request."""
+        """Yield the images of an archive, and its inner tar files of synsets, indexed on request."""
         place, inner = Path(source.label), source.inside is not None
         for name, member in classes.name_images(
             place,
@@ -323,7 +324,7 @@ ImageStore = FolderImages | ArchiveImages
 
 
 def _rows(found: dict[bytes, Member]) -> np.ndarray:
-    """Return members by name as rows; impossible sizes are lowered to fit: such an image is too large anyway."""
+    """Return members by name as rows; sizes that do not fit are lowered: such images are too large."""
     fields = [("path", f"S{max(map(len, found), default=1)}"), ("owner", "<i4")]
     fields += [("offset", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("kind", "u1")]
     most = 1 << 62

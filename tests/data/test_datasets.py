@@ -11,7 +11,7 @@ import tiny
 from cog import constants
 from cog.commands import extract_features
 from cog.data import datasets
-from cog.data.datasets import Counts, Dataset, ImageSources
+from cog.data.datasets import Dataset, ImageSources, OfficialCounts
 from cog.errors import CogError
 
 #: A data set that only these tests declare: all that they ask of the others holds for it.
@@ -22,7 +22,7 @@ NEW = Dataset(
     root="scenes_images_root",
     layout="{learn,exam}/<class>/*.jpg",
     folders={"train": "learn", "test": "exam"},
-    counts={"train": Counts(3, 12), "test": Counts(3, per_class=(2, 2))},
+    counts={"train": OfficialCounts(3, 12), "test": OfficialCounts(3, per_class=(2, 2))},
 )
 #: What tables and figures call them, in this order.
 LABELS = {
@@ -134,7 +134,7 @@ def test_official_counts_in_words():
 @pytest.mark.parametrize(("split", "n"), [("train", 1_281_066), ("test", 49_997)])
 def test_official_counts_of_blurred_images(split, n, repository):
     """Of the paper's Table 4."""
-    assert datasets.DATASETS["in1k_blurred"].counts[split] == Counts(1000, n)
+    assert datasets.DATASETS["in1k_blurred"].counts[split] == OfficialCounts(1000, n)
     published = repository.parent / "shared/paper/cog_v2_in1k_blurred_counts.csv"
     if published.is_file():
         assert f"IN-1K-blurred,{'val' if split == 'test' else split},{n}\n" in published.read_text()
