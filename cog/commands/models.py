@@ -100,7 +100,7 @@ def _top1(args: argparse.Namespace) -> int:
     (row,) = _chosen([args.model])
     files.require_dir(args.in1k_images_root, "--in1k_images_root")
     from cog.models import verify
-    from cog.models.checkpoint import require_checkpoint
+    from cog.models.fetch import require_checkpoint
     from cog.runtime.device import resolve_device
     from cog.runtime.ranks import n_processors
 

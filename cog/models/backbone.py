@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 #: Function from images to what :func:`features_of` takes.
 Forward = Callable[[torch.Tensor], Any]
 
-#: A function ``load_my_model(init_args)``. Its argument is a dict with ``model_name``, ``ckpt_file`` and ``model_dir``.
+#: A function ``load_my_model(init_args)``. Its argument is a dict with ``model_name``, ``ckpt_file``, ``model_dir``.
 #: It returns ``(backbone, forward)``, where a ``forward`` of None stands for the module itself, or the same with a
 #: third value that declares the preprocessing (:func:`cog.models.preprocessing.declared`), or the module alone.
 Loader = Callable[[dict[str, Any]], Any]
@@ -53,12 +53,9 @@ class Backbone(nn.Module):
         declared: Mapping[str, Preprocess] | None = None,
     ) -> None:
         super().__init__()
-        self.network = network
-        self.name = name
-        self.feature_dim = feature_dim
+        self.network, self.name, self.feature_dim = network, name, feature_dim
         self.declared = dict(declared or {})
-        self._forward = forward
-        self._pooling = pooling
+        self._forward, self._pooling = forward, pooling
         self.requires_grad_(False)
         self.eval()
 
@@ -67,13 +64,7 @@ class Backbone(nn.Module):
         return super().train(False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the features of a batch.
-
-        Args:
-            x: normalized images, float32 ``(B, 3, H, W)``.
-
-        Returns:
-            Features ``(B, D)``, float32 unless autocast is on.
+        """Return the features of normalized images, float32 ``(B, 3, H, W)`` -> ``(B, D)``.
 
         Raises:
             CogError: the network does not return one vector per image.
@@ -81,8 +72,7 @@ class Backbone(nn.Module):
         y = self.network(x) if self._forward is None else self._forward(x)
         n_prefix = getattr(self.network, "num_prefix_tokens", None)
         y = features_of(y, name=self.name, pooling=self._pooling, n_prefix=n_prefix)
-        fits = y.ndim == 2 and len(y) == len(x) and y.shape[1] and self.feature_dim in (None, y.shape[1])
-        if not fits:
+        if y.ndim != 2 or len(y) != len(x) or not y.shape[1] or self.feature_dim not in (None, y.shape[1]):
             wanted = f"({len(x)}, {self.feature_dim or 'D'})"
             raise CogError(
                 f"model {self.name} returned features of shape {tuple(y.shape)}, expected {wanted}"
@@ -90,11 +80,7 @@ class Backbone(nn.Module):
         return y
 
     def move(self, device: str | torch.device) -> Backbone:
-        """Return the network on a device.
-
-        Raises:
-            CogError: the device cannot be used.
-        """
+        """Return the network on a device; one that cannot be used is a CogError."""
         try:
             return self.to(device)
         except (RuntimeError, AssertionError) as error:
@@ -126,7 +112,7 @@ class Backbone(nn.Module):
 def features_of(
     output: Any, *, name: str, pooling: str = "default", n_prefix: int | None = None
 ) -> torch.Tensor:
-    """Return the features in the output of a network.
+    """Return the features ``(B, D)`` in the output of a network.
 
     Args:
         output: a tensor, or a dict or object with ``pooler_output``, ``last_hidden_state`` or ``logits``.
@@ -134,32 +120,30 @@ def features_of(
         pooling: value of ``FT_EXTRACT.POOLING``.
         n_prefix: number of tokens before those of the patches; None: derived from the number of tokens.
 
-    Returns:
-        Features ``(B, D)``; an output without 2, 3 or 4 axes is returned unchanged.
-
     Raises:
         CogError: the output has no features, or no tokens to pool; the message has a remedy.
     """
     y = output if isinstance(output, torch.Tensor) else _field(output, name, pooling)
+    shape = tuple(y.shape)
     if pooling != "default":
         if y.ndim == 3 and n_prefix is None:
-            n_prefix = _prefix(y.shape[1], name)
+            n_prefix = _prefix(shape[1], name)
         return pool([y], n_prefix or 0, pooling, name=name)
     if y.ndim == 3:
         raise CogError(
-            f"model {name} returned tokens of shape {tuple(y.shape)}, expected a tensor (B, D); give "
-            "FT_EXTRACT.POOLING cls, mean or cls+mean, or return one vector per image, such as tokens[:, 0]"
+            f"model {name} returned tokens of shape {shape}, expected a tensor (B, D); give FT_EXTRACT.POOLING cls, "
+            "mean or cls+mean, or return one vector per image, such as tokens[:, 0]"
         )
-    if y.ndim == 4 and y.shape[2:] != (1, 1):
+    if y.ndim == 4 and shape[2:] != (1, 1):
         raise CogError(
-            f"model {name} returned features of shape {tuple(y.shape)}, expected ({y.shape[0]}, D); average the map: "
+            f"model {name} returned features of shape {shape}, expected ({shape[0]}, D); average the map: "
             "y.mean((2, 3))"
         )
     return y.flatten(1) if y.ndim == 4 else y  # pooled features may keep their two spatial axes
 
 
 def _field(output: Any, name: str, pooling: str) -> torch.Tensor:
-    names = ["pooler_output"] if pooling == "default" else []
+    names = ("pooler_output",) if pooling == "default" else ()
     fields = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
     for field in (*names, "last_hidden_state", "logits"):
         if isinstance(fields.get(field), torch.Tensor):
@@ -195,21 +179,15 @@ def n_blocks(pooling: str) -> int:
 
 
 def pool(
-    tokens: Sequence[torch.Tensor],
-    n_prefix: int,
-    pooling: str,
-    *,
-    name: str,
-    norm: nn.Module | None = None,
+    tokens: Sequence[torch.Tensor], n_prefix: int, pooling: str, *, name: str, norm: nn.Module | None = None
 ) -> torch.Tensor:
     """Return one vector per image.
 
     Args:
         tokens: tokens ``(B, N, D)`` of the last blocks of a network, last block last.
         n_prefix: number of tokens before those of the patches; the first of them is the class token.
-        pooling: "cls", "mean" (of the patches' tokens), "cls+mean" (both vectors, one after the other), or "last4": the
-            class tokens of the last 4 blocks, one after the other, as DINOv2 is evaluated (Oquab et al. 2023, section
-            7.1).
+        pooling: "cls", "mean" (of the patches' tokens), "cls+mean" (both, one after the other), or "last4": the class
+            tokens of the last 4 blocks, one after the other, as DINOv2 is evaluated (Oquab et al. 2023, section 7.1).
         name: name of the model, for messages.
         norm: normalization applied to each vector; None: no normalization.
 
@@ -240,43 +218,6 @@ def pool(
 # --- loaders of users
 
 
-def resolve_loader(loader: str | Loader) -> Loader:
-    """Return the function behind ``FILE.py:function`` (or the function itself).
-
-    The file is the user's own code: it is executed.
-
-    Raises:
-        CogError: wrong form, missing file, failing import, no such function.
-    """
-    if not isinstance(loader, str):
-        return loader
-    file, separator, function = loader.rpartition(":")
-    if not separator or not file or not function.isidentifier():
-        raise CogError(f"--model_loader {loader!r} is not of the form FILE.py:load_my_model")
-    path = files.require_file(file, "--model_loader")
-    module_name = f"cog_user_loader_{path.stem}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    if spec is None or spec.loader is None:
-        raise CogError(f"--model_loader {path} is not a Python file (.py)")
-    module = importlib.util.module_from_spec(spec)
-    # The module is registered before its execution so that dataclasses and pickling inside the file work; its folder
-    # is put on the path so that the module can import files beside it.
-    sys.modules[module_name] = module
-    sys.path.insert(0, str(path.resolve().parent))
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # exit() in a user's file must not end the command as a success
-        raise CogError(
-            f"--model_loader {path} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-    finally:
-        sys.path.remove(str(path.resolve().parent))
-    loader_function = getattr(module, function, None)
-    if not callable(loader_function):
-        raise CogError(f"--model_loader {path} has no function {function!r}")
-    return loader_function
-
-
 def load_own(
     loader: str | Loader,
     name: str,
@@ -284,19 +225,19 @@ def load_own(
     model_dir: str | os.PathLike[str] | None,
     pooling: str,
 ) -> Backbone:
-    """Return the network of a user's loader.
+    """Return the network of a user's loader; an error of the user's code becomes one line.
 
     Args:
-        loader: ``FILE.py:FUNCTION``, or the function.
+        loader: ``FILE.py:FUNCTION`` (the file is executed), or the function.
         name: name of the model.
         checkpoint: file that the loader gets; or None.
         model_dir: folder that the loader gets (default: that of the checkpoint).
         pooling: value of ``FT_EXTRACT.POOLING``.
 
     Raises:
-        CogError: the loader fails, or returns something else.
+        CogError: a missing file or function, a failing import or loader, or another result.
     """
-    function = resolve_loader(loader)
+    function = _import(loader) if isinstance(loader, str) else loader
     called = getattr(function, "__name__", "the loader")
     if model_dir is None and checkpoint is not None:
         model_dir = Path(checkpoint).parent
@@ -326,10 +267,36 @@ def load_own(
             f"the loader of model {name} returned ({', '.join(type(value).__name__ for value in parts)}), expected "
             "(backbone, forward): a torch.nn.Module and a function or None, and by choice its preprocessing"
         )
-    if preprocess is None:
-        preprocess = getattr(network, "preprocess", None)
+    preprocess = getattr(network, "preprocess", None) if preprocess is None else preprocess
     pre = declared(preprocess, f"model {name}")
     return Backbone(network, forward, name=name, pooling=pooling, declared=pre)
+
+
+def _import(loader: str) -> Loader:
+    file, separator, function = loader.rpartition(":")
+    if not separator or not file or not function.isidentifier():
+        raise CogError(f"--model_loader {loader!r} is not of the form FILE.py:load_my_model")
+    path = files.require_file(file, "--model_loader")
+    name = f"cog_user_loader_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise CogError(f"--model_loader {path} is not a Python file (.py)")
+    module = importlib.util.module_from_spec(spec)
+    # The module is registered before its execution so that dataclasses and pickling inside the file work; its folder
+    # is put on the path so that the module can import files beside it.
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # exit() in a user's file must not end the command as a success
+        raise CogError(
+            f"--model_loader {path} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    if not callable(getattr(module, function, None)):
+        raise CogError(f"--model_loader {path} has no function {function!r}")
+    return getattr(module, function)
 
 
 def _takes_one_argument(function: Callable[..., Any]) -> bool:

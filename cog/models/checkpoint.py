@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import glob
 import os
 import zipfile
 from collections import OrderedDict
@@ -17,6 +16,7 @@ from torch import nn
 
 from cog.errors import CogError, os_errors_explained, some
 from cog.models import containers, networks, renames
+from cog.models.fetch import INDEX, require_checkpoint
 from cog.models.spec import PaperModel
 from cog.runtime import files
 from cog.runtime.safe_load import TORCH_0_1, load_safetensors, load_torch
@@ -56,50 +56,6 @@ _ALLOWED = (
 #: First bytes of a file of ``torch.save`` before torch 1.6: its pickled magic number.
 _LEGACY_TORCH = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
-_INDEX = ".index"
-
-
-# --- files
-
-
-def checkpoint_files(path: str | os.PathLike[str]) -> list[Path]:
-    """Return the files of a checkpoint: the file itself, or the parts of a TensorFlow checkpoint.
-
-    Args:
-        path: a file, or the common prefix of ``.index`` and ``.data-...-of-...`` (or the ``.index`` file).
-
-    Returns:
-        The existing files in a fixed order; empty when there is no such checkpoint.
-    """
-    path = Path(path)
-    if path.is_file() and path.suffix != _INDEX:
-        return [path]
-    prefix = path.with_suffix("") if path.suffix == _INDEX else path
-    index = prefix.with_name(prefix.name + _INDEX)
-    if not index.is_file():
-        return []
-    return [index, *sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.data-*-of-*"))]
-
-
-def require_checkpoint(path: str | os.PathLike[str], flag: str) -> list[Path]:
-    """Return the files of a checkpoint, see :func:`checkpoint_files`, after a check that all are readable.
-
-    Raises:
-        CogError: no such checkpoint, or an unreadable file; the message names ``flag``.
-    """
-    parts = checkpoint_files(path) or [Path(path)]
-    for part in parts:
-        files.require_file(part, flag)
-    return parts
-
-
-def sha256(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a checkpoint; of one in several files, that of the index followed by the data."""
-    return files.sha256(*require_checkpoint(path, "checkpoint"))
-
-
-# --- contents
-
 
 def read(path: str | os.PathLike[str], *, prefix: str = "") -> Any:
     """Return the contents of a checkpoint, whose container is detected by its first bytes; no code of it is run.
@@ -114,7 +70,7 @@ def read(path: str | os.PathLike[str], *, prefix: str = "") -> Any:
     """
     path = Path(path)
     parts = require_checkpoint(path, "checkpoint")
-    if parts[0].suffix == _INDEX:
+    if parts[0].suffix == INDEX:
         return containers.read_tensorflow(path, *parts, prefix=prefix)
     with os_errors_explained(f"cannot read {path}"), files.open_regular(path) as handle:
         head = handle.read(512)
@@ -284,10 +240,6 @@ def _tensors(state: dict[str, Any], path: str | os.PathLike[str]) -> dict[str, t
 # --- into the network
 
 
-class ShapeError(CogError):
-    """Parameters of a checkpoint have other shapes than those of the network."""
-
-
 def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str | os.PathLike[str]) -> None:
     """Put ``state`` into ``module`` as float32: no parameter missing, none left over, equal shapes.
 
@@ -297,8 +249,7 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str |
         path: file of the parameters, for messages.
 
     Raises:
-        ShapeError: parameters of other shapes; the message names up to three.
-        CogError: missing or unexpected parameters; the message names up to three.
+        CogError: missing or unexpected parameters, or other shapes; the message names up to three.
     """
     parameters = module.state_dict()
     # Networks in eval mode never read batch counters, and files from before torch 0.4.1 lack them.
@@ -317,7 +268,7 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str |
         if value.shape != parameters[name].shape
     ]
     if shapes:
-        raise ShapeError(f"{path} does not fit the architecture: {'; '.join(shapes[:3])}")
+        raise CogError(f"{path} does not fit the architecture: {'; '.join(shapes[:3])}")
     # Absent batch counters get their initial value. Assignment instead of copying permits networks on the meta
     # device, without random weights.
     counters = {name: torch.zeros((), dtype=torch.int64) for name in parameters if name not in state}

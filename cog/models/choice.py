@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cog import config
-from cog.constants import POOLINGS
+from cog.constants import CHECKPOINT_FILE, POOLINGS
 from cog.errors import CogError, did_you_mean, nearest
 from cog.models import models_file as own_models
+from cog.models.fetch import checkpoint_files, require_checkpoint, sha256
 from cog.models.models_file import ModelEntry
 from cog.models.paper_models import MODELS
 from cog.paths import ModelDir, split_model_name
@@ -43,34 +44,26 @@ class ModelChoice:
         loader: ``FILE.py:FUNCTION`` of the user's loader.
         folder: folder that may hold further files of the model.
         pretraining: one of :data:`cog.models.spec.PRETRAINING`.
-        entry: entry of the model in the user's file; empty without one.
+        label: name in tables and figures that the user gives.
+        group: name of a group of models that the user gives.
+        keys: configuration keys that the user's file of models gives.
         models_file: path of that file.
     """
 
     name: str
     source: str
-    checkpoint: Path | None
-    loader: str | None
-    folder: Path | None
-    pretraining: str
-    entry: ModelEntry
-    models_file: str
+    checkpoint: Path | None = None
+    loader: str | None = None
+    folder: Path | None = None
+    pretraining: str = "unknown"
+    label: str | None = None
+    group: str | None = None
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    models_file: str = ""
     _own: dict[str, Backbone] = field(default_factory=dict, repr=False)
-
-    @property
-    def label(self) -> str | None:
-        """Name in tables and figures that the user gives."""
-        return self.entry.label
-
-    @property
-    def group(self) -> str | None:
-        """Name of a group of models that the user gives."""
-        return self.entry.group
 
     def identity(self) -> dict[str, Any]:
         """Return what identifies the network: model, source, checkpoint_sha256, loader_sha256; the files are read."""
-        from cog.models.checkpoint import sha256
-
         digest = sha256(self.checkpoint) if self.checkpoint else None
         if (
             digest
@@ -120,7 +113,7 @@ class ModelChoice:
             CogError: an unusable configuration, a loader that fails.
         """
         options: dict[str, Any] = {"model_name": self.name, "config_file": config_file, "opts": list(opts)}
-        options |= {"entry_values": self.entry.cfg, "entry_source": self.models_file}
+        options |= {"entry_values": self.keys, "entry_source": self.models_file}
         pooling = "default"
         if self.loader is not None:  # the configuration is checked before the slow loader runs
             pooling = config.get_cfg(**options).FT_EXTRACT.POOLING
@@ -209,27 +202,24 @@ def find_model(
             fault = f"source of {name}" if entry.source else f"{name} has no source and no loader"
             error = CogError(f"{models_file}: {fault}: {error}")
         raise error
-    found, folder = _checkpoint(name, root, checkpoint, flags["checkpoint"])
-    if found is None and loader is None and not is_library:
-        where = (
-            f"there is no checkpoint {folder}/model.ckpt"
-            if folder
-            else "no checkpoint: give --models_root_dir or"
-        )
+    weights, folder = _checkpoint(name, root, checkpoint, flags["checkpoint"])
+    if loader is not None and root is not None:
+        folder = ModelDir(root, name).home
+    if weights is None and loader is None and not is_library:
+        where = "no checkpoint" if folder is None else f"there is no checkpoint {folder / CHECKPOINT_FILE}"
         raise CogError(f"{where}; see docs/models.md for how to get it, or give --ckpt_file")
     pretraining = entry.pretraining or "unknown"
     if entry.pretraining is None and loader is None and entry.checkpoint is None and source in MODELS:
         pretraining = MODELS[source].pretraining
     shown = source if loader is None else os.path.basename(loader)
-    return ModelChoice(name, shown, found, loader, folder, pretraining, entry, str(models_file or ""))
+    facts = pretraining, entry.label, entry.group, entry.cfg, str(models_file or "")
+    return ModelChoice(name, shown, weights, loader, folder, *facts)
 
 
 def _checkpoint(
     name: str, root: str | os.PathLike[str] | None, given: str | os.PathLike[str] | None, flag: str
 ) -> tuple[Path | None, Path | None]:
     """Return the checkpoint of a model, if there is one, and the folder of its further files."""
-    from cog.models.checkpoint import checkpoint_files, require_checkpoint
-
     if root is not None:
         files.require_dir(ModelDir(root, name).home.parent.parent, "--models_root_dir")
     if given is not None:

@@ -1,10 +1,12 @@
-"""Downloads of checkpoints: continued after cut connections and killed commands, checked, moved into place as a whole.
+"""The files of checkpoints, and their download.
 
-Proxies are taken from the environment (``http_proxy``, ``https_proxy``, ``no_proxy``) by urllib.
+Downloads are continued after cut connections and killed commands, checked, and moved into place as a whole. Proxies
+are taken from the environment (``http_proxy``, ``https_proxy``, ``no_proxy``) by urllib.
 """
 
 from __future__ import annotations
 
+import glob
 import http.client
 import logging
 import os
@@ -28,6 +30,48 @@ _ATTEMPTS = 5
 _RETRY_WAIT_S = 2.0  # before the first repetition; it doubles with each further one
 _LARGEST = 20_000_000_000  # bytes
 _MB = 1_000_000
+
+#: Suffix of the index of a TensorFlow checkpoint.
+INDEX = ".index"
+
+
+def checkpoint_files(path: str | os.PathLike[str]) -> list[Path]:
+    """Return the files of a checkpoint: the file itself, or the parts of a TensorFlow checkpoint.
+
+    Args:
+        path: a file, or the common prefix of ``.index`` and ``.data-...-of-...`` (or the ``.index`` file).
+
+    Returns:
+        The existing files in a fixed order; empty when there is no such checkpoint.
+    """
+    path = Path(path)
+    if path.is_file() and path.suffix != INDEX:
+        return [path]
+    prefix = path.with_suffix("") if path.suffix == INDEX else path
+    index = prefix.with_name(prefix.name + INDEX)
+    if not index.is_file():
+        return []
+    return [index, *sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.data-*-of-*"))]
+
+
+def require_checkpoint(path: str | os.PathLike[str], flag: str) -> list[Path]:
+    """Return the files of a checkpoint, see :func:`checkpoint_files`, after a check that all are readable.
+
+    Raises:
+        CogError: no such checkpoint, or an unreadable file; the message names ``flag``.
+    """
+    parts = checkpoint_files(path) or [Path(path)]
+    for part in parts:
+        files.require_file(part, flag)
+    return parts
+
+
+def sha256(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a checkpoint; of one in several files, that of the index followed by the data."""
+    return files.sha256(*require_checkpoint(path, "checkpoint"))
+
+
+# --- downloads
 
 
 def fetch(

@@ -12,7 +12,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,12 @@ from cog.constants import CHECKPOINT_FILE
 from cog.data.pixels import Preprocess
 from cog.errors import CogError, first_line, nearest
 from cog.models.backbone import Backbone, Forward, features_of, n_blocks, pool
-from cog.models.checkpoint import ShapeError, load_strictly, read_state
+from cog.models.checkpoint import load_strictly, read_state
 from cog.models.preprocessing import from_mapping, from_preset, from_processor
 
 logger = logging.getLogger(__name__)
 
-#: Function from a network, images and n to the tokens ``(B, N, D)`` of its last n blocks, normalized, last block last,
-#: and the number of tokens before those of the patches.
-Tokens = Callable[[Any, torch.Tensor, int], tuple[list[torch.Tensor], int]]
+State = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -43,21 +41,18 @@ class LibraryModel:
         link: address of the library's weights, for messages; empty without weights.
         load: function from a checkpoint (None: the library's own weights) and the side of images in pixels to the
             network without classifier and its forward pass (None: the network itself). It may raise any exception.
-        tokens: tokens of the network; None: it gives no tokens.
+        tokens: function from the network, images and n to the tokens ``(B, N, D)`` of its last n blocks, normalized,
+            last block last, and the number of tokens before those of the patches; None: it gives no tokens.
     """
 
     preprocess: Preprocess
     link: str
     load: Callable[[Path | None, int], tuple[nn.Module, Forward | None]]
-    tokens: Tokens | None = None
+    tokens: Callable[[Any, torch.Tensor, int], tuple[list[torch.Tensor], int]] | None = None
 
 
 def find(name: str, folder: Path | None = None) -> LibraryModel:
-    """Return a model by its full name, such as timm_resnet18.
-
-    Args:
-        name: full name; its title is in :data:`LIBRARIES`.
-        folder: folder that may hold files of the model beside its weights.
+    """Return a model by its full name, such as timm_resnet18; ``folder`` may hold files beside its weights.
 
     Raises:
         CogError: a library that is not installed, or that has no such model.
@@ -72,9 +67,7 @@ def find(name: str, folder: Path | None = None) -> LibraryModel:
         ) from None
 
 
-def load(
-    name: str, checkpoint: Path | None, size: int | None, pooling: str, folder: Path | None = None
-) -> Backbone:
+def load(name: str, checkpoint: Path | None, size: int | None, pooling: str, folder: Path | None) -> Backbone:
     """Load a model of a library.
 
     Args:
@@ -89,21 +82,18 @@ def load(
         CogError: unsafe or unfitting checkpoint, failed download, or a size for which the library has no network.
     """
     model = find(name, folder)
-    size = size or model.preprocess.size
+    own_size = model.preprocess.size
+    size = size or own_size
     place = "give it as --ckpt_file" if folder is None else f"save it as {folder / CHECKPOINT_FILE}"
     if checkpoint is None and not model.link:
         raise CogError(f"there are no weights of {name} to download, and no checkpoint; {place}")
     try:
-        with _only_weights():
+        with _only_quiet_weights():
             network, forward = model.load(checkpoint, size)
-    except ShapeError as error:
-        if size == model.preprocess.size:
+    except CogError as error:
+        if size == own_size:
             raise
-        raise CogError(
-            f"{error}; they may be for images of {model.preprocess.size} pixels alone, not of {size}"
-        ) from error
-    except CogError:
-        raise
+        raise CogError(f"{error}; are the weights for images of {own_size} pixels alone?") from error
     except Exception as error:  # the libraries raise errors of many types
         rest = f"; without a network, get {model.link} and {place}" if checkpoint is None else ""
         raise CogError(
@@ -111,24 +101,32 @@ def load(
             f"{first_line(error)}){rest}"
         ) from error
     if pooling != "default":
-        if model.tokens is None:
+        if (tokens := model.tokens) is None:
             raise CogError(f"FT_EXTRACT.POOLING {pooling}: model {name} gives no tokens; leave it out")
         # Some networks normalize the pooled vector instead of the tokens.
-        norm, tokens = getattr(network, "fc_norm", None), model.tokens
-        forward = lambda x: pool(*tokens(network, x, n_blocks(pooling)), pooling, name=name, norm=norm)  # noqa: E731
+        norm = getattr(network, "fc_norm", None)
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            return pool(*tokens(network, x, n_blocks(pooling)), pooling, name=name, norm=norm)
+
     pre = {"protocol": model.preprocess.protocol(), "model": model.preprocess}
     return Backbone(network.eval(), forward, name=name, declared=pre)
 
 
 @contextlib.contextmanager
-def _only_weights() -> Iterator[None]:
-    """Let torch.load read only weights, also where a library asks for more."""
-    variable = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+def _only_quiet_weights() -> Iterator[None]:
+    """Let torch.load read only weights, also where a library asks for more, and libraries print no warnings.
+
+    open_clip warns that a network is random before its weights are loaded; what does not fit is an error here.
+    """
+    variable, disabled = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", logging.root.manager.disable
     before = os.environ.get(variable)
     os.environ[variable] = "1"
+    logging.disable(logging.WARNING)
     try:
         yield
     finally:
+        logging.disable(disabled)
         del os.environ[variable]
         if before is not None:
             os.environ[variable] = before
@@ -142,29 +140,31 @@ def _unknown(title: str, name: str, names: Collection[str]) -> CogError:
 
 def _fit(
     network: nn.Module,
-    state: dict[str, torch.Tensor],
+    state: State,
     origin: object,
     *,
-    heads: Sequence[str] = (),
-    convert: Callable[[dict[str, torch.Tensor], nn.Module], dict[str, torch.Tensor]] | None = None,
+    heads: Collection[str] = (),
+    convert: Callable[[State, nn.Module], State] | None = None,
 ) -> None:
     """Load parameters strictly, without those of classifiers, after the library's conversion if they do not fit."""
-    expected = network.state_dict()
+    expected = {name: value.shape for name, value in network.state_dict().items()}
     beginnings = tuple(f"{head}." for head in heads)
 
-    def without(full: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def without(full: State) -> State:
         return {name: v for name, v in full.items() if name in expected or not name.startswith(beginnings)}
 
-    def shapes(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Size]:
-        return {name: value.shape for name, value in tensors.items()}
-
     state = without(state)
-    if convert is not None and shapes(state) != shapes(expected):
+    if convert is not None and {name: value.shape for name, value in state.items()} != expected:
         try:
             state = without(convert(dict(state), network))
         except Exception as error:  # a function for original releases fails on a file of another model
             logger.debug("%s: %s", origin, error)
     load_strictly(network, state, str(origin))
+
+
+def _converter(network: nn.Module) -> Any:
+    """Return timm's function for files of a network's family: names of authors, position embeddings; or None."""
+    return getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
 
 
 # --- timm: the input of the classifier, with timm's pooling
@@ -189,50 +189,39 @@ def _timm(name: str, folder: Path | None) -> LibraryModel:
         logger.warning("timm_%s: timm pads its images; here their center is cropped", name)
     preprocess = from_mapping(config, f"timm_{name}")
     repository = values.get("hf_hub_id")
+    link = f"https://huggingface.co/{repository}" if repository else values.get("url") or ""
 
     def load(checkpoint: Path | None, size: int) -> tuple[nn.Module, None]:
         options: dict[str, Any] = {"pretrained": checkpoint is None, "num_classes": 0}
+        sized = {} if size == preprocess.size else {"img_size": size}
         try:
-            network = timm.create_model(
-                name, **options, **({} if size == preprocess.size else {"img_size": size})
-            )
+            network = timm.create_model(name, **options, **sized)
         except TypeError:  # img_size is no argument of networks that take any size
             network = timm.create_model(name, **options)
         if checkpoint is not None:
             layers = values.get("classifier") or ()
             # Some classifiers consist of a normalization and a linear layer (head.bn, head.linear).
             heads = {layer.partition(".")[0] for layer in ((layers,) if isinstance(layers, str) else layers)}
-            convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
-            _fit(
-                network,
-                read_state(checkpoint, network.state_dict()),
-                checkpoint,
-                heads=[*heads],
-                convert=convert,
-            )
+            state = read_state(checkpoint, network.state_dict())
+            _fit(network, state, checkpoint, heads=heads, convert=_converter(network))
         return network, None
 
-    def tokens(network: Any, x: torch.Tensor, n: int) -> tuple[list[torch.Tensor], int]:
-        n_prefix = getattr(network, "num_prefix_tokens", 0)
-        if n == 1:
-            return [network.forward_features(x)], n_prefix
-        options = {
-            "return_prefix_tokens": True,
-            "norm": True,
-            "output_fmt": "NLC",
-            "intermediates_only": True,
-        }
-        try:
-            blocks = network.forward_intermediates(x, indices=n, **options)
-        except (TypeError, AttributeError, AssertionError) as error:
-            raise CogError(
-                f"FT_EXTRACT.POOLING last{n}: model timm_{name} does not give the tokens of {n} blocks "
-                f"({first_line(error)}); leave it out"
-            ) from error
-        return [torch.cat([prefix, patches], 1) for patches, prefix in blocks], n_prefix
+    return LibraryModel(preprocess, link, load, _timm_tokens)
 
-    link = f"https://huggingface.co/{repository}" if repository else values.get("url") or ""
-    return LibraryModel(preprocess, link, load, tokens)
+
+def _timm_tokens(network: Any, x: torch.Tensor, n: int) -> tuple[list[torch.Tensor], int]:
+    n_prefix = getattr(network, "num_prefix_tokens", 0)
+    if n == 1:
+        return [network.forward_features(x)], n_prefix
+    options = {"return_prefix_tokens": True, "output_fmt": "NLC", "intermediates_only": True}
+    try:
+        blocks = network.forward_intermediates(x, indices=n, norm=True, **options)
+    except (TypeError, AttributeError, AssertionError) as error:
+        raise CogError(
+            f"FT_EXTRACT.POOLING last{n}: {type(network).__name__} of timm does not give the tokens of {n} blocks "
+            f"({first_line(error)}); leave it out"
+        ) from error
+    return [torch.cat([prefix, patches], 1) for patches, prefix in blocks], n_prefix
 
 
 # --- torchvision: classifiers without their last layer
@@ -245,19 +234,17 @@ def _torchvision(name: str, folder: Path | None) -> LibraryModel:
     import torchvision.models as zoo
 
     model, _, tag = name.partition(".")
-    names = zoo.list_models(module=zoo)
-    if model not in names:
+    if model not in (names := zoo.list_models(module=zoo)):
         raise _unknown("torchvision", name, names)
     register: Any = zoo.get_model_weights(model)
-    tags = [weights.name for weights in register]
-    if tag and tag not in tags:
-        raise _unknown("torchvision", name, [f"{model}.{known}" for known in tags])
+    if tag and tag not in register.__members__:
+        raise _unknown("torchvision", name, [f"{model}.{known}" for known in register.__members__])
     weights = register[tag] if tag else register.DEFAULT
 
-    def convert(state: dict[str, torch.Tensor], network: Any) -> dict[str, torch.Tensor]:
+    def convert(state: State, network: Any) -> State:
         if isinstance(network, zoo.VisionTransformer):
-            interpolate = zoo.vision_transformer.interpolate_embeddings
-            return dict(interpolate(network.image_size, network.patch_size, state))  # type: ignore[arg-type]
+            interpolate: Any = zoo.vision_transformer.interpolate_embeddings
+            return dict(interpolate(network.image_size, network.patch_size, state))
         return {_DENSENET.sub(r"\1\2", key): value for key, value in state.items()}
 
     def load(checkpoint: Path | None, size: int) -> tuple[nn.Module, None]:
@@ -268,11 +255,11 @@ def _torchvision(name: str, folder: Path | None) -> LibraryModel:
         elif model.startswith("vit_"):
             arguments = {"image_size": size}
         network = zoo.get_model(model, weights=None, **arguments)
-        outputs = {
-            key: getattr(module, "out_features", getattr(module, "out_channels", None))
+        head = [
+            key
             for key, module in network.named_modules()
-        }
-        head = [key for key, n in outputs.items() if n == 1000][-1]  # the last layer with 1000 outputs
+            if getattr(module, "out_features", getattr(module, "out_channels", None)) == 1000
+        ][-1]
         network.set_submodule(head, nn.Identity())
         if checkpoint is None:
             state, origin = weights.get_state_dict(progress=False, check_hash=True), weights.url
@@ -317,11 +304,11 @@ def _open_clip(name: str, folder: Path | None) -> LibraryModel:
         )
         network: Any = whole.visual
 
-        def convert(state: dict[str, torch.Tensor], tower: Any) -> dict[str, torch.Tensor]:
+        def convert(state: State, tower: Any) -> State:
             if hasattr(tower, "trunk"):
                 trunk = {key[6:]: value for key, value in state.items() if key.startswith("trunk.")}
-                resize = sys.modules[type(tower.trunk).__module__].checkpoint_filter_fn  # type: ignore[attr-defined]
-                return state | {f"trunk.{key}": value for key, value in resize(trunk, tower.trunk).items()}
+                trunk = _converter(tower.trunk)(trunk, tower.trunk)
+                return state | {f"trunk.{key}": value for key, value in trunk.items()}
             full = {f"visual.{key}": value for key, value in state.items()}
             open_clip.model.resize_pos_embed(full, whole)
             return {key.removeprefix("visual."): value for key, value in full.items()}
@@ -331,9 +318,7 @@ def _open_clip(name: str, folder: Path | None) -> LibraryModel:
 
         def forward(x: torch.Tensor) -> torch.Tensor:
             features = network(x)
-            return (
-                features[0] if isinstance(features, tuple) else features
-            )  # CoCa's also has tokens for its text
+            return features[0] if isinstance(features, tuple) else features  # CoCa also gives tokens
 
         return network, forward
 
@@ -355,19 +340,18 @@ def _transformers(name: str, folder: Path | None) -> LibraryModel:
     repository, full_name = name.replace("--", "/", 1), f"hf_{name}"
 
     def read(kind: Any, file: str) -> Any:
-        local = folder is not None and (folder / file).is_file()
+        place = str(folder) if folder is not None and (folder / file).is_file() else repository
         try:
-            return kind.from_pretrained(str(folder) if local else repository, trust_remote_code=False)
+            return kind.from_pretrained(place, trust_remote_code=False)
         except Exception as error:  # transformers raises errors of many types
-            place = "" if folder is None else f"; without a network, save it as {folder / file}"
+            remedy = "" if folder is None else f"; without a network, save it as {folder / file}"
             raise CogError(
-                f"model {full_name}: {file} of {folder if local else repository} is of no model that transformers "
-                f"{transformers.__version__} knows ({first_line(error)}); code of the repository is not run{place}"
+                f"model {full_name}: {file} of {place} is of no model that transformers {transformers.__version__} "
+                f"knows ({first_line(error)}); code of the repository is not run{remedy}"
             ) from error
 
     config = read(transformers.AutoConfig, "config.json")
     processor = read(transformers.AutoImageProcessor, "preprocessor_config.json")
-    preprocess = from_processor(processor.to_dict(), full_name)
 
     def load(checkpoint: Path | None, size: int) -> tuple[nn.Module, Forward]:
         if config.model_type == "vit_mae":
@@ -375,13 +359,12 @@ def _transformers(name: str, folder: Path | None) -> LibraryModel:
         options: dict[str, Any] = {"config": config, "dtype": torch.float32, "output_loading_info": True}
         options["ignore_mismatched_sizes"] = True  # they are in the loading info
         if checkpoint is None:
-            network, info = transformers.AutoModel.from_pretrained(
-                repository, trust_remote_code=False, **options
-            )
+            kind: Any = transformers.AutoModel
+            network, info = kind.from_pretrained(repository, trust_remote_code=False, **options)
         else:
             state = {k: v.float() if v.is_floating_point() else v for k, v in read_state(checkpoint).items()}
             with torch.device("meta"):
-                kind: Any = type(transformers.AutoModel.from_config(config, trust_remote_code=False))
+                kind = type(transformers.AutoModel.from_config(config, trust_remote_code=False))
             network, info = kind.from_pretrained(None, state_dict=state, **options)
         missing = [key for key in info["missing_keys"] if not key.startswith(_TEXT)]
         if missing and all(key.startswith("pooler.") for key in missing):
@@ -406,6 +389,7 @@ def _transformers(name: str, folder: Path | None) -> LibraryModel:
 
         return network, forward
 
+    preprocess = from_processor(processor.to_dict(), full_name)
     return LibraryModel(preprocess, f"https://huggingface.co/{repository}", load, _transformers_tokens)
 
 
@@ -427,9 +411,8 @@ def _transformers_output(network: Any, x: torch.Tensor, part: str, **options: An
 
 
 def _transformers_tokens(network: Any, x: torch.Tensor, n: int) -> tuple[list[torch.Tensor], int]:
-    output = _transformers_output(
-        network, x, "vision_model", **({"output_hidden_states": True} if n > 1 else {})
-    )
+    states = {"output_hidden_states": True} if n > 1 else {}
+    output = _transformers_output(network, x, "vision_model", **states)
     config = getattr(network.config, "vision_config", network.config)
     n_prefix = getattr(config, "num_register_tokens", 0) or 0
     n_prefix += sum(key.rpartition(".")[2] in _TOKENS for key, _ in network.named_parameters())
@@ -437,13 +420,13 @@ def _transformers_tokens(network: Any, x: torch.Tensor, n: int) -> tuple[list[to
         return [output.last_hidden_state], n_prefix
     vision = getattr(network, "vision_model", network)
     norms = [getattr(vision, key) for key in ("layernorm", "post_layernorm", "norm") if hasattr(vision, key)]
-    states = output.hidden_states or ()
-    if not norms or len(states) <= n or states[0].ndim != 3:
+    blocks = output.hidden_states or ()  # before the first block, and after each
+    if not norms or len(blocks) <= n or blocks[0].ndim != 3:
         raise CogError(
             f"FT_EXTRACT.POOLING last{n}: {type(network).__name__} of transformers does not give the tokens of {n} "
             "blocks; leave it out"
         )
-    return [norms[0](tokens) for tokens in states[-n:]], n_prefix
+    return [norms[0](tokens) for tokens in blocks[-n:]], n_prefix
 
 
 #: Function and package of each library, by the first part of the models' names.

@@ -40,39 +40,30 @@ def from_mapping(values: Mapping[str, Any], source: str) -> Preprocess:
         }
     check_keys(values, KEYS, f"preprocessing of {source}")
     size = values.get("image_size", 224)
-    pre = Preprocess(
-        size,
-        values.get("resize_size", size),
-        values.get("mean", IMAGENET_MEAN),
-        values.get("std", IMAGENET_STD),
-        values.get("interpolation", "bicubic"),
-        values.get("squash", False),
-    )
+    resize = values.get("resize_size", size)
+    mean, std = values.get("mean", IMAGENET_MEAN), values.get("std", IMAGENET_STD)
+    interpolation, squash = values.get("interpolation", "bicubic"), values.get("squash", False)
     good = {
         "image_size": _is_count(size),
-        "resize_size": _is_count(pre.resize) and (not _is_count(size) or pre.resize >= size),
-        "mean": _is_rgb(pre.mean),
-        "std": _is_rgb(pre.std) and min(pre.std) > 0,
-        "interpolation": pre.interpolation in INTERPOLATIONS,
-        "squash": isinstance(pre.squash, bool),
+        "resize_size": _is_count(resize) and (not _is_count(size) or resize >= size),
+        "mean": _is_rgb(mean),
+        "std": _is_rgb(std) and min(std) > 0,
+        "interpolation": interpolation in INTERPOLATIONS,
+        "squash": isinstance(squash, bool),
     }
     for key in (key for key in KEYS if not good[key]):
         raise CogError(
-            f"preprocessing of {source}: {key} {values.get(key)!r} cannot be used; expected image_size and resize_size "
-            "in pixels (resize_size at least image_size), mean and std of three numbers, squash true or false, "
-            f"interpolation {', '.join(INTERPOLATIONS)}"
+            f"preprocessing of {source}: {key} {values.get(key)!r} cannot be used; expected image_size and "
+            "resize_size in pixels (resize_size at least image_size), mean and std of three numbers, squash true or "
+            f"false, interpolation {', '.join(INTERPOLATIONS)}"
         )
-    for key in ("mean", "std"):
-        check_statistics(f"preprocessing of {source}: {key}", getattr(pre, key))
-    return Preprocess(size, pre.resize, tuple(pre.mean), tuple(pre.std), pre.interpolation, pre.squash)
+    check_statistics(f"preprocessing of {source}: mean", mean)
+    check_statistics(f"preprocessing of {source}: std", std)
+    return Preprocess(size, resize, tuple(mean), tuple(std), interpolation, squash)  # type: ignore[arg-type]
 
 
 def check_keys(values: Mapping[Any, Any], known: Sequence[str], source: str) -> None:
-    """Check that a mapping has only known keys.
-
-    Raises:
-        CogError: an unknown key; the message names the nearest known key.
-    """
+    """Refuse a mapping with an unknown key; the message names the nearest known one."""
     for key in (key for key in values if key not in known):
         hint = did_you_mean(str(key), known, cutoff=0.5) or f"; expected {', '.join(known)}"
         raise CogError(f"{source}: unknown key {key!r}{hint}")
@@ -101,11 +92,7 @@ def from_preset(preset: Any, source: str) -> Preprocess:
 
 
 def from_processor(values: Mapping[str, Any], source: str) -> Preprocess:
-    """Return the preprocessing of an image processor of transformers, from its ``to_dict()``.
-
-    Raises:
-        CogError: unknown or missing entries.
-    """
+    """Return the preprocessing of an image processor of transformers, from its ``to_dict()``."""
     size, crop = values.get("size") or {}, values.get("crop_size") or {}
     squash = "height" in size
     side = size.get("shortest_edge") or (

@@ -16,8 +16,9 @@ from cog.data import datasets
 from cog.data.pixels import load_rgb
 from cog.data.wnids import IN1K_LIST
 from cog.errors import CogError, first_line
-from cog.models.checkpoint import checkpoint_files, load_paper_model, sha256
+from cog.models.checkpoint import load_paper_model
 from cog.models.choice import load_backbone
+from cog.models.fetch import checkpoint_files, sha256
 from cog.models.spec import PaperModel
 from cog.paths import ModelDir
 from cog.runtime.device import exact_float32

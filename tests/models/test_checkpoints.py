@@ -18,7 +18,7 @@ from marks import first_quick
 import cog
 from cog.commands import extract_features
 from cog.errors import CogError
-from cog.models.checkpoint import sha256
+from cog.models.fetch import sha256
 from cog.runtime import cli as cli_tools
 
 #: One model per container and kind of layout; the other rows are slow.
@@ -161,20 +161,6 @@ def test_an_archive_that_holds_the_checkpoint(tmp_path):
         archive.writestr("folder/student.pth.tar", b"x")
     line = refusal("obow_resnet50", path)
     assert "folder/student.pth.tar" in line and "unpack" in line
-
-
-def test_missing_file_and_folder(tmp_path):
-    assert "does not exist" in refusal("dino_resnet50", tmp_path / "no.ckpt")
-    assert "is a folder" in refusal("dino_resnet50", tmp_path)
-
-
-@pytest.mark.parametrize(
-    "name", first_quick(2, ["mocov2_resnet50", "simclrv2_resnet50", "clip_resnet50", "byol_resnet50"])
-)
-def test_the_checkpoint_of_another_model(name, tmp_path):
-    path = hollow.write("obow_resnet50", tmp_path / "model.ckpt")
-    line = refusal(name, path)
-    assert "right checkpoint?" in line and "network" in line
 
 
 def test_entries_that_are_no_tensors(tmp_path):

@@ -10,7 +10,6 @@ import io
 import os
 import subprocess
 import threading
-import urllib.request
 import zipfile
 
 import pytest
@@ -171,11 +170,6 @@ def test_a_link_that_fails_is_one_line_with_advice(server, tmp_path, monkeypatch
     assert not target.exists() and not leftovers(target)
 
 
-def test_transient_errors_are_repeated(server, tmp_path):
-    server.status["/a"] = [503, 429]
-    assert prepare(row(server.url("/a")), tmp_path)[0] == "ready" and len(server.requests) == 3
-
-
 def test_links_for_a_browser_and_dry_runs_touch_nothing(server, tmp_path):
     status, detail, target = prepare(row("https://example.org/folder", browser=True), tmp_path)
     assert status == "manual" and "https://example.org/folder" in detail and str(target) in detail
@@ -191,18 +185,6 @@ def test_what_is_there_is_never_replaced(server, tmp_path):
     assert status == "failed" and "not the published file" in detail
     status, _, _ = prepare(row(server.url("/a")), tmp_path)
     assert status == "ready" and target.read_bytes() == b"mine" and not server.requests
-
-
-def test_full_disk(server, tmp_path, monkeypatch):
-    class Full(io.FileIO):
-        def write(self, data):
-            raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fetch, "open", Full, raising=False)
-        status, detail, target = prepare(row(server.url(KNOWN)), tmp_path)
-    assert status == "failed" and "No space left on device" in detail and not target.exists()
-    assert prepare(row(server.url(KNOWN)), tmp_path)[0] == "ready"
 
 
 def archive_of(data: bytes, compression=zipfile.ZIP_DEFLATED) -> bytearray:
@@ -249,15 +231,6 @@ def test_checkpoints_in_parts(server, tmp_path):
     del server.files["/m.index"]
     status, _, target = prepare(declared, tmp_path / "2")
     assert status == "failed" and not leftovers(target)
-
-
-def test_proxy_of_the_environment(server, tmp_path, monkeypatch):
-    monkeypatch.setenv("http_proxy", server.url(""))
-    monkeypatch.setenv("no_proxy", "")
-    monkeypatch.setattr(urllib.request, "_opener", None)
-    status, _, _ = prepare(row("http://models.example.org/a"), tmp_path)
-    monkeypatch.setattr(urllib.request, "_opener", None)
-    assert status == "ready" and server.requests[0][0] == "http://models.example.org/a"
 
 
 def test_command_line_ends_with_a_table(server, tmp_path, monkeypatch, capsys):

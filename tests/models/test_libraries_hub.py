@@ -119,7 +119,7 @@ def test_bare_towers_and_other_sizes_of_open_clip(small_models, tmp_path):
         backbone = cog.load_backbone("openclip_small-ViT", bare, image_size=48)
         assert torch.equal(backbone(x), encode(larger.eval(), x))
     resnet = open_clip.create_model("small-RN", pretrained=None)  # open_clip does not resize its embedding
-    with pytest.raises(CogError, match="may be for images of 64 pixels alone, not of 96"):
+    with pytest.raises(CogError, match="are the weights for images of 64 pixels alone"):
         cog.load_backbone(
             "openclip_small-RN", write(tmp_path, "openclip_small-RN", resnet.state_dict()), image_size=96
         )
@@ -250,19 +250,6 @@ def test_features_are_those_of_transformers(kind, tmp_path, capsys):
 
 
 @needs_transformers
-def test_configuration_lies_beside_a_checkpoint_elsewhere(tmp_path):
-    model, folder = make_transformer(tmp_path, "vit")
-    root = tmp_path / "root"
-    root.mkdir()
-    choice = find_model("hf_org--net", root=root, checkpoint=folder / "model.safetensors")
-    cfg = choice.config()
-    assert list(cfg.FT_EXTRACT.IMAGE_NORM.MEAN) == [0.4, 0.5, 0.6]
-    x = images(32)
-    with torch.no_grad():
-        assert torch.equal(choice.load("cpu", cfg)(x), own_features(model, "vit", x))
-
-
-@needs_transformers
 @pytest.mark.parametrize(
     ("kind", "n_prefix"), [("vit", 1), ("dinov2_with_registers", 3), ("clip", 1), ("deit", 2)]
 )
@@ -297,13 +284,6 @@ def test_the_last_blocks_of_transformers_vits(kind, tmp_path):
 
 
 @needs_transformers
-def test_a_model_of_transformers_without_class_token(tmp_path):
-    _, folder = make_transformer(tmp_path, "siglip")
-    with pytest.raises(CogError, match="no class token for FT_EXTRACT.POOLING cls; take mean"):
-        load_from(folder, pooling="cls")
-
-
-@needs_transformers
 def test_a_classifier_of_transformers_gives_its_class_token(tmp_path):
     _, folder = make_transformer(tmp_path, "vit")
     config = transformers.AutoConfig.for_model("vit", **SMALL, num_labels=5)
@@ -313,15 +293,6 @@ def test_a_classifier_of_transformers_gives_its_class_token(tmp_path):
     with torch.no_grad():
         expected = classifier.vit(x).last_hidden_state[:, 0]
         assert torch.equal(load_from(folder)(x), expected)  # not a pooler with random weights
-
-
-@needs_transformers
-def test_images_of_another_size_in_transformers(tmp_path):
-    model, folder = make_transformer(tmp_path, "vit")
-    x = images(48)
-    with torch.no_grad():
-        expected = model(x, interpolate_pos_encoding=True).pooler_output
-        assert torch.equal(load_from(folder, image_size=48)(x), expected)
 
 
 @needs_transformers
@@ -363,21 +334,13 @@ def test_code_of_a_repository_is_not_run(tmp_path):
 @needs_transformers
 @pytest.mark.parametrize(
     "file, content",
-    first_quick(
-        7,
-        [
-            ("config.json", "[1]"),
-            ("config.json", "{}"),
-            ("config.json", '{"model_type": "vit", "hidden_size": "many"}'),
-            ("preprocessor_config.json", "[1]"),
-            ("preprocessor_config.json", '{"size": "large"}'),
-            ("preprocessor_config.json", '{"size": 32, "image_mean": [1]}'),
-            ("preprocessor_config.json", '{"size": 32, "resample": 9}'),
-            # transformers imports much for these
-            ("config.json", '{"model_type": "vit", "quantization_config": {"quant_method": "none"}}'),
-            ("config.json", '{"model_type": "bert"}'),
-        ],
-    ),
+    [
+        ("config.json", "[1]"),
+        ("config.json", '{"model_type": "vit", "hidden_size": "many"}'),
+        ("preprocessor_config.json", '{"size": "large"}'),
+        ("preprocessor_config.json", '{"size": 32, "image_mean": [1]}'),
+        ("preprocessor_config.json", '{"size": 32, "resample": 9}'),
+    ],
 )
 def test_damaged_files_of_transformers(file, content, tmp_path):
     _, folder = make_transformer(tmp_path, "vit")

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
-import torchvision
-from plain_pixels import plain_inputs
-from random_networks import randomize
-from test_libraries import write
 
 import cog
 from cog import config
 from cog.data.pixels import Preprocess
 from cog.errors import CogError
 from cog.models import backbone as backbones
-from cog.models import models_file
 from cog.models.choice import ModelChoice, find_model, preprocess_of
 
 LOADER = "import torch, types\n\n\ndef load_my_model(init_args):\n"
@@ -160,43 +153,9 @@ def test_preprocessing_that_cannot_be_used(value, message, loads):
         loads(f"import torchvision\nreturn torch.nn.Flatten(), None, {value}")
 
 
-def test_a_method_called_preprocess_declares_nothing(loads):
-    body = "class Net(torch.nn.Flatten):\n    def preprocess(self, x):\n        return x\nreturn Net(), None"
-    assert loads(body).declared == {}
-
-
-def test_extraction_with_a_loader_that_declares(extract, write_loader, image_tree, tmp_path, caplog):
-    """What it declares is used and recorded."""
-    caplog.set_level("INFO", logger="cog")
-    body = "return torch.nn.Flatten(), None, {'image_size': 4, 'mean': [0.5] * 3, 'std': [0.25] * 3}"
-    loader = ("--model_loader", write_loader(body))
-    folder = extract("mine_net", *loader)
-    line = "mine_net: images of 4 pixels (shortest side 4, bicubic), mean [0.5, 0.5, 0.5], std [0.25, 0.25, 0.25]; "
-    assert f"{line}48 features (pooling default), fp32, 0 parameters" in caplog.text
-    stored = torch.load(folder / "X_Y.pth", weights_only=True)["X"]
-    x = plain_inputs(folder, image_tree / "test", resize=4, crop=4, mean=[0.5] * 3, std=[0.25] * 3)
-    torch.testing.assert_close(stored, x.flatten(1))
-    extract("mine_net", *loader)
-    with pytest.raises(CogError, match=r"made differently \(preprocessing.mean"):
-        extract("mine_net", *loader, "FT_EXTRACT.IMAGE_NORM.MEAN", "[0, 0, 0]")
-
-
-def test_any_exception_of_a_network_is_one_line(extract, write_loader):
-    """Also of a later pass than the first, and of a kind that networks seldom raise."""
-    loader = write_loader(
-        "calls = []\ndef forward(x):\n    calls.append(0)\n"
-        "    assert len(calls) < 3, 'a message\\nof two lines'\n    return x.mean((2, 3))\n"
-        "return torch.nn.Identity(), forward"
-    )
-    with pytest.raises(
-        CogError, match=r"mine_net failed on a batch of shape \(4, 3, 224, 224\): AssertionError: a message$"
-    ):
-        extract("mine_net", "--model_loader", loader, "FT_EXTRACT.IMAGE_RESIZE_SIZE", "224")
-
-
 def test_a_forgotten_classifier_is_warned_of(loads, caplog):
     backbone = loads("return torch.nn.Flatten()")
-    choice = ModelChoice("mine_net", "", None, None, None, "unknown", models_file.ModelEntry("mine_net"), "")
+    choice = ModelChoice("mine_net", "mine_net")
     for n, warned in ((999, False), (1000, True)):
         backbone.feature_dim = n
         caplog.clear()
@@ -336,31 +295,6 @@ def test_bad_entries(entry, message, tmp_path, monkeypatch):
     assert "\n" not in str(error.value) and not (tmp_path / "canary").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (b"mine_a: {label: A}\nmine_b:\n  label: b: c\n", "line 3: mapping values are not allowed here"),
-        (
-            b"mine_a:\n\tlabel: A\n",
-            "line 2: while scanning for the next token, found character '\\t' that cannot",
-        ),
-        (
-            b"mine_a: {label: A\nmine_b: {label: B}\n",
-            "line 2: while parsing a flow mapping (from line 1), expected ',' or '}', but got ':'",
-        ),
-        (b"mine_a:\n  label: \xfcber\n", "line 2: not UTF-8; save it in that encoding"),
-    ],
-)
-def test_a_file_that_is_no_yaml_is_one_line_with_its_name_and_the_lines_number(tmp_path, text, says):
-    file = tmp_path / "models.yaml"
-    file.write_bytes(text)
-    with pytest.raises(CogError) as error:
-        find_model("mine_a", models_file=file)
-    message = str(error.value)
-    assert message.startswith(f"cannot read {file}: {says}") and "\n" not in message
-    assert len(message) < 200 + len(str(file))
-
-
 def test_entries_without_a_network(tmp_path):
     path = tmp_path / "models.yaml"
     path.write_text("mine_bare: {label: Mine}\nmine_renamed: {source: torchvision_resnet19}\n")
@@ -370,30 +304,3 @@ def test_entries_without_a_network(tmp_path):
     ):
         with pytest.raises(CogError, match=message):
             find_model(name, root=tmp_path, models_file=path).config()
-
-
-def test_two_models_of_one_file_are_extracted(extract, tmp_path):
-    """Of the same network, with another preprocessing each: neither's is the other's."""
-    write(tmp_path, "weights_small", randomize(torchvision.models.shufflenet_v2_x0_5()).state_dict())
-    path = tmp_path / "models.yaml"
-    path.write_text(
-        "".join(
-            f"mine_{name}:\n  source: torchvision_shufflenet_v2_x0_5\n  checkpoint: weights/small/model.ckpt\n"
-            f"  preprocess: {{image_size: {size}}}\n"
-            for name, size in (("a", 32), ("b", 40))
-        )
-        + "mine_c: {sorce: x}\n"
-    )
-    for name, size in (("a", 32), ("b", 40)):
-        folder = extract(f"mine_{name}", "--models_file", str(path))
-        record = json.loads((folder / "features.json").read_text())
-        assert (record["model"], record["source"]) == (f"mine_{name}", "torchvision_shufflenet_v2_x0_5")
-        assert record["preprocessing"]["crop"] == size
-    path.write_text(
-        "mine_a: {source: torchvision_shufflenet_v2_x1_0, checkpoint: weights/small/model.ckpt}\n"
-    )
-    with pytest.raises(
-        CogError,
-        match="made differently .*source: torchvision_shufflenet_v2_x0_5 -> torchvision_shufflenet_v2_x1_0",
-    ):
-        extract("mine_a", "--models_file", str(path))
