@@ -13,8 +13,7 @@ import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from cog import config, constants
 from cog.commands import flags, logreg
@@ -23,6 +22,9 @@ from cog.errors import CogError
 from cog.paths import ModelDir
 from cog.runtime import cli as cli_tools
 from cog.runtime import files
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _LEVEL = r"^(?P<kind>.+)_l(?P<level>[0-9]{1,3})$"
 _LABELS = {"cog": "published (Lin)", "wup": "Wu-Palmer", "jcn": "Jiang-Conrath", "embedding": "word vectors"}

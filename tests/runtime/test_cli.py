@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
-import resource
 import subprocess
 import sys
 
 import pytest
 
-import cog
-from cog import __main__
-from cog.commands import COMMANDS
 from cog.errors import CogError, FailedImagesError
 from cog.runtime import cli
 from cog.runtime.log import Progress, duration, set_up_logging, size
@@ -144,59 +139,3 @@ def test_a_reader_that_goes_away_and_a_full_disk_end_quietly(python, repository)
             ["bash", "-c", line], cwd=repository, capture_output=True, text=True, check=False
         )
         assert (done.returncode, done.stderr.count("\n")) == (expected, expected == 2), done.stderr
-
-
-# --- the commands
-
-
-def run_cog(monkeypatch, *words):
-    monkeypatch.setattr("sys.argv", ["cog", *words])
-    with pytest.raises(SystemExit) as stop:
-        __main__.main()
-        raise SystemExit(0)
-    return stop.value.code
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_every_command_knows_its_version_and_refuses_unknown_flags(monkeypatch, capsys, command):
-    assert run_cog(monkeypatch, command.name, "--version") == 0
-    assert capsys.readouterr().out == f"imagenet-cog {cog.__version__}\n"
-    assert run_cog(monkeypatch, command.name, "--no_such_flag") == 2
-    assert capsys.readouterr().err.startswith(f"python -m cog {command.name}: error: ")
-    assert run_cog(monkeypatch) == 0
-    assert f"  {command.name} " in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_help_takes_less_than_a_third_of_a_second(repository, python, command):
-    seconds = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        line = [python, "-m", "cog", command.name, "--help"]
-        done = subprocess.run(line, cwd=repository, capture_output=True, text=True, check=False)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)  # of the processor: the machine may be busy
-        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        assert (done.returncode, done.stderr) == (0, "")
-        if seconds[-1] < 0.3:
-            break
-    assert min(seconds) < 0.3, command.name
-
-
-@pytest.mark.parametrize("has_environment", [True, False])
-def test_a_python_without_the_packages_uses_the_environment_of_the_quickstart(
-    tmp_path, repository, has_environment
-):
-    (tmp_path / "cog").symlink_to(repository / "cog")
-    (tmp_path / "logreg.py").write_text((repository / "logreg.py").read_text())
-    if has_environment:
-        python = tmp_path / ".venv/bin/python"
-        python.parent.mkdir(parents=True)
-        python.write_text('#!/bin/sh\necho "with $*"\n')
-        python.chmod(0o755)
-    line = [sys.executable, "-S", "logreg.py", "--model", "a b"]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    if has_environment:
-        assert (done.returncode, done.stdout) == (0, "with -S logreg.py --model a b\n")
-    else:
-        assert done.returncode == 2 and re.fullmatch(r"error: .*lacks.*activate.*\n", done.stderr)

@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
 import tempfile
 import time
 import traceback
@@ -250,27 +249,3 @@ def test_a_worker_that_outlives_its_killed_parent_does_not_keep_the_lock(tmp_pat
             pass
     finally:
         os.kill(int((tmp_path / "worker").read_text()), signal.SIGKILL)
-
-
-def test_a_full_disk_is_one_line_and_keeps_the_old_result(tmp_path):
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=60", "cog-test", str(tmp_path)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("nothing can be mounted here")
-    try:
-        job(tmp_path / "seed-22", "old")
-        failed = 0
-        while content(tmp_path / "seed-22") == "old":
-            with contextlib.suppress(OSError):
-                for number in itertools.count():
-                    (tmp_path / f"filler-{number}").touch()
-            fillers = list(tmp_path.glob("filler-*"))
-            for path in fillers[:failed]:
-                path.unlink()
-            with contextlib.suppress(CogError):
-                job(tmp_path / "seed-22", "new", overwrite=True)
-            failed += content(tmp_path / "seed-22") == "old"
-            for path in fillers:
-                path.unlink(missing_ok=True)
-        assert failed >= 5 and content(tmp_path / "seed-22") == "new"
-    finally:
-        subprocess.run(["umount", "-l", str(tmp_path)], check=False)

@@ -56,30 +56,6 @@ def test_threads_leave_signals_alone_and_workers_end_by_them():
         assert worker.exitcode == -signal.SIGTERM and requested() is None
 
 
-@pytest.mark.parametrize(
-    ("number", "restarts", "calls"),
-    [
-        (signal.SIGUSR1, "", ["requeue 7_3"]),
-        (signal.SIGTERM, "", []),  # who cancels a task does not want it back
-        (signal.SIGUSR1, "100", []),
-    ],
-)
-def test_a_task_of_an_array_queues_itself_again_before_its_limit(
-    tmp_path, monkeypatch, number, restarts, calls
-):
-    program, noted = tmp_path / "scontrol", tmp_path / "calls"
-    program.write_text(f'#!/bin/sh\necho "$@" >> {noted}\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    for name, value in (("ARRAY_JOB_ID", "7"), ("ARRAY_TASK_ID", "3"), ("RESTART_COUNT", restarts)):
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    with pytest.raises(Interrupted), deferred():
-        os.kill(os.getpid(), number)
-        check("saved")
-    signals.requeue()
-    assert (noted.read_text().splitlines() if noted.exists() else []) == calls
-
-
 def test_a_file_is_the_old_one_or_the_new_one(tmp_path):
     path = tmp_path / "a.json"
     files.write_json(path, {"caf\u00e9\udcff": 1})
@@ -95,22 +71,6 @@ def test_a_file_is_the_old_one_or_the_new_one(tmp_path):
     with pytest.raises(CogError, match="expected a JSON object"):
         files.write_text(path, "[1]")
         files.read_object(path)
-
-
-def test_paths_of_users_are_judged_in_one_line(tmp_path):
-    (tmp_path / "file").touch()
-    for function, path, message in (
-        (files.require_file, tmp_path, "is a folder"),
-        (files.require_file, tmp_path / "no", "does not exist"),
-        (files.require_file, "/dev/null", "not a regular file"),
-        (files.require_dir, tmp_path / "file", "is a file"),
-        (files.require_dir, tmp_path / "no", "does not exist"),
-        (files.ensure_writable_dir, tmp_path / "file/below", "cannot write into"),
-    ):
-        with pytest.raises(CogError, match=message):
-            function(path, "--flag")
-    files.ensure_writable_dir(tmp_path / "a/b", "--flag")
-    assert (tmp_path / "a/b").is_dir()
 
 
 @pytest.mark.parametrize(("most", "expected"), [("max", 4000 * 1024), (3_000_000, 2_600_000), (100_000, 0)])
