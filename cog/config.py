@@ -97,8 +97,6 @@ RANGES: dict[str, tuple[Any, ...]] = {
         lambda v: _distinct(v, 0),
         "a list of different whole numbers such as [22, 37, 45]",
     ),
-    "ANALYSIS.KMEANS_ITERATIONS": _COUNT,
-    "ANALYSIS.KMEANS_TOLERANCE": _NOT_NEGATIVE,
     "ANALYSIS.KNN_K": (lambda v: _distinct(v, 1), "a list of different whole numbers such as [1, 5, 10]"),
 }
 

@@ -128,10 +128,5 @@ _C.ANALYSIS = CfgNode()
 _C.ANALYSIS.KMEANS_K = 0
 # Seeds of the repetitions of k-means; the values are those of the repetition with the lowest inertia.
 _C.ANALYSIS.KMEANS_SEEDS = [22, 37, 45]
-# Largest number of iterations of Lloyd's algorithm (scikit-learn's max_iter).
-_C.ANALYSIS.KMEANS_ITERATIONS = 300
-# k-means ends earlier if the centers move by less than this (scikit-learn's tol: relative to the variance of the
-# features).
-_C.ANALYSIS.KMEANS_TOLERANCE = 1e-4
 # Numbers of neighbors of k-nearest-neighbor classifiers.
 _C.ANALYSIS.KNN_K = [1, 5, 10, 20, 100, 200]

@@ -18,7 +18,7 @@ _START_ROWS = 100
 @analysis(
     "kmeans",
     "k-means clusters compared with the classes",
-    keys=("KMEANS_K", "KMEANS_SEEDS", "KMEANS_ITERATIONS", "KMEANS_TOLERANCE"),
+    keys=("KMEANS_K", "KMEANS_SEEDS"),
 )
 def kmeans(data: Data) -> dict[str, Number]:
     """Cluster the training features with several seeds, and compare the clusters of the test images with their classes.
@@ -34,9 +34,8 @@ def kmeans(data: Data) -> dict[str, Number]:
             "ANALYSIS.KMEANS_K"
         )
     x, mean = resident(train.x, data.device), data.mean_row(train.x)
-    limits = {"iterations": options.KMEANS_ITERATIONS, "tolerance": options.KMEANS_TOLERANCE}
     for seed in options.KMEANS_SEEDS:
-        centers, inertia = lloyd(data, x, k, seed, mean=mean, **limits)
+        centers, inertia = lloyd(data, x, k, seed, mean=mean)
         clusters, _ = nearest(data, test.x, centers, mean=mean)
         data.per_seed[seed] = {"inertia": inertia, **agreement(test.y.numpy(), clusters.numpy())}
     data.details["k"] = k

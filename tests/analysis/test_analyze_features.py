@@ -90,13 +90,11 @@ def test_complete_results_are_skipped_and_other_ones_refused(models):
     analyze(models)
     before = tiny.snapshot(models)
     assert analyze(models) == 0
-    with pytest.raises(
-        CogError, match=r"another result \(KMEANS_TOLERANCE: 0\.0001 -> 0\.01\); add --overwrite"
-    ):
-        analyze(models, "ANALYSIS.KMEANS_TOLERANCE", "0.01")
+    with pytest.raises(CogError, match=r"another result \(KMEANS_K: 0 -> 2\); add --overwrite"):
+        analyze(models, "ANALYSIS.KMEANS_K", "2")
     assert tiny.snapshot(models) == before
-    assert analyze(models, "--overwrite", "--analysis", "kmeans", "ANALYSIS.KMEANS_TOLERANCE", "0.01") == 0
-    assert result(models, "kmeans").identity["KMEANS_TOLERANCE"] == 0.01
+    assert analyze(models, "--overwrite", "--analysis", "kmeans", "ANALYSIS.KMEANS_K", "2") == 0
+    assert result(models, "kmeans").identity["KMEANS_K"] == 2
 
 
 def test_other_features_of_the_same_size_are_other_features(models):
@@ -152,7 +150,7 @@ OWN_FOLDERS = "--train_features_dir a --test_features_dir b"
         ),
         ("ANALYSIS.KNN_K [0]", r"ANALYSIS.KNN_K = \[0\] is not valid"),
         ("ANALYSIS.KMEANS_SEEDS [1,1]", "a list of different whole numbers"),
-        ("ANALYSIS.KMEANS_TOLERANCE -1", "zero or a positive number"),
+        ("ANALYSIS.KMEANS_K -1", "a number from 0"),
     ],
 )
 def test_bad_command_lines(tmp_path, monkeypatch, flags, message):
