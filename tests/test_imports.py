@@ -26,7 +26,7 @@ STATEMENTS = (
         "import cog.runtime.safe_load",
         *(f"shows_help('{command.module}')" for command in COMMANDS),
         "import cog.levels.wordnet, cog.data.level_files, cog.levels.selection, cog.levels.build",
-        "from cog.results import published; published.accuracies()",
+        "from cog.results import published; published.rows()",
         "from cog.commands import print_results",
         "print_results.main(['--models_root_dir', '{root}', 'CLF.N_SHOT', '0'])",
         "print_results.main(['--models_root_dir', '{root}', '--published', '--show', 'rank'])",

@@ -17,7 +17,7 @@ from cog.errors import CogError
 from cog.finetune.recipe import FineTuneRecipe
 from cog.logreg.run_files import RESULTS_FILE
 from cog.models.request import ModelRequest
-from cog.results import run_records
+from cog.results import runs
 from cog.runtime import atomic_dir
 from cog.runtime.fingerprint import differences
 from cog.runtime.output_folder import OutputFolder
@@ -66,7 +66,7 @@ class RunFolder(OutputFolder):
 
     def results(self) -> dict[str, Any] | None:
         """Return the contents of results.json; None when the file does not exist."""
-        return run_records.load_record(self.path)
+        return runs.load_record(self.path)
 
     def replaced(self) -> list[str]:
         """Return the names of outputs of this toolkit or of the original one in the folder, sorted."""

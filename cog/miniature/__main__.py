@@ -76,14 +76,14 @@ def _overview(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from cog.results import find, run_records
+    from cog.results import frame, read
 
     root = args.output_dir / "models"
-    runs, _ = find.find_runs(root, models=(expectation.TRAINED, expectation.UNTRAINED))
+    models = (expectation.TRAINED, expectation.UNTRAINED)
+    means = frame.average(read.read(root, models=models, evaluations={"logreg"}).scores)
     top1 = {
-        (average.model, average.n_shot, average.dataset): average.value
-        for average in run_records.average_runs(runs)
-        if average.metric == "top1"
+        (row.model, row.n_shot, row.dataset): row.value
+        for row in means[means["metric"] == "top1"].itertuples()
     }
     findings = expectation.check_results(top1)
     if not findings:

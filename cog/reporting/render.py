@@ -14,7 +14,7 @@ import tabulate
 from cog.errors import CogError, printable
 from cog.reporting import views
 from cog.reporting.views import TEXTS
-from cog.results import compare, metric_info, published
+from cog.results import compare, metrics, published
 from cog.results.frame import dataset_label
 
 tabulate.MIN_PADDING = 0  # else headers are wider than their columns
@@ -72,7 +72,7 @@ def table(
     if analysis:
         view = views.analysis(means, analysis)
     else:
-        means = means[means["metric"].isin(metric_info.METRIC_LABELS)]
+        means = means[means["metric"].isin(metrics.METRIC_LABELS)]
         view = views.relative_to(means, relative_to) if relative_to else views.VIEWS[show](means)
     view = view if select is None else view[select(view)]
     if view.empty:

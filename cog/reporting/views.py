@@ -16,7 +16,7 @@ import pandas as pd
 from cog import constants
 from cog.errors import CogError, printable, some
 from cog.models.spec import PRETRAINING
-from cog.results import compare, metric_info, published
+from cog.results import compare, metrics, published
 from cog.results.frame import (
     LOGREG,
     RUNS,
@@ -39,6 +39,7 @@ SEEN = "†"
 #: Mark after the name of a model on other data or of other settings than most rows of its data set.
 UNLIKE = "‡"
 
+_OVER_CONCEPTS = "[ ]: 95 % interval over concepts (with their images) and seeds; of one seed over concepts."
 _OF_ANALYSES = "[ ]: 95 % bootstrap interval over concepts; seeds are averaged before."
 _OF_DROP = "[ ]: 95 % interval over concepts (with their images) of both data sets, which are independent, and seeds."
 _TOLD = (
@@ -61,7 +62,7 @@ _V1_TABLES = {"mlp": 3, "pca": 5, "kmeans": 6}
 def accuracy(means: pd.DataFrame, by: str = "dataset") -> pd.DataFrame:
     """Return the means: models x data sets for each number of shots, or with ``by="n_shot"`` the other way round."""
     title = "{metric} accuracy (%), {of}" + _spread(means, ", mean ± std over seeds")
-    notes = [metric_info.OVER_CONCEPTS_AND_SEEDS] if means["low"].notna().any() else []
+    notes = [_OVER_CONCEPTS] if means["low"].notna().any() else []
     return readable(means, title, cells(means), by, notes)
 
 
@@ -138,7 +139,7 @@ def relative_to(means: pd.DataFrame, model: str) -> pd.DataFrame:
 def analysis(means: pd.DataFrame, wanted: Sequence[str]) -> pd.DataFrame:
     """Return results of analyses and of other classifiers: a table for each number, models x data sets.
 
-    An analysis that declares its metrics (:func:`cog.results.metric_info.declare`) is shown without changes here.
+    An analysis that declares its metrics (:func:`cog.results.metrics.declare`) is shown without changes here.
 
     Args:
         means: means of all evaluations.
@@ -149,10 +150,10 @@ def analysis(means: pd.DataFrame, wanted: Sequence[str]) -> pd.DataFrame:
         CogError: there is no result of these.
     """
     means = compare.derived(means)
-    of_protocol = (means["evaluation"] == LOGREG) & means["metric"].isin(metric_info.METRIC_LABELS)
+    of_protocol = (means["evaluation"] == LOGREG) & means["metric"].isin(metrics.METRIC_LABELS)
     means = _with_companions(means[~of_protocol])
     keys = list(dict.fromkeys(zip(means["evaluation"], means["metric"], means["n_shot"], strict=True)))
-    there = {key: metric_info.describe(*key) for key in keys}
+    there = {key: metrics.describe(*key) for key in keys}
     chosen = {
         key: metric
         for key, metric in there.items()
@@ -179,7 +180,7 @@ def analysis(means: pd.DataFrame, wanted: Sequence[str]) -> pd.DataFrame:
         parts.append(shown)
         notes += [metric.note] if metric.note else []
         if part["low"].notna().any() and not metric.shows_range:
-            notes.append(metric_info.OVER_CONCEPTS_AND_SEEDS if is_classifier(key[0]) else _OF_ANALYSES)
+            notes.append(_OVER_CONCEPTS if is_classifier(key[0]) else _OF_ANALYSES)
     heads = sorted({str(head) for part in parts for head in part["head"]}, key=dataset_key)
     view = pd.concat([part.astype({"head": str, "row": str}) for part in parts], ignore_index=True)
     view = view.assign(
@@ -200,9 +201,9 @@ def _with_companions(means: pd.DataFrame) -> pd.DataFrame:
     keep, ends = [], []
     for row in means.to_dict("records"):
         at = tuple(row[name] for name in place)
-        base = metric_info.companion_of(row["metric"])
+        base = metrics.companion_of(row["metric"])
         keep.append(base is None or (*at, base) not in known)
-        is_range = metric_info.describe(row["evaluation"], row["metric"], row["n_shot"]).shows_range
+        is_range = metrics.describe(row["evaluation"], row["metric"], row["n_shot"]).shows_range
         names = ("min", "max") if is_range else ("low", "high")
         ends.append([known.get((*at, f"{row['metric']}_{name}"), np.nan) for name in names])
     low, high = np.reshape(np.array(ends, float), (-1, 2)).T
@@ -295,7 +296,7 @@ def readable(
         by: column whose values are the headers, ``dataset`` or ``n_shot``; the other one separates tables.
         notes: lines below the tables.
     """
-    metric = view["metric"].map(lambda name: metric_info.METRIC_LABELS.get(name, name))
+    metric = view["metric"].map(lambda name: metrics.METRIC_LABELS.get(name, name))
     sources = set(view["source"])
     only = f" [{printable(next(iter(sources)))}]" if len(sources) == 1 and RUNS not in sources else ""
     if by == "dataset":
@@ -368,7 +369,7 @@ def footnotes(view: pd.DataFrame) -> list[str]:
         )
     kinds = view.loc[(view["source"] == RUNS) & view["evaluation"].map(is_classifier), "evaluation"].unique()
     if len(kinds) == 1 and kinds[0] != LOGREG and "unit" not in view:
-        lines.append(f"classifier of the runs: {metric_info.evaluation_label(kinds[0])}")
+        lines.append(f"classifier of the runs: {metrics.evaluation_label(kinds[0])}")
     return [*lines, *view.attrs.get("notes", []), *seen_note(view)]
 
 
@@ -407,19 +408,21 @@ def seed_by_seed(scores: pd.DataFrame, means: pd.DataFrame, version: str | None 
         version: version of the paper to compare with, or None.
     """
     lines = []
-    metrics = [name for name in metric_info.METRIC_LABELS if name in set(scores["metric"])]
+    labels_of = {
+        name: label for name, label in metrics.METRIC_LABELS.items() if name in set(scores["metric"])
+    }
     for seed, part in scores.groupby("seed"):
         values = part.set_index("metric")["value"]
-        shown = (f"{metric_info.METRIC_LABELS[name]} {values[name]:.2f}" for name in metrics)
+        shown = (f"{labels_of[name]} {values[name]:.2f}" for name in labels_of)
         lines.append(f"seed {seed}: {', '.join(shown)}")
     by_metric = means.set_index("metric")
-    for name in metrics:
+    for name in labels_of:
         row = by_metric.loc[name]
         count = f"{row['n_seeds']} seed{'' if row['n_seeds'] == 1 else 's'}"
         text = f"{row['value']:.2f} +- {np.nan_to_num(row['std']):.2f}"
         text = f"no mean, as {row['note']}" if row["note"] else text
-        lines.append(f"{metric_info.METRIC_LABELS[name]}: {text} (test/{name}, {count})")
-    top1 = by_metric.loc[metrics[0]]
+        lines.append(f"{labels_of[name]}: {text} (test/{name}, {count})")
+    top1 = by_metric.loc[next(iter(labels_of))]
     if top1["missing"]:
         lines.append(f"missing seeds: {', '.join(top1['missing'].split())}")
     if top1["unlike"]:

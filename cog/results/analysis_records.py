@@ -17,14 +17,12 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cog import constants
 from cog.errors import CogError
-from cog.results.scores import SeedAverage
 from cog.runtime import files
 from cog.runtime.fingerprint import plain
 from cog.runtime.json_fields import number, text
@@ -133,27 +131,4 @@ def rows(record: AnalysisRecord) -> list[dict[str, Any]]:
             made.append({**common, "n_shot": 0, "metric": name, "value": one, "std": deviation})
     for row in made:
         row["folder"] = None if record.folder is None else str(record.folder)
-    return made
-
-
-def averages(records: Iterable[AnalysisRecord]) -> list[SeedAverage]:
-    """Return the headline numbers of analyses, except undefined ones and those without a model or data set.
-
-    The deviation is the population standard deviation of the values of the seeds for which the number is defined; the
-    value is the headline number itself, and need not be their mean.
-    """
-    made = []
-    for record in records:
-        for metric, stated in record.values.items():
-            value = number(stated)
-            if record.model is None or record.dataset is None or value is None:
-                continue
-            of_seeds = (
-                (seed, number(record.per_seed.get(str(seed), {}).get(metric)))
-                for seed in sorted(set(record.seeds))
-            )
-            by_seed = {seed: of_seed for seed, of_seed in of_seeds if of_seed is not None}
-            std = statistics.pstdev(by_seed.values()) if len(by_seed) > 1 else None
-            place = record.model, record.dataset, record.analysis, metric, 0
-            made.append(SeedAverage(*place, value, std, tuple(by_seed), by_seed=tuple(by_seed.values())))
     return made

@@ -23,7 +23,7 @@ import pandas as pd
 
 from cog import constants
 from cog.errors import CogError
-from cog.results import metric_info, published, uncertainty
+from cog.results import metrics, published, uncertainty
 from cog.results.frame import LOGREG, in_order, is_classifier, is_odd
 
 #: Probability of any false verdict among the comparisons that are shown together.
@@ -239,20 +239,20 @@ def derived(means: pd.DataFrame) -> pd.DataFrame:
         is_top1 = row["metric"] == "top1" and is_classifier(row["evaluation"])
         if is_top1 and row["evaluation"] != LOGREG and (base := find(row, evaluation=LOGREG)):
             tuned = row["evaluation"].startswith("finetune")
-            metric = metric_info.LOGREG_RELATIVE if tuned else metric_info.RELATIVE_TO_LOGREG
+            metric = metrics.LOGREG_RELATIVE if tuned else metrics.RELATIVE_TO_LOGREG
             made.append(_derive(row, metric, *((base, row) if tuned else (row, base))))
         if (
             is_top1
             and row["dataset"] == constants.IN1K_BLURRED
             and (base := find(row, dataset=constants.IN1K))
         ):
-            made.append(_derive(row, metric_info.POINTS_TO_IN1K, row, base))
+            made.append(_derive(row, metrics.POINTS_TO_IN1K, row, base))
         if (
             row["evaluation"] == "alignment"
             and row["metric"] in _RATIOS
             and (base := find(row, dataset=constants.IN1K))
         ):
-            made.append(_derive(row, f"{row['metric']}_{metric_info.RATIO_TO_IN1K}", row, base))
+            made.append(_derive(row, f"{row['metric']}_{metrics.RATIO_TO_IN1K}", row, base))
     places = [tuple(row[name] for name in ["source", "model", *CELL]) for row in made]
     new = [
         row
@@ -274,10 +274,10 @@ def _derive(row: dict[str, Any], metric: str, one: dict[str, Any], base: dict[st
         one["counts"].keys() == base["counts"].keys() and all(counts) and None not in (*counts[0], *counts[1])
     )
     interval, std = None, np.nan
-    if metric == metric_info.POINTS_TO_IN1K:
+    if metric == metrics.POINTS_TO_IN1K:
         number, std = value - other, math.hypot(one["std"], base["std"])
         interval = uncertainty.difference(*counts) if same_seeds else None
-    elif metric.endswith(metric_info.RATIO_TO_IN1K):
+    elif metric.endswith(metrics.RATIO_TO_IN1K):
         number = value / other if other else np.nan
     else:
         number = 100 * (value / other - 1) if other > 0 else np.nan

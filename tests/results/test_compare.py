@@ -11,7 +11,7 @@ from frames import means_of, rows, stated
 
 from cog import constants
 from cog.errors import CogError
-from cog.results import compare, metric_info, published, uncertainty
+from cog.results import compare, metrics, published, uncertainty
 
 BENCHMARK = {"data": "benchmark"}
 
@@ -225,16 +225,16 @@ def test_derived_numbers():
     found = compare.derived(means).set_index(["dataset", "evaluation", "metric"])
     value = {place: row["value"] for place, row in means.set_index(["dataset", "evaluation"]).iterrows()}
     base = value["cog_l5", "logreg"]
-    relative = found.loc["cog_l5", "mlp", metric_info.RELATIVE_TO_LOGREG]
+    relative = found.loc["cog_l5", "mlp", metrics.RELATIVE_TO_LOGREG]
     assert relative["value"] == pytest.approx(100 * (value["cog_l5", "mlp"] / base - 1))
     counts = [[row["correct"] for row in rows("a_b", correct=c)] for c in (mlp, logreg)]
     assert (relative["low"], relative["high"]) == uncertainty.relative_difference(*counts).interval
-    frozen = found.loc["cog_l5", "finetune", metric_info.LOGREG_RELATIVE]
+    frozen = found.loc["cog_l5", "finetune", metrics.LOGREG_RELATIVE]
     assert frozen["value"] == pytest.approx(100 * (base / value["cog_l5", "finetune"] - 1)) and np.isnan(
         frozen["low"]
     )
-    assert found.loc["in1k_blurred", "logreg", metric_info.POINTS_TO_IN1K]["value"] == -1.0
-    ratio = f"alignment_{metric_info.RATIO_TO_IN1K}"
+    assert found.loc["in1k_blurred", "logreg", metrics.POINTS_TO_IN1K]["value"] == -1.0
+    ratio = f"alignment_{metrics.RATIO_TO_IN1K}"
     assert found.loc["cog_l1", "alignment", ratio]["value"] == pytest.approx(0.75)
     assert len(found) == len(means) + 5
 

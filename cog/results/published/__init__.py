@@ -1,4 +1,4 @@
-"""The published numbers of the ImageNet-CoG papers, in the same form as averages of runs.
+"""The published numbers of the ImageNet-CoG papers, as rows of the long table.
 
 Sources of the files in ``data/``:
 
@@ -22,10 +22,7 @@ import importlib.resources
 from dataclasses import dataclass
 from typing import Any
 
-from cog.results.relative import RELATIVE_TO_LOGREG
-from cog.results.scores import LOGREG, SeedAverage, is_protocol
-
-#: Values of :attr:`cog.results.scores.SeedAverage.source` by version, the argument of :func:`averages`.
+#: ``source`` of the numbers by version, the argument of :func:`rows`.
 SOURCES = {"v2": "paper v2", "v1": "paper v1"}
 
 #: The paper's reference model.
@@ -58,7 +55,7 @@ class PublishedModel:
     order: int  # position in the tables of the paper, from 0
 
 
-def _rows(file: str) -> list[dict[str, str]]:
+def _read(file: str) -> list[dict[str, str]]:
     path = importlib.resources.files(__package__) / "data" / file
     text = path.read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
@@ -66,7 +63,7 @@ def _rows(file: str) -> list[dict[str, str]]:
 
 def _models() -> dict[str, PublishedModel]:
     models = {}
-    for order, row in enumerate(_rows("models.csv")):
+    for order, row in enumerate(_read("models.csv")):
         letter, _, rest = row["paper_label"].partition("-")
         models[row["model"]] = PublishedModel(
             name=row["model"],
@@ -86,35 +83,12 @@ def _models() -> dict[str, PublishedModel]:
 MODELS: dict[str, PublishedModel] = _models()
 
 
-#: Metric of k-means with the same definition, by the quantity in Table 6 of the first version.
+# Metric of k-means with the same definition, by the quantity in Table 6 of the first version.
 _CLUSTERING = {"purity": "purity_v1", "ami": "ami", "nmi": "nmi", "ari": "ari"}
 
 
 def rows(version: str = "v2") -> list[dict[str, Any]]:
-    """Return every published number as rows of :mod:`cog.results.frame` without seeds; see :func:`averages`.
-
-    Raises:
-        ValueError: the version is unknown.
-    """
-    return [
-        {
-            "source": a.source,
-            "model": a.model,
-            "dataset": a.dataset,
-            "evaluation": a.evaluation,
-            "n_shot": a.n_shot,
-            "metric": a.metric,
-            "value": a.value,
-            "std": a.std,
-            "data": "benchmark",
-            "pretraining": "web" if MODELS[a.model].category == "web-data" else "IN-1K",
-        }
-        for a in averages(version)
-    ]
-
-
-def averages(version: str = "v2") -> list[SeedAverage]:
-    """Return every published number, in the order of the tables.
+    """Return every published number as rows of :mod:`cog.results.frame`, in the order of the tables.
 
     Args:
         version: ``"v2"``, the final version (Tables 5-10), or ``"v1"``, the first version: Tables 2 and 4, whose
@@ -122,50 +96,52 @@ def averages(version: str = "v2") -> list[SeedAverage]:
             all features, which are in Table 2) and 6 (clustering).
 
     Returns:
-        New list of averages without seeds; top-1 accuracies by data set (in1k, cog_l1, ...), model (order of the paper)
-        and number of shots (ascending, all images = 0 last). Deviations of the first version are None, since it does
-        not state them.
+        Means without seeds; top-1 accuracies by data set, model (order of the paper) and number of shots (all images =
+        0 last). The first version states no deviations.
 
     Raises:
-        ValueError: when the version is unknown.
+        ValueError: the version is unknown.
 
-    >>> first = averages("v2")[0]
-    >>> first.model, first.dataset, first.n_shot, first.value, first.std
+    >>> first = rows("v2")[0]
+    >>> first["model"], first["dataset"], first["n_shot"], first["value"], first["std"]
     ('sup_resnet50', 'in1k', 1, 45.0, 0.7)
     """
     if version not in SOURCES:
         raise ValueError(f"version {version!r}, expected one of {', '.join(SOURCES)}")
-    return list(_averages(version))
-
-
-def accuracies(version: str = "v2") -> list[SeedAverage]:
-    """Return the published top-1 accuracies of the protocol's classifier; see :func:`averages`."""
-    return [average for average in averages(version) if is_protocol(average)]
+    return [dict(row) for row in _rows(version)]
 
 
 @functools.cache
-def _averages(version: str) -> tuple[SeedAverage, ...]:
-    source = SOURCES[version]
+def _rows(version: str) -> list[dict[str, Any]]:
     made = []
-    for row in _rows(f"{version}_top1.csv"):
-        place = row["model"], row["dataset"], LOGREG, "top1"
+    for row in _read(f"{version}_top1.csv"):
         n_shot = 0 if row["n_shot"] == "all" else int(row["n_shot"])
-        # The first version does not state deviations.
         mean, std = (row["mean"], float(row["std"])) if version == "v2" else (row["top1"], None)
-        made.append(SeedAverage(*place, n_shot, float(mean), std, source=source))
-    for row in _rows("v1_other.csv") if version == "v1" else ():
+        made.append((row, "logreg", "top1", n_shot, mean, std))
+    for row in _read("v1_other.csv") if version == "v1" else ():
         if key := _key(row["table"], row["quantity"]):
-            place = row["model"], row["dataset"], *key
-            made.append(SeedAverage(*place, 0, float(row["value"]), source=source))
-    return tuple(made)
+            made.append((row, *key, 0, row["value"], None))
+    names = ("evaluation", "metric", "n_shot", "value", "std")
+    return [
+        {
+            "source": SOURCES[version],
+            "model": row["model"],
+            "dataset": row["dataset"],
+            **dict(zip(names, numbers, strict=True)),
+            "value": float(numbers[3]),
+            "data": "benchmark",
+            "pretraining": "web" if MODELS[row["model"]].category == "web-data" else "IN-1K",
+        }
+        for row, *numbers in made
+    ]
 
 
 def _key(table: str, quantity: str) -> tuple[str, str] | None:
     """Return evaluation and metric of a number of Tables 3, 5 and 6 of the first version; None if it is in Table 2."""
-    if quantity in (LOGREG, "pca_2048"):
+    if quantity in ("logreg", "pca_2048"):
         return None
     if table == "3":
-        return quantity, RELATIVE_TO_LOGREG
-    if table == "5":
-        return f"{LOGREG}_{quantity.replace('_', '')}", "top1"
-    return "kmeans", _CLUSTERING[quantity]
+        return quantity, "relative_to_logreg"
+    return (
+        (f"logreg_{quantity.replace('_', '')}", "top1") if table == "5" else ("kmeans", _CLUSTERING[quantity])
+    )
