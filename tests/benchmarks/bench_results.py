@@ -34,7 +34,7 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests" / "helpers")]
 from result_folders import EPOCH_KEYS
 
 from cog import constants, paths
-from cog.results import concept_counts, find
+from cog.results import concept_counts, runs
 
 #: Models whose files are written.
 N_WRITTEN = 100
@@ -181,7 +181,7 @@ def main() -> None:
         measure("report", [*table, "--report", str(Path(temporary, "report.html"))])
         measure("differences", [*table, "--relative_to", "net_0000"])
         start = time.monotonic()
-        n_runs = len(find.find_all(root).runs)
+        n_runs = len(runs.find(root).runs)
         print(f"reading alone: {time.monotonic() - start:.1f} s for {n_runs:,} runs")
 
 

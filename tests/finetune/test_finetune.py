@@ -35,7 +35,7 @@ from cog.finetune.parallel import Group
 from cog.finetune.recipe import FineTuneRecipe
 from cog.finetune.trainer import Position, Trainer
 from cog.models.backbone import Backbone
-from cog.results import find
+from cog.results import runs
 from cog.runtime import signals
 from cog.runtime.locks import LockedError
 from cog.runtime.ranks import Rank
@@ -543,7 +543,8 @@ def test_a_run_is_read_by_print_results(in_models, birds, loader_with_norm, tmp_
     assert not (folder / ".resume").exists() and not (folder / ".lock").exists()
     top1 = json.loads((folder / "results.json").read_text())["final"]["test_top1"]
     assert f"top-1: {top1:.2f}" in capsys.readouterr().out
-    found, problems = find.find_runs(tmp_path / "models", eval_name="finetune")
+    read = runs.find(tmp_path / "models", evaluations={"finetune"})
+    found, problems = read.runs, read.skipped
     runs = [(run.model, run.dataset, run.seed) for run in found]
     assert runs == [("my_net", "birds", 22), ("my_net", "birds", 37)]
     assert found[0].top1 == pytest.approx(top1) and not problems
