@@ -22,8 +22,8 @@ from cog.models.spec import PRETRAINING
 from cog.results import analysis_records, runs, share
 from cog.results import published as papers
 from cog.results.benchmark import data_of
-from cog.results.frame import LOGREG, RUNS, in_order, is_classifier, scores_of
-from cog.results.runs import Found, Run, Skipped, is_pattern, matches
+from cog.results.frame import LOGREG, PLACE, RUNS, in_order, is_classifier, scores_of
+from cog.results.runs import Found, Skipped, is_pattern, matches
 from cog.runtime import output
 from cog.runtime.json_fields import sha256, whole
 
@@ -117,10 +117,10 @@ def read(
     found, frames = Found(), []
     if folder is not None:
         found = runs.read_folder(folder, seeds=seeds)
-        frames.append(_of_runs(found.runs))
+        frames.append(_of_runs(found))
     elif root is not None:
         found = runs.find(root, **wanted, evaluations=evaluations, analyses=evaluations is None)  # type: ignore[arg-type]
-        frames += [_of_runs(found.runs), _of_analyses(found)]
+        frames += [_of_runs(found), _of_analyses(found)]
     stated = [share.load(path, flag=flag) for path in imports]
     if published is not None:
         stated.append(scores_of(papers.rows(published)))
@@ -130,53 +130,53 @@ def read(
     return Results(in_order(pd.concat(frames, ignore_index=True)) if frames else scores_of([]), found)
 
 
-def _of_runs(members: Sequence[Run]) -> pd.DataFrame:
+def _of_runs(found: Found) -> pd.DataFrame:
     """Return two rows, top-1 and top-5, of each run."""
-    known = {model: pretraining(model) for model in {run.model for run in members}}
+    seen = _pretraining(found)
     columns: dict[str, list[Any]] = collections.defaultdict(list)
-    for run, metric in itertools.product(members, runs.METRICS):
+    for run, metric in itertools.product(found.runs, runs.METRICS):
         columns["source"].append(RUNS)
-        for name in (
-            "model",
-            "dataset",
-            "evaluation",
-            "n_shot",
-            "seed",
-            "data",
-            "classes",
-            "protocol",
-            "features",
-        ):
+        for name in (*PLACE[1:-1], "seed", "data", "classes", "protocol", "features", "folder"):
             columns[name].append(getattr(run, name))
         columns["metric"].append(metric)
         columns["value"].append(getattr(run, metric))
         columns["correct"].append(run.counts if metric == "top1" else None)
         columns["images"].append(run.n_test)
-        stated = run.pretraining
-        columns["pretraining"].append(stated if stated in PRETRAINING else known[run.model])
-        columns["folder"].append(run.folder)
+        columns["pretraining"].append(seen[run.model])
     return scores_of(pd.DataFrame(columns))
 
 
 def _of_analyses(found: Found) -> pd.DataFrame:
     """Return the numbers of analyses, with the pretraining and the data of the features they are of."""
+    seen = _pretraining(found)
     made = []
     for record in found.analyses:
         beside = Path(record.folder or "").parent
-        made_of = {split: runs.read_features(beside / f"features_{split}") for split in constants.SPLITS}
-        test = made_of["test"]
-        stated, classes = test.get("pretraining"), sha256(test.get("class_list_sha256"))
-        counts = {f"n_{split}": runs.n_images(described) for split, described in made_of.items()}
+        of = {split: runs.read_features(beside / f"features_{split}") for split in constants.SPLITS}
+        counts = {f"n_{split}": runs.n_images(described) for split, described in of.items()}
+        classes, n_classes = sha256(of["test"].get("class_list_sha256")), whole(of["test"].get("n_classes"))
+        model, dataset = record.model or "", record.dataset or ""
+        stated = of["test"].get("pretraining")
         more = {
-            "pretraining": stated if stated in PRETRAINING else pretraining(record.model or ""),
-            "data": data_of(
-                record.dataset or "", n_classes=whole(test.get("n_classes")), classes=classes, **counts
-            ),
+            "pretraining": stated if stated in PRETRAINING else seen[model],
+            "data": data_of(dataset, n_classes=n_classes, classes=classes, **counts),
             "classes": classes,
             "images": counts["n_test"],
         }
         made += [{**row, **more} for row in analysis_records.rows(record)]
     return scores_of(made)
+
+
+def _pretraining(found: Found) -> dict[str, str]:
+    """Return the pretraining of each model: as recorded for any of its features, else as its name has it."""
+    recorded = {
+        model: text for (model, *_), made in found.features.items() if (text := made.get("pretraining"))
+    }
+    models = {one.model or "" for one in (*found.runs, *found.analyses)}
+    return {
+        model: recorded[model] if recorded.get(model) in PRETRAINING else pretraining(model)
+        for model in models
+    }
 
 
 def _selected(

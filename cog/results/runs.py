@@ -101,11 +101,10 @@ class Run:
     top1: float  # percent, last epoch
     top5: float
     counts: ConceptCounts | None  # right answers per concept
-    data: str  # as in cog.results.frame, and the next four
+    data: str  # as in cog.results.frame, and the next three
     classes: str | None
     protocol: str
     features: str | None
-    pretraining: str | None
     n_test: int | None
     lr: float | None  # of the final training
     wd: float | None
@@ -339,7 +338,6 @@ class _Reader:
             classes=classes,
             protocol=protocol,
             features=features_digest(used),
-            pretraining=text(made["train"].get("pretraining")),
             n_test=n_test,
             lr=lr,
             wd=number(pair.get("wd")),

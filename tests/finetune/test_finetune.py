@@ -545,8 +545,8 @@ def test_a_run_is_read_by_print_results(in_models, birds, loader_with_norm, tmp_
     assert f"top-1: {top1:.2f}" in capsys.readouterr().out
     read = runs.find(tmp_path / "models", evaluations={"finetune"})
     found, problems = read.runs, read.skipped
-    runs = [(run.model, run.dataset, run.seed) for run in found]
-    assert runs == [("my_net", "birds", 22), ("my_net", "birds", 37)]
+    places = [(run.model, run.dataset, run.seed) for run in found]
+    assert places == [("my_net", "birds", 22), ("my_net", "birds", 37)]
     assert found[0].top1 == pytest.approx(top1) and not problems
     # The saved network, frozen, with the saved classifier gives the saved predictions.
     saved, head = backbone(loader_with_norm), last(folder, "model.pth")["model"]

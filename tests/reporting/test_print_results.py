@@ -1,0 +1,430 @@
+"""The print_results command: what it prints, in which form, what it warns about, how it fails."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from result_folders import make_record, make_seed_folder
+from result_folders import print_results_as_user as run
+
+from cog.commands import print_results, results_flags
+from cog.reporting import render, views
+from cog.results import concept_counts, published
+from cog.runtime import cli
+
+pytestmark = pytest.mark.usefixtures("seen_in1k_alone")
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SEEDS = (22, 37, 45, 77, 93)
+
+
+@pytest.fixture
+def study(tmp_path):
+    """Two models, three data sets, all images and 8 shots; one place incomplete, one absent."""
+    root = tmp_path / "models"
+    for seed, change in zip(SEEDS, (-0.2, -0.1, 0.0, 0.1, 0.2)):
+        for path, top1 in (
+            ("net/big/in1k/eval_logreg", 98.9),
+            ("net/big/cog_l1/eval_logreg", 9.5),
+            ("net/big/my_birds/eval_logreg", 71.0),
+            ("net/small_v2/in1k/eval_logreg", 60.0),
+            ("net/small_v2/in1k/eval_logreg-N8", 40.0),
+        ):
+            make_seed_folder(root / path / f"seed_{seed}", top1 + change, min(100.0, top1 + 20))
+    for seed in (22, 93):
+        folder = make_seed_folder(root / f"net/small_v2/cog_l1/eval_logreg/seed-{seed}", seed / 2, 80.0)
+        make_record(folder, seed=seed)
+    return root
+
+
+@pytest.fixture
+def counted(tmp_path):
+    """Right answers per concept: mine_net is behind sup_resnet50 on in1k, level on cog_l1, and ahead on cog_l5."""
+    root, ahead = tmp_path / "models", {"in1k": -6, "cog_l1": 0, "cog_l5": 6}
+    base = np.random.default_rng(0).integers(20, 40, 40)
+    for model in ("sup/resnet50", "mine/net"):
+        for dataset, more in ahead.items():
+            for seed in SEEDS:
+                own = np.random.default_rng(seed + len(dataset + model)).integers(-2, 3, 40)
+                right = (base + own + (more if model == "mine/net" else 0)).tolist()
+                path = root / model / dataset / f"eval_logreg/seed-{seed}"
+                make_seed_folder(path, 100 * sum(right) / 2000, 99.0)
+                counts = concept_counts.write(right, [50] * 40)
+                make_record(path, seed=seed, record={"n_classes": 40}, **counts)
+    return root
+
+
+def rows_of(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def top1_of(text):
+    return {(r["model"], r["dataset"], r["n_shot"]): r for r in rows_of(text) if r["metric"] == "top1"}
+
+
+# --- one evaluation, seed by seed
+
+
+def test_one_evaluation_is_shown_seed_by_seed(study, show):
+    argv = ("--models_root_dir", study, "--model net_small_v2 --dataset cog_l1")
+    assert show(*argv).splitlines()[2:] == [
+        "top-1: 28.75 +- 17.75 (test/top1, 2 seeds)",
+        "top-5: 80.00 +- 0.00 (test/top5, 2 seeds)",
+        "missing seeds: 37, 45, 77",
+    ]
+    assert show(*argv, "--seeds 22 5").splitlines() == [
+        "seed 22: top-1 11.00, top-5 80.00",
+        "top-1: 11.00 +- 0.00 (test/top1, 1 seed)",
+        "top-5: 80.00 +- 0.00 (test/top5, 1 seed)",
+        "missing seeds: 5",
+    ]
+
+
+def test_both_ways_to_name_one_evaluation_agree(study, capsys):
+    folder = study / "net/small_v2/in1k/eval_logreg-N8"
+    run("--logreg_root_dir", folder)
+    expected = capsys.readouterr().out
+    assert "top-1: 40.00 +- 0.14" in expected
+    select = ("--models_root_dir", study, "--model", "net_small_v2", "--dataset", "in1k")
+    for argv in (
+        (*select, "CLF.N_SHOT", 8),
+        (*select, "EVAL.SEED", 55, "CLF.N_SHOT", 8, "EVAL.NAME", "logreg"),
+        ("CLF.N_SHOT", 8, *select, "--logreg_root_dir", "None"),
+        (*select, "--n_shot", 8, "CLF.N_SHOT", 8, "--seeds", "null"),
+        ("--logreg_root_dir", folder, "--model None --dataset none"),
+    ):
+        run(*argv)
+        assert capsys.readouterr() == (expected, ""), argv
+
+
+def test_one_evaluation_beside_the_published(tmp_path, show):
+    for seed, top1 in zip(SEEDS, (67.66, 67.76, 67.86, 67.96, 68.06)):
+        for model in ("sup/resnet50", "mine/net"):
+            make_seed_folder(tmp_path / model / f"cog_l1/eval_logreg/seed-{seed}", top1, 90.0)
+    select = ("--models_root_dir", tmp_path, "--dataset", "cog_l1", "--model")
+    line = show(*select, "sup_resnet50", "--published").splitlines()[-1]
+    assert line == "paper v2: 67.9 +- 0.1; difference -0.04, within the combined deviation of 0.17"
+    line = show(*select, "mine_net", "--published").splitlines()[-1]
+    assert line == "paper v2: no number of this model, data set and number of shots"
+    line = show(*select, "sup_resnet50", "--published", "v1").splitlines()[-1]
+    assert line == "paper v1: 67.8; difference +0.06 (the deviation was not published)"
+
+
+# --- tables
+
+TEXT = """\
+top-1 accuracy (%), all training images, mean ± std over seeds
+
+              in1k        cog_l1             my_birds
+net_big       98.9 ± 0.1   9.5 ± 0.1         71.0 ± 0.1
+net_small_v2  60.0 ± 0.1  28.8 ± 17.8 (2/5)  -
+
+top-1 accuracy (%), 8 training images per class, mean ± std over seeds
+
+              in1k
+net_small_v2  40.0 ± 0.1
+
+missing seeds 37, 45, 77: net_small_v2 (cog_l1)
+"""
+
+
+def test_everything_is_one_table_for_each_number_of_shots(study, capsys):
+    run("--models_root_dir", study)
+    assert capsys.readouterr() == (TEXT, "")
+
+
+def test_selections_make_smaller_tables(study, show):
+    out = show("--models_root_dir", study, "--model net_small_v2 net_big --dataset cog_l1 in1k --n_shot all")
+    assert out.splitlines()[2:5] == [
+        "              in1k        cog_l1",
+        "net_small_v2  60.0 ± 0.1  28.8 ± 17.8 (2/5)",
+        "net_big       98.9 ± 0.1   9.5 ± 0.1",
+    ]
+    out = show("--models_root_dir", study, "--model net_small_v2 --dataset in1k --n_shot 8 all --format csv")
+    assert [row["n_shot"] for row in rows_of(out)] == ["0", "0", "8", "8"]
+    found = top1_of(
+        show("--models_root_dir", study, "--seeds 22 93 7 --format csv --n_shot 0 --dataset cog_l1")
+    )
+    assert {(key[0], row["n_seeds"], row["missing"]) for key, row in found.items()} == {
+        ("net_big", "2", "7"),
+        ("net_small_v2", "2", "7"),
+    }
+    make_seed_folder(study / "net/big/in1k/eval_logreg/seed-1")
+    assert "missing seeds 1: net_small_v2\n" in show(
+        "--models_root_dir", study, "--n_shot", 0, "--dataset", "in1k"
+    )
+
+
+def test_a_single_folder_as_csv_has_top_5_and_all_digits(study, show):
+    argv = ("--logreg_root_dir", study / "net/big/cog_l1/eval_logreg", "--format")
+    top1, top5 = rows_of(show(*argv, "csv"))
+    assert (top1["model"], top1["dataset"], top1["metric"], top5["metric"]) == (
+        "net_big",
+        "cog_l1",
+        "top1",
+        "top5",
+    )
+    assert float(top1["value"]) == pytest.approx(9.5) and float(top1["std"]) == pytest.approx(0.02**0.5)
+    assert [float(row["value"]) for row in (top1, top5)] == [
+        row["value"] for row in json.loads(show(*argv, "json"))
+    ]
+    assert json.loads(show(*argv, "json"))[0]["low"] is None
+
+
+@pytest.mark.parametrize("width", [40, 60, 100])
+def test_text_fits_the_terminal(study, show, width, monkeypatch):
+    monkeypatch.setattr(print_results, "_WIDTH", width)
+    out = show("--models_root_dir", study)
+    assert max(map(len, out.splitlines())) <= width
+    numbers = [word for word in TEXT.split() if word.replace(".", "").isdecimal()]
+    assert all(number in out for number in numbers)
+
+
+def test_markdown_and_latex(study, show):
+    out = show("--models_root_dir", study, "--format markdown --n_shot all").splitlines()
+    assert out[2].replace(" ", "") == "||in1k|cog_l1|my_birds|" and out[3].replace("-", "") == "|:|:|:|:|"
+    out = show(
+        "--models_root_dir", study, "--published --dataset in1k --n_shot all --format latex"
+    ).splitlines()
+    assert out[2:4] == [r"\begin{tabular}{lr}", r"\toprule"] and r"\bottomrule" in out
+    cells = {line.split("&")[0].strip(): line.split("&")[1].strip() for line in out if "&" in line}
+    assert cells[""] == r"IN-1K \\" and cells["a-ResNet-152 [paper v2]"] == r"78.1 $\pm$ 0.1 \\"
+    assert r"net\_big" in cells and out[0].startswith("% top-1")
+    drop = show("--models_root_dir", study, "--show drop --n_shot all --format latex")
+    assert r"$-$90.4 $\pm$ 0.1" in drop
+
+
+def test_where_the_output_is_ascii_so_is_the_table(study):
+    for model in ("big", "small_v2"):
+        features = study / "net" / model / "in1k/features_train/features.json"
+        features.parent.mkdir()
+        features.write_text('{"pretraining": "IN-1K"}')
+    command = [sys.executable, REPOSITORY / "print_results.py", "--models_root_dir", study]
+    environment = {"PYTHONIOENCODING": "ascii", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, capture_output=True, check=False, env=environment)
+    assert (done.returncode, done.stdout.decode(), done.stderr) == (0, TEXT.replace("±", "+-"), b"")
+
+
+def test_problems_and_doubts_are_warnings(study, capsys):
+    (study / "net/big/in1k/eval_logreg/seed_45/final-lr-10.5_wd-1e-06/logs.pkl").write_bytes(b"half")
+    (study / "net/big/cog_l1/eval_logreg/.seed-1.work").mkdir()
+    make_record(study / "net/big/my_birds/eval_logreg/seed_22", diverged=True)
+    run("--models_root_dir", study, "--model", "net_big", "net_bgi", "--n_shot", 0, 3)
+    out, err = capsys.readouterr()
+    assert "net_big  98.9 ± 0.2 (4/5)  " in out
+    interrupted, broken, model, shots, diverged = sorted(err.splitlines(), key=lambda line: line[9:13])[-5:]
+    assert sum("not counted: " in line for line in (interrupted, broken, model, shots, diverged)) == 1
+    assert "warning: no finished run for --model net_bgi; did you mean net_big?" in err
+    assert "warning: no finished run for --n_shot 3" in err
+    base = study / "net/big"
+    assert f"not counted: {base}/in1k/eval_logreg/seed_45: final-lr-10.5_wd-1e-06/logs.pkl" in err
+    assert f"not counted yet: 1 interrupted (the same command continues), such as {base}/cog_l1" in err
+    assert f"diverged in 1 run: net_big, my_birds, all, seed 22: {base}/my_birds/eval_logreg/seed_22" in err
+
+
+def test_settings_that_differ(tmp_path, capsys):
+    """Seeds of other settings have no mean; models of other settings are marked, and get no verdict."""
+    for model in ("a/b", "a/c"):
+        for seed in (22, 37):
+            n_trials = 5 if model == "a/c" or seed == 37 else 30
+            folder = make_seed_folder(tmp_path / f"models/{model}/in1k/eval_logreg/seed-{seed}", 70.0)
+            make_record(folder, seed=seed, record={"identity": {"n_trials": n_trials}})
+    run("--models_root_dir", tmp_path / "models")
+    out, err = capsys.readouterr()
+    assert "a_b    -\n" in out and "a_c ‡  70.0 ± 0.0" in out and "n_trials 5" in out
+    assert "no mean, as its seeds are of other settings: a_b" in out
+    assert "Different settings between results of one model: CLF.N_TRIALS 30" in err
+
+
+def test_another_classifier_is_marked_beside_the_protocols(study, show):
+    for seed in SEEDS[:2]:
+        make_seed_folder(study / f"net/big/in1k/eval_mlp/seed-{seed}", 55.0, 80.0)
+    argv = ("--models_root_dir", study, "CLF.TYPE", "mlp", "--dataset", "in1k", "--n_shot", 0)
+    assert "classifier mlp" in " ".join(show(*argv, "--show", "accuracy").split())
+    assert "net_big ‡" in show(*argv, "--published", "--show", "rank")
+    found = top1_of(show(*argv, "--published", "--format", "csv"))
+    assert found["net_big", "in1k", "0"]["protocol"] == "classifier mlp"
+    differences = top1_of(show(*argv, "--published --relative_to sup_resnet50 --format csv"))
+    assert differences["net_big", "in1k", "0"]["value"] == ""
+
+
+# --- views of several sources
+
+
+def test_differences_with_verdicts(counted, show):
+    argv = ("--models_root_dir", counted, "--relative_to", "sup_resnet50", "--model", "mine_net")
+    rows = top1_of(show(*argv, "--format", "csv"))
+    assert [row["reading"] for row in rows.values()] == ["lower", "cannot be told apart", "higher"]
+    assert {row["common_seeds"] for row in rows.values()} == {"22 37 45 77 93"}
+    out = show(*argv)
+    assert (
+        out.count("] *") == 2
+        and "sup_resnet50 (points)" in out
+        and "Holm's correction" in " ".join(out.split())
+    )
+    with_paper = show(*argv[:-2], "--published --model mine_net --dataset cog_l1 --n_shot 0")
+    assert "mine_net ‡" not in with_paper and "*" in with_paper
+
+
+def test_export_and_import_keep_every_number(counted, tmp_path, show):
+    file = tmp_path / "theirs.json"
+    assert show("--models_root_dir", counted, "--export", file) == "", "instead of the tables"
+    for view in (("--relative_to sup_resnet50",), ("--show drop",), ("--show rank",), ("--n_shot", "all")):
+        ours, theirs = (
+            json.loads(show(*source, *view, "--format", "json"))
+            for source in (("--models_root_dir", counted), ("--import", file))
+        )
+        without = [[{**row, "source": "", "baseline_source": ""} for row in rows] for rows in (ours, theirs)]
+        assert sorted(map(str, without[0])) == sorted(map(str, without[1]))
+    both = json.loads(
+        show("--models_root_dir", counted, "--import", file, "--relative_to sup_resnet50 --format json")
+    )
+    assert {(row["source"], row["baseline_source"]) for row in both} == {
+        ("runs", "runs"),
+        ("theirs", "theirs"),
+    }
+    assert "mine_net [theirs]" in show("--models_root_dir", counted, "--import", file)
+
+
+def test_runs_beside_the_published(tmp_path, show):
+    for dataset, top1 in (("in1k", 75.9), ("cog_l5", 45.0)):
+        for seed, shift in zip(SEEDS, (-0.2, -0.1, 0.0, 0.1, 0.2)):
+            make_seed_folder(tmp_path / f"sup/resnet50/{dataset}/eval_logreg/seed-{seed}", top1 + shift, 90.0)
+    argv = ("--models_root_dir", tmp_path, "--published", "--n_shot", "all")
+    rows = [row for row in rows_of(show(*argv, "--format", "csv")) if row["source"] == "runs"]
+    assert [row["within"] for row in rows if row["metric"] == "top1"] == ["yes", "no"]
+    out = show(*argv, "--model sup_resnet50")
+    assert "sup_resnet50, cog_l5 45.0 ± 0.1 52.0 ± 0.0 -7.0 0.1 no" in " ".join(out.split())
+    assert out.count("within: ") == 1
+    drop = rows_of(show(*argv, "--show drop --dataset cog_l5 --model sup_* --format csv"))
+    assert {row["dataset"] for row in drop} == {"cog_l5"} and len(drop) == 6, "in1k is read, and not shown"
+
+
+def test_models_that_may_have_seen_the_levels_are_marked(show, tmp_path):
+    out = show("--published", "--n_shot", "0")
+    assert (
+        "clip_resnet50 †" in out
+        and "(web: ssup_resnet50, swsup_resnet50, mopro_resnet50 and 1 more)" in " ".join(out.split())
+    )
+    assert "†" not in show("--published", "--n_shot", "0", "--dataset", "in1k"), "seen by all"
+    folder = make_seed_folder(tmp_path / "my/net/cog_l1/eval_logreg/seed-22").parents[1] / "features_train"
+    folder.mkdir()
+    (folder / "features.json").write_text('{"pretraining": "unknown"}')
+    assert "(not stated: my_net). State it" in " ".join(show("--models_root_dir", tmp_path).split())
+
+
+def test_flags_name_what_there_is(capsys):
+    assert tuple(views.VIEWS) == results_flags.VIEWS and render.FORMATS == results_flags.FORMATS
+    assert tuple(published.SOURCES) == results_flags.PAPERS
+    with pytest.raises(SystemExit):
+        print_results.main(["--help"])
+    flags = set(re.findall(r"^ +(--\w+)", capsys.readouterr().out, re.MULTILINE)) - {"--help", "--version"}
+    assert len(flags) == 16 and {"--logreg_root_dir", "--models_root_dir", "--model", "--dataset"} < flags
+
+
+# --- what is refused
+
+ROOT = "--models_root_dir {root}"
+BAD = [
+    ("", "--import, or --published"),
+    ("--model net_big", "--models_root_dir"),
+    ("--models_root_dir {root}/nowhere", "does not exist"),
+    ("--models_root_dir {good}", "is a file"),
+    ("--logreg_root_dir {root}/nowhere", "--logreg_root_dir"),
+    ("--logreg_root_dir {empty}", "no finished run in --logreg_root_dir {empty}"),
+    ("--logreg_root_dir {root}/mine/net/in1k/eval_logreg --seeds 1 2", "with seeds 1 2"),
+    ("--models_root_dir {empty}", "no result of any model on any data set"),
+    ("--models_root_dir {empty} --format csv --n_shot 3", "with n_shot 3"),
+    (f"{ROOT} --model nounderscore", "--model 'nounderscore'"),
+    (f"{ROOT} --model mine_net ../x", "--model '../x'"),
+    (f"{ROOT} --dataset ../x", "--dataset '../x'"),
+    (f"{ROOT} --model sup_resnet5", "did you mean sup_resnet50?"),
+    ("--published --model clip_resnet5", "did you mean clip_resnet50?"),
+    ("--published --dataset cog_l6", "no result of any model on cog_l6"),
+    (f"{ROOT} EVAL.NAME mlp", "eval_mlp[_N<shots>]"),
+    (f"{ROOT} EVAL.NAM mlp", "EVAL.NAME"),
+    (f"{ROOT} CLF.N_SHOT -1", "CLF.N_SHOT"),
+    (f"{ROOT} CLF.N_SHOT 8 --n_shot 4", "disagree"),
+    (f"{ROOT} --n_shot -1", "--n_shot"),
+    (f"{ROOT} --n_shot few", "--n_shot"),
+    (f"{ROOT} --seeds x", "--seeds"),
+    (f"{ROOT} --format html", "--format"),
+    (f"{ROOT} --claims", "--claims"),
+    (f"{ROOT} --show cells", "--show"),
+    ("--published v3", "--published"),
+    (f"{ROOT} --relative_to sup_resnet5", "--relative_to sup_resnet5: no result"),
+    (f"{ROOT} --relative_to clip_resnet50", "--published to read the paper's"),
+    ("--published --relative_to klip", "--relative_to 'klip' is not a model name"),
+    ("--published v1 --analysis mlp --show rank", "--show and --analysis are different views"),
+    ("--published --show rank --relative_to sup_resnet50", "--show and --relative_to are different views"),
+    ("--models_root_dir {root}/limit-2 --published", "a test of the commands"),
+    ("--models_root_dir {root}/limit-2 --export {empty}/x", "nor exported"),
+    ("--published v1 --analysis nothing", "no result of the analysis nothing"),
+    ("--published --analysis all", "no result of any analysis"),
+    ("--published v1 --analysis kmeans --model no_model", "no_model"),
+    ("--import {no_in1k} --show drop", "--show drop needs results on in1k"),
+    ("--import {root}/nowhere.json", "does not exist"),
+    ("--import {root}", "is a folder"),
+    ("--import {broken}", "is not valid JSON"),
+    ("--import {wrong}", "rows[0]: value is 175.0, expected a percentage"),
+    ("--import {other}", "not a file of --export"),
+    ("--import {good} {same_label}", "under the same label 'lab'"),
+    (f"{ROOT} --export {{root}}", "is a folder"),
+    (f"{ROOT} --export {{root}}/no/x.json", "does not exist"),
+    (f"{ROOT} --export {{pipe}}", "not a regular file"),
+    (f"{ROOT} --export {{good}}", "add --overwrite"),
+    (f"{ROOT} --report {{root}}", "is a folder"),
+    (f"{ROOT} --report {{good}}", "add --overwrite"),
+    (f"{ROOT} --figures {{good}}", "is a file"),
+    (f"{ROOT} --figures {{root}}", "add --overwrite"),
+    (f"{ROOT} --export {{empty}}/x --report {{empty}}/x", "give each its own"),
+]
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory):
+    """Good and bad files; nothing in it is changed by any case."""
+    base = tmp_path_factory.mktemp("bad")
+    places = {name: base / name for name in ("root", "empty", "pipe")}
+    places["root"].mkdir()
+    places["empty"].mkdir()
+    os.mkfifo(places["pipe"])
+    for model in ("sup/resnet50", "mine/net"):
+        make_record(make_seed_folder(places["root"] / model / "in1k/eval_logreg/seed-22"))
+    (places["root"] / "limit-2").mkdir()
+    good = base / "good.json"
+    print_results.main(["--models_root_dir", str(places["root"]), "--export", str(good)])
+    text = good.read_text().replace('"label": null', '"label": "lab"')
+    for name, content in {
+        "good": text,
+        "no_in1k": text.replace('"in1k"', '"cog_l1"'),
+        "same_label": text.replace('"value": 70.0', '"value": 71.0'),
+        "broken": text[:-30],
+        "wrong": text.replace('"value": 70.0', '"value": 175.0'),
+        "other": '{"results": []}',
+    }.items():
+        places[name] = base / f"{name}.json"
+        places[name].write_text(content)
+    return base, {name: str(path) for name, path in places.items()}
+
+
+@pytest.mark.parametrize("argv, message", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(workshop, capsys, argv, message):
+    base, places = workshop
+    before = {path: path.stat().st_mtime_ns for path in base.rglob("*")}
+    with pytest.raises(SystemExit) as exit_:
+        cli.run(print_results.main, argv.format(**places).split())
+    out, err = capsys.readouterr()
+    assert exit_.value.code == 2 and out == ""
+    assert err.count("\n") == 1 and "Traceback" not in err, err
+    assert message.format(**places) in err
+    assert {path: path.stat().st_mtime_ns for path in base.rglob("*")} == before
