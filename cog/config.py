@@ -58,7 +58,6 @@ RANGES: dict[str, tuple[Any, ...]] = {
     "FT_EXTRACT.IMAGE_NORM.STD": (lambda v: _numbers(v, 3, 0, math.inf), "three positive numbers"),
     "FT_EXTRACT.BATCH_SIZE": _COUNT,
     "FT_EXTRACT.N_WORKERS": (-1, 2**15),
-    "FT_EXTRACT.SHARD_ROWS": _COUNT,
     "FT_EXTRACT.PRECISION": ("fp32", "tf32", "fp16", "bf16"),
     "FT_EXTRACT.SAVE_DTYPE": ("float32", "float16", "bfloat16"),
     "EVAL.NAME": (_is_new_name, "a plain folder name that does not end like those of few-shot runs (_N8)"),

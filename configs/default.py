@@ -33,17 +33,14 @@ _C.FT_EXTRACT.IMAGE_NORM.STD = [0.229, 0.224, 0.225]
 _C.FT_EXTRACT.LOAD_TRUNCATED_IMAGES = False
 # Images per forward pass on a GPU, and per batch of decoded images.
 _C.FT_EXTRACT.BATCH_SIZE = 128
-# Image decoding threads, at most one per available processor; 0 decodes in the main thread.
-_C.FT_EXTRACT.N_WORKERS = 8
+# Image decoding processes; -1: as many as this process has processors (never more); 0 decodes in the main process.
+_C.FT_EXTRACT.N_WORKERS = -1
 # "fp32": exact float32 (TF32 off). "tf32": products on NVIDIA GPUs since Ampere with operands rounded to 10 bits.
 # "fp16" / "bf16": automatic mixed precision.
 _C.FT_EXTRACT.PRECISION = "fp32"
 # Type of the features in X_Y.pth: "float32", or rounded to "float16" (values up to 65504) or "bfloat16", which take
 # half the space on the disk. This toolkit reads all three types; the original toolkit reads float32.
 _C.FT_EXTRACT.SAVE_DTYPE = "float32"
-# The extraction saves its rows after this number of images, the most work that a killed process loses (a process
-# claims at most this number at a time).
-_C.FT_EXTRACT.SHARD_ROWS = 2048
 
 # Evaluation.
 _C.EVAL = CfgNode()

@@ -1,84 +1,118 @@
-"""Extract the features of data sets with a frozen model into ``X_Y.pth`` files, one per data set and split."""
+"""Extract the features of data sets with frozen models into ``X_Y.pth`` files, one per model, data set and split."""
 
 from __future__ import annotations
 
 import argparse
 import functools
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cog import constants
-from cog.commands import image_flags
+from cog.commands import flags
+from cog.errors import CogError, some
+from cog.paths import ModelDir, with_limit
 from cog.runtime import cli as cli_tools
 from cog.runtime import ranks, signals
 
 if TYPE_CHECKING:
-    from cog.features.plan import ExtractionPlan
+    from cog.data.images import ImageList
+    from cog.features.run import Extraction
+
+EXAMPLES = (
+    "--model sup_resnet50 --models_root_dir /models --dataset in1k --in1k_images_root /data/in1k --split train test",
+    "--model timm_resnet18 dino_resnet50 --models_root_dir /models --dataset cog_l1 cog_l2 --split train test "
+    "--imagenet_images_root /data/in21k --cog_levels_mapping_file levels.pkl --cog_concepts_split_file split.pkl",
+    "--model my_net --model_loader my_net.py:load_my_model --models_root_dir /models --dataset birds "
+    "--images_root /data/birds --split train test FT_EXTRACT.PRECISION fp16",
+)
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
-    parser = cli_tools.Parser(__doc__ or "")
-    target = image_flags.add_target(parser, "what to extract")
-    target.add_argument(
-        "--split",
-        required=True,
-        nargs="+",
-        choices=constants.SPLITS,
-        help="one or both; test of in1k is its official val folder. Every data set is extracted in every split given",
-    )
-    image_flags.add_model(parser, writes="<dataset>/features_<split>/")
-    image_flags.add(parser)
-    run = parser.add_argument_group("run")
-    run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
-    cli_tools.add_common(run)
-    run.add_argument(
+    parser = flags.parser(__doc__ or "", *EXAMPLES)
+    flags.add(parser, "model", "dataset", "split", required=True)
+    flags.add(parser, "models_root_dir", "ckpt_file", "model_loader", "models_file", "output_dir")
+    flags.add_images(parser)
+    flags.add(parser, "allow_failures", "device", "config", "overwrite")
+    parser.add_argument(
         "--limit",
         type=cli_tools.whole_number(2),
         default=0,
         metavar="N",
-        help="extract the first N images of the first N classes alone, into <models_root_dir>/limit-N/, a root for the "
-        "other commands",
+        help="the first N images of the first N classes alone, into <models_root_dir>/limit-N/, a root for the other "
+        "commands",
     )
     return parser.parse_args(argv)
 
 
-def make_plan(args: argparse.Namespace, rank: ranks.Rank, since: float) -> ExtractionPlan:
-    """Return the plan of a process that started at ``since`` (seconds since the epoch); no file is read or written."""
-    from cog.features.plan import ExtractionPlan  # imported here because it imports numpy
+def plan(args: argparse.Namespace) -> list[Extraction]:
+    """Return the extractions, one per model, data set and split, after checks of their inputs; nothing is written."""
+    from cog.features.run import Extraction, Model  # imported here because it imports torch
+    from cog.models.choice import find_model
 
-    return ExtractionPlan(
-        image_flags.model_request(args),
-        image_flags.sources(args),
-        args.dataset,
-        args.split,
-        device=args.device,
-        allow_failures=args.allow_failures,
-        overwrite=args.overwrite,
-        limit=args.limit,
-        config_file=args.config,
-        opts=args.opts,
-        rank=rank,
-        since=since,
-    )
+    pairs = [(dataset, split) for dataset in args.dataset for split in args.split]
+    if args.models_root_dir is None and args.output_dir is None:
+        raise CogError("nowhere to write: give --models_root_dir, or --ckpt_file with --output_dir")
+    if args.ckpt_file is not None and len(args.model) > 1:
+        raise CogError(f"--ckpt_file is the checkpoint of one model, and --model names {len(args.model)}")
+    if args.output_dir is not None and (args.limit or len(pairs) * len(args.model) > 1):
+        raise CogError(
+            "--output_dir takes the features of one model, data set and split, without --limit; give --models_root_dir "
+            f"instead, or one at a time (here: {len(pairs) * len(args.model)})"
+        )
+    models = []
+    for name in args.model:
+        choice = find_model(
+            name,
+            root=args.models_root_dir,
+            checkpoint=args.ckpt_file,
+            loader=args.model_loader,
+            models_file=args.models_file,
+        )
+        models.append(Model(choice, choice.config(args.config, args.opts)))
+    lists = {pair: flags.image_sources(args).list_images(*pair) for pair in pairs}
+    if args.limit:
+        lists = {pair: images.first(args.limit) for pair, images in lists.items()}
+    _require_same_classes(args.dataset, lists)
+
+    def folder(model: Model, pair: tuple[str, str]) -> Path:
+        if args.output_dir is not None:
+            return Path(args.output_dir)
+        root = with_limit(args.models_root_dir, args.limit) if args.limit else args.models_root_dir
+        return ModelDir(root, model.choice.name).features(*pair)
+
+    return [
+        Extraction(model, images, folder(model, pair), device_name=args.device, overwrite=args.overwrite)
+        for pair, images in lists.items()
+        for model in models
+    ]
+
+
+def _require_same_classes(datasets: Sequence[str], lists: Mapping[tuple[str, str], ImageList]) -> None:
+    """Refuse a data set whose listed splits have different classes, so that labels do not agree."""
+    for dataset in datasets:
+        train, test = (lists.get((dataset, split)) for split in constants.SPLITS)
+        if train is not None and test is not None and train.classes != test.classes:
+            differing = sorted({*train.classes} ^ {*test.classes})
+            raise CogError(
+                f"{dataset} has {len(train.classes)} classes for training and {len(test.classes)} for testing, which "
+                f"differ in {some(differing)}; labels are positions among them, so both need the same"
+            )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script and return its exit code."""
-    since = time.time()
     rank = ranks.this_rank()
     log = ranks.label_log(rank)
     with ranks.rank_zero_logging(rank):
         args = parse_args(argv)
-    plan = make_plan(args, rank, since)
     with signals.deferred():
-        todo = plan.pending()
+        extractions = plan(args)
         log.speak()
-        if todo:
-            from cog.features import runner  # imported here because it imports torch
+        from cog.features.run import extract
 
-            runner.run(plan, todo)
+        extract(extractions, device=args.device, allow_failures=args.allow_failures, rank=rank)
     return 0
 
 

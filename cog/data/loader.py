@@ -1,101 +1,84 @@
-"""Batches of decoded images in row order, and the reasons of failed images."""
+"""Decoded images in row order, from processes of :class:`torch.utils.data.DataLoader`.
+
+The processes are forked (within milliseconds, and they share the lists of images), so before CUDA is used and while no
+lock is held, which they would keep. Pixels come back as uint8 in shared memory.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+import contextlib
+import os
+import shutil
+import signal
+import zlib
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from cog.data.image_lists import ImageList
-from cog.data.pixels import decode_exact
-from cog.runtime.ranks import n_processors
+from cog.data.images import ImageList
+from cog.data.pixels import Preprocess, load_rgb, resize_and_crop
+from cog.errors import CogError
+from cog.runtime import signals
+from cog.runtime.ranks import n_processors, this_rank
 
-#: Number of batches decoded ahead of the current one; no other pixels are in memory.
-PREFETCH = 2
+#: Rows that a process decodes at a time. Fewer cost messages, more cost shared memory.
+PIECE = 32
+
+#: First row, row after the last one.
+Span = tuple[int, int]
+
+#: Row, reason.
+Failures = list[tuple[int, str]]
+
+#: Stored size in bytes and checksum (CRC-32) of the bytes that were read, by row.
+Facts = dict[int, tuple[int, int]]
 
 
-@dataclass(eq=False)
-class Batch:
-    """Decoded images of consecutive rows; their shape never changes, so that the network's arithmetic does not either.
+@dataclass(frozen=True, eq=False)
+class Decoder:
+    """Decodes rows of an image list.
 
     Attributes:
-        pixels: uint8 ``(batch_size, crop, crop, 3)``; zeros where an image failed and after the last image.
-        first: row of ``pixels[0]`` in the image list.
-        n: number of rows in this batch; less than ``batch_size`` in the last one.
-        failures: ``(row, reason)`` of the images that could not be decoded, in row order.
+        images: the image list.
+        preprocess: size, resize, interpolation and squash are used.
+        load_truncated: whether missing data of truncated files are filled with gray; otherwise such files fail.
+        noted: rows whose facts are noted.
+    """
+
+    images: ImageList
+    preprocess: Preprocess
+    load_truncated: bool = False
+    noted: Collection[int] = field(default=frozenset(), repr=False)
+
+    def read(self, row: int) -> bytes:
+        """Return the bytes of the image of a row."""
+        return self.images.read(row)
+
+    def decode(self, data: bytes, row: int) -> np.ndarray:
+        """Return the pixels of the image of a row, uint8 ``(size, size, 3)``, from its bytes."""
+        return resize_and_crop(load_rgb(data, load_truncated=self.load_truncated), self.preprocess)
+
+    def note(self, data: bytes, row: int) -> tuple[int, int]:
+        """Return the stored size of an image in bytes, and the checksum of the bytes that were read."""
+        return self.images.stat(row)[0], zlib.crc32(data)
+
+
+class Piece(NamedTuple):
+    """Decoded images of consecutive rows.
+
+    Attributes:
+        pixels: uint8 ``(n, size, size, 3)``; zeros where an image failed.
+        failures: rows of the images that could not be decoded, with reasons.
+        facts: facts of the rows of :attr:`Decoder.noted`.
     """
 
     pixels: torch.Tensor
-    first: int
-    n: int
-    failures: list[tuple[int, str]] = field(default_factory=list)
-
-    @property
-    def rows(self) -> np.ndarray:
-        """Rows of the image list that are not among the failures, int64."""
-        failed = {row for row, _ in self.failures}
-        rows = range(self.first, self.first + self.n)
-        return np.array([row for row in rows if row not in failed], dtype=np.int64)
-
-    def add(self, row: int, decoded: np.ndarray | str) -> None:
-        """Put the result of :class:`Decoder` for a row into the batch; several threads may call it at the same time.
-
-        Args:
-            row: row of the image list.
-            decoded: pixels of the row, or the reason of its failure.
-        """
-        place = self.pixels.numpy()[row - self.first]
-        if isinstance(decoded, np.ndarray):
-            place[:] = decoded
-        else:
-            place[:] = 0
-            self.failures.append((row, decoded))
-
-
-class Decoder:
-    """A decoder of single rows; it returns the failure of a file as a value, so that other files are still decoded.
-
-    Args:
-        images: images to decode.
-        resize: length of the shortest side after resizing, in pixels.
-        crop: side of the center crop, in pixels.
-        load_truncated: whether missing data of truncated files are filled with gray; otherwise such files fail.
-        interpolation: name of Pillow's resampling filter.
-        squash: whether both sides are resized to ``resize``.
-    """
-
-    def __init__(
-        self,
-        images: ImageList,
-        *,
-        resize: int,
-        crop: int,
-        load_truncated: bool = False,
-        interpolation: str = "bicubic",
-        squash: bool = False,
-    ) -> None:
-        self.images, self.crop = images, crop
-        self._decode = partial(
-            decode_exact,
-            load_truncated=load_truncated,
-            resize=resize,
-            crop=crop,
-            interpolation=interpolation,
-            squash=squash,
-        )
-
-    def __call__(self, row: int) -> np.ndarray | str:
-        """Return uint8 pixels ``(crop, crop, 3)`` of a row of the image list, or the reason of a failure."""
-        name = self.images.file(row)
-        try:
-            return self._decode(self.images.store.read(name), name=name)
-        except Exception as error:
-            return failure_reason(error)
+    failures: Failures
+    facts: Facts
 
 
 def failure_reason(error: Exception) -> str:
@@ -105,92 +88,121 @@ def failure_reason(error: Exception) -> str:
 
 
 def usable_workers(n_workers: int) -> int:
-    """Return the smaller of ``n_workers`` and the number of processors of this process."""
-    return min(n_workers, n_processors())
+    """Return a number of decoding processes: at most, and for -1 exactly, this process's share of the processors."""
+    share = max(1, n_processors() // this_rank().local_size)
+    return share if n_workers < 0 else min(n_workers, share)
 
 
-def _spans(ranges: Iterable[tuple[int, int]], batch_size: int) -> Iterator[range]:
-    """Cut ranges of rows into batches."""
-    for first, stop in ranges:
-        for start in range(first, stop, batch_size):
-            yield range(start, min(start + batch_size, stop))
+class _Pieces(Dataset):
+    def __init__(self, decoders: Sequence[Decoder]) -> None:
+        self.decoders = decoders
 
-
-class _Job:
-    """A batch that several threads decode, row by row."""
-
-    def __init__(self, decoder: Decoder, rows: range, *, batch_size: int, pin_memory: bool) -> None:
-        # PyTorch reuses pinned memory for the next batches, but only after the GPU has read it.
-        shape = (batch_size, decoder.crop, decoder.crop, 3)
-        pixels = torch.empty(shape, dtype=torch.uint8, pin_memory=pin_memory)
-        pixels[len(rows) :] = 0
-        self.batch = Batch(pixels, rows[0], len(rows))
-        self.helpers: list[Future[None]] = []
-        self._decoder = decoder
-        self._todo = deque(rows)
-
-    def work(self) -> None:
-        """Decode rows until every row of the batch has been started."""
-        while True:
+    def __getitem__(self, piece: tuple[int, int, int]) -> Piece:
+        number, first, stop = piece
+        decoder = self.decoders[number]
+        size = decoder.preprocess.size
+        pixels = torch.empty(stop - first, size, size, 3, dtype=torch.uint8)
+        if get_worker_info():
+            # Here and not by the queue: without room, the queue would only print a message, and wait for ever.
+            pixels.share_memory_()
+        made = Piece(pixels, [], {})
+        for row, place in zip(range(first, stop), pixels.numpy(), strict=True):
             try:
-                row = self._todo.popleft()
-            except IndexError:
-                return
-            self.batch.add(row, self._decoder(row))
-
-    def abandon(self) -> None:
-        """Let no thread start another row."""
-        self._todo.clear()
-
-    def result(self) -> Batch:
-        """Take part in the decoding, wait for the other threads, and return the batch."""
-        self.work()
-        for helper in self.helpers:
-            helper.result()
-        self.batch.failures.sort()
-        return self.batch
+                data = decoder.read(row)
+                if row in decoder.noted:
+                    made.facts[row] = decoder.note(data, row)
+                place[:] = decoder.decode(data, row)
+            except Exception as error:  # Pillow may raise any exception for a damaged file
+                place[:] = 0
+                made.failures.append((row, failure_reason(error)))
+        return made
 
 
-def batches(
-    decoder: Decoder,
+def decoded(
+    decoders: Sequence[Decoder],
+    pieces: Sequence[tuple[int, int, int]],
     *,
-    batch_size: int,
     n_workers: int,
     pin_memory: bool = False,
-    ranges: Iterable[tuple[int, int]] | None = None,
-) -> Generator[Batch, None, None]:
-    """Yield batches of the images in row order. Close the generator (``contextlib.closing``) to stop before the end.
-
-    Images are decoded in threads: Pillow releases the interpreter lock while it decodes and resizes. When the next
-    batch is not ready, the consumer's thread does not wait but decodes as well.
+) -> Iterator[Piece]:
+    """Start the processes at once, and return an iterator of the decoded pieces, in order.
 
     Args:
-        decoder: decoder of the images.
-        batch_size: rows per batch (failed rows included, so that batches do not shift).
-        n_workers: number of decoding threads; 0: the calling thread decodes. The result does not depend on it.
+        decoders: decoders of the pieces.
+        pieces: number of the decoder, first row, row after the last one.
+        n_workers: number of processes; 0: the calling process decodes. The pixels do not depend on it.
         pin_memory: whether the pixels are in pinned memory, from which a GPU copies without waiting.
-        ranges: ``(first, stop)`` of the requested rows (default: all); each range is taken from the iterable when its
-            decoding begins, a few batches ahead of the current one. No batch crosses the end of a range.
+
+    Raises:
+        CogError: the shared memory of the machine does not suffice, a process died.
     """
-    spans = _spans([(0, len(decoder.images))] if ranges is None else ranges, batch_size)
-    pool = ThreadPoolExecutor(max(1, n_workers), thread_name_prefix="cog-decode")
-    n_ahead = PREFETCH if n_workers else 0
-    jobs: deque[_Job] = deque()
+    n_workers = min(n_workers, len(pieces))
+    if n_workers:
+        _require_shared_memory(decoders, pieces, n_workers)
+    loader = DataLoader(
+        _Pieces(decoders),
+        sampler=pieces,  # type: ignore[arg-type]
+        batch_size=None,  # a piece is a batch
+        collate_fn=_unchanged,
+        num_workers=n_workers,
+        multiprocessing_context="fork" if n_workers else None,
+        worker_init_fn=_leave_signals_to_the_parent,
+        pin_memory=pin_memory,
+        generator=torch.Generator(),  # the default draws from the global one
+    )
+    return _explained(iter(loader))
 
-    def finish_first() -> Batch:
-        batch = jobs[0].result()
-        jobs.popleft()  # not before it is done, so that it can be abandoned
-        return batch
 
+def _require_shared_memory(
+    decoders: Sequence[Decoder], pieces: Sequence[tuple[int, int, int]], n_workers: int
+) -> None:
+    """Refuse a small /dev/shm (64 MB in containers), where processes would end somewhere in the middle."""
+    largest = max(
+        (stop - first) * 3 * decoders[number].preprocess.size ** 2 for number, first, stop in pieces
+    )
+    # Two pieces ahead of each process, one in use, one on its way; all processes of a machine share the memory.
+    needed = (2 * n_workers + 2) * largest * this_rank().local_size
+    if os.path.isdir("/dev/shm") and (free := shutil.disk_usage("/dev/shm").free) < needed:
+        raise CogError(
+            f"/dev/shm has {free / 1e6:.0f} MB free, and {n_workers} decoding processes need {needed / 1e6:.0f} MB; "
+            "enlarge it (docker run --shm-size=2g), or lower FT_EXTRACT.N_WORKERS (0: no shared memory)"
+        )
+
+
+def _unchanged(piece: Piece) -> Piece:
+    return piece
+
+
+def _leave_signals_to_the_parent(worker: int) -> None:
+    """A terminal and a cluster send their signals to all processes; the parent decides what they mean."""
+    for number in (signal.SIGINT, *signals.SIGNALS):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # with it, the parent ends a process that hangs
+
+
+def _explained(pieces: Iterator[Any]) -> Iterator[Piece]:
+    with worker_failures_explained():
+        yield from pieces
+
+
+def is_worker_failure(error: Exception) -> bool:
+    """Return whether an error tells the end of a decoding process; PyTorch raises it at any place of the parent."""
+    return isinstance(error, RuntimeError) and ("DataLoader worker" in str(error) or "(shm)" in str(error))
+
+
+@contextlib.contextmanager
+def worker_failures_explained() -> Iterator[None]:
+    """Turn the end of a decoding process in the block into one line.
+
+    Raises:
+        Interrupted: a cluster has ended all processes of a job.
+    """
     try:
-        for rows in spans:
-            jobs.append(_Job(decoder, rows, batch_size=batch_size, pin_memory=pin_memory))
-            jobs[-1].helpers = [pool.submit(jobs[-1].work) for _ in range(n_workers)]
-            if len(jobs) > n_ahead:
-                yield finish_first()
-        while jobs:
-            yield finish_first()
-    finally:
-        for job in jobs:
-            job.abandon()
-        pool.shutdown(cancel_futures=True)
+        yield
+    except RuntimeError as error:
+        if not is_worker_failure(error):
+            raise
+        signals.check("decoding processes have ended")
+        raise CogError(
+            f"decoding stopped: {str(error).strip().splitlines()[-1]} (is there enough memory?)"
+        ) from error

@@ -1,10 +1,10 @@
-"""Pixels of an image file for the network, exactly as Pillow computes them.
+"""Pixels of an image for the network, exactly as Pillow computes them.
 
-Decoding is ``PIL.Image.open(path).convert("RGB")`` alone, as in the original toolkit:
+Decoding is ``PIL.Image.open(file).convert("RGB")`` alone, as in the original toolkit:
 
 * grayscale is repeated over the channels; CMYK is converted by Pillow's formula (no color profile);
 * transparency (RGBA, LA, palette) is dropped, not blended;
-* 16-bit grayscale is clipped to 8 bits (values above 255 become 255), which is Pillow's conversion;
+* images of one channel with more than 8 bits, which Pillow would clip, are errors;
 * EXIF orientation is not applied;
 * the first frame of an animation is taken;
 * a truncated file is an error, unless ``FT_EXTRACT.LOAD_TRUNCATED_IMAGES`` is set.
@@ -19,10 +19,9 @@ import dataclasses
 import io
 import os
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
@@ -32,14 +31,11 @@ from cog.runtime import files
 if TYPE_CHECKING:
     import torch
 
-    from cog.data.image_stores import ImageStore
-
 #: Accepted formats of image files, whose suffixes do not matter (ImageNet has PNG files named .JPEG). Pillow has more:
 #: it would pass a file that begins like PostScript to Ghostscript, which is an interpreter of programs.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 
-# Palette transparency and broken EXIF blocks do not change the pixels used here. The filter is set once, for Pillow's
-# modules only: warnings.catch_warnings() around each image is not safe in threads.
+# Palette transparency and broken EXIF blocks do not change the pixels used here.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 RGB = tuple[float, float, float]
@@ -77,92 +73,50 @@ class Preprocess:
         return dataclasses.replace(self, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
 
 
-@contextmanager
-def open_image(source: str | os.PathLike[str] | bytes, *, name: str | None = None) -> Iterator[Image.Image]:
-    """Open an image of one of ``FORMATS``; pixels are decoded on first use.
+def load_rgb(source: str | os.PathLike[str] | bytes, *, load_truncated: bool = False) -> Image.Image:
+    """Decode an image, given as a file or as its bytes, to an RGB Pillow image.
 
     Raises:
-        OSError: the source is not a regular file (a pipe, a folder), or has another format.
+        OSError: the source is not a regular file (a pipe, a folder), has another format, or more than 8 bits.
+        Exception: any other error that Pillow raises for an image that cannot be decoded.
     """
+    ImageFile.LOAD_TRUNCATED_IMAGES = load_truncated  # Pillow has one setting for the whole process
     with io.BytesIO(source) if isinstance(source, bytes) else files.open_regular(source) as handle:
         try:
-            with Image.open(handle, formats=FORMATS) as image:
-                yield image
-        except UnidentifiedImageError as error:
-            # Pillow's message shows the file object, not the path.
-            shown = name if isinstance(source, bytes) else name or os.fspath(source)
-            raise UnidentifiedImageError(f"cannot identify image file {shown!r}") from error
-
-
-def load_rgb(
-    source: str | os.PathLike[str] | bytes, *, name: str | None = None, load_truncated: bool = False
-) -> Image.Image:
-    """Decode an image to an RGB Pillow image.
-
-    Raises:
-        Exception: any error that Pillow raises for an image that cannot be decoded.
-    """
-    # Pillow has one setting for the whole process: threads that decode at the same time must use the same value.
-    ImageFile.LOAD_TRUNCATED_IMAGES = load_truncated
-    with open_image(source, name=name) as image:
+            image = Image.open(handle, formats=FORMATS)
+        except UnidentifiedImageError:  # its message has the address of the object
+            raise UnidentifiedImageError("cannot identify image file") from None
+        if image.mode[0] in "IF":
+            raise OSError(
+                f"mode {image.mode} has more than 8 bits, which Pillow would clip; convert the image"
+            )
         if image.mode != "RGB":
             return image.convert("RGB")
         image.load()  # convert() would only make a copy
         return image
 
 
-def can_decode(store: ImageStore, name: str, *, load_truncated: bool = False) -> bool:
-    """Return whether an image of a store can be read, and decoded by :func:`load_rgb`."""
-    try:
-        load_rgb(store.read(name), load_truncated=load_truncated)
-    except Exception:
-        return False
-    return True
-
-
-def resize_and_crop(
-    image: Image.Image, *, resize: int, crop: int, interpolation: str = "bicubic", squash: bool = False
-) -> np.ndarray:
-    """Resize the shortest side (antialiased) and cut out the center.
+def resize_and_crop(image: Image.Image, preprocess: Preprocess) -> np.ndarray:
+    """Resize an RGB image (antialiased) and cut out the center.
 
     The whole image is resized although the crop shows a part of it: ``Image.resize(box=...)`` rounds the part's
     corners to float32, and resizing rows and columns in two calls, with a cut in between, is equal only where
     Pillow happens to take the rows first (not for tall images, with a limit that moved between its versions).
 
-    Args:
-        image: an RGB image.
-        resize: length of the shortest side after resizing, in pixels; the longer side is rounded down.
-        crop: side of the square cut out, in pixels, at most ``resize``.
-        interpolation: name of Pillow's resampling filter.
-        squash: whether both sides are resized to ``resize`` instead.
-
     Returns:
-        uint8 ``(crop, crop, 3)``, equal bit for bit to torchvision's result on Pillow images.
+        uint8 ``(size, size, 3)``, equal bit for bit to torchvision's result on Pillow images.
     """
-    width, height = image.size
-    if min(width, height) != resize or (squash and width != height):
-        if squash:
-            width, height = resize, resize
-        elif width <= height:
-            width, height = resize, int(resize * height / width)
-        else:
-            width, height = int(resize * width / height), resize
-        image = image.resize((width, height), Image.Resampling[interpolation.upper()])
-    if (width, height) != (crop, crop):
-        left, top = round((width - crop) / 2.0), round((height - crop) / 2.0)  # as torchvision rounds them
-        image = image.crop((left, top, left + crop, top + crop))
+    unit, side = min(image.size), preprocess.size
+    if preprocess.squash:
+        width = height = preprocess.resize
+    else:  # the longer side is rounded down
+        width, height = (preprocess.resize * length // unit for length in image.size)
+    if (width, height) != image.size:
+        image = image.resize((width, height), Image.Resampling[preprocess.interpolation.upper()])
+    if (width, height) != (side, side):
+        left, top = round((width - side) / 2.0), round((height - side) / 2.0)  # as torchvision rounds them
+        image = image.crop((left, top, left + side, top + side))
     return np.asarray(image)
-
-
-def decode_exact(
-    source: str | os.PathLike[str] | bytes,
-    *,
-    name: str | None = None,
-    load_truncated: bool = False,
-    **geometry: Any,
-) -> np.ndarray:
-    """Return the pixels of :func:`load_rgb` and :func:`resize_and_crop`, uint8 ``(crop, crop, 3)``."""
-    return resize_and_crop(load_rgb(source, name=name, load_truncated=load_truncated), **geometry)
 
 
 def normalizer(
@@ -171,11 +125,10 @@ def normalizer(
     """Return mean and std as float32 ``(1, 3, 1, 1)`` on ``device``."""
     import torch
 
-    shape = (1, 3, 1, 1)
-    return (
-        torch.tensor(list(mean), dtype=torch.float32, device=device).view(shape),
-        torch.tensor(list(std), dtype=torch.float32, device=device).view(shape),
+    first, second = (
+        torch.tensor(list(each), dtype=torch.float32, device=device).view(1, 3, 1, 1) for each in (mean, std)
     )
+    return first, second
 
 
 def to_input(

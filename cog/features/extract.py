@@ -1,27 +1,21 @@
-"""Feature extraction: images through a frozen network, row by row."""
+"""A frozen network on a device: pixels to features."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from cog.data.image_lists import ImageList
-from cog.data.loader import Batch, Decoder, batches
-from cog.data.pixels import normalizer, to_input
+from cog.data.loader import PIECE, Decoder, Facts, Failures, Piece, Span, decoded, is_worker_failure
+from cog.data.pixels import Preprocess, normalizer, to_input
 from cog.errors import CogError, first_line
 from cog.runtime import memory
 from cog.runtime.device import allow_tf32, exact_float32
-
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +25,6 @@ logger = logging.getLogger(__name__)
 # (ResNet-50: 159 ms in batches of 32, 103 ms in batches of 4).
 _CPU_PIXELS = 4 * 224 * 224
 _MOST_CPU_IMAGES = 64
-
-# Number of batches on the GPU while the next one is prepared; more would only take memory.
-_IN_FLIGHT = 1
 
 # Difference between two passes of the same images, and largest difference between images, in terms of the root mean
 # square of the features, from which a network is random, and below which it does not look at its images.
@@ -46,37 +37,16 @@ class NonFiniteError(CogError):
     """The network returns NaN or infinite values."""
 
 
-@dataclass(frozen=True, eq=False)
-class FeatureBatch:
-    """Features of consecutive rows of an image list.
-
-    Attributes:
-        first: first row of the batch.
-        n: number of rows, including the rows of failed images.
-        x: features ``(len(rows), d)``, in the type to be saved; where that is float32, the float16 output of a network
-            stays float16 (exact, half the memory).
-        rows: rows of the decoded images, int64.
-        failures: ``(row, reason)`` of the images that could not be decoded, in row order.
-    """
-
-    first: int
-    n: int
-    x: torch.Tensor
-    rows: np.ndarray
-    failures: list[tuple[int, str]]
-
-    @property
-    def stop(self) -> int:
-        """Row after the last one."""
-        return self.first + self.n
-
-    def array(self) -> np.ndarray:
-        """Return ``x`` as a NumPy array: float32, float16, or the bits of bfloat16, which NumPy lacks, as int16."""
-        return (self.x.view(torch.int16) if self.x.dtype is torch.bfloat16 else self.x).numpy()
+def pass_sizes(device_type: str, *, size: int, batch_size: int) -> tuple[int, int]:
+    """Return the images per batch and per forward pass; the first is a multiple of the second."""
+    if device_type != "cpu":
+        return batch_size, batch_size
+    per_pass = min(max(1, _CPU_PIXELS // size**2), _MOST_CPU_IMAGES)
+    return max(1, batch_size // per_pass) * per_pass, per_pass
 
 
 class Extractor:
-    """A frozen network that computes the features of any rows of any image list.
+    """A frozen network that computes the features of batches of decoded images.
 
     All forward passes have the same shape (failed images, and places after the last image, are black), and the place of
     an image in its pass depends on its row alone. The last bits of its features therefore do not depend on other
@@ -86,51 +56,40 @@ class Extractor:
     Args:
         backbone: network with a ``name``, in eval mode, already on ``device``; its weights may change their memory
             layout.
-        crop: side of the center crop, in pixels.
-        mean: per-channel mean of pixels in [0, 1], and ``std`` their standard deviation.
+        preprocess: its mean and std normalize the pixels.
         device: device of the network.
-        batch_size: images per forward pass; on a CPU, images decoded at a time, which take several smaller passes.
+        batch_size: images per forward pass; on a CPU, images per batch, which takes several smaller passes.
         batch_key: configuration key of the batch size, for messages.
-        n_workers: decoding threads.
         precision: ``fp32`` (exact: TF32 off), ``tf32``, ``fp16`` or ``bf16`` (automatic mixed precision).
-        save_dtype: type of the features: float32, float16 or bfloat16.
         memory_format: layout of the network's input and weights (default: the fast layout of the device, or the usual
             layout for networks that cannot work on that).
         warns: whether to warn in the first batch of a network that is random or gives equal features for all images.
-        decoding: other arguments of :class:`cog.data.loader.Decoder`, such as ``resize``.
 
     Attributes:
-        device: device of the network.
-        rows_per_pass: images per forward pass; ranges of rows begin at multiples of it.
+        batch_size: images per batch; ranges of rows begin at multiples of it.
+        width: number of features D; None before the first batch.
     """
 
     def __init__(
         self,
         backbone: nn.Module,
-        *,
-        crop: int,
-        mean: Sequence[float],
-        std: Sequence[float],
+        preprocess: Preprocess,
         device: str | torch.device,
+        *,
         batch_size: int = 128,
         batch_key: str = "FT_EXTRACT.BATCH_SIZE",
-        n_workers: int = 0,
         precision: str = "fp32",
-        save_dtype: torch.dtype = torch.float32,
         memory_format: torch.memory_format | None = None,
         warns: bool = False,
-        **decoding: Any,
     ) -> None:
-        self.device = torch.device(device)
-        self._batch_size, self.rows_per_pass = pass_sizes(self.device, crop=crop, batch_size=batch_size)
-        self._batch_key, self._n_workers = batch_key, n_workers
-        self._decoding = {"crop": crop, **decoding}
-        self._overlaps = self.device.type == "cuda"  # whether decoding overlaps with the work of the device
-        self._backbone, self._name = backbone, str(backbone.name)
-        self._mean, self._std = normalizer(mean, std, self.device)
-        self._precision, self._save_dtype = precision, save_dtype
+        self.preprocess, self.device, self.precision = preprocess, torch.device(device), precision
+        self.batch_size, self._per_pass = pass_sizes(
+            self.device.type, size=preprocess.size, batch_size=batch_size
+        )
+        self._backbone, self._name, self._batch_key = backbone, str(backbone.name), batch_key
+        self._mean, self._std = normalizer(preprocess.mean, preprocess.std, self.device)
         self._warns = warns
-        self._width: int | None = None  # of the features; known after the first pass
+        self.width: int | None = None
         if memory_format is None:
             # Convolutions on a CPU, and those in half precision on a GPU, are faster with the channels innermost:
             # MobileNetV2 takes 12.9 instead of 15.4 ms per image on one core, ResNet-50 96 instead of 105. Those in
@@ -139,114 +98,47 @@ class Extractor:
             memory_format = torch.channels_last if innermost else torch.contiguous_format
         self._use(memory_format)
 
-    @classmethod
-    def from_config(
-        cls, backbone: nn.Module, cfg: CfgNode, device: torch.device, *, n_workers: int
-    ) -> Extractor:
-        """Return an extractor with the settings of a configuration."""
-        fx = cfg.FT_EXTRACT
-        return cls(
-            backbone,
-            resize=fx.IMAGE_RESIZE_SIZE,
-            crop=fx.IMAGE_CROP_SIZE,
-            mean=fx.IMAGE_NORM.MEAN,
-            std=fx.IMAGE_NORM.STD,
-            device=device,
-            batch_size=fx.BATCH_SIZE,
-            n_workers=n_workers,
-            precision=fx.PRECISION,
-            save_dtype=getattr(torch, fx.SAVE_DTYPE),
-            warns=True,
-            load_truncated=fx.LOAD_TRUNCATED_IMAGES,
-            interpolation=fx.IMAGE_INTERPOLATION,
-            squash=fx.IMAGE_SQUASH,
-        )
-
     def _use(self, memory_format: torch.memory_format) -> None:
         self._format = memory_format
         self._backbone.to(memory_format=memory_format)
 
-    def extract(self, images: ImageList, ranges: Iterable[tuple[int, int]] | None = None) -> FeatureBatch:
-        """Return the features of rows in one batch, for small lists; see :meth:`stream`."""
-        with contextlib.closing(self.stream(images, ranges)) as stream:
-            parts = list(stream)
-        return FeatureBatch(
-            parts[0].first,
-            sum(part.n for part in parts),
-            torch.cat([part.x for part in parts]),
-            np.concatenate([part.rows for part in parts]),
-            [failure for part in parts for failure in part.failures],
-        )
-
-    def stream(
-        self,
-        images: ImageList,
-        ranges: Iterable[tuple[int, int]] | None = None,
-        *,
-        stop: Callable[[], object] = lambda: False,
-    ) -> Generator[FeatureBatch, None, None]:
-        """Yield the features of rows, one batch at a time; close the generator to stop before the end.
+    @torch.inference_mode()
+    def __call__(self, pixels: torch.Tensor, n: int) -> torch.Tensor:
+        """Return the features of the first ``n`` images of a batch, float32 ``(n, D)`` on the device.
 
         Args:
-            images: the image list.
-            ranges: ``(first, stop)`` of the requested rows (default: all), which begin at multiples of
-                ``rows_per_pass``, and end at multiples or at the end of the list.
-            stop: function called between forward passes; once it returns a true value, the generator yields the
-                features computed so far and ends.
+            pixels: uint8 ``(batch_size, size, size, 3)`` on the device; places without an image are black.
+            n: number of rows of the batch, including failed images.
         """
-        decoder = Decoder(images, **self._decoding)
-        cuda = self.device.type == "cuda"
-        with (
-            exact_float32(),
-            torch.inference_mode(),
-            torch.cuda.device(self.device) if cuda else contextlib.nullcontext(),
-            contextlib.closing(
-                batches(
-                    decoder,
-                    batch_size=self._batch_size,
-                    n_workers=self._n_workers,
-                    pin_memory=cuda,
-                    ranges=ranges,
-                )
-            ) as stream,
-        ):
-            if self._precision == "tf32":
+        on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
+        with exact_float32(), on_device:
+            if self.precision == "tf32":
                 allow_tf32()
-            in_flight: deque[tuple[Batch, int, _Pending]] = deque()
-            for batch in stream:
-                in_flight.append((batch, *self._start(batch, stop)))
-                if len(in_flight) > (_IN_FLIGHT if self._overlaps else 0):
-                    yield self._features(images, *in_flight.popleft())
-                if stop():
-                    break
-            while in_flight:
-                yield self._features(images, *in_flight.popleft())
+            parts = [self._forward(part) for part in pixels.split(self._per_pass)[: -(-n // self._per_pass)]]
+            y = torch.cat(parts)[:n].float()
+            if self._warns:
+                self._warns = False
+                self._warn_of_unusable(pixels, parts[0].float(), y)
+        return y
 
-    def _start(self, batch: Batch, stop: Callable[[], object]) -> tuple[int, _Pending]:
-        """Begin to compute features; return the number of their rows (fewer after a stop) and the pending features."""
-        pixels, n = batch.pixels.to(self.device, non_blocking=True), batch.n
-        is_first = self._warns and self._width is None
-        parts = []
-        for first in range(0, n, self.rows_per_pass):
-            parts.append(self._forward(pixels[first : first + self.rows_per_pass]))
-            if stop():
-                n = min(n, first + self.rows_per_pass)
-                break
-        y = torch.cat(parts)[:n]
-        if is_first:
-            self._warn_of_unusable(pixels, parts[0].float(), y.float())
-        return n, _Pending(y if y.dtype is torch.float16 else y.float())
+    @property
+    def n_bytes(self) -> int:
+        """Size of the parameters of the network in bytes."""
+        return sum(parameter.nbytes for parameter in self._backbone.parameters())
+
+    def rehearse(self) -> None:
+        """Compute the features of a black batch, to find out whether the memory of the device suffices."""
+        warns, self._warns, size = self._warns, False, self.preprocess.size
+        self(
+            torch.zeros(self.batch_size, size, size, 3, dtype=torch.uint8, device=self.device),
+            self.batch_size,
+        )
+        self._warns = warns
 
     def _warn_of_unusable(self, pixels: torch.Tensor, first: torch.Tensor, y: torch.Tensor) -> None:
-        """Warn of a network that is random, or that gives equal features for all images of the first batch.
-
-        Args:
-            pixels: images of the batch, with black ones after its end.
-            first: features of the first forward pass.
-            y: features of the batch.
-        """
         again = self._forward(pixels[: len(first)]).float()
-        if float((again - first).abs().max()) > _RANDOM * float(first.square().mean().sqrt()):
+        rms = float(first.square().mean().sqrt())
+        if float((again - first).abs().max()) > _RANDOM * rms:
             logger.warning(
                 "%s gives other features for the same images in a second pass: it is random at evaluation; is there "
                 "dropout, a random mask or noise in its forward?",
@@ -262,7 +154,7 @@ class Extractor:
             )
 
     def _forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        dtype, shape = _AUTOCAST[self._precision], (len(pixels), 3, *pixels.shape[1:3])
+        dtype, shape = _AUTOCAST[self.precision], (len(pixels), 3, *pixels.shape[1:3])
         try:
             x = to_input(pixels, self._mean, self._std, memory_format=self._format)
             with torch.autocast(self.device.type, dtype=dtype) if dtype else contextlib.nullcontext():
@@ -270,13 +162,15 @@ class Extractor:
         except CogError:
             raise
         except Exception as error:  # a user's network may raise any exception
+            if is_worker_failure(error):
+                raise
             if memory.is_exhausted(error):
                 task = f"extracting features of {len(pixels)} images at a time"
                 # On a CPU, a pass does not get smaller with the batch, see pass_sizes.
-                is_smaller = self.device.type != "cpu" or self._batch_size > self.rows_per_pass
+                is_smaller = self.device.type != "cpu" or self.batch_size > self._per_pass
                 todo = f"lower {self._batch_key}" if is_smaller else ""
                 raise memory.explain(error, task=task, todo=todo) from error
-            if self._width is None and self._format is torch.channels_last:
+            if self.width is None and self._format is torch.channels_last:
                 # A network that uses x.view(...) cannot work on this layout; the usual layout is tried.
                 self._use(torch.contiguous_format)
                 return self._forward(pixels)
@@ -284,77 +178,125 @@ class Extractor:
                 f"model {self._name} failed on a batch of shape {shape}: "
                 f"{type(error).__name__}: {first_line(error)}"
             ) from error
-        if self._width not in (None, y.shape[1]):
+        if self.width not in (None, y.shape[1]):
             raise CogError(
-                f"model {self._name} returned {self._width} dimensions for one batch and {y.shape[1]} for another"
+                f"model {self._name} returned {self.width} dimensions for one batch and {y.shape[1]} for another"
             )
-        self._width = y.shape[1]
+        self.width = y.shape[1]
         return y
 
-    def _features(self, images: ImageList, batch: Batch, n: int, pending: _Pending) -> FeatureBatch:
-        end = batch.first + n
-        _require_folders(images, batch)
-        failures = [(row, reason) for row, reason in batch.failures if row < end]
-        rows = batch.rows
-        rows = rows[rows < end]
-        x = pending.wait()
-        if len(rows) < len(x):
-            x = x[torch.from_numpy(rows - batch.first)]
-        if (row := _first_bad_row(x)) is not None:
-            advice = f"try FT_EXTRACT.PRECISION fp32 instead of {self._precision}"
-            if self._precision == "fp32":
-                advice = "check the checkpoint and the input normalization"
-            file = images.file(int(rows[row]))
-            raise NonFiniteError(f"the network returned NaN or infinite features for {file}; {advice}")
-        dtype = self._save_dtype
-        saved = x if dtype is torch.float32 else x.to(dtype)
-        if saved is not x and (row := _first_bad_row(saved)) is not None:
-            raise CogError(
-                f"the network returned {x[row].abs().max():.6g} for {images.file(int(rows[row]))}, and "
-                f"{str(dtype).removeprefix('torch.')} ends at {torch.finfo(dtype).max:.6g}; set FT_EXTRACT.SAVE_DTYPE "
-                f"{'bfloat16 or float32' if dtype is torch.float16 else 'float32'}"
-            )
-        return FeatureBatch(batch.first, n, saved, rows, failures)
+
+@dataclass(frozen=True, eq=False)
+class PixelBatch:
+    """A batch of decoded images on the device.
+
+    Attributes:
+        pixels: uint8 ``(batch_size, size, size, 3)``; zeros where an image failed and after the last image.
+        first: first row; ``n``: number of rows.
+        failures: rows of the images that could not be decoded, with reasons.
+        facts: see :class:`cog.data.loader.Piece`.
+    """
+
+    pixels: torch.Tensor
+    first: int
+    n: int
+    failures: Failures
+    facts: Facts
+
+    @property
+    def kept(self) -> np.ndarray:
+        """Places in the batch of the images that could be decoded, int64."""
+        return np.delete(np.arange(self.n), [row - self.first for row, _ in self.failures])
 
 
-def pass_sizes(device: torch.device, *, crop: int, batch_size: int) -> tuple[int, int]:
-    """Return the images per batch and per forward pass; the first is a multiple of the second."""
-    if device.type != "cpu":
-        return batch_size, batch_size
-    per_pass = min(max(1, _CPU_PIXELS // crop**2), _MOST_CPU_IMAGES)
-    return max(1, batch_size // per_pass) * per_pass, per_pass
+def pieces(number: int, span: Span, batch_size: int) -> list[tuple[int, int, int]]:
+    """Return the pieces of a span for :func:`cog.data.loader.decoded`; none crosses the end of a batch."""
+    return [
+        (number, row, min(row + PIECE, first + batch_size, span[1]))
+        for first in range(*span, batch_size)
+        for row in range(first, min(first + batch_size, span[1]), PIECE)
+    ]
 
 
-class _Pending:
-    """Features ``(n, d)``, float32 or float16, in transfer from the device to the CPU."""
-
-    def __init__(self, y: torch.Tensor) -> None:
-        self._host, self._arrived = y, None
-        if y.device.type == "cuda":
-            self._host = torch.empty(y.shape, dtype=y.dtype, pin_memory=True)
-            self._host.copy_(y, non_blocking=True)
-            self._arrived = torch.cuda.Event()
-            self._arrived.record()
-
-    def wait(self) -> torch.Tensor:
-        """Wait for the features and return them on the CPU."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        return self._host.cpu()
-
-
-def _require_folders(images: ImageList, batch: Batch) -> None:
-    """Raise an error for failures that come from a lost file system: all folders existed when they were listed."""
-    for row, reason in batch.failures:
-        lost = images.store.lost(images.file(row))
-        if lost is not None:
-            raise CogError(
-                f"{lost} cannot be read any more ({reason}); when it is back (a network file system?), the same "
-                "command continues"
-            )
+def batches(
+    stream: Iterator[Piece], span: Span, batch_size: int, size: int, device: torch.device
+) -> Iterator[PixelBatch]:
+    """Put the decoded :func:`pieces` of a span together to batches on a device."""
+    for first in range(*span, batch_size):
+        stop = min(first + batch_size, span[1])
+        batch = PixelBatch(
+            torch.zeros(batch_size, size, size, 3, dtype=torch.uint8, device=device),
+            first,
+            stop - first,
+            [],
+            {},
+        )
+        for row in range(first, stop, PIECE):
+            piece = next(stream)
+            batch.pixels[row - first :][: len(piece.pixels)].copy_(piece.pixels, non_blocking=True)
+            batch.failures.extend(piece.failures)
+            batch.facts.update(piece.facts)
+        yield batch
 
 
-def _first_bad_row(x: torch.Tensor) -> int | None:
-    """Return the first row of ``x`` that holds NaN or infinite values; None without such a row."""
+@dataclass(frozen=True, eq=False)
+class Extracted:
+    """Features of rows of an image list.
+
+    Attributes:
+        x: float32 ``(len(rows), D)`` on the CPU.
+        rows: rows of the decoded images, int64.
+        failures: rows of the others, with reasons.
+    """
+
+    x: torch.Tensor
+    rows: np.ndarray
+    failures: Failures
+
+
+def stream(
+    extractor: Extractor, decoder: Decoder, span: Span | None = None, *, n_workers: int = 0
+) -> Iterator[Extracted]:
+    """Yield the features of the images of a decoder, batch by batch; ``span``: first row, row after the last one.
+
+    Raises:
+        NonFiniteError: the network returns NaN or infinite values.
+    """
+    span = span or (0, len(decoder.images))
+    decoded_pieces = decoded([decoder], pieces(0, span, extractor.batch_size), n_workers=n_workers)
+    size = extractor.preprocess.size
+    for batch in batches(decoded_pieces, span, extractor.batch_size, size, extractor.device):
+        x, rows = (
+            extractor(batch.pixels, batch.n).cpu()[torch.from_numpy(batch.kept)],
+            batch.first + batch.kept,
+        )
+        require_finite(x, [decoder.images.file(int(row)) for row in rows], extractor.precision)
+        yield Extracted(x, rows, batch.failures)
+
+
+def extract(
+    extractor: Extractor, decoder: Decoder, span: Span | None = None, *, n_workers: int = 0
+) -> Extracted:
+    """Return the features of the images of a decoder at once, for small lists; see :func:`stream`."""
+    parts = list(stream(extractor, decoder, span, n_workers=n_workers))
+    x, rows = torch.cat([part.x for part in parts]), np.concatenate([part.rows for part in parts])
+    return Extracted(x, rows, [failure for part in parts for failure in part.failures])
+
+
+def first_bad_row(x: torch.Tensor) -> int | None:
+    """Return the first row of ``x`` ``(n, d)`` that holds NaN or infinite values; None without such a row."""
     bad = (~torch.isfinite(x).all(dim=1)).nonzero()
     return int(bad[0]) if len(bad) else None
+
+
+def require_finite(x: torch.Tensor, file_of: Sequence[str], precision: str) -> None:
+    """Refuse NaN and infinite features.
+
+    Raises:
+        NonFiniteError: the message names the first such image.
+    """
+    if (bad := first_bad_row(x)) is not None:
+        advice = f"try FT_EXTRACT.PRECISION fp32 instead of {precision}"
+        if precision == "fp32":
+            advice = "check the checkpoint and the input normalization"
+        raise NonFiniteError(f"the network returned NaN or infinite features for {file_of[bad]}; {advice}")

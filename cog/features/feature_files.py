@@ -1,8 +1,4 @@
-"""Feature files (``X_Y.pth``), and the preparation of features for classifiers.
-
-The preparation has five parts: l2 normalization, consecutive labels, the cap per class, the validation split and the
-few-shot draw.
-"""
+"""Feature files (``X_Y.pth``): written, read, checked and l2-normalized."""
 
 from __future__ import annotations
 
@@ -13,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from cog import constants
 from cog.errors import CogError, UnsafeFileError
+from cog.features.sampling import cap_per_class, draw_few_shot, split_train_val, to_consecutive_labels  # noqa: F401
 from cog.paths import features_file
 from cog.runtime import files, random_streams
 from cog.runtime.safe_load import load_torch
@@ -258,115 +254,3 @@ def check_and_normalize_(
             len(x),
         )
     return None if in_place else torch.cat(divisors)
-
-
-def to_consecutive_labels(
-    train_y: torch.Tensor, test_y: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-    """Map training labels ``(n,)`` and test labels ``(m,)``, int64, to 0..C-1 in ascending order of training labels.
-
-    Returns:
-        Both label vectors in 0..C-1 (those of an extraction are unchanged), and the C original labels.
-    """
-    labels = torch.unique(train_y)
-    untrained = [int(label) for label in torch.unique(test_y) if not (labels == label).any()]
-    if untrained:
-        raise CogError(
-            f"test labels {', '.join(map(str, untrained[:5]))} ({len(untrained)} in all) have no training features: no "
-            "classifier can be trained for them; extract both splits of the same data set"
-        )
-    if len(labels) < 2:
-        raise CogError(
-            f"all training features have label {int(labels[0])}; a classifier needs two classes or more"
-        )
-    untested = len(labels) - len(torch.unique(test_y))
-    if untested:
-        logger.warning(
-            "%d of %d classes have no test features; accuracy is over the others", untested, len(labels)
-        )
-    if labels[0] != 0 or labels[-1] != len(labels) - 1:
-        logger.warning("labels are not 0..%d; they are renumbered in ascending order", len(labels) - 1)
-    train_y, test_y = (torch.searchsorted(labels, y.contiguous()) for y in (train_y, test_y))
-    return train_y, test_y, labels.tolist()
-
-
-def split_train_val(
-    y: torch.Tensor, *, val_frac: float, rng: np.random.Generator
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Hold out a random part of every class for the scores of hyper-parameters (paper Sec. 4.1).
-
-    The part has ``int(n * val_frac)`` images of each class, as in the original toolkit, but at least one when the class
-    has two or more (the original code lost classes of fewer than ``1 / val_frac`` images from training). The image of
-    a class with a single one stays in the training part.
-
-    Args:
-        y: labels, int64 ``(n,)``.
-        val_frac: fraction of each class to hold out.
-        rng: source of the random choice.
-
-    Returns:
-        Rows of the training and of the validation part, int64, grouped by class.
-    """
-    train, val = [], []
-    for rows in _rows_by_class(y):
-        rows = rng.permutation(rows)
-        n_val = max(int(len(rows) * val_frac), 1) if len(rows) > 1 else 0
-        train.append(rows[: len(rows) - n_val])
-        val.append(rows[len(rows) - n_val :])
-    if not any(map(len, val)):
-        raise CogError(
-            "every class has a single training image, so none can be held out to tune hyper-parameters; set "
-            "CLF.N_TRIALS 0 with one value in each of CLF.LR_INTV and CLF.WD_INTV"
-        )
-    return torch.from_numpy(np.concatenate(train)), torch.from_numpy(np.concatenate(val))
-
-
-def draw_few_shot(
-    y: torch.Tensor, rows: torch.Tensor, *, n_shot: int, rng: np.random.Generator
-) -> tuple[torch.Tensor, int]:
-    """Draw ``n_shot`` random rows of every class (paper Sec. 4.2.2).
-
-    Args:
-        y: int64 ``(n,)``, labels of all rows.
-        rows: rows to draw from, int64.
-        n_shot: images per class, 1 or more.
-        rng: source of the random choice.
-
-    Returns:
-        The drawn rows, int64, grouped by class, and the number of classes that had fewer than ``n_shot``
-        (all of their rows are taken).
-    """
-    drawn, short = [], 0
-    for local in _rows_by_class(y[rows]):
-        drawn.append(rng.permutation(local)[:n_shot])
-        short += len(local) < n_shot
-    return rows[torch.from_numpy(np.concatenate(drawn))], short
-
-
-def cap_per_class(y: torch.Tensor, n: int) -> tuple[torch.Tensor, int]:
-    """Choose at most ``n`` random rows of every class (the paper's class-balanced variant, supplement B.1).
-
-    The choice is a part of the data set's definition, like the paper's choice of images: it is the same for every seed
-    and every model. Each class has a random order of its own, of which the first ``n`` rows are taken: a smaller cap is
-    a subset of a larger one, and a missing image changes the choice in its own class only.
-
-    Args:
-        y: labels, int64 ``(n_rows,)``.
-        n: rows per class, 1 or more.
-
-    Returns:
-        The chosen rows, int64, ascending, and the number of classes that have fewer than ``n``.
-    """
-    chosen, short = [], 0
-    for position, rows in enumerate(_rows_by_class(y)):
-        chosen.append(random_streams.numpy_rng(position, "cap").permutation(rows)[:n])
-        short += len(rows) < n
-    return torch.from_numpy(np.sort(np.concatenate(chosen))), short
-
-
-def _rows_by_class(y: torch.Tensor) -> list[np.ndarray]:
-    """Return the rows of each class, ascending, in ascending order of the labels."""
-    labels = y.numpy()
-    order = np.argsort(labels, kind="stable")
-    boundaries = np.flatnonzero(np.diff(labels[order])) + 1
-    return np.split(order, boundaries)

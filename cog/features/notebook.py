@@ -10,14 +10,15 @@ import torch
 from torch import nn
 
 from cog import config
-from cog.data import image_lists
-from cog.data.image_lists import ImageList
+from cog.data.images import ImageList, from_class_folders
+from cog.data.loader import Decoder
 from cog.data.wnids import class_list_digest
 from cog.errors import CogError, FailedImagesError
 from cog.features import feature_files
-from cog.features.extract import Extractor
+from cog.features.extract import Extractor, extract
 from cog.features.feature_files import FeatureSet
 from cog.models.backbone import Backbone
+from cog.models.choice import preprocess_of
 from cog.runtime.device import require_precision, resolve_device
 
 #: Model name of a module without a name.
@@ -45,7 +46,7 @@ def extract_features(
         images: folder with a folder per class, or with archives of such folders (docs/data.md); or an image list.
         name: ``<model_title>_<architecture_name>`` (default: the backbone's name).
         device: value of ``--device``; None: CUDA when there is a GPU, else the CPU.
-        n_workers: decoding threads; 0: the calling thread decodes between the batches.
+        n_workers: decoding processes; 0: the calling process decodes between the batches.
         opts: ``[KEY, VALUE, ...]`` of the configuration, such as ``["FT_EXTRACT.IMAGE_CROP_SIZE", 96]``. Without them,
             input size, mean and standard deviation are those that a model of the zoo or of a library, or a user's
             loader, declares, and those of the protocol for other modules.
@@ -60,18 +61,21 @@ def extract_features(
     cfg = config.get_cfg(model_name=name, declared=backbone.declared, opts=words_of(opts))
     if not isinstance(images, ImageList):
         folder = Path(images).absolute()
-        images = image_lists.from_class_folders(folder.parent.name, folder.name, folder, flag="images")
+        images = from_class_folders(folder.parent.name, folder.name, folder, flag="images")
     place = resolve_device(device)
     require_precision(place, "FT_EXTRACT.PRECISION", cfg.FT_EXTRACT.PRECISION)
-    extractor = Extractor.from_config(backbone.move(place), cfg, place, n_workers=n_workers)
-    extracted = extractor.extract(images)
+    fx, preprocess = cfg.FT_EXTRACT, preprocess_of(cfg)
+    extractor = Extractor(
+        backbone.move(place), preprocess, place, batch_size=fx.BATCH_SIZE, precision=fx.PRECISION, warns=True
+    )
+    extracted = extract(extractor, Decoder(images, preprocess, fx.LOAD_TRUNCATED_IMAGES), n_workers=n_workers)
     if extracted.failures:
         row, reason = extracted.failures[0]
         raise FailedImagesError(
             f"{len(extracted.failures)} of {len(images)} images could not be decoded, such as {images.file(row)} "
             f"({reason})"
         )
-    x = extracted.x.float()
+    x = extracted.x.to(getattr(torch, fx.SAVE_DTYPE)).float()
     feature_files.check_and_normalize_(x, name, normalize=normalize)
     return FeatureSet(
         x,

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-from cog.data.image_lists import ImageList
-from cog.features.extract import Extractor
+from cog.data.images import ImageList
+from cog.data.loader import Decoder
+from cog.data.pixels import Preprocess
+from cog.features.extract import Extractor, stream
 from cog.finetune.network import FineTuned
 from cog.finetune.parallel import Group
 from cog.finetune.recipe import FineTuneRecipe
@@ -44,17 +46,13 @@ def evaluate(
     """
     first, stop = (len(images) * rank // group.size for rank in (group.rank, group.rank + 1))
     share = dataclasses.replace(images, files=images.files[first:stop], labels=images.labels[first:stop])
+    preprocess = Preprocess(recipe.crop, recipe.resize, tuple(recipe.mean), tuple(recipe.std))  # type: ignore[arg-type]
     extractor = Extractor(
         network,
-        resize=recipe.resize,
-        crop=recipe.crop,
-        mean=recipe.mean,
-        std=recipe.std,
-        device=group.device,
+        preprocess,
+        group.device,
         batch_size=recipe.per_pass if group.device.type == "cuda" else 1,  # on a CPU, a single pass
         batch_key="FINETUNE.BATCH_PER_DEVICE",
-        n_workers=n_workers,
-        load_truncated=recipe.load_truncated,
         memory_format=network.memory_format,
     )
     sums = torch.zeros(5, dtype=torch.float64)  # loss, top-1 hits, top-5 hits, failed images, images left out
@@ -62,8 +60,9 @@ def evaluate(
     predictions = torch.zeros(len(images), dtype=torch.int64)
     failures: list[tuple[str, str]] = []
     network.eval()
-    with contextlib.closing(extractor.stream(share, stop=signals.requested)) as stream:
-        for batch in stream:
+    decoder = Decoder(share, preprocess, recipe.load_truncated)
+    with contextlib.closing(stream(extractor, decoder, n_workers=n_workers)) as parts:  # type: ignore[type-var]
+        for batch in parts:
             rows, logits = torch.from_numpy(batch.rows), batch.x
             labels = torch.from_numpy(share.labels)[rows]
             if len(rows):
@@ -73,7 +72,9 @@ def evaluate(
                 predictions[first + row] = -1
                 failures.append((share.file(row), reason))
             sums[3] += len(batch.failures)
-            sums[4] -= batch.n
+            sums[4] -= len(rows) + len(batch.failures)
+            if signals.requested():
+                break
     network.train()
     loss, top1, top5, n_failed, left_out = group.sum_(sums.to(group.device)).tolist()
     group.sum_(predictions := predictions.to(group.device))

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from cog.data.image_lists import ImageList
-from cog.data.loader import Batch, Decoder, failure_reason
-from cog.data.pixels import load_rgb
+from cog.data.images import ImageList
+from cog.data.loader import Decoder, Piece
+from cog.data.pixels import Preprocess, load_rgb
 from cog.finetune.recipe import FineTuneRecipe
 
 #: Label of an image that could not be decoded, which is excluded from the loss (``ignore_index`` of PyTorch's losses).
@@ -36,23 +36,23 @@ class TrainingDecoder(Decoder):
     """
 
     def __init__(self, images: ImageList, recipe: FineTuneRecipe, epoch: int) -> None:
-        super().__init__(images, resize=recipe.resize, crop=recipe.crop, load_truncated=recipe.load_truncated)
+        super().__init__(images, Preprocess(recipe.crop, recipe.resize), recipe.load_truncated)
         self.recipe, self.epoch = recipe, epoch
         self.order = recipe.generator("order", epoch).permutation(len(images))
 
-    def __call__(self, place: int) -> np.ndarray | str:
-        """Return uint8 pixels ``(crop, crop, 3)`` of the image at a place, or the reason of a failure."""
-        row = int(self.order[place])
-        rng = self.recipe.generator("image", self.epoch, row)
-        try:
-            return training_pixels(self.images.store.read(self.images.file(row)), self.recipe, rng)
-        except Exception as error:  # Pillow may raise any exception for a damaged file
-            return failure_reason(error)
+    def read(self, row: int) -> bytes:
+        """Return the bytes of the image at a place."""
+        return super().read(int(self.order[row]))
 
-    def labels(self, batch: Batch) -> torch.Tensor:
-        """Return the labels of a batch, int64 ``(b,)``; :data:`NO_LABEL` of images that could not be decoded."""
-        labels = self.images.labels[self.order[batch.first : batch.first + batch.n]]
-        labels[[place - batch.first for place, _ in batch.failures]] = NO_LABEL
+    def decode(self, data: bytes, row: int) -> np.ndarray:
+        """Return the pixels of the image at a place, uint8 ``(crop, crop, 3)``."""
+        rng = self.recipe.generator("image", self.epoch, int(self.order[row]))
+        return training_pixels(data, self.recipe, rng)
+
+    def labels(self, first: int, piece: Piece) -> torch.Tensor:
+        """Return the labels of places from ``first``, int64 ``(b,)``; :data:`NO_LABEL` where images failed."""
+        labels = self.images.labels[self.order[first : first + len(piece.pixels)]]
+        labels[[place - first for place, _ in piece.failures]] = NO_LABEL
         return torch.from_numpy(labels)
 
 

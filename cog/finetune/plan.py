@@ -25,7 +25,7 @@ from cog.runtime.output_folder import OutputFolder
 if TYPE_CHECKING:
     from yacs.config import CfgNode
 
-    from cog.data.image_lists import ImageList
+    from cog.data.images import ImageList
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from cog.data.loader import Batch
+from cog.data.loader import Piece
 from cog.data.pixels import normalizer, to_input
 from cog.errors import CogError, first_line
 from cog.finetune.evaluation import TestScore
@@ -103,7 +103,7 @@ class Trainer:
                 )
 
     def step(
-        self, parts: list[tuple[Batch, torch.Tensor]], lr: float, epoch: int, step: int
+        self, parts: list[tuple[Piece, torch.Tensor]], lr: float, epoch: int, step: int
     ) -> tuple[torch.Tensor, bool]:
         """Do one SGD step with ``parts``, the images and labels of the passes of this process.
 

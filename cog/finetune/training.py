@@ -9,8 +9,8 @@ from collections.abc import Generator, Iterable, Iterator
 
 import torch
 
-from cog.data.image_lists import ImageList
-from cog.data.loader import Batch, batches
+from cog.data.images import ImageList
+from cog.data.loader import Piece, decoded
 from cog.errors import FailedImagesError
 from cog.features.extract import NonFiniteError
 from cog.finetune.evaluation import TestScore, evaluate
@@ -107,23 +107,19 @@ def _steps(
     failed: _FailedImages,
     *,
     n_workers: int,
-) -> Generator[list[tuple[Batch, torch.Tensor]], None, None]:
+) -> Generator[list[tuple[Piece, torch.Tensor]], None, None]:
     """Yield images and labels of the passes of this process, for each step of an epoch."""
     decoder = TrainingDecoder(images, recipe, epoch)
     steps = range(recipe.steps_per_epoch(len(images)))
-    stream = batches(
-        decoder,
-        batch_size=recipe.per_pass,
-        n_workers=n_workers,
-        pin_memory=group.device.type == "cuda",
-        ranges=_passes(recipe, group, steps),
-    )
-    with contextlib.closing(stream):
-        for _ in steps:
-            parts = [next(stream) for _ in range(recipe.passes_per_process(group.size))]
-            for place, reason in (failure for part in parts for failure in part.failures):
-                failed.add(int(decoder.order[place]), reason)
-            yield [(part, decoder.labels(part)) for part in parts]
+    passes = [(0, *span) for span in _passes(recipe, group, steps)]
+    stream = decoded([decoder], passes, n_workers=n_workers, pin_memory=group.device.type == "cuda")
+    n = recipe.passes_per_process(group.size)
+    for step in range(len(steps)):
+        parts = [next(stream) for _ in range(n)]
+        for place, reason in (failure for part in parts for failure in part.failures):
+            failed.add(int(decoder.order[place]), reason)
+        firsts = [first for _, first, _ in passes[step * n : step * n + n]]
+        yield [(part, decoder.labels(first, part)) for first, part in zip(firsts, parts, strict=True)]
 
 
 def _passes(recipe: FineTuneRecipe, group: Group, steps: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -28,7 +28,7 @@ import archive_forms
 from bench_extract import generate
 
 from cog.data.images import open_store
-from cog.data.pixels import decode_exact
+from cog.data.pixels import Preprocess, load_rgb, resize_and_crop
 from cog.data.stores import ImageStore
 
 N_TOGETHER = 20
@@ -36,7 +36,7 @@ N_TOGETHER = 20
 
 def decode(store: ImageStore, name: str) -> None:
     """Read, decode and crop an image, as extraction does."""
-    decode_exact(store.read(name), resize=224, crop=224)
+    resize_and_crop(load_rgb(store.read(name)), Preprocess())
 
 
 def ratios(

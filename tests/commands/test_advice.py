@@ -20,7 +20,6 @@ from marks import first_quick
 from cog.commands import analyze_features, extract_features, finetune, logreg
 from cog.errors import CogError
 from cog.features import extract as extract_module
-from cog.features.shards import Shards
 from cog.finetune.trainer import Trainer
 from cog.runtime import atomic_dir
 
@@ -82,33 +81,6 @@ def interrupt(monkeypatch, where, name: str, after: int = 1) -> None:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(where, name, call)
-
-
-# --- unfinished work of other settings: what is complete stays
-
-
-def unfinished_features(workshop, monkeypatch):
-    extract(workshop, "--overwrite")
-    work = workshop.features("train")
-    shutil.rmtree(work)
-    with monkeypatch.context() as patch:
-        interrupt(patch, Shards, "save")
-        with pytest.raises(KeyboardInterrupt):
-            extract(workshop, "--split", "train", "FT_EXTRACT.SAVE_DTYPE", "float16")
-    return extract, work, workshop.features("test") / "X_Y.pth"
-
-
-@pytest.mark.parametrize("begin", [unfinished_features])
-def test_unfinished_work_can_be_discarded_alone(workshop, monkeypatch, begin):
-    """A command makes many results. ``--overwrite`` would compute the complete ones again, for hours."""
-    command, folder, complete = begin(workshop, monkeypatch)
-    before = complete.stat()
-    message = refused(command, workshop)
-    assert str(folder / ".resume") in message and "remove" in message
-    shutil.rmtree(folder / ".resume")
-    assert command(workshop) == 0
-    assert not (folder / ".resume").exists()
-    assert (complete.stat().st_mtime_ns, complete.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
 
 
 # --- runs
@@ -197,8 +169,9 @@ def test_a_damaged_description_of_features_is_removed(workshop, content):
     extract(workshop, "--overwrite")
     description = workshop.features("train") / "features.json"
     description.write_text(content)
-    for command in (train, extract, cluster):
+    for command in (train, cluster):
         assert refused(command, workshop).endswith("; remove the file, or restore it from a copy")
+    assert "add --overwrite to replace" in refused(extract, workshop)
     description.unlink()
     assert train(workshop) == 0
     assert cluster(workshop) == 0
@@ -206,25 +179,6 @@ def test_a_damaged_description_of_features_is_removed(workshop, content):
 
 
 # --- lack of memory, values that are not finite
-
-
-def test_memory_that_other_programs_take_during_an_extraction(workshop, monkeypatch):
-    """Other batches would discard the saved rows: the same command comes first."""
-    monkeypatch.setattr(extract_module, "_MOST_CPU_IMAGES", 2)
-    flags = ["--split", "train", "FT_EXTRACT.SHARD_ROWS", "2", "FT_EXTRACT.BATCH_SIZE", "2"]
-    passes = iter(range(100))
-
-    def run_out(*args, original=extract_module.to_input, **options):
-        if next(passes) == 3:
-            raise MemoryError
-        return original(*args, **options)
-
-    (workshop.features("train") / "X_Y.pth").unlink()
-    monkeypatch.setattr(extract_module, "to_input", run_out)
-    message = refused(extract, workshop, *flags)
-    assert "; end other programs that use it (the same command then continues), or run this where" in message
-    assert list((workshop.features("train") / ".resume").glob("rows-*.npy"))
-    assert extract(workshop, *flags) == 0
 
 
 def test_lack_of_memory_on_a_cpu_from_the_start(workshop, monkeypatch):

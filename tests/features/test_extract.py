@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -20,12 +22,12 @@ from torchvision import transforms
 
 import cog
 from cog.commands import extract_features
-from cog.data import datasets, image_lists
-from cog.data.pixels import decode_exact, normalizer, to_input
+from cog.data import datasets
+from cog.data.pixels import Preprocess, load_rgb, normalizer, resize_and_crop, to_input
 from cog.errors import CogError, FailedImagesError
-from cog.features import runner
+from cog.features import run
 from cog.models.backbone import Backbone
-from cog.runtime.ranks import Rank
+from cog.runtime import output
 
 RESIZE = ["FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "12"]
 
@@ -84,15 +86,17 @@ def test_metadata(extract_birds, tmp_path):
     out = tmp_path / "out"
     extract_birds("--ckpt_file", str(weights))
     data = json.loads((out / "features.json").read_text())
-    assert data["status"] == "complete"
-    assert data["checkpoint_sha256"] == hashlib.sha256(weights.read_bytes()).hexdigest()
-    assert data["preprocessing"].items() >= {"resize": 16, "crop": 12}.items()
-    assert data["preprocessing"]["mean"] == [0.485, 0.456, 0.406]
+    identity = data["identity"]
+    assert identity["checkpoint_sha256"] == hashlib.sha256(weights.read_bytes()).hexdigest()
+    assert identity["preprocessing"].items() >= {"resize": 16, "size": 12, "squash": False}.items()
+    assert identity["preprocessing"]["mean"] == [0.485, 0.456, 0.406]
+    assert (identity["model"], identity["dataset"], identity["split"]) == ("tiny_net", "birds", "test")
+    assert len(data["image_sample"]["bytes"]) == 9
     assert (data["n_images"], data["n_rows"], data["n_failed"], data["n_classes"]) == (9, 9, 0, 3)
     classes = sorted({line.split("/")[0] for line in (out / "image_paths.txt").read_text().split()})
     assert data["class_list_sha256"] == hashlib.sha256("\n".join(classes).encode()).hexdigest()
     assert data["versions"]["torch"] == torch.__version__.split("+")[0]
-    assert (data["device"], data["precision"]) == ("cpu", "fp32")
+    assert (data["device"], identity["precision"], identity["pooling"]) == ("cpu", "fp32", "default")
     assert sorted(p.name for p in out.iterdir()) == ["X_Y.pth", "features.json", "image_paths.txt"]
 
 
@@ -109,7 +113,7 @@ def test_failed_images_end_with_code_3_and_lose_nothing(extract_birds, image_tre
         with pytest.raises(FailedImagesError, match="2 of 9 images") as error:
             extract_birds(*flags)
         assert error.value.exit_code == 3
-        lines = (out / ".resume/failed_images.txt").read_text().splitlines()
+        lines = (tmp_path / ".out.work/failed_images.txt").read_text().splitlines()
         failed = [line.split("\t") for line in lines]
         assert [path for path, _ in failed] == ["duck/duck_1.png", "wren/wren_0.png"]
         assert all(reason for _, reason in failed)
@@ -155,46 +159,50 @@ def test_all_images_fail(extract_birds, image_tree, tmp_path):
 def test_existing_output_is_kept_skipped_or_replaced(extract_birds, tmp_path):
     out = tmp_path / "out"
     extract_birds()
-    before = (out / "X_Y.pth").stat().st_mtime_ns
-    (out / "notes.txt").write_text("the user's own")
+    before = tiny.snapshot(out)
     assert extract_birds() == 0
-    assert (out / "X_Y.pth").stat().st_mtime_ns == before
     exact, half = features_of(out)["X"], ("FT_EXTRACT.SAVE_DTYPE", "float16")
     with pytest.raises(CogError, match=r"save_dtype: float32 -> float16.*--overwrite"):
         extract_birds(*half)
+    assert tiny.snapshot(out) == before
+    (out / "notes.txt").write_text("the user's own")
+    with pytest.raises(CogError, match=r"notes.txt"):
+        extract_birds(*half, "--overwrite")
+    (out / "notes.txt").unlink()
     assert extract_birds(*half, "--overwrite") == 0
     assert torch.equal(features_of(out)["X"], exact.half())
-    assert (out / "notes.txt").read_text() == "the user's own"
 
 
 def other_pixels(path):
     Image.new("RGB", (20, 20), "white").save(path)
 
 
-def same_size_and_time(path):
-    before, content = path.stat(), bytearray(path.read_bytes())
+def same_size(path):
+    content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.utime(path, (time.time() + 5, time.time() + 5))
 
 
-@pytest.mark.parametrize("change", [other_pixels, same_size_and_time, os.remove, os.utime])
+def newer(path):
+    os.utime(path, (time.time() + 5, time.time() + 5))
+
+
+@pytest.mark.parametrize("change", [other_pixels, same_size, newer, os.remove])
 def test_images_that_changed_since_are_told(extract_birds, image_tree, tmp_path, change):
-    """By their contents: other times alone, as of a copy, are no change."""
+    """Other size, or newer with other bytes; a copy of the same images is newer, too."""
     extract_birds()
     before = tiny.snapshot(tmp_path / "out")
-    place = image_tree / "test/duck/duck_1.png"
-    change(place)
-    if change is os.utime:
+    change(image_tree / "test/duck/duck_1.png")
+    if change is newer:
         assert extract_birds() == 0
     else:
-        with pytest.raises(
-            CogError, match="images have changed since .*X_Y.pth was made|other images: 9 -> 8"
-        ):
+        with pytest.raises(CogError, match="images have changed since .*X_Y.pth was made|image_list_sha256"):
             extract_birds()
     assert tiny.snapshot(tmp_path / "out") == before
     if change is other_pixels:
-        extract_birds("--overwrite")
+        assert extract_birds("--overwrite") == 0
+        assert tiny.snapshot(tmp_path / "out") != before
         assert extract_birds() == 0
 
 
@@ -207,6 +215,16 @@ def test_features_without_a_description_are_kept_and_that_is_said(extract_birds,
     assert "X_Y.pth is kept, and no features.json tells how it was made" in caplog.text
     assert extract_birds("--overwrite") == 0
     assert (tmp_path / "out/features.json").is_file()
+
+
+def test_features_that_a_study_deleted_are_extracted_again(extract_birds, tmp_path):
+    extract_birds()
+    expected = (tmp_path / "out/X_Y.pth").read_bytes()
+    (tmp_path / "out/X_Y.pth").unlink()
+    (tmp_path / "out/deleted.json").write_text("{}")
+    assert extract_birds() == 0
+    assert (tmp_path / "out/X_Y.pth").read_bytes() == expected
+    assert not (tmp_path / "out/deleted.json").exists()
 
 
 def test_mixed_precision_stays_close(extract_birds, tmp_path):
@@ -320,8 +338,7 @@ class Placed(torch.nn.Module):
 
 
 def run_library(images, backbone=None, **options):
-    settings = dict(resize=120, crop=112, mean=[0.5] * 3, std=[0.5] * 3, device="cpu")
-    return extraction.in_memory(backbone or convnet(), images, **settings | options)
+    return extraction.in_memory(backbone or convnet(), images, **options)
 
 
 @pytest.mark.parametrize(
@@ -342,13 +359,12 @@ def test_random_and_mixed_and_empty_features_are_found(image_tree, loader_file, 
         f"    return torch.nn.Identity(), lambda x: {body}\n"
     )
     args = extract_features.parse_args(arguments(image_tree, loader_file, tmp_path / "out"))
-    plan = extract_features.make_plan(args, Rank(), 0.0)
-    images = plan.images(("birds", "test"))
+    (extraction,) = extract_features.plan(args)
     if message is None:
-        assert "root mean square" in runner.try_network(plan, images)
+        assert "root mean square" in run.try_model(extraction)
     else:
         with pytest.raises(CogError, match=f"tried on crow/crow_0.png: .*{message}"):
-            runner.try_network(plan, images)
+            run.try_model(extraction)
 
 
 @pytest.mark.parametrize(
@@ -415,9 +431,7 @@ def test_other_images_do_not_change_a_bit(forty):
     assert len(some.rows) == 36 and [file for file, _ in some.failures] == [
         forty.file(r) for r in (0, 5, 6, 39)
     ]
-    shorter = image_lists.ImageList(
-        "forty", "test", forty.store, forty.files[:38], forty.labels[:38], forty.classes
-    )
+    shorter = dataclasses.replace(forty, files=forty.files[:38], labels=forty.labels[:38])
     assert torch.equal(run_library(shorter, network).x, some.x[:-1])
 
 
@@ -430,7 +444,10 @@ def test_networks_that_need_the_usual_layout(forty):
 
     found = run_library(forty, convnet(Strict()))
     plain = convnet(Strict())
-    pixels = np.stack([decode_exact(forty.root / forty.file(row), resize=120, crop=112) for row in range(16)])
+    preprocess = Preprocess(112, 120)
+    pixels = np.stack(
+        [resize_and_crop(load_rgb(forty.root / forty.file(row)), preprocess) for row in range(16)]
+    )
     with torch.inference_mode():
         expected = plain(to_input(pixels, *normalizer([0.5] * 3, [0.5] * 3, torch.device("cpu"))))
     torch.testing.assert_close(found.x[:16], expected, rtol=1e-6, atol=1e-6)
@@ -442,7 +459,7 @@ def test_a_pipe_among_the_images_is_a_failed_image(extract_birds, image_tree, tm
     os.mkfifo(victim)
     with pytest.raises(FailedImagesError):
         extract_birds(workers=2)
-    assert "not a regular file" in (tmp_path / "out/.resume/failed_images.txt").read_text()
+    assert "not a regular file" in (tmp_path / ".out.work/failed_images.txt").read_text()
 
 
 @pytest.mark.gpu
@@ -484,33 +501,25 @@ def loads(workshop):
     return len(path.read_text().split()) if path.exists() else 0
 
 
-def test_all_at_once_is_each_alone(many, workshop, capsys):
+def test_all_at_once_is_each_alone(many, workshop):
     datasets, splits = ("in1k", "cog_l1", "cog_l2"), ("test", "train")
     assert extract_features.main(many(datasets, splits)) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "[1/6] features of tiny_net: in1k test"
-    assert lines[5] == "[6/6] features of tiny_net: cog_l2 train"
-    assert len(lines) == 6
     assert loads(workshop) == 1
-    folders = [
-        workshop.models / "tiny/net" / dataset / f"features_{split}"
-        for dataset in datasets
-        for split in splits
-    ]
+    folders = [workshop.models / "tiny/net" / d / f"features_{s}" for d in datasets for s in splits]
     together = [extraction.outcome(folder) for folder in folders]
     for number, (dataset, split) in enumerate([(d, s) for d in datasets for s in splits]):
-        assert extract_features.main(many([dataset], [split], "--overwrite")) == 0
+        shutil.rmtree(folders[number])
+        assert extract_features.main(many([dataset], [split])) == 0
         assert extraction.outcome(folders[number]) == together[number], (dataset, split)
-    assert capsys.readouterr().out == ""
 
 
-def test_what_is_complete_is_skipped_pair_by_pair(many, workshop, capsys, caplog):
+def test_what_is_complete_is_skipped_pair_by_pair(many, workshop, caplog):
     caplog.set_level("INFO", logger="cog")
     assert extract_features.main(many(["cog_l1"], ["train"])) == 0
     twice = many(["in1k", "cog_l1", "in1k"], ["train", "test", "train"])
     assert extract_features.main(twice) == 0
     assert caplog.text.count("is complete, skipped") == 1
-    assert "[4/4] features of tiny_net: cog_l1 test" in capsys.readouterr().out
+    assert caplog.text.count(" failed images,") == 4
 
 
 @pytest.mark.parametrize(
@@ -534,13 +543,15 @@ def test_features_made_differently_stop_everything_first(many, workshop):
     assert extract_features.main(many(["cog_l1"], ["test"])) == 0
     before = tiny.snapshot(workshop.models)
     other = many(["in1k", "cog_l1"], ["test"], "FT_EXTRACT.IMAGE_CROP_SIZE", "8")
-    with pytest.raises(CogError, match="cog_l1/features_test/X_Y.pth was made differently.*--overwrite"):
+    with pytest.raises(
+        CogError, match="cog_l1/features_test has another result .*size: 12 -> 8.*--overwrite"
+    ):
         extract_features.main(other)
     assert tiny.snapshot(workshop.models) == before
 
 
 def test_one_output_folder_takes_one_pair(many, workshop, tmp_path):
-    with pytest.raises(CogError, match="--output_dir takes the features of one data set and split, not of 2"):
+    with pytest.raises(CogError, match="--output_dir takes the features of one model, data set and split"):
         extract_features.main(many(["in1k"], ["test", "train"], "--output_dir", str(tmp_path / "out")))
     assert extract_features.main(many(["in1k"], ["test"], "--output_dir", str(tmp_path / "out"))) == 0
     assert features_of(tmp_path / "out")["name"] == "tiny_net_in1k_test"
@@ -551,12 +562,14 @@ def test_failed_images_in_one_pair_do_not_lose_the_others(many, workshop, caplog
     path = workshop.in1k / "val/n01443537/n01443537_1.JPEG"
     path.write_bytes(path.read_bytes()[:100])
     command = many(["in1k", "cog_l1"], ["test", "train"])
-    with pytest.raises(FailedImagesError, match=r"1 of 4 extractions failed \(in1k test\)") as error:
+    with pytest.raises(
+        FailedImagesError, match=r"1 of 4 extractions failed \(tiny_net on in1k test\)"
+    ) as error:
         extract_features.main(command)
     assert error.value.exit_code == 3
-    assert "in1k test: 1 of 6 images could not be decoded" in caplog.text
+    assert "1 of 6 images of in1k test could not be decoded" in caplog.text
     root = workshop.models / "tiny/net"
-    assert (root / "in1k/features_test/.resume/failed_images.txt").is_file()
+    assert (root / "in1k/.features_test.work/failed_images.txt").is_file()
     for folder in ("in1k/features_train", "cog_l1/features_test", "cog_l1/features_train"):
         assert (root / folder / "X_Y.pth").is_file()
     assert extract_features.main([*command, "--allow_failures", "1"]) == 0
@@ -572,7 +585,9 @@ def test_worse_failures_in_one_pair_do_not_lose_the_others(many, workshop, caplo
     Image.new("RGB", (20, 16), "white").save(white)
     broken = workshop.in1k / "train/n01443537/n01443537_0.JPEG"
     broken.write_bytes(b"")
-    with pytest.raises(CogError, match=r"2 of 4 extractions failed \(in1k test, in1k train\)") as error:
+    with pytest.raises(
+        CogError, match=r"2 of 4 extractions failed \(tiny_net on in1k test, tiny_net on in1k train\)"
+    ) as error:
         extract_features.main(many(["in1k", "cog_l1"], ["test", "train"]))
     assert error.value.exit_code == 2 and not isinstance(error.value, FailedImagesError)
     assert (
@@ -580,7 +595,8 @@ def test_worse_failures_in_one_pair_do_not_lose_the_others(many, workshop, caplo
         in caplog.text
     )
     root = workshop.models / "tiny/net"
-    assert [path.name for path in (root / "in1k/features_test").iterdir()] == [".failed.json"]
+    state = output.state(root / "in1k/features_test", "features.json")
+    assert state.word == output.FAILED and "NaN or infinite" in state.detail
     assert not (root / "in1k/features_train/X_Y.pth").exists()
     for split in ("train", "test"):
         assert (root / f"cog_l1/features_{split}/X_Y.pth").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -25,9 +24,10 @@ from torchvision import transforms
 from cog import config
 from cog.commands import finetune
 from cog.data import datasets
-from cog.data.loader import batches
+from cog.data.loader import Decoder, decoded
+from cog.data.pixels import Preprocess
 from cog.errors import CogError
-from cog.features.extract import Extractor
+from cog.features.extract import Extractor, extract
 from cog.finetune import network, training
 from cog.finetune.evaluation import evaluate
 from cog.finetune.images import NO_LABEL, TrainingDecoder, random_box, training_pixels
@@ -394,12 +394,10 @@ def test_broken_images_have_no_part_in_the_loss(birds):
     decoder = TrainingDecoder(train, steps, epoch=0)
     place = decoder.order.tolist().index(broken)
     first = place - place % 3
-    stream = batches(decoder, batch_size=3, n_workers=0, ranges=[(first, first + 3)])
-    with contextlib.closing(stream) as passes:
-        part = next(passes)
+    (part,) = decoded([decoder], [(0, first, first + 3)], n_workers=0)
     expected = train.labels[decoder.order[first : first + 3]].tolist()
     expected[place - first] = NO_LABEL
-    assert decoder.labels(part).tolist() == expected and [row for row, _ in part.failures] == [place]
+    assert decoder.labels(first, part).tolist() == expected and [row for row, _ in part.failures] == [place]
     assert [int(pixels.max()) > 0 for pixels in part.pixels] == [label != NO_LABEL for label in expected]
 
 
@@ -551,8 +549,9 @@ def test_a_run_is_read_by_print_results(in_models, birds, loader_with_norm, tmp_
     # The saved network, frozen, with the saved classifier gives the saved predictions.
     saved, head = backbone(loader_with_norm), last(folder, "model.pth")["model"]
     saved.network.load_state_dict(last(folder, "backbone.pth")["state_dict"])
-    cfg = config.get_cfg(opts=SMALL)
-    x = Extractor.from_config(saved, cfg, CPU, n_workers=0).extract(lists(birds)[1]).x
+    fx = config.get_cfg(opts=SMALL).FT_EXTRACT
+    preprocess = Preprocess(fx.IMAGE_CROP_SIZE, fx.IMAGE_RESIZE_SIZE)
+    x = extract(Extractor(saved, preprocess, CPU), Decoder(lists(birds)[1], preprocess)).x
     (predictions,) = pickle.loads(next(folder.glob("final-*/preds.pkl")).read_bytes())
     assert (x @ head["weight"].T + head["bias"]).argmax(1).tolist() == predictions.tolist()
 

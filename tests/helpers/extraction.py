@@ -9,7 +9,9 @@ from pathlib import Path
 import tiny
 from PIL import Image
 
-from cog.features.extract import Extractor
+from cog.data.loader import Decoder
+from cog.data.pixels import Preprocess
+from cog.features.extract import Extractor, extract
 
 #: Eight forward passes: on a CPU, each has 4 images of 224 x 224 for any FT_EXTRACT.BATCH_SIZE.
 N_IMAGES, PER_PASS = 30, 4
@@ -53,23 +55,22 @@ def replace_image(root: Path, row: int) -> None:
     Image.new("RGB", (20, 16), (10, 20, 30)).save(path_of(root, row))
 
 
-def arguments(
-    root: Path, output: Path, *more: str, workers: int = 0, shard_rows: int = PER_PASS
-) -> list[str]:
-    """Return the arguments of an extraction that saves after every ``shard_rows`` rows."""
+def arguments(root: Path, output: Path, *more: str, workers: int = 0) -> list[str]:
+    """Return the arguments of an extraction in batches of four images."""
     return [
         "--model", "placed_net", "--dataset", "birds", "--split", "test", "--images_root", str(root / "birds"),
         "--model_loader", f"{root / 'net.py'}:load_my_model", "--output_dir", str(output), "--device", "cpu",
-        "FT_EXTRACT.N_WORKERS", str(workers), "FT_EXTRACT.BATCH_SIZE", "4", "FT_EXTRACT.SHARD_ROWS", str(shard_rows),
-        *more,
+        "FT_EXTRACT.N_WORKERS", str(workers), "FT_EXTRACT.BATCH_SIZE", "4", *more,
     ]  # fmt: skip
 
 
-def in_memory(backbone, images, **settings):
+def in_memory(backbone, images, *, n_workers=0, device="cpu", **settings):
     """Extract all images in this process; return features ``x``, their ``rows`` and ``(file, reason)`` failures."""
-    features = Extractor(backbone, **settings).extract(images)
+    preprocess = Preprocess(112, 120, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    extractor = Extractor(backbone, preprocess, device, **settings)
+    features = extract(extractor, Decoder(images, preprocess), n_workers=n_workers)
     return types.SimpleNamespace(
-        x=features.x.float(),
+        x=features.x,
         rows=features.rows,
         failures=[(images.file(row), reason) for row, reason in features.failures],
     )
@@ -81,6 +82,6 @@ def outcome(folder: Path) -> dict[str, object]:
         path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.suffix != ".json"
     }
     data = json.loads((folder / "features.json").read_text())
-    for key in ("seconds", "images_per_second", "finished"):
+    for key in ("seconds", "images_per_second", "started", "finished"):
         del data[key]
     return contents | {"features.json": data, "all": sorted(path.name for path in folder.iterdir())}

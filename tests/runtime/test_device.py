@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from cog.errors import CogError
-from cog.features import pca
-from cog.features.feature_files import FeatureSet
 from cog.finetune import job
 from cog.logreg.engine import products, resolve_precision
 from cog.logreg.metrics import sum_dtype
@@ -150,12 +148,6 @@ def test_float64_is_asked_for_where_it_is_needed(gpus, tmp_path, capsys):
     assert has_float64(torch.device("cpu")) and has_float64(torch.device("cuda", 0))
     assert not has_float64(torch.device("mps"))
     assert sum_dtype(torch.device("cpu")) == torch.float64
-    x = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
-    features = FeatureSet(x, torch.zeros(50), "x")
-    expected, found = (pca.fit(features, device=torch.device(name)) for name in ("cpu", "mps"))
-    assert torch.equal(expected.components, found.components)
-    ours, theirs = (pca.project(features, found, 2, device=torch.device(name)) for name in ("cpu", "mps"))
-    assert torch.equal(ours, theirs)
     says = "--device mps cannot be used: it has no float64, which this command needs; or give --device cpu"
     with pytest.raises(CogError, match=says):
         resolve_device("mps", float64=True)
