@@ -127,16 +127,7 @@ def read_state(path: str | os.PathLike[str], expected: Collection[str] = ()) -> 
 def read_paper_model(
     path: str | os.PathLike[str], spec: PaperModel, network: nn.Module
 ) -> dict[str, torch.Tensor]:
-    """Return the parameters of a model of the paper from its authors' file, or from any file of :func:`read_state`.
-
-    Args:
-        path: see :func:`read`.
-        spec: row of the model, with the place of the weights in the authors' file.
-        network: the network of the model.
-
-    Raises:
-        CogError: unreadable or unsafe file, or one that holds no parameters.
-    """
+    """Return the parameters of a model of the paper from its authors' file, or from any file of :func:`read_state`."""
     data = read(path, prefix=spec.prefix)
     if spec.key and isinstance(data, dict) and isinstance(data.get(spec.key), dict):
         data = data[spec.key]
@@ -152,16 +143,7 @@ def read_paper_model(
 def load_paper_model(
     spec: PaperModel, path: str | os.PathLike[str], *, classifier: bool = False
 ) -> nn.Module:
-    """Build a model's network and load its checkpoint, strictly.
-
-    Args:
-        spec: row of the model.
-        path: checkpoint of the model.
-        classifier: whether the network keeps its classifier, whose parameters the file must then hold.
-
-    Raises:
-        CogError: missing, unsafe or unfitting checkpoint.
-    """
+    """Build a model's network, with its classifier on request, and load its checkpoint strictly."""
     network = networks.build(spec, classifier=classifier)
     state = read_paper_model(path, spec, network)
     if not classifier:

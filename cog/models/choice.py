@@ -85,21 +85,15 @@ class ModelChoice:
         }
 
     def declared(self, pooling: str = "default") -> Mapping[str, Preprocess]:
-        """Return the preprocessing by value of ``FT_EXTRACT.PREPROCESS``; a user's loader is run for it, once.
-
-        Args:
-            pooling: value of ``FT_EXTRACT.POOLING``, for a loader.
-        """
-        if self.loader is not None and (pre := self._load_own(pooling).declared):
-            return pre
-        name = self.source if self.loader is None else self.name
-        if name in MODELS:
-            return MODELS[name].declared
+        """Return the preprocessing by value of ``FT_EXTRACT.PREPROCESS``; a user's loader is run for it, once."""
         if self.loader is not None:
-            return {}
+            row = MODELS.get(self.name)
+            return self._load_own(pooling).declared or (row.declared if row else {})
+        if self.source in MODELS:
+            return MODELS[self.source].declared
         from cog.models import libraries
 
-        pre = libraries.find(name, self.folder).preprocess
+        pre = libraries.find(self.source, self.folder).preprocess
         return {"protocol": pre.protocol(), "model": pre}
 
     def config(self, config_file: str | None = None, opts: Sequence[str] = ()) -> CfgNode:
@@ -108,9 +102,6 @@ class ModelChoice:
         Args:
             config_file: path of the user's YAML file.
             opts: flat ``[KEY, VALUE, ...]`` list.
-
-        Raises:
-            CogError: an unusable configuration, a loader that fails.
         """
         options: dict[str, Any] = {"model_name": self.name, "config_file": config_file, "opts": list(opts)}
         options |= {"entry_values": self.keys, "entry_source": self.models_file}
@@ -258,7 +249,7 @@ def load_backbone(
     image_size: int | None = None,
     pooling: str = "default",
 ) -> Backbone:
-    """Load a model and freeze it.
+    """Load a model and freeze it: float32 ``(B, 3, H, W)`` -> ``(B, D)``.
 
     Args:
         model_name: ``<model_title>_<architecture_name>``; unless ``loader`` is given one of :func:`cog.list_models`, or
@@ -270,11 +261,6 @@ def load_backbone(
         model_dir: folder of further files (default: the folder of the checkpoint).
         image_size: side of the images that the model gets, in pixels (default: the side for its weights).
         pooling: value of ``FT_EXTRACT.POOLING``, for models that give tokens.
-
-    The weights need not be the published weights: a checkpoint in the same layout is enough.
-
-    Returns:
-        A module in eval mode that maps float32 ``(B, 3, H, W)`` to ``(B, D)``.
 
     Raises:
         CogError: unknown model or pooling, missing, unsafe or unfitting checkpoint, failing loader.

@@ -182,30 +182,16 @@ def _masked_crc(data: bytes) -> int:
 # --- Haiku
 
 
-class _Record(safe_load.Instance, dict[str, Any]):
-    """A stand-in for an instance of a named tuple: field -> value. Attributes other than the fields are dropped."""
-
-    __slots__ = ()
-    fields: tuple[str, ...] = ()
-
-    def __new__(cls, *values: Any) -> _Record:
-        made = super().__new__(cls)
-        made.update(zip(cls.fields, values, strict=True))
-        return made
-
-    def __init__(self, *values: Any) -> None:
-        """Keep the state that ``__new__`` has set, since a file may call either method."""
-
-
-@functools.lru_cache(64)
-def _record_of(fields: tuple[str, ...]) -> type[_Record]:
-    return type("_Record", (_Record,), {"__slots__": (), "fields": fields})
-
-
-def _named_tuple(name: Any, fields: Any, module: Any, defaults: Any = None) -> type[_Record]:
+def _named_tuple(name: Any, fields: Any, module: Any, defaults: Any = None) -> type:
+    """Return a class whose instances are dicts, field -> value, in place of dill's function for named tuples."""
     if not isinstance(fields, list | tuple) or not all(isinstance(text, str) for text in fields):
         raise UnsafeFileError("a malformed named tuple")
-    return _record_of(tuple(fields))
+
+    class Record:
+        def __new__(cls, *values: Any) -> Any:
+            return dict(zip(fields, values, strict=True))
+
+    return Record
 
 
 def _array(constructor: Any, arguments: Any, state: Any, attributes: Any = None) -> np.ndarray:
@@ -227,10 +213,9 @@ _HAIKU: dict[tuple[str, str], Any] = {
 
 
 def read_haiku(path: Path) -> Any:
-    """Return the object in a pickle of BYOL, or of plain arrays; neither dill nor Haiku nor JAX is needed.
+    """Return the object in a pickle of BYOL, or of plain arrays; an entry that is a tree becomes a dict of its arrays.
 
-    An entry that is a tree of mappings and named tuples becomes one dict of its arrays, named by their path:
-    ``{"experiment_state": {"online_params/res_net50/~/initial_conv/w": array, ...}, ...}``.
+    ``{"experiment_state": {"online_params/res_net50/~/initial_conv/w": array, ...}, ...}``
     """
     with _errors_explained(path, "checkpoint"):
         data = safe_load.unpickle(
@@ -262,17 +247,14 @@ def _walk(tree: dict[Any, Any], separator: str, prefix: str = "") -> Iterator[tu
 
 # --- TorchScript
 
-_STORAGES = {
-    "DoubleStorage": torch.float64,
-    "FloatStorage": torch.float32,
-    "HalfStorage": torch.float16,
-    "BFloat16Storage": torch.bfloat16,
-    "LongStorage": torch.int64,
-    "IntStorage": torch.int32,
-    "ShortStorage": torch.int16,
-    "CharStorage": torch.int8,
-    "ByteStorage": torch.uint8,
-    "BoolStorage": torch.bool,
+_DTYPES_BY_STORAGE = {
+    "Double": torch.float64,
+    "Float": torch.float32,
+    "Half": torch.float16,
+    "BFloat16": torch.bfloat16,
+    "Long": torch.int64,
+    "Int": torch.int32,
+    "Bool": torch.bool,
 }
 
 
@@ -287,7 +269,6 @@ class _Module(safe_load.Instance):
         return made
 
     def __setstate__(self, state: Any) -> None:
-        """Keep the attributes of a state that maps names to values."""
         self.attributes: dict[Any, Any] = state if isinstance(state, dict) else {}
 
 
@@ -302,8 +283,9 @@ def _script_name(module: str, name: str) -> Any:
     """Return the stand-in of a name in a TorchScript archive; None if weights do not need it."""
     if module.split(".")[0] == "__torch__":
         return _Module
-    if module in ("torch", "torch.cuda") and name in _STORAGES:
-        return safe_load.Sealed(_STORAGES[name])
+    kind = name.removesuffix("Storage")
+    if module in ("torch", "torch.cuda") and kind in _DTYPES_BY_STORAGE:
+        return safe_load.Sealed(_DTYPES_BY_STORAGE[kind])
     if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
         return _rebuild_tensor
     is_list = name in (
