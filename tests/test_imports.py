@@ -20,7 +20,7 @@ STATEMENTS = (
     (f"numpy {FRAMEWORKS} {DRAWING} {COMPUTING} tqdm", (
         "import cog.commands.build_levels",
         "import cog.models.choice, cog.models.paper_models, cog.models.fetch, cog.commands.models",
-        "from cog.models.pretraining import pretraining; pretraining('timm_a.in1k')",
+        "from cog.models.paper_models import pretraining; pretraining('timm_a.in1k')",
     )),
     (f"{FRAMEWORKS} {DRAWING} {COMPUTING} tqdm", (
         "import cog.runtime.safe_load",

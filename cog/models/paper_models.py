@@ -22,6 +22,11 @@ def list_models(category: str | None = None) -> list[str]:
     return [name for name, spec in MODELS.items() if category in (None, spec.category)]
 
 
+def pretraining(name: str) -> str:
+    """Return the pretraining data of a model by name: that of its row, else "unknown"."""
+    return MODELS[name].pretraining if name in MODELS else "unknown"
+
+
 _TORCH = "https://download.pytorch.org/models/"
 _FB = "https://dl.fbaipublicfiles.com/"
 _DROPBOX = "https://www.dropbox.com/"

@@ -17,7 +17,7 @@ import pandas as pd
 from cog import constants
 from cog.data import datasets as data_sets
 from cog.errors import CogError, did_you_mean, printable, some
-from cog.models.pretraining import pretraining
+from cog.models.paper_models import pretraining
 from cog.models.spec import PRETRAINING
 from cog.results import analysis_records, runs, share
 from cog.results import published as papers

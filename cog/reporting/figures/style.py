@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from cog.models.pretraining import IN1K
+from cog.models.spec import PRETRAINING
 from cog.results import published
 from cog.results.frame import natural_key, shows_levels
 
@@ -104,7 +104,7 @@ def looks(means: pd.DataFrame, *, gray: bool = False) -> dict[tuple[str, str], L
             look = own_look(named.index((source, model)), model)
         else:
             look = _gray(GRAY_OWN)
-        mark = MARK if marks and look.label and pretraining != IN1K else ""
+        mark = MARK if marks and look.label and pretraining != PRETRAINING[0] else ""
         made[source, model] = Look(look.line, look.label + mark)
     return made
 
