@@ -90,7 +90,7 @@ _C.FINETUNE.N_EPOCHS = 30
 # Images per SGD step of all processes together.
 _C.FINETUNE.BATCH_SIZE = 1024
 # Images per forward pass, and therefore in the statistics of batch norm. A step of BATCH_SIZE images consists of such
-# passes, which the processes share, so that the number of processes changes the result only by rounding.
+# passes, which the processes share.
 _C.FINETUNE.BATCH_PER_DEVICE = 128
 # Highest learning rate for 256 images per step; the rate of a step is LR * BATCH_SIZE / 256 (Goyal et al., 2017).
 _C.FINETUNE.LR = 0.01

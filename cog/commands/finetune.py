@@ -1,69 +1,74 @@
-"""Fine-tune a model on one data set, as a control for classifiers on frozen features (paper, supplement C.2, Fig. 6).
+"""Fine-tune models on data sets, as a control for classifiers on frozen features (paper, supplement C.2, Fig. 6).
 
-The network and a new linear classifier are trained together on all training images and tested after every epoch. The
-paper gives no hyper-parameters; the recipe is FINETUNE in configs/default.py. Several GPUs: start it with torchrun.
+The network and a new linear classifier are trained together on all training images and tested after every epoch.
+The paper gives no hyper-parameters; the recipe is FINETUNE in configs/default.py. Several GPUs: start it with
+torchrun.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 
-from cog.commands import image_flags
-from cog.errors import CogError
-from cog.finetune import parallel, plan
+from cog.commands import flags
 from cog.runtime import cli as cli_tools
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
-    parser = cli_tools.Parser(__doc__ or "")
-    image_flags.add_target(parser, "what to train")
-    image_flags.add_model(parser, writes="<dataset>/eval_finetune/seed-<seed>/")
-    image_flags.add(parser)
-    run = parser.add_argument_group("run")
-    run.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
-    cli_tools.add_common(run)
-    return parser.parse_args(argv)
-
-
-def make_request(args: argparse.Namespace) -> plan.FineTuneRequest:
-    """Return the request of the flags; no file is read or written."""
-    return plan.FineTuneRequest(
-        image_flags.model_request(args),
-        image_flags.sources(args),
-        args.dataset,
-        device=args.device,
-        allow_failures=args.allow_failures,
-        overwrite=args.overwrite,
-        config_file=args.config,
-        opts=args.opts,
+    parser = flags.parser(
+        __doc__ or "", "--model sup_resnet50 --models_root_dir DIR --dataset in1k --in1k_images_root DIR"
     )
+    target = parser.add_argument_group("what to train")
+    flags.add(target, "model", "dataset", required=True)
+    files = parser.add_argument_group("model and output: --models_root_dir, or --ckpt_file with --output_dir")
+    flags.add(files, "models_root_dir", "ckpt_file", "output_dir", "model_loader", "models_file")
+    flags.add_images(parser.add_argument_group("images"))
+    run = parser.add_argument_group("run")
+    flags.add(run, "allow_failures", "device", "config", "overwrite")
+    return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script and return its exit code."""
     args = parse_args(argv)
-    requests = [make_request(of_dataset) for of_dataset in cli_tools.each_dataset(args, "output_dir")]
-    if len(requests) > 1 and parallel.place().size > 1:
-        raise CogError(
-            f"--dataset names {len(requests)} data sets, and processes that torchrun starts work on one; start them "
-            "once per data set"
-        )
-    from cog.finetune import job  # imported here because it imports torch
+    runs = flags.each(args, "model", "dataset", of_one=("ckpt_file", "output_dir"))
+    from cog import config
+    from cog.errors import CogError
+    from cog.finetune import run  # imported here because it imports torch
+    from cog.models.choice import find_model
+    from cog.paths import ModelDir
 
-    codes = (job.run(request) for request in requests)
-    return next((code for code in codes if code), 0)
+    if args.models_root_dir is None and args.output_dir is None:
+        raise CogError("give --models_root_dir, or --output_dir (with --ckpt_file or --model_loader)")
+    with run.joined(args.device) as place:
+        for one in runs:
+            choice = find_model(
+                one.model,
+                root=one.models_root_dir,
+                checkpoint=one.ckpt_file,
+                loader=one.model_loader,
+                models_file=one.models_file,
+            )
+            cfg = choice.config(one.config, one.opts)
+            usual = cfg.EVAL.NAME == config.default_cfg().EVAL.NAME
+            name = config.FINETUNE if usual else cfg.EVAL.NAME
+            if one.output_dir is not None:
+                output = Path(one.output_dir)
+            else:
+                folder = ModelDir(Path(one.models_root_dir), one.model)
+                output = folder.run(one.dataset, name=name, n_shot=0, seed=cfg.EVAL.SEED)
+            run.fine_tune(
+                choice, cfg, flags.image_sources(one), one.dataset, output, place=place,
+                allow_failures=one.allow_failures, overwrite=one.overwrite,
+            )  # fmt: skip
+    return 0
 
 
 def cli() -> None:
     """Run the console script ``cog-finetune``."""
-    try:
-        cli_tools.run(main, continues=True)
-    except SystemExit as ended:
-        if parallel.place().size > 1:
-            parallel.leave(ended.code if isinstance(ended.code, int) else 1)
-        raise
+    cli_tools.run(main, continues=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,223 @@
+"""A fine-tuning run, from the choice of the model to the published folder.
+
+The folder has the files of a classifier run (:mod:`cog.logreg.run_files`), and ``backbone.pth`` beside ``model.pth``:
+``{"state_dict": state dict of the fine-tuned network, without the classifier}``.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from cog import config, constants
+from cog.data.datasets import ImageSources
+from cog.data.loader import usable_workers
+from cog.errors import CogError, first_line, some
+from cog.finetune.recipe import Recipe
+from cog.finetune.train import STATE_FILE, Epochs, Training, build
+from cog.logreg.mlp import TrainedClassifier
+from cog.logreg.run_files import CONTENTS, RESULTS_FILE, print_accuracies, write_final
+from cog.logreg.settings import RowCounts
+from cog.models.choice import ModelChoice, preprocess_of
+from cog.runtime import files, log, signals
+from cog.runtime.device import device_name, full_float32, require_precision, resolve_device
+from cog.runtime.output import LOG_FILE, Output
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
+
+    from cog.data.images import ImageList
+
+logger = logging.getLogger(__name__)
+
+#: Keys of classifiers that fine-tuning does not have.
+_NO_KEYS = ("N_SHOT", "MAX_PER_CLASS", "PCA_DIM", "TYPE")
+
+
+@dataclass(frozen=True)
+class Place:
+    """One of ``size`` processes, number ``rank``, and its device."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+
+@contextlib.contextmanager
+def joined(device: str | None) -> Iterator[Place]:
+    """Connect this process with the others that torchrun has started, and yield its place among them.
+
+    Args:
+        device: value of ``--device``; each of several processes on a machine has a GPU of its own.
+    """
+    rank, size, local = (int(os.environ.get(name) or 0) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    if size > 1 and (device or "").startswith("cuda:"):
+        raise CogError(f"--device {device} is one GPU, and there are {size} processes; give --device cuda")
+    if size > 1 and device != "cpu" and torch.cuda.is_available():
+        device = f"cuda:{local}"
+    if rank:  # the first process of each machine tells what all find
+        logging.getLogger("cog").setLevel(logging.CRITICAL + 1 if local else logging.ERROR)
+    place = Place(rank, max(size, 1), resolve_device(device, float64=True))
+    if size < 2:
+        yield place
+        return
+    try:
+        if place.device.type == "cuda":
+            torch.cuda.set_device(place.device)
+        dist.init_process_group("nccl" if place.device.type == "cuda" else "gloo")
+        yield place
+    except (RuntimeError, ValueError) as error:
+        raise CogError(f"process {rank} of {size} lost the others: {first_line(error)[:200]}") from error
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def choose_precision(wanted: str, device: torch.device) -> str:
+    """Return the arithmetic that ``FINETUNE.PRECISION`` stands for on a device."""
+    require_precision(device, "FINETUNE.PRECISION", wanted)
+    if wanted != "auto":
+        return wanted
+    if device.type != "cuda":
+        return "fp32"
+    return "bf16" if torch.cuda.get_device_capability(device)[0] >= 8 else "fp16"
+
+
+def fine_tune(
+    choice: ModelChoice,
+    cfg: CfgNode,
+    sources: ImageSources,
+    dataset: str,
+    output: Path,
+    *,
+    place: Place,
+    allow_failures: int = 0,
+    overwrite: bool = False,
+) -> None:
+    """Fine-tune a model on a data set, and write the run into a folder; a finished run stays.
+
+    Args:
+        choice: the model.
+        cfg: its configuration.
+        sources: places of the images.
+        dataset: name of the data set.
+        output: folder of the run.
+        place: what :func:`joined` yields.
+        allow_failures: number of images, of both splits together, that may be impossible to decode.
+        overwrite: whether to replace another run.
+    """
+    device, several = place.device, place.size > 1
+    usual = config.default_cfg()
+    for key in _NO_KEYS:
+        if cfg.CLF.get(key) != usual.CLF.get(key):
+            what = "fine-tuning trains a linear classifier with the network, on all training images"
+            raise CogError(f"CLF.{key} is for classifiers of features; {what}; leave it out")
+    config.check_new_name(cfg, config.FINETUNE)
+    precision = choose_precision(cfg.FINETUNE.PRECISION, device)
+    recipe = Recipe(cfg, preprocess_of(cfg), precision, place.size)
+    train, test = (sources.list_images(dataset, split) for split in constants.SPLITS)
+    if train.classes != test.classes:
+        differing = sorted({*train.classes} ^ {*test.classes})
+        raise CogError(
+            f"{dataset}: training and test classes differ in {some(differing)}; both need the same"
+        )
+    if len(train.classes) < 2:
+        raise CogError(f"{dataset} has the single class {train.classes[0]}; a classifier needs two or more")
+    recipe.steps_per_epoch(len(train))
+    lists = {f"{images.split}_images_sha256": images.digest() for images in (train, test)}
+    pooling = {"pooling": cfg.FT_EXTRACT.POOLING, "dataset": dataset}
+    result = Output(output, choice.identity() | pooling | lists | recipe.identity(), contents=CONTENTS)
+    if result.is_done(overwrite=overwrite):
+        logger.info("%s is complete, skipped", output)
+        return
+    with signals.deferred(), contextlib.ExitStack() as stack:
+        if place.rank == 0:
+            work = stack.enter_context(result.claimed())
+            if work.published and not several:
+                return
+            stack.enter_context(log.log_file(work.folder / LOG_FILE))
+        if several:
+            dist.barrier()  # process 0 has removed what does not belong to this run
+            logging.getLogger("cog").setLevel(logging.WARNING if place.rank else logging.INFO)
+        logger.info(
+            "fine-tuning %s on %s: %d training and %d test images of %d classes, %d epochs, %s, %s, %d process(es)",
+            choice.name, dataset, len(train), len(test), len(train.classes), cfg.FINETUNE.N_EPOCHS, precision, device,
+            place.size,
+        )  # fmt: skip
+        torch.backends.cudnn.benchmark = device.type == "cuda"
+        network = build(choice.load(device, cfg), recipe, n_classes=len(train.classes), device=device)
+        n_workers = usable_workers(cfg.FT_EXTRACT.N_WORKERS)
+        training = Training(
+            network, recipe, device, rank=place.rank, n_workers=n_workers, allowed=allow_failures
+        )
+        with full_float32():
+            done = training.run(train, test, result.work / STATE_FILE)
+        if place.rank == 0:
+            with work.publish() as stage:
+                final = _write(stage, done, training, train, test, result, choice)
+            print_accuracies(final, output)
+
+
+def _write(
+    stage: Path,
+    done: Epochs,
+    training: Training,
+    train: ImageList,
+    test: ImageList,
+    result: Output,
+    choice: ModelChoice,
+) -> dict[str, Any]:
+    """Write a finished run into a folder, and return the entry ``final`` of its ``results.json``."""
+    recipe, network = training.recipe, training.network
+    cfg, head = recipe.cfg, network.head
+    weight, bias = (tensor.detach().cpu() for tensor in (head.weight, head.bias))
+    classifier = TrainedClassifier([(weight, bias)], logs=done.logs, predictions=done.predictions)
+    final = write_final(
+        stage, classifier, torch.from_numpy(test.labels), lr=recipe.lr, wd=cfg.FINETUNE.WEIGHT_DECAY
+    )
+    backbone = collections.OrderedDict(
+        (name, tensor.detach().cpu().contiguous())
+        for name, tensor in network.backbone.network.state_dict().items()
+    )
+    with files.atomic_write(stage / final["folder"] / "backbone.pth") as handle:
+        torch.save({"state_dict": backbone}, handle)
+    n_train, n_test = (n - failed for n, failed in zip(map(len, (train, test)), done.n_failed, strict=True))
+    files.write_json(
+        stage / RESULTS_FILE,
+        {
+            "status": "complete",
+            "model": choice.name,
+            "dataset": train.dataset,
+            "configuration": config.flat(cfg),
+            "precision": recipe.precision,
+            "n_processes": recipe.n_processes,
+            "device": device_name(training.device),
+            "versions": log.versions(("torch", "torchvision", "pillow", "numpy")),
+            "finished": log.now(),
+            "evaluation": config.FINETUNE,
+            "seed": cfg.EVAL.SEED,
+            "n_shot": 0,
+            "identity": result.identity,
+            "n_classes": len(bias),
+            "feature_dim": weight.shape[1],
+            "labels": None,
+            "rows": dataclasses.asdict(RowCounts(0, 0, n_train, n_test)),
+            "n_failed_images": dict(zip(constants.SPLITS, done.n_failed, strict=True)),
+            "final": final,
+            "best_trial": None,
+            "trials": [],
+            "seconds": {"final": round(done.seconds, 3)},
+            "images_per_second": round(done.images_per_second, 1),
+        },
+    )
+    return final
