@@ -207,7 +207,9 @@ class Training:
             for number in range(recipe.n_passes):
                 # Dropout and similar layers draw from PyTorch's own generators.
                 seed = recipe.seed("pass", epoch, step, self._rank * recipe.n_passes + number)
-                totals[:4] += self._one_pass(*next(passes), seed, is_last=number + 1 == recipe.n_passes)
+                is_last = number + 1 == recipe.n_passes
+                with self._memory_explained():
+                    totals[:4] += self._one_pass(*next(passes), seed, is_last=is_last)
             self._update()
             totals[4] = float(signals.requested() is not None)
             totals = self._sum(totals)
@@ -272,7 +274,7 @@ class Training:
         dtype, y = _AUTOCAST.get(self.recipe.precision), labels.to(self.device, non_blocking=True)
         torch.manual_seed(seed)
         alone = self._shared.no_sync() if self._shared and not is_last else contextlib.nullcontext()
-        with alone, self._memory_explained():
+        with alone:
             with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
                 logits = (self._shared or self.network)(self._input(pixels))
             logits, good = logits.float(), y != _NO_LABEL

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cog.errors import CogError
-from cog.finetune import job
+from cog.finetune import run as finetune
 from cog.logreg.engine import products, resolve_precision
 from cog.logreg.metrics import sum_dtype
 from cog.runtime import device
@@ -88,14 +88,6 @@ def test_without_being_told_the_environment_says_which_process_this_is(gpus, mon
     assert str(resolve_device("cuda")) == "cuda:2"
 
 
-@pytest.mark.parametrize("name", [None, "cuda"])
-def test_fine_tuning_uses_one_gpu_each(gpus, name):
-    assert job.choose_device(name, Rank()).index == 0  # torch.cuda.set_device refuses one without
-    assert job.choose_device(name, Rank(1, 2, 1, local_size=2)).index == 1
-    with pytest.raises(CogError, match="is one GPU, and there are 2 processes"):
-        job.choose_device("cuda:1", Rank(1, 2, 1, local_size=2))
-
-
 @pytest.mark.parametrize(
     ("name", "fault", "message"),
     [
@@ -151,22 +143,20 @@ def test_float64_is_asked_for_where_it_is_needed(gpus, tmp_path, capsys):
     says = "--device mps cannot be used: it has no float64, which this command needs; or give --device cpu"
     with pytest.raises(CogError, match=says):
         resolve_device("mps", float64=True)
-    with pytest.raises(CogError, match=says):
-        job.choose_device("mps", Rank())
 
 
 def test_bfloat16_needs_ampere(gpus):
     gpu = torch.device("cuda", 0)
     assert resolve_precision("bf16", gpu) == "bf16"
-    assert job.choose_precision("auto", gpu) == "bf16"
+    assert finetune.choose_precision("auto", gpu) == "bf16"
     gpus.capability = (7, 5)
     for choose, key in (
         (resolve_precision, "CLF.PRECISION"),
-        (job.choose_precision, "FINETUNE.PRECISION"),
+        (finetune.choose_precision, "FINETUNE.PRECISION"),
     ):
         with pytest.raises(CogError, match=rf"{key} bf16 needs .* found Tesla X100 \(7\.5\); use fp32"):
             choose("bf16", gpu)
-    assert job.choose_precision("auto", gpu) == "fp16"
+    assert finetune.choose_precision("auto", gpu) == "fp16"
 
 
 # ---- the two interfaces for TF32
