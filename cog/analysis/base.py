@@ -27,9 +27,9 @@ from cog.features.folder import identify_input, no_features, require_one_network
 from cog.paths import ModelDir, analysis_folder, features_file
 from cog.results import analysis_records
 from cog.results.analysis_records import AnalysisRecord, Number
-from cog.runtime import provenance, signals
+from cog.runtime import log, signals
 from cog.runtime.device import exact_float32
-from cog.runtime.fingerprint import plain
+from cog.runtime.files import plain
 from cog.runtime.memory import exhaustion_explained, free_on_gpu
 from cog.runtime.output import Output
 
@@ -230,7 +230,7 @@ def run(analyses: Sequence[Analysis], inputs: Sequence[tuple[Data, Path]], *, ov
             with output.claimed() as work:
                 if work.published:  # another process has computed this result in the meantime
                     continue
-                with provenance.log_file(work.folder / "program.log"), work.publish() as stage:
+                with log.log_file(work.folder / "program.log"), work.publish() as stage:
                     values = _compute(each, data, output, name, stage)
             shown = (f"{key} {'undefined' if n is None else f'{n:.4g}'}" for key, n in values.items())
             print(f"{data.label}{name}: {'  '.join(shown)}  ({output.path})", flush=True)
@@ -263,10 +263,10 @@ def _compute(each: Analysis, data: Data, output: Output, name: str, stage: Path)
         seeds=list(data.per_seed),
         per_seed=plain(data.per_seed),
         details=plain(data.details),
-        versions=provenance.versions(("torch", "numpy", "scikit-learn", "scipy")),
+        versions=log.versions(("torch", "numpy", "scikit-learn", "scipy")),
         device=str(data.device),
         seconds=round(time.monotonic() - start, 3),
-        finished=provenance.now(),
+        finished=log.now(),
     )
     analysis_records.write(stage, record)
     return values

@@ -88,9 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from cog.levels import inputs, report, selection, wordnet
     from cog.levels.build import RANDOM, build, equals_published
     from cog.levels.similarity import MEASURES
-    from cog.runtime import files, provenance
-    from cog.runtime.csv_text import write_csv
-    from cog.runtime.fingerprint import plain
+    from cog.runtime import files, log
     from cog.runtime.output import Output
 
     if args.compare is not None:
@@ -175,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     in1k = None if args.in1k_images_root is None else inputs.count_in1k(args.in1k_images_root)
 
     # Output. A build is repeated, never resumed: its time is its identity.
-    identity = {"created": provenance.now(), "options": vars(args), "config": {**cfg}}
+    identity = {"created": log.now(), "options": vars(args), "config": {**cfg}}
     identity["inputs"] = {flag: files.sha256(path) for flag, path in paths.items()}
     output = Output(Path(args.output_dir), identity, REPORT, contents=FILES)
     output.is_done(overwrite=args.overwrite)
@@ -186,7 +184,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             split = inputs.draw_split(store, wnids, counts=counts, seed=args.seed, **limits)
             level_files.write_split(stage / constants.SPLIT_FILE, split)
             if args.image_counts is None:
-                write_csv(stage / "image_counts.csv", ("wnid", "n_images"), sorted(counts.items()))
+                lines = (f"{wnid},{n_images}\n" for wnid, n_images in sorted(counts.items()))
+                files.write_text(stage / "image_counts.csv", "".join(["wnid,n_images\n", *lines]))
         else:
             logger.info("no %s: add --imagenet_images_root DIR to split the images", constants.SPLIT_FILE)
         level_files.write_levels(stage / constants.LEVELS_FILE, built.levels)
@@ -200,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         record = {
             "identity": identity,
             "command": sys.argv,
-            "versions": provenance.versions(("numpy", "pandas", "matplotlib", "pillow")),
+            "versions": log.versions(("numpy", "pandas", "matplotlib", "pillow")),
             "wordnet": graph.source,
             "equal_to_the_published_levels": equals_published(built.levels),
             "seen": {"concepts": len(seen), "left_out_because_not_among_the_concepts": left_out},
@@ -208,7 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "similarity": built.facts,
             "levels": facts.to_dict("records"),
         }
-        files.write_json(stage / REPORT, plain(record))
+        files.write_json(stage / REPORT, files.plain(record))
         written = sorted(os.listdir(stage))
     print(f"wrote {output.path}: {', '.join(written)}")
     return 0

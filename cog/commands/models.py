@@ -102,7 +102,7 @@ def _top1(args: argparse.Namespace) -> int:
     from cog.models import verify
     from cog.models.fetch import require_checkpoint
     from cog.runtime.device import resolve_device
-    from cog.runtime.ranks import n_processors
+    from cog.runtime.memory import n_processors
 
     checkpoint = ModelDir(args.models_root_dir, row.name).checkpoint
     require_checkpoint(checkpoint, "checkpoint")

@@ -15,7 +15,7 @@ from cog.miniature.network import ConvNet
 from cog.miniature.world import IN1K_DIR
 from cog.models.spec import IMAGENET_MEAN, IMAGENET_STD
 from cog.runtime import files
-from cog.runtime.progress import Progress, duration
+from cog.runtime.log import Progress, duration
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from cog.miniature.concepts import choose_concepts
 from cog.miniature.render import draw
 from cog.miniature.traits import concept_traits
 from cog.runtime import files
-from cog.runtime.progress import Progress, duration
-from cog.runtime.ranks import n_processors
+from cog.runtime.log import Progress, duration
+from cog.runtime.memory import n_processors
 
 logger = logging.getLogger(__name__)
 

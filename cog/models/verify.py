@@ -22,7 +22,7 @@ from cog.models.fetch import checkpoint_files, sha256
 from cog.models.spec import PaperModel
 from cog.paths import ModelDir
 from cog.runtime.device import exact_float32
-from cog.runtime.progress import Progress
+from cog.runtime.log import Progress
 
 #: Largest difference, in percentage points, that the decoder or the resampling explains.
 TOLERANCE = 0.5

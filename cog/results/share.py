@@ -60,7 +60,7 @@ from cog.results.concept_counts import ConceptCounts
 from cog.results.frame import BENCHMARK, PLACE, RUNS, SCORES, UNKNOWN, is_classifier, scores_of
 from cog.runtime import files
 from cog.runtime.json_fields import number, sha256, whole
-from cog.runtime.provenance import now
+from cog.runtime.log import now
 
 FORMAT, VERSION = "imagenet-cog results", 1
 
