@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,8 @@ from cog.commands import flags
 from cog.errors import CogError, some
 from cog.paths import ModelDir, with_limit
 from cog.runtime import cli as cli_tools
-from cog.runtime import ranks, signals
+from cog.runtime import signals
+from cog.runtime.ranks import this_rank
 
 if TYPE_CHECKING:
     from cog.data.images import ImageList
@@ -103,13 +105,11 @@ def _require_same_classes(datasets: Sequence[str], lists: Mapping[tuple[str, str
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script and return its exit code."""
-    rank = ranks.this_rank()
-    log = ranks.label_log(rank)
-    with ranks.rank_zero_logging(rank):
-        args = parse_args(argv)
+    args, rank = parse_args(argv), this_rank()
+    if rank.number:  # all say the same
+        logging.getLogger("cog").setLevel(logging.ERROR)
     with signals.deferred():
         extractions = plan(args)
-        log.speak()
         from cog.features.run import extract
 
         extract(extractions, device=args.device, allow_failures=args.allow_failures, rank=rank)

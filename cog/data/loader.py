@@ -23,7 +23,8 @@ from cog.data.images import ImageList
 from cog.data.pixels import Preprocess, load_rgb, resize_and_crop
 from cog.errors import CogError
 from cog.runtime import signals
-from cog.runtime.ranks import n_processors, this_rank
+from cog.runtime.memory import n_processors
+from cog.runtime.ranks import this_rank
 
 #: Rows that a process decodes at a time. Fewer cost messages, more cost shared memory.
 PIECE = 32

@@ -15,7 +15,7 @@ from cog import constants
 from cog.errors import CogError, UnsafeFileError
 from cog.features.sampling import cap_per_class, draw_few_shot, split_train_val, to_consecutive_labels  # noqa: F401
 from cog.paths import features_file
-from cog.runtime import files, random_streams
+from cog.runtime import files, seeds
 from cog.runtime.safe_load import load_torch
 
 logger = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ def shared_rows(train: FeatureSet, test: FeatureSet) -> int:
     Rows of zeros do not count.
     """
     width = min(train.x.shape[1], 256)
-    weights = torch.randint(2**62, (width,), generator=random_streams.cpu_generator(0))
+    weights = torch.randint(2**62, (width,), generator=seeds.cpu_generator(0))
 
     def digests(features: FeatureSet) -> torch.Tensor:
         parts = []

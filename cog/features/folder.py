@@ -77,13 +77,14 @@ class FeatureOutput(Output):
     def is_done(self, *, overwrite: bool = False) -> bool:
         """Return whether the result is there, see :class:`Output`; unfinished work on another result is not touched."""
         is_ours = self.unfinished() == self.identity
-        return super().is_done(overwrite=overwrite) if is_ours else self._has_result(overwrite=overwrite)
+        return super().is_done(overwrite=overwrite) if is_ours else self.has_result(overwrite=overwrite)
 
-    def _has_result(self, *, overwrite: bool) -> bool:
+    def has_result(self, *, overwrite: bool = False) -> bool:
+        """Return whether the result is there, see :class:`Output`."""
         # A study may have deleted X_Y.pth and left the record.
         if (self.path / METADATA_FILE).is_file() and not (self.path / constants.FEATURES_FILE).is_file():
             return False
-        done = super()._has_result(overwrite=overwrite)
+        done = super().has_result(overwrite=overwrite)
         return done and (self.outdated is None or (self.read() or {}).get("started") != self.outdated)
 
 

@@ -49,10 +49,10 @@ from cog.features.extract import Extractor, batches, first_bad_row, pass_sizes, 
 from cog.features.extract import extract as run_on
 from cog.features.feature_files import FeatureSet
 from cog.models.choice import preprocess_of
-from cog.runtime import files, memory, provenance, signals
+from cog.runtime import files, log, memory, signals
 from cog.runtime.device import device_name, require_precision, resolve_device
+from cog.runtime.log import Progress
 from cog.runtime.output import FAILURE_FILE, BusyError, OutputError, Work, differences
-from cog.runtime.progress import Progress
 from cog.runtime.ranks import Rank
 from cog.runtime.safe_load import load_torch
 
@@ -156,7 +156,7 @@ class Extraction:
         }
         self.output = folder.FeatureOutput(path, identity)
         # Chunks of another computation are never taken for ours, whoever works at the same time.
-        versions = provenance.versions(("torch", "torchvision", "pillow"))
+        versions = log.versions(("torch", "torchvision", "pillow"))
         working = [identity, versions, self.device_type, per_pass, rows]
         digest = hashlib.sha256(json.dumps(working).encode()).hexdigest()[:12]
         self.folder = self.output.work / f"chunks-{digest}"
@@ -372,11 +372,11 @@ class Extraction:
             "loader": choice.loader,
             "images_root": str(images.root),
             "device": chunks[0]["device"],
-            "versions": provenance.versions(("torch", "torchvision", "pillow", "numpy")),
+            "versions": log.versions(("torch", "torchvision", "pillow", "numpy")),
             "started": min(chunk["started"] for chunk in chunks),
             "seconds": round(seconds, 3),
             "images_per_second": round(n / max(seconds, 1e-9), 1),
-            "finished": provenance.now(),
+            "finished": log.now(),
             "image_sample": {
                 "rows": list(facts),
                 "bytes": [size for size, _ in facts.values()],

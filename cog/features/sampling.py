@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from cog.errors import CogError
-from cog.runtime import random_streams
+from cog.runtime import seeds
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ def cap_per_class(y: torch.Tensor, n: int) -> tuple[torch.Tensor, int]:
     """
     chosen, short = [], 0
     for position, rows in enumerate(_rows_by_class(y)):
-        chosen.append(random_streams.numpy_rng(position, "cap").permutation(rows)[:n])
+        chosen.append(seeds.numpy_rng(position, "cap").permutation(rows)[:n])
         short += len(rows) < n
     return torch.from_numpy(np.sort(np.concatenate(chosen))), short
 

@@ -23,9 +23,9 @@ from typing import Any
 
 from cog import constants
 from cog.errors import CogError
+from cog.results.fields import number, text
 from cog.runtime import files
-from cog.runtime.fingerprint import plain
-from cog.runtime.json_fields import number, text
+from cog.runtime.files import plain
 
 RESULTS_FILE = "results.json"
 

@@ -15,9 +15,9 @@ import pandas as pd
 
 from cog import constants
 from cog.errors import some
+from cog.results.fields import text, whole
 from cog.results.frame import LOGREG, RUNS, dataset_label, is_odd, shots_column
 from cog.results.runs import PROTOCOL, Found, Run, plain
-from cog.runtime.json_fields import text, whole
 from cog.runtime.output import INTERRUPTED, RUNNING
 
 #: Severities in descending order: wrong numbers, doubtful numbers.

@@ -22,10 +22,10 @@ from cog.models.spec import PRETRAINING
 from cog.results import analysis_records, runs, share
 from cog.results import published as papers
 from cog.results.benchmark import data_of
+from cog.results.fields import sha256, whole
 from cog.results.frame import LOGREG, PLACE, RUNS, in_order, is_classifier, scores_of
 from cog.results.runs import Found, Skipped, is_pattern, matches
 from cog.runtime import output
-from cog.runtime.json_fields import sha256, whole
 
 logger = logging.getLogger(__name__)
 

@@ -27,9 +27,9 @@ from cog.results import analysis_records, concept_counts
 from cog.results.analysis_records import AnalysisRecord
 from cog.results.benchmark import data_of
 from cog.results.concept_counts import ConceptCounts
+from cog.results.fields import number, sha256, text, whole
 from cog.results.frame import CLASSIFIER, LOGREG, dataset_key, natural_key
 from cog.runtime import files, output, safe_load
-from cog.runtime.json_fields import number, sha256, text, whole
 
 LOGS_FILE, RESULTS_FILE = "logs.pkl", "results.json"
 

@@ -57,9 +57,9 @@ from cog.errors import CogError, printable
 from cog.models.spec import PRETRAINING
 from cog.results import concept_counts, published
 from cog.results.concept_counts import ConceptCounts
+from cog.results.fields import number, sha256, whole
 from cog.results.frame import BENCHMARK, PLACE, RUNS, SCORES, UNKNOWN, is_classifier, scores_of
 from cog.runtime import files
-from cog.runtime.json_fields import number, sha256, whole
 from cog.runtime.log import now
 
 FORMAT, VERSION = "imagenet-cog results", 1

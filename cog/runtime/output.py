@@ -89,13 +89,14 @@ class Output:
         Raises:
             OutputError: the folder has another result (the message names each difference), or files of others.
         """
-        is_done = self._has_result(overwrite=overwrite)
+        is_done = self.has_result(overwrite=overwrite)
         if is_done and self.work.is_dir():  # left by a process that was killed after the publication
             with contextlib.suppress(CogError, OSError), self.claimed():
                 pass
         return is_done
 
-    def _has_result(self, *, overwrite: bool) -> bool:
+    def has_result(self, *, overwrite: bool = False) -> bool:
+        """Return the same as :meth:`is_done` and change nothing; a kind of result may have further conditions."""
         if self.path.exists() and not self.path.is_dir():
             raise OutputError(f"{self.path} is a file, expected a folder for the result; move it away")
         names = sorted(os.listdir(self.path)) if self.path.is_dir() else []
@@ -125,7 +126,7 @@ class Output:
 
     def _has_equal_result(self) -> bool:
         try:
-            return self._has_result(overwrite=False)
+            return self.has_result()
         except CogError:
             return False
 

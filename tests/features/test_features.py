@@ -9,7 +9,6 @@ import torch
 from cog.errors import CogError
 from cog.features import feature_files
 from cog.logreg.features import Features
-from cog.runtime import random_streams
 
 
 def rng(seed=0):
@@ -149,24 +148,6 @@ def test_labels_that_cannot_be_used():
         feature_files.split_train_val(torch.arange(5), val_frac=0.2, rng=rng())
     with pytest.raises(CogError, match="test labels 5"):
         feature_files.to_consecutive_labels(torch.tensor([0, 1]), torch.tensor([0, 5]))
-
-
-def test_streams_are_independent():
-    """Every choice has its own stream; a stream is a function of its arguments alone."""
-    arguments = [
-        (seed, purpose, stage, n_shot)
-        for seed in (0, 22, 37)
-        for purpose in random_streams.PURPOSES
-        for stage in random_streams.STAGES
-        for n_shot in (0, 1, 128)
-    ]
-    seeds, again = (
-        [random_streams.torch_seed(seed, p, stage=stage, n_shot=n) for seed, p, stage, n in arguments]
-        for _ in range(2)
-    )
-    assert len(set(seeds)) == len(seeds)
-    assert seeds == again
-    assert all(0 <= seed < 2**63 for seed in seeds)
 
 
 # --- rounded features (FT_EXTRACT.SAVE_DTYPE)
