@@ -176,36 +176,6 @@ def python_target(text: str) -> str:
     return text
 
 
-def each_dataset(args: argparse.Namespace, *of_one: str) -> list[argparse.Namespace]:
-    """Return one copy of the flags per data set in ``--dataset``; its ``dataset`` is one name, or None if unset.
-
-    Args:
-        args: flags; ``dataset`` is a list or None.
-        of_one: names of flags that belong to a single data set.
-
-    Raises:
-        CogError: when such a flag is given for several data sets, or a data set is given twice.
-    """
-    datasets = args.dataset or [None]
-    if len(set(datasets)) < len(datasets):
-        raise CogError(f"--dataset names a data set twice: {' '.join(datasets)}")
-    for flag in of_one:
-        if len(datasets) > 1 and getattr(args, flag) is not None:
-            raise CogError(
-                f"--{flag} is of one data set, and --dataset names {len(datasets)}; give --models_root_dir alone, "
-                "or one data set at a time"
-            )
-    return [argparse.Namespace(**vars(args) | {"dataset": dataset}) for dataset in datasets]
-
-
-def add_common(group: argparse._ArgumentGroup) -> None:
-    """Add the flags of every script that writes an output folder."""
-    group.add_argument(
-        "--config", metavar="FILE", help="YAML file with configuration keys, such as CLF: {N_EPOCHS: 50}"
-    )
-    group.add_argument("--overwrite", action="store_true", help="replace an existing output")
-
-
 def run(
     main: Callable[[Sequence[str] | None], int | None],
     argv: Sequence[str] | None = None,

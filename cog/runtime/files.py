@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import hashlib
 import json
 import math
 import os
 import pickle
-import re
 import secrets
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 from cog.errors import CogError, os_errors_explained
-
-_T = TypeVar("_T")
 
 #: Default limit of a JSON file in bytes.
 LARGEST_JSON = 1 << 26
@@ -234,34 +230,3 @@ def ensure_writable_dir(path: str | os.PathLike[str], flag: str) -> None:
         os.makedirs(path, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
-
-
-# --- of earlier layouts
-
-
-def is_temporary(name: str, of: str = ".+") -> bool:
-    """Return whether ``name`` is that of an unfinished file of :func:`atomic_write` whose final name matches ``of``."""
-    return re.fullmatch(rf"\.({of})\.[a-z0-9_]{{8}}\.tmp", name) is not None
-
-
-def remove_temporary(folder: str | os.PathLike[str], of: str = ".+") -> None:
-    """Remove the unfinished files of killed processes from a folder."""
-    with os_errors_explained(f"cannot write into {folder}"):
-        for name in os.listdir(folder):
-            path = os.path.join(folder, name)
-            if is_temporary(name, of) and os.path.isfile(path) and not os.path.islink(path):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
-
-
-def read_record(path: str | os.PathLike[str], kind: type[_T]) -> _T | None:
-    """Return a dataclass from the JSON file of its fields; None when the file is missing or of another form."""
-    entries: Any = dataclasses.fields(kind)  # type: ignore[arg-type]
-    try:
-        data = read_json(path)
-        record = kind(**{entry.name: data[entry.name] for entry in entries})
-    except (CogError, TypeError, KeyError):
-        return None
-    types: dict[str, Any] = {"str": str, "int": int, "bool": bool, "float": int | float}
-    fits = (isinstance(getattr(record, entry.name), types.get(str(entry.type), object)) for entry in entries)
-    return record if all(fits) else None

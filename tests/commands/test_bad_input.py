@@ -30,7 +30,7 @@ from result_folders import make_logs, make_record, make_seed_folder
 
 from cog.commands import extract_features, logreg, print_results
 from cog.runtime import cli
-from cog.runtime.output_folder import FAILURE_FILE
+from cog.runtime.output import FAILURE_FILE
 
 SCRIPTS = {"extract_features": extract_features, "logreg": logreg, "print_results": print_results}
 

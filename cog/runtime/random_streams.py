@@ -1,3 +1,0 @@
-"""Former place of :mod:`cog.runtime.seeds`."""
-
-from cog.runtime.seeds import *  # noqa: F403
