@@ -92,19 +92,6 @@ class ImageList:
         chosen = [np.flatnonzero(self.labels == label)[:n] for label in range(n)]
         return dataclasses.replace(self.rows(np.concatenate(chosen)), classes=self.classes[:n])
 
-    def sample_digest(self) -> str:
-        """Return the SHA-256 of the contents of up to 1,000 images, spread evenly over the list."""
-
-        def content(row: int) -> bytes:
-            try:
-                return hashlib.sha256(self.read(row)).digest()
-            except (OSError, CogError):
-                return b"unreadable"
-
-        chosen = np.unique(np.linspace(0, len(self) - 1, min(len(self), 1000)).astype(int))
-        with ThreadPoolExecutor(N_THREADS) as pool:
-            return hashlib.sha256(b"".join(pool.map(content, chosen))).hexdigest()
-
     def digest(self) -> str:
         """Return the SHA-256 of the file names and labels; it does not depend on the root."""
         digest = hashlib.sha256("\n".join(self.classes).encode(errors="surrogateescape"))

@@ -127,11 +127,6 @@ class FolderImages(_Store):
         status = os.stat(self._path(name))
         return status.st_size, status.st_mtime
 
-    def lost(self, name: str) -> Path | None:
-        """Return the folder of an image if it is gone."""
-        folder = self._path(name).parent
-        return None if folder.is_dir() else folder
-
     def _path(self, name: str) -> Path:
         *before, last = (part / name for part in self._parts)
         return next(filter(Path.exists, before), last)
@@ -202,14 +197,6 @@ class ArchiveImages(_Store):
         """Return the stored size of an image in bytes, and the time of its archive in seconds."""
         source, member = self._place(name)
         return member.size, source.mtime_ns / 1e9
-
-    def lost(self, name: str) -> Path | None:
-        """Return the archive of an image if it is gone or has changed."""
-        try:
-            source, _ = self._place(name)
-            return None if Source.of(source.path)[:3] == source[:3] else Path(source.path)
-        except OSError as error:
-            return Path(error.filename or self.root)
 
     def _read(self, name: str) -> bytes:
         return archives.read_member(*self._place(name))

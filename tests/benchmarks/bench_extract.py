@@ -30,10 +30,11 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from cog.data.image_lists import ImageList
-from cog.data.image_stores import IMAGE_SUFFIXES, FolderImages
+from cog.data.classes import IMAGE_SUFFIXES
+from cog.data.images import ImageList
 from cog.data.loader import Decoder, batches, usable_workers
 from cog.data.pixels import normalizer, to_input
+from cog.data.stores import FolderImages
 from cog.features.extract import Extractor
 from cog.models.backbone import Backbone
 from cog.runtime.device import exact_float32
