@@ -100,7 +100,7 @@ def test_complete_results_are_skipped_and_other_ones_refused(models):
 def test_other_features_of_the_same_size_are_other_features(models):
     analyze(models, "--analysis", "ncm")
     tiny.write_features(models / "tiny/net/in1k/features_test", seed=5, spread=0.3)
-    with pytest.raises(CogError, match=r"test_features\.sample_sha256"):
+    with pytest.raises(CogError, match=r"test_features\.rows_sha256"):
         analyze(models, "--analysis", "ncm")
 
 

@@ -210,14 +210,19 @@ def test_classifiers_of_another_network_are_refused(crossed):
     data["identity"] = {"train_features": {"model": "my_net", "checkpoint_sha256": "a" * 64}}
     record.write_text(json.dumps(data))
     made = models / "my/net/cog_l1/features_test/features.json"
-    made.write_text(json.dumps({"model": "my_net", "checkpoint_sha256": "a" * 64}))
+    made.write_text(
+        json.dumps({"identity": {"model": "my_net", "checkpoint_sha256": "a" * 64}, "rows_sha256": "1"})
+    )
     analyze(models, CONFIDENT)
-    made.write_text(json.dumps({"model": "my_net", "checkpoint_sha256": "b" * 64}))
+    made.write_text(
+        json.dumps({"identity": {"model": "my_net", "checkpoint_sha256": "b" * 64}, "rows_sha256": "1"})
+    )
     with pytest.raises(CogError, match=r"made differently .*cog_l1 \(checkpoint_sha256: a+ -> b+\)"):
         analyze(models, CONFIDENT)
     train = models / "my/net/cog_l1/features_train"
     write_features(models, "cog_l1", "train", LEVEL["cog_l1"], n=40, seed=2)
-    (train / "features.json").write_text(json.dumps({"model": "my_net", "checkpoint_sha256": "a" * 64}))
+    record = {"identity": {"model": "my_net", "checkpoint_sha256": "a" * 64}, "rows_sha256": "1"}
+    (train / "features.json").write_text(json.dumps(record))
     with pytest.raises(CogError, match=r"features .* were made differently \(checkpoint_sha256: a+ -> b+\)"):
         analyze(models, "--analysis knn --dataset cog_l1")
 

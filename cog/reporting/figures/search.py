@@ -71,7 +71,10 @@ def read_search(folders: dict[int, Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
             )
         curves.append(_curves(folder).assign(seed=seed))
     frame = pd.concat(curves) if curves else pd.DataFrame()
-    return pd.DataFrame(trials, columns=TRIALS), frame.reindex(columns=CURVES)
+    made = pd.DataFrame(trials, columns=TRIALS).astype(
+        {"diverged": bool, "chosen": bool}
+    )  # also without trials
+    return made, frame.reindex(columns=CURVES)
 
 
 def _record(folder: Path) -> dict[str, Any]:
