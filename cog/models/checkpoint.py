@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import zipfile
 from collections import OrderedDict
@@ -20,6 +21,8 @@ from cog.models.fetch import INDEX, require_checkpoint
 from cog.models.spec import PaperModel
 from cog.runtime import files
 from cog.runtime.safe_load import TORCH_0_1, load_safetensors, load_torch
+
+logger = logging.getLogger(__name__)
 
 #: Entries that hold a state dict in the files of training scripts; averaged weights come before others.
 WRAPPERS = (
@@ -157,8 +160,10 @@ def _innermost(data: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the state dict inside the entries that training scripts wrap around it."""
     for _ in range(_MOST_WRAPPERS):  # a dict may hold itself
         if isinstance(data, dict):
-            inner = (data[key] for key in WRAPPERS if isinstance(data.get(key), dict) and data[key])
-            data = next(inner, data)
+            inner = [key for key in WRAPPERS if isinstance(data.get(key), dict) and data[key]]
+            if len(inner) > 1 and inner[0] in WRAPPERS[:5]:
+                logger.info("%s: %s is read, not %s: averaged weights", path, inner[0], some(inner[1:]))
+            data = data[inner[0]] if inner else data
     if not isinstance(data, dict) or not any(map(_is_array, data.values())):
         held = f"a {type(data).__name__}"
         if isinstance(data, dict):
@@ -240,10 +245,10 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str |
     if missing or unexpected:
         lists = {"missing": missing, "unexpected": unexpected}
         parts = [f"{label} {len(names)} ({some(names)})" for label, names in lists.items() if names]
-        hint = ""
-        if missing and unexpected:
-            hint = "; rename them, or load the file with a loader of your own (--model_loader, docs/own-models.md)"
-        raise CogError(f"{path} does not fit the architecture: parameters {' and '.join(parts)}{hint}")
+        raise CogError(
+            f"{path} does not fit the architecture: parameters {' and '.join(parts)}; rename them, or load the file "
+            "with a loader of your own (--model_loader, docs/own-models.md)"
+        )
     shapes = [
         f"{name} {tuple(value.shape)} instead of {tuple(parameters[name].shape)}"
         for name, value in state.items()

@@ -118,13 +118,14 @@ def _block(table: bytes, first: int, size: int) -> Iterator[tuple[bytes, bytes]]
 
 def _tensor(name: str, message: bytes, shards: tuple[Path, ...]) -> Callable[[], np.ndarray]:
     """Return a function that reads the tensor that a ``BundleEntryProto`` describes."""
-    shape, fields = [], dict.fromkeys((1, 3, 4, 5, 6), 0)
+    shape: list[int] = []
+    fields = dict.fromkeys((1, 3, 4, 5, 6), 0)
     for field, value in _fields(message):
         if field in fields and isinstance(value, int):
             fields[field] = value
         elif field == 2 and isinstance(value, bytes):
             dimensions = [dimension for part, dimension in _fields(value) if part == 2]
-            shape = [dict(_fields(bytes(dimension))).get(1, 0) for dimension in dimensions]
+            shape = [int(dict(_fields(bytes(dimension))).get(1, 0)) for dimension in dimensions]
     kind, shard, offset, size, checksum = fields.values()
     if offset + size > shards[shard].stat().st_size:
         raise ValueError(f"the data of {name} are incomplete")

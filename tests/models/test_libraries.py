@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 
 import cog
 from cog import constants
+from cog.commands import extract_features
 from cog.errors import CogError
 from cog.models import libraries
 from cog.models.backbone import Backbone
@@ -396,12 +397,15 @@ def test_without_a_network(tmp_path, monkeypatch):
 # ---- extraction -----------------------------------------------------------------------------------------
 
 
-def test_extraction_takes_the_librarys_preprocessing(extract, image_tree, tmp_path, caplog):
+def test_extraction_takes_the_librarys_preprocessing(image_tree, tmp_path, caplog):
     caplog.set_level("INFO", logger="cog")
     network = randomize(timm.create_model("test_vit"))
     write(tmp_path, "timm_test_vit.r160_in1k", network.state_dict())
     network.reset_classifier(0)
-    folder = extract("timm_test_vit.r160_in1k", "FT_EXTRACT.IMAGE_NORM.MEAN", "[0.4, 0.5, 0.6]")
+    arguments = f"--model timm_test_vit.r160_in1k --models_root_dir {tmp_path} --images_root {image_tree} --device cpu"
+    command = [*arguments.split(), "--dataset", "birds", "--split", "test"]
+    assert extract_features.main([*command, "FT_EXTRACT.IMAGE_NORM.MEAN", "[0.4, 0.5, 0.6]"]) == 0
+    folder = tmp_path / "timm/test_vit.r160_in1k/birds/features_test"
     assert "images of 160 pixels" in caplog.text and "std [0.5, 0.5, 0.5]; 64 features (pool" in caplog.text
     stored = torch.load(folder / "X_Y.pth", weights_only=True)
     statistics = {"mean": [0.4, 0.5, 0.6], "std": [0.5, 0.5, 0.5]}
