@@ -214,7 +214,7 @@ class Training:
             totals[4] = float(signals.requested() is not None)
             totals = self._sum(totals)
             self._require_finite(totals.tolist(), f"in epoch {epoch + 1}, step {step + 1}")
-            if totals[4]:
+            if totals[4] and step + 1 < n_steps:  # else the test is next, and the state is saved
                 raise signals.Interrupted(
                     f"ended by {signals.requested() or 'a signal to another process'}: {epoch} of {ft.N_EPOCHS} "
                     "epochs are saved; the same command continues from here"
