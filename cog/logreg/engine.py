@@ -32,6 +32,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -518,9 +519,14 @@ def _rates(spec: TrainSpec, n_epochs: int) -> torch.Tensor:
 def _draw_orders(spec: TrainSpec, first: int, n_epochs: int, *, pinned: bool) -> Iterator[torch.Tensor]:
     """Yield the order of the samples of each seed in the epochs from ``first`` on, int64 ``(S, n)``."""
     generators = [cpu_generator(seed) for seed in spec.order_seeds]
-    for epoch in range(n_epochs):
-        orders = torch.empty(spec.rows.shape, dtype=torch.int64, pin_memory=pinned)
-        for order, generator in zip(orders, generators, strict=True):
-            torch.randperm(len(order), generator=generator, out=order)
-        if epoch >= first:
-            yield orders
+    with ThreadPoolExecutor(len(generators)) as pool:
+        draw = pool.map if pinned else map  # a GPU would wait for five orders of a million rows
+        for epoch in range(n_epochs):
+            orders = torch.empty(spec.rows.shape, dtype=torch.int64, pin_memory=pinned)
+            list(draw(_permute, orders, generators))
+            if epoch >= first:
+                yield orders
+
+
+def _permute(order: torch.Tensor, generator: torch.Generator) -> None:
+    torch.randperm(len(order), generator=generator, out=order)

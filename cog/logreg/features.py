@@ -88,6 +88,9 @@ class Features:
         source = self._x if exact or self._low is None else self._low
         dtype = torch.float32 if exact else self.dtype
         if source.dtype == dtype and (source is self._low or self._norms is None):
+            if out is None and self.place.type == "cuda" and self.dim * source.element_size() % 16 == 0:
+                # The kernel moves one value per thread: those of 16 bytes take half the time of those of 2.
+                return source.view(torch.complex128).index_select(0, index).view(dtype)
             if self.is_resident:
                 return torch.index_select(source, 0, index, out=out)
             x = self._pinned(len(index), dtype)

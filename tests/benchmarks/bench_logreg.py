@@ -9,8 +9,8 @@ of its own, with the threads that are named; sides take turns, so that what else
 Columns are medians of seconds, without imports and preparation, and medians of the ratios of each turn. --epochs
 shortens all sides alike. The original's loop (tests/benchmarks/plain_logreg.py) is timed over two epochs and scaled.
 
-The study is two data sets (512 x 100) with five seeds each: as study.sh runs it, two tasks side by side with a processor
-each, against the original's loop, which runs one after the other with all processors.
+The study is two data sets (512 x 100) with five seeds each: as study.sh runs it, two tasks side by side with one
+processor each, against the original's loop, which runs one after the other with all processors.
 """
 
 from __future__ import annotations

@@ -1,0 +1,327 @@
+"""The engine against ``torch.optim.SGD``, scikit-learn and the loop of the original toolkit."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+import plain_logreg
+import pytest
+import torch
+from classifier_runs import (
+    QUICK,
+    TEST,
+    TRAIN,
+    Killed,
+    KillingCheckpoint,
+    error,
+    feature_set,
+    fit,
+    parameters,
+    same,
+    spec_of,
+)
+from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
+
+from cog.errors import CogError
+from cog.features import feature_files
+from cog.features.feature_files import FeatureSet
+from cog.logreg import metrics, mlp, step
+from cog.logreg.engine import Engine, Lockstep, learning_rate, logged_rate, resolve_precision
+from cog.logreg.features import Features, cap
+from cog.logreg.settings import Settings
+
+CPU = torch.device("cpu")
+HOST = Lockstep(1, 1, resident=False, copy=False)
+
+# ------------------------------------------------------------------------------------------------------------
+# Training
+
+
+@pytest.mark.parametrize(("s", "k"), [(1, 1), (5, 1), (1, 10), (5, 10)])
+@pytest.mark.parametrize(("n", "momentum"), [(1000, 0.9), (1024, 0.9), (90, 0.0), (1025, 0.0)])
+def test_weights_equal_those_of_torch_sgd(s, k, n, momentum):
+    """Batches that divide the rows or not, fewer rows than a batch, weight decay, with and without momentum."""
+    spec, settings = spec_of(s, k, n=n), dataclasses.replace(QUICK, momentum=momentum)
+    _, _, trained = fit(spec, settings)
+    assert max(error(trained, spec, settings, i, j) for i in range(s) for j in range(k)) < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("s", "k", "n"), [(5, 1, 1000), (2, 3, 1024)])
+def test_fused_steps_equal_those_in_place(precision, s, k, n):
+    """Compiled here for the CPU; twenty at a time, the last batch is filled up."""
+    spec, tolerance = spec_of(s, k, n=n, record=k == 1), {"fp32": 1e-6, "bf16": 5e-3}[precision]
+    fused, in_place = (fit(spec, QUICK, precision=precision, fused=form)[2] for form in (True, False))
+    assert max(error(fused, spec, QUICK, i, j) for i in range(s) for j in range(k)) < tolerance
+    for one, other in zip(fused.logs or [], in_place.logs or [], strict=True):
+        for name, values in one.items():
+            assert values == pytest.approx(other[name], rel=10 * tolerance, abs=0.6 * (precision == "bf16"))
+
+
+def test_inner_functions_are_compiled_without_breaks():
+    logits, bias = torch.randn(2, 16, 3, 5), torch.randn(2, 3, 5)
+    y, share = torch.randint(5, (2, 16)), torch.full((16,), 1 / 16)
+    weight, velocity, gradient = torch.randn(3, 2, 3, 5, 4)
+    rates = torch.ones(2, 3, 1, 1)
+    sums = torch.zeros(2, 3)
+    for function, arguments in (
+        (step.softmax_gradient, (logits, bias, y, share)),
+        (step.update, (weight, velocity, None, gradient, rates, 0.1 * rates, 0.9)),
+        (metrics.add_scores, (sums, logits[:, :, 0], bias[:, :1], y, share)),
+    ):
+        torch.compile(function, fullgraph=True, backend="eager")(*arguments)
+    expected = torch.nn.functional.cross_entropy((logits[1, :, 0] + bias[1, 0]), y[1], reduction="sum")
+    assert sums[1, 0].item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_each_shape_has_compiled_code_of_its_own():
+    """PyTorch gives up after 8 compilations of the same code."""
+    assert step.compiled(step.update, 1) is step.compiled(step.update, 1)
+    assert step.compiled(step.update, 1) is not step.compiled(step.update, 2)
+
+
+def test_a_recorded_training_has_the_curves_of_the_original_loop():
+    spec = spec_of(1, 1, n=1000, record=True)
+    (pair,), model = spec.pairs[0], torch.nn.Linear(32, 8)
+    with torch.no_grad():
+        for parameter, values in zip(model.parameters(), mlp.initial_layers([32, 8], 0)[0], strict=True):
+            parameter.copy_(values)
+    generator = torch.Generator().manual_seed(spec.order_seeds[0])
+    rows = spec.rows[0]
+    expected = plain_logreg.fit(
+        model,
+        (TRAIN.x[rows], TRAIN.y[rows]),
+        (TEST.x, TEST.y),
+        lr=pair[0],
+        wd=pair[1],
+        n_epochs=4,
+        batch_size=128,
+        next_order=lambda n: torch.randperm(n, generator=generator),
+    )
+    _, _, trained = fit(spec, QUICK)
+    for name, values in expected.items():
+        np.testing.assert_allclose(trained.logs[0][name], values, rtol=1e-4)
+    rates = [logged_rate(pair[0], epoch, 4) for epoch in range(4)]
+    assert trained.logs[0]["lr"] == rates
+    predicted = trained.classifier(0).logits(TEST.x).argmax(1)
+    assert torch.equal(trained.predictions[0], predicted)
+    top1 = 100 * accuracy_score(TEST.y, predicted)
+    assert trained.logs[0]["test/top1"][-1] == pytest.approx(top1)
+
+
+def test_bfloat16_moves_no_accuracy():
+    scores = []
+    for precision in ("fp32", "bf16"):
+        engine, data, trained = fit(spec_of(2, 10), QUICK, precision=precision)
+        scores.append(np.array(engine.validate(data, spec_of(2, 1, n=400).rows, trained)))
+    assert abs((scores[0] - scores[1]).mean()) < 0.1 and np.abs(scores[0] - scores[1]).max() < 0.6
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("s", "k", "classifier"), [(3, 1, "logreg"), (2, 4, "logreg"), (1, 1, "mlp")])
+def test_killed_after_every_epoch(tmp_path, precision, s, k, classifier):
+    """And begun again: the same bits, and none of another training."""
+    settings = dataclasses.replace(QUICK, classifier=classifier, mlp_hidden=16)
+    spec = spec_of(s, k, record=k == 1)
+    whole = fit(spec, settings, precision=precision)[2]
+    bits = parameters(whole)
+    for kill_after in (1, 2, 3):
+        path = tmp_path / f"{kill_after}.pt"
+        with pytest.raises(Killed):
+            fit(spec, settings, precision=precision, checkpoint=KillingCheckpoint(path, kill_after))
+        resumed = fit(spec, settings, precision=precision, checkpoint=KillingCheckpoint(path))[2]
+        assert same(parameters(resumed), bits) and resumed.logs == whole.logs
+        other = dataclasses.replace(spec, pairs=[[(lr, 0.1) for lr, _ in pairs] for pairs in spec.pairs])
+        begun = fit(other, settings, precision=precision, checkpoint=KillingCheckpoint(path))[2]
+        assert same(parameters(begun), parameters(fit(other, settings, precision=precision)[2]))
+
+
+def test_divergence_of_one_is_not_noticed_by_the_others():
+    spec = spec_of(2, 2, wd=0.0)
+    pairs = [[(1e30, 1.0), (0.1, 0.0)], [(0.1, 0.0), (1e30, 1.0)]]
+    trained = fit(dataclasses.replace(spec, pairs=pairs), QUICK)[2]
+    assert trained.diverged == [[True, False], [False, True]]
+    alone = fit(dataclasses.replace(spec_of(1, 1), pairs=[[(0.1, 0.0)]]), QUICK)[2]
+    assert torch.allclose(trained.classifier(0, 1).layers[0][0], alone.classifier(0).layers[0][0], atol=1e-5)
+
+
+def test_logs_of_a_diverged_training_end_with_it():
+    spec = dataclasses.replace(spec_of(2, 1, record=True), pairs=[[(1e30, 1.0)], [(0.1, 0.0)]])
+    trained = fit(spec, QUICK)[2]
+    assert [len(logs["lr"]) for logs in trained.logs] == [1, 4]
+    assert [math.isfinite(logs["test/loss"][-1]) for logs in trained.logs] == [False, True]
+
+
+@pytest.mark.parametrize(("kind", "layers"), [("mlp", 2), ("mlp_noact", 1)])
+def test_a_network_equals_the_original_loop(kind, layers):
+    settings = dataclasses.replace(QUICK, classifier=kind, mlp_hidden=24, mlp_layers=layers)
+    spec = dataclasses.replace(spec_of(1, 1, record=True), pairs=[[(0.1, 1e-3)]])
+    activation = {"mlp": torch.nn.ReLU, "mlp_noact": torch.nn.Identity}[kind]
+    oracle = plain_logreg.network([32, *[24] * layers, 8], activation, seed=spec.init_seeds[0])
+    generator, rows = torch.Generator().manual_seed(spec.order_seeds[0]), spec.rows[0]
+    expected = plain_logreg.fit(
+        oracle,
+        (TRAIN.x[rows], TRAIN.y[rows]),
+        (TEST.x, TEST.y),
+        lr=0.1,
+        wd=1e-3,
+        n_epochs=4,
+        batch_size=128,
+        next_order=lambda n: torch.randperm(n, generator=generator),
+    )
+    engine, data, trained = fit(spec, settings)
+    for name, values in expected.items():
+        np.testing.assert_allclose(trained.logs[0][name], values, rtol=1e-5)
+    classifier = trained.classifier(0, relu=settings.has_relu)
+    for name, parameter in oracle.state_dict().items():
+        torch.testing.assert_close(classifier.state_dict()[name], parameter, rtol=1e-4, atol=1e-6)
+    val = torch.arange(400)[None]
+    expected_top1 = 100 * accuracy_score(TRAIN.y[:400], oracle(TRAIN.x[:400]).argmax(1))
+    assert engine.validate(data, val, trained)[0] == pytest.approx([expected_top1])
+    assert classifier.sizes == [32, *[24] * layers, 8]
+
+
+def test_learning_rate_epochs_0_and_1_run_at_the_base_rate():
+    rates = [2.0, 2.0, 1 + math.cos(math.pi / 4), 1.0]
+    assert [learning_rate(2.0, epoch, 4) for epoch in range(4)] == pytest.approx(rates)
+
+
+def test_initial_weights_are_those_of_torch():
+    model = plain_logreg.network([13, 7, 5, 3], torch.nn.ReLU, seed=11)
+    ours = [tensor for layer in mlp.initial_layers([13, 7, 5, 3], 11) for tensor in layer]
+    assert all(map(torch.equal, ours, model.state_dict().values()))
+    ((weight, bias),) = mlp.initial_layers([100, 200], 5)
+    assert weight.abs().max() <= 0.1 and bias.abs().max() <= 0.1
+    assert weight.std().item() == pytest.approx(torch.nn.Linear(100, 200).weight.std().item(), rel=0.03)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Scores
+
+
+def test_scores_equal_scikit_learn():
+    sets = feature_set(9000, 6, 12), feature_set(5000, 6, 12, seed=1)
+    data, _ = Engine(CPU).prepare(*sets, Settings(seed=0))
+    generator = torch.Generator().manual_seed(0)
+    weight, bias = (torch.randn(shape, generator=generator) for shape in ((3, 12, 6), (3, 12)))
+
+    def logits_of(x):
+        return torch.einsum("bd,mcd->bmc", x, weight) + bias
+
+    evaluations, predictions = metrics.evaluate(data.test, data.test_y, logits_of, (3, 12))
+    rows = torch.randperm(9000, generator=generator)[:4000]
+    top1 = metrics.validate(data.train, data.targets, rows, logits_of, (3, 12))
+    for m, found in enumerate(evaluations):
+        logits = logits_of(sets[1].x)[:, m].numpy()
+        y = sets[1].y.numpy()
+        assert found.top1 == pytest.approx(100 * accuracy_score(y, logits.argmax(1)))
+        assert found.top5 == pytest.approx(100 * top_k_accuracy_score(y, logits, k=5))
+        assert found.loss == pytest.approx(
+            log_loss(y, torch.softmax(torch.tensor(logits).double(), 1)), rel=1e-6
+        )
+        assert (predictions[m].numpy() == logits.argmax(1)).all()
+        expected = 100 * accuracy_score(sets[0].y[rows], logits_of(sets[0].x[rows])[:, m].argmax(1))
+        assert top1[m] == pytest.approx(expected)
+
+
+def test_ties_rank_as_argmax_and_logits_that_are_not_finite_are_wrong():
+    y = torch.tensor([0, 1, 2, 2])
+    logits = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [0.0, 2.0, 2.0], [0.0, 1.0, 2.0]])
+    assert metrics.true_class_rank(logits, y).tolist() == [0, 1, 1, 0]
+    odd = torch.tensor([[math.nan, 0.0], [math.inf, 0.0], [math.nan, math.nan]])
+    assert metrics.true_class_rank(odd, torch.tensor([0, 0, 1])).tolist() == [2, 2, 2]
+    for scores, labels in ((logits, y), (odd, torch.tensor([0, 0, 1]))):
+        sums, zeros = torch.zeros(1, 3), torch.zeros(1, 1, scores.shape[1])
+        metrics.add_scores(sums, scores[None], zeros, labels[None], torch.ones(len(labels)))
+        right = (metrics.true_class_rank(scores, labels) < 1).sum()
+        assert sums[0, 1] == right
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Features and memory
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("normalize", [True, False])
+def test_features_give_the_same_batches_wherever_they_are(tmp_path, precision, dtype, normalize):
+    feature_files.save(FeatureSet((7 * TRAIN.x).to(dtype), TRAIN.y, "x"), tmp_path / "X_Y.pth")
+    stored = feature_files.load(tmp_path, normalize=normalize, rounded=True)
+    expected = feature_files.load(tmp_path, normalize=normalize).x
+    work = torch.bfloat16 if precision == "bf16" else torch.float32
+    index = torch.tensor([3, 1199, 3, 0])
+    for place in ({}, {"copy": False}, {"resident": False, "copy": False}):
+        features = Features(stored, CPU, work, **place)
+        out = torch.empty(4, features.dim, dtype=work)
+        assert torch.equal(features.rows(index, out=out), expected[index].to(work))
+        assert torch.equal(features.rows(index), expected[index].to(work))
+        assert torch.equal(features.rows(index, exact=True), expected[index])
+        assert torch.equal(features.part(5, 99, exact=True), expected[5:99])
+        assert torch.equal(features.part(5, 99, exact=False), expected[5:99].to(work))
+
+
+def test_features_beyond_bfloat16_are_refused():
+    x = torch.ones(3, 4)
+    x[1, 2] = 3.4e38
+    with pytest.raises(CogError, match="do not fit into bfloat16"):
+        Features(FeatureSet(x, torch.arange(3), "x"), CPU, torch.bfloat16)
+
+
+def test_features_per_class_are_capped():
+    kept, record = cap(TRAIN, 11)
+    rows, _ = feature_files.cap_per_class(TRAIN.y, 11)
+    assert torch.equal(kept.x, TRAIN.x[rows]) and torch.equal(kept.y, TRAIN.y[rows])
+    assert record == {"max_per_class": {"n": 11, "rows": 88, "of_rows": 1200, "smaller_classes": 0}}
+    assert cap(TRAIN, 0) == (TRAIN, {})
+
+
+def shaped(n, dim):
+    return FeatureSet(torch.empty(n, dim, device="meta"), torch.empty(0), "")
+
+
+@pytest.mark.parametrize(
+    ("total", "expected"),
+    [
+        (140e9, Lockstep(5, 10)),
+        (24e9, Lockstep(5, 10)),
+        (20e9, Lockstep(5, 10, copy=False)),
+        (12e9, Lockstep(1, 10, resident=False)),
+        (2.0e9, Lockstep(1, 8, resident=False)),
+    ],
+)
+def test_what_is_in_lockstep_follows_from_the_size_of_the_memory(monkeypatch, total, expected):
+    """Of a GPU; the features of a level take 9.4 GB, and half of that again in bfloat16."""
+    engine = Engine(CPU, "bf16")
+    monkeypatch.setattr(engine, "device", torch.device("cuda", 0))
+    monkeypatch.setattr("cog.runtime.memory.available_memory", lambda: 64 * 10**9)
+    sets = shaped(1_100_000, 2048), shaped(50_000, 2048)
+    found = engine.lockstep(*sets, Settings(seed=0), n_classes=1000, n_seeds=5, total=total)
+    assert (found.resident, found.copy) == (expected.resident, expected.copy)
+    assert found == expected or not expected.resident
+    with pytest.raises(CogError, match="takes .* to train, and .* can be used"):
+        engine.lockstep(*sets, Settings(seed=0), n_classes=10_000, n_seeds=5, total=1e8)
+
+
+def test_a_cpu_trains_a_thousand_columns_in_lockstep(monkeypatch):
+    engine = functools.partial(Engine(CPU).lockstep, shaped(5000, 64), shaped(500, 64), Settings(seed=0))
+    for n_classes, s, k in ((2, 5, 10), (100, 5, 2), (300, 3, 1), (1000, 1, 1)):
+        found = engine(n_classes=n_classes, n_seeds=5)
+        assert (found.seeds, found.trials) == (s, k)
+    assert engine(n_classes=100, n_seeds=1).trials == 10
+    mlp_settings = Settings(seed=0, classifier="mlp", mlp_hidden=9000, mlp_layers=3)
+    monkeypatch.setattr("cog.runtime.memory.available_memory", lambda: 10**8)
+    with pytest.raises(CogError, match="CLF.TYPE mlp .* takes 2.* GB to train"):
+        Engine(CPU).lockstep(shaped(90, 8), shaped(9, 8), mlp_settings, n_classes=3, n_seeds=5)
+
+
+def test_precisions_by_device(monkeypatch):
+    with pytest.raises(CogError, match="tf32 needs an NVIDIA GPU"):
+        resolve_precision("tf32", CPU)
+    cuda = torch.device("cuda")
+    for capability, expected in (((7, 5), "fp32"), ((8, 0), "tf32")):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, c=capability: c)
+        assert resolve_precision("auto", cuda) == expected

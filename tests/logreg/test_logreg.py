@@ -1,0 +1,421 @@
+"""logreg.py: its files, what it skips, refuses and continues, groups of seeds."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import shutil
+import signal
+import subprocess
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from classifier_runs import FLAGS, LOG_KEYS, KillingCheckpoint, command, complete, contents, logs_of
+
+from cog.commands import logreg
+from cog.errors import CogError
+from cog.features import feature_files
+from cog.logreg import engine, protocol, train
+from cog.results import concept_counts
+from cog.runtime.output import BusyError, Output, state
+from cog.runtime.signals import Interrupted
+
+SEEDS = ["--seeds", "22", "37", "45"]
+
+MADE = {
+    "model": "tiny_net",
+    "checkpoint_sha256": "c" * 64,
+    "loader_sha256": "d" * 64,
+    "precision": "fp32",
+    "preprocessing": {"resize": 224, "mean": [0.5, 0.5, 0.5]},
+}
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Files
+
+
+def test_files_are_those_of_the_contract(feature_folders, tmp_path, capsys):
+    out = tmp_path / "seed-22"
+    assert logreg.main(command(feature_folders, out)) == 0
+    (final,) = out.glob("final-lr-*_wd-*")
+    assert {path.name for path in out.iterdir()} == {"results.json", "program.log", final.name}
+    assert {path.name for path in final.iterdir()} == {"logs.pkl", "model.pth", "preds.pkl"}
+    logs = logs_of(out)
+    assert type(logs) is dict and set(logs) == LOG_KEYS
+    assert all(type(value) is float for values in logs.values() for value in values)
+    assert {len(values) for values in logs.values()} == {4}
+    model = torch.load(final / "model.pth", weights_only=True)
+    assert set(model) == {"model"}
+    torch.nn.Linear(8, 3).load_state_dict(model["model"])
+    predictions = pickle.loads((final / "preds.pkl").read_bytes())[-1]
+    test = torch.load(feature_folders[1] / "X_Y.pth", weights_only=True)
+    assert 100 * (np.asarray(predictions) == test["Y"].numpy()).mean() == pytest.approx(logs["test/top1"][-1])
+    # the saved classifier is the one that was scored
+    logits = torch.nn.functional.normalize(test["X"]) @ model["model"]["weight"].T + model["model"]["bias"]
+    assert (logits.argmax(1).numpy() == predictions).all()
+    loss = torch.nn.functional.cross_entropy(logits, test["Y"]).item()
+    assert loss == pytest.approx(logs["test/loss"][-1], rel=1e-5)
+    record = json.loads((out / "results.json").read_text())
+    counts = concept_counts.read(record["final"], n_classes=3, top1=logs["test/top1"][-1])
+    correct = np.bincount(test["Y"].numpy()[np.asarray(predictions) == test["Y"].numpy()], minlength=3)
+    assert counts.correct.tolist() == correct.tolist()
+    assert final.name == f"final-lr-{record['final']['lr']}_wd-{record['final']['wd']}"
+    top1, top5 = logs["test/top1"][-1], logs["test/top5"][-1]
+    assert f"top-1: {top1:.2f}  top-5: {top5:.2f}  ({out})" in capsys.readouterr().out
+
+
+def test_results_json(feature_folders, tmp_path):
+    out = tmp_path / "run"
+    more = ["EVAL.SEED", "37", "CLF.N_SHOT", "4", "CLF.MAX_PER_CLASS", "8"]
+    logreg.main(command(feature_folders, out, *more))
+    data = json.loads((out / "results.json").read_text())
+    assert (data["status"], data["seed"], data["n_shot"]) == ("complete", 37, 4)
+    assert (data["n_classes"], data["feature_dim"], data["labels"]) == (3, 8, None)
+    assert data["rows"] == {"search_train": 12, "search_val": 3, "final_train": 12, "test": 30}
+    assert data["max_per_class"] == {"n": 8, "rows": 24, "of_rows": 30, "smaller_classes": 0}
+    assert [trial["number"] for trial in data["trials"]] == [0, 1, 2]
+    assert data["trials"][data["best_trial"]]["lr"] == data["final"]["lr"]
+    assert data["final"]["test_top1"] == logs_of(out)["test/top1"][-1] and data["final"]["diverged"] is False
+    assert data["configuration"]["CLF.N_EPOCHS"] == 4 and data["versions"]["torch"]
+    assert data["identity"].keys() >= {"seed", "n_shot", "lr_interval", "train_features", "test_features"}
+    assert (data["device"], data["lockstep"]) == ("cpu", [37])
+    assert set(data["seconds"]) == {"search", "final"}
+
+
+def test_folders_of_models_data_sets_seeds_and_shots(workshop, tmp_path):
+    birds = workshop.models / "tiny/net/birds"
+    shutil.copytree(birds, workshop.models / "tiny/net/wrens")
+    base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", *FLAGS]
+    with pytest.raises(CogError, match="there are no train features .*owls"):
+        logreg.main([*base, "--dataset", "birds,owls"])
+    assert not (birds / "eval_logreg").exists()
+    logreg.main([*base, "--dataset", "birds", "wrens", "--seeds", "5,6", "--n_shot", "all", "2"])
+    logreg.main([*base, "--dataset", "birds", "EVAL.SEED", "7", "CLF.TYPE", "mlp", "CLF.MLP_HIDDEN", "4"])
+    expected = [f"eval_logreg{shots}/seed-{seed}" for shots in ("", "_N2") for seed in (5, 6)]
+    assert complete(birds) == [*expected, "eval_mlp/seed-7"]
+    assert complete(workshop.models / "tiny/net/wrens") == expected
+    with pytest.raises(CogError, match="--output_dir is of one output"):
+        logreg.main([*base, "--dataset", "birds", "wrens", "--output_dir", str(tmp_path / "out")])
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--seeds", "3", "1", "CLF.N_SHOT", "2"], {"out_N2/seed-3", "out_N2/seed-1"}),
+        (["--n_shot", "1", "0", "EVAL.SEED", "9"], {"out_N1/seed-9", "out/seed-9"}),
+    ],
+)
+def test_folders_below_an_output_folder(feature_folders, tmp_path, words, expected):
+    logreg.main(command(feature_folders, f"{tmp_path}/out/", *words))
+    assert set(complete(tmp_path)) == expected
+
+
+def test_a_single_pair_without_a_search(feature_folders, tmp_path):
+    pair = ["CLF.N_TRIALS", "0", "CLF.LR_INTV", "(2.5,2.5)", "CLF.WD_INTV", "(1e-6,1e-6)"]
+    logreg.main(command(feature_folders, tmp_path / "run", *pair))
+    assert (tmp_path / "run/final-lr-2.5_wd-1e-06/logs.pkl").is_file()
+    assert json.loads((tmp_path / "run/results.json").read_text())["trials"] == []
+
+
+@pytest.mark.parametrize(("kind", "lr"), [("mlp", (1e-1, 1e2)), ("mlp_noact", (1e-2, 1e1))])
+def test_networks_are_ordinary_runs_with_their_own_defaults(feature_folders, tmp_path, kind, lr):
+    words = ["CLF.TYPE", kind, "CLF.MLP_HIDDEN", "16", *SEEDS[:3]]
+    assert logreg.main(command(feature_folders, tmp_path / "out", *words)) == 0
+    results = json.loads((tmp_path / "out/seed-22/results.json").read_text())
+    identity = results["identity"]
+    assert (identity["classifier"], identity["normalize"]) == (kind, False)
+    assert (tuple(identity["lr_interval"]), identity["wd_interval"]) == (lr, [1e-8, 1e-4])
+    final = tmp_path / "out/seed-22" / results["final"]["folder"]
+    stored = torch.load(final / "model.pth", weights_only=True)["model"]
+    assert [tuple(stored[f"{i}.weight"].shape) for i in (0, 2, 4)] == [(16, 8), (16, 16), (3, 16)]
+    x, test = feature_files.load(feature_folders[1]).x, feature_files.load(feature_folders[1])
+    for i in (0, 2):
+        x = x @ stored[f"{i}.weight"].T + stored[f"{i}.bias"]
+        x = x.relu() if kind == "mlp" else x
+    predicted = (x @ stored["4.weight"].T + stored["4.bias"]).argmax(1)
+    top1 = 100 * (predicted == test.y).double().mean().item()
+    assert results["final"]["test_top1"] == pytest.approx(top1)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# What is there already
+
+
+def test_existing_runs_are_skipped_refused_or_replaced(feature_folders, tmp_path, capsys):
+    out = tmp_path / "run"
+    logreg.main(command(feature_folders, out))
+    printed = capsys.readouterr().out
+    before = tiny.snapshot(out)
+    for words in ((), ("--overwrite",), ("CLF.MLP_HIDDEN", "8")):  # equal runs, and a setting without effect
+        assert logreg.main(command(feature_folders, out, *words)) == 0
+        assert capsys.readouterr().out == printed and tiny.snapshot(out) == before
+    with pytest.raises(CogError, match=r"another result \(n_epochs: 4 -> 5\); add --overwrite"):
+        logreg.main(command(feature_folders, out, "CLF.N_EPOCHS", "5"))
+    assert tiny.snapshot(out) == before
+    logreg.main(command(feature_folders, out, "--overwrite", "EVAL.SEED", "1"))
+    assert len(list(out.glob("final-*"))) == 1 and list(tmp_path.glob(".*")) == []
+    assert json.loads((out / "results.json").read_text())["seed"] == 1
+
+
+def test_files_of_others_are_not_replaced_unasked(feature_folders, tmp_path):
+    out, original = tmp_path / "run", tmp_path / "original"
+    (original / "final-lr-1.0_wd-1e-06").mkdir(parents=True)
+    (original / "final-lr-1.0_wd-1e-06/logs.pkl").write_bytes(pickle.dumps({key: [1.0] for key in LOG_KEYS}))
+    with pytest.raises(CogError, match="--overwrite"):
+        logreg.main(command(feature_folders, original))
+    assert logreg.main(command(feature_folders, original, "--overwrite")) == 0
+    out.mkdir()
+    (out / "notes.txt").write_text("the user's own")
+    for words in ((), ("--overwrite",)):
+        with pytest.raises(CogError, match="notes.txt"):
+            logreg.main(command(feature_folders, out, *words))
+    assert (out / "notes.txt").read_text() == "the user's own"
+
+
+def test_complete_runs_of_a_group_are_skipped_and_one_in_the_way_stops_all(feature_folders, tmp_path, capsys):
+    logreg.main(command(feature_folders, tmp_path / "out/seed-37", "EVAL.SEED", "37"))
+    before = tiny.snapshot(tmp_path / "out/seed-37")
+    capsys.readouterr()
+    logreg.main(command(feature_folders, tmp_path / "out", *SEEDS))
+    assert tiny.snapshot(tmp_path / "out/seed-37") == before
+    assert capsys.readouterr().out.count("top-1:") == 3
+    assert complete(tmp_path) == [f"out/seed-{seed}" for seed in (22, 37, 45)]
+    before = tiny.snapshot(tmp_path)
+    shutil.rmtree(tmp_path / "out/seed-22")
+    with pytest.raises(CogError, match=r"out/seed-37 has another result \(n_epochs: 4 -> 5\)"):
+        logreg.main(command(feature_folders, tmp_path / "out", *SEEDS, "CLF.N_EPOCHS", "5"))
+    assert not (tmp_path / "out/seed-22").exists()
+
+
+def test_a_complete_run_is_skipped_without_loading_torch(workshop, python, repository):
+    """A study has 270 runs: passing over those that are done must not take seconds each."""
+    for split in ("train", "test"):
+        identity = {"identity": MADE | {"split": split}, "rows_sha256": "e" * 64}
+        (workshop.features(split) / "features.json").write_text(json.dumps(identity))
+    argv = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "birds", *FLAGS]
+    logreg.main(argv)
+    script = (
+        f"import sys; from cog.commands import logreg; logreg.main({argv!r}); "
+        "assert 'torch' not in sys.modules and 'optuna' not in sys.modules"
+    )
+    subprocess.run([python, "-c", script], cwd=repository, check=True)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Identity of the features
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_run_on_other_features_is_another_run(feature_folders, tmp_path, split):
+    argv = command(feature_folders, tmp_path / "out")
+    logreg.main(argv)
+    before = tiny.snapshot(tmp_path / "out")
+    path = dict(zip(("train", "test"), feature_folders, strict=True))[split] / "X_Y.pth"
+    data = torch.load(path, weights_only=True)
+    torch.save(data | {"X": 2 * data["X"]}, path)
+    with pytest.raises(CogError, match=rf"another result \({split}_features\..*add --overwrite"):
+        logreg.main(argv)
+    assert tiny.snapshot(tmp_path / "out") == before
+    logreg.main([*argv, "--overwrite"])
+    assert tiny.snapshot(tmp_path / "out") != before
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"checkpoint_sha256": "e" * 64}, "checkpoint_sha256: c+ -> e+"),
+        ({"model": "other_net"}, "model: tiny_net -> other_net"),
+        ({"preprocessing": {"resize": 256, "mean": [0.5, 0.5, 0.5]}}, "preprocessing.resize: 224 -> 256"),
+    ],
+)
+def test_splits_of_different_networks_are_refused(feature_folders, tmp_path, changes, says):
+    for folder, more in zip(feature_folders, ({}, changes), strict=True):
+        record = {"identity": MADE | more, "rows_sha256": "e" * 64}
+        (folder / "features.json").write_text(json.dumps(record))
+    with pytest.raises(CogError, match=rf"were made differently \({says}\)"):
+        logreg.main(command(feature_folders, tmp_path / "out"))
+    assert not list(tmp_path.glob("*out*"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("n_shared", "warns"), [(30, True), (1, True), (0, False)])
+def test_training_images_in_the_test_set_are_told(tmp_path, caplog, dtype, n_shared, warns):
+    parts = [tiny.make_xy(seed=seed) for seed in (0, 1)]
+    parts[1][0][:n_shared] = parts[0][0][:n_shared]
+    folders = [
+        tiny.write_features(tmp_path / split, x.to(dtype), y)
+        for split, (x, y) in zip(("train", "test"), parts, strict=True)
+    ]
+    logreg.main(command(folders, tmp_path / "out"))
+    assert warns == (f"{n_shared} of 30 test features" in caplog.text)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Interrupted
+
+
+PAIRS = ["CLF.N_TRIALS", "12", "CLF.BATCH_SIZE", "8", *SEEDS]
+
+
+@pytest.fixture
+def signalled(monkeypatch):
+    """Return a function: a signal comes when the engine offers the k-th state from now (None: never)."""
+    offered, original = [], engine.Checkpoint.offer
+
+    def set_up(k, number=signal.SIGTERM):
+        offered.clear()
+
+        def offer(self, *args):
+            offered.append(None)
+            if len(offered) == k:
+                os.kill(os.getpid(), number)
+            return original(self, *args)
+
+        monkeypatch.setattr(engine.Checkpoint, "offer", offer)
+        return offered
+
+    return set_up
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_interrupted_at_every_epoch_and_continued(feature_folders, tmp_path, signalled, number):
+    """One start per epoch somewhere in the group; each ends with what it has saved."""
+    argv = command(feature_folders, tmp_path / "out", *PAIRS)
+    offered = signalled(None)
+    logreg.main(argv)
+    n_offered = len(offered)
+    assert n_offered == 3 * (
+        1 + 1 + 1 + 1
+    )  # rounds of 10, 1 and 1, and the final training: but for the last epochs
+    whole = contents(tmp_path / "out")
+    shutil.rmtree(tmp_path / "out")
+    sessions = 0
+    while True:
+        sessions += 1
+        signalled(1, number)
+        try:
+            assert logreg.main(argv) == 0
+            break
+        except Interrupted as error:
+            assert error.exit_code == 75
+            assert re.search(rf"{number.name}: the training so far is saved; the same command", str(error))
+            assert {state(tmp_path / f"out/seed-{s}", "results.json").word for s in (22, 37, 45)} == {
+                "interrupted"
+            }
+    assert sessions == n_offered + 1
+    assert contents(tmp_path / "out") == whole
+    assert not list(tmp_path.rglob(".*"))
+    log = (tmp_path / "out/seed-37/program.log").read_text()
+    assert log.count("command: ") == sessions and log.count("seed 37, trial 11") >= 1
+
+
+@pytest.mark.parametrize("n_published", [1, 2])
+def test_a_group_that_is_killed_while_it_publishes_is_finished_as_that_group(
+    feature_folders, tmp_path, monkeypatch, n_published
+):
+    argv = command(feature_folders, tmp_path / "out", *PAIRS)
+    logreg.main(argv)
+    whole = contents(tmp_path / "out")
+    shutil.rmtree(tmp_path / "out")
+    published, calls = train._publish, []
+
+    def publish(*args):
+        if len(calls) == n_published:
+            raise KeyboardInterrupt
+        calls.append(published(*args))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "_publish", publish)
+        with pytest.raises(KeyboardInterrupt):
+            logreg.main(argv)
+    assert len(complete(tmp_path)) == n_published
+    assert logreg.main(argv) == 0
+    assert contents(tmp_path / "out") == whole
+    assert json.loads((tmp_path / "out/seed-45/results.json").read_text())["lockstep"] == [22, 37, 45]
+
+
+def test_other_settings_or_versions_begin_again(feature_folders, tmp_path, signalled, caplog):
+    out, argv = tmp_path / "run", command(feature_folders, tmp_path / "run", *PAIRS[:4])
+    signalled(5)
+    with pytest.raises(Interrupted):
+        logreg.main(argv)
+    signalled(None)
+    journal = Output(out, {}).work / protocol.JOURNAL_FILE
+    stored = json.loads(journal.read_text())
+    assert len(stored["trials"][0]) == 10
+    stored["group"]["versions"]["optuna"] = "1.0"
+    journal.write_text(json.dumps(stored))
+    logreg.main(argv)
+    assert "trials of another group or of other versions" in caplog.text
+    whole = contents(out)
+    shutil.rmtree(out)
+    signalled(5)
+    with pytest.raises(Interrupted):
+        logreg.main([*argv, "CLF.N_EPOCHS", "5"])
+    signalled(None)
+    logreg.main(argv)
+    assert contents(out) == whole
+
+
+@pytest.mark.parametrize("error", [CogError("the disk is on fire"), MemoryError()])
+def test_a_failure_is_noted_for_each_run_of_the_group(feature_folders, tmp_path, monkeypatch, error):
+    def fail(*args, **options):
+        raise error
+
+    argv = command(feature_folders, tmp_path / "out", *SEEDS)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.Engine, "validate", fail)
+        with pytest.raises(CogError):
+            logreg.main(argv)
+    message = str(error) or "out of memory while training classifiers of 3 classes"
+    for seed in (22, 37, 45):
+        found = state(tmp_path / f"out/seed-{seed}", "results.json")
+        assert found.word == "failed" and message in found.detail
+    assert logreg.main(argv) == 0 and not list(tmp_path.rglob(".*"))
+
+
+def test_a_run_that_another_process_works_on(feature_folders, tmp_path):
+    argv = command(feature_folders, tmp_path / "out", *SEEDS)
+    # The lock is of the open file, so this process keeps itself out as well.
+    with Output(tmp_path / "out/seed-37", {}).claimed(), pytest.raises(BusyError, match="works on .*seed-37"):
+        logreg.main(argv)
+    assert logreg.main(argv) == 0
+    assert len(complete(tmp_path)) == 3
+
+
+def test_states_are_saved_now_and_then(tmp_path):
+    """After two minutes, or when a save has taken long, later; here after each epoch."""
+    saves = []
+    checkpoint = KillingCheckpoint(tmp_path / "a.pt")
+    for _ in range(2):
+        checkpoint.offer({}, lambda: saves.append(None) or {"epochs": 1})
+    assert (
+        len(saves) == 2 and checkpoint.restore({})["epochs"] == 1 and checkpoint.restore({"other": 1}) is None
+    )
+    lazy = engine.Checkpoint(tmp_path / "b.pt")
+    lazy.offer({}, lambda: saves.append(None) or {})
+    assert len(saves) == 2 and not (tmp_path / "b.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--n_shot", "2", "CLF.N_SHOT", "2"], "--n_shot and CLF.N_SHOT are both given"),
+        (["--seeds", "4294967296"], "EVAL.SEED"),
+        (["CLF.TYPE", "mlp", "CLF.MLP_HIDDEN", "0"], "CLF.MLP_HIDDEN = 0 is not valid"),
+        (["CLF.TYPE", "svm"], "CLF.TYPE = 'svm' is not valid, expected logreg, mlp"),
+        (["CLF.PCA_DIM", "8"], "unknown configuration key CLF.PCA_DIM"),
+        (["EVAL.NAME", "mlp"], "the name of runs with CLF.TYPE mlp"),
+        (["CLF.MAX_PER_CLASS", "1"], "single training image"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(feature_folders, tmp_path, extra, message):
+    with pytest.raises(CogError, match=message) as error:
+        logreg.main(command(feature_folders, tmp_path / "out", *extra))
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,257 @@
+"""The protocol: search as in Optuna's own loop, rows and seeds, the original toolkit on real features."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import optuna
+import plain_logreg
+import pytest
+import torch
+from classifier_runs import TEST, TRAIN, feature_set
+
+from cog.commands import extract_features
+from cog.errors import CogError
+from cog.features import feature_files
+from cog.features.feature_files import FeatureSet
+from cog.logreg.engine import Engine
+from cog.logreg.protocol import cause, run_protocol
+from cog.logreg.search import Journal, Search, Trial
+from cog.logreg.settings import RowCounts, Settings
+from cog.runtime import seeds
+
+QUICK = Settings(seed=22, n_trials=4, n_epochs=4, batch_size=64)
+LR, WD = QUICK.lr_interval, QUICK.wd_interval
+
+
+class Spy(Engine):
+    """An engine that keeps what it is asked to train."""
+
+    def __init__(self, precision="fp32"):
+        super().__init__(torch.device("cpu"), precision)
+        self.specs = []
+
+    def fit(self, data, spec, settings, **options):
+        self.specs.append(spec)
+        return super().fit(data, spec, settings, **options)
+
+
+def run(settings, *of, train=TRAIN, test=TEST, engine=None, **options):
+    engine = engine or Spy()
+    data, _ = engine.prepare(train, test, settings)
+    runs = [dataclasses.replace(settings, seed=seed) for seed in of or (settings.seed,)]
+    return run_protocol(data, runs, engine, print_freq=0, **options)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# The search
+
+
+def hill(lr, wd):
+    """A smooth objective with one maximum; training diverges above a learning rate of 30."""
+    return 0.0 if lr > 30 else 50 - 10 * (math.log10(lr) - 1) ** 2 - (math.log10(wd) + 6) ** 2
+
+
+def test_trials_are_those_of_optunas_own_loop():
+    """Also where trainings diverge, which counts as 0 %."""
+    search = Search(dataclasses.replace(QUICK, seed=7))
+    while len(search.trials) < 23:
+        first = len(search.trials)
+        pairs = search.ask(1 if first else 10)
+        search.tell([Trial(first + i, *pair, hill(*pair), pair[0] > 30, 0.0) for i, pair in enumerate(pairs)])
+    study = optuna.create_study(
+        sampler=optuna.samplers.TPESampler(multivariate=True, seed=7), direction="maximize"
+    )
+    pairs = []
+    for _ in range(23):
+        trial = study.ask()
+        lr = trial.suggest_float("lr", *LR, log=True)
+        pairs.append((lr, trial.suggest_float("wd", *WD, log=True)))
+        study.tell(trial, hill(*pairs[-1]))
+    assert pairs == [(trial.lr, trial.wd) for trial in search.trials]
+    assert 0 < sum(trial.diverged for trial in search.trials) < 20
+    assert not search.best.diverged and search.best.val_top1 == study.best_value
+
+
+def test_a_journal_is_continued_by_its_group_alone(tmp_path, caplog):
+    path, group = tmp_path / "trials.json", {"seeds": [1, 2]}
+    pairs = [[(1.0, 1e-6)], [(2.0, 1e-6)]]
+    trials = [[Trial(0, *pair, 50.0, False, 1.0)] for (pair,) in pairs]
+    Journal(path, group).add(trials)
+    again = Journal(path, group)
+    assert again.find(pairs, 0) == trials and again.find(pairs, 1) is None
+    with pytest.raises(CogError, match=r"trial 0 was lr 2.0, .* and is lr 2.5, .* remove"):
+        again.find([[(1.0, 1e-6)], [(2.5, 1e-6)]], 0)
+    for damage in ("{", "[]", '{"group": {"seeds": [1, 2]}, "trials": [[{"number": 0}], []]}'):
+        caplog.clear()
+        path.write_text(damage)
+        assert Journal(path, group).find(pairs, 0) is None
+        assert "is damaged" in caplog.text
+    assert Journal(path, {"seeds": [1]}).trials == [[]]
+    assert "of another group" in caplog.text
+
+
+def test_a_search_in_which_all_trainings_diverge_is_an_error():
+    with pytest.raises(CogError, match="diverged in all 4 trials of seed 22 .* lower CLF.LR_INTV"):
+        run(dataclasses.replace(QUICK, lr_interval=(1e30, 1e31), wd_interval=(1.0, 2.0)))
+
+
+@pytest.mark.parametrize(("lr", "wd", "name"), [(1e30, 1e-6, "learning rate"), (10.0, 1.0, "weight decay")])
+def test_a_final_training_that_diverges_names_the_value(caplog, lr, wd, name):
+    settings = dataclasses.replace(QUICK, n_trials=0, lr=lr, wd=wd, n_epochs=40)
+    if name == "weight decay":
+        (result,) = run(settings)
+        assert result.classifier.diverged and f"diverged: the {name} {wd:.4g} is too large" in caplog.text
+    assert cause(lr, wd, 0.9).startswith(f"the {name}")
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Rows and random streams
+
+
+def test_what_is_trained_on_what():
+    engine = Spy()
+    (result,) = run(dataclasses.replace(QUICK, n_trials=11), engine=engine)
+    *trials, final = engine.specs
+    assert [len(spec.pairs[0]) for spec in engine.specs] == [10, 1, 1]
+    rows, _ = feature_files.split_train_val(TRAIN.y, val_frac=0.2, rng=seeds.numpy_rng(22, "split"))
+    assert all(torch.equal(spec.rows[0], rows) and not spec.record for spec in trials)
+    assert len({(*spec.init_seeds, *spec.order_seeds) for spec in trials}) == 1
+    assert torch.equal(final.rows[0], torch.arange(1200)) and final.record
+    assert final.init_seeds != trials[0].init_seeds and final.order_seeds != trials[0].order_seeds
+    best = result.trials[result.best_trial]
+    assert final.pairs == [[(best.lr, best.wd)]] and (result.lr, result.wd) == (best.lr, best.wd)
+    assert result.rows == RowCounts(960, 240, 1200, 400)
+
+
+def test_few_shot_draws_twice_and_never_from_the_held_out_rows():
+    engine = Spy()
+    (result,) = run(dataclasses.replace(QUICK, n_shot=3), engine=engine)
+    search, final = engine.specs[0].rows[0], engine.specs[-1].rows[0]
+    assert torch.bincount(TRAIN.y[search]).tolist() == torch.bincount(TRAIN.y[final]).tolist() == [3] * 8
+    assert set(search.tolist()) != set(final.tolist())
+    other = Spy()
+    run(QUICK, engine=other)
+    assert set(search.tolist()) <= set(other.specs[0].rows[0].tolist())
+    assert result.rows == RowCounts(24, 240, 24, 400)
+
+
+def test_streams_of_a_seed_do_not_depend_on_the_number_of_trials_or_other_seeds():
+    alone, together = Spy(), Spy()
+    run(dataclasses.replace(QUICK, n_shot=2, n_trials=3), engine=alone)
+    run(dataclasses.replace(QUICK, n_shot=2, n_trials=12), 5, 22, engine=together)
+    for a, b in ((alone.specs[0], together.specs[0]), (alone.specs[-1], together.specs[-1])):
+        assert torch.equal(a.rows[0], b.rows[1])
+        assert (a.init_seeds[0], a.order_seeds[0]) == (b.init_seeds[1], b.order_seeds[1])
+    assert alone.specs[0].pairs[0] == together.specs[0].pairs[1][:3]
+
+
+def test_labels_of_any_kind_and_small_classes(caplog):
+    remap = torch.tensor([-5, 3, 10, 11, 700, 10**12, 10**13, 10**14])
+    odd = FeatureSet(TRAIN.x, remap[TRAIN.y], "odd"), FeatureSet(TEST.x, remap[TEST.y], "odd")
+    data, _ = Engine(torch.device("cpu")).prepare(*odd, QUICK)
+    assert data.labels == remap.tolist() and torch.equal(data.y, TRAIN.y)
+    keep = torch.cat([(TRAIN.y != 5).nonzero()[:, 0], (TRAIN.y == 5).nonzero()[:3, 0]])
+    few = FeatureSet(TRAIN.x[keep], TRAIN.y[keep], "few")
+    (result,) = run(dataclasses.replace(QUICK, n_shot=8), train=few)
+    assert result.rows.final_train == 7 * 8 + 3
+    assert "1 of 8 classes have fewer than CLF.N_SHOT 8" in caplog.text
+    single = FeatureSet(TRAIN.x[:8], TRAIN.y[:8], "single")
+    with pytest.raises(CogError, match="single training image.*CLF.N_TRIALS 0"):
+        run(QUICK, train=single)
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Real features
+
+
+@pytest.fixture(scope="module")
+def real(shared_dir, tmp_path_factory):
+    """Features of data sets of the miniature by a trained MobileNet V2, l2-normalized."""
+    miniature, root = shared_dir / "miniature", tmp_path_factory.mktemp("real")
+    model = root / "mobilenet/v2_100"
+    model.mkdir(parents=True)
+    (model / "model.ckpt").symlink_to(miniature / "models/mobilenet/v2_100/model.ckpt")
+    datasets = ("in1k", "cog_l1", "cog_l5")
+    extract_features.main(
+        ["--model", "mobilenet_v2_100", "--models_root_dir", str(root), "--dataset", *datasets,
+         "--split", "train", "test", "--model_loader", f"{miniature / 'real_nets.py'}:load_my_model",
+         "--in1k_images_root", str(miniature / "in1k"), "--imagenet_images_root", str(miniature / "in21k"),
+         "--cog_levels_mapping_file", str(miniature / "cog_levels_mapping_file_balanced.pkl"),
+         "--cog_concepts_split_file", str(miniature / "cog_concepts_split_file.pkl"), "--device", "cpu",
+         "FT_EXTRACT.IMAGE_RESIZE_SIZE", "128", "FT_EXTRACT.IMAGE_CROP_SIZE", "112"]
+    )  # fmt: skip
+    return {
+        dataset: [
+            feature_files.load(model / dataset / f"features_{split}", normalize=True)
+            for split in ("train", "test")
+        ]
+        for dataset in datasets
+    }
+
+
+@pytest.mark.slow
+def test_five_seeds_in_lockstep_predict_as_each_alone_on_real_features(real):
+    """With given learning rate and weight decay; but for one test image at most."""
+    settings = Settings(seed=0, n_trials=0, lr=10.0, wd=1e-6)
+    for train, test in real.values():
+        together = run(settings, *range(5), train=train, test=test)
+        for seed, result in enumerate(together):
+            (alone,) = run(settings, seed, train=train, test=test)
+            differing = alone.classifier.predictions != result.classifier.predictions
+            assert int(differing.sum()) <= 1
+
+
+def original(train, test, rows, val, seed, n_shot):
+    """The original toolkit's protocol on rows of a split: 15 trials of 40 epochs, and the final training."""
+    torch.manual_seed(seed)
+    study = optuna.create_study(
+        sampler=optuna.samplers.TPESampler(multivariate=True, seed=seed), direction="maximize"
+    )
+
+    def fit(part, scored, lr, wd):
+        model = torch.nn.Linear(train.x.shape[1], len(torch.unique(train.y)))
+        sets = (train.x[part], train.y[part]), scored
+        return plain_logreg.fit(model, *sets, lr=lr, wd=wd, n_epochs=40)["test/top1"]
+
+    def objective(trial):
+        lr, wd = trial.suggest_float("lr", *LR, log=True), trial.suggest_float("wd", *WD, log=True)
+        return (fit(rows, (train.x[val], train.y[val]), lr, wd) or [0.0])[-1]
+
+    study.optimize(objective, 15)
+    final = torch.arange(len(train.y))
+    if n_shot:
+        final, _ = feature_files.draw_few_shot(
+            train.y, final, n_shot=n_shot, rng=np.random.default_rng([seed, 1])
+        )
+    return fit(final, (test.x, test.y), study.best_params["lr"], study.best_params["wd"])[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_shot", [0, 4])
+@pytest.mark.parametrize("dataset", ["in1k", "cog_l1", "cog_l5"])
+def test_no_bias_against_the_original_toolkit_on_real_features(real, dataset, n_shot):
+    """Means over ten seeds, whose splits and draws are independent, within three standard errors."""
+    train, test = real[dataset]
+    settings = Settings(seed=0, n_trials=15, n_epochs=40, n_shot=n_shot)
+    ours = [
+        result.classifier.logs["test/top1"][-1]
+        for result in run(settings, *range(10), train=train, test=test)
+    ]
+    theirs = []
+    for seed in range(100, 110):
+        rng = np.random.default_rng(seed)
+        rows, val = feature_files.split_train_val(train.y, val_frac=0.2, rng=rng)
+        if n_shot:
+            rows, _ = feature_files.draw_few_shot(train.y, rows, n_shot=n_shot, rng=rng)
+        theirs.append(original(train, test, rows, val, seed, n_shot))
+    error = math.hypot(np.std(ours, ddof=1), np.std(theirs, ddof=1)) / math.sqrt(10)
+    assert abs(np.mean(ours) - np.mean(theirs)) <= 3 * error + 0.2
+
+
+def test_features_that_do_not_go_together():
+    narrow = feature_set(50, 16)
+    with pytest.raises(CogError, match="32 dimensions, test features 16"):
+        run(QUICK, test=narrow)
