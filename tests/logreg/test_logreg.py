@@ -283,8 +283,9 @@ def signalled(monkeypatch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_interrupted_at_every_epoch_and_continued(feature_folders, tmp_path, signalled, number):
+def test_interrupted_at_every_epoch_and_continued(feature_folders, tmp_path, signalled, caplog, number):
     """One start per epoch somewhere in the group; each ends with what it has saved."""
+    caplog.set_level("INFO", logger="cog")
     argv = command(feature_folders, tmp_path / "out", *PAIRS)
     offered = signalled(None)
     logreg.main(argv)
@@ -410,7 +411,7 @@ def test_states_are_saved_now_and_then(tmp_path):
         (["CLF.TYPE", "mlp", "CLF.MLP_HIDDEN", "0"], "CLF.MLP_HIDDEN = 0 is not valid"),
         (["CLF.TYPE", "svm"], "CLF.TYPE = 'svm' is not valid, expected logreg, mlp"),
         (["CLF.PCA_DIM", "8"], "unknown configuration key CLF.PCA_DIM"),
-        (["EVAL.NAME", "mlp"], "the name of runs with CLF.TYPE mlp"),
+        (["EVAL.NAME", "mlp"], "EVAL.NAME mlp is the name of other runs"),
         (["CLF.MAX_PER_CLASS", "1"], "single training image"),
     ],
 )
