@@ -1,24 +1,28 @@
-"""Images per second of feature extraction, side by side with a plain DataLoader loop.
+"""Images per second of feature extraction, in turns with a plain DataLoader loop on the same files; prints one table.
 
-The plain loop is what one writes first, and what the original toolkit does: worker processes open images with Pillow,
-torchvision's transforms resize (bicubic), crop, convert to float and normalize, and the network sees one batch at a
-time. Both sides are measured in turns in the same run, so that other load on the machine hits both. Examples::
+The plain loop is what one writes first: processes open images with Pillow, torchvision's transforms resize (bicubic),
+crop and normalize them. Everything else is measured through the command ``extract_features.py``, from its own record of
+the time after the start. Examples::
 
-    python tests/benchmarks/bench_extract.py
-    python tests/benchmarks/bench_extract.py --images in1k/val --limit 1000
-    python tests/benchmarks/bench_extract.py --images DIR --model resnet50
+    python tests/benchmarks/bench_extract.py                              # decoding, three cheap models in one pass
+    python tests/benchmarks/bench_extract.py --old DIR                    # the command of another checkout, too
+    python tests/benchmarks/bench_extract.py --device cuda --rounds 1     # ResNet-50 in fp16: one, eight in one pass
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
+import functools
+import json
 import os
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from multiprocessing import get_context
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -30,142 +34,147 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from cog.data.classes import IMAGE_SUFFIXES
+from cog.data import loader
+from cog.data.image_sources import ImageSources
 from cog.data.images import ImageList
-from cog.data.loader import Decoder, batches, usable_workers
-from cog.data.pixels import normalizer, to_input
-from cog.data.stores import FolderImages
-from cog.features.extract import Extractor
-from cog.models.backbone import Backbone
-from cog.runtime.device import exact_float32
+from cog.data.pixels import IMAGENET_MEAN, IMAGENET_STD, Preprocess, normalizer, to_input
 
-MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-SIDE = 224
-PLAIN_BATCH = 128
+BATCH = 128
+PLACES = 1000  # images per class folder
+DISTINCT = 1024
 
-
-def generate(folder: Path, n_images: int) -> None:
-    """Write JPEG files of the sizes most photographs of ImageNet have: smooth colors, some noise, quality 90."""
-    sizes = [(500, 375), (500, 375), (500, 375), (375, 500), (500, 333), (333, 500), (500, 500), (640, 480)]
-    for index in range(n_images):
-        generator = np.random.default_rng(index)
-        width, height = sizes[index % len(sizes)]
-        coarse = Image.fromarray(generator.integers(0, 256, (12, 16, 3), dtype=np.uint8))
-        smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)).astype(np.int16)
-        noisy = smooth + generator.normal(0, 10, (height, width, 1)).astype(np.int16)
-        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(folder / f"{index:05d}.jpg", quality=90)
+#: Networks: one that costs little, as real ones do on a GPU, and ResNet-50; weights are random.
+LOADERS = """
+import torch, torchvision
 
 
-def list_files(folder: Path, limit: int) -> ImageList:
-    """Return ``limit`` images below a folder, spread evenly."""
-    files = sorted(
-        str(path.relative_to(folder))
-        for path in folder.rglob("*")
-        if path.name.lower().endswith(IMAGE_SUFFIXES)
-    )
-    files = files[:: max(1, len(files) // limit)][:limit]
-    if not files:
-        sys.exit(f"no images in {folder}")
-    names = np.array([os.fsencode(file) for file in files])
-    return ImageList(
-        "images", "test", FolderImages(folder), names, np.zeros(len(files), dtype=np.int64), ("all",)
-    )
+def cheap(args):
+    return torch.nn.Sequential(torch.nn.AvgPool2d(16), torch.nn.Flatten(), torch.nn.Linear(3 * 14 * 14, 512)), None
 
 
-class PlainImages(Dataset):
+def resnet50(args):
+    network = torchvision.models.resnet50(weights=None)
+    network.fc = torch.nn.Identity()
+    return network, None
+"""
+
+
+def draw(index: int) -> bytes:
+    """Return a JPEG file of a size that most photographs of ImageNet have: smooth colors, some noise, quality 90."""
+    import io
+
+    sizes = [(500, 375), (500, 375), (375, 500), (500, 333), (333, 500), (500, 500), (640, 480)]
+    generator = np.random.default_rng(index)
+    width, height = sizes[index % len(sizes)]
+    coarse = Image.fromarray(generator.integers(0, 256, (12, 16, 3), dtype=np.uint8))
+    smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)).astype(np.int16)
+    noisy = smooth + generator.normal(0, 10, (height, width, 1)).astype(np.int16)
+    data = io.BytesIO()
+    Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(data, "JPEG", quality=90)
+    return data.getvalue()
+
+
+def write_images(root: Path, n: int) -> ImageList:
+    """Write ``n`` images as hard links to a thousand different files, and return their list."""
+    first = root / "files"
+    if not first.exists():
+        first.mkdir(parents=True)
+        with get_context("fork").Pool(loader.usable_workers(-1)) as pool:
+            for index, data in enumerate(pool.imap(draw, range(DISTINCT), chunksize=16)):
+                (first / f"{index}.jpg").write_bytes(data)
+    shutil.rmtree(root / "images", ignore_errors=True)
+    for row in range(n):
+        folder = root / "images/test" / f"c{row // PLACES:04d}"
+        if row % PLACES == 0:
+            folder.mkdir(parents=True)
+        os.link(first / f"{row % DISTINCT}.jpg", folder / f"{row:07d}.jpg")
+    return ImageSources({"images_root": str(root / "images")}).list_images("bench", "test")
+
+
+class Plain(Dataset):
     """The plain loop's data set."""
 
     def __init__(self, images: ImageList) -> None:
-        self._paths = [images.root / images.file(row) for row in range(len(images))]
-        self._transform = transforms.Compose(
+        self.paths = [images.root / images.file(row) for row in range(len(images))]
+        self.transform = transforms.Compose(
             [
-                transforms.Resize(SIDE, interpolation=transforms.InterpolationMode.BICUBIC),
-                transforms.CenterCrop(SIDE),
+                transforms.Resize(224, interpolation=transforms.InterpolationMode.BICUBIC),
+                transforms.CenterCrop(224),
                 transforms.ToTensor(),
-                transforms.Normalize(MEAN, STD),
+                transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD),
             ]
         )
 
     def __len__(self) -> int:
-        return len(self._paths)
+        return len(self.paths)
 
     def __getitem__(self, row: int) -> torch.Tensor:
-        with open(self._paths[row], "rb") as handle:
-            return self._transform(Image.open(handle).convert("RGB"))
+        with open(self.paths[row], "rb") as handle:
+            return self.transform(Image.open(handle).convert("RGB"))
 
 
-def plain(
-    images: ImageList, n_workers: int, device: torch.device, network: Backbone | None
-) -> list[torch.Tensor]:
-    """Return the plain loop's inputs (without a network: of the last batch) or features."""
-    found: list[torch.Tensor] = []
-    loader = DataLoader(
-        PlainImages(images), PLAIN_BATCH, num_workers=n_workers, pin_memory=device.type == "cuda"
-    )
-    with exact_float32(), torch.inference_mode():
-        for x in loader:
-            x = x.to(device, non_blocking=True)
-            found = [x] if network is None else [*found, network(x).cpu()]
-    return found
-
-
-def ours(
-    images: ImageList, n_workers: int, device: torch.device, network: Backbone | None
-) -> list[torch.Tensor]:
-    """Do the same with the toolkit."""
-    if network is not None:
-        extractor = Extractor(
-            network, resize=SIDE, crop=SIDE, mean=MEAN, std=STD, device=device, n_workers=n_workers,
-            batch_size=PLAIN_BATCH,
-        )  # fmt: skip
-        return [torch.cat([part.x for part in extractor.stream(images)])]
-    found: list[torch.Tensor] = []
-    decoder = Decoder(images, resize=SIDE, crop=SIDE)
-    mean, std = normalizer(MEAN, STD, device)
-    per_pass = 4 if device.type == "cpu" else PLAIN_BATCH
-    stream = batches(decoder, batch_size=PLAIN_BATCH, n_workers=n_workers, pin_memory=device.type == "cuda")
-    with torch.inference_mode(), contextlib.closing(stream):
-        for batch in stream:
-            found = [
-                to_input(part, mean, std, memory_format=torch.channels_last)
-                for part in batch.pixels[: batch.n].split(per_pass)
-            ]
-    return found
-
-
-def check_equal(images: ImageList) -> None:
-    """Stop unless every pixel that reaches the network is the plain loop's."""
-    mean, std = normalizer(MEAN, STD, torch.device("cpu"))
-    reference = PlainImages(images)
-    for batch in batches(Decoder(images, resize=SIDE, crop=SIDE), batch_size=PLAIN_BATCH, n_workers=2):
-        if batch.failures:
-            sys.exit(f"{images.file(batch.failures[0][0])}: {batch.failures[0][1]}")
-        for row, x in zip(batch.rows, to_input(batch.pixels[: batch.n], mean, std), strict=True):
-            if not torch.equal(x, reference[int(row)]):
-                sys.exit(f"{images.file(int(row))}: the network's input differs from the plain loop's")
-    print(f"the network's input equals the plain loop's bit for bit on all {len(images)} images")
-
-
-def measure(
-    contenders: dict[str, Callable[[int], object]], *, n_images: int, workers: list[int], repeats: int
-) -> None:
-    """Time all contenders in turns and print medians."""
-    print(f"{'workers':>7}  " + "  ".join(f"{name:>26}" for name in contenders))
-    for n_workers in workers:
-        rates: dict[str, list[float]] = {name: [] for name in contenders}
-        for _ in range(repeats):
-            for name, run in contenders.items():
+def plain(images: ImageList, workers: int, device: str, network: bool) -> float:
+    """Return the plain loop's images per second, from its first batch on; with ``network``, of a ResNet-50 in fp16."""
+    layout, model = torch.channels_last, None
+    if network:
+        model = torchvision.models.resnet50(weights=None).to(device, memory_format=layout).eval()
+    batches = DataLoader(Plain(images), BATCH, num_workers=workers, pin_memory=device == "cuda")
+    start, n = 0.0, 0
+    with torch.inference_mode(), torch.autocast(device, dtype=torch.float16, enabled=network):
+        for x in batches:
+            if not start:
                 start = time.perf_counter()
-                run(n_workers)
-                if torch.cuda.is_available():
-                    torch.cuda.synchronize()
-                rates[name].append(n_images / (time.perf_counter() - start))
-        base = statistics.median(next(iter(rates.values())))
-        cells = []
-        for values in rates.values():
-            middle = statistics.median(values)
-            cells.append(f"{middle:7.1f} ({min(values):.0f}-{max(values):.0f}) {middle / base:5.2f}x")
-        print(f"{n_workers:>7}  " + "  ".join(f"{cell:>26}" for cell in cells), flush=True)
+                continue
+            y = x.to(device, non_blocking=True, memory_format=layout)
+            if model is not None:
+                y = model(y)
+            n += len(y)
+        float(y.sum())  # synchronizes
+    return n / (time.perf_counter() - start)
+
+
+def decoded(images: ImageList, workers: int, device: str) -> float:
+    """Return the images per second that are decoded and normalized without a network."""
+    n, start, done = len(images), 0.0, 0
+    pieces = [(0, row, min(row + loader.PIECE, n)) for row in range(0, n, loader.PIECE)]
+    statistics_ = normalizer(IMAGENET_MEAN, IMAGENET_STD, torch.device(device))
+    stream = loader.decoded(
+        [loader.Decoder(images, Preprocess())], pieces, n_workers=workers, pin_memory=device == "cuda"
+    )
+    with torch.inference_mode():
+        for piece in stream:
+            if not start:
+                start = time.perf_counter()
+                continue
+            x = to_input(piece.pixels, *statistics_, memory_format=torch.channels_last)
+            done += len(x)
+    return done / (time.perf_counter() - start)
+
+
+def command(
+    root: Path, workers: int, device: str, network: str, n_models: int, checkout: Path, *settings: str
+) -> float:
+    """Return the images per second of ``extract_features.py`` for models in one pass, from the record."""
+    models = [f"bench_{chr(97 + number)}" for number in range(n_models)]
+    shutil.rmtree(root / "models", ignore_errors=True)
+    (root / "models").mkdir()
+    words = [sys.executable, str(checkout / "extract_features.py"), "--model", *models, "--dataset", "bench"]
+    words += [
+        "--split",
+        "test",
+        "--images_root",
+        str(root / "images"),
+        "--models_root_dir",
+        str(root / "models"),
+    ]
+    words += ["--model_loader", f"{root / 'loaders.py'}:{network}", "--device", device]
+    words += ["FT_EXTRACT.N_WORKERS", str(workers), *settings]
+    environment = {**os.environ, "PYTHONPATH": str(checkout), "COG_RANKS": "0"}
+    ended = subprocess.run(words, check=False, cwd=checkout, env=environment, capture_output=True, text=True)
+    if ended.returncode:
+        sys.exit(ended.stderr[-2000:])
+    record = json.loads((root / "models/bench/a/bench/features_test/features.json").read_text())
+    return record["images_per_second"]
 
 
 def main() -> None:
@@ -173,54 +182,54 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--seconds", type=float, default=30, help="least duration of a run (default: 30)")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each kind, in turns (default: 3)")
     parser.add_argument(
-        "--images", type=Path, help="folder of images (default: generated ones of about 500 x 375)"
+        "--workers", type=int, default=-1, help="decoding processes (default: one per processor)"
     )
-    parser.add_argument("--limit", type=int, default=512, help="number of images, spread over the folder")
-    parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument(
-        "--network_limit", type=int, default=128, help="images for the runs with a network on a CPU"
-    )
-    parser.add_argument("--model", default="mobilenet_v2", help="torchvision's name; its weights are random")
-    parser.add_argument("--threads", type=int, help="threads of the network on a CPU (default: PyTorch's)")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (with ResNet-50 in fp16)")
+    parser.add_argument("--old", type=Path, help="checkout whose command is measured, too")
     args = parser.parse_args()
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    device = torch.device(args.device)
-    with tempfile.TemporaryDirectory() as folder:
-        if args.images is None:
-            generate(Path(folder), min(args.limit, 256))
-        images = list_files(args.images or Path(folder), args.limit)
-        fewer = list_files(args.images or Path(folder), min(args.limit, args.network_limit))
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-        print(
-            f"{name}, {usable_workers(10**6)} processors, {torch.get_num_threads()} threads for the network, torch "
-            f"{torch.__version__}; images per second, median (least-most) of {args.repeats}, ratio to the plain loop"
-        )
-        check_equal(images)
-        cpu = torch.device("cpu")
-        print(f"\nwithout a network, {len(images)} images, input on the CPU, PyTorch with one thread")
-        n_threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # else idle threads of PyTorch spin on the processors that decode
-        measure(
-            {
-                "plain": lambda n: plain(images, n, cpu, None),
-                "ours": lambda n: ours(images, n, cpu, None),
-            },
-            n_images=len(images), workers=args.workers, repeats=args.repeats,
-        )  # fmt: skip
-        torch.set_num_threads(n_threads)
-        network = Backbone(torchvision.models.get_model(args.model), name=args.model).to(device)
-        some = images if device.type == "cuda" else fewer
-        print(f"\nwith {network.name}, {len(some)} images, float32 on {name}")
-        contenders: dict[str, Callable[[int], object]] = {
-            "plain": lambda n: plain(some, n, device, network),
-            "ours": lambda n: ours(some, n, device, network),
+    here, workers = Path(__file__).resolve().parents[2], loader.usable_workers(args.workers)
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        (root / "loaders.py").write_text(LOADERS)
+        rate = decoded(write_images(root, 4 * DISTINCT), workers, "cpu")
+        # A plain loop may take half as long again; what is slower still takes longer than asked for.
+        images = write_images(root, int(1.15 * rate * args.seconds) + BATCH)
+        run = functools.partial(command, root, workers, args.device)
+        fp16 = "FT_EXTRACT.PRECISION", "fp16"
+        jobs: dict[str, tuple[int, Callable[[], float]]] = {
+            "plain loop, no network": (1, functools.partial(plain, images, workers, args.device, False)),
+            "decoding and normalization": (1, functools.partial(decoded, images, workers, args.device)),
+            "one cheap model": (1, functools.partial(run, "cheap", 1, here)),
+            "three cheap models in one pass": (3, functools.partial(run, "cheap", 3, here)),
         }
-        plain(list_files(images.root, 8), 0, device, network)  # first use of the device
-        measure(contenders, n_images=len(some), workers=args.workers, repeats=args.repeats)
+        if args.old:
+            old = functools.partial(run, "cheap", 1, args.old.resolve())
+            jobs["one cheap model, other checkout"] = (1, old)
+        if args.device == "cuda":
+            jobs = {
+                "plain loop, ResNet-50 fp16": (1, functools.partial(plain, images, workers, "cuda", True)),
+                "decoding and normalization": jobs["decoding and normalization"],
+                "one ResNet-50 fp16": (1, functools.partial(run, "resnet50", 1, here, *fp16)),
+                "eight ResNet-50 fp16 in one pass": (8, functools.partial(run, "resnet50", 8, here, *fp16)),
+            }
+        rates: dict[str, list[float]] = {job: [] for job in jobs}
+        for _ in range(args.rounds):
+            for job, (_, measure) in jobs.items():
+                rates[job].append(measure())
+        place = torch.cuda.get_device_name() if args.device == "cuda" else "CPU"
+        print(
+            f"{place}, {workers} decoding processes, torch {torch.__version__}, {len(images)} images of 500 x 375"
+        )
+        title = f"median of {args.rounds}"
+        print(f"{title:34} {'images/s':>9} {'least-most':>15} {'to first':>9} {'model-images/s':>15}")
+        base = statistics.median(next(iter(rates.values())))
+        for job, values in rates.items():
+            middle, span = statistics.median(values), f"{min(values):.0f}-{max(values):.0f}"
+            print(f"{job:34} {middle:9.0f} {span:>15} {middle / base:8.2f}x {middle * jobs[job][0]:15.0f}")
 
 
 if __name__ == "__main__":
