@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, NoReturn
 
@@ -76,7 +76,7 @@ class Parser(OneLineParser):
         """Parse ``args`` (default: the command line) into a namespace with ``opts``."""
         actions = [action for action in self._actions if action.nargs in (None, "+")]
         valued = {option for action in actions for option in action.option_strings}
-        flags, opts = split_opts(list(sys.argv[1:] if args is None else args), self.error, takes_value=valued)
+        flags, opts = self._split(sys.argv[1:] if args is None else args, valued)
         namespace = super().parse_args(self._drop_unset(flags, valued), namespace)
         if opts and self._no_opts is not None:
             self.error(f"{opts[0]} and other KEY VALUE pairs {self._no_opts}")
@@ -86,6 +86,22 @@ class Parser(OneLineParser):
             )
         namespace.opts = opts
         return namespace
+
+    def _split(self, argv: Sequence[str], valued: set[str]) -> tuple[list[str], list[str]]:
+        """Separate flags with their values (which may look like a key) from the flat ``[KEY, VALUE, ...]`` list."""
+        flags: list[str] = []
+        opts: list[str] = []
+        words = iter(argv)
+        for word in words:
+            if word in valued:
+                flags += [word, *islice(words, 1)]
+            elif not _CONFIG_KEY.fullmatch(word):
+                flags.append(word)
+            elif (value := next(words, None)) is not None:
+                opts += [word, value]
+            else:
+                self.error(f"option {word} has no value; expected KEY VALUE pairs")
+        return flags, opts
 
     def _drop_unset(self, argv: list[str], valued: set[str]) -> list[str]:
         """Remove ``--flag None`` and ``--flag=null``; an empty value would mean the current folder as a path."""
@@ -108,34 +124,6 @@ class Parser(OneLineParser):
 
 def _at_home(value: Any) -> Any:
     return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
-
-
-def split_opts(
-    argv: list[str], on_error: Callable[[str], NoReturn], *, takes_value: Collection[str] = ()
-) -> tuple[list[str], list[str]]:
-    """Separate ``KEY VALUE`` pairs (dotted upper-case keys) from the flags of a command line.
-
-    Args:
-        argv: the command line.
-        on_error: called with a message for a key without a value.
-        takes_value: flags whose next word is their value even if it looks like a key (``--ckpt_file MODEL.PTH``).
-
-    Returns:
-        The flags with their values, and the flat ``[KEY, VALUE, ...]`` list.
-    """
-    flags: list[str] = []
-    opts: list[str] = []
-    words = iter(argv)
-    for word in words:
-        if word in takes_value:
-            flags += [word, *islice(words, 1)]
-        elif not _CONFIG_KEY.fullmatch(word):
-            flags.append(word)
-        elif (value := next(words, None)) is not None:
-            opts += [word, value]
-        else:
-            on_error(f"option {word} has no value; expected KEY VALUE pairs")
-    return flags, opts
 
 
 def whole_number(minimum: int) -> Callable[[str], int]:

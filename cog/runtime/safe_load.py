@@ -36,7 +36,7 @@ MALFORMED = (
 #: Advice about the tar container, whose reader in torch unpickles without restriction.
 TORCH_0_1 = (
     "is in the container of torch 0.1 (tar), which is not read; download the re-released file of the same weights "
-    "(torchvision: resnet50-0676ba61.pth, resnet152-394f9c45.pth), or load and save it again with a newer torch"
+    "(torchvision: resnet50-0676ba61.pth), or load and save it again with a newer torch"
 )
 
 #: Largest directory of a zip archive, for 100,000 records, and header of a safetensors file, for 10,000 tensors, in
@@ -229,38 +229,42 @@ def _keys(keys: Sequence[Any]) -> Sequence[Any]:
     return keys
 
 
+def _admitted() -> dict[tuple[str, str], Sealed]:
+    """Return what stands for each admitted name: a value that a file may pass on but not call, or a function."""
+    builtins = {"dict": _dict, "list": list, "complex": complex, "bytearray": _bytearray}
+    builtins["bytes"] = lambda: b""  # of protocols 0 to 2; other bytes go through _codecs.encode
+    builtins["set"] = lambda content=(): set(_keys(list(content)))
+    builtins["frozenset"] = lambda content=(): frozenset(_keys(list(content)))
+    numpy = {
+        "multiarray": {"_reconstruct": _reconstruct, "scalar": _scalar},
+        "numeric": {"_frombuffer": _from_buffer},
+    }
+    names = {
+        ("_codecs", "encode"): _encode,
+        ("numpy", "dtype"): _dtype,
+        ("collections", "OrderedDict"): _dict,
+    }
+    names["collections", "defaultdict"] = lambda factory=None: {}
+    for module in ("builtins", "__builtin__"):  # Python 3 and 2
+        names |= {(module, name): function for name, function in builtins.items()}
+    for core in ("numpy.core", "numpy._core"):  # numpy 1 and 2
+        names |= {
+            (f"{core}.{part}", name): f for part, entries in numpy.items() for name, f in entries.items()
+        }
+    values = {
+        (module, name): Sealed(name)
+        for module in ("builtins", "__builtin__")
+        for name in ("int", "float", "str")
+    }
+    return {
+        **values,
+        **{name: _Function(function) for name, function in names.items()},
+        ("numpy", "ndarray"): _NDARRAY,
+    }
+
+
 _NDARRAY = Sealed("numpy.ndarray")
-#: Admitted names. Each stands for a value that a file may pass on but not call, or for a function.
-_ADMITTED: dict[tuple[str, str], Sealed] = {
-    ("numpy", "ndarray"): _NDARRAY,
-    ("numpy", "dtype"): _Function(_dtype),
-    ("_codecs", "encode"): _Function(_encode),
-    ("collections", "OrderedDict"): _Function(_dict),
-    ("collections", "defaultdict"): _Function(lambda factory=None: {}),
-    **{
-        (builtins, name): value
-        for builtins in ("builtins", "__builtin__")  # Python 3 and 2
-        for name, value in {
-            "set": _Function(lambda content=(): set(_keys(list(content)))),
-            "frozenset": _Function(lambda content=(): frozenset(_keys(list(content)))),
-            "dict": _Function(_dict),
-            "list": _Function(list),
-            "complex": _Function(complex),
-            "bytes": _Function(lambda: b""),  # of protocols 0 to 2; other bytes go through _codecs.encode
-            "bytearray": _Function(_bytearray),
-            **{kind: Sealed(kind) for kind in ("int", "float", "str")},
-        }.items()
-    },
-    **{
-        (f"{core}.{module}", name): _Function(function)
-        for core in ("numpy.core", "numpy._core")  # numpy 1 and 2
-        for module, name, function in (
-            ("multiarray", "_reconstruct", _reconstruct),
-            ("multiarray", "scalar", _scalar),
-            ("numeric", "_frombuffer", _from_buffer),
-        )
-    },
-}
+_ADMITTED = _admitted()
 
 #: Python's unpickler in Python, whose operations can be replaced.
 _Unpickler: Any = vars(pickle)["_Unpickler"]
@@ -322,31 +326,18 @@ def build_array(constructor: Any, arguments: Any, state: Sequence[Any]) -> np.nd
     return array
 
 
-def require_small_directory(archive: IO[bytes]) -> None:
-    """Refuse a zip archive whose directory would fill the memory; leave the file at its beginning.
-
-    Raises:
-        UnsafeFileError: the directory is too large.
-        zipfile.BadZipFile: there is no directory.
-    """
-    end = zipfile._EndRecData(archive)  # type: ignore[attr-defined]
-    if end is None:
-        raise zipfile.BadZipFile("the file ends early")
-    if end[5] > _LARGEST_DIRECTORY:
-        raise UnsafeFileError(f"a directory of {end[5]:,} bytes, expected at most {_LARGEST_DIRECTORY:,}")
-    archive.seek(0)
-
-
 def require_stored(archive: IO[bytes]) -> IO[bytes]:
     """Return a zip archive at its beginning, unless it would grow when it is unpacked: torch compresses nothing.
 
     The code in a TorchScript archive is exempt, because it is never read.
 
     Raises:
-        UnsafeFileError: a record is compressed, or records overlap.
+        UnsafeFileError: the directory is huge, a record is compressed, or records overlap.
         zipfile.BadZipFile: the directory is damaged.
     """
-    require_small_directory(archive)
+    end = zipfile._EndRecData(archive)  # type: ignore[attr-defined]
+    if end is not None and end[5] > _LARGEST_DIRECTORY:
+        raise UnsafeFileError(f"a directory of {end[5]:,} bytes, expected at most {_LARGEST_DIRECTORY:,}")
     with zipfile.ZipFile(archive) as opened:
         records = [info for info in opened.infolist() if info.filename.split("/")[1:2] != ["code"]]
     compressed = [info.filename for info in records if info.compress_type != zipfile.ZIP_STORED]
