@@ -54,18 +54,10 @@ class Networks:
 
     def describe(self, model: str) -> dict[str, Any]:
         """Return the part of the identity of features that does not depend on the images; a loader is run."""
-        from cog.models.choice import preprocess_of
+        from cog.features.run import Model  # imports torch
 
         choice = self.find(model)
-        cfg = choice.config(None, self.opts)
-        fx = cfg.FT_EXTRACT
-        entries = choice.identity() | {
-            "preprocessing": dataclasses.asdict(preprocess_of(cfg)),
-            "pooling": fx.POOLING,
-            "precision": fx.PRECISION,
-            "save_dtype": fx.SAVE_DTYPE,
-        }
-        return json.loads(json.dumps(entries))
+        return Model(choice, choice.config(None, self.opts)).identity()
 
     def describe_all(self, models: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return :meth:`describe` of models, from another process: loaders import torch, which starts threads.

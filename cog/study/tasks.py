@@ -33,7 +33,7 @@ EXTRACT, LOGREG = "extract", "logreg"
 TASKS_FILE = "tasks.txt"
 
 #: Largest number of models that one task extracts; each image is decoded once for all of them.
-MODELS_PER_PASS = 1
+MODELS_PER_PASS = 8
 
 
 @dataclass(frozen=True)
