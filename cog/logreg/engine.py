@@ -68,6 +68,10 @@ CPU_COLUMNS = 1000
 #: Epochs that a device may have before it.
 _EPOCHS_AHEAD = 8
 
+#: Largest error of a product of vectors of norm 1, with room for the rounding of sums: both operands and the product
+#: are rounded to 8 bits, or both operands to 10.
+_ERRORS = {"bf16": 2.0**-7, "tf32": 2.0**-8}
+
 #: Share of the memory that may be used, and bytes for the scores of a chunk on a GPU.
 _USABLE, _SCORES = 0.875, 2.0e9
 
@@ -464,18 +468,25 @@ class Engine:
     @torch.no_grad()
     def validate(self, data: Data, rows: torch.Tensor, trained: Trained) -> list[list[float]]:
         """Return the top-1 accuracies ``(S, K)`` on training ``rows`` ``(S, m)``, in percent, from float32 features."""
-        shape = (len(trained.diverged[0]), data.n_classes)
+        learner, shape = trained.learner, (len(trained.diverged[0]), data.n_classes)
+        top1 = []
         with products(self.device, "fp32"):
-            return [
-                metrics.validate(
-                    data.train,
-                    data.targets,
-                    of_seed,
-                    functools.partial(trained.learner.logits, seed=s),
-                    shape,
+            for s, of_seed in enumerate(rows):
+
+                def rough(x: torch.Tensor, s: int = s) -> torch.Tensor:
+                    with products(self.device, self.precision):
+                        return learner.logits(x, s)
+
+                is_rough = self.precision in _ERRORS and isinstance(learner, Classifiers)
+                error = (
+                    _ERRORS[self.precision] * learner.state["weight"][s].norm(dim=2).amax(1)
+                    if is_rough
+                    else None
                 )
-                for s, of_seed in enumerate(rows)
-            ]
+                logits_of = functools.partial(learner.logits, seed=s)
+                options = {"rough": rough, "error": error} if is_rough else {}
+                top1.append(metrics.validate(data.train, data.targets, of_seed, logits_of, shape, **options))
+        return top1
 
     def _begin(self, data: Data, spec: TrainSpec, settings: Settings) -> Classifiers | Mlp:
         """Return classifiers at the start of their training; buffers, graphs and compiled code are used again."""

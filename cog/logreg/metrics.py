@@ -160,16 +160,47 @@ def evaluate(
 
 
 def validate(
-    features: Features, y: torch.Tensor, rows: torch.Tensor, logits_of: Logits, shape: tuple[int, int]
+    features: Features,
+    y: torch.Tensor,
+    rows: torch.Tensor,
+    logits_of: Logits,
+    shape: tuple[int, int],
+    *,
+    rough: Logits | None = None,
+    error: torch.Tensor | None = None,
 ) -> list[float]:
-    """Return the top-1 accuracy of M classifiers on ``rows`` (int64 ``(m,)``), in percent, from float32 features."""
+    """Return the top-1 accuracy of M classifiers on ``rows`` (int64 ``(m,)``), in percent, from float32 features.
+
+    Args:
+        features: features ``(n, d)``.
+        y: labels, int64 ``(n,)``, on the device.
+        rows: the rows.
+        logits_of: the classifiers, for float32 features.
+        shape: M and C.
+        rough: the classifiers, for features in the type of the training, which are faster. Only rows whose hits these
+            logits leave open are scored in float32.
+        error: largest error of the rough logits of a row of norm 1, ``(M,)``.
+    """
     rows = rows.to(features.place)
     hits = torch.zeros(shape[0], dtype=torch.int64, device=y.device)
-    for start, size in _chunks(len(rows), features.device, shape):
+    for start, size in _chunks(len(rows), y.device, shape):
         part = rows[start : start + size]
-        logits, labels = logits_of(features.rows(part, exact=True)), y[part.to(y.device)]
-        for m in range(shape[0]):
-            hits[m] += (true_class_rank(logits[:, m], labels) < 1).sum()
+        labels = y[part.to(y.device)]
+        if rough is not None and error is not None:
+            x = features.rows(part)
+            logits = rough(x)
+            target = logits.gather(2, labels[:, None, None].expand(-1, shape[0], 1))
+            margin = (
+                2 * torch.linalg.vector_norm(x, dim=1, dtype=torch.float32)[:, None, None] * error[:, None]
+            )
+            n_near = (logits >= target - margin).sum(2)  # with the true class
+            is_open = ((n_near > 1) & ~(logits > target + margin).any(2)).any(1)
+            hits += ((n_near == 1) & ~is_open[:, None]).sum(0)
+            part, labels = part[is_open.to(part.device)], labels[is_open]
+        if len(part):
+            logits = logits_of(features.rows(part, exact=True))
+            for m in range(shape[0]):
+                hits[m] += (true_class_rank(logits[:, m], labels) < 1).sum()
     return [100 * count / len(rows) for count in hits.tolist()]
 
 

@@ -228,6 +228,22 @@ def test_scores_equal_scikit_learn():
         assert top1[m] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("s", "k", "precision"), [(2, 3, "bf16"), (1, 10, "bf16"), (1, 1, "fp32")])
+def test_trials_are_scored_as_in_float32(s, k, precision):
+    """Rounded products decide clear rows alone; here few are clear."""
+    engine, data, trained = fit(spec_of(s, k), QUICK, precision=precision)
+    rows = spec_of(s, 1, n=1100).rows
+    found = engine.validate(data, rows, trained)
+    n_exact = []
+    for i in range(s):
+        for j in range(k):
+            logits = trained.classifier(i, j).logits(TRAIN.x[rows[i]])
+            assert found[i][j] == pytest.approx(100 * accuracy_score(TRAIN.y[rows[i]], logits.argmax(1)))
+            rounded = trained.classifier(i, j).logits(TRAIN.x[rows[i]].bfloat16())
+            n_exact.append(int((rounded.argmax(1) != logits.argmax(1)).sum()))
+    assert sum(n_exact) > 0
+
+
 def test_ties_rank_as_argmax_and_logits_that_are_not_finite_are_wrong():
     y = torch.tensor([0, 1, 2, 2])
     logits = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [0.0, 2.0, 2.0], [0.0, 1.0, 2.0]])
