@@ -18,7 +18,8 @@ from cog.features.feature_files import open_file, unit_rows
 from cog.features.folder import read_image_paths
 from cog.paths import ModelDir, evaluation_folder
 from cog.results.concept_counts import ConceptCounts
-from cog.results.runs import Found, load_record, read_folder
+from cog.results.records import load_record
+from cog.results.runs import Found, read_folder
 from cog.runtime.safe_load import load_torch
 
 logger = logging.getLogger(__name__)

@@ -23,8 +23,7 @@ from cog.logreg.protocol import run_protocol
 from cog.logreg.run_files import counts_per_class
 from cog.logreg.settings import FLAGS, KEYS, Settings, from_config
 from cog.results import concept_counts, frame
-from cog.results.benchmark import data_of
-from cog.results.runs import unlike_protocol
+from cog.results.benchmark import data_of, unlike_protocol
 from cog.runtime import files
 from cog.runtime.device import resolve_device
 

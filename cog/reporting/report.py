@@ -28,7 +28,7 @@ from cog.reporting.figures import search
 from cog.results import notices, published
 from cog.results.frame import LOGREG, RUNS, average, dataset_label, shots_label
 from cog.results.read import Results
-from cog.results.runs import Run
+from cog.results.records import Run
 from cog.runtime import files
 
 #: The figure of the first screen, and the other figures of the page.

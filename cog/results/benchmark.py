@@ -1,24 +1,47 @@
-"""Is a result on the benchmark's data? Decided by numbers of classes and images, and for IN-1K by the list of classes.
+"""Is a result on the benchmark's data, and made with the paper's settings? The columns ``data`` and ``protocol``.
 
-Equal numbers do not prove equal images; other numbers, or another list of classes, prove that the images differ.
+Data are judged by numbers of classes and images, for IN-1K also by the list of classes. Equal numbers do not prove
+equal images; other numbers, or another list of classes, prove that the images differ.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from typing import Any
 
 from cog import constants
 from cog.data.wnids import IN1K_LIST, class_list_digest
-from cog.results.frame import BENCHMARK, UNKNOWN
+from cog.results.frame import BENCHMARK, CLASSIFIER, LOGREG, UNKNOWN
 
 # Classes, training and test images (ILSVRC-2012; paper Sec. 3.2, 4.1, A.1): 50 test and 732 to 1300 training images per
 # concept of a level.
 _N_CLASSES, _N_TEST = 1000, 50_000
-_N_TRAIN_IN1K = (1_281_167, 1_281_167)
-_N_TRAIN_LEVEL = (732_000, 1_300_000)
+_N_TRAIN_IN1K, _N_TRAIN_LEVEL = (1_281_167, 1_281_167), (732_000, 1_300_000)
 
 # A few unreadable images do not make another data set.
 _NEARLY = 0.002
+
+#: Settings of the paper's protocol (Sec. 4.1, supplement B.3; epochs and intervals: configuration of the original
+#: toolkit): the name in the records of runs, the value, and the key of the configuration.
+PROTOCOL: dict[str, tuple[Any, str]] = {
+    "n_trials": (30, "CLF.N_TRIALS"),
+    "n_epochs": (100, "CLF.N_EPOCHS"),
+    "batch_size": (1024, "CLF.BATCH_SIZE"),
+    "momentum": (0.9, "--mom"),
+    "val_frac": (0.2, "CLF.VAL_PERC"),
+    "lr_interval": ([0.1, 100.0], "CLF.LR_INTV"),
+    "wd_interval": ([1e-12, 1e-4], "CLF.WD_INTV"),
+    "normalize": (True, "CLF.NORM_FTS"),
+    "lr": (None, "CLF.LR"),
+    "wd": (None, "CLF.WD"),
+    "classifier": ("logreg", "CLF.TYPE"),
+    "pca_dim": (0, "CLF.PCA_DIM"),
+    "max_per_class": (0, "CLF.MAX_PER_CLASS"),
+}
+
+# Names of configuration keys of a classifier (cog.constants.CLASSIFIERS) in the records of runs.
+_KEYS = {"NORM_FTS": "normalize", "LR_INTV": "lr_interval", "WD_INTV": "wd_interval"}
 
 
 @functools.cache
@@ -35,7 +58,7 @@ def data_of(
     n_test: int | None = None,
     classes: str | None = None,
 ) -> str:
-    """Return the column ``data`` of a result (:mod:`cog.results.frame`).
+    """Return the column ``data`` of a result.
 
     Args:
         dataset: name of the data set; one without published numbers has its counts in the column.
@@ -64,3 +87,36 @@ def data_of(
     if not other and dataset == constants.IN1K and classes not in (None, in1k_class_list()):
         other = [f"list of classes {str(classes)[:8]}"]
     return ", ".join(other) or (UNKNOWN if n_classes is None else BENCHMARK)
+
+
+def unlike_protocol(settings: Mapping[str, Any], evaluation: str) -> str:
+    """Return the column ``protocol`` of a run: its settings that are not the paper's, or "".
+
+    Args:
+        settings: recorded settings; those that are missing are taken as the paper's.
+        evaluation: name of the evaluation, which determines the defaults of the classifier.
+
+    >>> unlike_protocol({"n_trials": 3, "n_epochs": 100, "lr_interval": (0.1, 10.0)}, "logreg")
+    'n_trials 3, lr_interval 0.1 to 10'
+    """
+    match = CLASSIFIER.fullmatch(evaluation)
+    kind = match["type"] if match else LOGREG
+    usual = {name: value for name, (value, _) in PROTOCOL.items()} | {"classifier": kind}
+    usual |= {_KEYS[key]: value for key, value in constants.CLASSIFIERS.get(kind, {}).items()}
+    if match:
+        usual |= {"pca_dim": int(match["pca"] or 0), "max_per_class": int(match["max"] or 0)}
+    if kind == "finetune":  # the defaults of FINETUNE
+        usual = {"n_epochs": 30, "batch_size": 1024, "lr": 0.01}
+    differing = (name for name in usual if name in settings and plain(settings[name]) != plain(usual[name]))
+    return ", ".join(f"{name} {_in_words(plain(settings[name]))}" for name in differing)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: lists instead of tuples."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, list):
+        return " to ".join(map(_in_words, value[:2]))
+    return f"{value:g}" if isinstance(value, float) else str(value)[:40]

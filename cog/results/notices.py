@@ -15,9 +15,11 @@ import pandas as pd
 
 from cog import constants
 from cog.errors import some
+from cog.results.benchmark import PROTOCOL, plain
 from cog.results.fields import text, whole
 from cog.results.frame import LOGREG, RUNS, dataset_label, is_odd, shots_column
-from cog.results.runs import PROTOCOL, Found, Run, plain
+from cog.results.records import Run
+from cog.results.runs import Found
 from cog.runtime.output import INTERRUPTED, RUNNING
 
 #: Severities in descending order: wrong numbers, doubtful numbers.

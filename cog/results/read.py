@@ -19,7 +19,7 @@ from cog.data import datasets as data_sets
 from cog.errors import CogError, did_you_mean, printable, some
 from cog.models.paper_models import pretraining
 from cog.models.spec import PRETRAINING
-from cog.results import analysis_records, runs, share
+from cog.results import analysis_records, records, runs, share
 from cog.results import published as papers
 from cog.results.benchmark import data_of
 from cog.results.fields import sha256, whole
@@ -134,7 +134,7 @@ def _of_runs(found: Found) -> pd.DataFrame:
     """Return two rows, top-1 and top-5, of each run."""
     seen = _pretraining(found)
     columns: dict[str, list[Any]] = collections.defaultdict(list)
-    for run, metric in itertools.product(found.runs, runs.METRICS):
+    for run, metric in itertools.product(found.runs, records.METRICS):
         columns["source"].append(RUNS)
         for name in (*PLACE[1:-1], "seed", "data", "classes", "protocol", "features", "folder"):
             columns[name].append(getattr(run, name))
@@ -152,8 +152,8 @@ def _of_analyses(found: Found) -> pd.DataFrame:
     made = []
     for record in found.analyses:
         beside = Path(record.folder or "").parent
-        of = {split: runs.read_features(beside / f"features_{split}") for split in constants.SPLITS}
-        counts = {f"n_{split}": runs.n_images(described) for split, described in of.items()}
+        of = {split: records.read_features(beside / f"features_{split}") for split in constants.SPLITS}
+        counts = {f"n_{split}": records.n_images(described) for split, described in of.items()}
         classes, n_classes = sha256(of["test"].get("class_list_sha256")), whole(of["test"].get("n_classes"))
         model, dataset = record.model or "", record.dataset or ""
         stated = of["test"].get("pretraining")
@@ -232,7 +232,7 @@ def of_evaluation(results: Results, evaluation: str) -> Results:
     scores = results.scores
     own = scores["source"] == RUNS
     wanted = scores["evaluation"].eq(evaluation) & own | scores["evaluation"].eq(LOGREG) & ~own
-    scores = scores[wanted & scores["metric"].isin(runs.METRICS)].reset_index(drop=True)
+    scores = scores[wanted & scores["metric"].isin(records.METRICS)].reset_index(drop=True)
     if evaluation != LOGREG:
         own = scores["source"] == RUNS
         words = f"classifier {evaluation}" if is_classifier(evaluation) else ""

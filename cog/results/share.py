@@ -46,14 +46,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import pandas as pd
 
 import cog
 from cog import constants
-from cog.errors import CogError, printable
+from cog.errors import CogError
 from cog.models.spec import PRETRAINING
 from cog.results import concept_counts, published
 from cog.results.concept_counts import ConceptCounts
@@ -68,8 +68,6 @@ _HEAD = ("format", "version", "label", "toolkit", "written", "rows")
 _NEEDED = ("model", "dataset", "evaluation", "n_shot", "metric", "value")
 _WRITTEN = tuple(name for name in SCORES if name != "folder")
 _CORRECT = ("n_classes", concept_counts.CORRECT, concept_counts.IMAGES, "image_list")
-_LONGEST_TEXT = 300
-
 # A row takes 300 bytes, and 1.4 kB more with the right answers for 1,000 concepts.
 _LARGEST = 1 << 28
 
@@ -154,23 +152,21 @@ def merge(frames: Sequence[pd.DataFrame], names: Sequence[object] = ()) -> pd.Da
     Raises:
         CogError: two files disagree on a number of the same source.
     """
-    together = pd.concat(frames, ignore_index=True)
-    place = [*PLACE, "seed"]
-    values = [*place, "value", "std", "data", "classes", "protocol", "features", "pretraining"]
-    apart = together.drop_duplicates(values)
+    together, place = pd.concat(frames, ignore_index=True), [*PLACE, "seed"]
+    apart = together.drop_duplicates([name for name in _WRITTEN if name != "correct"])
     if (twice := apart.duplicated(place)).any():
-        row = apart[twice].iloc[0]
+        row = apart[twice].iloc[0].to_dict()
         raise CogError(
-            f"{' and '.join(map(str, names))} have different numbers of {_describe(row.to_dict())} under the same "
-            f"label {row['source']!r}; change the entry 'label' of one of them"
+            f"{' and '.join(map(str, names))} have different numbers of {_describe(row)} under the same label "
+            f"{row['source']!r}; change the entry 'label' of one of them"
         )
     return together.drop_duplicates(place, ignore_index=True)
 
 
 def _describe(row: dict[str, Any]) -> str:
     """Return the place of a row in words."""
-    seed = row.get("seed")
-    words = f"{row['evaluation']} {row['metric']} of {row['model'] or 'runs without a model name'} on {row['dataset']}"
+    seed, model = row.get("seed"), row["model"] or "runs without a model name"
+    words = f"{row['evaluation']} {row['metric']} of {model} on {row['dataset']}"
     return f"{words} (n_shot {row['n_shot']}{'' if pd.isna(seed) else f', seed {seed}'})"
 
 
@@ -186,8 +182,8 @@ def _read_file(content: Any, *, name: str) -> list[dict[str, Any]]:
     label, rows = content["label"], content["rows"]
     if label is None:
         label = "".join(character if character.isprintable() else "?" for character in name)[:80].strip()
-        label = label if _is_label(label) and not _is_paper(label) else "imported"
-    _require(_is_label(label) and not _is_paper(label), "label", label, _A_LABEL)
+        label = label if _is_label(label) and label not in _PAPERS else "imported"
+    _require(_is_label(label) and label not in _PAPERS, "label", label, _A_LABEL)
     _require(isinstance(rows, list) and bool(rows), "rows", rows, "a list with anything in it")
     genuine = {_number_of(row) for version in published.SOURCES for row in published.rows(version)}
     first: dict[tuple[Any, ...], int] = {}
@@ -196,16 +192,13 @@ def _read_file(content: Any, *, name: str) -> list[dict[str, Any]]:
     for index, row in enumerate(rows):
         try:
             read = _read_row(row, label=label)
-            place = tuple(read[name] for name in PLACE)
-            seed = read.get("seed")
+            *place, seed, _, _ = _number_of(read)
             if first.setdefault((*place, seed), index) != index:
                 raise _Invalid(f"a second {_describe(read)}; the first is rows[{first[*place, seed]}]")
-            if kinds.setdefault(place, seed is None) != (seed is None):
+            if kinds.setdefault(tuple(place), seed is None) != (seed is None):
                 raise _Invalid(f"a mean beside single seeds: {_describe(read)}")
-            if _is_paper(read["source"]) and _number_of(read) not in genuine:
-                raise _Invalid(
-                    f"{_describe(read)} is labelled {read['source']!r} but is not the published number"
-                )
+            if read["source"] in _PAPERS and _number_of(read) not in genuine:
+                raise _Invalid(f"{_describe(read)} is not the published number of {read['source']!r}")
         except _Invalid as error:
             raise _Invalid(f"rows[{index}]: {error}") from None
         made.append(read)
@@ -248,36 +241,23 @@ def _read_counts(stated: dict[str, Any], row: dict[str, Any]) -> ConceptCounts |
 
 
 def _check_keys(
-    value: dict[str, Any], allowed: Sequence[str], *, needed: Sequence[str], path: str = ""
+    value: dict[str, Any], allowed: Collection[str], *, needed: Sequence[str], path: str = ""
 ) -> None:
     if unknown := [key for key in value if key not in allowed]:
-        raise _Invalid(f"{path}unknown entry {_short(unknown[0])}")
+        raise _Invalid(f"{path}unknown entry {json.dumps(unknown[0])[:60]}")
     if absent := [key for key in needed if key not in value]:
         raise _Invalid(f"{path}no entry {absent[0]!r}")
 
 
 def _require(fine: bool, name: str, value: Any, expected: str) -> None:
     if not fine:
-        raise _Invalid(f"{name} is {_short(value)}, expected {expected}")
-
-
-def _short(value: Any) -> str:
-    """Return a value of any size as a text of a few characters."""
-    if isinstance(value, dict | list):
-        return f"a {'list' if isinstance(value, list) else 'object'} of {len(value)}"
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
-        return "a huge number"
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+        text = json.dumps(value)
+        raise _Invalid(f"{name} is {text if len(text) <= 60 else f'{text[:57]}...'}, expected {expected}")
 
 
 def _is_label(value: Any) -> bool:
     fine = isinstance(value, str) and value.strip() == value and value.isprintable() and value != RUNS
     return fine and 0 < len(value) <= 80
-
-
-def _is_paper(label: str) -> bool:
-    return label in published.SOURCES.values()
 
 
 def _is_number(value: Any) -> bool:
@@ -288,36 +268,39 @@ def _is_whole(value: Any) -> bool:
     return whole(value) is not None and value < 1 << 63
 
 
-def _named(is_name: Callable[[str], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, str) and len(value) <= 255 and is_name(value)
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= 255 and constants.is_plain_name(value)
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= _LONGEST_TEXT and printable(value) == value
+    return isinstance(value, str) and len(value) <= 300 and value.isprintable()
 
 
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{1,64}", value) is not None
+
+
+_PAPERS = (*published.SOURCES.values(),)
 _A_LABEL = (
     f"1 to 80 printable characters without spaces around them; {RUNS!r} and the papers' names are reserved"
 )
-_PLAIN = _named(constants.is_plain_name), "a name of letters, digits and ._+-"
-_TEXT = _is_text, f"a text of at most {_LONGEST_TEXT} printable characters"
+_NAME, _TEXT, _WHOLE = (
+    "a name of letters, digits and ._+-",
+    "a text of at most 300 characters",
+    "a whole number",
+)
 
 #: Check of the value of an entry, and what is expected, by key.
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "source": (_is_label, _A_LABEL),
-    "model": (_named(constants.is_model_name), "<model_title>_<architecture_name>"),
-    "dataset": _PLAIN,
-    "evaluation": _PLAIN,
-    "n_shot": (_is_whole, "a whole number"),
-    "metric": _PLAIN,
-    "seed": (_is_whole, "a whole number"),
+    "model": (lambda v: _is_name(v) and constants.is_model_name(v), "<model_title>_<architecture_name>"),
+    **dict.fromkeys(("dataset", "evaluation", "metric"), (_is_name, _NAME)),
+    **dict.fromkeys(("n_shot", "seed", "images"), (_is_whole, _WHOLE)),
     "value": (_is_number, "a number"),
     "std": (lambda value: _is_number(value) and value >= 0, "a deviation"),
     "correct": (lambda value: isinstance(value, dict), f"an object with {', '.join(_CORRECT)}"),
-    "images": (_is_whole, "a whole number"),
-    "data": _TEXT,
+    **dict.fromkeys(("data", "protocol"), (_is_text, _TEXT)),
     "classes": (lambda value: sha256(value) is not None, "a SHA-256 digest"),
-    "protocol": _TEXT,
-    "features": (lambda value: isinstance(value, str) and re.fullmatch("[0-9a-f]{1,64}", value), "a digest"),
+    "features": (_is_digest, "a digest"),
     "pretraining": (lambda value: value in PRETRAINING, ", ".join(PRETRAINING)),
 }

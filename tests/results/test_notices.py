@@ -9,7 +9,7 @@ import pytest
 from result_folders import make_record, make_seed_folder
 
 from cog import constants
-from cog.results import frame, notices, read, runs
+from cog.results import frame, notices, read, records, runs
 
 FULL = {"n_classes": 1000, "rows": {"test": 50_000}}
 
@@ -127,9 +127,9 @@ def test_diverged_training_comes_first_and_edges_are_told(tmp_path):
     assert "in 1 run" in edge.title and edge.places == ("my_net, IN-1K, all, seed 22: 99",)
     # On the logarithmic axis, 86 and 88 are at 97.8 % and 98.2 % of the way.
     known = {0.1: False, 86.0: False, 88.0: True, 100.0: True, None: False, -1.0: False}
-    assert {value: runs.at_upper_edge(value, [0.1, 100.0]) for value in known} == known
+    assert {value: records.at_upper_edge(value, [0.1, 100.0]) for value in known} == known
     for broken in (None, [1.0], [0.0, 1.0], ["a", "b"], [5.0, 1.0], "x"):
-        assert not runs.at_upper_edge(1.0, broken)
+        assert not records.at_upper_edge(1.0, broken)
 
 
 @pytest.mark.parametrize("changed", ["checkpoint_sha256", "sample_sha256", "rows_sha256"])
