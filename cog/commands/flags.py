@@ -10,16 +10,13 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cog import constants
 from cog.data import datasets
 from cog.data.datasets import ImageSources
 from cog.errors import CogError
 from cog.runtime import cli
-
-if TYPE_CHECKING:
-    from cog.models.request import ModelRequest
 
 
 class Several(argparse.Action):
@@ -151,15 +148,6 @@ def add_images(group: argparse.ArgumentParser | argparse._ArgumentGroup, *, rare
 def image_sources(args: argparse.Namespace) -> ImageSources:
     """Return the values of the flags of :func:`add_images`, or of their exported variables."""
     return ImageSources({flag: getattr(args, flag, exported(flag)) for flag in datasets.flags()})
-
-
-def model_request(args: argparse.Namespace, model: str) -> ModelRequest:
-    """Return a model as the flags locate it: ``models_root_dir``, and those of the others that the command has."""
-    from cog.models.request import ModelRequest
-
-    places = {name: getattr(args, name, None) for name in ("ckpt_file", "output_dir", "model_loader")}
-    request = ModelRequest(model, models_root_dir=args.models_root_dir, **places)
-    return request.with_models_file(args.models_file)
 
 
 def each(args: argparse.Namespace, *idea_flags: str, of_one: Sequence[str] = ()) -> list[argparse.Namespace]:
