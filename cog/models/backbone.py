@@ -256,9 +256,14 @@ def load_own(
     except CogError:
         raise
     except (Exception, SystemExit) as error:
+        hint = ""
+        if checkpoint is None and model_dir is not None:
+            hint = f"; there is no checkpoint in {model_dir}, so init_args['ckpt_file'] is None: check the model's name"
+        elif checkpoint is not None and os.path.isfile(checkpoint) and not os.path.getsize(checkpoint):
+            hint = f"; its checkpoint {checkpoint} is empty, download it again"
         raise CogError(
-            f"the loader of model {name} failed with {type(error).__name__}: {first_line(error)} (COG_DEBUG=1 shows "
-            f"where; its checkpoint is {checkpoint or f'None: none is in {model_dir}'})"
+            f"the loader of model {name} failed with {type(error).__name__}: {first_line(error)}{hint} (COG_DEBUG=1 "
+            "shows where)"
         ) from error
     parts = loaded if isinstance(loaded, tuple) else (loaded,)
     network, forward, preprocess = (*parts, None, None, None)[:3]

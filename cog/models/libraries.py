@@ -193,7 +193,7 @@ def _timm(name: str, folder: Path | None) -> LibraryModel:
 
     def load(checkpoint: Path | None, size: int) -> tuple[nn.Module, None]:
         options: dict[str, Any] = {"pretrained": checkpoint is None, "num_classes": 0}
-        sized = {} if size == preprocess.size else {"img_size": size}
+        sized: dict[str, Any] = {} if size == preprocess.size else {"img_size": size}
         try:
             network = timm.create_model(name, **options, **sized)
         except TypeError:  # img_size is no argument of networks that take any size
@@ -420,7 +420,7 @@ def _transformers_tokens(network: Any, x: torch.Tensor, n: int) -> tuple[list[to
         return [output.last_hidden_state], n_prefix
     vision = getattr(network, "vision_model", network)
     norms = [getattr(vision, key) for key in ("layernorm", "post_layernorm", "norm") if hasattr(vision, key)]
-    blocks = output.hidden_states or ()  # before the first block, and after each
+    blocks = list(output.hidden_states or ())  # before the first block, and after each
     if not norms or len(blocks) <= n or blocks[0].ndim != 3:
         raise CogError(
             f"FT_EXTRACT.POOLING last{n}: {type(network).__name__} of transformers does not give the tokens of {n} "
