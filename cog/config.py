@@ -114,14 +114,12 @@ def check_values(cfg: CfgNode) -> None:
         elif isinstance(allowed[0], Callable):  # type: ignore[arg-type]
             is_good, words = allowed[0](values[key]), allowed[1]
         else:
-            is_good, words = (
-                allowed[0] <= values[key] <= allowed[1],
-                f"a number from {allowed[0]} to {allowed[1]}",
-            )
+            low, high = allowed
+            is_good, words = low <= values[key] <= high, f"a number from {low} to {high}"
         if not is_good:
             raise CogError(f"{key} = {reprlib.repr(values[key])} is not valid, expected {words}")
-    for key in ("FT_EXTRACT.IMAGE_NORM.MEAN", "FT_EXTRACT.IMAGE_NORM.STD"):
-        check_statistics(key, values[key])
+    check_statistics("FT_EXTRACT.IMAGE_NORM.MEAN", values["FT_EXTRACT.IMAGE_NORM.MEAN"])
+    check_statistics("FT_EXTRACT.IMAGE_NORM.STD", values["FT_EXTRACT.IMAGE_NORM.STD"])
 
 
 def check_statistics(label: str, values: Sequence[float]) -> None:
@@ -166,12 +164,12 @@ def get_cfg(
         model_name: name whose ``configs/<model_name>.yaml`` applies.
         config_file: the user's YAML file.
         opts: flat ``[KEY, VALUE, ...]`` list of strings.
-        entry_values: values of the model's entry in a file of the user's models, by key; they come before the files.
+        entry_values: values of the model's entry in a file of the user's models, which come before the files.
         entry_source: the file of that entry, for messages.
 
     Raises:
-        CogError: unknown key, key without a value, value of a wrong type or out of range, unreadable file, or a file
-            in ``configs/`` that is not named like a model (it would be ignored in silence, as ``clip.yaml`` was).
+        CogError: unknown key, value of a wrong type or out of range, unreadable file, or a file in ``configs/`` that is
+            not named like a model (it would be ignored in silence, as the original toolkit's ``clip.yaml`` was).
     """
     cfg = default_cfg()
     files = []
@@ -190,8 +188,6 @@ def get_cfg(
         if not os.path.isfile(config_file):
             raise CogError(f"--config {config_file} {kind}")
         files.append(Path(config_file))
-    if len(opts) % 2:
-        raise CogError(f"option {opts[-1]} has no value; expected KEY VALUE pairs")
     values = [(key, value, entry_source) for key, value in (entry_values or {}).items()]
     values += [(key, _parse(value), str(path)) for path in files for key, value in _read_mapping(path)]
     values += [

@@ -52,11 +52,7 @@ def without_limit(root: str | os.PathLike[str]) -> Path:
 
 
 def split_model_name(model: str, *, flag: str = "--model") -> tuple[str, str]:
-    """Split ``<model_title>_<architecture_name>`` at the first underscore; ``flag`` is named in the error.
-
-    Raises:
-        CogError: the name does not have that form.
-    """
+    """Split ``<model_title>_<architecture_name>`` at the first underscore; ``flag`` is named in the CogError."""
     if not constants.is_model_name(model):
         raise CogError(
             f"{flag} {model!r} is not a model name, expected <model_title>_<architecture_name> "
@@ -67,11 +63,7 @@ def split_model_name(model: str, *, flag: str = "--model") -> tuple[str, str]:
 
 
 def check_dataset_name(dataset: str) -> str:
-    """Return ``dataset`` when it can name a folder.
-
-    Raises:
-        CogError: the name cannot be that of a folder.
-    """
+    """Return ``dataset`` when it can name a folder; else raise a CogError."""
     if not constants.is_plain_name(dataset):
         raise CogError(
             f"--dataset {dataset!r} is not a data set name, expected one of {', '.join(constants.DATASETS)} "
@@ -82,19 +74,14 @@ def check_dataset_name(dataset: str) -> str:
 
 @dataclass(frozen=True)
 class ModelDir:
-    """The folder of one model under ``models_root_dir``.
-
-    Raises:
-        CogError: ``model`` is not ``<model_title>_<architecture_name>``.
-    """
+    """The folder of one model under ``models_root_dir``; a CogError says that ``model`` is not the name of one."""
 
     root: Path
     model: str
 
-    def __init__(self, root: str | os.PathLike[str], model: str) -> None:
-        split_model_name(model)
-        object.__setattr__(self, "root", Path(root))
-        object.__setattr__(self, "model", model)
+    def __post_init__(self) -> None:
+        split_model_name(self.model)
+        object.__setattr__(self, "root", Path(self.root))
 
     @property
     def path(self) -> Path:

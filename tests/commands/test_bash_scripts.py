@@ -171,7 +171,7 @@ def test_signals_to_the_driver_reach_the_work(repository, python, workshop, name
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         env={**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    while not (evaluation / "seed-1/.resume/program.log").exists():
+    while not list(evaluation.glob(".seed-*.work/program.log")):
         assert driver.poll() is None, driver.stderr.read()
         time.sleep(0.02)
     os.kill(driver.pid, getattr(signal, f"SIG{name}"))
@@ -179,8 +179,7 @@ def test_signals_to_the_driver_reach_the_work(repository, python, workshop, name
     assert driver.returncode == 75, errors
     assert f"ended by SIG{passed_on}: " in errors
     assert "Average" not in output
-    assert not list(evaluation.glob("seed-*/.lock"))
-    assert (evaluation / "seed-1/.resume/checkpoint.pt").is_file()
+    assert list(evaluation.glob(".seed-*.work/training.pt"))
 
 
 @pytest.mark.slow
