@@ -60,9 +60,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                 folder = ModelDir(Path(one.models_root_dir), one.model)
                 output = folder.run(one.dataset, name=name, n_shot=0, seed=cfg.EVAL.SEED)
             run.fine_tune(
-                choice, cfg, flags.image_sources(one), one.dataset, output, place=place,
-                allow_failures=one.allow_failures, overwrite=one.overwrite,
-            )  # fmt: skip
+                choice,
+                cfg,
+                flags.image_sources(one),
+                one.dataset,
+                output,
+                place=place,
+                allow_failures=one.allow_failures,
+                overwrite=one.overwrite,
+            )
     return 0
 
 

@@ -149,9 +149,8 @@ class ArchiveImages(_Store):
     ) -> None:
         super().__init__(root)
         self._folder, self._part, self._whole = paths[0].parent, part, whole
-        self._todo: dict[
-            str, list[Path | Source]
-        ] = {}  # archives that are not indexed, by class; "": of several
+        # Archives that are not indexed yet, by class; "": those of several classes.
+        self._todo: dict[str, list[Path | Source]] = {}
         for path in sorted(paths):
             own = part is None and is_wnid(path.stem)
             self._todo.setdefault(path.stem if own else "", []).append(path)

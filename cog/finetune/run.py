@@ -9,9 +9,10 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import hashlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from cog import config, constants
 from cog.data.datasets import ImageSources
 from cog.data.loader import usable_workers
 from cog.errors import CogError, first_line, some
+from cog.features.folder import sampled_rows
 from cog.finetune.recipe import Recipe
 from cog.finetune.train import STATE_FILE, Epochs, Training, build
 from cog.logreg.mlp import TrainedClassifier
@@ -134,7 +136,11 @@ def fine_tune(
     if len(train.classes) < 2:
         raise CogError(f"{dataset} has the single class {train.classes[0]}; a classifier needs two or more")
     recipe.steps_per_epoch(len(train))
-    lists = {f"{images.split}_images_sha256": images.digest() for images in (train, test)}
+    lists = {
+        f"{images.split}_{name}_sha256": digest
+        for images in (train, test)
+        for name, digest in (("images", images.digest()), ("sizes", _sizes_digest(images)))
+    }
     pooling = {"pooling": cfg.FT_EXTRACT.POOLING, "dataset": dataset}
     result = Output(output, choice.identity() | pooling | lists | recipe.identity(), contents=CONTENTS)
     if result.is_done(overwrite=overwrite):
@@ -149,33 +155,39 @@ def fine_tune(
         if several:
             dist.barrier()  # process 0 has removed what does not belong to this run
             logging.getLogger("cog").setLevel(logging.WARNING if place.rank else logging.INFO)
-        logger.info(
-            "fine-tuning %s on %s: %d training and %d test images of %d classes, %d epochs, %s, %s, %d process(es)",
-            choice.name, dataset, len(train), len(test), len(train.classes), cfg.FINETUNE.N_EPOCHS, precision, device,
-            place.size,
-        )  # fmt: skip
+        sizes = f"{len(train)} training and {len(test)} test images of {len(train.classes)} classes"
+        how = f"{cfg.FINETUNE.N_EPOCHS} epochs, {recipe.precision}, {device}, {place.size} process(es)"
+        logger.info("fine-tuning %s on %s: %s, %s", choice.name, dataset, sizes, how)
         torch.backends.cudnn.benchmark = device.type == "cuda"
         network = build(choice.load(device, cfg), recipe, n_classes=len(train.classes), device=device)
-        n_workers = usable_workers(cfg.FT_EXTRACT.N_WORKERS)
-        training = Training(
-            network, recipe, device, rank=place.rank, n_workers=n_workers, allowed=allow_failures
-        )
+        workers = {"n_workers": usable_workers(cfg.FT_EXTRACT.N_WORKERS), "allowed": allow_failures}
+        training = Training(network, recipe, device, rank=place.rank, **workers)
         with full_float32():
             done = training.run(train, test, result.work / STATE_FILE)
         if place.rank == 0:
             with work.publish() as stage:
-                final = _write(stage, done, training, train, test, result, choice)
+                final = _write(stage, done, training, (train, test), result.identity)
             print_accuracies(final, output)
+
+
+def _sizes_digest(images: ImageList) -> str:
+    """Return the SHA-256 of the sizes of up to 1,000 images: a list of the same names may have other images."""
+
+    def size(row: int) -> int:
+        try:
+            return images.stat(row)[0]
+        except (OSError, CogError):  # missing: it fails when it is decoded
+            return -1
+
+    return hashlib.sha256(str([size(row) for row in sampled_rows(len(images))]).encode()).hexdigest()
 
 
 def _write(
     stage: Path,
     done: Epochs,
     training: Training,
-    train: ImageList,
-    test: ImageList,
-    result: Output,
-    choice: ModelChoice,
+    lists: tuple[ImageList, ImageList],
+    identity: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Write a finished run into a folder, and return the entry ``final`` of its ``results.json``."""
     recipe, network = training.recipe, training.network
@@ -183,7 +195,7 @@ def _write(
     weight, bias = (tensor.detach().cpu() for tensor in (head.weight, head.bias))
     classifier = TrainedClassifier([(weight, bias)], logs=done.logs, predictions=done.predictions)
     final = write_final(
-        stage, classifier, torch.from_numpy(test.labels), lr=recipe.lr, wd=cfg.FINETUNE.WEIGHT_DECAY
+        stage, classifier, torch.from_numpy(lists[1].labels), lr=recipe.lr, wd=cfg.FINETUNE.WEIGHT_DECAY
     )
     backbone = collections.OrderedDict(
         (name, tensor.detach().cpu().contiguous())
@@ -191,13 +203,13 @@ def _write(
     )
     with files.atomic_write(stage / final["folder"] / "backbone.pth") as handle:
         torch.save({"state_dict": backbone}, handle)
-    n_train, n_test = (n - failed for n, failed in zip(map(len, (train, test)), done.n_failed, strict=True))
+    n_train, n_test = (n - failed for n, failed in zip(map(len, lists), done.n_failed, strict=True))
     files.write_json(
         stage / RESULTS_FILE,
         {
             "status": "complete",
-            "model": choice.name,
-            "dataset": train.dataset,
+            "model": identity["model"],
+            "dataset": identity["dataset"],
             "configuration": config.flat(cfg),
             "precision": recipe.precision,
             "n_processes": recipe.n_processes,
@@ -207,7 +219,7 @@ def _write(
             "evaluation": config.FINETUNE,
             "seed": cfg.EVAL.SEED,
             "n_shot": 0,
-            "identity": result.identity,
+            "identity": identity,
             "n_classes": len(bias),
             "feature_dim": weight.shape[1],
             "labels": None,

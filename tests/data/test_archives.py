@@ -207,9 +207,14 @@ def test_one_archive_with_both_splits(folders, root):
 BIRDS = [
     (f"data/{name}", name.encode())
     for name in (
-        "train/crow/1.png", "train/crow0/2.png", "train/crow-1/3.png", "train/4.png", "test/crow/5.png", "6.png",
+        "train/crow/1.png",
+        "train/crow0/2.png",
+        "train/crow-1/3.png",
+        "train/4.png",
+        "test/crow/5.png",
+        "6.png",
     )
-]  # fmt: skip
+]
 
 #: Archive, its members, and the names and bytes of the images in ``train`` (or in the root, for a class's archive).
 LISTED = {
@@ -225,26 +230,41 @@ LISTED = {
     "hidden files and others": (
         "birds_train.zip",
         [
-            ("crow/1.png", b"1"), ("__MACOSX/crow/._1.png", b"x"), ("__MACOSX/crow/1.png", b"x"),
-            (".cache/1.png", b"x"), ("crow/.hidden.png", b"x"), ("crow/notes.txt", b"x"),
+            ("crow/1.png", b"1"),
+            ("__MACOSX/crow/._1.png", b"x"),
+            ("__MACOSX/crow/1.png", b"x"),
+            (".cache/1.png", b"x"),
+            ("crow/.hidden.png", b"x"),
+            ("crow/notes.txt", b"x"),
         ],
         {"crow/1.png": b"1"},
     ),
     "shards without ids keep their suffix": (
         "train-0.tar",
         [
-            ("a/1.png", b"1"), ("a/1.cls", b"crow"), ("2.webp", b"2"), ("2.cls", b"duck"), ("3.jpg", b"3"),
+            ("a/1.png", b"1"),
+            ("a/1.cls", b"crow"),
+            ("2.webp", b"2"),
+            ("2.cls", b"duck"),
+            ("3.jpg", b"3"),
             ("3.cls", b"crow"),
         ],
         {"crow/1.png": b"1", "crow/3.jpg": b"3", "duck/2.webp": b"2"},
     ),
     "other files make no shard": (
         "train.tar",
-        [("crow/notes.json", b"{}"), ("crow/1.png", b"1"), ("duck/2.png", b"2"), ("duck/2.txt", b"a caption")],
+        [
+            ("crow/notes.json", b"{}"),
+            ("crow/1.png", b"1"),
+            ("duck/2.png", b"2"),
+            ("duck/2.txt", b"a caption"),
+        ],
         {"crow/1.png": b"1", "duck/2.png": b"2"},
     ),
     "nor in the archive of a class": (
-        "n01440764.tar", [("a.JPEG", b"1"), ("a.json", b"{}")], {"n01440764/a.JPEG": b"1"},
+        "n01440764.tar",
+        [("a.JPEG", b"1"), ("a.json", b"{}")],
+        {"n01440764/a.JPEG": b"1"},
     ),
     "the archive of a class has no other classes": (
         "n01440764.tar",
@@ -261,7 +281,7 @@ LISTED = {
         [(f"{name}.tar", tar_bytes([("1.png", name.encode())])) for name in ("crow", "duck")],
         {"crow/1.png": b"crow", "duck/1.png": b"duck"},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", LISTED)
@@ -292,22 +312,36 @@ FLAT = [("1.png", b"1"), ("2.png", b"2")]
 
 #: Archive, its members, and what the message says: the right reading is not clear.
 UNCLEAR = {
-    "classes of one name": ("train.tar", AIRPORT, "in a/airport/indoor and in c/church/indoor, .* class indoor"),
+    "classes of one name": (
+        "train.tar",
+        AIRPORT,
+        "in a/airport/indoor and in c/church/indoor, .* class indoor",
+    ),
     "classes of one name, in a zip file": ("train.zip", AIRPORT, "which would both be class indoor"),
     "classes of one name, below the split": (
-        "birds.zip", [(f"train/{name}", data) for name, data in AIRPORT], "would both be class indoor",
+        "birds.zip",
+        [(f"train/{name}", data) for name, data in AIRPORT],
+        "would both be class indoor",
     ),
     "a class in a class": (
-        "train.tar", [("crow/1.png", b"1"), ("crow/day/2.png", b"2")], "class folder crow and in crow/day inside",
+        "train.tar",
+        [("crow/1.png", b"1"), ("crow/day/2.png", b"2")],
+        "class folder crow and in crow/day inside",
     ),
     "a class in a class, further down": (
-        "train.zip", [("x/crow/a/b/1.png", b"1"), ("x/crow/2.png", b"2")], "class folder crow and in x/crow/a/b",
+        "train.zip",
+        [("x/crow/a/b/1.png", b"1"), ("x/crow/2.png", b"2")],
+        "class folder crow and in x/crow/a/b",
     ),
     "names in folders of a synset": (
-        "train.tar", [("n01440764/a/1.JPEG", b"1"), ("n01440764/b/1.JPEG", b"2")], "image n01440764/1.JPEG",
+        "train.tar",
+        [("n01440764/a/1.JPEG", b"1"), ("n01440764/b/1.JPEG", b"2")],
+        "image n01440764/1.JPEG",
     ),
     "names in splits of a synset": (
-        "train.zip", [("x/n01440764/1.JPEG", b"1"), ("y/n01440764/1.JPEG", b"2")], "image n01440764/1.JPEG",
+        "train.zip",
+        [("x/n01440764/1.JPEG", b"1"), ("y/n01440764/1.JPEG", b"2")],
+        "image n01440764/1.JPEG",
     ),
     "names in a shard": (
         "train-0.tar",
@@ -318,7 +352,7 @@ UNCLEAR = {
     "no labels of these names": ("train.zip", [*FLAT, ("3.cls", b"crow")], "2 images in no class folder"),
     "no labels, named like a shard": ("data-00000.tar", FLAT, "2 images in no class folder"),
     "thumbnails": ("train.tar", [("crow/1.png", b"1"), ("thumbs/1.png", b"1")], "thumbs is a class or holds"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", UNCLEAR)
@@ -361,11 +395,16 @@ TOLD = {
         r"files in class folders .*: 1 \(.*birds.zip/x/train/duck/2.avif\)",
     ),
     "a file server's folder": (
-        {"train.zip": zip_bytes([("crow/1.png", b"1"), ("crow/@eaDir/1.png", b"x"), ("#recycle/1.png", b"x")])},
+        {
+            "train.zip": zip_bytes(
+                [("crow/1.png", b"1"), ("crow/@eaDir/1.png", b"x"), ("#recycle/1.png", b"x")]
+            )
+        },
         r"folders that file servers or archivers wrote: 2",
     ),
     "images beside classes": (
-        {"train.tar": tar_bytes([("crow/1.png", b"1"), ("2.jfif", b"2")])}, r"images in no class folder: 1 .*2.jfif",
+        {"train.tar": tar_bytes([("crow/1.png", b"1"), ("2.jfif", b"2")])},
+        r"images in no class folder: 1 .*2.jfif",
     ),
     "samples": (
         {"train-0.tar": tar_bytes([("1.jpe", b"1"), ("1.cls", b"a"), ("2.avif", b"2"), ("2.cls", b"a")])},
@@ -376,10 +415,15 @@ TOLD = {
         r"archives that are missing between numbered ones: 1 \(train-5",
     ),
     "compressed archives": (
-        {"train.tar": CROWS, "more_train.tar.gz": b"x", "val.tgz": b"x", "ILSVRC2012_devkit_t12.tar.gz": b"x"},
+        {
+            "train.tar": CROWS,
+            "more_train.tar.gz": b"x",
+            "val.tgz": b"x",
+            "ILSVRC2012_devkit_t12.tar.gz": b"x",
+        },
         r"archives: 1 \(.*more_train.tar.gz",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", TOLD)
@@ -696,10 +740,12 @@ def test_a_tar_file_without_its_end_has_its_own_members_alone(root, inside, n):
 @pytest.mark.parametrize(
     ("data", "after"),
     [
-        (ONE_CLASS[: 3 * 3584 + 900], "3.JPEG"), (ONE_CLASS[: 2 * 3584 + 100], "1.JPEG"),
-        (damaged(ONE_CLASS, 2), "1.JPEG"), (damaged(ONE_CLASS, 1), "0.JPEG"),
+        (ONE_CLASS[: 3 * 3584 + 900], "3.JPEG"),
+        (ONE_CLASS[: 2 * 3584 + 100], "1.JPEG"),
+        (damaged(ONE_CLASS, 2), "1.JPEG"),
+        (damaged(ONE_CLASS, 1), "0.JPEG"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_tar_file_that_is_damaged_or_cut_off_is_refused(root, data, after, inside):
     """Never are there fewer images without a word; the archive and the last sound member are named."""
@@ -770,8 +816,14 @@ def test_links_devices_and_sparse_members_are_failed_images(root):
         archive_forms.add(tar, "z.JPEG", b"good, too")
     store = open_store(root)
     assert [name.split("/")[1] for name in listed(store)] == [
-        "a.JPEG", "device.JPEG", "link.JPEG", "pipe.JPEG", "sparse.JPEG", "symlink.JPEG", "z.JPEG",
-    ]  # fmt: skip
+        "a.JPEG",
+        "device.JPEG",
+        "link.JPEG",
+        "pipe.JPEG",
+        "sparse.JPEG",
+        "symlink.JPEG",
+        "z.JPEG",
+    ]
     assert store.read("n01440764/z.JPEG") == b"good, too"
     for name in (*kinds, "sparse"):
         assert "expected a plain file" in reason(store, f"n01440764/{name}.JPEG")
@@ -789,10 +841,13 @@ def raw_header(name, size_field, kind=b"0"):
 @pytest.mark.parametrize(
     "size",
     [
-        b"77777777777\0", b"\x80" + b"\0" * 3 + b"\x7f" * 8, b"\x80" + b"\xff" * 11, b"\xff" * 12,
+        b"77777777777\0",
+        b"\x80" + b"\0" * 3 + b"\x7f" * 8,
+        b"\x80" + b"\xff" * 11,
+        b"\xff" * 12,
         b"\xff" * 10 + b"\xfe\0",
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("kind", [b"0", b"L", b"x", b"g"])
 def test_sizes_beyond_the_archive(root, size, kind):
     """Of files, names and extended headers; negative ones, too."""

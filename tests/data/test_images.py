@@ -32,8 +32,14 @@ def own(dataset, root):
 def test_in1k_order_equals_torchvisions_image_folder(tmp_path):
     touch(
         tmp_path / "val",
-        "n02/n02_10.JPEG", "n02/n02_9.JPEG", "n01/b.JPEG", "n01/B.JPEG", "n01/a.jpg", "n10/é.png", "n10/z.JPEG",
-    )  # fmt: skip
+        "n02/n02_10.JPEG",
+        "n02/n02_9.JPEG",
+        "n01/b.JPEG",
+        "n01/B.JPEG",
+        "n01/a.jpg",
+        "n10/é.png",
+        "n10/z.JPEG",
+    )
     images = datasets.DATASETS["in1k"].images("in1k", "test", {"in1k_images_root": str(tmp_path)})
     reference = ImageFolder(tmp_path / "val")
     assert [str(tmp_path / "val" / file) for file in listed(images)] == [
@@ -127,9 +133,11 @@ def test_level_sorts_concepts_and_files_and_drops_leading_slashes(level_files):
     found = images.from_level("cog_l1", "train", **level_files)
     assert found.classes == ("n00000001", "n00000003")
     assert listed(found) == [
-        "n00000001/n00000001_10.JPEG", "n00000001/n00000001_2.JPEG",
-        "n00000003/n00000003_10.JPEG", "n00000003/n00000003_2.JPEG",
-    ]  # fmt: skip
+        "n00000001/n00000001_10.JPEG",
+        "n00000001/n00000001_2.JPEG",
+        "n00000003/n00000003_10.JPEG",
+        "n00000003/n00000003_2.JPEG",
+    ]
     assert found.labels.tolist() == [0, 0, 1, 1]
     assert listed(images.from_level("cog_l2", "test", **level_files)) == ["n00000002/n00000002_1.JPEG"]
 

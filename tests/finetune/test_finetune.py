@@ -200,17 +200,20 @@ def test_training_equals_a_plain_loop(train, birds, net, per_pass):
     assert all(len(values) == 2 for values in done.logs.values())
 
 
+def images_of_test(birds: Path, pre: Preprocess) -> torch.Tensor:
+    """Return the input of the network for the test images, by torchvision."""
+    bicubic, test = transforms.InterpolationMode.BICUBIC, lists(birds)[1]
+    steps = [transforms.Resize(pre.resize, bicubic), transforms.CenterCrop(pre.size), transforms.ToTensor()]
+    transform = transforms.Compose([*steps, transforms.Normalize(pre.mean, pre.std)])
+    paths = [test.root / test.file(row) for row in range(len(test))]
+    return torch.stack([transform(Image.open(path).convert("RGB")) for path in paths])
+
+
 def test_test_scores_are_those_of_the_plain_preprocessing(train, birds):
     model, done = train()
-    test, pre = lists(birds)[1], recipe().preprocess
-    transform = transforms.Compose([
-        transforms.Resize(pre.resize, transforms.InterpolationMode.BICUBIC), transforms.CenterCrop(pre.size),
-        transforms.ToTensor(), transforms.Normalize(pre.mean, pre.std),
-    ])  # fmt: skip
-    images = [Image.open(test.root / test.file(row)).convert("RGB") for row in range(len(test))]
-    y = torch.from_numpy(test.labels)
+    y = torch.from_numpy(lists(birds)[1].labels)
     with torch.inference_mode():
-        logits = model.eval()(torch.stack(list(map(transform, images))))
+        logits = model.eval()(images_of_test(birds, recipe().preprocess))
     assert done.predictions.tolist() == logits.argmax(1).tolist()
     assert done.logs["test/top1"][-1] == pytest.approx(100 * float((logits.argmax(1) == y).float().mean()))
     assert done.logs["test/loss"][-1] == pytest.approx(
@@ -280,11 +283,9 @@ def test_a_damaged_state_is_refused(train, tmp_path, content):
 
 
 def arguments(birds: Path, file: Path, *more: str) -> list[str]:
-    return [
-        "--model", "my_net", "--dataset", "birds", "--images_root", str(birds), "--model_loader",
-        f"{file}:load_my_model", "--device", "cpu", *more, *SMALL, "FT_EXTRACT.N_WORKERS", "0", "FINETUNE.N_EPOCHS",
-        "2", "FINETUNE.BATCH_SIZE", "8", "FINETUNE.BATCH_PER_DEVICE", "4", "FINETUNE.LR", "1.6",
-    ]  # fmt: skip
+    flags = f"--model my_net --dataset birds --images_root {birds} --model_loader {file}:load_my_model --device cpu"
+    keys = "FT_EXTRACT.N_WORKERS 0 FINETUNE.N_EPOCHS 2 FINETUNE.BATCH_SIZE 8 FINETUNE.BATCH_PER_DEVICE 4"
+    return [*flags.split(), *more, *SMALL, *keys.split(), "FINETUNE.LR", "1.6"]
 
 
 @pytest.fixture
@@ -335,9 +336,12 @@ def test_a_single_class_and_classes_that_differ_are_refused(fine_tune, birds, ne
     ("body", "words"),
     [
         ("return torch.nn.Flatten(), None", "no parameter affects its features, nothing can be fine-tuned"),
-        ("return torch.nn.Linear(3, 4).requires_grad_(), lambda x: x.mean((2, 3))", "nothing can be fine-tuned"),
+        (
+            "return torch.nn.Linear(3, 4).requires_grad_(), lambda x: x.mean((2, 3))",
+            "nothing can be fine-tuned",
+        ),
     ],
-)  # fmt: skip
+)
 def test_networks_that_cannot_be_trained(birds, tmp_path, body, words):
     file = tmp_path / "bad.py"
     file.write_text(f"import torch\ndef load_my_model(init_args):\n    {body}\n")
@@ -388,17 +392,10 @@ def test_a_run_has_the_files_of_a_classifier_run(birds, net, tmp_path, capsys):
     # The saved network, frozen, with the saved classifier gives the saved predictions.
     space: dict = {}
     exec(net.read_text(), space)
-    model, forward = space["load_my_model"]({})
+    model, _ = space["load_my_model"]({})
     model.load_state_dict(last(folder, "backbone.pth")["state_dict"])
     head = last(folder, "model.pth")["model"]
-    pre = config.get_cfg(opts=SMALL).FT_EXTRACT
-    transform = transforms.Compose([
-        transforms.Resize(12, transforms.InterpolationMode.BICUBIC), transforms.CenterCrop(10), transforms.ToTensor(),
-        transforms.Normalize(pre.IMAGE_NORM.MEAN, pre.IMAGE_NORM.STD),
-    ])  # fmt: skip
-    test = lists(birds)[1]
-    images = [Image.open(test.root / test.file(row)).convert("RGB") for row in range(len(test))]
-    x = forward.__self__.eval().features(torch.stack(list(map(transform, images))))
+    x = model.eval().features(images_of_test(birds, Preprocess(size=10, resize=12)))
     (predictions,) = pickle.loads(next(folder.glob("final-*/preds.pkl")).read_bytes())
     assert (x @ head["weight"].T + head["bias"]).argmax(1).tolist() == predictions.tolist()
 
@@ -411,6 +408,9 @@ def test_complete_runs_are_skipped_and_others_refused(fine_tune, tmp_path):
     with pytest.raises(CogError, match=r"lr: 1\.6 -> 0\.8.*--overwrite"):
         fine_tune("FINETUNE.LR", "0.8")
     assert tiny.snapshot(output) == before
+    tiny.write_image(tmp_path / "birds/test/crow/crow_0.png", size=(30, 30))
+    with pytest.raises(CogError, match="test_sizes_sha256: "):
+        fine_tune()
     assert fine_tune("FINETUNE.LR", "0.8", flags=("--overwrite",)) == 0
     assert len(list(output.glob("final-*"))) == 1
     assert json.loads((output / "results.json").read_text())["identity"]["lr"] == 0.8

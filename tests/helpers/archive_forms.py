@@ -176,7 +176,16 @@ def winter_parts(folder: Path, root: Path) -> None:
 FORMS = {
     form.__name__: form
     for form in (
-        tar_per_class, tar_per_class_with_folders, gzipped_members, tar_of_tars, tar_of_folders, zip_stored,
-        zip_deflated, shards, shards_with_json, shards_with_folders, winter_parts,
+        tar_per_class,
+        tar_per_class_with_folders,
+        gzipped_members,
+        tar_of_tars,
+        tar_of_folders,
+        zip_stored,
+        zip_deflated,
+        shards,
+        shards_with_json,
+        shards_with_folders,
+        winter_parts,
     )
-}  # fmt: skip
+}
