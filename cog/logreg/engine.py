@@ -1,10 +1,7 @@
 """The classifier engine: trains and scores classifiers over one copy of the features, on any device.
 
 Classifiers of several seeds, and trials of a seed that do not wait for each other, are trained in lockstep
-(:mod:`cog.logreg.step`). Only values that are used are computed: training accuracy only where logs are recorded,
-validation once per trial.
-
-**Precision** (``CLF.PRECISION``) of the products of the training steps:
+(:mod:`cog.logreg.step`), with products in the precision ``CLF.PRECISION``:
 
 =========  ====================================================================================================
 ``fp32``   full float32 everywhere (TF32 off)
@@ -17,9 +14,8 @@ validation once per trial.
 Weights, momentum, softmax, the scores of trials and of the last epoch are float32 in every mode: ranking rounded logits
 would move accuracies. Test scores of earlier epochs are a curve and no result, and have the precision of the training.
 
-**Reproducibility.** What is trained in lockstep depends on settings, shapes and the size of the device's memory alone,
-so the same command gives the same bits on the same machine. The last bits differ between devices, and between a seed
-alone and in lockstep with others.
+What is trained in lockstep depends on settings, shapes and the size of the memory alone, so the same command gives the
+same bits on the same machine. The last bits differ between devices, and between a seed alone and in lockstep.
 """
 
 from __future__ import annotations
@@ -203,8 +199,7 @@ class Trained:
 class Checkpoint:
     """The state of a training in one file, from which an interrupted training continues and gives the same bits.
 
-    The state has the parameters, the momentum and the logs so far. The order of the rows is not saved but drawn again
-    from the seeds.
+    The order of the rows is no part of it but drawn again from the seeds.
 
     Args:
         path: the file; None: nothing is saved.
@@ -302,13 +297,12 @@ class Engine:
         """
         n_trials, dim = max(1, min(TRIALS_TOGETHER, settings.n_trials)), train.x.shape[1]
         batch, low = min(settings.batch_size, len(train)), self.dtype != torch.float32
-        available = memory.available_memory()
-        on_host = math.inf if available is None else _USABLE * available
+        on_host = _USABLE * (memory.available_memory() or math.inf)
         if total is None and self.device.type == "cuda":
             total = float(torch.cuda.get_device_properties(self.device).total_memory)
         room = on_host if total is None else _USABLE * total
         stored = float(sum(one.x.numel() * one.x.element_size() for one in (train, test)))
-        copied = sum(2.0 * one.x.numel() for one in (train, test)) if low else 0.0
+        copied = 2.0 * (train.x.numel() + test.x.numel()) if low else 0.0
 
         def needed(s: int, k: int) -> float:
             if settings.is_mlp:
@@ -318,34 +312,27 @@ class Engine:
             of_weights = s * k * n_classes * dim * (18.0 if low else 16.0)
             return of_weights + s * batch * (k * n_classes * (8.0 if low else 16.0) + 4.0 * dim)
 
-        if self.device.type == "cpu":
-            # Features are in memory already, so they do not count.
-            seeds = min(n_seeds, max(1, CPU_COLUMNS // n_classes))
-            trials = max(1, min(n_trials, CPU_COLUMNS // (n_classes * seeds)))
-            found = Lockstep(seeds, trials, copy=copied + needed(seeds, trials) <= room)
-            fits = needed(seeds, trials) <= room
+        if self.device.type == "cpu":  # features are in memory already, so they do not count
+            s = min(n_seeds, max(1, CPU_COLUMNS // n_classes))
+            k = max(1, min(n_trials, CPU_COLUMNS // (n_classes * s)))
+            found, spare = Lockstep(s, k, copy=copied + needed(s, k) <= room), 0.0
         else:
-            options = [
-                (s, n_trials, place) for s in range(n_seeds, 0, -1) for place in (stored + copied, stored)
-            ]
-            options += [(s, n_trials, 0.0) for s in range(n_seeds, 0, -1)]
-            options += [(1, k, 0.0) for k in range(n_trials, 0, -1)]
-            scores = min(_SCORES, 0.2 * room)
-            fitting = (one for one in options if needed(*one[:2]) + one[2] + scores <= room)
+            spare = min(_SCORES, 0.2 * room)
+            most, seeds = n_trials, range(n_seeds, 0, -1)
+            options = [(s, most, place) for s in seeds for place in (stored + copied, stored)]
+            options += [*((s, most, 0.0) for s in seeds), *((1, k, 0.0) for k in range(most, 0, -1))]
+            fitting = (one for one in options if needed(*one[:2]) + one[2] + spare <= room)
             s, k, place = next(fitting, (1, 1, 0.0))
-            copy = place > stored or (place == 0 and copied <= on_host)
-            found = Lockstep(s, k, resident=place > 0, copy=copy)
-            fits = needed(s, k) + scores <= room
-        if settings.is_mlp:  # the products of one network take far longer than gathering its batches
-            found = dataclasses.replace(found, seeds=1, trials=1)
-        if not fits:
-            what = f"CLF.TYPE {settings.classifier} with {n_classes} classes and {dim} dimensions"
+            found = Lockstep(s, k, place > 0, place > stored or (not place and copied <= on_host))
+        if needed(s, k) + spare > room:
             raise CogError(
-                f"{what} takes {size(needed(1, 1))} to train, and {size(room)} of memory can be used on {self.device}; "
-                f"lower {'CLF.MLP_HIDDEN or CLF.MLP_LAYERS' if settings.is_mlp else 'CLF.BATCH_SIZE'}, or run this "
-                "where there is more"
+                f"CLF.TYPE {settings.classifier} with {n_classes} classes and {dim} dimensions takes "
+                f"{size(needed(1, 1))} to train, and {size(room)} of memory can be used on {self.device}; lower "
+                f"{'CLF.MLP_HIDDEN or CLF.MLP_LAYERS' if settings.is_mlp else 'CLF.BATCH_SIZE'}, or run this where "
+                "there is more"
             )
-        return found
+        # The products of one network take far longer than gathering its batches.
+        return dataclasses.replace(found, seeds=1, trials=1) if settings.is_mlp else found
 
     def prepare(
         self,
@@ -384,12 +371,12 @@ class Engine:
         )
         if not together.resident:
             logger.info("too large for %s, sent there batch by batch", self.device)
-        sets = [
+        on_device, on_test = (
             Features(one, self.device, self.dtype, resident=together.resident, copy=together.copy)
             for one in (train, test)
-        ]
+        )
         targets, test_y = y.to(self.device), test_y.to(self.device)
-        return Data(sets[0], y, targets, sets[1], test_y, labels, record), together
+        return Data(on_device, y, targets, on_test, test_y, labels, record), together
 
     @torch.no_grad()
     def fit(

@@ -134,20 +134,20 @@ def _settings(given: Mapping[str, Any], opts: Sequence[str]) -> Settings:
     return from_config(cfg, seed=0, **others)
 
 
-def _whole_numbers(name: str, given: Any) -> tuple[int, ...]:
+def _whole_numbers(name: str, given: Any) -> list[int]:
     """Return one or several whole numbers, which must differ; among numbers of shots, ``"all"`` is 0."""
     several = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     if name == "n_shot":
         several = [0 if isinstance(number, str) and number == "all" else number for number in several]
-    for number in several:
-        is_whole = isinstance(number, numbers.Integral) and not isinstance(number, bool)
-        if not is_whole or not 0 <= number < 2**32:
-            also = ', 0 or "all" for all images' if name == "n_shot" else ""
-            raise CogError(f"{name} {number!r}: expected whole numbers from 0 to 4294967295{also}")
-    if not several or len(set(several)) < len(several):
-        listed = ", ".join(map(str, several))
-        raise CogError(f"{name}: expected one or several different numbers, found {listed or 'none'}")
-    return tuple(map(int, several))
+    are_whole = (
+        isinstance(n, numbers.Integral) and not isinstance(n, bool) and 0 <= n < 2**32 for n in several
+    )
+    if not all(are_whole) or not 0 < len(several) == len(set(several)):
+        also = ', 0 or "all" for all images' if name == "n_shot" else ""
+        raise CogError(
+            f"{name} = {given!r}: expected one or several different whole numbers from 0 to 4294967295{also}"
+        )
+    return list(map(int, several))
 
 
 def _model_of(train: Any, features: FeatureSet) -> str:

@@ -29,23 +29,14 @@ N_STARTUP_TRIALS = 10
 
 @dataclass(frozen=True)
 class Trial:
-    """A finished trial.
+    """A finished trial."""
 
-    Attributes:
-        number: 0, 1, ...
-        lr: learning rate.
-        wd: weight decay.
-        val_top1: accuracy on the held-out part in percent; 0 when training diverged.
-        diverged: whether a weight was no longer finite.
-        seconds: duration; the share of one trial when several were trained together.
-    """
-
-    number: int
+    number: int  # 0, 1, ...
     lr: float
     wd: float
-    val_top1: float
-    diverged: bool
-    seconds: float
+    val_top1: float  # accuracy on the held-out part in percent; 0 when training diverged
+    diverged: bool  # whether a weight was no longer finite
+    seconds: float  # the share of one trial when several were trained together
 
 
 @contextlib.contextmanager
@@ -174,12 +165,12 @@ def read_journal(path: Path | None) -> dict[str, Any] | None:
     if path is None or not path.is_file():
         return None
     try:
-        stored = files.read_json(path)
-        for trials in stored["trials"]:
-            for number, trial in enumerate(trials):
-                assert Trial(**trial).number == number
-        assert len(stored["trials"]) == len(stored["group"]["seeds"])
-        return dict(stored)
-    except (CogError, TypeError, KeyError, AssertionError) as error:
-        logger.warning("%s is damaged (%s); its trials are made again", path, error)
-        return None
+        stored = files.read_object(path)
+        numbers = [[Trial(**trial).number for trial in trials] for trials in stored["trials"]]
+        if len(numbers) == len(stored["group"]["seeds"]) and all(n == [*range(len(n))] for n in numbers):
+            return stored
+        reason = "trials are missing"
+    except (CogError, TypeError, KeyError) as error:
+        reason = str(error)
+    logger.warning("%s is damaged (%s); its trials are made again", path, reason)
+    return None

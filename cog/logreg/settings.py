@@ -34,24 +34,8 @@ FLAGS = {
 class Settings:
     """The settings that determine a run, together with the features.
 
-    Attributes:
-        seed: seed of every random choice.
-        n_shot: training images per class; 0 uses all.
-        n_trials: hyper-parameter pairs to try; 0 needs ``lr`` and ``wd``.
-        n_epochs: passes over the training rows.
-        batch_size: samples per SGD step.
-        momentum: momentum of SGD.
-        val_frac: fraction of each class held out in the search.
-        lr_interval: ends of the log-uniform learning-rate interval.
-        wd_interval: ends of the log-uniform weight-decay interval.
-        normalize: whether the features are l2-normalized.
-        lr: fixed learning rate (no search).
-        wd: fixed weight decay (no search).
-        precision: precision of the matrix products in training, see :mod:`cog.logreg.engine`.
-        classifier: ``"logreg"``, ``"mlp"`` or ``"mlp_noact"``.
-        mlp_hidden: units of each hidden layer of an MLP.
-        mlp_layers: hidden layers of an MLP.
-        max_per_class: largest number of training images per class, applied before all other steps; 0: no limit.
+    Fields are keys of ``CLF`` in configs/default.py (with the names of :data:`KEYS`), and those of :data:`FLAGS`: momentum
+    of SGD, and a fixed learning rate and weight decay instead of a search.
 
     Raises:
         CogError: values of flags out of range, or flags that do not fit together. The other values are those of a
