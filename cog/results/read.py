@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import itertools
 import logging
@@ -60,19 +59,19 @@ def read_results(
         reason, and a warning.
 
     Raises:
-        CogError: a folder or file that cannot be read, or a model, data set or version that is not known.
+        CogError: a folder or file that cannot be read, a name that is not valid, an unknown version.
 
     >>> frame = read_results(published="v2", models="dino_*", datasets="cog_l5")
     >>> frame.loc[frame.n_shot == 0, ["model", "value", "std"]].values.tolist()
     [['dino_resnet50', 57.6, 0.0]]
     """
-    models, datasets, imports = (_several(given) for given in (models, datasets, imports))
-    results = read(root, models=models, datasets=datasets, imports=imports or (), published=published)
-    warn_of_skipped(results.found.skipped)
-    if results.scores.empty:
-        logger.warning("%s", nothing_found(root, models, datasets, results.found.skipped))
-    frame = results.scores
-    frame.attrs["skipped"] = [(str(folder.path), folder.reason) for folder in results.found.skipped]
+    names, data = _several(models), _several(datasets)
+    results = read(root, models=names, datasets=data, imports=_several(imports) or (), published=published)
+    frame, skipped = results.scores, results.found.skipped
+    warn_of_skipped(skipped)
+    if frame.empty:
+        logger.warning("%s", nothing_found(root, names, data, skipped))
+    frame.attrs["skipped"] = [(str(folder.path), folder.reason) for folder in skipped]
     return frame
 
 
@@ -94,15 +93,12 @@ def read(
     published: str | None = None,
     flag: str = "file",
 ) -> Results:
-    """Return results of all sources, in display order.
+    """Return results of all sources, in display order; the filters are those of :func:`cog.results.runs.find`.
 
     Args:
         root: folder of all models; None: none.
         folder: one evaluation folder, all of whose runs are read; None: none.
-        models: names or patterns; None: all (same for the other filters).
-        datasets: names.
-        n_shots: numbers of training images per class, 0 = all; analyses have none, and stay.
-        seeds: seeds of runs.
+        models, datasets, n_shots, seeds: selection; analyses have no shots, and stay.
         evaluations: names of evaluations; without analyses.
         imports: files of ``--export``.
         published: version of the paper, or None.
@@ -113,36 +109,52 @@ def read(
     """
     if published is not None and published not in papers.SOURCES:
         raise CogError(f"published {published!r} is not known, expected {' or '.join(papers.SOURCES)}")
-    wanted = {"models": models, "datasets": datasets, "n_shots": n_shots, "seeds": seeds}
     found, frames = Found(), []
     if folder is not None:
         found = runs.read_folder(folder, seeds=seeds)
-        frames.append(_of_runs(found))
     elif root is not None:
-        found = runs.find(root, **wanted, evaluations=evaluations, analyses=evaluations is None)  # type: ignore[arg-type]
-        frames += [_of_runs(found), _of_analyses(found)]
+        found = runs.find(
+            root,
+            models=models,
+            datasets=datasets,
+            n_shots=n_shots,
+            seeds=seeds,
+            evaluations=evaluations,
+            analyses=evaluations is None,
+        )
+    frames += [_of_runs(found), _of_analyses(found)]
     stated = [share.load(path, flag=flag) for path in imports]
     if published is not None:
         stated.append(scores_of(papers.rows(published)))
     if stated:
-        frames.append(_selected(share.merge(stated, list(imports)), evaluations=evaluations, **wanted))
+        together = share.merge(stated, list(imports))
+        keep = pd.Series(True, index=together.index)
+        if models is not None:
+            keep &= together["model"].map(lambda name: any(matches(name, one) for one in models))
+        if n_shots is not None:
+            keep &= together["n_shot"].isin(n_shots) | ~together["evaluation"].map(is_classifier)
+        if seeds is not None:
+            keep &= together["seed"].isin(seeds) | together["seed"].isna()
+        for column, wanted in (("dataset", datasets), ("evaluation", evaluations)):
+            keep &= True if wanted is None else together[column].isin(wanted)
+        frames.append(together[keep])
     frames = [frame for frame in frames if len(frame)]
     return Results(in_order(pd.concat(frames, ignore_index=True)) if frames else scores_of([]), found)
 
 
 def _of_runs(found: Found) -> pd.DataFrame:
     """Return two rows, top-1 and top-5, of each run."""
-    seen = _pretraining(found)
-    columns: dict[str, list[Any]] = collections.defaultdict(list)
-    for run, metric in itertools.product(found.runs, records.METRICS):
-        columns["source"].append(RUNS)
-        for name in (*PLACE[1:-1], "seed", "data", "classes", "protocol", "features", "folder"):
-            columns[name].append(getattr(run, name))
-        columns["metric"].append(metric)
-        columns["value"].append(getattr(run, metric))
-        columns["correct"].append(run.counts if metric == "top1" else None)
-        columns["images"].append(run.n_test)
-        columns["pretraining"].append(seen[run.model])
+    seen, pairs = _pretraining(found), list(itertools.product(found.runs, records.METRICS))
+    names = (*PLACE[1:-1], "seed", "data", "classes", "protocol", "features", "folder")
+    columns: dict[str, Any] = {name: [getattr(run, name) for run, _ in pairs] for name in names}
+    columns |= {
+        "source": RUNS,
+        "metric": [metric for _, metric in pairs],
+        "value": [getattr(run, metric) for run, metric in pairs],
+        "correct": [run.counts if metric == "top1" else None for run, metric in pairs],
+        "images": [run.n_test for run, _ in pairs],
+        "pretraining": [seen[run.model] for run, _ in pairs],
+    }
     return scores_of(pd.DataFrame(columns))
 
 
@@ -169,59 +181,27 @@ def _of_analyses(found: Found) -> pd.DataFrame:
 
 def _pretraining(found: Found) -> dict[str, str]:
     """Return the pretraining of each model: as recorded for any of its features, else as its name has it."""
-    recorded = {
-        model: text for (model, *_), made in found.features.items() if (text := made.get("pretraining"))
+    stated = {
+        model: made["pretraining"] for (model, *_), made in found.features.items() if "pretraining" in made
     }
-    models = {one.model or "" for one in (*found.runs, *found.analyses)}
+    models = {run.model for run in found.runs} | {record.model or "" for record in found.analyses}
     return {
-        model: recorded[model] if recorded.get(model) in PRETRAINING else pretraining(model)
-        for model in models
+        model: stated[model] if stated.get(model) in PRETRAINING else pretraining(model) for model in models
     }
-
-
-def _selected(
-    frame: pd.DataFrame,
-    *,
-    models: Sequence[str] | None,
-    datasets: Sequence[str] | None,
-    n_shots: Collection[int] | None,
-    seeds: Collection[int] | None,
-    evaluations: Collection[str] | None,
-) -> pd.DataFrame:
-    """Return the rows of files and papers that the filters of :func:`read` select."""
-    keep = pd.Series(True, index=frame.index)
-    if models is not None:
-        wanted = {name for name in frame["model"].unique() if any(matches(name, one) for one in models)}
-        keep &= frame["model"].isin(wanted)
-    if datasets is not None:
-        keep &= frame["dataset"].isin(datasets)
-    if n_shots is not None:
-        keep &= frame["n_shot"].isin(n_shots) | ~frame["evaluation"].map(is_classifier)
-    if seeds is not None:
-        keep &= frame["seed"].isin(seeds) | frame["seed"].isna()
-    if evaluations is not None:
-        keep &= frame["evaluation"].isin(evaluations)
-    return frame[keep]
 
 
 def warn_of_skipped(skipped: Sequence[Skipped]) -> None:
     """Log the folders that are not counted, grouped by reason; running and interrupted ones in one line each."""
-    unfinished = {
-        output.RUNNING: "in progress",
-        output.INTERRUPTED: "interrupted (the same command continues)",
-    }
+    words = {output.RUNNING: "in progress", output.INTERRUPTED: "interrupted (the same command continues)"}
     by_reason: dict[str, list[Skipped]] = {}
     for one in skipped:
-        by_reason.setdefault(
-            one.state if one.state in (output.RUNNING, output.INTERRUPTED) else one.reason, []
-        ).append(one)
+        by_reason.setdefault(one.state if one.state in words else one.reason, []).append(one)
     for reason, same in by_reason.items():
-        if reason in unfinished:
-            example = printable(str(same[0].path))
-            logger.info("not counted yet: %d %s, such as %s", len(same), unfinished[reason], example)
+        names = [printable(str(one.path)) for one in same]
+        if reason in words:
+            logger.info("not counted yet: %d %s, such as %s", len(same), words[reason], names[0])
         else:
-            names = some([str(one.path) for one in same])
-            logger.warning("not counted: %s", printable(f"{names}: {reason}"))
+            logger.warning("not counted: %s: %s", some(names), printable(reason))
 
 
 def of_evaluation(results: Results, evaluation: str) -> Results:

@@ -113,14 +113,14 @@ def rows(version: str = "v2") -> list[dict[str, Any]]:
 
 @functools.cache
 def _rows(version: str) -> list[dict[str, Any]]:
-    made = []
+    made: list[tuple[dict[str, str], tuple[Any, ...]]] = []
     for row in _read(f"{version}_top1.csv"):
         n_shot = 0 if row["n_shot"] == "all" else int(row["n_shot"])
         mean, std = (row["mean"], float(row["std"])) if version == "v2" else (row["top1"], None)
-        made.append((row, "logreg", "top1", n_shot, mean, std))
+        made.append((row, ("logreg", "top1", n_shot, float(mean), std)))
     for row in _read("v1_other.csv") if version == "v1" else ():
         if key := _key(row["table"], row["quantity"]):
-            made.append((row, *key, 0, row["value"], None))
+            made.append((row, (*key, 0, float(row["value"]), None)))
     names = ("evaluation", "metric", "n_shot", "value", "std")
     return [
         {
@@ -128,11 +128,10 @@ def _rows(version: str) -> list[dict[str, Any]]:
             "model": row["model"],
             "dataset": row["dataset"],
             **dict(zip(names, numbers, strict=True)),
-            "value": float(numbers[3]),
             "data": "benchmark",
             "pretraining": "web" if MODELS[row["model"]].category == "web-data" else "IN-1K",
         }
-        for row, *numbers in made
+        for row, numbers in made
     ]
 
 
