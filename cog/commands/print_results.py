@@ -1,4 +1,11 @@
-"""Show results: one evaluation, tables of all results, figures, a report, or one file to share."""
+"""Show results: one evaluation, tables of all results, figures, a report, or one file to share.
+
+Print mean +- population standard deviation of top-1 and top-5 over seeds. One evaluation, seed by seed:
+--logreg_root_dir, or --models_root_dir with one --model and one --dataset (--n_shot 8 or CLF.N_SHOT 8 for few-shot).
+Otherwise tables of everything found under --models_root_dir: models x data sets, one for each number of shots.
+Folders of the original toolkit are read as well (eval_logreg-N8/seed_22). Folders that cannot be included are listed
+as warnings. EVAL.NAME selects the evaluation; EVAL.SEED has no effect.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +18,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cog import config, constants, paths
-from cog.commands import results_flags
-from cog.errors import CogError, did_you_mean, printable, some
+from cog.commands import flags
+from cog.errors import CogError, printable, some
 from cog.runtime import cli as command_line
 from cog.runtime import files
 from cog.runtime.log import now
@@ -24,21 +31,77 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("cog")  # the same name when run with python -m
 
-_DESCRIPTION = """\
-Print mean +- population standard deviation of top-1 and top-5 over seeds. One evaluation, seed by seed:
---logreg_root_dir, or --models_root_dir with one --model and one --dataset (CLF.N_SHOT 8 or --n_shot 8 for
-few-shot). Otherwise one table of everything found under --models_root_dir: models x data sets, one table per
-number of shots. Folders of the original toolkit are read as well (eval_logreg-N8/seed_22). Folders that
-cannot be included are listed as warnings. EVAL.NAME selects the evaluation; EVAL.SEED has no effect. The
-published results of the paper's 31 models can be shown beside, or alone (--published), and results that
-others exported can be added (--import); all views treat them alike."""
+#: Values of ``--show``, ``--format`` and ``--published``; a test compares them with the views, formats and sources.
+VIEWS = ("accuracy", "fewshot", "rank", "drop")
+FORMATS = ("text", "markdown", "latex", "csv", "json")
+PAPERS = ("v2", "v1")
 
 _WIDTH = 100
 
 
-def parser() -> command_line.Parser:
-    """Return the parser of the command line."""
-    return results_flags.parser(_DESCRIPTION)
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return the flags.
+
+    Raises:
+        CogError: flags contradict each other, or there is nothing to read.
+    """
+    parser = flags.parser(__doc__ or "")
+    group = parser.add_argument_group("source of the results")
+    add = group.add_argument
+    add(
+        "--models_root_dir", **flags.FLAGS["models_root_dir"]
+    )  # an exported one would be read beside other sources
+    add("--logreg_root_dir", metavar="DIR", help="one evaluation folder, with a subfolder per seed")
+    add("--import", dest="imports", nargs="+", metavar="FILE", help="files of --export")
+    text = "the paper's results of its 31 models: v2, the final version (default), or v1, of January 2021"
+    add("--published", nargs="?", const=PAPERS[0], choices=PAPERS, help=text)
+    group = parser.add_argument_group("selection; default: all that is found")
+    flags.add(group, "model", help="names, or quoted patterns such as 'deit_*'; tables keep the order given")
+    flags.add(group, "dataset", "n_shot", "seeds")
+    add = parser.add_argument_group("what is shown").add_argument
+    text = (
+        "accuracy (default): models x data sets, a table per number of shots; fewshot: models x shots, a table per "
+        "data set (Tables 5-10); rank: ranks among the models shown; drop: change since in1k in percent"
+    )
+    add("--show", choices=VIEWS, help=text)
+    text = (
+        "differences to a model in points, with 95%% intervals over concepts and seeds, and whether they are "
+        "significant after Holm's correction for all of them"
+    )
+    add("--relative_to", metavar="MODEL", help=text)
+    text = (
+        "other experiments, a table per number: analyses (kmeans, alignment, knn, ncm ...), other classifiers "
+        "(mlp, pca, balanced, blurred, finetune), or all. For other views of a classifier, give its keys, such as "
+        "CLF.TYPE mlp"
+    )
+    add("--analysis", action=flags.Several, metavar="NAME", help=text)
+    text = "default: text. csv and json have top-5 accuracies and all digits; latex has the paper's names"
+    add("--format", choices=FORMATS, default="text", help=text)
+    group = parser.add_argument_group("instead of tables")
+    add = group.add_argument
+    add("--export", metavar="FILE", help="write the selected results as one file to share, see --import")
+    add("--figures", metavar="DIR", help="draw the paper's figures and the searches, with their data as CSV")
+    add("--report", metavar="FILE", help="write a self-contained HTML page")
+    flags.add(group, "overwrite")
+    args = parser.parse_args(argv)
+    args.imports = [file for file in args.imports or () if not constants.is_unset(file)]
+    chosen = [flag for flag in ("show", "relative_to", "analysis") if getattr(args, flag)]
+    if len(chosen) > 1:
+        raise CogError(f"--{chosen[0]} and --{chosen[1]} are different views; give one of them")
+    if args.logreg_root_dir:
+        if args.model or args.dataset or args.n_shot:
+            logger.warning("--logreg_root_dir names the runs: other flags that select runs have no effect")
+        args.models_root_dir = args.model = args.dataset = args.n_shot = None
+    source = args.models_root_dir or args.logreg_root_dir
+    if not (source or args.imports or args.published):
+        raise CogError("nothing to read: give --models_root_dir, --logreg_root_dir, --import or --published")
+    limit = paths.limit_above(source) if source else 0
+    if limit and (args.published or args.export):
+        raise CogError(
+            f"results below limit-{limit} are a test of the commands on a few images; they are neither shown beside "
+            "published numbers nor exported"
+        )
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,18 +110,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         CogError: the arguments are wrong, or there is no result to show.
     """
-    args = results_flags.parse(_DESCRIPTION, argv)
+    args = parse(argv)
     if args.export or args.figures or args.report:
         _write(args)
     else:
         width = shutil.get_terminal_size((_WIDTH, 0)).columns if sys.stdout.isatty() else _WIDTH
         _print(_tables(args, width))
     return 0
-
-
-def tables(argv: Sequence[str]) -> str:
-    """Return the tables that :func:`main` prints."""
-    return _tables(results_flags.parse(_DESCRIPTION, argv), _WIDTH)
 
 
 def _read(args: argparse.Namespace, *, everything: bool) -> Results:
@@ -92,52 +150,41 @@ def _read(args: argparse.Namespace, *, everything: bool) -> Results:
         n_shots=args.n_shot,
         seeds=args.seeds,
         evaluations=None if everything and evaluation == "logreg" else {evaluation, "logreg"},
-        imports=args.imports or (),
+        imports=args.imports,
         published=args.published,
         flag="--import",
     )
-    if not everything:
-        results = read.of_evaluation(results, evaluation)
+    results = results if everything else read.of_evaluation(results, evaluation)
     read.warn_of_skipped(results.found.skipped)
     if results.scores.empty:
-        if args.logreg_root_dir:
-            refused = f" ({len(results.found.skipped)} could not be counted, see above)" * bool(
-                results.found.skipped
-            )
-            raise CogError(
-                f"no finished run{_of(args)} in --logreg_root_dir {args.logreg_root_dir}{refused}; expected "
-                "seed-<seed>/results.json there"
-            )
-        where = args.models_root_dir, args.model, args.dataset, results.found.skipped
-        raise CogError(read.nothing_found(*where, evaluation, more=_of(args)))
+        shots = f" with n_shot {' '.join(map(str, args.n_shot))}" if args.n_shot else ""
+        shots += f" with seeds {' '.join(map(str, args.seeds))}" if args.seeds else ""
+        root = args.models_root_dir or args.logreg_root_dir
+        skipped = results.found.skipped
+        raise CogError(read.nothing_found(root, args.model, args.dataset, skipped, evaluation, more=shots))
     return results
-
-
-def _of(args: argparse.Namespace) -> str:
-    """Return the selected shots and seeds in words."""
-    shots = f" with n_shot {' '.join(map(str, args.n_shot))}" if args.n_shot else ""
-    return shots + (f" with seeds {' '.join(map(str, args.seeds))}" if args.seeds else "")
 
 
 def _is_plain(args: argparse.Namespace) -> bool:
     """Return whether no view and no file is asked for, so that one evaluation is shown seed by seed."""
-    flags = ("show", "relative_to", "analysis", "imports", "export", "figures", "report")
-    return args.format == "text" and not any(getattr(args, flag) for flag in flags)
+    others = ("show", "relative_to", "analysis", "imports", "export", "figures", "report")
+    return args.format == "text" and not any(getattr(args, flag) for flag in others)
 
 
 def _tables(args: argparse.Namespace, width: int) -> str:
     from cog.reporting import render, views
-    from cog.results import frame
+    from cog.results import frame, notices, read
 
     results = _read(args, everything=bool(args.analysis))
     means = frame.average(results.scores, args.seeds or ())
-    _warn(args, means, results)
+    read.warn_of_absent(means, model=args.model, dataset=args.dataset, n_shot=args.n_shot)
+    for notice in notices.of_training(means, results.found):
+        more = f" and {len(notice.places) - 2} more lines" if len(notice.places) > 2 else ""
+        logger.warning("%s", printable(f"{notice.title}: {'; '.join(notice.places[:2])}{more}"))
     own = results.scores[results.scores["source"] == frame.RUNS]
-    places = own[["model", "dataset", "n_shot"]].drop_duplicates()
-    is_one = args.logreg_root_dir or (
-        len(args.n_shot or ()) == len(args.dataset or ()) == len(args.model or ()) == 1
-    )
-    if is_one and len(places) == 1 and _is_plain(args):
+    n_values = {len(values or ()) for values in (args.model, args.dataset, args.n_shot)}
+    is_one = (args.logreg_root_dir or n_values == {1}) and len(own[frame.PLACE[:-1]].drop_duplicates()) == 1
+    if is_one and _is_plain(args):
         return views.seed_by_seed(own, means[means["source"] == frame.RUNS], args.published)
     return render.table(
         frame.in_order(means, args.model or ()),
@@ -159,39 +206,15 @@ def _is_selected(args: argparse.Namespace, view: pd.DataFrame) -> pd.Series:
     return is_model & view["dataset"].isin(args.dataset or view["dataset"])
 
 
-def _warn(args: argparse.Namespace, means: pd.DataFrame, results: Results) -> None:
-    """Log filters without results, and doubts about runs that tables do not show."""
-    from cog.results import notices, published, runs
-
-    kind = "result" if args.published or args.imports else "finished run"
-    for flag, column, wanted in (
-        ("--model", "model", args.model),
-        ("--dataset", "dataset", args.dataset),
-        ("--n_shot", "n_shot", args.n_shot),
-    ):
-        there = set(map(str, means[column]))
-        absent = [str(one) for one in wanted or () if not any(runs.matches(name, str(one)) for name in there)]
-        if absent:
-            logger.warning("no %s for %s %s%s", kind, flag, " ".join(absent), did_you_mean(absent[0], there))
-    if args.relative_to and args.relative_to not in set(means["model"]):
-        hint = did_you_mean(args.relative_to, set(means["model"]))
-        if args.relative_to in published.MODELS and not args.published:
-            hint = "; add --published to read the paper's"
-        raise CogError(f"--relative_to {args.relative_to}: no result of it among those read{hint}")
-    for notice in notices.of_training(means, results.found):
-        more = f" and {len(notice.places) - 2} more lines" if len(notice.places) > 2 else ""
-        logger.warning("%s", printable(f"{notice.title}: {'; '.join(notice.places[:2])}{more}"))
-
-
 def _write(args: argparse.Namespace) -> None:
     """Write the requested files; those that can still fail for another reason than a full disk are written first."""
-    from cog.reporting import outputs
+    from cog.reporting import outputs, report
+    from cog.reporting.figures import draw
+    from cog.results import frame, share
 
-    checks: dict[str, Any] = {
-        "figures": outputs.check_folder,
-        "report": outputs.check_file,
-        "export": outputs.check_file,
-    }
+    checks: dict[str, Any] = {"figures": outputs.check_folder} | dict.fromkeys(
+        ("report", "export"), outputs.check_file
+    )
     targets = {
         flag: check(name, flag=f"--{flag}", overwrite=args.overwrite)
         for flag, check in checks.items()
@@ -199,37 +222,23 @@ def _write(args: argparse.Namespace) -> None:
     }
     if len(set(targets.values())) < len(targets):
         raise CogError("two outputs have the same path; give each its own")
-    export = targets.pop("export", None)
-    if targets:
-        _draw(args, targets)
-    if export:
-        from cog.results import share
-
-        results = _read(args, everything=True)
-        share.write(export, results.scores)
+    if export := targets.pop("export", None):
+        share.write(export, _read(args, everything=True).scores)
         logger.info("wrote %s", export)
-
-
-def _draw(args: argparse.Namespace, targets: dict[str, Any]) -> None:
-    """Write figures and the page, which show the published results, too."""
-    from cog.reporting import report
-    from cog.reporting.figures import draw as figures
-    from cog.results import frame, published
-
-    args.published = args.published or next(iter(published.SOURCES))
+    if not targets:
+        return
+    args.published = args.published or PAPERS[0]  # figures and page show the published results, too
     results = _read(args, everything=True)
     if folder := targets.get("figures"):
         means = frame.average(results.scores, args.seeds or ())
-        logger.info("wrote %d files to %s", len(figures.write(means, results.scores, folder)), folder)
+        logger.info("wrote %d files to %s", len(draw.write(means, results.scores, folder)), folder)
     if target := targets.get("report"):
         if lost := report.not_shown(target, results):
             raise CogError(
-                f"--report {args.report} shows more than this page would ({some(lost)}), so it stays; name another file"
+                f"--report {target} shows more than this page would ({some(lost)}), so it stays; name another file"
             )
-        root = args.models_root_dir or args.logreg_root_dir
-        report.write(
-            target, results, root=root, baseline=args.relative_to, seeds=args.seeds or (), created=now()
-        )
+        root, seeds = args.models_root_dir or args.logreg_root_dir, args.seeds or ()
+        report.write(target, results, root=root, baseline=args.relative_to, seeds=seeds, created=now())
         logger.info("wrote %s", target)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from cog import constants
-from cog.errors import CogError
+from cog.errors import CogError, did_you_mean
 from cog.results import metrics, published, uncertainty
 from cog.results.frame import LOGREG, in_order, is_classifier, is_odd
 
@@ -154,7 +154,10 @@ def relative_to(means: pd.DataFrame, model: str) -> pd.DataFrame:
     """
     base = means[means["model"] == model]
     if base.empty:
-        raise CogError(f"--relative_to {model}: no result of it among those read")
+        hint = did_you_mean(model, set(means["model"]))
+        if model in published.MODELS and not means["source"].isin(published.SOURCES.values()).any():
+            hint = "; add --published to read the paper's"
+        raise CogError(f"--relative_to {model}: no result of it among those read{hint}")
     view = means[means["model"] != model].merge(base, on=CELL, suffixes=("", "_base"))
     own = (view["source"] != view["source_base"]).sort_values(kind="stable").index
     view = in_order(view.loc[own].drop_duplicates(["source", "model", *CELL]))

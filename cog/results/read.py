@@ -204,6 +204,16 @@ def warn_of_skipped(skipped: Sequence[Skipped]) -> None:
             logger.warning("not counted: %s: %s", some(names), printable(reason))
 
 
+def warn_of_absent(means: pd.DataFrame, **wanted: Sequence[Any] | None) -> None:
+    """Log the values of filters (``model=[...]``, ``dataset``, ``n_shot``) without a result."""
+    for column, values in wanted.items():
+        there = set(map(str, means[column]))
+        absent = [str(one) for one in values or () if not any(matches(name, str(one)) for name in there)]
+        if absent:
+            hint = did_you_mean(absent[0], there)
+            logger.warning("no result for --%s %s%s", column, " ".join(absent), hint)
+
+
 def of_evaluation(results: Results, evaluation: str) -> Results:
     """Return the accuracies of one classifier, and the protocol's of other sources.
 

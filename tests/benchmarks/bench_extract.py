@@ -30,12 +30,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 import torch
 import torchvision
+from cog.data.image_sources import ImageSources
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from cog.data import loader
-from cog.data.image_sources import ImageSources
 from cog.data.images import ImageList
 from cog.data.pixels import IMAGENET_MEAN, IMAGENET_STD, Preprocess, normalizer, to_input
 

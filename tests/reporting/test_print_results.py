@@ -16,7 +16,7 @@ import pytest
 from result_folders import make_record, make_seed_folder
 from result_folders import print_results_as_user as run
 
-from cog.commands import print_results, results_flags
+from cog.commands import print_results
 from cog.reporting import render, views
 from cog.results import concept_counts, published
 from cog.runtime import cli
@@ -223,8 +223,8 @@ def test_problems_and_doubts_are_warnings(study, capsys):
     assert "net_big  98.9 ± 0.2 (4/5)  " in out
     interrupted, broken, model, shots, diverged = sorted(err.splitlines(), key=lambda line: line[9:13])[-5:]
     assert sum("not counted: " in line for line in (interrupted, broken, model, shots, diverged)) == 1
-    assert "warning: no finished run for --model net_bgi; did you mean net_big?" in err
-    assert "warning: no finished run for --n_shot 3" in err
+    assert "warning: no result for --model net_bgi; did you mean net_big?" in err
+    assert "warning: no result for --n_shot 3" in err
     base = study / "net/big"
     assert f"not counted: {base}/in1k/eval_logreg/seed_45: final-lr-10.5_wd-1e-06/logs.pkl" in err
     assert f"not counted yet: 1 interrupted (the same command continues), such as {base}/cog_l1" in err
@@ -323,8 +323,8 @@ def test_models_that_may_have_seen_the_levels_are_marked(show, tmp_path):
 
 
 def test_flags_name_what_there_is(capsys):
-    assert tuple(views.VIEWS) == results_flags.VIEWS and render.FORMATS == results_flags.FORMATS
-    assert tuple(published.SOURCES) == results_flags.PAPERS
+    assert tuple(views.VIEWS) == print_results.VIEWS and render.FORMATS == print_results.FORMATS
+    assert tuple(published.SOURCES) == print_results.PAPERS
     with pytest.raises(SystemExit):
         print_results.main(["--help"])
     flags = set(re.findall(r"^ +(--\w+)", capsys.readouterr().out, re.MULTILINE)) - {"--help", "--version"}
@@ -335,12 +335,12 @@ def test_flags_name_what_there_is(capsys):
 
 ROOT = "--models_root_dir {root}"
 BAD = [
-    ("", "--import, or --published"),
+    ("", "--import or --published"),
     ("--model net_big", "--models_root_dir"),
     ("--models_root_dir {root}/nowhere", "does not exist"),
     ("--models_root_dir {good}", "is a file"),
     ("--logreg_root_dir {root}/nowhere", "--logreg_root_dir"),
-    ("--logreg_root_dir {empty}", "no finished run in --logreg_root_dir {empty}"),
+    ("--logreg_root_dir {empty}", "no result of any model on any data set under {empty}"),
     ("--logreg_root_dir {root}/mine/net/in1k/eval_logreg --seeds 1 2", "with seeds 1 2"),
     ("--models_root_dir {empty}", "no result of any model on any data set"),
     ("--models_root_dir {empty} --format csv --n_shot 3", "with n_shot 3"),
