@@ -258,7 +258,8 @@ def _class_names(archive: Path) -> list[str]:
     with os_errors_explained(
         f"{archive} has class numbers and {path} cannot be read; {todo} WordNet ids, cog/data/in1k_wnids.txt)"
     ):
-        return os.fsdecode(path.read_bytes()).split("\n")
+        with files.open_regular(path) as handle:
+            return os.fsdecode(handle.read(1 << 24)).split("\n")
 
 
 def _can_be_folder(name: str) -> bool:

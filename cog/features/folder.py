@@ -129,7 +129,7 @@ def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] 
     if not path.is_file():
         return None
     with os_errors_explained(f"cannot read {path}"):
-        lines = [os.fsdecode(line) for line in path.read_bytes().split(b"\n")[:-1]]
+        lines = [os.fsdecode(line) for line in files.contents(path, largest=1 << 31).split(b"\n")[:-1]]
     if n_rows is not None and len(lines) != n_rows:
         raise CogError(
             f"{path} names {len(lines)} images, and {features.name} has {n_rows} rows; extract the features again "

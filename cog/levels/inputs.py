@@ -14,6 +14,7 @@ from cog.data.images import hint
 from cog.data.stores import ImageStore
 from cog.data.wnids import is_wnid
 from cog.errors import CogError, os_errors_explained, some
+from cog.runtime import files
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,8 @@ def read_counts(path: Path) -> dict[str, int]:
 def _rows(path: Path) -> list[tuple[int, list[str]]]:
     """Return the number and the fields, separated by commas or blanks, of every line but blank ones and comments."""
     with os_errors_explained(f"cannot read {path}"):
-        text = path.read_text(encoding="utf-8-sig", errors="replace")
+        with files.open_regular(path) as handle:
+            text = handle.read(1 << 26).decode("utf-8-sig", "replace")
     rows = enumerate((line.replace(",", " ").replace('"', "").split() for line in text.splitlines()), start=1)
     return [(number, fields) for number, fields in rows if fields and not fields[0].startswith("#")]
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from cog.errors import CogError, os_errors_explained
 from cog.levels.wordnet import NounGraph
+from cog.runtime import files
 
 _WORD = re.compile(r"[^\W_]+")
 _MAX_LINE = 1 << 20
@@ -97,7 +98,7 @@ def read_vectors(path: Path, words: set[str]) -> dict[str, np.ndarray]:
     """
     wanted = {word.encode(): word for word in words}
     vectors: dict[str, np.ndarray] = {}
-    with os_errors_explained(f"cannot read the word vectors {path}"), open(path, "rb") as handle:
+    with os_errors_explained(f"cannot read the word vectors {path}"), files.open_regular(path) as handle:
         first = handle.readline(_MAX_LINE)
         if len(first.split()) == 2 and all(text.isdigit() for text in first.split()):
             first = handle.readline(_MAX_LINE)

@@ -338,7 +338,12 @@ def _release(descriptor: int) -> None:
         os.close(descriptor)
 
 
-os.register_at_fork(after_in_child=lambda: [_release(descriptor) for descriptor in [*_held]])
+def _release_all() -> None:
+    for descriptor in [*_held]:
+        _release(descriptor)
+
+
+os.register_at_fork(after_in_child=_release_all)
 
 
 def owner(folder: Path) -> str:
