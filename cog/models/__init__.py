@@ -1,1 +1,1 @@
-"""Models: their declarations (``zoo``), and the loading of files into networks (``checkpoint``, ``backbone``)."""
+"""Models: the rows of the paper's (``paper_models``), and loading by name (``choice``)."""

@@ -26,9 +26,10 @@ logger = logging.getLogger(__name__)
 #: Function from images to what :func:`features_of` takes.
 Forward = Callable[[torch.Tensor], Any]
 
-#: A function ``load_my_model(init_args)``. Its argument is a dict with ``model_name``, ``ckpt_file``, ``model_dir``.
-#: It returns ``(backbone, forward)``, where a ``forward`` of None stands for the module itself, or the same with a
-#: third value that declares the preprocessing (:func:`cog.models.preprocessing.declared`), or the module alone.
+#: A function ``load_my_model(init_args)``. Its argument is a dict with ``model_name``, ``ckpt_file``,
+#: ``model_dir``. It returns ``(backbone, forward)``, where a ``forward`` of None stands for the module
+#: itself, or the same with a third value that declares the preprocessing
+#: (:func:`cog.models.preprocessing.declared`), or the module alone.
 Loader = Callable[[dict[str, Any]], Any]
 
 
@@ -39,7 +40,8 @@ class Backbone(nn.Module):
         network: the network.
         name: name of the model.
         feature_dim: D; None until it is known.
-        declared: preprocessing of the model by value of ``FT_EXTRACT.PREPROCESS``; empty when nothing is declared.
+        declared: preprocessing of the model by value of ``FT_EXTRACT.PREPROCESS``; empty when nothing is
+            declared.
     """
 
     def __init__(
@@ -131,8 +133,8 @@ def features_of(
         return pool([y], n_prefix or 0, pooling, name=name)
     if y.ndim == 3:
         raise CogError(
-            f"model {name} returned tokens of shape {shape}, expected a tensor (B, D); give FT_EXTRACT.POOLING cls, "
-            "mean or cls+mean, or return one vector per image, such as tokens[:, 0]"
+            f"model {name} returned tokens of shape {shape}, expected a tensor (B, D); give "
+            "FT_EXTRACT.POOLING cls, mean or cls+mean, or return one vector per image, such as tokens[:, 0]"
         )
     if y.ndim == 4 and shape[2:] != (1, 1):
         raise CogError(
@@ -152,8 +154,8 @@ def _field(output: Any, name: str, pooling: str) -> torch.Tensor:
             return fields[field]
     has = f" with {', '.join(list(map(str, fields))[:5])}" if fields else ""
     raise CogError(
-        f"model {name} returned {type(output).__name__}{has}, expected a tensor (B, D); return a forward that picks "
-        "one, such as lambda x: backbone(x)[0]"
+        f"model {name} returned {type(output).__name__}{has}, expected a tensor (B, D); return a forward "
+        "that picks one, such as lambda x: backbone(x)[0]"
     )
 
 
@@ -168,8 +170,8 @@ def _prefix(n_tokens: int, name: str) -> int:
         if math.isqrt(n_tokens - n_prefix) ** 2 == n_tokens - n_prefix:
             return n_prefix
     raise CogError(
-        f"model {name} returned {n_tokens} tokens, which are no square of patches with or without a class token; give "
-        "your module the attribute num_prefix_tokens"
+        f"model {name} returned {n_tokens} tokens, which are no square of patches with or without a class "
+        "token; give your module the attribute num_prefix_tokens"
     )
 
 
@@ -186,8 +188,9 @@ def pool(
     Args:
         tokens: tokens ``(B, N, D)`` of the last blocks of a network, last block last.
         n_prefix: number of tokens before those of the patches; the first of them is the class token.
-        pooling: "cls", "mean" (of the patches' tokens), "cls+mean" (both, one after the other), or "last4": the class
-            tokens of the last 4 blocks, one after the other, as DINOv2 is evaluated (Oquab et al. 2023, section 7.1).
+        pooling: "cls", "mean" (of the patches' tokens), "cls+mean" (both, one after the other), or "last4":
+            the class tokens of the last 4 blocks, one after the other, as DINOv2 is evaluated (Oquab et al.
+            2023, section 7.1).
         name: name of the model, for messages.
         norm: normalization applied to each vector; None: no normalization.
 
@@ -204,8 +207,8 @@ def pool(
         raise CogError(f"model {name} has no class token for FT_EXTRACT.POOLING {pooling}; take mean")
     if len(tokens) != n_blocks(pooling):
         raise CogError(
-            f"FT_EXTRACT.POOLING {pooling} is for ViTs of timm and transformers; model {name} gives the tokens of one "
-            "block; take cls, mean or cls+mean"
+            f"FT_EXTRACT.POOLING {pooling} is for ViTs of timm and transformers; model {name} gives the "
+            "tokens of one block; take cls, mean or cls+mean"
         )
     if pooling.startswith("last"):
         vectors = [block[:, 0] for block in tokens]
@@ -248,8 +251,9 @@ def load_own(
     }
     if not _takes_one_argument(function):
         raise CogError(
-            f"the loader of model {name}, {called}{inspect.signature(function)}, cannot be called with one argument: a "
-            f"loader {called}(init_args) takes one argument, a dict with model_name, ckpt_file, model_dir"
+            f"the loader of model {name}, {called}{inspect.signature(function)}, cannot be called with one "
+            f"argument: a loader {called}(init_args) takes one argument, a dict with model_name, ckpt_file, "
+            "model_dir"
         )
     try:
         loaded = function(arguments)
@@ -258,19 +262,20 @@ def load_own(
     except (Exception, SystemExit) as error:
         hint = ""
         if checkpoint is None and model_dir is not None:
-            hint = f"; there is no checkpoint in {model_dir}, so init_args['ckpt_file'] is None: check the model's name"
+            hint = f"; there is no checkpoint in {model_dir}, so ckpt_file is None: check the model's name"
         elif checkpoint is not None and os.path.isfile(checkpoint) and not os.path.getsize(checkpoint):
             hint = f"; its checkpoint {checkpoint} is empty, download it again"
         raise CogError(
-            f"the loader of model {name} failed with {type(error).__name__}: {first_line(error)}{hint} (COG_DEBUG=1 "
-            "shows where)"
+            f"the loader of model {name} failed with {type(error).__name__}: {first_line(error)}{hint} "
+            "(COG_DEBUG=1 shows where)"
         ) from error
     parts = loaded if isinstance(loaded, tuple) else (loaded,)
     network, forward, preprocess = (*parts, None, None, None)[:3]
     if not isinstance(network, nn.Module) or not (forward is None or callable(forward)) or len(parts) > 3:
         raise CogError(
-            f"the loader of model {name} returned ({', '.join(type(value).__name__ for value in parts)}), expected "
-            "(backbone, forward): a torch.nn.Module and a function or None, and by choice its preprocessing"
+            f"the loader of model {name} returned ({', '.join(type(value).__name__ for value in parts)}), "
+            "expected (backbone, forward): a torch.nn.Module and a function or None, and by choice its "
+            "preprocessing"
         )
     preprocess = getattr(network, "preprocess", None) if preprocess is None else preprocess
     pre = declared(preprocess, f"model {name}")
@@ -287,8 +292,8 @@ def _import(loader: str) -> Loader:
     if spec is None or spec.loader is None:
         raise CogError(f"--model_loader {path} is not a Python file (.py)")
     module = importlib.util.module_from_spec(spec)
-    # The module is registered before its execution so that dataclasses and pickling inside the file work; its folder
-    # is put on the path so that the module can import files beside it.
+    # The module is registered before its execution so that dataclasses and pickling inside the file work; its
+    # folder is put on the path so that the module can import files beside it.
     sys.modules[name] = module
     sys.path.insert(0, str(path.resolve().parent))
     try:

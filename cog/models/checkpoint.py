@@ -61,10 +61,11 @@ _LEGACY_TORCH = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
 
 def read(path: str | os.PathLike[str], *, prefix: str = "") -> Any:
-    """Return the contents of a checkpoint, whose container is detected by its first bytes; no code of it is run.
+    """Return the contents of a checkpoint; its first bytes say what it is, and no code of it is run.
 
     Args:
-        path: a file of torch.save, safetensors, TorchScript, a pickle, or the prefix of a TensorFlow checkpoint.
+        path: a file of torch.save, safetensors, TorchScript, a pickle, or the prefix of a TensorFlow
+            checkpoint.
         prefix: beginning of the names of the wanted tensors, for containers whose tensors can be read singly.
 
     Raises:
@@ -83,8 +84,8 @@ def read(path: str | os.PathLike[str], *, prefix: str = "") -> Any:
         raise CogError(f"{path} {TORCH_0_1}")
     if head.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml", b"version https://git-lfs")):
         raise CogError(
-            f"{path} is a web page or a Git LFS pointer, not a checkpoint; open its link in a browser to download the "
-            "file, or run `git lfs pull`"
+            f"{path} is a web page or a Git LFS pointer, not a checkpoint; open its link in a browser to "
+            "download the file, or run `git lfs pull`"
         )
     if head.startswith(b"PK\x03\x04"):
         return _read_zip(path)
@@ -106,16 +107,17 @@ def _read_zip(path: Path) -> Any:
     if any(name.endswith("/data.pkl") for name in names):
         return load_torch(path, allow=_ALLOWED)
     raise CogError(
-        f"{path} is a zip archive with {some(names) or 'nothing'} inside, not a checkpoint; unpack it and give the "
-        "checkpoint in it"
+        f"{path} is a zip archive with {some(names) or 'nothing'} inside, not a checkpoint; unpack it and "
+        "give the checkpoint in it"
     )
 
 
 def read_state(path: str | os.PathLike[str], expected: Collection[str] = ()) -> dict[str, torch.Tensor]:
     """Return the parameters in a checkpoint of a library or of a user's training script.
 
-    They may lie in entries of the file (:data:`WRAPPERS`), and their names may begin with ``module.``, ``_orig_mod.``,
-    ``backbone.`` and the like, in any combination. Averaged weights are taken if there are any.
+    They may lie in entries of the file (:data:`WRAPPERS`), and their names may begin with ``module.``,
+    ``_orig_mod.``, ``backbone.`` and the like, in any combination. Averaged weights are taken if there are
+    any.
 
     Args:
         path: see :func:`read`.
@@ -130,7 +132,7 @@ def read_state(path: str | os.PathLike[str], expected: Collection[str] = ()) -> 
 def read_paper_model(
     path: str | os.PathLike[str], spec: PaperModel, network: nn.Module
 ) -> dict[str, torch.Tensor]:
-    """Return the parameters of a model of the paper from its authors' file, or from any file of :func:`read_state`."""
+    """Return the parameters of a model of the paper from its authors' file, or another."""
     data = read(path, prefix=spec.prefix)
     if spec.key and isinstance(data, dict) and isinstance(data.get(spec.key), dict):
         data = data[spec.key]
@@ -169,8 +171,8 @@ def _innermost(data: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
         if isinstance(data, dict):
             held = f"entries {some([str(key) for key in data], 5)}" if data else "nothing"
         raise CogError(
-            f"{path} holds {held}; expected a dict of parameter tensors, or one in an entry {', '.join(WRAPPERS)}; is "
-            "it the right checkpoint?"
+            f"{path} holds {held}; expected a dict of parameter tensors, or one in an entry "
+            f"{', '.join(WRAPPERS)}; is it the right checkpoint?"
         )
     wrong = [str(name) for name, value in data.items() if not _is_array(value)]
     if wrong:
@@ -179,7 +181,7 @@ def _innermost(data: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _without_prefixes(state: dict[str, Any], expected: Collection[str]) -> dict[str, Any]:
-    """Return the parameters under the beginning of names that leaves most of the expected names, averages first."""
+    """Return the parameters below the beginning that leaves most of the expected names, averages first."""
     expected = frozenset(expected)
 
     def score(candidate: tuple[bool, dict[str, Any]]) -> tuple[bool, int]:
@@ -193,7 +195,7 @@ def _without_prefixes(state: dict[str, Any], expected: Collection[str]) -> dict[
 def _stripped(
     state: dict[str, Any], expected: Collection[str], averaged: bool = False, deep: int = _MOST_WRAPPERS
 ) -> Iterator[tuple[bool, dict[str, Any]]]:
-    """Yield whether the names say that they are of averages, and the parameters below each beginning of names."""
+    """Yield whether names say that they are of averages, and the parameters below each beginning of names."""
     for prefix in _ADDED * 2:
         if not any(name.startswith(prefix) for name in expected):
             state = _below(state, prefix) or state
@@ -246,8 +248,8 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str |
         lists = {"missing": missing, "unexpected": unexpected}
         parts = [f"{label} {len(names)} ({some(names)})" for label, names in lists.items() if names]
         raise CogError(
-            f"{path} does not fit the architecture: parameters {' and '.join(parts)}; rename them, or load the file "
-            "with a loader of your own (--model_loader, docs/own-models.md)"
+            f"{path} does not fit the architecture: parameters {' and '.join(parts)}; rename them, or load "
+            "the file with a loader of your own (--model_loader, docs/own-models.md)"
         )
     shapes = [
         f"{name} {tuple(value.shape)} instead of {tuple(parameters[name].shape)}"
@@ -256,11 +258,12 @@ def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str |
     ]
     if shapes:
         raise CogError(f"{path} does not fit the architecture: {'; '.join(shapes[:3])}")
-    # Absent batch counters get their initial value. Assignment instead of copying permits networks on the meta
-    # device, without random weights.
+    # Absent batch counters get their initial value. Assignment instead of copying permits networks on the
+    # meta device, without random weights.
     counters = {name: torch.zeros((), dtype=torch.int64) for name in parameters if name not in state}
     weights = {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
     state_dict = OrderedDict({**weights, **counters})
-    # Some modules refuse parameters without the version that state_dict() writes; equal names imply that version.
+    # Some modules refuse parameters without the version that state_dict() writes; equal names imply that
+    # version.
     state_dict._metadata = parameters._metadata  # type: ignore[attr-defined]
     module.load_state_dict(state_dict, assign=True)

@@ -38,9 +38,10 @@ class ModelChoice:
 
     Attributes:
         name: ``<model_title>_<architecture_name>``.
-        source: name of the network in the paper or a library; ``FILE.py:FUNCTION`` (without folders) of a loader.
-        checkpoint: file of the weights (of a TensorFlow checkpoint: the common prefix of its files); None: a loader
-            needs none, or the library has its own.
+        source: name of the network in the paper or a library; ``FILE.py:FUNCTION`` (without folders) of a
+            loader.
+        checkpoint: file of the weights (of a TensorFlow checkpoint: the common prefix of its files); None: a
+            loader needs none, or the library has its own.
         loader: ``FILE.py:FUNCTION`` of the user's loader.
         folder: folder that may hold further files of the model.
         pretraining: one of :data:`cog.models.spec.PRETRAINING`.
@@ -63,7 +64,7 @@ class ModelChoice:
     _own: dict[str, Backbone] = field(default_factory=dict, repr=False)
 
     def identity(self) -> dict[str, Any]:
-        """Return what identifies the network: model, source, checkpoint_sha256, loader_sha256; the files are read."""
+        """Return what identifies the network: model, source, checkpoint_sha256 and loader_sha256."""
         digest = sha256(self.checkpoint) if self.checkpoint else None
         if (
             digest
@@ -85,7 +86,7 @@ class ModelChoice:
         }
 
     def declared(self, pooling: str = "default") -> Mapping[str, Preprocess]:
-        """Return the preprocessing by value of ``FT_EXTRACT.PREPROCESS``; a user's loader is run for it, once."""
+        """Return the preprocessing by value of ``FT_EXTRACT.PREPROCESS``; a user's loader is run, once."""
         if self.loader is not None:
             row = MODELS.get(self.name)
             return self._load_own(pooling).declared or (row.declared if row else {})
@@ -114,8 +115,8 @@ class ModelChoice:
         """Return the frozen network for the image size and the pooling of a configuration of :meth:`config`.
 
         Raises:
-            CogError: unsafe or unfitting checkpoint, failing loader or download, or an image size that the network does
-                not take.
+            CogError: unsafe or unfitting checkpoint, failing loader or download, or an image size that the
+                network does not take.
         """
         fx = cfg.FT_EXTRACT
         size, pooling = fx.IMAGE_CROP_SIZE, fx.POOLING
@@ -138,7 +139,8 @@ class ModelChoice:
         fx, pre = cfg.FT_EXTRACT, preprocess_of(cfg)
         if backbone.feature_dim == 1000:
             logger.warning(
-                "%s gives 1000 features: if these are the scores of a classifier, remove it (docs/own-models.md)",
+                "%s gives 1000 features: if these are the scores of a classifier, remove it "
+                "(docs/own-models.md)",
                 self.name,
             )
         mean, std = (
@@ -146,9 +148,9 @@ class ModelChoice:
         )
         return (
             f"{self.name}: images of {pre.size} pixels ({'both sides' if pre.squash else 'shortest side'} "
-            f"{pre.resize}, {pre.interpolation}), mean {mean}, std {std}; {backbone.feature_dim} features (pooling "
-            f"{fx.POOLING}), {fx.PRECISION}, {sum(p.numel() for p in backbone.parameters()):,} parameters; "
-            f"pretraining: {self.pretraining}"
+            f"{pre.resize}, {pre.interpolation}), mean {mean}, std {std}; {backbone.feature_dim} features "
+            f"(pooling {fx.POOLING}), {fx.PRECISION}, {sum(p.numel() for p in backbone.parameters()):,} "
+            f"parameters; pretraining: {self.pretraining}"
         )
 
 
@@ -163,9 +165,11 @@ def find_model(
     """Return a model by name, after checks that its files exist; nothing is loaded.
 
     Args:
-        name: a model of the paper, of a library (timm_resnet18), of ``models_file``, or any with a ``loader``.
+        name: a model of the paper, of a library (timm_resnet18), of ``models_file``, or any with a
+            ``loader``.
         root: value of ``--models_root_dir``.
-        checkpoint: value of ``--ckpt_file``; None: ``model.ckpt`` or ``model.safetensors`` in the model's folder.
+        checkpoint: value of ``--ckpt_file``; None: ``model.ckpt`` or ``model.safetensors`` in the model's
+            folder.
         loader: value of ``--model_loader``.
         models_file: value of ``--models_file``; other arguments precede the entry of the model there.
 
@@ -224,17 +228,18 @@ def _checkpoint(
 
 
 def unknown_model(name: str, others: Mapping[str, Any] | Sequence[str] = ()) -> CogError:
-    """Return the error about an unknown model; its message has the nearest names of the paper's and of others."""
+    """Return the error about an unknown model, with the nearest names of the paper's and of others."""
     near = nearest(name, [*others, *MODELS], n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else "`python -m cog models list` lists the paper's."
     return CogError(
-        f"--model {name!r} is not known; {hint} Models of libraries are named timm_<name>, hf_<organization>--<name>, "
-        "... (docs/own-models.md); for one of your own, give its loader with --model_loader FILE.py:load_my_model"
+        f"--model {name!r} is not known; {hint} Models of libraries are named timm_<name>, "
+        "hf_<organization>--<name>, ... (docs/own-models.md); for one of your own, give its loader with "
+        "--model_loader FILE.py:load_my_model"
     )
 
 
 def did_you_mean_model(name: str, others: Iterable[str] = ()) -> str:
-    """Return ``; did you mean dino_resnet50?`` for a name that is neither the paper's nor in ``others``, else ""."""
+    """Return ``; did you mean dino_resnet50?`` for a name neither the paper's nor in ``others``, else ""."""
     known = [*others] if name.partition("_")[0] in LIBRARIES else [*others, *MODELS]
     return "" if name in known else did_you_mean(name, known)
 
@@ -252,10 +257,10 @@ def load_backbone(
     """Load a model and freeze it: float32 ``(B, 3, H, W)`` -> ``(B, D)``.
 
     Args:
-        model_name: ``<model_title>_<architecture_name>``; unless ``loader`` is given one of :func:`cog.list_models`, or
-            a model of a library, such as timm_resnet18.
-        checkpoint: checkpoint of the model: a file, or the common prefix of a TensorFlow checkpoint's files. None: a
-            custom loader gets no checkpoint, and a library's model takes the library's own weights.
+        model_name: ``<model_title>_<architecture_name>``; unless ``loader`` is given one of
+            :func:`cog.list_models`, or a model of a library, such as timm_resnet18.
+        checkpoint: checkpoint of the model: a file, or the common prefix of a TensorFlow checkpoint's files.
+            None: a custom loader gets no checkpoint, and a library's model takes the library's own weights.
         device: device of the network, such as ``"cuda:0"``.
         loader: loader of a model of your own: ``"FILE.py:load_my_model"`` or the function itself.
         model_dir: folder of further files (default: the folder of the checkpoint).

@@ -2,9 +2,9 @@
 
 TensorFlow checkpoints (SimCLR-v2) have the format V2, "bundle": the index is a LevelDB table
 (https://github.com/google/leveldb/blob/main/doc/table_format.md) of protocol buffers ``BundleEntryProto``
-(tensorflow/core/protobuf/tensor_bundle.proto), the data files hold raw tensors. Pickles of DeepMind's BYOL were
-written by dill, with Haiku's mappings of numpy arrays. TorchScript archives (CLIP) hold a pickle of modules and
-storages.
+(tensorflow/core/protobuf/tensor_bundle.proto), the data files hold raw tensors. Pickles of DeepMind's BYOL
+were written by dill, with Haiku's mappings of numpy arrays. TorchScript archives (CLIP) hold a pickle of
+modules and storages.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8"}  # tensorflow/core/framework/
 
 
 def read_tensorflow(path: Path, index: Path, *shards: Path, prefix: str) -> dict[str, np.ndarray]:
-    """Return the tensors of a TensorFlow checkpoint whose names begin with a prefix; all checksums are verified.
+    """Return the tensors of a TensorFlow checkpoint below a prefix; their checksums are verified.
 
     Args:
         path: common prefix of the checkpoint's files, for messages.
@@ -145,7 +145,7 @@ def _tensor(name: str, message: bytes, shards: tuple[Path, ...]) -> Callable[[],
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield ``(field number, value)`` of a protocol buffer; values are numbers, or bytes of strings and messages."""
+    """Yield ``(field number, value)`` of a protocol buffer; values are numbers, or bytes."""
     position = 0
     while position < len(message):
         tag, position = _varint(message, position)
@@ -175,7 +175,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _masked_crc(data: bytes) -> int:
-    """Return the CRC-32C in the form that TensorFlow and LevelDB store: rotated by 15 bits, plus a constant."""
+    """Return the CRC-32C as TensorFlow and LevelDB store it: rotated by 15 bits, plus a constant."""
     crc = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -184,7 +184,7 @@ def _masked_crc(data: bytes) -> int:
 
 
 def _named_tuple(name: Any, fields: Any, module: Any, defaults: Any = None) -> type:
-    """Return a class whose instances are dicts, field -> value, in place of dill's function for named tuples."""
+    """Return a class whose instances are dicts, in place of dill's function for named tuples."""
     if not isinstance(fields, list | tuple) or not all(isinstance(text, str) for text in fields):
         raise UnsafeFileError("a malformed named tuple")
 
@@ -214,7 +214,7 @@ _HAIKU: dict[tuple[str, str], Any] = {
 
 
 def read_haiku(path: Path) -> Any:
-    """Return the object in a pickle of BYOL, or of plain arrays; an entry that is a tree becomes a dict of its arrays.
+    """Return the object in a pickle of BYOL, or of plain arrays; trees become dicts of their arrays.
 
     ``{"experiment_state": {"online_params/res_net50/~/initial_conv/w": array, ...}, ...}``
     """
@@ -274,7 +274,7 @@ class _Module(safe_load.Instance):
 
 
 def _rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Any:
-    """Return a view of a storage, in place of ``torch._utils._rebuild_tensor_v2``; torch checks its bounds."""
+    """Return a view of a storage, as ``torch._utils._rebuild_tensor_v2``; torch checks its bounds."""
     if not isinstance(storage, safe_load.Sealed) or not isinstance(storage.value, torch.Tensor):
         raise UnsafeFileError("a malformed tensor")
     return safe_load.Sealed(storage.value.as_strided(tuple(size), tuple(stride), offset))
@@ -300,7 +300,7 @@ def _script_name(module: str, name: str) -> Any:
 
 
 def read_torchscript(path: Path) -> dict[str, torch.Tensor]:
-    """Return parameters and buffers of an archive of ``torch.jit.save``, named as in the module's ``state_dict()``.
+    """Return parameters and buffers of an archive of ``torch.jit.save``, named as in ``state_dict()``.
 
     torch.jit is not used, and the archive's code is not read.
     """

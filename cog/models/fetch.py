@@ -1,7 +1,7 @@
 """The files of checkpoints, and their download.
 
-Downloads are continued after cut connections and killed commands, checked, and moved into place as a whole. Proxies
-are taken from the environment (``http_proxy``, ``https_proxy``, ``no_proxy``) by urllib.
+Downloads are continued after cut connections and killed commands, checked, and moved into place as a whole.
+Proxies are taken from the environment (``http_proxy``, ``https_proxy``, ``no_proxy``) by urllib.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ def fetch(
         dry_run: whether the downloads are only listed.
 
     Yields:
-        Name of the model, "ready", "manual", "failed" or "would download", and an explanation, after each model.
+        Name of the model, "ready", "manual", "failed" or "would download", and an explanation, after each
+        model.
 
     Raises:
         CogError: the root cannot be written to.
@@ -105,8 +106,8 @@ def _fetch(row: PaperModel, target: Path, dry_run: bool) -> tuple[str, str]:
     if all(path.is_file() for path in targets):
         if row.is_published(digest := files.sha256(*targets)) is False:
             raise CogError(
-                f"{target} exists but is not the published file (SHA-256 {digest}, expected {row.sha256}); remove "
-                "it to download it again"
+                f"{target} exists but is not the published file (SHA-256 {digest}, expected {row.sha256}); "
+                "remove it to download it again"
             )
         return "ready", f"already there, SHA-256 {'as published' if row.sha256 else 'not known'}"
     if row.browser:
@@ -130,7 +131,8 @@ def _fetch(row: PaperModel, target: Path, dry_run: bool) -> tuple[str, str]:
             if row.member:
                 _unpack(part, row.member)
         with os_errors_explained(f"cannot write {target}"):
-            # The index of a TensorFlow checkpoint comes last: without the index, the checkpoint does not exist.
+            # The index of a TensorFlow checkpoint comes last: without the index, the checkpoint does not
+            # exist.
             for part, path in zip(parts, targets, strict=True):
                 os.replace(part, path)
     finally:
@@ -140,7 +142,7 @@ def _fetch(row: PaperModel, target: Path, dry_run: bool) -> tuple[str, str]:
 
 
 def _download(url: str, part: Path) -> None:
-    """Download ``url`` to ``part``, from its end on; a file that changes meanwhile is downloaded as a whole."""
+    """Download ``url`` to ``part``, from its end on; a file that changes is downloaded as a whole."""
     version = problem = ""
     attempt = 0
     while attempt < _ATTEMPTS:

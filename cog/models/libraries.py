@@ -1,4 +1,4 @@
-"""Models of other libraries by name, ``<title>_<the library's name>``: one function per library, imported on use.
+"""Models of other libraries by name, ``<title>_<the library's name>``: one function per library.
 
 The libraries load their own weights, inside a context in which torch reads nothing but weights from pickles.
 """
@@ -39,10 +39,12 @@ class LibraryModel:
     Attributes:
         preprocess: preprocessing with which the library makes the input of its weights from an image.
         link: address of the library's weights, for messages; empty without weights.
-        load: function from a checkpoint (None: the library's own weights) and the side of images in pixels to the
-            network without classifier and its forward pass (None: the network itself). It may raise any exception.
-        tokens: function from the network, images and n to the tokens ``(B, N, D)`` of its last n blocks, normalized,
-            last block last, and the number of tokens before those of the patches; None: it gives no tokens.
+        load: function from a checkpoint (None: the library's own weights) and the side of images in pixels to
+            the network without classifier and its forward pass (None: the network itself). It may raise any
+            exception.
+        tokens: function from the network, images and n to the tokens ``(B, N, D)`` of its last n blocks,
+            normalized, last block last, and the number of tokens before those of the patches; None: it gives
+            no tokens.
     """
 
     preprocess: Preprocess
@@ -72,14 +74,15 @@ def load(name: str, checkpoint: Path | None, size: int | None, pooling: str, fol
 
     Args:
         name: full name, such as timm_resnet18.
-        checkpoint: file of the weights, which must have all parameters except those of the classifier; None: the
-            library's own weights.
+        checkpoint: file of the weights, which must have all parameters except those of the classifier; None:
+            the library's own weights.
         size: side of the images, in pixels (default: that of the weights).
         pooling: value of ``FT_EXTRACT.POOLING``.
         folder: folder that may hold files of the model beside its weights.
 
     Raises:
-        CogError: unsafe or unfitting checkpoint, failed download, or a size for which the library has no network.
+        CogError: unsafe or unfitting checkpoint, failed download, or a size for which the library has no
+            network.
     """
     model = find(name, folder)
     own_size = model.preprocess.size
@@ -117,7 +120,8 @@ def load(name: str, checkpoint: Path | None, size: int | None, pooling: str, fol
 def _only_quiet_weights() -> Iterator[None]:
     """Let torch.load read only weights, also where a library asks for more, and libraries print no warnings.
 
-    open_clip warns that a network is random before its weights are loaded; what does not fit is an error here.
+    open_clip warns that a network is random before its weights are loaded; what does not fit is an error
+    here.
     """
     variable, disabled = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", logging.root.manager.disable
     before = os.environ.get(variable)
@@ -146,7 +150,7 @@ def _fit(
     heads: Collection[str] = (),
     convert: Callable[[State, nn.Module], State] | None = None,
 ) -> None:
-    """Load parameters strictly, without those of classifiers, after the library's conversion if they do not fit."""
+    """Load parameters strictly, without classifiers, after the library's conversion if they do not fit."""
     expected = {name: value.shape for name, value in network.state_dict().items()}
     beginnings = tuple(f"{head}." for head in heads)
 
@@ -163,7 +167,7 @@ def _fit(
 
 
 def _converter(network: nn.Module) -> Any:
-    """Return timm's function for files of a network's family: names of authors, position embeddings; or None."""
+    """Return timm's conversion of files for a network: names of authors, position embeddings; or None."""
     return getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
 
 
@@ -218,8 +222,8 @@ def _timm_tokens(network: Any, x: torch.Tensor, n: int) -> tuple[list[torch.Tens
         blocks = network.forward_intermediates(x, indices=n, norm=True, **options)
     except (TypeError, AttributeError, AssertionError) as error:
         raise CogError(
-            f"FT_EXTRACT.POOLING last{n}: {type(network).__name__} of timm does not give the tokens of {n} blocks "
-            f"({first_line(error)}); leave it out"
+            f"FT_EXTRACT.POOLING last{n}: {type(network).__name__} of timm does not give the tokens of {n} "
+            f"blocks ({first_line(error)}); leave it out"
         ) from error
     return [torch.cat([prefix, patches], 1) for patches, prefix in blocks], n_prefix
 
@@ -250,7 +254,8 @@ def _torchvision(name: str, folder: Path | None) -> LibraryModel:
     def load(checkpoint: Path | None, size: int) -> tuple[nn.Module, None]:
         arguments: dict[str, Any] = {}
         if model in ("inception_v3", "googlenet"):
-            # The weights come from another framework and expect pixels from -1 to 1; the network converts its input.
+            # The weights come from another framework and expect pixels from -1 to 1; the network converts its
+            # input.
             arguments = {"transform_input": True, "aux_logits": False, "init_weights": False}
         elif model.startswith("vit_"):
             arguments = {"image_size": size}
@@ -346,8 +351,9 @@ def _transformers(name: str, folder: Path | None) -> LibraryModel:
         except Exception as error:  # transformers raises errors of many types
             remedy = "" if folder is None else f"; without a network, save it as {folder / file}"
             raise CogError(
-                f"model {full_name}: {file} of {place} is of no model that transformers {transformers.__version__} "
-                f"knows ({first_line(error)}); code of the repository is not run{remedy}"
+                f"model {full_name}: {file} of {place} is of no model that transformers "
+                f"{transformers.__version__} knows ({first_line(error)}); code of the repository is not "
+                f"run{remedy}"
             ) from error
 
     config = read(transformers.AutoConfig, "config.json")
@@ -371,8 +377,8 @@ def _transformers(name: str, folder: Path | None) -> LibraryModel:
             network.pooler, missing = None, []  # the file of a classifier that does not use the pooler
         if wrong := sorted([*missing, *(str(key[0]) for key in info["mismatched_keys"])]):
             raise CogError(
-                f"{checkpoint or repository} does not fit the architecture: parameters missing or of another shape "
-                f"{len(wrong)} ({', '.join(wrong[:3])})"
+                f"{checkpoint or repository} does not fit the architecture: parameters missing or of another "
+                f"shape {len(wrong)} ({', '.join(wrong[:3])})"
             )
         for part in _TEXT:
             if isinstance(getattr(network, part, None), nn.Module):
@@ -394,7 +400,7 @@ def _transformers(name: str, folder: Path | None) -> LibraryModel:
 
 
 def _transformers_output(network: Any, x: torch.Tensor, part: str, **options: Any) -> Any:
-    """Return the output of a network; for a model of images and texts, that of its function or module ``part``."""
+    """Return the output of a network, or of ``part`` of a model of images and texts."""
     config = network.config
     inner = getattr(config, "vision_config", config)
     run = network if inner is config else getattr(network, part, None)
@@ -423,8 +429,8 @@ def _transformers_tokens(network: Any, x: torch.Tensor, n: int) -> tuple[list[to
     blocks = list(output.hidden_states or ())  # before the first block, and after each
     if not norms or len(blocks) <= n or blocks[0].ndim != 3:
         raise CogError(
-            f"FT_EXTRACT.POOLING last{n}: {type(network).__name__} of transformers does not give the tokens of {n} "
-            "blocks; leave it out"
+            f"FT_EXTRACT.POOLING last{n}: {type(network).__name__} of transformers does not give the tokens "
+            f"of {n} blocks; leave it out"
         )
     return [norms[0](tokens) for tokens in blocks[-n:]], n_prefix
 

@@ -2,11 +2,11 @@
 
 ::
 
-    mine_dinov2:                                     # <title>_<architecture>: folder of its features and results
+    mine_dinov2:                                     # <title>_<architecture>: folder of its features
       source: timm_vit_base_patch14_dinov2.lvd142m   # a model of a library or of the paper, or:
       loader: nets.py:load_my_model                  # a loader; paths are relative to this file's folder
       checkpoint: weights/vit.pth
-      preprocess: model                              # or protocol, or some of KEYS of cog.models.preprocessing
+      preprocess: model                              # or protocol, or some of preprocessing.KEYS
       pooling: cls+mean
       pretraining: IN-21K
       label: DINOv2 (cls+mean)
@@ -103,7 +103,8 @@ def parse(path: str | os.PathLike[str], name: str, entry: Any) -> ModelEntry:
         cfg = {"FT_EXTRACT.PREPROCESS": given} if given != GEOMETRIES[0] else {}
     else:
         raise CogError(
-            f"{place}: preprocess {given!r} is not known, expected {', '.join(GEOMETRIES)} or some of {', '.join(KEYS)}"
+            f"{place}: preprocess {given!r} is not known, expected {', '.join(GEOMETRIES)} or some of "
+            f"{', '.join(KEYS)}"
         )
     if "pooling" in values:
         cfg["FT_EXTRACT.POOLING"] = values.pop("pooling")

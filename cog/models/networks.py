@@ -1,4 +1,4 @@
-"""Networks of the paper that neither torchvision nor timm has. Parameter names are those of the released files."""
+"""Networks of the paper; torchvision and timm have most. Parameter names are those of the released files."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def build(spec: PaperModel, *, classifier: bool = False) -> nn.Module:
 
 
 def resnet50_same_pool() -> nn.Module:
-    """Build torchvision's ResNet-50 with TensorFlow's padding in the max-pooling: right and bottom edges alone."""
+    """Build a ResNet-50 with TensorFlow's padding in the max-pooling: right and bottom edges alone."""
     network = get_model("resnet50", weights=None)
     network.maxpool = MaxPool2dSame(3, 2)
     return network
 
 
 def resnet50_same() -> nn.Module:
-    """Build :func:`resnet50_same_pool` with the same padding in the convolutions with stride 2, as in Haiku."""
+    """Build :func:`resnet50_same_pool` with this padding in the convolutions with stride 2, as in Haiku."""
     network = resnet50_same_pool()
     for name, child in list(network.named_modules()):
         if isinstance(child, nn.Conv2d) and child.stride == (2, 2) and child.kernel_size > (1, 1):
@@ -58,8 +58,8 @@ def resnet50_same() -> nn.Module:
 
 
 # ---- T2T-ViT_t-14 (Yuan et al. 2021), whose tokens-to-token module uses transformers --------------------
-# The code follows the paper and the authors' description of the file; differences to DeiT: no bias in qkv, LayerNorm
-# eps 1e-5, MLP ratio 3, fixed position embedding.
+# The code follows the paper and the authors' description of the file; differences to DeiT: no bias in qkv,
+# LayerNorm eps 1e-5, MLP ratio 3, fixed position embedding.
 
 
 class TokenAttention(nn.Module):
@@ -232,7 +232,7 @@ class ConvLayer(nn.Module):
 
 
 class _Block(nn.Module):
-    """Expansion (optional), depthwise convolution with squeeze-excite, linear projection: a row of ``_BLOCKS``."""
+    """Expansion (optional), depthwise convolution, linear projection: a row of ``_BLOCKS``."""
 
     def __init__(
         self,

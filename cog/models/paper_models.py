@@ -34,8 +34,8 @@ _GOOGLE = "https://storage.googleapis.com/"
 _NAVER = "https://download.europe.naverlabs.com/ComputerVision/"
 
 # ---- reference --------------------------------------------------------------------------------------
-# torchvision's V1 weights. The files that the original toolkit names (19c8e357, b121ed2d, 1a9a5a14) are of torch
-# 0.1 and 0.2; torchvision released the same tensors again under the names below.
+# torchvision's V1 weights. The files that the original toolkit names (19c8e357, b121ed2d, 1a9a5a14) are of
+# torch 0.1 and 0.2; torchvision released the same tensors again under the names below.
 _add(
     "sup_resnet50",
     "ResNet50",
@@ -69,8 +69,8 @@ _add(
     note="input scaled to [-1, 1] as the weights expect, while the original toolkit's code feeds "
     "ImageNet's mean and standard deviation; the paper's 25.1M include the auxiliary classifier "
     "(3.3M), which no feature passes through",
-    # The weights expect (x - 0.5) / 0.5: torchvision converts inside (transform_input) when it loads them. The
-    # original toolkit normalized with ImageNet's statistics and skipped the conversion.
+    # The weights expect (x - 0.5) / 0.5: torchvision converts inside (transform_input) when it loads them.
+    # The original toolkit normalized with ImageNet's statistics and skipped the conversion.
     size=299,
     mean=(0.5, 0.5, 0.5),
     std=(0.5, 0.5, 0.5),
@@ -415,8 +415,8 @@ _clip(
     dim=1024,
     head=(),
     note="image tower only, in float32; 1024-d output of encode_image, as the original toolkit's code gives "
-    "(the paper's Table 3 says 2048 for every ResNet: that is clip_resnet50-trunk); the original toolkit's code "
-    "feeds ImageNet's mean and standard deviation",
+    "(the paper's Table 3 says 2048 for every ResNet: that is clip_resnet50-trunk); the original toolkit's "
+    "code feeds ImageNet's mean and standard deviation",
 )
 
 # ---- not in the paper -------------------------------------------------------------------------------

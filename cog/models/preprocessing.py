@@ -54,8 +54,8 @@ def from_mapping(values: Mapping[str, Any], source: str) -> Preprocess:
     for key in (key for key in KEYS if not good[key]):
         raise CogError(
             f"preprocessing of {source}: {key} {values.get(key)!r} cannot be used; expected image_size and "
-            "resize_size in pixels (resize_size at least image_size), mean and std of three numbers, squash true or "
-            f"false, interpolation {', '.join(INTERPOLATIONS)}"
+            "resize_size in pixels (resize_size at least image_size), mean and std of three numbers, squash "
+            f"true or false, interpolation {', '.join(INTERPOLATIONS)}"
         )
     check_statistics(f"preprocessing of {source}: mean", mean)
     check_statistics(f"preprocessing of {source}: std", std)
@@ -122,11 +122,12 @@ def from_processor(values: Mapping[str, Any], source: str) -> Preprocess:
 
 
 def declared(value: Any, source: str) -> dict[str, Preprocess]:
-    """Return the preprocessing that a user's loader declares, by value of ``FT_EXTRACT.PREPROCESS``; empty without one.
+    """Return what a user's loader declares, by value of ``FT_EXTRACT.PREPROCESS``; empty without one.
 
     Args:
-        value: None, a mapping (see :func:`from_mapping`), a :class:`Preprocess`, or an image processor of transformers.
-            Functions and methods are ignored: modules may have one of this name for another purpose.
+        value: None, a mapping (see :func:`from_mapping`), a :class:`Preprocess`, or an image processor of
+            transformers. Functions and methods are ignored: modules may have one of this name for another
+            purpose.
         source: origin of the value, for messages.
 
     Raises:

@@ -1,7 +1,7 @@
 """Parameter names of other frameworks, in terms of torchvision's names.
 
-Each function takes a state dict (name -> tensor or numpy array) and the network, and returns one with the network's
-names. Unknown names are kept, so that loading reports them as unexpected.
+Each function takes a state dict (name -> tensor or numpy array) and the network, and returns one with the
+network's names. Unknown names are kept, so that loading reports them as unexpected.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _numbered(name: str, index: int) -> str:
 
 
 def _tensor(array: np.ndarray, shape: str = "") -> torch.Tensor:
-    """Copy an array into a tensor; ``shape`` "hwio" transposes a convolution kernel, "flat" flattens the array."""
+    """Copy an array into a tensor; ``shape``: "hwio" transposes a kernel, "flat" flattens."""
     if shape == "hwio" and array.ndim == 4:
         array = array.transpose(3, 2, 0, 1)
     elif shape == "flat":
@@ -45,7 +45,7 @@ def _tensor(array: np.ndarray, shape: str = "") -> torch.Tensor:
 
 
 def simclr_tensorflow(state: dict[str, Any], network: Any) -> dict[str, Any]:
-    """Rename SimCLR-v2's entries below ``base_model/``: layers are numbered in the order of their creation."""
+    """Rename SimCLR-v2's entries below ``base_model/``: layers are numbered as they were created."""
     names: dict[str, tuple[str, str]] = {}
     for index, (conv, norm) in enumerate(_resnet50_layers()):
         names[_numbered("conv2d", index) + "/kernel"] = (f"{conv}.weight", "hwio")
@@ -80,8 +80,8 @@ _HAIKU_LEAVES = {
 def byol_haiku(state: dict[str, Any], network: Any) -> dict[str, Any]:
     """Rename BYOL's entries, ``params/<module>/<leaf>`` and ``state/<module>/~/mean_ema/average``.
 
-    Evaluation uses the entry "average" of the moving averages' state; the entries "hidden" and "counter" only serve
-    to update it.
+    Evaluation uses the entry "average" of the moving averages' state; the entries "hidden" and "counter" only
+    serve to update it.
     """
     renamed = {}
     for name, array in state.items():
@@ -143,8 +143,8 @@ _PYCLS_FIRST = {"dwise_bn": "bn1", "lin_proj": "conv_pw", "lin_proj_bn": "bn2"}
 def pycls_timm(state: dict[str, Any], network: Any) -> dict[str, Any]:
     """Rename pycls' entries of an EfficientNet to timm's.
 
-    pycls reads images with OpenCV, so its weights expect BGR; the channels of the first convolution are reversed, which
-    is the same as reversing those of the images.
+    pycls reads images with OpenCV, so its weights expect BGR; the channels of the first convolution are
+    reversed, which is the same as reversing those of the images.
     """
     renamed = {}
     for name, value in state.items():

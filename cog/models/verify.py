@@ -1,4 +1,4 @@
-"""Checks of checkpoints: hash, parameters and a forward pass; ImageNet-1K accuracy of a released classifier."""
+"""Checks of checkpoints: hash, parameters, a forward pass, ImageNet-1K accuracy of the classifier."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def _facts(row: PaperModel, path: Path) -> str:
         raise CogError(f"{path}: the features of a test pattern are NaN or infinite")
     n_parameters = sum(p.numel() for p in backbone.parameters())
     return (
-        f"SHA-256 {digest[:8]}... ({published[row.is_published(digest)]}), {n_parameters / 1e6:.1f}M parameters fit, "
-        f"features {tuple(y.shape)}, rms {float(y.square().mean().sqrt()):.3g}"
+        f"SHA-256 {digest[:8]}... ({published[row.is_published(digest)]}), {n_parameters / 1e6:.1f}M "
+        f"parameters fit, features {tuple(y.shape)}, rms {float(y.square().mean().sqrt()):.3g}"
     )
 
 
 class _Validation(Dataset[Any]):
-    """The validation images of IN-1K, as the authors of a model prepare them, with labels in the order of ILSVRC."""
+    """The validation images of IN-1K, as a model's authors prepare them, with the labels of ILSVRC."""
 
     def __init__(self, row: PaperModel, root: str | os.PathLike[str]) -> None:
         self.images = datasets.DATASETS[IN1K].images(IN1K, "test", {"in1k_images_root": os.fspath(root)})
@@ -120,8 +120,8 @@ def top1(
     """
     if row.top1 is None:
         raise CogError(
-            f"no published ImageNet-1K accuracy is known for {row.name}: it was released without an ImageNet-1K "
-            "classifier, or without a figure for it; there is nothing to compare"
+            f"no published ImageNet-1K accuracy is known for {row.name}: it was released without an "
+            "ImageNet-1K classifier, or without a figure for it; there is nothing to compare"
         )
     images = _Validation(row, in1k_images_root)
     network = load_paper_model(row, checkpoint, classifier=True).eval().to(device)

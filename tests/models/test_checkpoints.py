@@ -1,4 +1,4 @@
-"""Broken, foreign and hostile checkpoints of every model: one clear line and exit code 2, nothing run or written."""
+"""Broken, foreign and hostile checkpoints of every model: one clear line, nothing run or written."""
 
 from __future__ import annotations
 

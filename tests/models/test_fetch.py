@@ -34,7 +34,7 @@ KNOWN = f"/{hashlib.sha256(DATA).hexdigest()}/a"
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves ``files``, ``DATA`` as ``/a``; ``cuts[path]`` lists after how many bytes each answer breaks off."""
+    """Serves ``files``, ``DATA`` as ``/a``; ``cuts[path]`` says where each answer breaks off."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -147,8 +147,11 @@ def test_what_cannot_be_continued_starts_again(server, tmp_path, change, monkeyp
     expected = DATA
     if change == "etag":
         expected = checkpoint_bytes(1)
-        changed = lambda _: (setattr(server, "etag", '"2"'), server.files.update({"/a": expected}))  # noqa: E731
-        monkeypatch.setattr(fetch.time, "sleep", changed)
+
+        def change_file(_):
+            server.etag, server.files["/a"] = '"2"', expected
+
+        monkeypatch.setattr(fetch.time, "sleep", change_file)
     status, _, target = prepare(row(server.url("/a")), tmp_path)
     assert (status, target.read_bytes(), leftovers(target)) == ("ready", expected, set())
     assert len(server.requests) == 2

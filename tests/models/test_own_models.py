@@ -12,7 +12,11 @@ from cog.errors import CogError
 from cog.models import backbone as backbones
 from cog.models.choice import ModelChoice, find_model, preprocess_of
 
-LOADER = "import torch, types\n\n\ndef load_my_model(init_args):\n"
+LOADER = (
+    "import torch, types\n\n"
+    "STATISTICS = {'mean': [0.5] * 3, 'std': [0.5] * 3, 'interpolation': 'bilinear'}\n\n\n"
+    "def load_my_model(init_args):\n"
+)
 
 
 @pytest.fixture
@@ -102,9 +106,8 @@ def test_pooling_of_a_users_tokens(loads):
 
 
 DECLARED = {
-    "dict": "{'image_size': 16, 'resize_size': 20, 'mean': [0.5] * 3, 'std': [0.5] * 3, 'interpolation': 'bilinear'}",
-    "timm": "{'input_size': (3, 16, 16), 'crop_pct': 0.8, 'mean': (0.5,) * 3, 'std': (0.5,) * 3, 'interpolation': "
-    "'bilinear', 'crop_mode': 'center'}",
+    "dict": "{'image_size': 16, 'resize_size': 20, **STATISTICS}",
+    "timm": "{'input_size': (3, 16, 16), 'crop_pct': 0.8, 'crop_mode': 'center', **STATISTICS}",
 }
 
 
@@ -254,7 +257,8 @@ def test_pretraining_is_that_of_the_file_then_of_the_row_then_unknown(tmp_path):
         "timm_resnet18: {pretraining: web}\nmine_a: {source: clip_resnet50}\n"
         "mine_b: {source: clip_resnet50, pretraining: IN-1K}\n"
         "mine_own: {source: clip_resnet50, checkpoint: own.pth}\n"
-        "mine_same: {source: clip_resnet50, checkpoint: own.pth, pretraining: web}\nmine_c: {loader: 'net.py:f'}\n"
+        "mine_same: {source: clip_resnet50, checkpoint: own.pth, pretraining: web}\n"
+        "mine_c: {loader: 'net.py:f'}\n"
     )
     for name in ("own.pth", "net.py", "mine/a/model.ckpt", "mine/b/model.ckpt", "clip/resnet50/model.ckpt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

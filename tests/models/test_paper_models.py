@@ -40,7 +40,7 @@ def test_the_models_of_the_paper():
 #: Millions of parameters in the paper's table of models, where they are not those of a ResNet-50.
 PAPER_PARAMETERS = {
     "sup_resnet152": 58.1,
-    "sup_inception-v3": 21.8,  # the paper's 25.1 include the auxiliary classifier, which no feature passes through
+    "sup_inception-v3": 21.8,  # the paper's 25.1 include the auxiliary classifier
     "sup_vgg19": 139.6,
     "deit_small": 21.7,
     "deit_small_distilled": 21.7,
