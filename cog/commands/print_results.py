@@ -1,10 +1,10 @@
 """Show results: one evaluation, tables of all results, figures, a report, or one file to share.
 
 Print mean +- population standard deviation of top-1 and top-5 over seeds. One evaluation, seed by seed:
---logreg_root_dir, or --models_root_dir with one --model and one --dataset (--n_shot 8 or CLF.N_SHOT 8 for few-shot).
-Otherwise tables of everything found under --models_root_dir: models x data sets, one for each number of shots.
-Folders of the original toolkit are read as well (eval_logreg-N8/seed_22). Folders that cannot be included are listed
-as warnings. EVAL.NAME selects the evaluation; EVAL.SEED has no effect.
+--logreg_root_dir, or --models_root_dir with one --model and one --dataset (--n_shot 8 or CLF.N_SHOT 8 for
+few-shot). Otherwise tables of everything found under --models_root_dir: models x data sets, one for each
+number of shots. Folders of the original toolkit are read as well (eval_logreg-N8/seed_22). Folders that
+cannot be included are listed as warnings. EVAL.NAME selects the evaluation; EVAL.SEED has no effect.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("cog")  # the same name when run with python -m
 
-#: Values of ``--show``, ``--format`` and ``--published``; a test compares them with the views, formats and sources.
+#: Values of ``--show``, ``--format`` and ``--published``; a test compares them with the views, formats and
+#: sources.
 VIEWS = ("accuracy", "fewshot", "rank", "drop")
 FORMATS = ("text", "markdown", "latex", "csv", "json")
 PAPERS = ("v2", "v1")
@@ -60,8 +61,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     flags.add(group, "dataset", "n_shot", "seeds")
     add = parser.add_argument_group("what is shown").add_argument
     text = (
-        "accuracy (default): models x data sets, a table per number of shots; fewshot: models x shots, a table per "
-        "data set (Tables 5-10); rank: ranks among the models shown; drop: change since in1k in percent"
+        "accuracy (default): models x data sets, a table per number of shots; fewshot: models x shots, a "
+        "table per data set (Tables 5-10); rank: among the models shown; drop: change since in1k in percent"
     )
     add("--show", choices=VIEWS, help=text)
     text = (
@@ -70,9 +71,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--relative_to", metavar="MODEL", help=text)
     text = (
-        "other experiments, a table per number: analyses (kmeans, alignment, knn, ncm ...), other classifiers "
-        "(mlp, pca, balanced, blurred, finetune), or all. For other views of a classifier, give its keys, such as "
-        "CLF.TYPE mlp"
+        "other experiments, a table per number: analyses (kmeans, alignment, knn ...), other classifiers "
+        "(mlp, pca, balanced, finetune ...), or all. Other views of a classifier: give its keys, CLF.TYPE mlp"
     )
     add("--analysis", action=flags.Several, metavar="NAME", help=text)
     text = "default: text. csv and json have top-5 accuracies and all digits; latex has the paper's names"
@@ -98,8 +98,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     limit = paths.limit_above(source) if source else 0
     if limit and (args.published or args.export):
         raise CogError(
-            f"results below limit-{limit} are a test of the commands on a few images; they are neither shown beside "
-            "published numbers nor exported"
+            f"results below limit-{limit} are a test of the commands on a few images; they are neither shown "
+            "beside published numbers nor exported"
         )
     return args
 
@@ -207,7 +207,7 @@ def _is_selected(args: argparse.Namespace, view: pd.DataFrame) -> pd.Series:
 
 
 def _write(args: argparse.Namespace) -> None:
-    """Write the requested files; those that can still fail for another reason than a full disk are written first."""
+    """Write the requested files."""
     from cog.reporting import outputs, report
     from cog.reporting.figures import draw
     from cog.results import frame, share
@@ -234,9 +234,7 @@ def _write(args: argparse.Namespace) -> None:
         logger.info("wrote %d files to %s", len(draw.write(means, results.scores, folder)), folder)
     if target := targets.get("report"):
         if lost := report.not_shown(target, results):
-            raise CogError(
-                f"--report {target} shows more than this page would ({some(lost)}), so it stays; name another file"
-            )
+            raise CogError(f"--report {target} shows more ({some(lost)}), so it stays; name another file")
         root, seeds = args.models_root_dir or args.logreg_root_dir, args.seeds or ()
         report.write(target, results, root=root, baseline=args.relative_to, seeds=seeds, created=now())
         logger.info("wrote %s", target)

@@ -57,7 +57,8 @@ def table(
         analysis: names of analyses that are shown instead, or ``all``.
         beside: version of the paper whose numbers stand beside accuracies of its models; None: none.
         select: function from the view to its rows that are shown; None: all.
-        format: one of :data:`FORMATS`; the tables of ``text``, ``markdown`` and ``latex`` have no top-5 accuracies.
+        format: one of :data:`FORMATS`; the tables of ``text``, ``markdown`` and ``latex`` have no top-5
+            accuracies.
         width: columns of the terminal, for text.
 
     Raises:
@@ -92,7 +93,8 @@ def render(view: pd.DataFrame, form: str, *more: pd.DataFrame, width: int = WIDT
         view: frame of a function of :mod:`cog.reporting.views`.
         form: one of :data:`FORMATS`.
         *more: views of the same means, whose tables follow.
-        width: columns of the terminal, for text: wider tables are split into blocks of columns, one below the other.
+        width: columns of the terminal, for text: wider tables are split into blocks of columns, one below the
+            other.
     """
     if form not in GRIDS:
         return flat(view, form)
@@ -116,7 +118,7 @@ def render(view: pd.DataFrame, form: str, *more: pd.DataFrame, width: int = WIDT
 
 
 def grids(view: pd.DataFrame, *, paper_names: bool = False) -> list[tuple[str, pd.DataFrame]]:
-    """Return the title and the cells of each table of a view: rows x headers, as text, ``-`` without a number.
+    """Return title and cells of each table of a view: rows x headers, as text, ``-`` without a number.
 
     Args:
         view: frame of a function of :mod:`cog.reporting.views`.
@@ -171,7 +173,7 @@ def in_blocks(wide: pd.DataFrame, form: str, width: int) -> list[str]:
 
 
 def _aligned(column: pd.Series) -> pd.Series:
-    """Return the cells of a column with their points below each other, and what follows the deviation, too."""
+    """Return the cells of a column with their points below each other, and what follows the deviation."""
     heads, spreads, rests = column.str.extract(r"(\S+)((?: ± \S+)?)(.*)").T.to_numpy()
     size = max(map(len, heads))
     numbers = [head if head == "-" else head.rjust(size) for head in heads]

@@ -41,12 +41,12 @@ UNLIKE = "‡"
 
 _OVER_CONCEPTS = "[ ]: 95 % interval over concepts (with their images) and seeds; of one seed over concepts."
 _OF_ANALYSES = "[ ]: 95 % bootstrap interval over concepts; seeds are averaged before."
-_OF_DROP = "[ ]: 95 % interval over concepts (with their images) of both data sets, which are independent, and seeds."
+_OF_DROP = "[ ]: 95 % interval over concepts (with their images) of both data sets, independent, and seeds."
 _TOLD = (
-    "[ ]: 95 % interval over concepts (with their images) and common seeds, paired over both. *: higher or lower, "
-    "as the interval excludes 0 also after Holm's correction for all differences shown. ?: no verdict (other data or "
-    "settings, no counts per concept, or fewer than two common seeds). The others cannot be told apart. No interval "
-    "covers another pretraining."
+    "[ ]: 95 % interval over concepts (with their images) and common seeds, paired over both. *: higher or "
+    "lower, as the interval excludes 0 also after Holm's correction for all differences shown. ?: no verdict "
+    "(other data or settings, no counts per concept, or fewer than two common seeds). The others cannot be "
+    "told apart. No interval covers another pretraining."
 )
 _DEVIATION = "±: deviation of the differences of common seeds, else sqrt(s1^2 + s2^2) of two single runs."
 _WITHIN = (
@@ -60,7 +60,7 @@ _V1_TABLES = {"mlp": 3, "pca": 5, "kmeans": 6}
 
 
 def accuracy(means: pd.DataFrame, by: str = "dataset") -> pd.DataFrame:
-    """Return the means: models x data sets for each number of shots, or with ``by="n_shot"`` the other way round."""
+    """Return the means: models x data sets by shots, or with ``by="n_shot"`` the other way round."""
     title = "{metric} accuracy (%), {of}" + _spread(means, ", mean ± std over seeds")
     notes = [_OVER_CONCEPTS] if means["low"].notna().any() else []
     return readable(means, title, cells(means), by, notes)
@@ -126,8 +126,8 @@ def relative_to(means: pd.DataFrame, model: str) -> pd.DataFrame:
     other = view.loc[view["source"] != view["baseline_source"], "source"].unique()
     if len(other):
         notes.append(
-            f"The baseline of rows from {', '.join(other)} is {model} from {view['baseline_source'].iloc[0]}: the "
-            "papers' own training and yours may differ in more than the model."
+            f"The baseline of rows from {', '.join(other)} is {model} from "
+            f"{view['baseline_source'].iloc[0]}: the two trainings may differ in more than the model."
         )
     reasons = view.loc[view["value"].isna(), ["reading", "model"]].drop_duplicates()
     for reading, part in reasons.groupby("reading", sort=False):
@@ -143,8 +143,8 @@ def analysis(means: pd.DataFrame, wanted: Sequence[str]) -> pd.DataFrame:
 
     Args:
         means: means of all evaluations.
-        wanted: names of groups (``mlp``, ``pca``, ``kmeans``), of evaluations or their beginnings (``cross``: all
-            ``cross_<dataset>``), or ``all``.
+        wanted: names of groups (``mlp``, ``pca``, ``kmeans``), of evaluations or their beginnings (``cross``:
+            all ``cross_<dataset>``), or ``all``.
 
     Raises:
         CogError: there is no result of these.
@@ -191,10 +191,11 @@ def analysis(means: pd.DataFrame, wanted: Sequence[str]) -> pd.DataFrame:
 
 
 def _with_companions(means: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers with the intervals that analyses record beside them, which are no numbers of their own.
+    """Return the numbers with the intervals that analyses record beside them as further numbers.
 
-    The uncertainty of such a number comes from the concepts; a deviation over seeds beside it would look like its
-    error. For a number of one chosen repetition (k-means), the interval is the range over all repetitions.
+    The uncertainty of such a number comes from the concepts; a deviation over seeds beside it would look like
+    its error. For a number of one chosen repetition (k-means), the interval is the range over all
+    repetitions.
     """
     place = ["source", "model", "dataset", "evaluation", "n_shot"]
     known = {tuple(row[:-1]): row[-1] for row in means[[*place, "metric", "value"]].to_numpy().tolist()}
@@ -217,7 +218,7 @@ def _with_companions(means: pd.DataFrame) -> pd.DataFrame:
 
 
 def beside_published(means: pd.DataFrame, version: str) -> pd.DataFrame:
-    """Return the tables of results beside the published ones, see :func:`cog.results.compare.beside_published`."""
+    """Return tables of results beside the published ones (:func:`cog.results.compare.beside_published`)."""
     view = compare.beside_published(means, version)
     view = view[view["published"].notna()].reset_index(drop=True)
     columns = {
@@ -341,7 +342,7 @@ def labels(view: pd.DataFrame) -> pd.Series:
 
 
 def footnotes(view: pd.DataFrame) -> list[str]:
-    """Return the lines below all tables of a view: missing seeds, what has no mean, what is not alike, marks, notes."""
+    """Return the lines below all tables of a view: missing seeds, no means, what is unlike, marks, notes."""
     lines = []
     for missing, part in view[view["missing"] != ""].groupby("missing", sort=False):
         where = [
@@ -364,8 +365,8 @@ def footnotes(view: pd.DataFrame) -> list[str]:
     ]
     if len(unverified):
         lines.append(
-            f"unverified: {some(_places(unverified))}; the file does not say how many classes and images these are on, "
-            "so the benchmark's are assumed"
+            f"unverified: {some(_places(unverified))}; the file does not say how many classes and images "
+            "these are on, so the benchmark's are assumed"
         )
     kinds = view.loc[(view["source"] == RUNS) & view["evaluation"].map(is_classifier), "evaluation"].unique()
     if len(kinds) == 1 and kinds[0] != LOGREG and "unit" not in view:
@@ -395,7 +396,7 @@ def seen_note(view: pd.DataFrame) -> list[str]:
     if not parts:
         return []
     state = "State it as pretraining in the models.yaml of extract_features.py."
-    text = f"{SEEN}: pretraining may have held concepts of L1 to L5, which are then not unseen ({'; '.join(parts)})."
+    text = f"{SEEN}: pretraining may have held concepts of L1 to L5, then not unseen ({'; '.join(parts)})."
     return [" ".join([text, *[state] * any(part.startswith("not stated") for part in parts)])]
 
 
@@ -451,6 +452,6 @@ def _beside(means: pd.DataFrame, version: str) -> str:
         return f"{row['published']:.1f}; {difference} ({reason})"
     words = "within" if row["within"] == "yes" else "beyond"
     return (
-        f"{row['published']:.1f} +- {row['published_std']:.1f}; {difference}, {words} the combined deviation of "
-        f"{row['combined_std']:.2f}"
+        f"{row['published']:.1f} +- {row['published_std']:.1f}; {difference}, {words} the combined deviation "
+        f"of {row['combined_std']:.2f}"
     )

@@ -9,8 +9,8 @@
      "details": {...},                 further information
      "versions": {...}, "device": "cpu", "seconds": 12.3, "finished": "2021-10-11T12:00:00+00:00"}
 
-Bulky data (assignments, per-class tables) are files beside it, CSV or npz, with their names in ``details.files``. This
-module imports no torch.
+Bulky data (assignments, per-class tables) are files beside it, CSV or npz, with their names in
+``details.files``. This module imports no torch.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def rows(record: AnalysisRecord) -> list[dict[str, Any]]:
     """Return the headline numbers of an analysis as rows of :mod:`cog.results.frame`, without undefined ones.
 
     The deviation is the population standard deviation over the repetitions, whose range is in two rows more,
-    ``<metric>_min`` and ``<metric>_max``. The number itself need not be their mean (k-means: the best repetition).
+    ``<metric>_min`` and ``<metric>_max``. The number itself need not be their mean (k-means: the best
+    repetition).
     """
     made = []
     common = {

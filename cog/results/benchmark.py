@@ -1,7 +1,7 @@
-"""Is a result on the benchmark's data, and made with the paper's settings? The columns ``data`` and ``protocol``.
+"""Is a result on the benchmark's data, made with the paper's settings? Columns ``data`` and ``protocol``.
 
-Data are judged by numbers of classes and images, for IN-1K also by the list of classes. Equal numbers do not prove
-equal images; other numbers, or another list of classes, prove that the images differ.
+Data are judged by numbers of classes and images, for IN-1K also by the list of classes. Equal numbers do not
+prove equal images; other numbers, or another list of classes, prove that the images differ.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from cog import constants
 from cog.data.wnids import IN1K_LIST, class_list_digest
 from cog.results.frame import BENCHMARK, CLASSIFIER, LOGREG, UNKNOWN
 
-# Classes, training and test images (ILSVRC-2012; paper Sec. 3.2, 4.1, A.1): 50 test and 732 to 1300 training images per
-# concept of a level.
+# Classes, training and test images (ILSVRC-2012; paper Sec. 3.2, 4.1, A.1): 50 test and 732 to 1300 training
+# images per concept of a level.
 _N_CLASSES, _N_TEST = 1000, 50_000
 _N_TRAIN_IN1K, _N_TRAIN_LEVEL = (1_281_167, 1_281_167), (732_000, 1_300_000)
 
 # A few unreadable images do not make another data set.
 _NEARLY = 0.002
 
-#: Settings of the paper's protocol (Sec. 4.1, supplement B.3; epochs and intervals: configuration of the original
-#: toolkit): the name in the records of runs, the value, and the key of the configuration.
+#: Settings of the paper's protocol (Sec. 4.1, supplement B.3; epochs and intervals: configuration of the
+#: original toolkit): the name in the records of runs, the value, and the key of the configuration.
 PROTOCOL: dict[str, tuple[Any, str]] = {
     "n_trials": (30, "CLF.N_TRIALS"),
     "n_epochs": (100, "CLF.N_EPOCHS"),

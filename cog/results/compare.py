@@ -1,14 +1,16 @@
 """Views of means: ranks, changes since IN-1K, differences to a model, and numbers beside the published ones.
 
-Each is a function from the frame of :func:`cog.results.frame.average` to a frame with further columns. Means on other
-data or of other settings (``unlike``) are never ranked or compared with each other or with published numbers.
+Each is a function from the frame of :func:`cog.results.frame.average` to a frame with further columns. Means
+on other data or of other settings (``unlike``) are never ranked or compared with each other or with published
+numbers.
 
-*Differences are paired over seeds and concepts.* Runs of two models with the same seed have the same split for the
-search, images drawn in few-shot, and order of training. They are tested on the same images of the same concepts. So a
-difference is taken per seed and concept, with an interval over both (:mod:`cog.results.uncertainty`). A verdict
-("higher", "lower") is given only if the interval excludes zero after Holm's correction for the number of comparisons
-that are shown together. Seeds vary only the training of the classifier (and the images drawn in few-shot): a difference
-with the same sign for all seeds may rest on a handful of images. No interval covers another pretraining of the method.
+*Differences are paired over seeds and concepts.* Runs of two models with the same seed have the same split
+for the search, images drawn in few-shot, and order of training. They are tested on the same images of the
+same concepts. So a difference is taken per seed and concept, with an interval over both
+(:mod:`cog.results.uncertainty`). A verdict ("higher", "lower") is given only if the interval excludes zero
+after Holm's correction for the number of comparisons that are shown together. Seeds vary only the training of
+the classifier (and the images drawn in few-shot): a difference with the same sign for all seeds may rest on a
+handful of images. No interval covers another pretraining of the method.
 """
 
 from __future__ import annotations
@@ -60,10 +62,10 @@ def rank(means: pd.DataFrame) -> pd.DataFrame:
     Returns:
         ``means`` with::
 
-            rank, n_ranked   rank among the means of like data and settings that are shown, and their number; missing
+            rank, n_ranked   rank among the shown means of like data and settings, and their number; missing
                              for means that are not like the others of their data set
-            mean_rank        mean of the ranks of a source and model over the data sets, for each number of shots
-            rank_31          rank of a top-1 accuracy among the 31 published ones; missing where that means nothing
+            mean_rank        mean of a source and model over the data sets, by number of shots
+            rank_31          rank of an accuracy among the 31 published ones, if it can be compared
     """
     view = means[means["note"] == ""]
     beside_paper = view["source"].isin(published.SOURCES.values()).any()
@@ -75,9 +77,8 @@ def rank(means: pd.DataFrame) -> pd.DataFrame:
     for row in view.itertuples():
         known = published_values().get((row.dataset, row.n_shot))
         fits = row.unlike == "" and (row.evaluation, row.metric) == (LOGREG, "top1") and known is not None
-        among.append(
-            1 + int((known > round(row.value, _PUBLISHED_DECIMALS)).sum()) if fits else np.nan  # type: ignore[operator]
-        )
+        value = round(row.value, _PUBLISHED_DECIMALS)
+        among.append(1 + (known > value).sum() if fits else np.nan)  # type: ignore[operator]
     rows = [view[name] for name in ("source", "model", "n_shot", "metric")]
     view = view.assign(rank_31=among, mean_rank=view["rank"].groupby(rows).transform("mean"))
     # Incomplete rows have means that are not comparable, so they come last; so do those on other data.
@@ -98,9 +99,9 @@ def drop(means: pd.DataFrame) -> pd.DataFrame:
     Fig. 3c of the paper's first version shows this quantity.
 
     Returns:
-        A row for each mean on another data set whose model has one on IN-1K: ``value`` is the change, ``std`` that of a
-        ratio of two independent means to first order, ``low`` and ``high`` its 95 % interval over the concepts of both,
-        ``accuracy`` and ``in1k`` the two accuracies.
+        A row for each mean on another data set whose model has one on IN-1K: ``value`` is the change, ``std``
+        that of a ratio of two independent means to first order, ``low`` and ``high`` its 95 % interval over
+        the concepts of both, ``accuracy`` and ``in1k`` the two accuracies.
 
     Raises:
         CogError: no model has an IN-1K accuracy.
@@ -131,17 +132,17 @@ def _change(counts: dict[int, Any], base: dict[int, Any]) -> tuple[float, float]
 
 
 def relative_to(means: pd.DataFrame, model: str) -> pd.DataFrame:
-    """Return differences to a model in the unit of the metric (accuracies: points), with intervals and verdicts.
+    """Return differences to a model, accuracies in points, with intervals and verdicts.
 
-    A row is compared with the model of its own source if there is one, else with that of the first source in display
-    order.
+    A row is compared with the model of its own source if there is one, else with that of the first source in
+    display order.
 
     Returns:
         A row for each other mean with a counterpart::
 
             value                model minus baseline: mean over the common seeds, else of the two means
-            std                  sample deviation of the differences of the common seeds, else the combined one of two
-                                 single runs, sqrt(s1 ** 2 + s2 ** 2)
+            std                  sample deviation of the differences of the common seeds, else the
+                                 combined one of two single runs, sqrt(s1 ** 2 + s2 ** 2)
             low, high            95 % interval over concepts and common seeds
             p, p_holm            two-sided p-value of no difference; corrected for all rows
             reading              "higher", "lower", "cannot be told apart", or "no verdict: " and the reason
@@ -183,7 +184,7 @@ def relative_to(means: pd.DataFrame, model: str) -> pd.DataFrame:
 
 
 def _pair(row: dict[str, Any]) -> tuple[Any, ...]:
-    """Return difference, deviation, interval, p, the reason for no verdict, and the common seeds of a pair of means."""
+    """Return difference, deviation, low, high, p, reason for no verdict, and common seeds of two means."""
     nothing = (np.nan,) * 5
     for note in (row["note"], row["note_base"]):
         if note:
@@ -218,13 +219,13 @@ def _pair(row: dict[str, Any]) -> tuple[Any, ...]:
 def derived(means: pd.DataFrame) -> pd.DataFrame:
     """Return the means, and numbers of pairs of them that are not among them, as rows of further metrics.
 
-    * ``relative_to_logreg``: change from logistic regression on the same data with as many shots to another classifier,
-      in percent (first version, Table 3).
-    * ``logreg_relative`` of fine-tuning: the reverse, frozen features relative to the fine-tuned model (final version,
-      Fig. 6).
+    * ``relative_to_logreg``: change from logistic regression on the same data with as many shots to another
+      classifier, in percent (first version, Table 3).
+    * ``logreg_relative`` of fine-tuning: the reverse, frozen features relative to the fine-tuned model (final
+      version, Fig. 6).
     * ``points_to_in1k`` of ``in1k_blurred``: accuracy minus that on IN-1K (final version, C.4).
-    * ``<metric>_ratio_to_in1k`` of alignment, uniformity and their ratio: the number divided by that of the same model
-      on IN-1K (first version, Fig. 6).
+    * ``<metric>_ratio_to_in1k`` of alignment, uniformity and their ratio: the number divided by that of the
+      same model on IN-1K (first version, Fig. 6).
     """
     known = {
         tuple(row): index for index, row in enumerate(means[["source", "model", *CELL]].to_numpy().tolist())
@@ -234,8 +235,9 @@ def derived(means: pd.DataFrame) -> pd.DataFrame:
     def find(row: dict[str, Any], **other: Any) -> dict[str, Any] | None:
         index = known.get(tuple({**row, **other}[name] for name in ["source", "model", *CELL]))
         found = None if index is None else rows[index]
-        is_same_data = found is not None and ("dataset" in other or found["data"] == row["data"])
-        return found if is_same_data and not row["note"] and not found["note"] else None  # type: ignore[index]
+        if found is None or row["note"] or found["note"]:
+            return None
+        return found if "dataset" in other or found["data"] == row["data"] else None
 
     made = []
     for row in rows:
@@ -298,9 +300,10 @@ def beside_published(means: pd.DataFrame, version: str = "v2") -> pd.DataFrame:
     """Return means with the published number beside those of the paper's models on the benchmark's data.
 
     Returns:
-        ``means`` with ``published``, ``published_std``, ``difference``, ``combined_std`` (missing for a single seed),
-        and ``within``: whether the difference is at most the combined deviation plus the rounding of the published
-        mean ("yes", "no", or "?" where a deviation is not known). All are missing where nothing is to be compared.
+        ``means`` with ``published``, ``published_std``, ``difference``, ``combined_std`` (missing for a
+        single seed), and ``within``: whether the difference is at most the combined deviation plus the
+        rounding of the published mean ("yes", "no", or "?" where a deviation is not known). All are missing
+        where nothing is to be compared.
     """
     place = ["model", *CELL]
     paper = pd.DataFrame(published.rows(version))[[*place, "value", "std"]].astype({"std": float})

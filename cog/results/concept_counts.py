@@ -3,11 +3,11 @@
 ``final`` of a run has two entries beside its accuracies, by class index 0..C-1::
 
     "correct_per_class": "MC4w...",     number of correctly classified test images of each class (top-1)
-    "images_per_class": 50              number of test images of each class; a single number if equal for all classes
+    "images_per_class": 50              number of test images of each class; one number if equal for all
 
-A list of numbers is written as Base64 (RFC 4648) of unsigned little-endian integers of 1, 2 or 4 bytes, the smallest
-width that fits the largest number: 1,000 classes take 1.3 kB on one line. A reader derives the width from the length
-and the number of integers, ``n_classes``.
+A list of numbers is written as Base64 (RFC 4648) of unsigned little-endian integers of 1, 2 or 4 bytes, the
+smallest width that fits the largest number: 1,000 classes take 1.3 kB on one line. A reader derives the width
+from the length and the number of integers, ``n_classes``.
 
 >>> write([48, 50, 0], [50, 50, 50])
 {'correct_per_class': 'MDIA', 'images_per_class': 50}
@@ -30,7 +30,8 @@ import numpy as np
 #: Entries of ``final`` in ``results.json``.
 CORRECT, IMAGES = "correct_per_class", "images_per_class"
 
-# Typecodes by bytes of a number; the sizes depend on the platform, but are the same on all platforms of PyTorch.
+# Typecodes by bytes of a number; the sizes depend on the platform, but are the same on all platforms of
+# PyTorch.
 _TYPECODES = {1: "B", 2: "H", 4: "I"}
 _MOST_IMAGES = 1 << 31
 

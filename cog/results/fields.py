@@ -1,4 +1,4 @@
-"""Checks of single values in records of other programs: an unexpected value becomes None, and is not an error."""
+"""Checks of single values in records of other programs: an unexpected value becomes None, no error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One long table of results: ``scores`` has a row per number of one seed, ``means`` a row per number over seeds.
+"""One long table of results: ``scores`` has a row per number of one seed, ``means`` one over all seeds.
 
 Columns of ``scores`` (:data:`SCORES`)::
 
@@ -19,8 +19,9 @@ Columns of ``scores`` (:data:`SCORES`)::
     pretraining   one of cog.models.spec.PRETRAINING
     folder        folder of the run or analysis, or None
 
->>> runs = [["runs", "my_net", "in1k", "logreg", 0, "top1", seed, value] for seed, value in ((22, 70.0), (37, 71.0))]
->>> means = average(scores_of([dict(zip(SCORES, run)) for run in runs]), seeds=(22, 37, 45))
+>>> place = ["runs", "my_net", "in1k", "logreg", 0, "top1"]
+>>> runs = [dict(zip(SCORES, [*place, seed, value])) for seed, value in ((22, 70.0), (37, 71.0))]
+>>> means = average(scores_of(runs), seeds=(22, 37, 45))
 >>> print(means[["value", "std", "n_seeds", "missing"]].to_string(index=False))
  value  std  n_seeds missing
   70.5  0.5        2      45
@@ -54,8 +55,8 @@ _TYPES: dict[str, Any] = {"n_shot": int, "seed": "Int64", "value": float, "std":
 #: ``source`` of runs and analyses found on disk, and ``evaluation`` of the protocol's classifier.
 RUNS, LOGREG = "runs", "logreg"
 
-#: ``data`` of results on the benchmark's counts of classes and images, and of results without recorded counts, which
-#: get the benefit of the doubt.
+#: ``data`` of results on the benchmark's counts of classes and images, and of results without recorded
+#: counts, which get the benefit of the doubt.
 BENCHMARK, UNKNOWN = "benchmark", "unknown"
 
 #: Names of classifiers of known kinds (:func:`cog.config.evaluation_name`).
@@ -87,10 +88,11 @@ def average(scores: pd.DataFrame, seeds: Sequence[int] = ()) -> pd.DataFrame:
         seeds: seeds that each mean should have; empty: :func:`expected_seeds` of its source and evaluation.
 
     Returns:
-        Columns ``PLACE``, ``images``, ``data``, ``classes``, ``protocol``, ``features``, ``pretraining``, and::
+        Columns ``PLACE``, ``images``, ``data``, ``classes``, ``protocol``, ``features``, ``pretraining``,
+        and::
 
             value, std   mean and population deviation; std is missing for one seed
-            low, high    95 % interval over concepts and seeds, missing without right answers per concept of all seeds
+            low, high    95 % interval over concepts and seeds; missing without counts of all seeds
             n_seeds      number of seeds, 0 where only a mean is known
             missing      seeds that should be there, as text: "45 77"
             values       numbers by seed, a dictionary
@@ -126,7 +128,7 @@ def average(scores: pd.DataFrame, seeds: Sequence[int] = ()) -> pd.DataFrame:
 
 
 def _apart(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return scores whose ``data`` tells lists of classes apart, where a data set's name stands for several."""
+    """Return scores whose ``data`` tells lists of classes apart, where one name stands for several."""
     n_lists = scores.groupby(["dataset", "data"])["classes"].transform("nunique")
     several = (n_lists > 1) & scores["classes"].notna()
     if not several.any():
@@ -162,8 +164,8 @@ def _ends(counts: Collection[Any]) -> tuple[float, float]:
 def expected_seeds(evaluation: str, seeds: set[int]) -> Sequence[int]:
     """Return the seeds that means of an evaluation should have, given the seeds of all its runs.
 
-    They are the protocol's five seeds if these include all seeds, else the seeds; none for fine-tuning, since a
-    backbone is usually fine-tuned once, and not once for each seed.
+    They are the protocol's five seeds if these include all seeds, else the seeds; none for fine-tuning, since
+    a backbone is usually fine-tuned once, and not once for each seed.
     """
     if evaluation.startswith("finetune"):
         return ()
@@ -171,7 +173,7 @@ def expected_seeds(evaluation: str, seeds: set[int]) -> Sequence[int]:
 
 
 def is_classifier(evaluation: str) -> bool:
-    """Return whether an evaluation is a classifier of a known kind, and not an analysis or a user's own name."""
+    """Return whether an evaluation is a classifier of a known kind, no analysis, and no name of a user's."""
     return CLASSIFIER.fullmatch(evaluation) is not None
 
 
@@ -191,8 +193,8 @@ def in_order(frame: pd.DataFrame, models: Sequence[str] = ()) -> pd.DataFrame:
 
     Args:
         frame: frame with the columns ``PLACE``.
-        models: models in the order of display; empty: natural order, or the paper's, then natural order, where any row
-            is not of runs.
+        models: models in the order of display; empty: natural order, or the paper's, then natural order,
+            where any row is not of runs.
     """
     keys = pd.DataFrame(
         {
@@ -219,7 +221,7 @@ def _codes(column: pd.Series, key: Any) -> pd.Series:
 
 
 def model_key(model: str, models: Sequence[str] = (), *, paper: bool = True) -> tuple[Any, ...]:
-    """Return the sort key of a model: the order given, then the paper's order (with ``paper``), then natural order."""
+    """Return the sort key of a model: the order given, the paper's (with ``paper``), natural order."""
     if model in models:
         return 0, list(models).index(model), natural_key(model)
     known = published.MODELS.get(model) if paper else None

@@ -1,6 +1,7 @@
 """The register of metrics: label, unit, digits, direction and order of every number that is shown.
 
-A number of one's own analysis or ``EVAL.NAME`` is shown under its own name, or as :func:`declare` describes it.
+A number of one's own analysis or ``EVAL.NAME`` is shown under its own name, or as :func:`declare` describes
+it.
 
 >>> describe("mlp", "top1", 8).title, describe("own_analysis", "depth_percent").title
 ('MLP, N=8, top-1 (%)', 'own_analysis: depth (%)')
@@ -57,14 +58,15 @@ class Metric:
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
 
-#: Function of the rest of the name of an evaluation ("in1k" of confident_in1k) and the metric; None: not known.
+#: Function of the rest of the name of an evaluation ("in1k" of confident_in1k) and the metric; None: not
+#: known.
 Describe = Callable[[str, str], Metric | None]
 
 _DECLARED: dict[str, Describe] = {}
 
 
 def declare(analysis: str, metric: Describe) -> None:
-    """Declare the metrics of an analysis, named by its part up to the first underscore: ``cross`` for ``cross_x``."""
+    """Declare the metrics of an analysis, named up to its first underscore: ``cross`` for ``cross_x``."""
     _DECLARED[analysis] = metric
     describe.cache_clear()
 
@@ -84,7 +86,7 @@ def companion_of(metric: str) -> str | None:
 
 
 def evaluation_label(evaluation: str) -> str:
-    """Return the name of a classifier in words, with the name of its evaluation: ``MLP (mlp)``, ``my_name``."""
+    """Return the name of a classifier in words, and that of its evaluation: ``MLP (mlp)``, ``my_name``."""
     match = CLASSIFIER.fullmatch(evaluation)
     return evaluation if match is None else f"{_label(match)} ({evaluation})"
 
@@ -138,7 +140,9 @@ _KMEANS = {
     "ari": "ARI",
     "inertia": "inertia",
 }
-_BEST = "k-means: of several initializations the one with the lowest inertia; [ ]: the lowest and the highest value."
+_BEST = (
+    "k-means: of several initializations that of the lowest inertia; [ ]: lowest and highest value of all."
+)
 _ALIGNMENT = {
     "alignment": "alignment, distance of images of a class",
     "uniformity": "uniformity, of all images",

@@ -144,8 +144,7 @@ def _folders(of: Subject) -> Iterator[Notice]:
     yield from _notice(
         WARNING,
         f"{_counted(len(of.found.skipped) - len(unfinished), 'folder')} not counted",
-        "These could not be read as finished runs, so no score includes them. Look at the reason of each; repeat a "
-        "damaged run with --overwrite, or move the folder away.",
+        "No score includes them. Repeat a damaged run with --overwrite, or move its folder away.",
         [str(one) for one in of.found.skipped if one not in unfinished],
     )
     yield from _notice(
@@ -162,8 +161,8 @@ def _other_data(of: Subject) -> Iterator[Notice]:
     yield from _notice(
         WARNING,
         "Not the benchmark's data",
-        "These are not compared with published numbers, which would mean nothing. To compare with the paper, extract "
-        "features of the complete IN-1K and of the levels in the authors' level files.",
+        "These are not compared with published numbers. To compare with the paper, extract features of the "
+        "complete IN-1K and of the levels in the authors' level files.",
         [
             f"{model or 'these runs'}, {', '.join(map(dataset_label, part['dataset']))}: {data}"
             for (model, data), part in other.groupby(["model", "data"], sort=False)
@@ -176,8 +175,8 @@ def _not_alike(of: Subject) -> Iterator[Notice]:
     yield from _notice(
         WARNING,
         "Different data or settings under one name",
-        "These results are only compared with their like. Extract features of the same classes (for the levels, with "
-        "the same level files), and train the classifiers with the same settings.",
+        "These are only compared with their like. Extract features of the same classes (of levels with the "
+        "same level files), and train the classifiers with the same settings.",
         [
             f"{model or 'these runs'} on {', '.join(map(dataset_label, part['dataset'].unique()))}: {unlike}"
             for (model, unlike), part in odd.groupby(["model", "unlike"], sort=False)
@@ -190,7 +189,7 @@ def _no_mean(of: Subject) -> Iterator[Notice]:
     yield from _notice(
         PROBLEM,
         f"No mean for {_counted(len(mixed), 'result')}",
-        "Seeds are averaged only when they are alike. Repeat the odd ones with --overwrite, or move them away.",
+        "Only seeds that are alike are averaged. Repeat the odd ones with --overwrite, or move them away.",
         [f"{place_of(row)}: {row.note}" for row in mixed.itertuples()],
     )
 
@@ -221,8 +220,7 @@ def _other_protocol(of: Subject) -> Iterator[Notice]:
     yield from _notice(
         WARNING,
         "Settings differ from the paper's protocol",
-        "Published results were made with the protocol's. To compare with the paper, run again with the defaults; "
-        "otherwise name the settings with the scores.",
+        "To compare with the paper, run again with the defaults; else name the settings with the scores.",
         [f"{setting} ({_counted(n, 'run')})" for setting, n in by_setting.items()],
     )
 
@@ -232,7 +230,7 @@ def _diverged(of: Subject) -> Iterator[Notice]:
     yield from _notice(
         PROBLEM,
         f"Final training diverged in {_counted(len(lost), 'run')}",
-        "The weights were no longer finite; these accuracies mean nothing but are counted in the averages. Lower the "
+        "The weights were no longer finite; these accuracies mean nothing but are in the averages. Lower the "
         'interval of learning rates, such as CLF.LR_INTV "(0.1, 10)", and run again with --overwrite.',
         [f"{_run(run)}: {run.folder}" for run in lost],
     )
@@ -243,8 +241,8 @@ def _edges(of: Subject) -> Iterator[Notice]:
     yield from _notice(
         WARNING,
         f"Learning rate at the upper end of its interval in {_counted(len(at_edge), 'run')}",
-        "The best value may lie outside, and the score below what the features allow. Widen CLF.LR_INTV for a trial "
-        "and see whether the validation accuracy rises; name the interval when you report scores.",
+        "The best value may lie outside, and the score be too low. Widen CLF.LR_INTV for a trial, and see "
+        "whether the validation accuracy rises; name the interval when you report scores.",
         [f"{_run(run)}: {run.lr:.3g}" for run in at_edge],
     )
 
@@ -269,8 +267,8 @@ def _checkpoints(of: Subject) -> Iterator[Notice]:
     yield from _notice(
         PROBLEM,
         "Features of different checkpoints",
-        "Another checkpoint is another model: these scores mean nothing together. Extract all splits with the same "
-        "checkpoint (extract_features.py --overwrite) and run the classifiers again with --overwrite.",
+        "Another checkpoint is another model. Extract all splits with the same checkpoint (--overwrite), and "
+        "run the classifiers again with --overwrite.",
         apart,
     )
 
@@ -279,8 +277,7 @@ def _changed_features(of: Subject) -> Iterator[Notice]:
     yield from _notice(
         PROBLEM,
         "Features changed after the runs",
-        "The features on disk now are not those the runs used. Run the classifiers again with --overwrite, or restore "
-        "the features.",
+        "The runs used other features. Run the classifiers again with --overwrite, or restore the features.",
         [
             _run(run)
             for run in of.found.runs
@@ -303,8 +300,7 @@ def _failed_images(of: Subject) -> Iterator[Notice]:
     yield from _notice(
         WARNING,
         f"{_counted(sum(failed.values()), 'image')} could not be decoded",
-        "They are missing from the features. Fix the files listed in failed_images.txt beside the features, then "
-        "extract and run again.",
+        "Fix the files listed in failed_images.txt beside the features, then extract and run again.",
         [
             f"{model}, {dataset_label(dataset)} {split}: {_counted(n, 'image')}"
             for (model, dataset, split), n in failed.items()

@@ -45,7 +45,7 @@ def read_results(
     imports: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     published: str | None = None,
 ) -> pd.DataFrame:
-    """Return results as one table, a row per number of one seed (:mod:`cog.results.frame` describes the columns).
+    """Return results as one table, a row per number of one seed; columns as in :mod:`cog.results.frame`.
 
     Args:
         root: folder of all models; None: nothing is read from folders.
@@ -55,8 +55,8 @@ def read_results(
         published: version of the paper whose numbers are read too, ``"v2"`` or ``"v1"``; None: none.
 
     Returns:
-        The table in display order. Folders that cannot be counted are ``frame.attrs["skipped"]``, pairs of path and
-        reason, and a warning.
+        The table in display order. Folders that cannot be counted are ``frame.attrs["skipped"]``, pairs of
+        path and reason, and a warning.
 
     Raises:
         CogError: a folder or file that cannot be read, a name that is not valid, an unknown version.
@@ -93,7 +93,7 @@ def read(
     published: str | None = None,
     flag: str = "file",
 ) -> Results:
-    """Return results of all sources, in display order; the filters are those of :func:`cog.results.runs.find`.
+    """Return results of all sources, in display order; filters are those of :func:`cog.results.runs.find`.
 
     Args:
         root: folder of all models; None: none.
@@ -191,7 +191,7 @@ def _pretraining(found: Found) -> dict[str, str]:
 
 
 def warn_of_skipped(skipped: Sequence[Skipped]) -> None:
-    """Log the folders that are not counted, grouped by reason; running and interrupted ones in one line each."""
+    """Log the folders that are not counted by reason; running and interrupted ones in one line each."""
     words = {output.RUNNING: "in progress", output.INTERRUPTED: "interrupted (the same command continues)"}
     by_reason: dict[str, list[Skipped]] = {}
     for one in skipped:

@@ -33,7 +33,8 @@ METRICS = {"top1": "test/top1", "top5": "test/top5"}
 # Accuracies computed in float32 may exceed 100 by rounding. In bytes; a record of 30 trials takes 8 kB.
 _TOLERANCE_PERCENT, _LARGEST = 1e-3, 1 << 24
 
-# A learning rate within this distance of the end, as a share of the logarithmic length of the interval, is at the edge.
+# A learning rate within this distance of the end, as a share of the logarithmic length of the interval, is at
+# the edge.
 _EDGE_SHARE = 0.02
 
 _FINAL_FOLDER = re.compile(r"final(?:-lr-(?P<lr>[0-9.e+-]+)_wd-(?P<wd>[0-9.e+-]+))?[A-Za-z0-9._+-]*")
@@ -55,7 +56,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run of a classifier; what is not recorded is None or empty (as for the original toolkit)."""
+    """One finished run of a classifier; what is not recorded (by the original toolkit) is None or empty."""
 
     model: str
     dataset: str
@@ -171,7 +172,7 @@ def _final(record: Mapping[str, Any], place: Place) -> tuple[str, float, float]:
 
 
 def _read_logs(path: str) -> tuple[str, float, float]:
-    """Return the final folder of a run of the original toolkit, and both accuracies (percent) after the last epoch."""
+    """Return final folder and last accuracies (percent) of a run of the original toolkit."""
     with os_errors_explained("cannot be read"):
         finals = [name for name in sorted(os.listdir(path)) if name.startswith("final")]
     finals = [name for name in finals if os.path.isdir(f"{path}/{name}")]
@@ -222,7 +223,7 @@ def _features(
 
 
 def read_features(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the contents of ``features.json`` in a folder, with those of its ``identity``; empty without the file."""
+    """Return the contents of ``features.json`` in a folder, and of its ``identity``; empty without it."""
     try:
         data = files.read_object(os.path.join(folder, "features.json"), largest=_LARGEST)
     except CogError:
@@ -237,7 +238,7 @@ def n_images(described: Mapping[str, Any]) -> int | None:
 
 
 def features_digest(used: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Return a digest of the recorded features of a run: of their rows, else of all that is recorded of them."""
+    """Return a digest of the recorded features of a run: of their rows, else of all that is recorded."""
     if not all(used.values()):
         return None
     rows = [identity.get("rows_sha256") or identity.get("sample_sha256") for identity in used.values()]

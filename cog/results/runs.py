@@ -1,7 +1,7 @@
 """Result folders below a models root: runs of classifiers, and results of analyses.
 
-One bad folder costs that folder: it is returned with the reason. This module imports no torch, so that tables appear at
-once.
+One bad folder costs that folder: it is returned with the reason. This module imports no torch, so that tables
+appear at once.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def find(
 ) -> Found:
     """Return the results below a models root, in one walk over the folders.
 
-    Both spellings of the folder names are read (``eval_logreg_N8/seed-22`` and ``eval_logreg-N8/seed_22``). A seed in
-    two folders is ambiguous, and neither counts; nor do runs on other features than the others of their evaluation,
-    model and data set.
+    Both spellings of the folder names are read (``eval_logreg_N8/seed-22`` and ``eval_logreg-N8/seed_22``). A
+    seed in two folders is ambiguous, and neither counts; nor do runs on other features than the others of
+    their evaluation, model and data set.
 
     Args:
         root: folder of the layout in ``cog/paths.py``.
@@ -94,8 +94,8 @@ def find(
 def read_folder(folder: str | os.PathLike[str], *, seeds: Iterable[int] | None = None) -> Found:
     """Return the runs of one evaluation folder (``.../eval_logreg_N8``, or any folder of seed folders).
 
-    Model, data set and shots come from a path of the layout. Otherwise the names are empty, and the shots are those in
-    the records of the runs (original toolkit: those in the name of the folder).
+    Model, data set and shots come from a path of the layout. Otherwise the names are empty, and the shots are
+    those in the records of the runs (original toolkit: those in the name of the folder).
 
     Raises:
         CogError: ``folder`` is not a readable folder.
@@ -125,7 +125,7 @@ class _Reader:
         self.found.skipped.append(Skipped(Path(path), reason, state))
 
     def results(self, folder: str, prefix: str, seeds: Collection[int] | None = None) -> Iterator[str]:
-        """Yield the names of the folders in a folder, and note the unfinished results that begin with ``prefix``."""
+        """Yield the names of the folders in a folder; note unfinished results that begin with ``prefix``."""
         names = list(_folders(folder, self.skip, hidden=True))
         yield from (name for name in names if not name.startswith("."))
         for name in names:
@@ -195,7 +195,7 @@ def _with_same_features(runs: Sequence[Run]) -> tuple[list[Run], list[Skipped]]:
         if run.features is not None:
             numbers.setdefault((run.evaluation, run.model, run.dataset), Counter())[run.features] += 1
             ends[run.features] = max(ends.get(run.features, ""), run.finished)
-    usual = {kind: max(n, key=lambda of, n=n: (n[of], ends[of])) for kind, n in numbers.items()}  # type: ignore[misc]
+    usual = {kind: max((n[of], ends[of], of) for of in n)[-1] for kind, n in numbers.items()}
     counted, odd = [], []
     for run in runs:
         kind = run.evaluation, run.model, run.dataset
@@ -249,7 +249,7 @@ def matches(name: str, pattern: str) -> bool:
 def _model_folders(
     root: Path, models: Iterable[str] | None, skip: Callable[..., None]
 ) -> Iterator[tuple[str, str]]:
-    """Yield names and folders of models: the named ones, which may be missing, and those that match a pattern."""
+    """Yield names and folders of models: the named ones, there or not, and those that match a pattern."""
     wanted = ["*"] if models is None else list(dict.fromkeys(models))
     exact = [model for model in wanted if not is_pattern(model)]
     for model in exact:

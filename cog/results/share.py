@@ -1,11 +1,12 @@
-"""Results of many models in one small file for sharing and merging: ``print_results.py --export`` and ``--import``.
+"""Results of many models in one file to share and merge: ``print_results.py --export`` and ``--import``.
 
-The file is JSON, UTF-8: the long table of :mod:`cog.results.frame`, without folders. What is missing is left out::
+The file is JSON, UTF-8: the long table of :mod:`cog.results.frame`, without folders. What is missing is left
+out::
 
     {
       "format": "imagenet-cog results",
       "version": 1,
-      "label": "our lab",                     name of the origin in tables; null: the name of the file as it is read
+      "label": "our lab",                     name of the origin in tables; null: the name of the file
       "toolkit": "0.1.0",                     version of the toolkit that wrote the file
       "written": "2026-01-01T00:00:00+00:00",
       "rows": [
@@ -21,12 +22,12 @@ The file is JSON, UTF-8: the long table of :mod:`cog.results.frame`, without fol
           "source": "paper v2",               origin, if different from the label of the file
           "correct": {                        right answers per concept of a top-1 accuracy, by class index
             "n_classes": 1000,
-            "correct_per_class": "MC4w...",   encoded as in results.json (cog.results.concept_counts); they must agree
+            "correct_per_class": "MC4w...",   as in results.json (cog.results.concept_counts); must agree
             "images_per_class": 50,           with the accuracy
             "image_list": "5e1f..."           SHA-256 of the list of test images
           },
           "images": 50000,                    number of test images
-          "data": "benchmark",                what the numbers are on, and the other columns of the identity of the data
+          "data": "benchmark",                what the numbers are on, as the next columns
           "classes": "9d2a...",               SHA-256 of the list of classes
           "protocol": "n_epochs 10",          settings that are not the paper's
           "features": "4b7e11c09a3d",         digest of the features
@@ -35,10 +36,10 @@ The file is JSON, UTF-8: the long table of :mod:`cog.results.frame`, without fol
       ]
     }
 
-The order of rows is arbitrary, no number occurs twice, and other keys are errors (a later form has another version).
-Numbers are written with all their digits, so that reading returns them exactly. The accuracies in a file cannot be
-verified: tables show its label beside each of them. A file cannot claim to contain runs found on disk, or published
-numbers other than the true ones.
+The order of rows is arbitrary, no number occurs twice, and other keys are errors (a later form has another
+version). Numbers are written with all their digits, so that reading returns them exactly. The accuracies in a
+file cannot be verified: tables show its label beside each of them. A file cannot claim to contain runs found
+on disk, or published numbers other than the true ones.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ def write(path: str | os.PathLike[str], scores: pd.DataFrame, *, label: str | No
     Args:
         path: the file.
         scores: rows of :mod:`cog.results.frame`.
-        label: source of the runs found on disk when the file is read; None: the name of the file at that time.
+        label: source of the runs found on disk when the file is read; None: the name of the file at that
+            time.
 
     Raises:
         CogError: the file cannot be written, or :func:`load` would refuse a row.
@@ -129,7 +131,8 @@ def load(path: str | os.PathLike[str], *, flag: str = "--import") -> pd.DataFram
         flag: flag with which the user gave it, for messages.
 
     Returns:
-        Scores in the order of the file; ``source`` is that of the row, else the label or the name of the file.
+        Scores in the order of the file; ``source`` is that of the row, else the label or the name of the
+        file.
 
     Raises:
         CogError: the file cannot be read, has another form, or contains impossible results.
@@ -157,8 +160,8 @@ def merge(frames: Sequence[pd.DataFrame], names: Sequence[object] = ()) -> pd.Da
     if (twice := apart.duplicated(place)).any():
         row = apart[twice].iloc[0].to_dict()
         raise CogError(
-            f"{' and '.join(map(str, names))} have different numbers of {_describe(row)} under the same label "
-            f"{row['source']!r}; change the entry 'label' of one of them"
+            f"{' and '.join(map(str, names))} have different numbers of {_describe(row)} under the same "
+            f"label {row['source']!r}; change the entry 'label' of one of them"
         )
     return together.drop_duplicates(place, ignore_index=True)
 

@@ -1,42 +1,44 @@
 """Intervals over concepts and seeds for accuracies and their differences; Holm's correction.
 
-*Sources of variation.* The concepts of a benchmark are a sample of possible concepts, and its test images a sample of
-possible images. A seed decides the split for the search, the images drawn in few-shot and the order of training. An
-accuracy is the mean over C concepts and S seeds of ``x[s, k]``, in percent. For a difference of two models, ``x[s, k]``
-is the difference of their accuracies on the same concept with the same seed. In the random-effects model ``x[s, k] =
-mean + concept[k] + seed[s] + rest[s, k]`` (Searle, Casella and McCulloch, Variance Components, 1992, chapter 4), whose
-rest includes the variation of images, the variance of the mean has two parts::
+*Sources of variation.* The concepts of a benchmark are a sample of possible concepts, and its test images a
+sample of possible images. A seed decides the split for the search, the images drawn in few-shot and the order
+of training. An accuracy is the mean over C concepts and S seeds of ``x[s, k]``, in percent. For a difference
+of two models, ``x[s, k]`` is the difference of their accuracies on the same concept with the same seed. In
+the random-effects model ``x[s, k] = mean + concept[k] + seed[s] + rest[s, k]`` (Searle, Casella and
+McCulloch, Variance Components, 1992, chapter 4), whose rest includes the variation of images, the variance of
+the mean has two parts::
 
     concepts = max(0, V_concepts / C - V_rest / (C S))
     seeds    = V_seeds / S
 
-``V_concepts`` is the sample variance over concepts of the means over seeds, ``V_seeds`` the sample variance over seeds
-of the means over concepts, and ``V_rest`` the mean square of the rest, which contributes to both variances and is
-counted with the seeds. (Counted with the concepts, it would make the part of the seeds a difference of two estimates,
-often negative by chance with few seeds, and the interval would ignore the seeds.) Images need no part of their own:
-accuracies of concepts with few images vary more.
+``V_concepts`` is the sample variance over concepts of the means over seeds, ``V_seeds`` the sample variance
+over seeds of the means over concepts, and ``V_rest`` the mean square of the rest, which contributes to both
+variances and is counted with the seeds. (Counted with the concepts, it would make the part of the seeds a
+difference of two estimates, often negative by chance with few seeds, and the interval would ignore the
+seeds.) Images need no part of their own: accuracies of concepts with few images vary more.
 
-*Interval.* Each part has its own degrees of freedom. With the quantiles t of Student's t distribution, the half width
-is (Banerjee, Sankhya 22, 1960, for unequal variances)::
+*Interval.* Each part has its own degrees of freedom. With the quantiles t of Student's t distribution, the
+half width is (Banerjee, Sankhya 22, 1960, for unequal variances)::
 
     half ** 2 = t(C - 1) ** 2 * concepts + t(S - 1) ** 2 * seeds
 
-With one seed there is no second part, ``concepts`` is ``V_concepts / C``, and the interval is for this seed only. In
-simulated studies of this model (20 to 1000 concepts; differences as between few-shot classifiers, classifiers on all
-images, and two trainings of one model; 100,000 studies each), 95 % intervals cover the true value in 95 to 97 % of
-studies with five seeds (98 % for two trainings of one model on 20 concepts), in 95 to 98 % with three seeds, and in 95
-to 99 % with two, which hardly suffice to estimate the part of the seeds. At most 5 % of studies that compare 6, 24 or
-60 pairs of equal models find any difference. Narrower closed formulas find one more often: in up to 18 % (Cochran's
-mean of the quantiles, Biometrics 20, 1964) and 78 % (Satterthwaite's degrees of freedom) of studies with two seeds and
-24 pairs. Intervals of accuracies between 10 and 80 % cover 93 to 98 %, up to 99 % with two seeds; down to 84 % if the
-accuracies of 20 to 100 concepts cluster at an end of the scale (mean 98 % or 2 %, some concepts far from it).
+With one seed there is no second part, ``concepts`` is ``V_concepts / C``, and the interval is for this seed
+only. In simulated studies of this model (20 to 1000 concepts; differences as between few-shot classifiers,
+classifiers on all images, and two trainings of one model; 100,000 studies each), 95 % intervals cover the
+true value in 95 to 97 % of studies with five seeds (98 % for two trainings of one model on 20 concepts), in
+95 to 98 % with three seeds, and in 95 to 99 % with two, which hardly suffice to estimate the part of the
+seeds. At most 5 % of studies that compare 6, 24 or 60 pairs of equal models find any difference. Narrower
+closed formulas find one more often: in up to 18 % (Cochran's mean of the quantiles, Biometrics 20, 1964) and
+78 % (Satterthwaite's degrees of freedom) of studies with two seeds and 24 pairs. Intervals of accuracies
+between 10 and 80 % cover 93 to 98 %, up to 99 % with two seeds; down to 84 % if the accuracies of 20 to 100
+concepts cluster at an end of the scale (mean 98 % or 2 %, some concepts far from it).
 
-*Few images.* If two models differ on hardly any image, or all answers are right, the variances above are (nearly) 0,
-which does not mean certainty. For a difference, two images are added, one in favor of each model (Bonett and Price,
-Statistics in Medicine 31, 2012): ``concepts += 2 * (100 / images) ** 2``. The interval of an accuracy p has Wilson's
-form: all q with ``(p - q) ** 2 <= k q (1 - q)`` and ``k = half ** 2 / (p (1 - p))``, which are between 0 and 100 % (for
-clusters: Dean and Pagano, Journal of Survey Statistics and Methodology 3, 2015); k is at least its value for
-independent images, ``t(C - 1) ** 2 / images``.
+*Few images.* If two models differ on hardly any image, or all answers are right, the variances above are
+(nearly) 0, which does not mean certainty. For a difference, two images are added, one in favor of each model
+(Bonett and Price, Statistics in Medicine 31, 2012): ``concepts += 2 * (100 / images) ** 2``. The interval of
+an accuracy p has Wilson's form: all q with ``(p - q) ** 2 <= k q (1 - q)`` and ``k = half ** 2 / (p (1 -
+p))``, which are between 0 and 100 % (for clusters: Dean and Pagano, Journal of Survey Statistics and
+Methodology 3, 2015); k is at least its value for independent images, ``t(C - 1) ** 2 / images``.
 
 No interval covers another pretraining of the same method."""
 
@@ -62,7 +64,8 @@ class Estimate:
     mean: float  # in percent, or in points for a difference
     low: float
     high: float
-    #: For a difference, two-sided p-value of the value 0: the interval of confidence 1 - p ends at 0; else None.
+    #: For a difference, two-sided p-value of the value 0: the interval of confidence 1 - p ends at 0; else
+    #: None.
     p: float | None = None
 
     @property
@@ -131,8 +134,8 @@ def relative_difference(runs: Sequence[ConceptCounts], baseline: Sequence[Concep
     """Return the difference of two models on the same images in percent of the baseline's accuracy.
 
     It is paired as in :func:`difference`, and None also when the baseline has no right answers. The ratio is
-    linearized: the residual of a concept and seed is the number of its right answers minus the overall ratio times that
-    of the baseline (Cochran, Sampling Techniques, 1977, section 6.3).
+    linearized: the residual of a concept and seed is the number of its right answers minus the overall ratio
+    times that of the baseline (Cochran, Sampling Techniques, 1977, section 6.3).
     """
     if len(runs) != len(baseline) or not same_images([*runs, *baseline]):
         return None
@@ -147,11 +150,11 @@ def relative_difference(runs: Sequence[ConceptCounts], baseline: Sequence[Concep
 
 
 def change(accuracy: Estimate, base: Estimate) -> Estimate | None:
-    """Return the change from a base accuracy to an accuracy on other concepts, in percent; None if the base may be 0.
+    """Return the change from a base accuracy to one on other concepts, in percent; None if the base may be 0.
 
-    The concepts of both accuracies are independent samples, so that their two intervals determine the interval of the
-    change (Donner and Zou, Statistical Methods in Medical Research 21, 2012, equation of a ratio; in a form that avoids
-    its 0 / 0).
+    The concepts of both accuracies are independent samples, so that their two intervals determine the
+    interval of the change (Donner and Zou, Statistical Methods in Medical Research 21, 2012, equation of a
+    ratio; in a form that avoids its 0 / 0).
 
     Args:
         accuracy: accuracy on the new concepts, such as a level.
@@ -171,8 +174,8 @@ def change(accuracy: Estimate, base: Estimate) -> Estimate | None:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values corrected for their number (Holm, Scandinavian Journal of Statistics 6, 1979).
 
-    If differences with corrected p-values below 0.05 are declared real, at most 5 % of studies contain any false
-    declaration, even if the comparisons depend on each other.
+    If differences with corrected p-values below 0.05 are declared real, at most 5 % of studies contain any
+    false declaration, even if the comparisons depend on each other.
 
     >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
@@ -187,7 +190,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def same_images(runs: Sequence[ConceptCounts]) -> bool:
-    """Return whether there are runs, and all are on the same test images of the same concepts, at least two."""
+    """Return whether there are runs, all on the same test images of the same concepts, at least two."""
     same_counts = bool(runs) and all(
         len(run.correct) == len(runs[0].correct) > 1 and run.images == runs[0].images for run in runs
     )
@@ -209,9 +212,9 @@ def _correct(runs: Sequence[ConceptCounts]) -> np.ndarray:
 def _scaled(counts: np.ndarray, images: np.ndarray) -> np.ndarray:
     """Return the deviation of each concept and seed from the mean, in points, float64 ``(S, C)``.
 
-    Concepts with more images have more weight, and another sample of concepts would have another number of images: the
-    deviations are the residuals of a ratio (Cochran, Sampling Techniques, 1977, section 6.3). If all concepts have the
-    same number of images, they are the accuracies (or differences) minus their mean.
+    Concepts with more images have more weight, and another sample of concepts would have another number of
+    images: the deviations are the residuals of a ratio (Cochran, Sampling Techniques, 1977, section 6.3). If
+    all concepts have the same number of images, they are the accuracies (or differences) minus their mean.
     """
     n_seeds, n_concepts = counts.shape
     total = images.sum()
@@ -219,7 +222,7 @@ def _scaled(counts: np.ndarray, images: np.ndarray) -> np.ndarray:
 
 
 def _mean_squares(x: np.ndarray) -> tuple[float, float, float]:
-    """Return the variances over concepts, over seeds and of the rest of ``(S, C)``; the last two are 0 for one seed."""
+    """Return the variances over concepts, seeds (0 for one seed) and of the rest (likewise) of ``(S, C)``."""
     n_seeds, n_concepts = x.shape
     by_concept, by_seed = x.mean(axis=0), x.mean(axis=1)
     concepts = float(by_concept.var(ddof=1))
@@ -264,13 +267,13 @@ def _t_squared(degrees: int, p: float) -> float:
 
 
 def _degrees(shape: tuple[int, int]) -> tuple[int, int]:
-    """Return the degrees of freedom of the parts concepts and seeds of a mean over ``shape``: S seeds, C concepts."""
+    """Return the degrees of freedom of concepts and seeds of a mean over ``shape``: S seeds, C concepts."""
     n_seeds, n_concepts = shape
     return n_concepts - 1, n_seeds - 1
 
 
 def _half_squared(parts: Sequence[float], degrees: Sequence[int], p: float) -> float:
-    """Return the squared half width of the interval of confidence ``1 - p``, without parts of no degrees of freedom."""
+    """Return the squared half width of the interval of confidence ``1 - p``, without parts of no degrees."""
     return sum(_t_squared(d, p) * part for part, d in zip(parts, degrees, strict=True) if d)
 
 

@@ -3,9 +3,9 @@
 Sources of the files in ``data/``:
 
 * ``models.csv``: the 31 models of "Concept Generalization in Visual Representation Learning" (Sariyildiz,
-  Kalantidis, Larlus, Alahari; ICCV 2021): Table 1 (names, groups, parameters), Tables 5-10 (another spelling of the
+  Kalantidis, Larlus, Alahari; ICCV 2021): Table 1 (names, groups, parameters), Tables 5-10 (other spelling of
   names), the legend of Figs. 3 and 4 (colors, markers) and Fig. 4 (its eight models).
-* ``v2_top1.csv``: Tables 5-10 of its supplement: top-1 accuracy, mean and standard deviation over five seeds, of
+* ``v2_top1.csv``: Tables 5-10 of its supplement: top-1 accuracy, mean and deviation over five seeds, of
   31 models on six data sets with 1, 2, ..., 128 and all training images per class (1674 cells).
 * ``v1_top1.csv``: Tables 2 and 4 of the first version (January 2021): seven models, no deviations. Its levels
   were built differently, so its numbers are comparable with those of the final version only on IN-1K.
@@ -91,13 +91,13 @@ def rows(version: str = "v2") -> list[dict[str, Any]]:
     """Return every published number as rows of :mod:`cog.results.frame`, in the order of the tables.
 
     Args:
-        version: ``"v2"``, the final version (Tables 5-10), or ``"v1"``, the first version: Tables 2 and 4, whose
-            columns for all images agree, then 3 (MLP, relative to logistic regression), 5 (PCA; its 2048 components are
-            all features, which are in Table 2) and 6 (clustering).
+        version: ``"v2"``, the final version (Tables 5-10), or ``"v1"``, the first version: Tables 2 and 4,
+            whose columns for all images agree, then 3 (MLP, relative to logistic regression), 5 (PCA; its
+            2048 components are all features, which are in Table 2) and 6 (clustering).
 
     Returns:
-        Means without seeds; top-1 accuracies by data set, model (order of the paper) and number of shots (all images =
-        0 last). The first version states no deviations.
+        Means without seeds; top-1 accuracies by data set, model (order of the paper) and number of shots (all
+        images = 0 last). The first version states no deviations.
 
     Raises:
         ValueError: the version is unknown.
@@ -136,7 +136,7 @@ def _rows(version: str) -> list[dict[str, Any]]:
 
 
 def _key(table: str, quantity: str) -> tuple[str, str] | None:
-    """Return evaluation and metric of a number of Tables 3, 5 and 6 of the first version; None if it is in Table 2."""
+    """Return evaluation and metric of a number of the first version; None if it is in its Table 2, too."""
     if quantity in ("logreg", "pca_2048"):
         return None
     if table == "3":
