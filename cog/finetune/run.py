@@ -141,6 +141,9 @@ def fine_tune(
         for images in (train, test)
         for name, digest in (("images", images.digest()), ("sizes", _sizes_digest(images)))
     }
+    if lists["train_images_sha256"] == lists["test_images_sha256"]:
+        what = "training and test images have the same names; if they are the same, this is no test accuracy"
+        logger.warning("%s: %s", dataset, what)
     pooling = {"pooling": cfg.FT_EXTRACT.POOLING, "dataset": dataset}
     result = Output(output, choice.identity() | pooling | lists | recipe.identity(), contents=CONTENTS)
     if result.is_done(overwrite=overwrite):

@@ -416,6 +416,15 @@ def test_complete_runs_are_skipped_and_others_refused(fine_tune, tmp_path):
     assert json.loads((output / "results.json").read_text())["identity"]["lr"] == 0.8
 
 
+def test_the_same_images_in_both_splits_are_told(fine_tune, birds, caplog):
+    for image in (birds / "test").glob("*/*"):
+        image.unlink()
+    for image in (birds / "train").glob("*/*"):
+        (birds / "test" / image.relative_to(birds / "train")).symlink_to(image)
+    assert fine_tune() == 0
+    assert "training and test images have the same names" in caplog.text
+
+
 def test_sigterm_saves_and_the_same_command_continues(fine_tune, tmp_path, monkeypatch):
     assert fine_tune(output="whole") == 0
     done, calls = Training._update, []
