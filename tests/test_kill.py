@@ -8,6 +8,7 @@ same command, given again, must leave the bytes of an undisturbed run. Times and
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib
 import io
 import json
@@ -93,7 +94,8 @@ def commands(work: Path) -> dict[str, Command]:
     of_model = "--model tiny_net --dataset birds --models_root_dir {out} --device cpu"
     return {
         "extraction": Command(
-            "extract_features.py", f"--model tiny_net --split train test --models_root_dir {{out}} {images}"
+            "extract_features.py",
+            f"--model tiny_net --split train test --models_root_dir {{out}} {images} FT_EXTRACT.BATCH_SIZE 1",
         ),
         "run": Command("logreg.py", f"{pair} {training} 12 --output_dir {{out}}/run"),
         "seeds and shots": Command(
@@ -159,9 +161,11 @@ def _be(command: Command, out: Path, log: Path, act: Callable[[int], None]) -> N
         os.dup2(descriptor, 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
         sys.argv = [command.script, *command.argv.replace("{out}", str(out)).split()]
-        for name, module in list(sys.modules.items()):
-            if name.startswith("cog.") and hasattr(module, "SAVE_SECONDS"):
-                module.SAVE_SECONDS = 0.0  # save often, so that there is something to lose
+        if (
+            command.script == "logreg.py"
+        ):  # save after every epoch, so that there is something to continue from
+            checkpoint = importlib.import_module("cog.logreg.engine").Checkpoint
+            checkpoint.interval, checkpoint.most_share = 0.0, 1e9
         count_operations(out, act)
         try:
             runpy.run_path(str(REPOSITORY / command.script), run_name="__main__")
@@ -210,7 +214,6 @@ class Bench:
         self.place, self.out, self.log = place, place / "out", place / "log.txt"
         (place / "inputs").mkdir()
         self.commands = commands(place / "inputs")
-        self._warm: set[str] = set()
 
     def undisturbed(self, name: str) -> tuple[dict[str, Any], int, float]:
         """Return files, number of operations and seconds of an undisturbed run."""
@@ -226,22 +229,15 @@ class Bench:
                 began = time.monotonic()
                 assert code_of(pid) == 0, self.log.read_text()
                 seconds = time.monotonic() - began
-                if note == "modules":
-                    self._import((self.place / note).read_text().split())
+                for module in (self.place / note).read_text().split() if note == "modules" else ():
+                    with contextlib.suppress(Exception):
+                        importlib.import_module(module)
             n_operations = len((self.place / "operations").read_text().split())
             command.runs = snapshot(self.out), n_operations, seconds
         return command.runs
 
     def _note(self, note: str, counted: list[int]) -> None:
         (self.place / note).write_text(" ".join(sys.modules if note == "modules" else map(str, counted)))
-
-    def _import(self, names: list[str]) -> None:
-        for name in names:
-            if name.partition(".")[0] != "__main__":
-                try:
-                    importlib.import_module(name)
-                except Exception:
-                    self._warm.add(name)
 
     def end(
         self, name: str, ending: Callable[[int], None], act: Callable[[int], None] = lambda k: None
@@ -254,13 +250,13 @@ class Bench:
         code = code_of(pid)
         assert code in (0, 75, -signal.SIGKILL, -signal.SIGTERM), (code, self.log.read_text())
         assert "Traceback" not in self.log.read_text()
-        for record in (path for path in self.out.rglob("*") if path.name in RECORDS):
-            folder = str(record.parent.relative_to(self.out))
-            if "/." not in f"/{folder}":
-                whole = {k: v for k, v in expected.items() if k.startswith(f"{folder}/")}
-                there = {k: v for k, v in snapshot(self.out).items() if k.startswith(f"{folder}/")}
-                hidden = {k for k in there if "/." in k}
-                assert not differing({k: v for k, v in there.items() if k not in hidden}, whole), folder
+        there = {name: text for name, text in snapshot(self.out).items() if "/." not in f"/{name}"}
+        for folder in {name.rpartition("/")[0] for name in there if name.rpartition("/")[2] in RECORDS}:
+            # a folder with the record of a result has all of the result, and nothing else
+            of_folder = [
+                {k: v for k, v in files.items() if k.startswith(f"{folder}/")} for files in (there, expected)
+            ]
+            assert differing(*of_folder) == [], folder
         again = code_of(start(command, self.out, self.log))
         assert again == 0, self.log.read_text()
         assert differing(snapshot(self.out), expected) == []
