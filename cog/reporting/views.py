@@ -354,10 +354,12 @@ def footnotes(view: pd.DataFrame) -> list[str]:
         lines.append(f"missing seeds {missing.replace(' ', ', ')}: {_where(where, part, view)}")
     for note, part in view[view["note"] != ""].groupby("note", sort=False):
         lines.append(f"no mean, as {note}: {_where(_places(part), part, view)}")
-    named = view["dataset"].isin(constants.DATASETS) | is_odd(view) | view["data"].str.startswith("limit-")
+    named = view["dataset"].isin(constants.DATASETS) | is_odd(view) | (view["protocol"] != "")
+    named |= view["data"].str.startswith("limit-")
+    mark = f"{UNLIKE}: " if view["row"].astype(str).str.contains(UNLIKE).any() else ""
     for unlike, part in view[(view["unlike"] != "") & named].groupby("unlike", sort=False):
         lines.append(
-            f"{UNLIKE}: not the benchmark's data or the paper's settings, and only compared with their like "
+            f"{mark}not the benchmark's data or the paper's settings, and only compared with their like "
             f"({printable(unlike)}): {_where(_places(part), part, view)}"
         )
     unverified = view[
