@@ -144,7 +144,7 @@ def decoded(
         _Pieces(decoders),
         sampler=pieces,  # type: ignore[arg-type]
         batch_size=None,  # a piece is a batch
-        collate_fn=_unchanged,
+        collate_fn=_unchanged,  # type: ignore[arg-type]
         num_workers=n_workers,
         multiprocessing_context="fork" if n_workers else None,
         worker_init_fn=_leave_signals_to_the_parent,

@@ -15,6 +15,7 @@ from cog.data.wnids import class_list_digest
 from cog.errors import CogError
 from cog.features import feature_files, folder
 from cog.features.feature_files import FeatureSet
+from cog.features.rows import rows_digest
 from cog.paths import ModelDir
 from cog.runtime import files
 from cog.runtime.device import exact_float32
@@ -55,12 +56,13 @@ def derive(
     if output.is_done():
         return
     x, y, paths, facts = compute()
-    record = {**made, **facts, "identity": identity, "rows_sha256": folder.rows_digest(x, y)}
+    record = {**made, **facts, "identity": identity, "rows_sha256": rows_digest(x, y)}
     record |= {"n_rows": len(x), "n_images": len(x), "n_failed": 0, "feature_dim": x.shape[1]}
     with output.claimed() as work:
         if not work.published:
             with work.publish() as stage:
-                files.write_text(stage / folder.PATHS_FILE, "".join(f"{path}\n" for path in paths))
+                if paths:
+                    files.write_text(stage / folder.PATHS_FILE, "".join(f"{path}\n" for path in paths))
                 features = FeatureSet(x, y, f"{target.model}_{dataset}_{split}")
                 feature_files.save(features, stage / constants.FEATURES_FILE)
                 files.write_json(stage / folder.METADATA_FILE, record)
@@ -121,7 +123,8 @@ def pca(model: ModelDir, dataset: str, dim: int, *, normalize: bool = False) -> 
             it is given CLF.NORM_FTS False.
     """
     sources = {split: model.features_file(dataset, split) for split in constants.SPLITS}
-    derivation, fitted = {"pca": dim, "normalize": normalize}, []
+    derivation = {"pca": dim, "normalize": normalize}
+    fitted: list[tuple[torch.Tensor, torch.Tensor]] = []
     for split, source in sources.items():
 
         def compute(source: Path = source) -> Derived:

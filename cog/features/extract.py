@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -31,10 +31,6 @@ _MOST_CPU_IMAGES = 64
 _RANDOM, _EQUAL = 1e-3, 1e-5
 
 _AUTOCAST = {"fp32": None, "tf32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
-
-
-class NonFiniteError(CogError):
-    """The network returns NaN or infinite values."""
 
 
 def pass_sizes(device_type: str, *, size: int, batch_size: int) -> tuple[int, int]:
@@ -186,16 +182,8 @@ class Extractor:
         return y
 
 
-@dataclass(frozen=True, eq=False)
-class PixelBatch:
-    """A batch of decoded images on the device.
-
-    Attributes:
-        pixels: uint8 ``(batch_size, size, size, 3)``; zeros where an image failed and after the last image.
-        first: first row; ``n``: number of rows.
-        failures: rows of the images that could not be decoded, with reasons.
-        facts: see :class:`cog.data.loader.Piece`.
-    """
+class PixelBatch(NamedTuple):
+    """Decoded images of ``n`` rows from ``first``, uint8 ``(batch_size, size, size, 3)`` on the device."""
 
     pixels: torch.Tensor
     first: int
@@ -221,82 +209,34 @@ def pieces(number: int, span: Span, batch_size: int) -> list[tuple[int, int, int
 def batches(
     stream: Iterator[Piece], span: Span, batch_size: int, size: int, device: torch.device
 ) -> Iterator[PixelBatch]:
-    """Put the decoded :func:`pieces` of a span together to batches on a device."""
+    """Put the decoded :func:`pieces` of a span together to batches on a device; images that are not there are black."""
     for first in range(*span, batch_size):
         stop = min(first + batch_size, span[1])
-        batch = PixelBatch(
-            torch.zeros(batch_size, size, size, 3, dtype=torch.uint8, device=device),
-            first,
-            stop - first,
-            [],
-            {},
-        )
+        pixels = torch.zeros(batch_size, size, size, 3, dtype=torch.uint8, device=device)
+        batch = PixelBatch(pixels, first, stop - first, [], {})
         for row in range(first, stop, PIECE):
             piece = next(stream)
-            batch.pixels[row - first :][: len(piece.pixels)].copy_(piece.pixels, non_blocking=True)
+            pixels[row - first :][: len(piece.pixels)].copy_(piece.pixels, non_blocking=True)
             batch.failures.extend(piece.failures)
             batch.facts.update(piece.facts)
         yield batch
 
 
-@dataclass(frozen=True, eq=False)
-class Extracted:
-    """Features of rows of an image list.
-
-    Attributes:
-        x: float32 ``(len(rows), D)`` on the CPU.
-        rows: rows of the decoded images, int64.
-        failures: rows of the others, with reasons.
-    """
-
-    x: torch.Tensor
-    rows: np.ndarray
-    failures: Failures
-
-
-def stream(
-    extractor: Extractor, decoder: Decoder, span: Span | None = None, *, n_workers: int = 0
-) -> Iterator[Extracted]:
-    """Yield the features of the images of a decoder, batch by batch; ``span``: first row, row after the last one.
-
-    Raises:
-        NonFiniteError: the network returns NaN or infinite values.
-    """
-    span = span or (0, len(decoder.images))
-    decoded_pieces = decoded([decoder], pieces(0, span, extractor.batch_size), n_workers=n_workers)
-    size = extractor.preprocess.size
-    for batch in batches(decoded_pieces, span, extractor.batch_size, size, extractor.device):
-        x, rows = (
-            extractor(batch.pixels, batch.n).cpu()[torch.from_numpy(batch.kept)],
-            batch.first + batch.kept,
-        )
-        require_finite(x, [decoder.images.file(int(row)) for row in rows], extractor.precision)
-        yield Extracted(x, rows, batch.failures)
-
-
 def extract(
     extractor: Extractor, decoder: Decoder, span: Span | None = None, *, n_workers: int = 0
-) -> Extracted:
-    """Return the features of the images of a decoder at once, for small lists; see :func:`stream`."""
-    parts = list(stream(extractor, decoder, span, n_workers=n_workers))
-    x, rows = torch.cat([part.x for part in parts]), np.concatenate([part.rows for part in parts])
-    return Extracted(x, rows, [failure for part in parts for failure in part.failures])
+) -> tuple[torch.Tensor, Failures]:
+    """Return the features of a small list at once, float32 ``(n, D)`` on the CPU, and the rows without, with reasons.
 
-
-def first_bad_row(x: torch.Tensor) -> int | None:
-    """Return the first row of ``x`` ``(n, d)`` that holds NaN or infinite values; None without such a row."""
-    bad = (~torch.isfinite(x).all(dim=1)).nonzero()
-    return int(bad[0]) if len(bad) else None
-
-
-def require_finite(x: torch.Tensor, file_of: Sequence[str], precision: str) -> None:
-    """Refuse NaN and infinite features.
-
-    Raises:
-        NonFiniteError: the message names the first such image.
+    Args:
+        extractor: the network.
+        decoder: decoder of the images.
+        span: first row, row after the last one; None: all.
+        n_workers: decoding processes.
     """
-    if (bad := first_bad_row(x)) is not None:
-        advice = f"try FT_EXTRACT.PRECISION fp32 instead of {precision}"
-        if precision == "fp32":
-            advice = "check the checkpoint and the input normalization"
-        raise NonFiniteError(f"the network returned NaN or infinite features for {file_of[bad]}; {advice}")
+    span = span or (0, len(decoder.images))
+    size, failures, parts = extractor.preprocess.size, [], []
+    stream = decoded([decoder], pieces(0, span, extractor.batch_size), n_workers=n_workers)
+    for batch in batches(stream, span, extractor.batch_size, size, extractor.device):
+        parts.append(extractor(batch.pixels, batch.n).cpu()[torch.from_numpy(batch.kept)])
+        failures += batch.failures
+    return torch.cat(parts), failures

@@ -13,12 +13,15 @@ import torch
 
 from cog import constants
 from cog.errors import CogError, UnsafeFileError
+from cog.features.rows import rows_digest
 from cog.features.sampling import cap_per_class, draw_few_shot, split_train_val, to_consecutive_labels  # noqa: F401
 from cog.paths import features_file
 from cog.runtime import files, seeds
 from cog.runtime.safe_load import load_torch
 
 logger = logging.getLogger(__name__)
+
+METADATA_FILE = "features.json"
 
 #: Rows that are checked and normalized at a time; they stay in the processor's cache between the two.
 _CHUNK_ROWS = 512
@@ -38,9 +41,8 @@ class FeatureSet:
     """Features and labels of one split.
 
     Attributes:
-        x: features ``(n, d)``, float32; features to be written, kept as stored, or only opened may have another
-            floating type.
-        y: labels ``(n,)``, int64; any integer type when the file is only opened.
+        x: features ``(n, d)``, float32, or as stored.
+        y: labels ``(n,)``, int64, or as stored.
         name: ``<model>_<dataset>_<split>``.
         norms: divisors of the rows, ``(n, 1)``, float32 or float64, if ``x`` is kept rounded; else None.
         class_list: digest of the names of the classes (:func:`cog.data.wnids.class_list_digest`); None: not known.
@@ -132,6 +134,13 @@ def load(path: str | os.PathLike[str], *, normalize: bool = False, rounded: bool
     """
     path = features_file(path)
     stored = open_file(path, rounded=rounded)
+    record = path.with_name(METADATA_FILE)
+    digest = files.read_object(record).get("rows_sha256") if record.is_file() else None
+    if digest is not None and digest != rows_digest(stored.x, stored.y):
+        raise CogError(
+            f"{path} does not have the features that {METADATA_FILE} beside it describes; restore one of them, "
+            "or extract the features again (--overwrite)"
+        )
     as_stored = rounded and stored.x.dtype in ROUNDED and stored.x.is_contiguous()
     # detached and contiguous: they are normalized in place below
     x = stored.x.detach() if as_stored else stored.x.detach().float().contiguous()

@@ -13,7 +13,6 @@ This module imports torch only to read features without a record.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import logging
 import os
 import zlib
@@ -22,18 +21,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from cog import constants
 from cog.data import datasets
 from cog.errors import CogError, did_you_mean, os_errors_explained
+from cog.features.rows import rows_digest
 from cog.models.choice import did_you_mean_model
 from cog.runtime import files
 from cog.runtime.output import Output, differences
 
 if TYPE_CHECKING:
-    import torch
-
     from cog.data.images import ImageList
     from cog.features.feature_files import FeatureSet
 
@@ -50,9 +46,6 @@ CONTENTS = (constants.FEATURES_FILE, METADATA_FILE, PATHS_FILE, FAILURES_FILE, D
 
 #: Entries of the identity that must agree for training and test features.
 NETWORK = ("model", "source", "checkpoint_sha256", "loader_sha256", "preprocessing", "pooling")
-
-#: Rows whose values, and images whose sizes, stand for all: reading everything would take longer than a training.
-_SAMPLE = 1000
 
 _READERS = 16  # threads that look at images: file systems in a network answer slowly, and many at a time
 
@@ -152,17 +145,6 @@ def identify_input(file: Path) -> dict[str, Any]:
     return {"rows_sha256": rows_digest(features.x, features.y)}
 
 
-def rows_digest(x: torch.Tensor, y: torch.Tensor) -> str:
-    """Return the SHA-256 of shape and type of features ``(n, d)``, and of 1,000 rows spread evenly, with labels."""
-    import torch
-
-    digest = hashlib.sha256(f"{tuple(x.shape)} {x.dtype}".encode())
-    rows = torch.from_numpy(sampled_rows(len(x)))
-    digest.update(x[rows].contiguous().view(torch.uint8).numpy())
-    digest.update(y[rows].long().numpy())
-    return digest.hexdigest()
-
-
 def is_intact(file: Path) -> bool:
     """Return whether the features in a file can be read, and have the rows that their record names."""
     from cog.features.feature_files import open_file
@@ -172,11 +154,6 @@ def is_intact(file: Path) -> bool:
         return rows_digest(features.x, features.y) == read_record(file.parent).get("rows_sha256")
     except CogError:
         return False
-
-
-def sampled_rows(n: int) -> np.ndarray:
-    """Return up to 1,000 of ``n`` rows, spread evenly, int64 ascending."""
-    return np.unique(np.linspace(0, n - 1, min(n, _SAMPLE)).astype(np.int64))
 
 
 def network_differences(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:

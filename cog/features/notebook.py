@@ -68,14 +68,16 @@ def extract_features(
     extractor = Extractor(
         backbone.move(place), preprocess, place, batch_size=fx.BATCH_SIZE, precision=fx.PRECISION, warns=True
     )
-    extracted = extract(extractor, Decoder(images, preprocess, fx.LOAD_TRUNCATED_IMAGES), n_workers=n_workers)
-    if extracted.failures:
-        row, reason = extracted.failures[0]
+    x, failures = extract(
+        extractor, Decoder(images, preprocess, fx.LOAD_TRUNCATED_IMAGES), n_workers=n_workers
+    )
+    if failures:
+        row, reason = failures[0]
         raise FailedImagesError(
-            f"{len(extracted.failures)} of {len(images)} images could not be decoded, such as {images.file(row)} "
+            f"{len(failures)} of {len(images)} images could not be decoded, such as {images.file(row)} "
             f"({reason})"
         )
-    x = extracted.x.to(getattr(torch, fx.SAVE_DTYPE)).float()
+    x = x.to(getattr(torch, fx.SAVE_DTYPE)).float()
     feature_files.check_and_normalize_(x, name, normalize=normalize)
     return FeatureSet(
         x,

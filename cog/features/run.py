@@ -22,8 +22,9 @@ import logging
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,9 +46,10 @@ from cog.data.pixels import Preprocess
 from cog.data.wnids import class_list_digest
 from cog.errors import CogError, FailedImagesError, some
 from cog.features import feature_files, folder
-from cog.features.extract import Extractor, batches, first_bad_row, pass_sizes, pieces, require_finite
+from cog.features.extract import Extractor, batches, pass_sizes, pieces
 from cog.features.extract import extract as run_on
 from cog.features.feature_files import FeatureSet
+from cog.features.rows import rows_digest, sampled_rows
 from cog.models.choice import preprocess_of
 from cog.runtime import files, log, memory, signals
 from cog.runtime.device import device_name, require_precision, resolve_device
@@ -166,11 +168,6 @@ class Extraction:
         """Model, data set and split, for messages."""
         return f"{self.model.choice.name} on {self.images.dataset} {self.images.split}"
 
-    @property
-    def name(self) -> str:
-        """Name in ``X_Y.pth``."""
-        return f"{self.model.choice.name}_{self.images.dataset}_{self.images.split}"
-
     def chunk(self, span: Span) -> Path:
         """Return the file of a chunk."""
         return self.folder / f"rows-{span[0]}-{span[1]}.pth"
@@ -262,7 +259,7 @@ class Extraction:
             self.images,
             self.model.preprocess,
             self.model.cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES,
-            frozenset(folder.sampled_rows(len(self.images)).tolist()),
+            frozenset(sampled_rows(len(self.images)).tolist()),
         )
 
     def write(
@@ -271,7 +268,6 @@ class Extraction:
         x: torch.Tensor,
         failures: Failures,
         facts: Facts,
-        *,
         started: float,
         device: torch.device,
     ) -> None:
@@ -289,20 +285,24 @@ class Extraction:
             CogError: NaN, infinite values, or values beyond the range of the type of the features.
         """
         fx = self.model.cfg.FT_EXTRACT
-        failed = {row for row, _ in failures}
-        names = [self.images.file(row) for row in range(*span) if row not in failed]
-        x = x.cpu()
-        require_finite(x, names, fx.PRECISION)
         dtype = getattr(torch, fx.SAVE_DTYPE)
+        x = x.cpu()
         saved = x.to(dtype)
-        if (bad := first_bad_row(saved)) is not None:
-            raise CogError(
-                f"the network returned {x[bad].abs().max():.6g} for {names[bad]}, and {fx.SAVE_DTYPE} ends at "
-                f"{torch.finfo(dtype).max:.6g}; set FT_EXTRACT.SAVE_DTYPE "
-                f"{'bfloat16 or float32' if dtype is torch.float16 else 'float32'}"
-            )
-        data = {"X": saved.clone(), "failures": failures, "facts": facts}
-        data |= {"started": started, "seconds": time.time() - started, "device": device_name(device)}
+        if len(bad := (~torch.isfinite(saved).all(dim=1)).nonzero()):
+            failed = {row for row, _ in failures}
+            file = self.images.file([row for row in range(*span) if row not in failed][bad[0]])
+            if torch.isfinite(largest := x[bad[0]].abs().max()):
+                raise CogError(
+                    f"the network returned {largest:.6g} for {file}, and {fx.SAVE_DTYPE} ends at "
+                    f"{torch.finfo(dtype).max:.6g}; set FT_EXTRACT.SAVE_DTYPE "
+                    f"{'bfloat16 or float32' if dtype is torch.float16 else 'float32'}"
+                )
+            advice = f"try FT_EXTRACT.PRECISION fp32 instead of {fx.PRECISION}"
+            if fx.PRECISION == "fp32":
+                advice = "check the checkpoint and the input normalization"
+            raise CogError(f"the network returned NaN or infinite features for {file}; {advice}")
+        data = {"X": saved, "failures": failures, "facts": facts, "started": started}
+        data |= {"seconds": time.time() - started, "device": device_name(device)}
         with self._until_published(), files.atomic_write(self.chunk(span)) as handle:
             torch.save(data, handle)
 
@@ -359,7 +359,7 @@ class Extraction:
         choice = self.model.choice
         record = {
             "identity": dict(self.output.identity),
-            "rows_sha256": folder.rows_digest(x, y),
+            "rows_sha256": rows_digest(x, y),
             "class_list_sha256": class_list_digest(images.classes),
             "n_rows": len(x),
             "n_classes": len(images.classes),
@@ -383,12 +383,13 @@ class Extraction:
                 "crc32": [crc for _, crc in facts.values()],
             },
         }
+        name = f"{choice.name}_{images.dataset}_{images.split}"
         with work.publish() as stage:
             if failures:
                 files.write_text(stage / folder.FAILURES_FILE, lines)
-            paths = "".join(f"{images.file(row)}\n" for row in kept)
+            paths = "".join(f"{images.file(int(row))}\n" for row in kept)
             files.write_text(stage / folder.PATHS_FILE, paths)
-            feature_files.save(FeatureSet(x, y, self.name), stage / constants.FEATURES_FILE)
+            feature_files.save(FeatureSet(x, y, name), stage / constants.FEATURES_FILE)
             files.write_json(stage / folder.METADATA_FILE, record)
         logger.info(
             "%s: %d x %d features, %d failed images, %.1f images/s",
@@ -425,53 +426,54 @@ def extract(
         for extraction in [extraction for extraction in extractions if not extraction.is_done()]
     }
     work = _Passes(todo, device, allow_failures, rank)
-    for extraction, spans in todo.items():
-        if not spans:
-            work.finish(extraction)
+    for extraction in [extraction for extraction, spans in todo.items() if not spans]:
+        work.finish(extraction)
     groups = list(dict.fromkeys(extraction.model.sharing for extraction in todo))
     models = dict.fromkeys(extraction.model for extraction, spans in todo.items() if spans)
     waiting = sorted(models, key=lambda model: groups.index(model.sharing))
     with worker_failures_explained():
         while waiting:
             waiting = work.run(waiting)
-    if len(todo) == 1 and work.failed:
-        raise work.failed[next(iter(todo))]
-    if work.failed:
-        for extraction, error in work.failed.items():
+    failed = work.failed
+    if len(todo) == 1 and failed:
+        raise failed[next(iter(todo))]
+    if failed:
+        for extraction, error in failed.items():
             logger.error("%s: %s", extraction.label, error)
-        mendable = all(isinstance(error, FailedImagesError) for error in work.failed.values())
+        of_images = all(isinstance(error, FailedImagesError) for error in failed.values())
         hint = (
-            " once these images are fixed or their loss is accepted (--allow_failures N)" if mendable else ""
+            " once these images are fixed or their loss is accepted (--allow_failures N)" if of_images else ""
         )
-        raise (FailedImagesError if mendable else CogError)(
-            f"{len(work.failed)} of {len(todo)} extractions failed ({some([each.label for each in work.failed])}), for "
-            f"the reasons above; the others are complete, and the same command goes on from here{hint}"
+        raise (FailedImagesError if of_images else CogError)(
+            f"{len(failed)} of {len(todo)} extractions failed ({some([each.label for each in failed])}), for the "
+            f"reasons above; the others are complete, and the same command goes on from here{hint}"
         )
 
 
 @dataclass(eq=False)
 class _Passes:
-    """Passes over the images: what is left to do, and what failed."""
+    """Passes over the images: the spans left to do, what failed, and finished chunks that are not written yet."""
 
     todo: dict[Extraction, list[Span]]
     device_name: str | None
     allow_failures: int
     rank: Rank
-    failed: dict[Extraction, CogError] = dataclasses.field(default_factory=dict)
-    device: torch.device | None = None
+    failed: dict[Extraction, CogError] = field(default_factory=dict)
+    unwritten: deque[Callable[[], None]] = field(default_factory=deque)
 
     def run(self, models: Sequence[Model]) -> list[Model]:
         """Do one pass for as many of the models as fit on the device, and return the others."""
         chunks: dict[tuple[ImageList, Any, Span], list[Extraction]] = {}
-        lists = list(dict.fromkeys(extraction.images for extraction in self.todo))
-        groups = list(dict.fromkeys(model.sharing for model in models))
         for extraction, spans in self.todo.items():
             for span in spans if extraction.model in models else ():
                 chunks.setdefault((extraction.images, extraction.model.sharing, span), []).append(extraction)
+        lists = list(dict.fromkeys(extraction.images for extraction in self.todo))
+        groups = list(dict.fromkeys(model.sharing for model in models))
         order = sorted(chunks, key=lambda key: (lists.index(key[0]), groups.index(key[1]), key[2]))
-        firsts = {key[:2]: chunks[key][0] for key in reversed(order)}
+        firsts = {
+            key[:2]: chunks[key][0] for key in reversed(order)
+        }  # decoders of images and way of decoding
         numbers = {pair: number for number, pair in enumerate(firsts)}
-        n_workers = max(usable_workers(model.cfg.FT_EXTRACT.N_WORKERS) for model in models)
         # The processes are forked before the device is used.
         stream = decoded(
             [first.decoder() for first in firsts.values()],
@@ -480,74 +482,55 @@ class _Passes:
                 for key in order
                 for piece in pieces(numbers[key[:2]], key[2], firsts[key[:2]].batch_size)
             ],
-            n_workers=n_workers,
-            pin_memory=firsts[order[0][:2]].device_type == "cuda",
+            n_workers=max(usable_workers(model.cfg.FT_EXTRACT.N_WORKERS) for model in models),
+            pin_memory=chunks[order[0]][0].device_type == "cuda",
         )
-        self.device = self.device or resolve_device(self.device_name, self.rank)
-        loaded = self._load(models)
-        rest = [model for model in models if model not in loaded and not self._has_failed(model)]
-        if rest:
-            logger.info(
-                "%d of %d models fit on %s together; another pass follows for %s",
-                len(loaded),
-                len(models),
-                self.device,
-                some([model.choice.name for model in rest]),
-            )
-        n_rows, n_done = sum(stop - first for _, _, (first, stop) in order), 0
-        with Progress(n_rows, "extraction") as progress:
-            for key in order:
-                if key[2][0] == 0 or key == order[0]:
-                    self._announce(chunks[key], loaded)
-                live = [each for each in chunks[key] if each.model in loaded and each not in self.failed]
-                self._do(key[2], firsts[key[:2]], live, loaded, stream, progress)
-                n_done += 1
-                signals.check(f"{n_done} of {len(order)} chunks are saved")
-                if all(self._has_failed(model) for model in loaded):
+        device = resolve_device(self.device_name, self.rank)
+        loaded, rest = self._load(models, device)
+        with Progress(sum(stop - first for _, _, (first, stop) in order), "extraction") as progress:
+            for number, key in enumerate(order):
+                if not any(each.model in loaded and each not in self.failed for each in self.todo):
                     break
+                live = [each for each in chunks[key] if each.model in loaded and each not in self.failed]
+                if number == 0 or key[:2] != order[number - 1][:2]:
+                    names = some([each.model.choice.name for each in live], 8)
+                    images = (len(key[0]), len(key[0].classes))
+                    split = f"{key[0].dataset} {key[0].split}"
+                    logger.info("%s: %d images of %d classes, on %s, for %s", split, *images, device, names)
+                self._do(key[2], firsts[key[:2]], live, loaded, stream, progress, device)
+            while self.unwritten:
+                self.unwritten.popleft()()
         return rest
 
-    def _announce(self, group: Sequence[Extraction], loaded: Mapping[Model, Extractor]) -> None:
-        names = [each.model.choice.name for each in group if each.model in loaded]
-        images = group[0].images
-        logger.info(
-            "%s %s: %d images of %d classes, on %s, for %s",
-            images.dataset,
-            images.split,
-            len(images),
-            len(images.classes),
-            self.device,
-            some(names, 8),
-        )
-
-    def _has_failed(self, model: Model) -> bool:
-        return all(each in self.failed for each in self.todo if each.model is model)
-
-    def _load(self, models: Sequence[Model]) -> dict[Model, Extractor]:
-        """Load networks while they fit on the device."""
-        assert self.device is not None
+    def _load(
+        self, models: Sequence[Model], device: torch.device
+    ) -> tuple[dict[Model, Extractor], list[Model]]:
+        """Load networks while they fit on the device; return them and the models for another pass."""
         loaded: dict[Model, Extractor] = {}
         largest = 0
         gc.collect()  # the networks of the last pass
-        if self.device.type == "cuda":
+        if device.type == "cuda":
             torch.cuda.empty_cache()
-        for model in models:
-            room = memory.available_memory() if self.device.type == "cpu" else None
-            if loaded and room is not None and room < _CPU_ROOM * largest:
-                break
+        for number, model in enumerate(models):
+            room = memory.available_memory() if device.type == "cpu" else None
+            fits = not loaded or room is None or room >= _CPU_ROOM * largest
             try:
-                extractor = model.load(self.device)
-                if self.device.type != "cpu" and len(models) > 1:
-                    extractor.rehearse()
+                if fits:
+                    loaded[model] = model.load(device)
+                    if device.type != "cpu" and len(models) > 1:
+                        loaded[model].rehearse()
+                    largest = max(largest, loaded[model].n_bytes)
             except CogError as error:
-                if loaded and memory.is_exhausted(error.__cause__ or error):
-                    break
-                for extraction in [each for each in self.todo if each.model is model]:
+                loaded.pop(model, None)
+                fits = not (loaded and memory.is_exhausted(error.__cause__ or error))
+                for extraction in [each for each in self.todo if each.model is model] if fits else ():
                     self._fail(extraction, error)
-                continue
-            loaded[model] = extractor
-            largest = max(largest, extractor.n_bytes)
-        return loaded
+            if not fits:
+                names = some([each.choice.name for each in models[number:]])
+                facts = len(loaded), len(models), device, names
+                logger.info("%d of %d models fit on %s together; another pass follows for %s", *facts)
+                return loaded, list(models[number:])
+        return loaded, []
 
     def _do(
         self,
@@ -557,14 +540,14 @@ class _Passes:
         loaded: Mapping[Model, Extractor],
         stream: Iterator[Piece],
         progress: Progress,
+        device: torch.device,
     ) -> None:
-        """Decode the images of a chunk, compute their features for each model of the group, and write them."""
-        assert self.device is not None
+        """Decode the images of a chunk, and compute their features for each model of the group."""
         started = time.time()
         parts: dict[Extraction, list[torch.Tensor]] = {each: [] for each in group}
         failures: Failures = []
         facts: Facts = {}
-        for batch in batches(stream, span, first.batch_size, first.model.preprocess.size, self.device):
+        for batch in batches(stream, span, first.batch_size, first.model.preprocess.size, device):
             failures += batch.failures
             facts |= batch.facts
             for each in [each for each in parts if each not in self.failed]:
@@ -573,13 +556,21 @@ class _Passes:
                     y = loaded[each.model](batch.pixels, batch.n)
                     parts[each].append(y[torch.from_numpy(batch.kept)] if batch.failures else y)
             progress.update(batch.n)
-            signals.check("all chunks before this one are saved")
+            if self.unwritten:  # one file per batch, while the device works
+                self.unwritten.popleft()()
+            signals.check("all complete chunks are saved")
+        while self.unwritten:
+            self.unwritten.popleft()()
         for each in [each for each in group if each not in self.failed]:
-            with self._noting_failure(each):
-                each.write(span, torch.cat(parts[each]), failures, facts, started=started, device=self.device)
-                self.todo[each].remove(span)
-                if not self.todo[each]:
-                    self.finish(each)
+            given = span, torch.cat(parts[each]), failures, facts, started, device
+            self.unwritten.append(functools.partial(self._write, each, *given))
+
+    def _write(self, extraction: Extraction, span: Span, *given: Any) -> None:
+        with self._noting_failure(extraction):
+            extraction.write(span, *given)
+            self.todo[extraction].remove(span)
+            if not self.todo[extraction]:
+                self.finish(extraction)
 
     def finish(self, extraction: Extraction) -> None:
         """Publish an extraction if all its chunks are there, also those of other processes."""
@@ -624,9 +615,9 @@ def try_model(extraction: Extraction) -> str:
     passes = [
         run_on(extractor, decoder, (0, n)) for n in (1, 1, min(len(extraction.images), extractor.batch_size))
     ]
-    if failures := passes[0].failures:
+    if failures := passes[0][1]:
         raise CogError(f"{file} could not be decoded ({failures[0][1]})")
-    x, *others = (features.x[0] for features in passes)
+    x, *others = (features[0] for features, _ in passes)
     rms = float(x.square().mean().sqrt())
     if rms == 0:
         raise CogError(f"tried on {file}: all features are 0; check the checkpoint and the loader")

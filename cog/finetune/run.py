@@ -24,7 +24,7 @@ from cog import config, constants
 from cog.data.datasets import ImageSources
 from cog.data.loader import usable_workers
 from cog.errors import CogError, first_line, some
-from cog.features.folder import sampled_rows
+from cog.features.rows import sampled_rows
 from cog.finetune.recipe import Recipe
 from cog.finetune.train import STATE_FILE, Epochs, Training, build
 from cog.logreg.mlp import TrainedClassifier

@@ -13,6 +13,7 @@ import torch
 
 from cog.errors import CogError
 from cog.features import derived, feature_files, folder, sampling
+from cog.features.rows import rows_digest
 from cog.paths import ModelDir
 
 IDENTITY = {
@@ -30,7 +31,7 @@ def write(place, x, y, *, paths=None, root="/images", **changes):
     """Write features with a record."""
     place.mkdir(parents=True)
     feature_files.save(feature_files.FeatureSet(x, y, "a_b_in1k_train"), place / "X_Y.pth")
-    record = {"identity": IDENTITY | changes, "rows_sha256": folder.rows_digest(x, y), "images_root": root}
+    record = {"identity": IDENTITY | changes, "rows_sha256": rows_digest(x, y), "images_root": root}
     (place / "features.json").write_text(json.dumps(record))
     if paths is not None:
         (place / "image_paths.txt").write_text("".join(f"{path}\n" for path in paths))
@@ -162,3 +163,12 @@ def test_smaller_caps_are_subsets_and_every_class_is_drawn_by_itself():
     shorter = y[1:]  # one image of class 5 is missing: the other classes keep theirs
     kept = sampling.cap_per_class(shorter, 4)[0] + 1
     assert {r for r in kept.tolist() if y[r] != 5} == {r for r in rows[4][0].tolist() if y[r] != 5}
+
+
+def test_features_beside_the_record_of_others_are_refused(tmp_path):
+    x, y = torch.randn(30, 3), torch.arange(30)
+    file = write(tmp_path / "a", x, y)
+    assert torch.equal(feature_files.load(file).x, x)
+    feature_files.save(feature_files.FeatureSet(x + 1, y, "other"), file)
+    with pytest.raises(CogError, match=r"does not have the features that features.json .*--overwrite"):
+        feature_files.load(file)

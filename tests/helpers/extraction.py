@@ -6,6 +6,7 @@ import json
 import types
 from pathlib import Path
 
+import numpy as np
 import tiny
 from PIL import Image
 
@@ -68,11 +69,12 @@ def in_memory(backbone, images, *, n_workers=0, device="cpu", **settings):
     """Extract all images in this process; return features ``x``, their ``rows`` and ``(file, reason)`` failures."""
     preprocess = Preprocess(112, 120, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     extractor = Extractor(backbone, preprocess, device, **settings)
-    features = extract(extractor, Decoder(images, preprocess), n_workers=n_workers)
+    x, failures = extract(extractor, Decoder(images, preprocess), n_workers=n_workers)
+    failed = dict(failures)
     return types.SimpleNamespace(
-        x=features.x,
-        rows=features.rows,
-        failures=[(images.file(row), reason) for row, reason in features.failures],
+        x=x,
+        rows=np.array([row for row in range(len(images)) if row not in failed]),
+        failures=[(images.file(row), reason) for row, reason in failures],
     )
 
 
