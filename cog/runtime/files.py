@@ -27,14 +27,10 @@ _READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[Any]]:
-    """Open a temporary file beside ``path`` that replaces ``path`` when the block succeeds.
+    """Open a temporary file beside ``path``, binary or UTF-8 text, that replaces ``path`` when the block succeeds.
 
     The data reach the disk (``fsync``) before the name does, so a crash leaves the previous file or the new one, never
     a part. When the block raises, ``path`` stays untouched and the temporary file is removed.
-
-    Args:
-        path: final name; its parent folder must exist.
-        mode: ``"wb"``, ``"w+b"`` or ``"w"`` (UTF-8 text).
 
     Raises:
         CogError: the file cannot be written (missing folder, no permission, full disk).
@@ -91,18 +87,13 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> IO[byt
 
 
 def contents(path: str | os.PathLike[str], kind: str = "file", largest: int | None = None) -> bytes:
-    """Return the bytes of a regular file that is not empty.
-
-    Args:
-        path: the file.
-        kind: what it should be, for messages.
-        largest: largest size in bytes; None: no limit.
+    """Return the bytes of a regular file that is not empty and has at most ``largest`` bytes.
 
     Raises:
-        CogError: the file is missing, empty, too large, unreadable or not regular.
+        CogError: the file is missing, empty, too large, unreadable or not regular; ``kind`` says what was expected.
     """
     try:
-        with open_regular(path, buffering=0) as handle:
+        with open_regular(path) as handle:
             size = os.fstat(handle.fileno()).st_size
             if size == 0:
                 raise CogError(f"{path} is empty, not a readable {kind}; is the download or copy complete?")
@@ -110,21 +101,13 @@ def contents(path: str | os.PathLike[str], kind: str = "file", largest: int | No
                 raise CogError(
                     f"{path} has {size:,} bytes, expected a {kind} of at most {largest:,}; is it the right file?"
                 )
-            parts = []
-            while size > 0 and (part := handle.read(size)):  # a call reads 2 GB at most
-                parts.append(part)
-                size -= len(part)
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+            return handle.read(size)
     except (OSError, ValueError) as error:
         raise CogError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def read_json(path: str | os.PathLike[str], kind: str = "JSON file", *, largest: int = LARGEST_JSON) -> Any:
-    """Read a JSON file; arguments as of :func:`contents`.
-
-    Raises:
-        CogError: the file is missing, too large, unreadable or not JSON.
-    """
+    """Read a JSON file; a CogError says why it cannot be read, see :func:`contents`."""
     try:
         return json.loads(contents(path, kind, largest).decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError) as error:
@@ -178,11 +161,7 @@ def write_pickle(path: str | os.PathLike[str], data: Any) -> None:
 
 
 def sha256(*paths: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file, or of several files in sequence, as 64 hexadecimal digits.
-
-    Raises:
-        CogError: a file cannot be read.
-    """
+    """Return the SHA-256 of a file, or of several files in sequence, as 64 hexadecimal digits."""
     digest = hashlib.sha256()
     for path in paths:
         with os_errors_explained(f"cannot read {path}"), open_regular(path) as handle:
@@ -192,11 +171,7 @@ def sha256(*paths: str | os.PathLike[str]) -> str:
 
 
 def require_file(path: str | os.PathLike[str], flag: str) -> Path:
-    """Return ``path`` as a Path when it is a readable file; ``flag`` (``--ckpt_file``) is named in the error.
-
-    Raises:
-        CogError: the path is missing, a folder, or not readable.
-    """
+    """Return ``path`` as a Path when it is a readable file; else a CogError names ``flag`` (``--ckpt_file``)."""
     path = Path(path)
     if path.is_dir():
         raise CogError(f"{flag} {path} is a folder, expected a file")
@@ -221,11 +196,7 @@ def _required(path: Path, flag: str, *, exists: bool, rights: int) -> Path:
 
 
 def ensure_writable_dir(path: str | os.PathLike[str], flag: str) -> None:
-    """Create the folder ``path`` if needed, and write a temporary file there as a test.
-
-    Raises:
-        CogError: the folder cannot be created or written to.
-    """
+    """Create the folder ``path`` if needed, and write a temporary file there as a test."""
     with os_errors_explained(f"cannot write into {flag} {path}"):
         os.makedirs(path, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):

@@ -113,7 +113,7 @@ class Progress:
         self._bar = tqdm(total=total, desc=label, unit=f" {unit}", **options)
 
     def update(self, count: int = 1) -> None:
-        """Count ``count`` more finished units, and show the progress."""
+        """Count more finished units, and show the progress."""
         self._bar.update(count)
 
     def skip(self, count: int) -> None:

@@ -76,13 +76,12 @@ def is_exhausted(error: BaseException) -> bool:
 
 
 def explain(error: BaseException, *, task: str, todo: str) -> CogError:
-    """Return the error as one line.
+    """Return an error for which :func:`is_exhausted` is true as one line.
 
     Args:
-        error: error for which :func:`is_exhausted` is true.
+        error: the error.
         task: work that failed, such as "training 10 classifiers".
-        todo: advice by which the work needs less memory; "" for none. It comes after the end of other programs, since
-            work that was begun with other settings cannot be continued.
+        todo: advice by which the work needs less memory; "" for none.
     """
     on_gpu = re.search(r"CUDA|CUBLAS|CUDNN|GPU", str(error)) is not None
     asked = re.search(r"tried to allocate ([\d.]+ ?\w+)", str(error), re.IGNORECASE)
@@ -95,11 +94,7 @@ def explain(error: BaseException, *, task: str, todo: str) -> CogError:
 
 @contextlib.contextmanager
 def exhaustion_explained(task: str, todo: str) -> Iterator[None]:
-    """Turn "out of memory" in the block into one line; arguments as of :func:`explain`.
-
-    Raises:
-        CogError: when memory does not suffice.
-    """
+    """Turn "out of memory" in the block into one line; arguments as of :func:`explain`."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

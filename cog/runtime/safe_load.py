@@ -48,12 +48,11 @@ _ATOMS = frozenset({str, int, float, bool, bytes, complex, type(None)})
 
 
 def load_pickle(path: str | os.PathLike[str], *, largest: int = LARGEST_PICKLE) -> Any:
-    """Read a pickle of lists, tuples, dicts, sets, strings, numbers and numpy arrays, see :func:`unpickle`.
+    """Read a pickle of at most ``largest`` bytes, see :func:`unpickle`.
 
     Raises:
-        UnsafeFileError: the file names any other class or function (the message has the name; nothing of it is
-            imported or called).
-        CogError: the file is missing, has more than ``largest`` bytes, or is not a complete pickle.
+        UnsafeFileError: the file names any other class or function (the message has the name).
+        CogError: the file is missing, too large, or not a complete pickle.
     """
     try:
         return unpickle(files.contents(path, "pickle", largest))
@@ -74,13 +73,13 @@ def unpickle(
     names: Callable[[str, str], Any] | None = None,
     persistent: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """Read one pickle of plain containers, strings, bytes, numbers and numpy arrays of these or of text.
+    """Read a pickle of plain containers, strings, bytes, numbers and numpy arrays: any protocol, Python and numpy.
 
-    It reads any protocol, and pickles of numpy 1 and 2, of Python 2 (its strings are decoded as Latin-1, which keeps
-    every byte) and 3. numpy scalars become Python numbers and strings; ordered and default dicts become dicts.
+    Strings of Python 2 are decoded as Latin-1, which keeps every byte. numpy scalars become Python numbers and strings;
+    ordered and default dicts become dicts.
 
     Args:
-        data: the pickle; bytes after it are ignored.
+        data: the pickle.
         names: for formats with further names: function from ``(module, name)`` to a harmless function, a subclass of
             :class:`Instance`, a :class:`Sealed` value, or None to refuse the name.
         persistent: for formats with data beside the pickle: function from persistent id to value.
@@ -327,9 +326,7 @@ def build_array(constructor: Any, arguments: Any, state: Sequence[Any]) -> np.nd
 
 
 def require_stored(archive: IO[bytes]) -> IO[bytes]:
-    """Return a zip archive at its beginning, unless it would grow when it is unpacked: torch compresses nothing.
-
-    The code in a TorchScript archive is exempt, because it is never read.
+    """Return a zip archive at its beginning, unless it would grow when it is unpacked: torch compresses only code.
 
     Raises:
         UnsafeFileError: the directory is huge, a record is compressed, or records overlap.
@@ -350,13 +347,9 @@ def require_stored(archive: IO[bytes]) -> IO[bytes]:
 
 
 def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap: bool = False) -> Any:
-    """Read a file of ``torch.save`` with ``weights_only=True``; tensors are on the CPU.
+    """Read a file of ``torch.save`` with ``weights_only=True``, or map it with ``mmap``; tensors are on the CPU.
 
-    Args:
-        path: the file.
-        allow: classes the file may name beside tensors and plain containers, for this call only
-            (entries as ``torch.serialization.safe_globals`` takes them).
-        mmap: map the file instead of reading it (files of torch >= 1.6 only).
+    ``allow`` has classes that the file may name beside tensors and plain containers, for this call only.
 
     Raises:
         UnsafeFileError: the file names a class outside the allow-list (named in the message).
@@ -413,11 +406,7 @@ def _torch_error(path: str | os.PathLike[str], head: str, error: Exception) -> C
 
 
 def load_safetensors(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read all tensors of a safetensors file with the format's own library.
-
-    Raises:
-        CogError: the file is missing, damaged, or has an unknown element type.
-    """
+    """Read all tensors of a safetensors file with the format's own library; a CogError says why it cannot be read."""
     from safetensors.torch import load
 
     content = files.contents(path, "safetensors file")

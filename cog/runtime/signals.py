@@ -25,14 +25,13 @@ EXIT_CODE = 75
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
-#: Names of the signals that were deferred, the first of them decides; kept until the next block of :func:`deferred`.
-_received: list[str] = []
-
-#: Number of the process that defers signals now (0: none).
-_process = 0
-
 #: Largest number of times that a task is queued again.
 _MOST_RESTARTS = 100
+
+# Names of the signals that were deferred (the first one decides), kept until the next block of deferred(); and number
+# of the process that defers signals now (0: none).
+_received: list[str] = []
+_process = 0
 
 
 class Interrupted(CogError):
@@ -83,14 +82,7 @@ def requested() -> str | None:
 
 
 def check(state: str) -> None:
-    """Raise an error if a signal was deferred; to be called when all finished work is saved.
-
-    Args:
-        state: saved work, for the message: ``"12 of 30 trials are saved"``.
-
-    Raises:
-        Interrupted: a signal was deferred; the message has the signal and ``state``.
-    """
+    """Raise :class:`Interrupted` if a signal was deferred; all finished work is saved, as ``state`` says in words."""
     if name := requested():
         raise Interrupted(f"ended by {name}: {state}; the same command continues from here")
 
