@@ -61,29 +61,23 @@ class ModelChoice:
     group: str | None = None
     keys: Mapping[str, Any] = field(default_factory=dict)
     models_file: str = ""
-    _own: dict[str, Backbone] = field(default_factory=dict, repr=False)
+    _kept: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def identity(self) -> dict[str, Any]:
         """Return what identifies the network: model, source, checkpoint_sha256 and loader_sha256."""
-        digest = sha256(self.checkpoint) if self.checkpoint else None
-        if (
-            digest
-            and self.loader is None
-            and (row := MODELS.get(self.source))
-            and row.is_published(digest) is False
-        ):
-            logger.warning(
-                "the checkpoint of %s is not the published file: SHA-256 %s, expected %s",
-                self.name,
-                digest,
-                row.sha256,
-            )
-        return {
-            "model": self.name,
-            "source": self.source,
-            "checkpoint_sha256": digest,
-            "loader_sha256": files.sha256(self.loader.rpartition(":")[0]) if self.loader else None,
-        }
+        if "identity" not in self._kept:
+            digest = sha256(self.checkpoint) if self.checkpoint else None
+            row = MODELS.get(self.source)
+            if digest and row and row.is_published(digest) is False:
+                text = "the checkpoint of %s is not the published file: SHA-256 %s, expected %s"
+                logger.warning(text, self.name, digest, row.sha256)
+            self._kept["identity"] = {
+                "model": self.name,
+                "source": self.source,
+                "checkpoint_sha256": digest,
+                "loader_sha256": files.sha256(self.loader.rpartition(":")[0]) if self.loader else None,
+            }
+        return dict(self._kept["identity"])
 
     def declared(self, pooling: str = "default") -> Mapping[str, Preprocess]:
         """Return the preprocessing by value of ``FT_EXTRACT.PREPROCESS``; a user's loader is run, once."""
@@ -122,6 +116,7 @@ class ModelChoice:
         size, pooling = fx.IMAGE_CROP_SIZE, fx.POOLING
         if self.loader is not None:
             backbone = self._load_own(pooling)
+            del self._kept[pooling]  # else it would stay on the device
         else:
             backbone = _load(self.source, self.checkpoint, size, pooling, self.folder)
         return backbone.move(device).probe(size)
@@ -130,9 +125,9 @@ class ModelChoice:
         from cog.models.backbone import load_own
 
         assert self.loader is not None
-        if pooling not in self._own:
-            self._own[pooling] = load_own(self.loader, self.name, self.checkpoint, self.folder, pooling)
-        return self._own[pooling]
+        if pooling not in self._kept:
+            self._kept[pooling] = load_own(self.loader, self.name, self.checkpoint, self.folder, pooling)
+        return self._kept[pooling]
 
     def summary(self, backbone: Backbone, cfg: CfgNode) -> str:
         """Return one line about the input and the features of the network."""
