@@ -7,7 +7,6 @@ import shutil
 import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tiny
 
@@ -219,30 +218,6 @@ def record(**changes) -> AnalysisRecord:
     return AnalysisRecord(**(fields | changes))
 
 
-def test_records_come_back_as_they_were(tmp_path):
-    written = record(
-        values={"a": 1, "b": 0.5, "c": None},
-        seeds=[3],
-        per_seed={"3": {"a": 1.0}},
-        details={"x": [1, {"y": "z"}]},
-        versions={"torch": "2.6", "optuna": None},
-        device="cuda:0",
-        seconds=1.25,
-        finished="2021-10-11T12:00:00+00:00",
-        folder=tmp_path,
-    )
-    analysis_records.write(tmp_path, written)
-    assert analysis_records.read(tmp_path) == written
-
-
-def test_numbers_that_are_not_finite_become_null(tmp_path):
-    analysis_records.write(
-        tmp_path, record(values={"a": float("nan"), "b": np.float64("inf"), "c": np.float32(0.5)})
-    )
-    found = analysis_records.read(tmp_path)
-    assert isinstance(found, AnalysisRecord) and found.values == {"a": None, "b": None, "c": 0.5}
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -277,11 +252,3 @@ def test_records_of_a_renamed_folder_are_problems(tmp_path):
     analysis_records.write(folder, record())
     [skipped] = runs.find(tmp_path).skipped
     assert "holds ncm, the folder's name says kmeans" in skipped.reason
-
-
-def test_model_and_data_set_of_a_copied_record_are_those_of_its_folder(tmp_path):
-    folder = tmp_path / "other/net_50/cog_l3/analysis_ncm"
-    folder.mkdir(parents=True)
-    analysis_records.write(folder, record())
-    [found] = runs.find(tmp_path).analyses
-    assert (found.model, found.dataset) == ("other_net_50", "cog_l3")
