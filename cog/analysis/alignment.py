@@ -73,10 +73,10 @@ def uniformity(data: Data, x: torch.Tensor, *, mean: torch.Tensor, t: float = T)
             exponents.sub_(t * a.square().sum(dim=1, keepdim=True)).clamp_(max=0.0)
             if j == 0:
                 exponents.masked_fill_(torch.ones_like(exponents, dtype=torch.bool).tril_(), -torch.inf)
-            top = exponents.max()
-            if top > -math.inf:  # not of a single row
-                total = exponents.sub_(top).exp_().sum(dtype=torch.float64)
-                logs.append(float(top) + math.log(float(total)))
+            largest = float(exponents.max())
+            if largest > -math.inf:  # not of a single row
+                total = exponents.sub_(largest).exp_().sum(dtype=torch.float64)
+                logs.append(largest + math.log(float(total)))
     top = max(logs)
     n_pairs = len(x) * (len(x) - 1) // 2
     return top + math.log(math.fsum(math.exp(value - top) for value in logs)) - math.log(n_pairs)

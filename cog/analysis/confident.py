@@ -90,8 +90,8 @@ def predict(
         best, outputs = log_p.max(dim=1)
         others = log_p.scatter(1, outputs[:, None], -math.inf).logsumexp(dim=1)
         parts.append((outputs.cpu(), best.exp().cpu(), (best - others).cpu()))
-    outputs, p, log_odds = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
-    return outputs, p, log_odds
+    columns = [torch.cat(part).numpy() for part in zip(*parts, strict=True)]
+    return columns[0], columns[1], columns[2]
 
 
 @analysis(

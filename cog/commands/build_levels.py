@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from cog import config, constants
 from cog.data.wnids import IN1K_LIST
@@ -41,9 +42,8 @@ FILES = (
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
     parser = cli_tools.Parser(__doc__ or "")
-    number = functools.partial(dict, type=cli_tools.whole_number(1), metavar="N")
     group = parser.add_argument_group("input: images, counts or both (then the counts select)")
-    add = functools.partial(group.add_argument, metavar="FILE")
+    add: Any = functools.partial(group.add_argument, metavar="FILE")
     root_help = "ImageNet-21K, a folder or tar file per synset; its images are counted and split"
     add("--imagenet_images_root", metavar="DIR", help=root_help)
     add("--image_counts", help="CSV file with rows wnid,count, instead of counting images")
@@ -61,8 +61,18 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "lin (published), lin_max_ic, jcn, wup, random, or a text file of word vectors: word2vec, GloVe, "
     )
     add("--similarity", default="lin", metavar="NAME", help=f"{measures}Wikipedia2Vec (default: lin)")
-    add("--n_levels", **number(), help="number of levels; default: 5, or as in --rerank")
-    add("--level_size", **number(), help="concepts per level; default: 1000, or as in --rerank")
+    add(
+        "--n_levels",
+        type=cli_tools.whole_number(1),
+        metavar="N",
+        help="number of levels; default: 5, or as in --rerank",
+    )
+    add(
+        "--level_size",
+        type=cli_tools.whole_number(1),
+        metavar="N",
+        help="concepts per level; default: 1000, or as in --rerank",
+    )
     seed_help = "seed of the split and of --similarity random (default: 22)"
     add("--seed", type=cli_tools.whole_number(0), default=22, metavar="N", help=seed_help)
     add = parser.add_argument_group("output").add_argument
@@ -152,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     built = build(
         graph,
-        chosen.eligible if old is None else {wnid for level in old for wnid in level},
+        {wnid for level in old or () for wnid in level} if chosen is None else chosen.eligible,
         counts,
         seen,
         measure=args.similarity,

@@ -59,12 +59,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             return code
         from cog.results import read
 
-        filters = {
-            "datasets": datasets,
-            "n_shots": [cfg.CLF.N_SHOT],
-            "evaluations": [config.evaluation_name(cfg)],
-        }
-        scores = read.read(args.output_dir, models=[one.model], seeds=args.seeds, **filters).scores
+        scores = read.read(
+            args.output_dir,
+            models=[one.model],
+            datasets=datasets,
+            n_shots=[cfg.CLF.N_SHOT],
+            seeds=args.seeds,
+            evaluations=[config.evaluation_name(cfg)],
+        ).scores
         scores = scores[scores["metric"] == "top1"]
         if scores.empty:
             raise CogError(f"{args.output_dir} has no runs of {one.model} that can be read")

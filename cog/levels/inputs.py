@@ -24,7 +24,7 @@ _THREADS = 8
 
 def read_wnids(path: Path) -> list[str]:
     """Read a list of different noun ids, the first column of each line; a CogError names a line without one."""
-    wnids = {}
+    wnids: dict[str, None] = {}
     for number, fields in _rows(path):
         if not is_wnid(fields[0]):
             raise CogError(

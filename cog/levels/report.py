@@ -65,7 +65,7 @@ def summary(built: Built, facts: pd.DataFrame, steps: Sequence[Step] = ()) -> st
     """Return selection, similarity and levels as text for the terminal."""
     lines = []
     if steps:
-        rows = [("concepts", "", steps[0].n_left + steps[0].n_removed)]
+        rows: list[tuple[Any, ...]] = [("concepts", "", steps[0].n_left + steps[0].n_removed)]
         rows += [(step.description, -step.n_removed, step.n_left) for step in steps]
         lines += [_table(rows, ["Selection", "removed", "left"]), ""]
     about = {key.replace("_", " "): value for key, value in built.facts.items() if key != "definition"}
@@ -145,7 +145,7 @@ def figures(built: Built, facts: pd.DataFrame, in1k: Sequence[int] | None, *, mo
             ends = (ranks.min() - 0.5, ranks.max() + 0.5)
             axes.axvspan(*ends, color="white", lw=0, zorder=1)
             axes.axvspan(*ends, color=shade, alpha=0.35, lw=0, zorder=1)
-            place = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "top"}
+            place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "top"}
             axes.text(ranks.mean(), 0.97, f"L{number}", fontweight="bold", **place)
         finite = table["similarity"].where(np.isfinite(table["similarity"]))
         axes.plot(table["rank"], finite, color="black", lw=1.6, drawstyle="steps-mid", zorder=3)

@@ -54,7 +54,7 @@ def concept_vectors(
     n_missing = 0
     result = np.zeros((len(nodes), len(next(iter(vectors.values())))))
     for row, node in enumerate(nodes):
-        names = []
+        names: list[str] = []
         for lemma in graph.lemmas[node]:
             entity = next((title for title in _entities(lemma) if title in vectors), None)
             names += [entity] if entity else _WORD.findall(lemma)
