@@ -51,7 +51,7 @@ step() {
 study() {
     run "${python}" -m cog.commands.study --models_root_dir "${models}" --log_dir "${output_dir}/logs" --model $1 --n_shot $2 \
         --seeds ${seeds} --n_processes "${n_jobs}" --models_file "${output_dir}/models.yaml" \
-        --model_loader cog/miniature/loader.py:load_my_model \
+        --model_loader cog/miniature/network.py:load_my_model \
         --in1k_images_root "${output_dir}/in1k" --imagenet_images_root "${output_dir}/in21k" \
         --cog_levels_mapping_file "${levels}/cog_levels_mapping_file.pkl" \
         --cog_concepts_split_file "${levels}/cog_concepts_split_file.pkl" \
@@ -66,7 +66,7 @@ ships, scarves, trousers ...); 120 others form five levels by falling similarity
   - the trained network is best on the concepts it has seen, above every level;
   - accuracy tends to fall from level 1 (siblings of what it has seen) to level 5 (snakes, conifers);
   - it is far above the same network left untrained, for which all levels are about equally hard.
-Everything is written to ${output_dir}; about 4 minutes on 2 processors.
+Everything is written to ${output_dir}; a few minutes on 2 processors.
 EOF_TEXT
 
 step 1 "Draw the images"
@@ -83,7 +83,6 @@ else
         --discarded_wnids "${output_dir}/discarded_wnids.txt" \
         --n_levels 5 --level_size 24 LEVELS.MIN_IMAGES "$((n_train + n_test))" LEVELS.N_TEST "${n_test}"
 fi
-[[ -f "${output_dir}/overview.png" ]] || run "${python}" -m cog.miniature overview --output_dir "${output_dir}"
 
 step 3 "Train the network on the seen concepts"
 run "${python}" -m cog.miniature train --output_dir "${output_dir}"

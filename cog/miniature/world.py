@@ -1,123 +1,230 @@
-"""Output of the miniature's images and lists in the layout of the real data."""
+"""The images of the miniature: textured shapes of WordNet concepts, whose traits are inherited along hypernyms.
+
+Every data set must be equally hard by itself, because otherwise its accuracy would not measure generalization. So the
+seen concepts and the five levels are trees of the same shape: two groups of three families (hyponyms of the group) with
+four siblings from each (hyponyms of the family that have no hyponyms and no other hypernym). ``build_levels.py``
+selects the unseen concepts of each level.
+"""
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import shutil
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from cog import constants
 from cog.errors import CogError
 from cog.levels.wordnet import NounGraph
-from cog.miniature.concepts import choose_concepts
-from cog.miniature.render import draw
-from cog.miniature.traits import concept_traits
 from cog.runtime import files
-from cog.runtime.log import Progress, duration
 from cog.runtime.memory import n_processors
 
-logger = logging.getLogger(__name__)
+IN1K_DIR, IN21K_DIR, RECORD = "in1k", "in21k", "world.json"
 
-IN1K_DIR = "in1k"
-IN21K_DIR = "in21k"
+#: Number of concepts from each family among the seen concepts, and among the unseen concepts.
+N_SIBLINGS = 4
 
-_WORK_DIR = ".drawing"
-_CHUNK = 25  # number of images drawn at once: their arrays stay in the processor's cache
+#: Families with seen and unseen members: water craft (boat, sailing vessel, ship); garments (scarf, skirt, trouser).
+SEEN_FAMILIES = ("n02858304", "n04128837", "n04194289", "n04143897", "n04230808", "n04489008")
+
+#: Families with unseen members only, from relatives of the seen families to other kingdoms.
+UNSEEN_FAMILIES = (
+    *("n02834778", "n02959942", "n04543158"),  # wheeled vehicles: bicycle, railway car, wagon
+    *("n02954340", "n03497657", "n03513137"),  # headdresses: cap, hat, helmet
+    *("n02764044", "n03020692", "n03623556"),  # edge tools: ax, chisel, knife
+    *("n02828884", "n03001627", "n04326896"),  # seats: bench, chair, stool
+    *("n03542333", "n04081281", "n04233124"),  # buildings: hotel, restaurant, skyscraper
+    *("n03625355", "n03631177", "n03819595"),  # fabrics: knit, lace, net
+    *("n01727646", "n01745125", "n01752165"),  # snakes: colubrid, elapid, viper
+    *("n11608250", "n11624531", "n11630017"),  # conifers: pine, spruce, cedar
+)
+
+#: Numbers of a concept that determine its appearance; standard normal over all concepts.
+TRAITS = (
+    *("hue_a", "hue_b", "ink_a", "ink_b", "value", "elongation", "lobes", "depth", "squareness", "frequency"),
+    *(
+        "angle",
+        "cross",
+        "contrast",
+        "rings",
+        "rim",
+        "core",
+        "place",
+        "taper",
+        "bend",
+        "sky_a",
+        "sky_b",
+        "glow_a",
+    ),
+    "glow_b",
+)
+
+SIZE = 64
+
+#: Share of a trait that changes from a hypernym to its hyponym; deviation of an image from its concept.
+CHANGE, INDIVIDUAL = 0.4, 0.25
+
+_CHUNK = 25  # images that are drawn at once: their arrays stay in the processor's cache
 
 
-def make_world(
-    output_dir: Path, graph: NounGraph, *, seed: int = 0, n_train: int = 80, n_test: int = 50
-) -> None:
+def choose_concepts(graph: NounGraph, seed: int) -> tuple[list[str], list[str]]:
+    """Return the wnids of 24 seen and 120 unseen concepts, each ascending; the seed chooses the siblings."""
+    seen: list[str] = []
+    unseen: list[str] = []
+    for family in (*SEEN_FAMILIES, *UNSEEN_FAMILIES):
+        siblings = [
+            graph.wnids[child]
+            for child in graph.children[graph.index(family)]
+            if not graph.children[child] and len(graph.parents[child]) == 1
+        ]
+        order = np.random.default_rng([seed, int(family[1:])]).permutation(len(siblings))
+        taken = [siblings[k] for k in order]
+        if family in SEEN_FAMILIES:
+            seen, taken = seen + taken[:N_SIBLINGS], taken[N_SIBLINGS:]
+        unseen += taken[:N_SIBLINGS]
+    return sorted(seen), sorted(unseen)
+
+
+def concept_traits(graph: NounGraph, wnid: str, seed: int) -> np.ndarray:
+    """Return the traits of a concept, float64 ``(len(TRAITS),)``: a stationary walk from the root along hypernyms.
+
+    The step to a synset depends on the seed and its id alone, so concepts share the steps of their common hypernyms.
+    """
+    z = np.zeros(len(TRAITS))
+    for depth, node in enumerate(lineage(graph, wnid)):
+        step = np.random.default_rng([seed, int(graph.wnids[node][1:])]).standard_normal(len(TRAITS))
+        z = np.sqrt(1 - CHANGE**2) * z + CHANGE * step if depth else step
+    return z
+
+
+def lineage(graph: NounGraph, wnid: str) -> list[int]:
+    """Return the nodes from the root to a concept along first hypernyms."""
+    chain = [graph.index(wnid)]
+    while graph.parents[chain[-1]]:
+        chain.append(graph.parents[chain[-1]][0])
+    return chain[::-1]
+
+
+def draw(traits: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Return images of one concept, uint8 ``(n, SIZE, SIZE, 3)``; pose, light, background and noise vary."""
+    spread = np.array([0.7 if name.startswith("sky") else INDIVIDUAL for name in TRAITS])
+    each = (traits + rng.standard_normal((n, len(TRAITS))) * spread).astype(np.float32)
+    t = {name: each[:, k, None, None] for k, name in enumerate(TRAITS)}
+
+    def within(name: str, low: float, high: float) -> np.ndarray:
+        return low + (high - low) / (1 + np.exp(-1.702 * t[name]))
+
+    def uniform(low: float, high: float) -> np.ndarray:
+        return rng.uniform(low, high, (n, 1, 1)).astype(np.float32)
+
+    def color(name: str, value: np.ndarray) -> np.ndarray:
+        hue = np.arctan2(t[f"{name}_a"], t[f"{name}_b"])[..., None]
+        return value[..., None] * (0.55 + 0.45 * np.cos(hue - np.array([0.0, 2.094, 4.189], np.float32)))
+
+    axis = ((np.arange(SIZE) + 0.5) / SIZE * 2 - 1).astype(np.float32)
+    x, y = axis[None, None, :] - uniform(-0.25, 0.25), axis[None, :, None] - uniform(-0.25, 0.25)
+    turn, scale, flip = uniform(-0.5, 0.5), uniform(0.55, 0.85), np.sign(uniform(-1, 1))
+    u = (np.cos(turn) * x + np.sin(turn) * y) / scale * flip
+    v = (np.cos(turn) * y - np.sin(turn) * x) / scale / within("elongation", 0.4, 1.0)
+    v = (v + within("bend", -0.6, 0.6) * (u * u - 0.3)) / np.clip(
+        1 + within("taper", -0.6, 0.6) * u, 0.3, 1.7
+    )
+    theta, power = np.arctan2(v, u), np.exp(within("squareness", 0.3, 2.0))
+    radius = (np.abs(u) ** power + np.abs(v) ** power + 1e-6) ** (1 / power)
+    lobes = np.round(2 + 4 / (1 + np.exp(-1.702 * traits[TRAITS.index("lobes")])))  # the same for all images
+    inside = 0.8 * (1 + within("depth", 0, 0.4) * np.cos(np.float32(lobes) * theta)) - radius
+    wave = 2 * np.pi * np.exp(within("frequency", 0.0, 1.4))
+    angle, phase = within("angle", -0.3, 3.4), uniform(0, 6.28)
+    a, b = np.cos(angle) * u + np.sin(angle) * v, np.cos(angle) * v - np.sin(angle) * u
+    rings = within("rings", 0, 1)
+    stripes = np.sin(wave * a + phase) + within("cross", 0, 1) * np.sin(wave * b + phase)
+    pattern = (1 - rings) * stripes + rings * 1.5 * np.sin(wave * radius + phase)
+    mark = within("contrast", 0.3, 1.0) / (1 + np.exp(-4 * pattern))
+    mark = np.where(inside < 0.2 * within("rim", -1, 1), 1.0, mark)[..., None]
+    body, ink = color("hue", within("value", 0.4, 1.0)), color("ink", 1.1 - within("value", 0.4, 1.0))
+    core = (np.hypot(u - within("place", -0.5, 0.5), v) < within("core", -0.3, 0.5))[..., None]
+    surface = np.where(core, color("glow", uniform(0.8, 1.0)), body + mark * (ink - body))
+    shade = 1 + 0.4 * x * uniform(-1, 1) + 0.3 * np.sin(uniform(2, 12) * y + phase)
+    back = color("sky", uniform(0.3, 0.9) * shade)
+    image = back + (surface - back) / (1 + np.exp(np.clip(-30 * inside, -50, 50)))[..., None]
+    image = image * uniform(0.7, 1.15)[..., None] + 0.03 * rng.standard_normal(image.shape, np.float32)
+    return (np.clip(image, 0, 1) * 255).astype(np.uint8)
+
+
+def concept_images(wnid: str, traits: np.ndarray, n: int, seed: int) -> np.ndarray:
+    """Return the first ``n`` images of a concept, uint8 ``(n, SIZE, SIZE, 3)``; they do not depend on ``n``."""
+    rngs = (np.random.default_rng([seed, int(wnid[1:]), chunk]) for chunk in range(-(-n // _CHUNK)))
+    return np.concatenate([draw(traits, _CHUNK, rng) for rng in rngs])[:n]
+
+
+def make_world(folder: Path, graph: NounGraph, *, seed: int = 0, n_train: int = 80, n_test: int = 50) -> None:
     """Draw the images of a world, one process per processor, unless the folder holds this world already.
 
-    Args:
-        output_dir: folder for ``in1k/{train,val}/<wnid>/``, ``in21k/<wnid>/``, ``seen_wnids.txt`` (the seen
-            concepts), ``image_counts.csv`` (of all concepts) and, written last, ``world.json`` (the arguments).
-        graph: the nouns.
-        seed: seed of concepts, traits and images.
-        n_train: number of training images per concept.
-        n_test: number of test images per concept; for unseen concepts ``build_levels.py`` draws them from the
-            ``n_train + n_test`` images.
-
-    Raises:
-        CogError: the folder has another world or other images.
+    The folder gets ``in1k/{train,val}/<wnid>/``, ``in21k/<wnid>/`` (the unseen concepts, whose test images
+    ``build_levels.py`` draws), ``seen_wnids.txt``, ``image_counts.csv`` and, written last, ``world.json``. ``n_train``
+    and ``n_test`` are numbers of images per concept. A folder with another world or other images is a CogError.
     """
-    settings = {"version": 1, "seed": seed, "n_train": n_train, "n_test": n_test}
-    record, work = output_dir / "world.json", output_dir / _WORK_DIR
-    images = (IN1K_DIR, IN21K_DIR)
-    if record.exists():
-        if (existing := files.read_json(record)) != settings:
+    settings = {"seed": seed, "n_train": n_train, "n_test": n_test}
+    if (folder / RECORD).exists():
+        if (found := files.read_json(folder / RECORD)) != settings:
             raise CogError(
-                f"{output_dir} holds a miniature made with other settings ({existing}), expected {settings}; "
-                "give another --output_dir or delete that folder"
+                f"{folder} holds a miniature made with other settings ({found}), expected {settings}; give another "
+                "--output_dir or delete that folder"
             )
-        logger.info("%s holds all images already", output_dir)
         return
-    # While the images of an interrupted call are moved into place, the folder of its work is there.
-    if not work.exists() and any((output_dir / name).exists() for name in images):
-        raise CogError(
-            f"{output_dir} holds {IN1K_DIR} or {IN21K_DIR} that is not part of a miniature; give another --output_dir"
-        )
-    concepts = choose_concepts(graph, seed=seed)
-    files.ensure_writable_dir(output_dir, "--output_dir")
-    shutil.rmtree(work, ignore_errors=True)
-    n_each = n_train + n_test
-    jobs = []
-    for wnid, traits in zip(concepts.every, concept_traits(graph, concepts.every, seed=seed), strict=True):
-        folders = {work / IN21K_DIR / wnid: range(n_each)}
-        if wnid in concepts.seen:
-            seen = work / IN1K_DIR
-            folders = {
-                seen / constants.IN1K_FOLDERS["train"] / wnid: range(n_train),
-                seen / constants.IN1K_FOLDERS["test"] / wnid: range(n_train, n_each),
-            }
-        jobs.append((wnid, traits, folders))
+    work = folder / ".drawing"
+    if not work.exists() and ((folder / IN1K_DIR).exists() or (folder / IN21K_DIR).exists()):
+        raise CogError(f"{folder} holds images that are not of a miniature; give another --output_dir")
+    files.ensure_writable_dir(folder, "--output_dir")
+    for left in (work / IN1K_DIR, work / IN21K_DIR, folder / IN1K_DIR, folder / IN21K_DIR):
+        shutil.rmtree(left, ignore_errors=True)  # of an interrupted call
+    seen, unseen = choose_concepts(graph, seed)
+    train, val = (work / IN1K_DIR / constants.IN1K_FOLDERS[split] for split in constants.SPLITS)
+    n = n_train + n_test
+    jobs = [(w, concept_traits(graph, w, seed), {train: (0, n_train), val: (n_train, n)}, seed) for w in seen]
+    jobs += [(w, concept_traits(graph, w, seed), {work / IN21K_DIR: (0, n)}, seed) for w in unseen]
     # Spawned, because forking a process with threads (a test runner, a notebook) can hang.
     context = multiprocessing.get_context("spawn")
-    with (
-        Progress(n_each * len(jobs), "drawing", interval=10) as progress,
-        ProcessPoolExecutor(n_processors(), mp_context=context) as pool,
-    ):
-        for future in as_completed([pool.submit(_draw, *job, seed) for job in jobs]):
-            progress.update(future.result())
-    for name in images:
-        if not (output_dir / name).exists():
-            (work / name).rename(output_dir / name)
-    files.write_text(output_dir / "seen_wnids.txt", "".join(f"{wnid}\n" for wnid in concepts.seen))
-    counts = "".join(f"{wnid},{n_each}\n" for wnid in concepts.every)
-    files.write_text(output_dir / "image_counts.csv", f"wnid,count\n{counts}")
-    files.write_json(record, settings)
-    shutil.rmtree(work)
-    logger.info(
-        "%s: drew %d images of %d concepts in %s",
-        output_dir,
-        n_each * len(jobs),
-        len(jobs),
-        duration(progress.seconds),
-    )
+    with ProcessPoolExecutor(n_processors(), mp_context=context) as pool:
+        for future in [pool.submit(_write, *job) for job in jobs]:
+            future.result()
+    for name in (IN1K_DIR, IN21K_DIR):
+        (work / name).rename(folder / name)
+    files.write_text(folder / "seen_wnids.txt", "".join(f"{wnid}\n" for wnid in seen))
+    rows = "".join(f"{wnid},{n}\n" for wnid in sorted(seen + unseen))
+    files.write_text(folder / "image_counts.csv", f"wnid,count\n{rows}")
+    files.write_json(folder / RECORD, settings)
+    work.rmdir()
 
 
-def _draw(wnid: str, traits: np.ndarray, folders: dict[Path, range], seed: int) -> int:
-    """Draw and write the images of a concept, given by their numbers in each folder; return how many."""
-    pictures = concept_images(wnid, traits, max(numbers.stop for numbers in folders.values()), seed=seed)
-    for folder, numbers in folders.items():
-        folder.mkdir(parents=True)
-        for k in numbers:
-            path = folder / f"{wnid}_{k}.JPEG"
-            Image.fromarray(pictures[k]).save(path, format="JPEG", quality=75 + (k * 7) % 20)
-    return len(pictures)
+def _write(wnid: str, traits: np.ndarray, folders: Mapping[Path, tuple[int, int]], seed: int) -> None:
+    """Draw and write the images of a concept, a range of their numbers for each folder."""
+    pictures = concept_images(wnid, traits, max(stop for _, stop in folders.values()), seed)
+    for folder, (first, stop) in folders.items():
+        (folder / wnid).mkdir(parents=True)
+        for k in range(first, stop):
+            Image.fromarray(pictures[k]).save(folder / wnid / f"{wnid}_{k}.JPEG", quality=75 + k * 7 % 20)
 
 
-def concept_images(wnid: str, traits: np.ndarray, n_images: int, *, seed: int) -> np.ndarray:
-    """Return the first images of a concept, uint8 (n_images, SIZE, SIZE, 3)."""
-    chunks = []
-    for chunk in range(-(-n_images // _CHUNK)):
-        # Whole chunks are drawn, so that the first images do not depend on ``n_images``.
-        rng = np.random.default_rng([seed, int(wnid[1:]), chunk + 1])
-        chunks.append(draw(traits, _CHUNK, rng))
-    return np.concatenate(chunks)[:n_images]
+def write_overview(folder: Path, graph: NounGraph, levels: Sequence[Sequence[str]]) -> None:
+    """Write ``overview.png``: two images of every concept, a row per data set, related concepts side by side."""
+    rows = [("seen concepts", (folder / "seen_wnids.txt").read_text().split(), folder / IN1K_DIR / "train")]
+    rows += [(f"L{k}", list(level), folder / IN21K_DIR) for k, level in enumerate(levels, start=1)]
+    height = 2 * SIZE + 32
+    sheet = Image.new("RGB", (SIZE * max(len(wnids) for _, wnids, _ in rows), height * len(rows)), "white")
+    for row, (title, wnids, images) in enumerate(rows):
+        ImageDraw.Draw(sheet).text((3, row * height + 3), title, fill="black")
+        for column, wnid in enumerate(sorted(wnids, key=lambda wnid: lineage(graph, wnid))):
+            # A strip of its own cuts a long caption at the edge of the column.
+            strip = Image.new("RGB", (SIZE - 2, 14), "white")
+            ImageDraw.Draw(strip).text((1, 1), graph.words(wnid).split(",")[0], fill="black")
+            sheet.paste(strip, (column * SIZE, row * height + 18))
+            for k in range(2):
+                with Image.open(images / wnid / f"{wnid}_{k}.JPEG") as picture:
+                    sheet.paste(picture, (column * SIZE, row * height + 32 + k * SIZE))
+    with files.atomic_write(folder / "overview.png") as handle:
+        sheet.save(handle, format="PNG")

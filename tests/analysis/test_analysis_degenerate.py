@@ -106,12 +106,6 @@ def test_all_features_are_equal(tmp_path):
     assert found["ncm"].values["top1_cosine"] == pytest.approx(100 / 3)
 
 
-def test_more_clusters_than_different_features(tmp_path):
-    x, y = torch.eye(3).repeat(10, 1), torch.arange(30) % 3
-    found = analyze(tmp_path, (x, y), (x, y), "ANALYSIS.KMEANS_K", "7")["kmeans"]
-    assert found.values["purity_v1"] == found.values["purity"] == found.values["ami"] == 1.0
-
-
 def test_zero_vectors_stay_zero(tmp_path, clouds):
     x, y = clouds
     x[3] = 0.0
@@ -155,13 +149,3 @@ def test_more_neighbors_than_training_images_are_undefined(tmp_path, clouds, cap
     assert {v for name, v in found.values.items() if "_k100_" in name or "_k200_" in name} == {None}
     found = analyze(tmp_path / "b", (x[:1], y[:1]), (x, y), "ANALYSIS.KNN_K", "[5]", analysis=("knn",))["knn"]
     assert set(found.values.values()) == {None} and "k above the 1 training images" in caplog.text
-
-
-def test_lengths_of_the_features_do_not_matter(tmp_path, clouds):
-    x, y = clouds
-    plain = analyze(tmp_path / "plain", (x, y), (x, y), "ANALYSIS.KNN_K", "[1, 5]")
-    scale = torch.tensor([2.0**e for e in range(-15, 15)])[:, None]  # exact
-    scaled = analyze(tmp_path / "scaled", (x * scale, y), (x * scale, y), "ANALYSIS.KNN_K", "[1, 5]")
-    for name in LABEL_FREE:
-        for key, value in plain[name].values.items():
-            assert scaled[name].values[key] == pytest.approx(value, abs=1e-6), (name, key)

@@ -195,13 +195,6 @@ def assert_refused(models: Path, flags: str, words: str) -> None:
     assert not list(models.rglob("analysis_*/results.json"))
 
 
-def test_a_run_that_cannot_be_read_is_left_out_with_a_warning(crossed, caplog):
-    models, *_ = crossed
-    (models / "my/net/in1k/eval_logreg/seed-22/results.json").write_text("{")
-    analyze(models, CONFIDENT)
-    assert "seed-22 is left out" in caplog.text and read(models, "cog_l1", "confident_in1k").seeds == [37]
-
-
 def test_classifiers_of_another_network_are_refused(crossed):
     """What is known of it: the checkpoint of their features, and that of the test features."""
     models, *_ = crossed
@@ -225,18 +218,6 @@ def test_classifiers_of_another_network_are_refused(crossed):
     (train / "features.json").write_text(json.dumps(record))
     with pytest.raises(CogError, match=r"features .* were made differently \(checkpoint_sha256: a+ -> b+\)"):
         analyze(models, "--analysis knn --dataset cog_l1")
-
-
-def test_results_are_refused_when_the_classifiers_changed(crossed):
-    models, *_ = crossed
-    analyze(models, CONFIDENT)
-    before = tiny.snapshot(models / "my/net/cog_l1/analysis_confident_in1k")
-    file = models / "my/net/in1k/eval_logreg/seed-37/final-lr-1.0_wd-1e-06/model.pth"
-    torch.save({"model": {"weight": torch.ones(4, DIM), "bias": torch.zeros(4)}}, file)
-    with pytest.raises(CogError, match=r"classifiers\.37.*--overwrite"):
-        analyze(models, CONFIDENT)
-    assert tiny.snapshot(models / "my/net/cog_l1/analysis_confident_in1k") == before
-    analyze(models, CONFIDENT, "--overwrite")
 
 
 def test_names_come_from_the_folders_of_images_or_from_the_ids_of_in1k(models):

@@ -14,7 +14,6 @@ import sys
 from collections import Counter
 
 import archive_forms
-import numpy as np
 import pytest
 import tiny
 from matplotlib.figure import Figure
@@ -196,18 +195,6 @@ def test_counts_select_and_images_are_split(toy, caplog):
         in caplog.text
     )
     assert len(toy.split()) == 20 and not (toy.out / "image_counts.csv").exists()
-
-
-def test_things_that_are_not_images_do_not_count(toy, caplog):
-    root = toy.make_images()
-    (root / "my_class").mkdir()
-    folder = root / LEAVES[1]
-    (folder / "notes.txt").touch()
-    (folder / ".hidden.JPEG").touch()
-    (folder / "folder.JPEG").mkdir()
-    toy.run("--imagenet_images_root", root)
-    assert {row["images"] for row in toy.rows("levels.csv")} == {"8"}
-    assert "ignored" in caplog.text and "my_class" in caplog.text and "notes.txt" in caplog.text
 
 
 @pytest.mark.parametrize("form", ["tar_per_class", "winter_parts"])
@@ -457,25 +444,6 @@ def test_two_files_are_compared_concept_by_concept(toy, capsys):
         [wnid(15), "-", "L3"],
     ]
     assert lines[8][3:] == ["word", "13,", "w13"]
-
-
-def test_several_files_are_compared_by_brute_force(toy, capsys):
-    """By level; a random draw of one level against each."""
-    concepts, rng = [wnid(n) for n in range(100, 130)], np.random.default_rng(0)
-    reference = [concepts[:10], concepts[10:20]]
-    folders, expected = [], []
-    for name, n_levels in (("wup", 2), ("random1", 1), ("long", 3)):
-        order = rng.permutation(concepts).tolist()
-        levels = [order[10 * k : 10 * k + 10] for k in range(n_levels)]
-        (toy.root / name).mkdir()
-        write_levels(toy.root / name / constants.LEVELS_FILE, levels)
-        folders.append(str(toy.root / name))
-        shared = [len(set(level) & set(levels[min(k, n_levels - 1)])) for k, level in enumerate(reference)]
-        expected.append([str(n) for n in shared])
-    write_levels(toy.root / "reference.pkl", reference)
-    assert build_levels.main(["--compare", str(toy.root / "reference.pkl"), *folders]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[-2:] for line in lines[2:]] == expected
 
 
 # ---- figures

@@ -94,19 +94,6 @@ def test_random_graphs_equal_plain_code(case):
         np.testing.assert_allclose(fast, slow, rtol=0, atol=1e-12, err_msg=measure)
 
 
-@settings(max_examples=n_examples(8, 60), deadline=None)
-@given(graphs(), st.randoms(use_true_random=False))
-def test_order_and_repetition_change_nothing(case, shuffler):
-    parents, names, rows, columns = case
-    graph = make(parents, names)
-    concepts = [*rows, *columns, *rows]
-    order = sorted(range(len(rows)), key=lambda _: shuffler.random())
-    for measure in MEASURES:
-        plain = similarities(graph, sorted(set(concepts)), rows, columns, measure)
-        mixed = similarities(graph, concepts, [rows[i] for i in order], columns + columns, measure)
-        assert np.array_equal(mixed, np.hstack([plain, plain])[order]), measure
-
-
 # ---- the real thing
 
 

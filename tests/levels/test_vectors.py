@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cog.errors import CogError
-from cog.levels.vectors import concept_vectors, cosines, read_vectors, vocabulary
+from cog.levels.vectors import concept_vectors, read_vectors, vocabulary
 from cog.levels.wordnet import NounGraph
 
 WORDS = ["dog", "Paris", "cafe\u0301", "of", "the"]
@@ -127,11 +127,3 @@ def test_names_of_several_words_are_entities(tmp_path):
     plain, _ = concept_vectors(graph, [0], range(3), without)
     words_alone = (2 * of["hot"] + 2 * of["dog"] + of["red"]) / 5
     np.testing.assert_allclose(plain[0], words_alone + of["food"], atol=1e-12)
-
-
-def test_cosines(tmp_path):
-    graph = make([("one",), ("other",), ("none",)], [""] * 3)
-    (tmp_path / "x.txt").write_text("one 1 0\nother 1 1\n")
-    found, missing = cosines(graph, np.array([0, 2]), np.array([1, 0]), [], tmp_path / "x.txt")
-    np.testing.assert_allclose(found, [[math.sqrt(0.5), 1], [0, 0]], atol=1e-12)
-    assert missing["concepts_without_vector"] == 1
