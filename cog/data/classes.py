@@ -197,13 +197,14 @@ def _name_samples(
     unread: Unread,
 ) -> Iterator[tuple[str, Member]]:
     """Yield ``<wnid>/<key>.JPEG``, as in ImageNet, of images with a WordNet id; others keep their suffix."""
-    left, names = {key for key, _ in labels}, None
+    seen, names = dict[str, str](), None
     for member in members:
         stem, _, suffix = os.path.basename(member.path).partition(".")
         if not is_image(f"{stem}.{suffix}"):
             continue
         key, _ = _split_path(member.path)
-        left.discard(key)
+        if seen.setdefault(key, member.path) != member.path:  # masks, or other views
+            raise CogError(f"{archive}: sample {key} has several images, such as {member.path}; keep one")
         label = _class_of(key, labels, read)
         if not label:
             raise CogError(
@@ -218,7 +219,7 @@ def _name_samples(
             found = f"{number}{where}" if where else f"{label[:60]!r}, which names no folder"
             raise CogError(f"{archive}: sample {key} has the class {found}")
         yield f"{label}/{stem}.{'JPEG' if is_wnid(label) else suffix}", member
-    if left:
+    if left := {key for key, _ in labels} - seen.keys():
         unread.add("samples with a label and without an image", f"{archive}/{min(left)}", len(left))
 
 
