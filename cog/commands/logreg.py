@@ -58,9 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     planned = [train.plan_runs(one) for one in each]
     with signals.deferred():
-        for runs, *features in planned:
+        for runs, on_train, on_test in planned:
             if open_runs := train.pending(runs, overwrite=args.overwrite):
-                train.train_all(runs, open_runs, *features, args)
+                train.train_all(runs, open_runs, on_train, on_test, args)
     return 0
 
 

@@ -228,7 +228,7 @@ class Checkpoint:
         logger.info("continuing after epoch %d", state["epochs"])
         return state
 
-    def offer(self, key: dict[str, Any], state: Callable[[], dict[str, Any]]) -> None:
+    def offer(self, key: dict[str, Any], state: dict[str, Any]) -> None:
         """Save a state if a save is due; to be called after every epoch but the last.
 
         Raises:
@@ -238,7 +238,7 @@ class Checkpoint:
         if self._path is None or (signals.requested() is None and start - self._saved < self._wait):
             return
         with files.atomic_write(self._path) as handle:
-            torch.save({"key": key | {"of": self._of}, **state()}, handle)
+            torch.save({"key": key | {"of": self._of}, **state}, handle)
         self._saved = time.monotonic()
         self._wait = max(self.interval, (self._saved - start) / self.most_share)
         signals.check("the training so far is saved")
@@ -439,15 +439,8 @@ class Engine:
                         on_epoch(epoch, logs)
                 if last:
                     break
-                checkpoint.offer(
-                    key,
-                    lambda done=epoch + 1: {
-                        "epochs": done,
-                        "seconds": time.monotonic() - start,
-                        "values": learner.state,
-                        "logs": logs if spec.record else None,
-                    },
-                )
+                state = {"epochs": epoch + 1, "seconds": time.monotonic() - start, "values": learner.state}
+                checkpoint.offer(key, state | {"logs": logs if spec.record else None})
         seconds = (time.monotonic() - start) / sum(map(len, spec.pairs))
         diverged = [[not fine for fine in of_seed] for of_seed in finite]
         return Trained(learner, diverged, seconds, logs if spec.record else None, predictions)
@@ -461,7 +454,11 @@ class Engine:
             for s, of_seed in enumerate(rows):
 
                 def rough(x: torch.Tensor, s: int = s) -> torch.Tensor:
-                    with products(self.device, self.precision):
+                    with (
+                        products(self.device, "tf32")
+                        if self.precision == "tf32"
+                        else contextlib.nullcontext()
+                    ):
                         return learner.logits(x, s)
 
                 is_rough = self.precision in _ERRORS and isinstance(learner, Classifiers)
@@ -471,8 +468,8 @@ class Engine:
                     else None
                 )
                 logits_of = functools.partial(learner.logits, seed=s)
-                options = {"rough": rough, "error": error} if is_rough else {}
-                top1.append(metrics.validate(data.train, data.targets, of_seed, logits_of, shape, **options))
+                train, of_rows = (data.train, data.targets, of_seed), rough if is_rough else None
+                top1.append(metrics.validate(*train, logits_of, shape, rough=of_rows, error=error))
         return top1
 
     def _begin(self, data: Data, spec: TrainSpec, settings: Settings) -> Classifiers | Mlp:
@@ -493,15 +490,16 @@ class Engine:
             self._kept = key, Classifiers(data.train, shape, fused=self._fused, **options)
         learner = self._kept[1]
         assert isinstance(learner, Classifiers)
-        learner.begin(*_starts(*sizes, *spec.init_seeds), wd)
+        learner.begin(*_starts(self.device, *sizes, *spec.init_seeds), wd)
         return learner
 
 
 @functools.lru_cache(maxsize=2)  # all trials of a search have the same start
-def _starts(dim: int, n_classes: int, *seeds: int) -> Layer:
+def _starts(device: torch.device, dim: int, n_classes: int, *seeds: int) -> Layer:
     """Return the initial weights ``(S, C, d)`` and biases ``(S, C)`` of seeds."""
     layers = [initial_layers([dim, n_classes], seed)[0] for seed in seeds]
-    return torch.stack([weight for weight, _ in layers]), torch.stack([bias for _, bias in layers])
+    weight, bias = (torch.stack([layer[i] for layer in layers]).to(device) for i in (0, 1))
+    return weight, bias
 
 
 def _rates(spec: TrainSpec, n_epochs: int) -> torch.Tensor:

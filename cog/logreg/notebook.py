@@ -79,7 +79,12 @@ def evaluate(
         raise CogError(f"{name} is not a setting of evaluate(), expected one of {', '.join(sorted(known))}")
     shots, seeds = _whole_numbers("n_shot", n_shot), _whole_numbers("seeds", seeds)
     first = _settings(settings, words)
-    how = {"device": device, "n_workers": n_workers, "opts": opts, "normalize": first.normalize}
+    how: dict[str, Any] = {
+        "device": device,
+        "n_workers": n_workers,
+        "opts": opts,
+        "normalize": first.normalize,
+    }
     features = [_features(backbone, images, **how) for images in (train, test)]
     model = (
         str(getattr(backbone, "name", OWN_NETWORK)) if backbone is not None else _model_of(train, features[0])
@@ -140,7 +145,7 @@ def _whole_numbers(name: str, given: Any) -> list[int]:
     if name == "n_shot":
         several = [0 if isinstance(number, str) and number == "all" else number for number in several]
     are_whole = (
-        isinstance(n, numbers.Integral) and not isinstance(n, bool) and 0 <= n < 2**32 for n in several
+        isinstance(n, numbers.Integral) and not isinstance(n, bool) and 0 <= int(n) < 2**32 for n in several
     )
     if not all(are_whole) or not 0 < len(several) == len(set(several)):
         also = ', 0 or "all" for all images' if name == "n_shot" else ""

@@ -88,7 +88,11 @@ def run_protocol(
         Interrupted: when the process was asked to end (:mod:`cog.runtime.signals`); the work is saved then.
     """
     first = runs[0]
-    group = {"seeds": [run.seed for run in runs], "device": engine.device.type, "precision": engine.precision}
+    group: dict[str, Any] = {
+        "seeds": [run.seed for run in runs],
+        "device": engine.device.type,
+        "precision": engine.precision,
+    }
     group |= {"width": width, "versions": versions or {}}
     journal = Journal(folder and folder / JOURNAL_FILE, group)
     checkpoint = Checkpoint(folder and folder / CHECKPOINT_FILE, group)

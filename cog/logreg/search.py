@@ -16,8 +16,6 @@ from cog.errors import CogError
 from cog.runtime import files
 
 if TYPE_CHECKING:
-    import optuna
-
     from cog.logreg.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -72,10 +70,10 @@ class Search:
             sampler = optuna.samplers.TPESampler(
                 multivariate=True, seed=settings.seed, n_startup_trials=N_STARTUP_TRIALS
             )
-            self._study: optuna.Study = optuna.create_study(sampler=sampler, direction="maximize")
+            self._study: Any = optuna.create_study(sampler=sampler, direction="maximize")
         self._seed = settings.seed
         self.trials: list[Trial] = []
-        self._asked: list[optuna.Trial] = []
+        self._asked: list[Any] = []
 
     @property
     def best(self) -> Trial:

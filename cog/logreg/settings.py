@@ -34,8 +34,8 @@ FLAGS = {
 class Settings:
     """The settings that determine a run, together with the features.
 
-    Fields are keys of ``CLF`` in configs/default.py (with the names of :data:`KEYS`), and those of :data:`FLAGS`: momentum
-    of SGD, and a fixed learning rate and weight decay instead of a search.
+    Fields are keys of ``CLF`` in configs/default.py (with the names of :data:`KEYS`), and those of :data:`FLAGS`:
+    momentum of SGD, and a fixed learning rate and weight decay instead of a search.
 
     Raises:
         CogError: values of flags out of range, or flags that do not fit together. The other values are those of a

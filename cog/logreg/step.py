@@ -15,6 +15,7 @@ products take bfloat16 operands and accumulate in float32; weights, momentum and
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import types
 from collections.abc import Callable
@@ -268,11 +269,31 @@ class Classifiers:
             return
         self._issue(n_steps)  # compiles, and libraries do their set-up, which a graph cannot hold
         if self._features.is_resident and self._rows.is_cuda:
-            graph = torch.cuda.CUDAGraph()
-            pool = next((known.pool() for known in self._graphs.values()), None)
-            with torch.cuda.device(self._rows.device), torch.cuda.graph(graph, pool=pool):  # recorded only
-                self._issue(n_steps)
-            self._graphs[n_steps] = graph
+            self._graphs[n_steps] = self._capture(n_steps)
+
+    def _capture(self, n_steps: int) -> torch.cuda.CUDAGraph:
+        """Return a graph of steps, which are recorded and not executed; the graphs of a training share their memory.
+
+        ``torch.cuda.graph`` would collect garbage and empty the cache first, which takes as long as a short training.
+        Garbage is not collected in between: that could free a graph.
+        """
+        graph, pool = torch.cuda.CUDAGraph(), next((known.pool() for known in self._graphs.values()), None)
+        stream, current = torch.cuda.Stream(self._rows.device), torch.cuda.current_stream(self._rows.device)
+        stream.wait_stream(current)
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            with torch.cuda.stream(stream):
+                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+                try:
+                    self._issue(n_steps)
+                finally:
+                    graph.capture_end()
+        finally:
+            if collects:
+                gc.enable()
+        current.wait_stream(stream)
+        return graph
 
     def _issue(self, n_steps: int) -> None:
         s, k, c, d = self.shape

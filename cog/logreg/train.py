@@ -158,11 +158,12 @@ def train_all(
     engine = Engine(resolve_device(args.device), first.precision)
     seeds = list(dict.fromkeys(run.settings.seed for run in runs))
     with exhaustion_explained("preparing the training", "take a smaller CLF.BATCH_SIZE"):
-        loaded = (
+        on_train, on_test = (
             with_class_list(feature_files.load(file, normalize=first.normalize, rounded=True), file)
             for file in (train, test)
         )
-        data, together = engine.prepare(*loaded, first, n_seeds=len(seeds))
+        data, together = engine.prepare(on_train, on_test, first, n_seeds=len(seeds))
+        del on_train, on_test
     paths = {run.output.path for run in open_runs}
     by_shots: dict[int, list[Run]] = {}
     for run in runs:
@@ -223,7 +224,7 @@ def _do_group(
                 print_freq=args.print_freq,
             )
         by_seed = {run.settings.seed: result for run, result in zip(group, results, strict=True)}
-        facts = {"device": engine.device.type, "precision": engine.precision}
+        facts: dict[str, Any] = {"device": engine.device.type, "precision": engine.precision}
         facts["lockstep"] = [run.settings.seed for run in group]
         for run, work in works:
             _publish(run, work, by_seed[run.settings.seed], data, facts)

@@ -143,6 +143,27 @@ def tell_few(engine: Engine, data: Data, width: int) -> None:
     tell(
         "bf16: N = 8, 5 seeds, after compilation", f"{whole:.1f} s (2 epochs, compiled: {first:.1f} s)", "7 s"
     )
+    few, val = (torch.stack(each) for each in zip(*(protocol._split(data, one) for one in runs), strict=True))
+    parts = {"rows of 5 seeds": timed(lambda: [protocol._split(data, one) for one in runs])}
+    for name, k, record in (("10 trials", 10, False), ("1 trial", 1, False), ("final training", 1, True)):
+        pairs = [[(1.0 + i, 1e-6) for i in range(k)] for _ in SEEDS]
+        spec = TrainSpec(few, pairs, list(SEEDS), list(SEEDS), record)
+        engine.fit(data, spec, shorter[0])
+        parts[name] = timed(lambda s=spec: engine.fit(data, s, runs[0]))
+        trained = engine.fit(data, spec, shorter[0])
+        parts[f"score of {name}"] = timed(lambda t=trained: engine.validate(data, val, t))
+    parts["20 x 5 suggestions"] = timed(lambda: [suggest(one) for one in runs])
+    tell("  of which", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts.items()))
+
+
+def suggest(run: Settings) -> None:
+    """Ask and tell as a search of 30 trials does."""
+    search = Search(run)
+    for n in (10, *[1] * 20):
+        pairs = search.ask(n)
+        search.tell(
+            [Trial(len(search.trials) + i, *pair, 50.0 + i, False, 0.0) for i, pair in enumerate(pairs)]
+        )
 
 
 def tell_plain(sets: list[FeatureSet], device: torch.device) -> None:
