@@ -63,6 +63,14 @@ def accuracy(means: pd.DataFrame, by: str = "dataset") -> pd.DataFrame:
     """Return the means: models x data sets by shots, or with ``by="n_shot"`` the other way round."""
     title = "{metric} accuracy (%), {of}" + _spread(means, ", mean ± std over seeds")
     notes = [_OVER_CONCEPTS] if means["low"].notna().any() else []
+    bare = means[
+        means["source"].eq(RUNS) & means["metric"].eq("top1") & means["value"].notna() & means["low"].isna()
+    ]
+    if len(bare):
+        models = "all runs" if len(bare) == len(means) else some(list(bare["model"].unique()))
+        notes.append(
+            f"No interval without counts per concept, as runs of the authors' toolkit have none: {models}."
+        )
     return readable(means, title, cells(means), by, notes)
 
 

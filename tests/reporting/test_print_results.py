@@ -134,6 +134,7 @@ top-1 accuracy (%), 8 training images per class, mean ± std over seeds
 net_small_v2  40.0 ± 0.1
 
 missing seeds 37, 45, 77: net_small_v2 (cog_l1)
+No interval without counts per concept, as runs of the authors' toolkit have none: all runs.
 """
 
 
@@ -336,16 +337,12 @@ def test_flags_name_what_there_is(capsys):
 ROOT = "--models_root_dir {root}"
 BAD = [
     ("", "--import or --published"),
-    ("--model net_big", "--models_root_dir"),
-    ("--models_root_dir {root}/nowhere", "does not exist"),
-    ("--models_root_dir {good}", "is a file"),
     ("--logreg_root_dir {root}/nowhere", "--logreg_root_dir"),
     ("--logreg_root_dir {empty}", "no result of any model on any data set under {empty}"),
     ("--logreg_root_dir {root}/mine/net/in1k/eval_logreg --seeds 1 2", "with seeds 1 2"),
     ("--models_root_dir {empty}", "no result of any model on any data set"),
     ("--models_root_dir {empty} --format csv --n_shot 3", "with n_shot 3"),
     (f"{ROOT} --model nounderscore", "--model 'nounderscore'"),
-    (f"{ROOT} --model mine_net ../x", "--model '../x'"),
     (f"{ROOT} --dataset ../x", "--dataset '../x'"),
     (f"{ROOT} --model sup_resnet5", "did you mean sup_resnet50?"),
     ("--published --model clip_resnet5", "did you mean clip_resnet50?"),
@@ -353,11 +350,7 @@ BAD = [
     (f"{ROOT} EVAL.NAME mlp", "eval_mlp[_N<shots>]"),
     (f"{ROOT} EVAL.NAM mlp", "EVAL.NAME"),
     (f"{ROOT} CLF.N_SHOT -1", "CLF.N_SHOT"),
-    (f"{ROOT} CLF.N_SHOT 8 --n_shot 4", "disagree"),
-    (f"{ROOT} --n_shot -1", "--n_shot"),
     (f"{ROOT} --n_shot few", "--n_shot"),
-    (f"{ROOT} --seeds x", "--seeds"),
-    (f"{ROOT} --format html", "--format"),
     (f"{ROOT} --claims", "--claims"),
     (f"{ROOT} --show cells", "--show"),
     ("--published v3", "--published"),
@@ -379,7 +372,6 @@ BAD = [
     ("--import {other}", "not a file of --export"),
     ("--import {good} {same_label}", "under the same label 'lab'"),
     (f"{ROOT} --export {{root}}", "is a folder"),
-    (f"{ROOT} --export {{root}}/no/x.json", "does not exist"),
     (f"{ROOT} --export {{pipe}}", "not a regular file"),
     (f"{ROOT} --export {{good}}", "add --overwrite"),
     (f"{ROOT} --report {{root}}", "is a folder"),

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from frames import means_of, rows, stated
 
-from cog import constants
 from cog.results import benchmark, frame, uncertainty
 from cog.results.benchmark import data_of, in1k_class_list
 
@@ -171,9 +170,3 @@ def test_natural_key_sorts_any_names():
         "x10",
         "²",
     ]
-
-
-def test_labels():
-    assert [frame.dataset_label(name) for name in ("in1k", "cog_l3", "birds")] == ["IN-1K", "L3", "birds"]
-    assert frame.shots_label(1) == "1 training image per class" and frame.shots_column(0) == "all"
-    assert frame.expected_seeds("logreg", {22}) == constants.SEEDS
