@@ -194,7 +194,7 @@ def find_model(
         raise error
     weights, folder = _checkpoint(name, root, checkpoint, flags["checkpoint"])
     if loader is not None and root is not None:
-        folder = ModelDir(root, name).home
+        folder = ModelDir(Path(root), name).home
     if weights is None and loader is None and not is_library:
         where = "no checkpoint" if folder is None else f"there is no checkpoint {folder / CHECKPOINT_FILE}"
         raise CogError(f"{where}; see docs/models.md for how to get it, or give --ckpt_file")
@@ -211,13 +211,13 @@ def _checkpoint(
 ) -> tuple[Path | None, Path | None]:
     """Return the checkpoint of a model, if there is one, and the folder of its further files."""
     if root is not None:
-        files.require_dir(ModelDir(root, name).home.parent.parent, "--models_root_dir")
+        files.require_dir(ModelDir(Path(root), name).home.parent.parent, "--models_root_dir")
     if given is not None:
         require_checkpoint(given, flag)
         return Path(given), Path(given).parent
     if root is None:
         return None, None
-    usual = ModelDir(root, name).checkpoint
+    usual = ModelDir(Path(root), name).checkpoint
     present = [path for path in (usual, usual.with_suffix(".safetensors")) if checkpoint_files(path)]
     return next(iter(present), None), usual.parent
 

@@ -94,7 +94,7 @@ def fetch(
     if not dry_run:
         files.ensure_writable_dir(root, "<models_root_dir>")
     for row in models:
-        target = ModelDir(root, row.name).checkpoint
+        target = ModelDir(Path(root), row.name).checkpoint
         try:
             yield row.name, *_fetch(row, target, dry_run)
         except CogError as error:

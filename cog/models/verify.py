@@ -37,7 +37,7 @@ def check(models: Iterable[PaperModel], root: str | os.PathLike[str]) -> Iterato
         Name of the model, "ok", "absent" or "bad", and facts about the checkpoint, after each model.
     """
     for row in models:
-        path = ModelDir(root, row.name).checkpoint
+        path = ModelDir(Path(root), row.name).checkpoint
         if not checkpoint_files(path):
             yield row.name, "absent", f"there is no {path}"
             continue
