@@ -187,9 +187,8 @@ class Training:
         """Return the sums over all steps and processes: loss, top-1 hits, top-5 hits, decoded images."""
         recipe, ft = self.recipe, self.recipe.ft
         order, n_steps = recipe.order(epoch, len(images)), recipe.steps_per_epoch(len(images))
-        decoder = TrainingDecoder(
-            images.rows(order), recipe.preprocess, self._fill, recipe=recipe, epoch=epoch, order=order
-        )
+        extra: dict[str, Any] = {"recipe": recipe, "epoch": epoch, "order": order}
+        decoder = TrainingDecoder(images.rows(order), recipe.preprocess, self._fill, **extra)
         first = self._rank * recipe.n_passes * recipe.per_pass
         starts = [
             step * ft.BATCH_SIZE + first + number * recipe.per_pass
@@ -203,7 +202,7 @@ class Training:
             for group in self._optimizer.param_groups:
                 group["lr"] = recipe.lr_at(epoch * n_steps + step, n_steps)
             self._optimizer.zero_grad(set_to_none=True)
-            totals = torch.zeros(5, dtype=torch.float64)
+            totals = torch.zeros(5, dtype=torch.float64, device=self.device)
             for number in range(recipe.n_passes):
                 # Dropout and similar layers draw from PyTorch's own generators.
                 seed = recipe.seed("pass", epoch, step, self._rank * recipe.n_passes + number)
@@ -282,7 +281,7 @@ class Training:
             self._scaler.scale(loss / good.sum().clamp(min=1) / self.recipe.n_passes).backward()
         with torch.no_grad():
             rank = metrics.true_class_rank(logits, y.clamp(min=0))[good]
-            return torch.stack([loss.double(), (rank < 1).sum(), (rank < 5).sum(), good.sum()]).cpu()
+            return torch.stack([loss.double(), (rank < 1).sum(), (rank < 5).sum(), good.sum()])
 
     def _update(self) -> None:
         if self.recipe.ft.CLIP_NORM:
@@ -298,15 +297,9 @@ class Training:
         return values.cpu()
 
     def _save(self, path: Path, done: Epochs) -> None:
-        parts: dict[str, Any] = {
-            "network": self.network,
-            "optimizer": self._optimizer,
-            "scaler": self._scaler,
-        }
+        state = {"network": self.network.state_dict(), "optimizer": self._optimizer.state_dict()}
         with files.atomic_write(path) as handle:
-            torch.save(
-                {"done": vars(done)} | {name: part.state_dict() for name, part in parts.items()}, handle
-            )
+            torch.save(state | {"scaler": self._scaler.state_dict(), "done": vars(done)}, handle)
 
     def _load(self, path: Path) -> Epochs:
         try:
@@ -336,7 +329,5 @@ class Training:
     def _memory_explained(self) -> contextlib.AbstractContextManager[None]:
         per_pass, side = self.recipe.per_pass, self.recipe.preprocess.size
         task = f"training with passes of {per_pass} images of {side} x {side}"
-        todo = (
-            "lower FINETUNE.BATCH_PER_DEVICE (FINETUNE.BATCH_SIZE, and with it the learning rate, can stay)"
-        )
+        todo = "lower FINETUNE.BATCH_PER_DEVICE (FINETUNE.BATCH_SIZE, and the learning rate, can stay)"
         return memory.exhaustion_explained(task, todo)
