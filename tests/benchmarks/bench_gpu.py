@@ -27,9 +27,11 @@ import plain_logreg
 
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
+from cog.logreg import protocol
 from cog.logreg.engine import Engine, TrainSpec
 from cog.logreg.features import Data
 from cog.logreg.protocol import run_protocol
+from cog.logreg.search import Search, Trial
 from cog.logreg.settings import Settings
 from cog.runtime import seeds
 
