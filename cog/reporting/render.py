@@ -93,8 +93,7 @@ def render(view: pd.DataFrame, form: str, *more: pd.DataFrame, width: int = WIDT
         view: frame of a function of :mod:`cog.reporting.views`.
         form: one of :data:`FORMATS`.
         *more: views of the same means, whose tables follow.
-        width: columns of the terminal, for text: wider tables are split into blocks of columns, one below the
-            other.
+        width: columns of the terminal, for text: wider tables are split into blocks of columns.
     """
     if form not in GRIDS:
         return flat(view, form)
@@ -120,9 +119,7 @@ def render(view: pd.DataFrame, form: str, *more: pd.DataFrame, width: int = WIDT
 def grids(view: pd.DataFrame, *, paper_names: bool = False) -> list[tuple[str, pd.DataFrame]]:
     """Return title and cells of each table of a view: rows x headers, as text, ``-`` without a number.
 
-    Args:
-        view: frame of a function of :mod:`cog.reporting.views`.
-        paper_names: whether data sets and the paper's models have the names of the paper.
+    With ``paper_names``, data sets and the paper's models have the names of the paper.
     """
     made = []
     for _, part in view.groupby("table", sort=True, observed=True):

@@ -183,8 +183,10 @@ def analysis(means: pd.DataFrame, wanted: Sequence[str]) -> pd.DataFrame:
         title = f"{metric.title}, lower is better" if metric.better < 0 else metric.title
         if only_v1 and metric.group in _V1_TABLES:
             title += f" (Table {_V1_TABLES[metric.group]} of {published.SOURCES['v1']})"
-        texts = cells(part, "+" if metric.signed else "", metric.decimals)
-        shown = readable(part, printable(title), texts).assign(table=number, unit=metric.unit)
+        shown = part.assign(std=part["std"].mask(part["recorded"]))
+        texts = cells(shown, "+" if metric.signed else "", metric.decimals)
+        shown = readable(part.drop(columns="recorded"), printable(title), texts)
+        shown = shown.assign(table=number, unit=metric.unit)
         parts.append(shown)
         notes += [metric.note] if metric.note else []
         if part["low"].notna().any() and not metric.shows_range:
@@ -220,7 +222,7 @@ def _with_companions(means: pd.DataFrame) -> pd.DataFrame:
     means = means.assign(
         low=means["low"].mask(recorded, low),
         high=means["high"].mask(recorded, high),
-        std=means["std"].mask(recorded, np.nan),
+        recorded=recorded,
     )
     return means[np.array(keep, bool)]
 
@@ -261,13 +263,7 @@ VIEWS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
 
 
 def cells(view: pd.DataFrame, sign: str = "", decimals: int = 1) -> list[str]:
-    """Return the text of each row, such as ``70.2 ± 1.4 (2/5) [50.1, 84.7]``; ``-`` without a number.
-
-    Args:
-        view: frame with the columns ``value``, ``std``, ``low``, ``high``, ``n_seeds`` and ``missing``.
-        sign: ``+`` for differences.
-        decimals: digits after the point.
-    """
+    """Return the text of each row, such as ``70.2 ± 1.4 (2/5) [50.1, 84.7]``; ``-`` without a number."""
     texts = []
     columns = (view[name] for name in ("value", "std", "low", "high", "n_seeds", "missing"))
     for value, std, low, high, n_seeds, missing in zip(*columns, strict=True):
@@ -413,10 +409,7 @@ def seen_note(view: pd.DataFrame) -> list[str]:
 def seed_by_seed(scores: pd.DataFrame, means: pd.DataFrame, version: str | None = None) -> str:
     """Return a line for each seed of one model, data set and number of shots, and a line for each metric.
 
-    Args:
-        scores: top-1 and top-5 accuracies of its runs.
-        means: their means.
-        version: version of the paper to compare with, or None.
+    ``version`` is that of the paper to compare with, or None.
     """
     lines = []
     labels_of = {

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import statistics
 from typing import Any
 
@@ -227,43 +228,24 @@ def derived(means: pd.DataFrame) -> pd.DataFrame:
     * ``<metric>_ratio_to_in1k`` of alignment, uniformity and their ratio: the number divided by that of the
       same model on IN-1K (first version, Fig. 6).
     """
-    known = {
-        tuple(row): index for index, row in enumerate(means[["source", "model", *CELL]].to_numpy().tolist())
-    }
-    rows = means.to_dict("records")
-
-    def find(row: dict[str, Any], **other: Any) -> dict[str, Any] | None:
-        index = known.get(tuple({**row, **other}[name] for name in ["source", "model", *CELL]))
-        found = None if index is None else rows[index]
-        if found is None or row["note"] or found["note"]:
-            return None
-        return found if "dataset" in other or found["data"] == row["data"] else None
-
+    rows, at = means.to_dict("records"), operator.itemgetter("source", "model", *CELL)
+    known = {at(row): row for row in rows}
     made = []
     for row in rows:
         is_top1 = row["metric"] == "top1" and is_classifier(row["evaluation"])
-        if is_top1 and row["evaluation"] != LOGREG and (base := find(row, evaluation=LOGREG)):
-            tuned = row["evaluation"].startswith("finetune")
-            metric = metrics.LOGREG_RELATIVE if tuned else metrics.RELATIVE_TO_LOGREG
-            made.append(_derive(row, metric, *((base, row) if tuned else (row, base))))
-        if (
-            is_top1
-            and row["dataset"] == constants.IN1K_BLURRED
-            and (base := find(row, dataset=constants.IN1K))
-        ):
-            made.append(_derive(row, metrics.POINTS_TO_IN1K, row, base))
-        if (
-            row["evaluation"] == "alignment"
-            and row["metric"] in _RATIOS
-            and (base := find(row, dataset=constants.IN1K))
-        ):
-            made.append(_derive(row, f"{row['metric']}_{metrics.RATIO_TO_IN1K}", row, base))
-    places = [tuple(row[name] for name in ["source", "model", *CELL]) for row in made]
-    new = [
-        row
-        for row, place in zip(made, places, strict=True)
-        if place not in known and np.isfinite(row["value"])
-    ]
+        tuned = row["evaluation"].startswith("finetune")
+        base = known.get(at({**row, "evaluation": LOGREG}))
+        in1k = known.get(at({**row, "dataset": constants.IN1K}))
+        if base and is_top1 and row["evaluation"] != LOGREG and base["data"] == row["data"]:
+            if tuned:
+                made.append(_derive(row, metrics.LOGREG_RELATIVE, base, row))
+            elif base["protocol"] == row["protocol"]:
+                made.append(_derive(row, metrics.RELATIVE_TO_LOGREG, row, base))
+        if in1k and is_top1 and row["dataset"] == constants.IN1K_BLURRED:
+            made.append(_derive(row, metrics.POINTS_TO_IN1K, row, in1k))
+        if in1k and row["evaluation"] == "alignment" and row["metric"] in _RATIOS:
+            made.append(_derive(row, f"{row['metric']}_{metrics.RATIO_TO_IN1K}", row, in1k))
+    new = [row for row in made if at(row) not in known and np.isfinite(row["value"])]
     return in_order(pd.concat([means, pd.DataFrame(new)], ignore_index=True)) if new else means
 
 
@@ -273,22 +255,21 @@ _RATIOS = ("alignment", "uniformity", "alignment_by_uniformity")
 
 def _derive(row: dict[str, Any], metric: str, one: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
     """Return the row of a number derived from two means; a seed that either lacks is missing."""
-    value, other = one["value"], base["value"]
-    counts = [list(some["counts"].values()) for some in (one, base)]
-    same_seeds = (
-        one["counts"].keys() == base["counts"].keys() and all(counts) and None not in (*counts[0], *counts[1])
-    )
+    value, other = one["value"], base["value"]  # missing where seeds have no mean
+    runs = [list(some["counts"].values()) for some in (one, base)]
+    is_paired = list(one["counts"]) == list(base["counts"]) and all(runs) and None not in (*runs[0], *runs[1])
     interval, std = None, np.nan
     if metric == metrics.POINTS_TO_IN1K:
         number, std = value - other, math.hypot(one["std"], base["std"])
-        interval = uncertainty.difference(*counts) if same_seeds else None
+        interval = uncertainty.difference(*runs) if is_paired else None
+    elif not other > 0 and metric in (metrics.RELATIVE_TO_LOGREG, metrics.LOGREG_RELATIVE):
+        number = np.nan
     elif metric.endswith(metrics.RATIO_TO_IN1K):
         number = value / other if other else np.nan
     else:
-        number = 100 * (value / other - 1) if other > 0 else np.nan
-        if other > 0:
-            std = 100 * math.hypot(one["std"] / other, value * base["std"] / other**2)
-        interval = uncertainty.relative_difference(*counts) if same_seeds else None
+        number = 100 * (value / other - 1)
+        std = 100 * math.hypot(one["std"] / other, value * base["std"] / other**2)
+        interval = uncertainty.relative_difference(*runs) if is_paired else None
     missing = sorted({*one["missing"].split(), *base["missing"].split()}, key=int)
     low, high = interval.interval if interval else (np.nan, np.nan)
     changed = {"value": number, "std": std, "low": low, "high": high, "counts": {}, "values": {}}

@@ -58,13 +58,7 @@ class Subject:
 
 
 def check(means: pd.DataFrame, found: Found, *, root: str = "") -> list[Notice]:
-    """Return all notices, problems first.
-
-    Args:
-        means: frame of :func:`cog.results.frame.average`.
-        found: results below the root.
-        root: folder of all models, for commands.
-    """
+    """Return all notices on the runs that were found below a root, problems first."""
     return _check(CHECKS, Subject(means[means["source"] == RUNS], found, root))
 
 

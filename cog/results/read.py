@@ -95,14 +95,8 @@ def read(
 ) -> Results:
     """Return results of all sources, in display order; filters are those of :func:`cog.results.runs.find`.
 
-    Args:
-        root: folder of all models; None: none.
-        folder: one evaluation folder, all of whose runs are read; None: none.
-        models, datasets, n_shots, seeds: selection; analyses have no shots, and stay.
-        evaluations: names of evaluations; without analyses.
-        imports: files of ``--export``.
-        published: version of the paper, or None.
-        flag: flag of ``imports``, for messages.
+    ``folder`` is one evaluation folder, all of whose runs are read; ``imports`` are files of ``--export``, given
+    by ``flag``. With ``evaluations``, there are no analyses.
 
     Raises:
         CogError: a folder or file that cannot be read, a name that is not valid, an unknown version.

@@ -89,11 +89,8 @@ class Run:
 def read_run(path: str, place: Place, features: Features, *, limit: int = 0) -> Run:
     """Return the run in a seed folder.
 
-    Args:
-        path: the seed folder.
-        place: facts that the path implies.
-        features: descriptions of features that are known; those of the run are added.
-        limit: N of a root ``limit-<N>``, which becomes a part of ``data``; 0 elsewhere.
+    The descriptions of its features are added to ``features``. ``limit`` is N of a root ``limit-<N>``, which
+    becomes a part of ``data``; 0 elsewhere.
 
     Raises:
         CogError: the run is unfinished, ambiguous, or of another place, or its files cannot be read safely.

@@ -63,11 +63,7 @@ def find(
 
     Args:
         root: folder of the layout in ``cog/paths.py``.
-        models: names or patterns of names (``deit_*``) of models; None: all (same for the other filters).
-        datasets: names of data sets.
-        n_shots: numbers of training images per class of runs, 0 = all images.
-        evaluations: names of evaluations.
-        seeds: seeds of runs.
+        models: names or patterns of names (``deit_*``); None: all, as for the filters of runs.
         analyses: whether to include analyses.
 
     Raises:

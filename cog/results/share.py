@@ -82,11 +82,7 @@ _TOO_LARGE = 1e100
 def write(path: str | os.PathLike[str], scores: pd.DataFrame, *, label: str | None = None) -> None:
     """Write scores of any sources to a file, whole or not at all.
 
-    Args:
-        path: the file.
-        scores: rows of :mod:`cog.results.frame`.
-        label: source of the runs found on disk when the file is read; None: the name of the file at that
-            time.
+    ``label`` is the source of the runs found on disk when the file is read; None: the name of the file then.
 
     Raises:
         CogError: the file cannot be written, or :func:`load` would refuse a row.
@@ -126,13 +122,7 @@ def _entry(row: dict[str, Any]) -> dict[str, Any]:
 def load(path: str | os.PathLike[str], *, flag: str = "--import") -> pd.DataFrame:
     """Return the rows of a file, after checks.
 
-    Args:
-        path: the file.
-        flag: flag with which the user gave it, for messages.
-
-    Returns:
-        Scores in the order of the file; ``source`` is that of the row, else the label or the name of the
-        file.
+    ``source`` is that of the row, else the label or the name of the file. Messages name the ``flag``.
 
     Raises:
         CogError: the file cannot be read, has another form, or contains impossible results.
@@ -148,9 +138,7 @@ def load(path: str | os.PathLike[str], *, flag: str = "--import") -> pd.DataFram
 def merge(frames: Sequence[pd.DataFrame], names: Sequence[object] = ()) -> pd.DataFrame:
     """Return the rows of several files together; equal rows of several files are one.
 
-    Args:
-        frames: scores, those of the paper among them.
-        names: names of the files, for messages.
+    ``names`` are those of the files, for messages.
 
     Raises:
         CogError: two files disagree on a number of the same source.

@@ -48,6 +48,7 @@ def test_numbers_of_analyses_with_their_intervals():
     )
     view = views.analysis(means, ["all"])
     assert cell_of(view, metric="ami") == "0.610 [0.600, 0.620]", "the range of the repetitions, no deviation"
+    assert view.loc[view["metric"] == "ami", "std"].item() == 0.01, "for programs"
     assert cell_of(view, metric="rho") == "0.500 [0.400, 0.600]"
     assert (cell_of(view, metric="n_pairs"), cell_of(view, metric="share_percent")) == ("12", "3.25")
     assert set(view["metric"]) == {"ami", "rho", "n_pairs", "share_percent", "top1_k20_weighted"}
