@@ -44,31 +44,20 @@ _USABLE = 0.8
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """One model on one data set, the input of an analysis; and what it tells beside its numbers.
+    """One model on one data set, the input of an analysis; and what it tells beside its numbers."""
 
-    Attributes:
-        model: ``<model_title>_<architecture_name>``; None with the user's own feature folders, as the next two.
-        dataset: name of the data set.
-        model_dir: the model's folder.
-        folders: folder or file of the features of each split.
-        cfg: the configuration.
-        flags: flags of the command, such as ``trained_on``.
-        device: device of the computation.
-        folder: folder for files beside the record.
-        per_seed: the numbers of each repetition, by seed.
-        details: JSON values that explain the numbers.
-    """
-
-    model: str | None
+    model: (
+        str | None
+    )  # <model_title>_<architecture_name>; None with the user's own feature folders, as the next two
     dataset: str | None
     model_dir: ModelDir | None
-    folders: Mapping[str, Path]
+    folders: Mapping[str, Path]  # folder or file of the features of each split
     cfg: CfgNode
-    flags: Mapping[str, Any]
+    flags: Mapping[str, Any]  # of the command, such as trained_on
     device: torch.device
-    folder: Path = Path()
-    per_seed: dict[int, Mapping[str, Number]] = field(default_factory=dict)
-    details: dict[str, Any] = field(default_factory=dict)
+    folder: Path = Path()  # for files beside the record
+    per_seed: dict[int, Mapping[str, Number]] = field(default_factory=dict)  # numbers of each repetition
+    details: dict[str, Any] = field(default_factory=dict)  # JSON values that explain the numbers
     _loaded: dict[tuple[str, bool], FeatureSet] = field(default_factory=dict, repr=False)
 
     def file(self, split: str) -> Path:
@@ -183,13 +172,9 @@ def analysis(
 ) -> Callable[[Compute], Compute]:
     """Return a decorator that declares a function as an analysis.
 
-    Args:
-        name: value of ``--analysis``, and name of the result.
-        help_text: help of the analysis, one line.
-        keys: keys of the section ANALYSIS of the configuration that determine the result.
-        splits: splits whose features are used.
-        inputs: for an analysis that needs more than features, which ``--analysis all`` leaves out: see :data:`Inputs`.
-            It checks these inputs.
+    ``keys`` are those of the section ANALYSIS of the configuration that determine the result, ``splits`` those whose
+    features are used. An analysis with ``inputs``, which also check them, needs more than features: ``--analysis all``
+    leaves it out.
     """
 
     def declared(compute: Compute) -> Compute:
@@ -210,15 +195,9 @@ def load_all() -> dict[str, Analysis]:
 def run(analyses: Sequence[Analysis], inputs: Sequence[tuple[Data, Path]], *, overwrite: bool) -> None:
     """Compute results that are missing, and publish and print each as soon as it is finished.
 
-    All inputs and output folders are checked before. An analysis that is interrupted is started over.
-
-    Args:
-        analyses: what to compute.
-        inputs: each data set, and the parent of its folders ``analysis_<name>``.
-        overwrite: whether other results are replaced.
-
-    Raises:
-        CogError: an input is missing, a folder has another result, or an analysis fails (earlier results stay).
+    All ``inputs``, each a data set and the parent of its folders ``analysis_<name>``, and output folders are checked
+    before. An analysis that is interrupted is started over. A missing input, a folder with another result and an
+    analysis that fails are a CogError; earlier results stay.
     """
     todo = [
         task for data, path in inputs for each in analyses if (task := _plan(each, data, path, overwrite))

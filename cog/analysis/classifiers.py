@@ -27,19 +27,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SavedRun:
-    """One complete run.
-
-    Attributes:
-        seed: seed of the run.
-        weights: its ``model.pth``, which may be missing.
-        record: contents of results.json; empty for runs of the original toolkit.
-        counts: right answers per class; None where they were not recorded.
-    """
+    """One complete run."""
 
     seed: int
-    weights: Path
-    record: Mapping[str, Any]
-    counts: ConceptCounts | None
+    weights: Path  # model.pth, which may be missing
+    record: Mapping[str, Any]  # contents of results.json; empty for runs of the original toolkit
+    counts: ConceptCounts | None  # right answers per class; None where they were not recorded
 
     def labels(self, n_classes: int) -> list[int]:
         """Return the label of each output of the classifier, in the features that it was trained on."""
@@ -55,10 +48,8 @@ def evaluation(cfg: CfgNode) -> str:
 def find_runs(model_dir: ModelDir | None, dataset: str | None, cfg: CfgNode) -> list[SavedRun]:
     """Return the complete runs of a model on a data set, by seed; a warning names the runs that do not count.
 
-    ``cfg`` selects the evaluation (EVAL.NAME, CLF.TYPE, CLF.N_SHOT ...).
-
-    Raises:
-        CogError: there is no model and data set, or there are no runs that can be read.
+    ``cfg`` selects the evaluation (EVAL.NAME, CLF.TYPE, CLF.N_SHOT ...). No model and data set, or no runs that can be
+    read, are a CogError.
     """
     if model_dir is None or dataset is None:
         raise CogError("analyses of classifiers need --models_root_dir, --model and --dataset")
@@ -112,13 +103,8 @@ class SavedClassifier:
 def load_classifier(run: SavedRun, *, normalize: bool, device: torch.device | str = "cpu") -> SavedClassifier:
     """Read ``model.pth`` of a run, a linear layer or the Sequential of an MLP.
 
-    Args:
-        run: a complete run.
-        normalize: whether features are l2-normalized, if the run does not record it (the original toolkit).
-        device: device of the classifier.
-
-    Raises:
-        CogError: the file is missing, has another form, or values that are not finite.
+    ``normalize`` holds if the run does not record it (the original toolkit). A missing file, another form and values
+    that are not finite are a CogError.
     """
     path = run.weights
     if not path.is_file():

@@ -71,12 +71,8 @@ def predict(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the most probable output for n rows as in the file, by float32 logits and a float64 softmax.
 
-    Returns:
-        Outputs, int64 ``(n,)``; their probabilities p, float64 ``(n,)``; log p - log(1 - p), which also orders
-        probabilities that round to 1, float64 ``(n,)``.
-
-    Raises:
-        CogError: the classifier takes features of another width.
+    The results are outputs, int64 ``(n,)``, their probabilities p, and log p - log(1 - p), which also orders
+    probabilities that round to 1, float64 ``(n,)``. Features of another width than the classifier's are a CogError.
     """
     width = classifier.layers[0][0].shape[1]
     if width != x.shape[1]:

@@ -43,16 +43,10 @@ def knn(data: Data) -> dict[str, Number]:
 def nearest_rows(
     data: Data, train: torch.Tensor, test: torch.Tensor, k: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the ``k`` most similar training rows of every test row, exactly, on the CPU.
+    """Return the ``k`` most similar rows of ``train`` ``(n, d)`` for every row of ``test`` ``(m, d)``, on the CPU.
 
-    Args:
-        data: source of the blocks.
-        train: l2-normalized, float32 ``(n, d)``.
-        test: l2-normalized, float32 ``(m, d)``.
-        k: number of neighbors, 1 to n.
-
-    Returns:
-        Row numbers, nearest first, int64 ``(m, k)``, and cosines, float32 ``(m, k)``.
+    Rows are l2-normalized, float32. The results are exact: row numbers, nearest first, int64 ``(m, k)``, and cosines,
+    float32 ``(m, k)``.
     """
     train = resident(train, data.device)
     parts = []
@@ -72,11 +66,8 @@ def vote(
 ) -> tuple[float, float]:
     """Return top-1 and top-5 accuracy in percent of the classes with the largest weights of their neighbors.
 
-    Args:
-        index: row numbers of the neighbors, int64 ``(m, k)``.
-        similarity: their cosines, ``(m, k)``, nearest first.
-        y: classes of the training rows, 0 to C - 1, int64 ``(n,)``.
-        targets: classes of the test rows, int64 ``(m,)``.
+    ``index`` and ``similarity`` are those of :func:`nearest_rows`, ``y`` ``(n,)`` the classes of the training rows, 0
+    to C - 1, ``targets`` ``(m,)`` those of the test rows.
     """
     n_classes, hits = int(y.max()) + 1, []
     parts = (part.split(_TEST_BLOCK) for part in (index, similarity, targets))

@@ -37,8 +37,7 @@ def read_wnids(path: Path) -> list[str]:
 def read_counts(path: Path) -> dict[str, int]:
     """Read rows ``wnid,count``; a first row without an id is a header, further columns are ignored.
 
-    Raises:
-        CogError: the file cannot be read, or a row has no id, no count, or the id of an earlier row.
+    A row without an id or a count, or with the id of an earlier one, is a CogError.
     """
     counts: dict[str, int] = {}
     for position, (number, (wnid, count, *_)) in enumerate((n, [*fields, ""]) for n, fields in _rows(path)):
@@ -63,11 +62,7 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
 
 
 def count_images(store: ImageStore) -> dict[str, int]:
-    """Return the number of images of each concept, by ascending wnid, from the folders or archives of a root.
-
-    Raises:
-        CogError: a folder cannot be listed, or there is no folder of a noun id.
-    """
+    """Return the number of images of each concept, by ascending wnid, from the folders or archives of a root."""
     with os_errors_explained(f"cannot list --imagenet_images_root {store.root}"):
         classes = store.classes()
         wnids = [name for name in classes if is_wnid(name)]
@@ -88,11 +83,7 @@ def count_images(store: ImageStore) -> dict[str, int]:
 
 
 def count_in1k(root: str) -> list[int]:
-    """Return the number of training and test images of each concept of IN-1K together.
-
-    Raises:
-        CogError: the folders of IN-1K are missing or cannot be listed.
-    """
+    """Return the number of training and test images of each concept of IN-1K together."""
     counts: Counter[str] = Counter()
     for split in constants.SPLITS:
         source = datasets.DATASETS[constants.IN1K]

@@ -82,14 +82,8 @@ def summary(built: Built, facts: pd.DataFrame, steps: Sequence[Step] = ()) -> st
 def compare(paths: Sequence[str]) -> str:
     """Return a table, as text, of the concepts that levels share with the level of the same number of the first file.
 
-    A file with one level (a random draw) is compared with every level. Of two files, the concepts whose levels differ
-    follow.
-
-    Args:
-        paths: levels files, or output folders of ``build_levels.py``.
-
-    Raises:
-        CogError: fewer than two paths, or a file that cannot be read.
+    Paths are those of levels files, or output folders of ``build_levels.py``. A file with one level (a random draw) is
+    compared with every level. Of two files, the concepts whose levels differ follow.
     """
     if len(paths) < 2:
         raise CogError("--compare needs two levels files or more")
@@ -128,11 +122,8 @@ def _table(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> str:
 def figures(built: Built, facts: pd.DataFrame, in1k: Sequence[int] | None, *, most: int) -> dict[str, Figure]:
     """Return ``similarity`` by rank (paper, Fig. 2) and ``images`` of every concept (Fig. 9), of what is known.
 
-    Args:
-        built: the levels.
-        facts: see :func:`level_facts`.
-        in1k: number of images of each concept of IN-1K, for a first panel; None: no such panel.
-        most: largest number of images of a concept in a split.
+    ``in1k`` has the number of images of each concept of IN-1K, for a first panel, ``most`` is the largest number of
+    images of a concept in a split, and ``facts`` are those of :func:`level_facts`.
     """
     table, n_levels, drawn = built.table, len(built.levels), {}
     shades: list[Any] = [colormaps["viridis"](position) for position in np.linspace(0.15, 0.95, n_levels)]

@@ -17,6 +17,7 @@ from cog import constants
 from cog.analysis import base, classifiers, confident
 from cog.config import get_cfg
 from cog.errors import CogError
+from cog.features import feature_files
 from cog.paths import ModelDir
 
 SEEN = ("n02084071", "n02121620", "n02374451", "n04037443")
@@ -202,20 +203,21 @@ def test_classifiers_of_another_network_are_refused(crossed):
     data = json.loads(record.read_text())
     data["identity"] = {"train_features": {"model": "my_net", "checkpoint_sha256": "a" * 64}}
     record.write_text(json.dumps(data))
-    made = models / "my/net/cog_l1/features_test/features.json"
-    made.write_text(
-        json.dumps({"identity": {"model": "my_net", "checkpoint_sha256": "a" * 64}, "rows_sha256": "1"})
-    )
+
+    def describe(split, checkpoint):
+        folder = models / f"my/net/cog_l1/features_{split}"
+        features = feature_files.open_file(folder)
+        identity = {"model": "my_net", "checkpoint_sha256": checkpoint * 64}
+        described = {"identity": identity, "rows_sha256": feature_files.rows_digest(features.x, features.y)}
+        (folder / "features.json").write_text(json.dumps(described))
+
+    describe("test", "a")
     analyze(models, CONFIDENT)
-    made.write_text(
-        json.dumps({"identity": {"model": "my_net", "checkpoint_sha256": "b" * 64}, "rows_sha256": "1"})
-    )
+    describe("test", "b")
     with pytest.raises(CogError, match=r"made differently .*cog_l1 \(checkpoint_sha256: a+ -> b+\)"):
         analyze(models, CONFIDENT)
-    train = models / "my/net/cog_l1/features_train"
     write_features(models, "cog_l1", "train", LEVEL["cog_l1"], n=40, seed=2)
-    record = {"identity": {"model": "my_net", "checkpoint_sha256": "a" * 64}, "rows_sha256": "1"}
-    (train / "features.json").write_text(json.dumps(record))
+    describe("train", "a")
     with pytest.raises(CogError, match=r"features .* were made differently \(checkpoint_sha256: a+ -> b+\)"):
         analyze(models, "--analysis knn --dataset cog_l1")
 
