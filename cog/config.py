@@ -1,4 +1,4 @@
-"""The YACS configuration: defaults, values of the model, a user's file and the command line, merged and frozen."""
+"""The YACS configuration: defaults, the model's values, a file and the command line, merged and frozen."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _is_new_name(name: str) -> bool:
 _COUNT, _UNSIGNED, _NOT_NEGATIVE = (1, 2**31 - 1), (0, 2**32 - 1), (0.0, 1e300)
 _INTERVAL = (_interval, "(low, high) with 0 < low <= high")
 
-#: Allowed values by key: (lowest, highest), names, or a function with its words; the types are those of the defaults.
+#: Allowed values by key: (lowest, highest), names, or a function with its words; types as of the defaults.
 RANGES: dict[str, tuple[Any, ...]] = {
     "FT_EXTRACT.IMAGE_RESIZE_SIZE": _COUNT,
     "FT_EXTRACT.IMAGE_CROP_SIZE": _COUNT,
@@ -123,7 +123,7 @@ def check_values(cfg: CfgNode) -> None:
 
 
 def check_statistics(label: str, values: Sequence[float]) -> None:
-    """Raise a CogError when means or standard deviations of pixels are beyond [0, 1]; it has them divided by 255."""
+    """Raise a CogError when means or standard deviations of pixels are beyond [0, 1]."""
     if any(not 0 <= value <= 1 for value in values):
         divided = ", ".join(f"{value / 255:.4g}" for value in values)
         raise CogError(
@@ -160,7 +160,7 @@ def get_cfg(
 
     Args:
         declared: preprocessing (:class:`cog.data.pixels.Preprocess`) that the model declares, by value of
-            ``FT_EXTRACT.PREPROCESS``; it comes before the files. Empty: the model declares none. None: no model.
+            ``FT_EXTRACT.PREPROCESS``; it comes before the files. Empty: it declares none.
         model_name: name whose ``configs/<model_name>.yaml`` applies.
         config_file: the user's YAML file.
         opts: flat ``[KEY, VALUE, ...]`` list of strings.
@@ -168,8 +168,9 @@ def get_cfg(
         entry_source: the file of that entry, for messages.
 
     Raises:
-        CogError: unknown key, value of a wrong type or out of range, unreadable file, or a file in ``configs/`` that is
-            not named like a model (it would be ignored in silence, as the original toolkit's ``clip.yaml`` was).
+        CogError: unknown key, value of a wrong type or out of range, unreadable file, or a file in
+            ``configs/`` that is not named like a model (it would be ignored in silence, as the original
+            toolkit's ``clip.yaml`` was).
     """
     cfg = default_cfg()
     files = []
@@ -295,8 +296,8 @@ def variant_name(name: str, *, max_per_class: int) -> str:
 def evaluation_name(cfg: CfgNode) -> str:
     """Return the name of an evaluation, the argument of :func:`cog.paths.evaluation_folder`.
 
-    The name is ``EVAL.NAME`` (``CLF.TYPE`` where ``EVAL.NAME`` has its default), with a suffix for an option that
-    changes the training data, so that such results never lie among the protocol's: ``logreg_max732``.
+    The name is ``EVAL.NAME`` (``CLF.TYPE`` where ``EVAL.NAME`` has its default), with a suffix for an option
+    that changes the training data, so that such results never lie among the protocol's: ``logreg_max732``.
     """
     name = cfg.CLF.TYPE if cfg.EVAL.NAME == default_cfg().EVAL.NAME else cfg.EVAL.NAME
     return variant_name(name, max_per_class=cfg.CLF.MAX_PER_CLASS)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 IN1K = "in1k"
-#: IN-1K with faces blurred (paper supplement C.4): the same classes and layout, 104 images fewer. It is not one of the
-#: six data sets of the benchmark, so DATASETS does not have it.
+#: IN-1K with faces blurred (paper supplement C.4): the same classes and layout, 104 images fewer. It is not
+#: one of the six data sets of the benchmark, so DATASETS does not have it.
 IN1K_BLURRED = "in1k_blurred"
 SPLITS = ("train", "test")
 
@@ -42,8 +42,9 @@ INTERPOLATIONS = ("bicubic", "bilinear", "lanczos", "nearest", "box", "hamming")
 #: Values of ``CLF.PRECISION``, the precision of the matrix products in training.
 PRECISIONS = ("auto", "fp32", "tf32", "bf16")
 
-#: Values of ``CLF.TYPE``, with the configuration keys that each type sets by default: intervals and unnormalized input
-#: of the MLPs as in the first version of the paper (supplement C.3; its search intervals are those of its section B).
+#: Values of ``CLF.TYPE``, with the configuration keys that each type sets by default: intervals and
+#: unnormalized input of the MLPs as in the first version of the paper (supplement C.3; its search intervals
+#: are those of its section B).
 CLASSIFIERS: dict[str, dict[str, object]] = {
     "logreg": {},
     "mlp": {"NORM_FTS": False, "LR_INTV": (1e-1, 1e2), "WD_INTV": (1e-8, 1e-4)},

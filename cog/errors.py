@@ -52,13 +52,13 @@ def os_errors_explained(failed: str) -> Iterator[None]:
 
 
 def nearest(word: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.6) -> list[str]:
-    """Return up to ``n`` known names that are close to an unknown word, closest first; case does not count."""
+    """Return up to ``n`` known names that are close to a word, closest first; case does not count."""
     by_fold = {name.casefold(): name for name in known}
     return [by_fold[name] for name in difflib.get_close_matches(word.casefold(), by_fold, n, cutoff)]
 
 
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """Return ``; did you mean mem?`` for an unknown word, or "" when no name is close; see :func:`nearest`."""
+    """Return ``; did you mean mem?`` for an unknown word, or "" when no name is close."""
     near = nearest(word, known, cutoff=cutoff)
     return f"; did you mean {near[0]}?" if near else ""
 

@@ -8,8 +8,8 @@
         <dataset>/eval_<name>[_N<n_shot>]/seed-<seed>/
         <dataset>/analysis_<name>/
 
-Features of ``extract_features.py --limit N`` lie below ``<models_root_dir>/limit-<N>/`` in the same layout. Other
-commands are given that root; the checkpoints of its models are those of ``<models_root_dir>``.
+Features of ``extract_features.py --limit N`` lie below ``<models_root_dir>/limit-<N>/`` in the same layout.
+Other commands are given that root; the checkpoints of its models are those of ``<models_root_dir>``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def without_limit(root: str | os.PathLike[str]) -> Path:
 
 
 def split_model_name(model: str, *, flag: str = "--model") -> tuple[str, str]:
-    """Split ``<model_title>_<architecture_name>`` at the first underscore; ``flag`` is named in the CogError."""
+    """Split ``<model_title>_<architecture_name>`` at the first underscore; a CogError names ``flag``."""
     if not constants.is_model_name(model):
         raise CogError(
             f"{flag} {model!r} is not a model name, expected <model_title>_<architecture_name> "
@@ -74,7 +74,7 @@ def check_dataset_name(dataset: str) -> str:
 
 @dataclass(frozen=True)
 class ModelDir:
-    """The folder of one model under ``models_root_dir``; a CogError says that ``model`` is not the name of one."""
+    """The folder of one model under ``models_root_dir``; a CogError when ``model`` is no such name."""
 
     root: Path
     model: str

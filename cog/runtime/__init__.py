@@ -1,1 +1,1 @@
-"""Process infrastructure: output folders, locks, signals, safe readers, seeds, ranks, progress, command lines."""
+"""Process infrastructure: output folders, signals, safe readers, seeds, log, devices, command lines."""

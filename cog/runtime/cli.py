@@ -29,7 +29,7 @@ CONFIG_HELP = (
 
 
 def started_as(module: str) -> str:
-    """Return the command that started a package: ``python -m cog models``, ``cog-models`` or ``python -m <module>``."""
+    """Return the command that started a package: ``python -m cog models``, ``cog-models``, or its module."""
     typed = os.path.basename(sys.argv[0])
     return typed if typed.startswith(("python -m cog ", "cog-")) else f"python -m {module}"
 
@@ -58,13 +58,13 @@ class OneLineParser(argparse.ArgumentParser):
 class Parser(OneLineParser):
     """An argument parser that also accepts ``KEY VALUE`` options.
 
-    ``KEY VALUE`` pairs are stored in ``args.opts`` (a flat list). Optional flags given as ``None`` or ``null`` keep
-    their defaults, because bash drivers pass unset variables that way.
+    ``KEY VALUE`` pairs are stored in ``args.opts`` (a flat list). Optional flags given as ``None`` or
+    ``null`` keep their defaults, because bash drivers pass unset variables that way.
 
     Args:
         description: first paragraph of the help.
         prog: name of the command in messages; None: the file name of the running script.
-        no_opts: end of the error message about ``KEY VALUE`` pairs of a command without them; None: they are accepted.
+        no_opts: end of the error message about ``KEY VALUE`` pairs of a command without them; None: accepted.
     """
 
     def __init__(self, description: str, prog: str | None = None, *, no_opts: str | None = None) -> None:
@@ -88,7 +88,7 @@ class Parser(OneLineParser):
         return namespace
 
     def _split(self, argv: Sequence[str], valued: set[str]) -> tuple[list[str], list[str]]:
-        """Separate flags with their values (which may look like a key) from the flat ``[KEY, VALUE, ...]`` list."""
+        """Separate flags with their values (which may look like a key) from ``[KEY, VALUE, ...]``."""
         flags: list[str] = []
         opts: list[str] = []
         words = iter(argv)
@@ -104,7 +104,7 @@ class Parser(OneLineParser):
         return flags, opts
 
     def _drop_unset(self, argv: list[str], valued: set[str]) -> list[str]:
-        """Remove ``--flag None`` and ``--flag=null``; an empty value would mean the current folder as a path."""
+        """Remove ``--flag None`` and ``--flag=null``; an empty value would be the current folder."""
         kept: list[str] = []
         words = iter(argv)
         for word in words:
@@ -142,7 +142,7 @@ def whole_number(minimum: int) -> Callable[[str], int]:
 
 
 def real_number(low: float, high: float, expected: str) -> Callable[[str], float]:
-    """Return an argparse type for numbers from ``low`` to below ``high``, which messages describe as ``expected``."""
+    """Return an argparse type for numbers from ``low`` to below ``high``, in messages ``expected``."""
 
     def parse(text: str) -> float:
         try:
@@ -170,10 +170,10 @@ def run(
     *,
     continues: bool = False,
 ) -> NoReturn:
-    """Run the ``main`` of a script and exit: with code 0, or with the exit code of a ``CogError`` after its one line.
+    """Run the ``main`` of a script and exit: with code 0, or that of a ``CogError`` after its one line.
 
-    Lack of memory and errors of the operating system end in one line and exit code 2, too. ``COG_DEBUG=1`` in the
-    environment shows the traceback behind an error.
+    Lack of memory and errors of the operating system end in one line and exit code 2, too. ``COG_DEBUG=1`` in
+    the environment shows the traceback behind an error.
 
     Args:
         main: function of the script.
@@ -224,5 +224,5 @@ def _explain(error: Exception) -> CogError:
 
 
 def _discard_output() -> None:
-    """Send the rest of the buffered output to /dev/null, so that Python can flush it at exit without an error."""
+    """Send the rest of the output to /dev/null, so that Python can flush it at exit without an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

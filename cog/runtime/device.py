@@ -21,17 +21,13 @@ _FAULTS = (RuntimeError, AssertionError, ImportError, AttributeError, TypeError)
 def resolve_device(name: str | None, rank: Rank | None = None, *, float64: bool = False) -> torch.device:
     """Return the device ``name`` after one product on it; None means CUDA when there is a GPU, else the CPU.
 
-    A CUDA device always has an index: the one in ``name``, else that of the GPU for the rank of this process, which is
-    the only one where a scheduler hides those of other processes.
-
-    Args:
-        name: value of ``--device``.
-        rank: rank of this process; None: read from the environment.
-        float64: whether the work needs float64, which Apple's GPUs and some of Intel's lack.
+    A CUDA device always has an index: the one in ``name``, else that of the GPU for the rank of this process
+    (None: that of the environment). ``float64``: whether the work needs it; Apple's GPUs lack it.
 
     Raises:
-        CogError: ``name`` is not a device, the device is missing or computes wrongly, or there are more processes than
-            GPUs. A job that asks for a GPU, or runs on a machine with one, must not spend a week on a CPU.
+        CogError: ``name`` is not a device, the device is missing or computes wrongly, or there are more
+            processes than GPUs. A job that asks for a GPU, or runs on a machine with one, must not spend a
+            week on a CPU.
     """
     if name is None and not (torch.cuda.is_available() or _has_gpu()):
         return torch.device("cpu")
@@ -98,16 +94,11 @@ def device_name(device: torch.device) -> str:
 
 
 def require_precision(device: torch.device, key: str, name: str) -> None:
-    """Refuse an arithmetic that a device lacks, or only emulates (bfloat16 on older GPUs, slower than float32).
-
-    Args:
-        device: device of the computation.
-        key: configuration key of the arithmetic, for the message.
-        name: value of that key; only ``bf16`` and ``tf32`` have requirements.
+    """Refuse an arithmetic that a device lacks, or only emulates (bfloat16 on older GPUs).
 
     Raises:
-        CogError: TF32 on a device other than an NVIDIA GPU; TF32 or bfloat16 on an NVIDIA GPU before Ampere (compute
-            capability 8.0).
+        CogError: the value ``name`` of the configuration key ``key`` is ``tf32`` on another device than an
+            NVIDIA GPU, or ``tf32`` or ``bf16`` on an NVIDIA GPU before Ampere (compute capability 8.0).
     """
     if name not in ("bf16", "tf32") or (name == "bf16" and device.type != "cuda"):
         return
@@ -129,8 +120,8 @@ def allow_tf32() -> None:
 def full_float32() -> Iterator[None]:
     """Multiply and convolve in full float32 in the block: no TF32 or bfloat16, even if they are allowed.
 
-    The settings of the caller are restored at the end, unless they were made by PyTorch's newer interface: reading the
-    older one then raises an error.
+    The settings of the caller are restored at the end, unless they were made by PyTorch's newer interface:
+    reading the older one then raises an error.
     """
     backends: Any = torch.backends
     general = getattr(backends, "fp32_precision", "none")
@@ -151,7 +142,7 @@ def full_float32() -> Iterator[None]:
 
 @contextlib.contextmanager
 def exact_float32() -> Iterator[None]:
-    """Compute in full float32 and reproducibly on CUDA in the block; the settings of the caller are restored."""
+    """Compute in full float32 and reproducibly on CUDA in the block, see :func:`full_float32`."""
     cudnn = torch.backends.cudnn
     saved = cudnn.deterministic, cudnn.benchmark
     cudnn.deterministic, cudnn.benchmark = True, False

@@ -1,4 +1,4 @@
-"""Atomic writing of files, reading of regular files with a limit, hashes, and checks of paths that users give."""
+"""Atomic writing of files, reading of regular files with a limit, hashes, and checks of paths."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[Any]]:
-    """Open a temporary file beside ``path``, binary or UTF-8 text, that replaces ``path`` when the block succeeds.
+    """Open a temporary file, binary or UTF-8 text, that replaces ``path`` when the block succeeds.
 
-    The data reach the disk (``fsync``) before the name does, so a crash leaves the previous file or the new one, never
-    a part. When the block raises, ``path`` stays untouched and the temporary file is removed.
+    The data reach the disk (``fsync``) before the name does, so a crash leaves the previous file or the new
+    one, never a part. When the block raises, ``path`` stays untouched and the temporary file is removed.
 
     Raises:
         CogError: the file cannot be written (missing folder, no permission, full disk).
@@ -90,7 +90,7 @@ def contents(path: str | os.PathLike[str], kind: str = "file", largest: int | No
     """Return the bytes of a regular file that is not empty and has at most ``largest`` bytes.
 
     Raises:
-        CogError: the file is missing, empty, too large, unreadable or not regular; ``kind`` says what was expected.
+        CogError: the file is missing, empty, too large, unreadable or not regular.
     """
     try:
         with open_regular(path) as handle:
@@ -133,13 +133,13 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def write_json(path: str | os.PathLike[str], data: Any) -> None:
     """Write ``data`` as indented JSON, atomically.
 
-    Characters beyond ASCII are escaped: paths with bytes that are not UTF-8 would otherwise make the JSON invalid.
+    Characters beyond ASCII are escaped: paths with bytes that are not UTF-8 would otherwise break the JSON.
     """
     write_text(path, json.dumps(data, indent=2, ensure_ascii=True) + "\n")
 
 
 def plain(value: Any) -> Any:
-    """Return ``value`` in the types of JSON: tuples as lists, keys as text, numbers that are not finite as None.
+    """Return ``value`` in the types of JSON: tuples as lists, keys as text, NaN and infinity as None.
 
     Objects with ``tolist()``, such as numbers and arrays of numpy and torch, become Python numbers and lists.
     """
@@ -171,7 +171,7 @@ def sha256(*paths: str | os.PathLike[str]) -> str:
 
 
 def require_file(path: str | os.PathLike[str], flag: str) -> Path:
-    """Return ``path`` as a Path when it is a readable file; else a CogError names ``flag`` (``--ckpt_file``)."""
+    """Return ``path`` as a Path when it is a readable file; else a CogError names ``flag``."""
     path = Path(path)
     if path.is_dir():
         raise CogError(f"{flag} {path} is a folder, expected a file")

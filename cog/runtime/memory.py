@@ -33,15 +33,16 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 def n_processors() -> int:
-    """Return the number of processors that this process may use (all of the machine on macOS, without affinity)."""
+    """Return the number of processors that this process may use (on macOS, those of the machine)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def available_memory(proc: Path = Path("/proc"), control: Path = Path("/sys/fs/cgroup")) -> int | None:
     """Return the bytes that can be allocated without swapping; None if that is unknown.
 
-    This is the minimum of ``MemAvailable`` and of the free memory of the control groups (version 2) of this process: a
-    SLURM job or a container may use less than the machine has. File caches of a group count as free.
+    This is the minimum of ``MemAvailable`` and of the free memory of the control groups (version 2) of this
+    process: a SLURM job or a container may use less than the machine has.
+    File caches of a group count as free.
     """
     rooms = []
     group = control

@@ -3,11 +3,11 @@
 ::
 
     seed-22/            the result: complete, or not there
-    .seed-22.work/      unfinished work: lock, identity.json, saved states, program.log, failed.json; gone when done
+    .seed-22.work/      unfinished work: lock, identity.json, saved states, program.log, failed.json
 
-The same command gives the same bits, so a result that two processes compute costs time and is never wrong: each
-publishes a stage of its own. The lock only saves that time. It is the system's (``flock``), which releases it with its
-process, however that ends; where a file system has none, work goes on without.
+The same command gives the same bits, so a result that two processes compute costs time and is never wrong:
+each publishes a stage of its own. The lock only saves that time. It is the system's (``flock``), which
+releases it with its process, however that ends; where a file system has none, work goes on without.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class BusyError(OutputError):
 
 @dataclass(frozen=True)
 class State:
-    """State of an output: one of the words above, and host and process of running work or the reason of a failure."""
+    """State of an output: a word, and host and process of running work or the reason of a failure."""
 
     word: str
     detail: str = ""
@@ -61,11 +61,11 @@ class Output:
 
     Attributes:
         path: folder of the result.
-        identity: what determines the result: settings, digests of the inputs. JSON must give it back equal (lists, no
-            tuples).
-        record: file of the result whose entry ``identity`` has the identity; the last file that a program writes.
-        contents: patterns of the names that a result may have: a folder with other files is never replaced. Empty: any
-            names beside the record, and no folder without a record is replaced.
+        identity: what determines the result: settings, digests of the inputs. JSON must give it back equal
+            (lists, no tuples).
+        record: file of the result whose entry ``identity`` has the identity; written last.
+        contents: patterns of the names that a result may have: a folder with other files is never replaced.
+            Empty: any names beside the record, and no folder without a record is replaced.
     """
 
     path: Path
@@ -87,7 +87,7 @@ class Output:
         """Return whether the result is there; with ``overwrite``, False where another one is to be replaced.
 
         Raises:
-            OutputError: the folder has another result (the message names each difference), or files of others.
+            OutputError: the folder has another result (each difference is named), or files of others.
         """
         is_done = self.has_result(overwrite=overwrite)
         if is_done and self.work.is_dir():  # left by a process that was killed after the publication
@@ -96,7 +96,7 @@ class Output:
         return is_done
 
     def has_result(self, *, overwrite: bool = False) -> bool:
-        """Return the same as :meth:`is_done` and change nothing; a kind of result may have further conditions."""
+        """Return the same as :meth:`is_done`, changing nothing; subclasses may have further conditions."""
         if self.path.exists() and not self.path.is_dir():
             raise OutputError(f"{self.path} is a file, expected a folder for the result; move it away")
         names = sorted(os.listdir(self.path)) if self.path.is_dir() else []
@@ -131,16 +131,16 @@ class Output:
             return False
 
     def _was_overtaken(self, error: Exception) -> bool:
-        """Return whether another process has published the equal result, and cleared up; only without locks."""
+        """Return whether another process has published the equal result and cleared up (without locks)."""
         return isinstance(error.__cause__ or error, FileNotFoundError) and self._has_equal_result()
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[Work]:
         """Work on the output in the block.
 
-        What the block leaves in the work folder is there again at the next start. A failure is noted there, with its
-        reason. When another process has just finished the result, ``published`` of the yielded work is True, and
-        nothing is left to do.
+        What the block leaves in the work folder is there again at the next start. A failure is noted there,
+        with its reason. When another process has just finished the result, ``published`` of the yielded work
+        is True, and nothing is left to do.
 
         Raises:
             BusyError: another process works on it.
@@ -206,10 +206,10 @@ class Work:
 
     @contextlib.contextmanager
     def publish(self) -> Iterator[Path]:
-        """Yield an empty folder, which becomes the result when the block succeeds; the log file moves into it.
+        """Yield an empty folder, which becomes the result, with the log file, when the block succeeds.
 
-        An old result stays until the new one is complete. Where another process was faster (possible only without
-        locks), its result stays: it is equal.
+        An old result stays until the new one is complete. Where another process was faster (possible only
+        without locks), its result stays: it is equal.
         """
         token, target = secrets.token_hex(8), _real(self.output.path)
         stage, old = self.folder / f"{_STAGE}{token}", self.folder / f"{_OLD}{token}"
@@ -286,10 +286,8 @@ def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: st
 def locked(folder: Path, *, patience: float = 0.0, make: bool = True) -> Iterator[bool]:
     """Lock a folder in the block; yield False when another process keeps it locked, else True.
 
-    Args:
-        folder: made if it is missing, with ``make``.
-        patience: seconds to try.
-        make: False to look only: observers do not disturb each other, and leave no trace.
+    ``patience``: seconds to try. The folder is made if it is missing. With ``make`` False, only look:
+    observers do not disturb each other, and leave no trace.
     """
     end, is_owner = time.monotonic() + patience, None
     while is_owner is None:
@@ -360,7 +358,7 @@ def _real(path: Path) -> Path:
 
 
 def _empty(folder: Path, pattern: str) -> None:
-    """Remove what matches in a work folder; folders by a rename first, so that nobody publishes a part of one."""
+    """Remove what matches in a work folder; folders by a rename first: nobody publishes a part of one."""
     for path in [*folder.glob(pattern), *folder.glob(f"{_GONE}*")]:
         with contextlib.suppress(FileNotFoundError):
             if path.is_dir() and not path.is_symlink():

@@ -1,4 +1,4 @@
-"""Number of this process among several that ``torchrun`` or ``srun`` started, from environment variables alone."""
+"""Number of this process among several that ``torchrun`` or ``srun`` started."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Rank:
 
 
 def this_rank(environment: Mapping[str, str] | None = None) -> Rank:
-    """Return the rank of this process from the variables of torchrun or srun; with ``COG_RANKS=0`` it works alone.
+    """Return the rank of this process from variables of torchrun or srun; with ``COG_RANKS=0``: alone.
 
-    A SLURM batch script has some variables of ``srun``, too, but is one process regardless of its allocation: only a
-    job step (``SLURM_STEP_ID`` is a number) of several tasks counts.
+    A SLURM batch script has some variables of ``srun``, too, but is one process regardless of its allocation:
+    only a job step (``SLURM_STEP_ID`` is a number) of several tasks counts.
 
     Raises:
         CogError: the variables contradict each other.

@@ -1,8 +1,8 @@
 """The only place where serialized objects are opened: pickles, files of torch, zip directories.
 
-Unpickling can import any module and call any function, and files from the internet may be hostile. Here no name of a
-file is imported: pickles get stand-ins from a closed table, files of torch go through ``weights_only=True``, and zip
-archives are judged by their directory before a record is read.
+Unpickling can import any module and call any function, and files from the internet may be hostile. Here no
+name of a file is imported: pickles get stand-ins from a closed table, files of torch go through
+``weights_only=True``, and zip archives are judged by their directory before a record is read.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ TORCH_0_1 = (
     "(torchvision: resnet50-0676ba61.pth), or load and save it again with a newer torch"
 )
 
-#: Largest directory of a zip archive, for 100,000 records, and header of a safetensors file, for 10,000 tensors, in
-#: bytes; the libraries' own limits allow files that take minutes to open.
+#: Largest directory of a zip archive, for 100,000 records, and header of a safetensors file, for 10,000
+#: tensors, in bytes; the libraries' own limits allow files that take minutes to open.
 _LARGEST_DIRECTORY, _LARGEST_HEADER = 1 << 23, 1 << 20
 
 _DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248]|c(8|16)|[US][0-9]{0,9}|O8?|\?)")
@@ -73,15 +73,15 @@ def unpickle(
     names: Callable[[str, str], Any] | None = None,
     persistent: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """Read a pickle of plain containers, strings, bytes, numbers and numpy arrays: any protocol, Python and numpy.
+    """Read a pickle of plain containers, strings, bytes, numbers and numpy arrays, of any version.
 
-    Strings of Python 2 are decoded as Latin-1, which keeps every byte. numpy scalars become Python numbers and strings;
-    ordered and default dicts become dicts.
+    Strings of Python 2 are decoded as Latin-1, which keeps every byte. numpy scalars become Python numbers
+    and strings; ordered and default dicts become dicts.
 
     Args:
         data: the pickle.
-        names: for formats with further names: function from ``(module, name)`` to a harmless function, a subclass of
-            :class:`Instance`, a :class:`Sealed` value, or None to refuse the name.
+        names: for formats with further names: function from ``(module, name)`` to a harmless function, a
+            subclass of :class:`Instance`, a :class:`Sealed` value, or None to refuse the name.
         persistent: for formats with data beside the pickle: function from persistent id to value.
 
     Raises:
@@ -229,7 +229,7 @@ def _keys(keys: Sequence[Any]) -> Sequence[Any]:
 
 
 def _admitted() -> dict[tuple[str, str], Sealed]:
-    """Return what stands for each admitted name: a value that a file may pass on but not call, or a function."""
+    """Return what stands for each name: a value that a file may pass on but not call, or a function."""
     builtins = {"dict": _dict, "list": list, "complex": complex, "bytearray": _bytearray}
     builtins["bytes"] = lambda: b""  # of protocols 0 to 2; other bytes go through _codecs.encode
     builtins["set"] = lambda content=(): set(_keys(list(content)))
@@ -317,7 +317,7 @@ _Reader.dispatch |= {
 
 
 def build_array(constructor: Any, arguments: Any, state: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """Return an array from the three parts of ``numpy.ndarray.__reduce__``, for formats that wrap these parts."""
+    """Return an array from the three parts of ``numpy.ndarray.__reduce__``, which some formats wrap."""
     if not isinstance(constructor, _Function) or constructor.value is not _reconstruct:
         raise UnsafeFileError("an array of a foreign class")
     array = constructor(*arguments)
@@ -326,7 +326,7 @@ def build_array(constructor: Any, arguments: Any, state: Sequence[Any]) -> np.nd
 
 
 def require_stored(archive: IO[bytes]) -> IO[bytes]:
-    """Return a zip archive at its beginning, unless it would grow when it is unpacked: torch compresses only code.
+    """Return a zip archive at its beginning, unless it would grow when unpacked (torch compresses code).
 
     Raises:
         UnsafeFileError: the directory is huge, a record is compressed, or records overlap.
@@ -347,7 +347,7 @@ def require_stored(archive: IO[bytes]) -> IO[bytes]:
 
 
 def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap: bool = False) -> Any:
-    """Read a file of ``torch.save`` with ``weights_only=True``, or map it with ``mmap``; tensors are on the CPU.
+    """Read (or map) a file of ``torch.save`` with ``weights_only=True``; tensors are on the CPU.
 
     ``allow`` has classes that the file may name beside tensors and plain containers, for this call only.
 
@@ -406,7 +406,7 @@ def _torch_error(path: str | os.PathLike[str], head: str, error: Exception) -> C
 
 
 def load_safetensors(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read all tensors of a safetensors file with the format's own library; a CogError says why it cannot be read."""
+    """Read all tensors of a safetensors file with its library; a CogError says why it cannot be read."""
     from safetensors.torch import load
 
     content = files.contents(path, "safetensors file")

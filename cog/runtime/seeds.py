@@ -1,8 +1,8 @@
 """One independent random stream per choice, all derived from the run's seed.
 
-No stream depends on the number of draws from another one (in the original toolkit the final few-shot draw depended on
-the number of trials before it), or on the device. The cap per class (``CLF.MAX_PER_CLASS``) belongs to the data set and
-not to a run: its seed is the position of the class.
+No stream depends on the number of draws from another one (in the original toolkit the final few-shot draw
+depended on the number of trials before it), or on the device. The cap per class (``CLF.MAX_PER_CLASS``)
+belongs to the data set and not to a run: its seed is the position of the class.
 """
 
 from __future__ import annotations

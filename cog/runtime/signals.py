@@ -1,8 +1,9 @@
 """Orderly end of a process when a cluster ends its job.
 
-Schedulers announce the end of a job (preemption, time limit) by SIGTERM or SIGUSR1 and kill it a little later. SIGHUP
-says that the terminal was closed or the connection lost. At the end of every unit, long work tests for such a signal,
-saves its state, and ends by :func:`check` with exit code 75 (``EX_TEMPFAIL`` of sysexits.h); the same command goes on.
+Schedulers announce the end of a job (preemption, time limit) by SIGTERM or SIGUSR1 and kill it a little
+later. SIGHUP says that the terminal was closed or the connection lost. At the end of every unit, long work
+tests for such a signal, saves its state, and ends by :func:`check` with exit code 75 (``EX_TEMPFAIL`` of
+sysexits.h); the same command goes on.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 #: Largest number of times that a task is queued again.
 _MOST_RESTARTS = 100
 
-# Names of the signals that were deferred (the first one decides), kept until the next block of deferred(); and number
-# of the process that defers signals now (0: none).
+# Names of the signals that were deferred (the first one decides), kept until the next block of deferred();
+# and number of the process that defers signals now (0: none).
 _received: list[str] = []
 _process = 0
 
@@ -48,10 +49,10 @@ def handled() -> list[signal.Signals]:
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Defer the signals of :func:`handled` in the block to the end of the current unit of work, see :func:`check`.
+    """Defer the signals of :func:`handled` in the block to the next :func:`check`.
 
-    The block has an effect only in the main thread, because Python cannot handle signals in others, and only outside of
-    another such block. Child processes end on a signal as usual.
+    The block has an effect only in the main thread, because Python cannot handle signals in others, and only
+    outside of another such block. Child processes end on a signal as usual.
     """
     global _process
     if _process == os.getpid() or threading.current_thread() is not threading.main_thread():
@@ -82,13 +83,13 @@ def requested() -> str | None:
 
 
 def check(state: str) -> None:
-    """Raise :class:`Interrupted` if a signal was deferred; all finished work is saved, as ``state`` says in words."""
+    """Raise :class:`Interrupted` if a signal was deferred; ``state`` says what is saved."""
     if name := requested():
         raise Interrupted(f"ended by {name}: {state}; the same command continues from here")
 
 
 def requeue() -> None:
-    """Queue this task of a SLURM array again, if its work was ended by SIGUSR1, SLURM's warning before the time limit.
+    """Queue this task of a SLURM array again if SIGUSR1, the warning before its time limit, ended it.
 
     Who sends SIGTERM (``scancel``, a preemption) decides what follows: a cancelled task would come back.
     """
