@@ -91,7 +91,7 @@ def load(name: str, checkpoint: Path | None, size: int | None, pooling: str, fol
     if checkpoint is None and not model.link:
         raise CogError(f"there are no weights of {name} to download, and no checkpoint; {place}")
     try:
-        with _only_quiet_weights():
+        with _only_weights():
             network, forward = model.load(checkpoint, size)
     except CogError as error:
         if size == own_size:
@@ -117,23 +117,28 @@ def load(name: str, checkpoint: Path | None, size: int | None, pooling: str, fol
 
 
 @contextlib.contextmanager
-def _only_quiet_weights() -> Iterator[None]:
-    """Let torch.load read only weights, also where a library asks for more, and libraries print no warnings.
-
-    open_clip warns that a network is random before its weights are loaded; what does not fit is an error
-    here.
-    """
-    variable, disabled = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", logging.root.manager.disable
+def _only_weights() -> Iterator[None]:
+    """Let torch.load read only weights, also where a library asks for more."""
+    variable = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = os.environ.get(variable)
     os.environ[variable] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[variable]
+        if before is not None:
+            os.environ[variable] = before
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Print no warnings: open_clip warns that a network is random before its weights are loaded."""
+    before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         yield
     finally:
-        logging.disable(disabled)
-        del os.environ[variable]
-        if before is not None:
-            os.environ[variable] = before
+        logging.disable(before)
 
 
 def _unknown(title: str, name: str, names: Collection[str]) -> CogError:
@@ -300,13 +305,14 @@ def _open_clip(name: str, folder: Path | None) -> LibraryModel:
     )
 
     def load(checkpoint: Path | None, size: int) -> tuple[nn.Module, Forward]:
-        whole = open_clip.create_model(
-            model,
-            pretrained=tag if checkpoint is None else None,
-            # Weights that were trained with QuickGELU get it.
-            force_quick_gelu=weights.get("quick_gelu", False),
-            force_image_size=None if size == preprocess.size else size,
-        )
+        with _quiet():
+            whole = open_clip.create_model(
+                model,
+                pretrained=tag if checkpoint is None else None,
+                # Weights that were trained with QuickGELU get it.
+                force_quick_gelu=weights.get("quick_gelu", False),
+                force_image_size=None if size == preprocess.size else size,
+            )
         network: Any = whole.visual
 
         def convert(state: State, tower: Any) -> State:

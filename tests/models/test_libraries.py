@@ -170,12 +170,18 @@ WRAPPINGS = {
 }
 
 
+#: Those with averages in an entry beside one of other weights.
+ANNOUNCED = {"averages of timm", "averages of torchvision", "averages beside", "averages, compiled"}
+
+
 @pytest.mark.parametrize("wrapping", WRAPPINGS)
-def test_files_of_training_scripts(wrapping, tmp_path):
+def test_files_of_training_scripts(wrapping, tmp_path, caplog):
+    caplog.set_level("INFO", logger="cog")
     state = randomize(timm.create_model("test_resnet")).state_dict()
     path = write(tmp_path, "timm_test_resnet", WRAPPINGS[wrapping](state))
     loaded = cog.load_backbone("timm_test_resnet", path).network.state_dict()
     assert loaded and all(torch.equal(value, state[name]) for name, value in loaded.items())
+    assert ("averaged weights" in caplog.text) == (wrapping in ANNOUNCED)
 
 
 def test_a_file_with_unknown_names_is_refused_with_advice(tmp_path):
