@@ -15,7 +15,7 @@ import re
 import struct
 import warnings
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
@@ -228,42 +228,31 @@ def _keys(keys: Sequence[Any]) -> Sequence[Any]:
     return keys
 
 
-def _admitted() -> dict[tuple[str, str], Sealed]:
-    """Return what stands for each name: a value that a file may pass on but not call, or a function."""
-    builtins = {"dict": _dict, "list": list, "complex": complex, "bytearray": _bytearray}
-    builtins["bytes"] = lambda: b""  # of protocols 0 to 2; other bytes go through _codecs.encode
-    builtins["set"] = lambda content=(): set(_keys(list(content)))
-    builtins["frozenset"] = lambda content=(): frozenset(_keys(list(content)))
-    numpy = {
-        "multiarray": {"_reconstruct": _reconstruct, "scalar": _scalar},
-        "numeric": {"_frombuffer": _from_buffer},
-    }
-    names = {
-        ("_codecs", "encode"): _encode,
-        ("numpy", "dtype"): _dtype,
-        ("collections", "OrderedDict"): _dict,
-    }
-    names["collections", "defaultdict"] = lambda factory=None: {}
-    for module in ("builtins", "__builtin__"):  # Python 3 and 2
-        names |= {(module, name): function for name, function in builtins.items()}
+def _admitted() -> Iterator[tuple[tuple[str, str], Sealed]]:
+    """Yield what stands for each name: a value that a file may pass on but not call, or a function."""
+    yield ("numpy", "ndarray"), _NDARRAY
+    yield ("numpy", "dtype"), _Function(_dtype)
+    yield ("_codecs", "encode"), _Function(_encode)
+    yield ("collections", "OrderedDict"), _Function(_dict)
+    yield ("collections", "defaultdict"), _Function(lambda factory=None: {})
     for core in ("numpy.core", "numpy._core"):  # numpy 1 and 2
-        names |= {
-            (f"{core}.{part}", name): f for part, entries in numpy.items() for name, f in entries.items()
-        }
-    values = {
-        (module, name): Sealed(name)
-        for module in ("builtins", "__builtin__")
-        for name in ("int", "float", "str")
-    }
-    return {
-        **values,
-        **{name: _Function(function) for name, function in names.items()},
-        ("numpy", "ndarray"): _NDARRAY,
-    }
+        yield (f"{core}.multiarray", "_reconstruct"), _Function(_reconstruct)
+        yield (f"{core}.multiarray", "scalar"), _Function(_scalar)
+        yield (f"{core}.numeric", "_frombuffer"), _Function(_from_buffer)
+    for module in ("builtins", "__builtin__"):  # Python 3 and 2
+        yield (module, "dict"), _Function(_dict)
+        yield (module, "list"), _Function(list)
+        yield (module, "set"), _Function(lambda content=(): set(_keys(list(content))))
+        yield (module, "frozenset"), _Function(lambda content=(): frozenset(_keys(list(content))))
+        yield (module, "complex"), _Function(complex)
+        yield (module, "bytearray"), _Function(_bytearray)
+        yield (module, "bytes"), _Function(lambda: b"")  # of protocols 0 to 2; others use _codecs.encode
+        for name in ("int", "float", "str"):
+            yield (module, name), Sealed(name)
 
 
 _NDARRAY = Sealed("numpy.ndarray")
-_ADMITTED = _admitted()
+_ADMITTED = dict(_admitted())
 
 #: Python's unpickler in Python, whose operations can be replaced.
 _Unpickler: Any = vars(pickle)["_Unpickler"]
