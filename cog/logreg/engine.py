@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import logging
 import math
 import re
@@ -42,6 +43,7 @@ from cog.logreg import metrics
 from cog.logreg.features import Data, Features, cap
 from cog.logreg.metrics import Logs
 from cog.logreg.mlp import Layer, Mlp, TrainedClassifier, initial_layers
+from cog.logreg.search import N_STARTUP_TRIALS
 from cog.logreg.settings import Settings
 from cog.logreg.step import Classifiers
 from cog.runtime import files, memory, signals
@@ -54,9 +56,6 @@ logger = logging.getLogger(__name__)
 
 #: Function called after a recorded epoch with its number and the logs of each seed.
 OnEpoch = Callable[[int, list[Logs]], None]
-
-#: Trials that do not wait for each other: the random ones at the start of a search (Optuna's default).
-TRIALS_TOGETHER = 10
 
 #: Columns (classifiers x classes) trained in lockstep on a CPU: the weights of more exceed the cache.
 CPU_COLUMNS = 1000
@@ -295,7 +294,7 @@ class Engine:
         Raises:
             CogError: when a single classifier does not fit.
         """
-        n_trials, dim = max(1, min(TRIALS_TOGETHER, settings.n_trials)), train.x.shape[1]
+        n_trials, dim = max(1, min(N_STARTUP_TRIALS, settings.n_trials)), train.x.shape[1]
         batch, low = min(settings.batch_size, len(train)), self.dtype != torch.float32
         on_host = _USABLE * (memory.available_memory() or math.inf)
         if total is None and self.device.type == "cuda":
@@ -306,8 +305,8 @@ class Engine:
 
         def needed(s: int, k: int) -> float:
             if settings.is_mlp:
-                widths = sum(settings.layer_sizes(dim, n_classes)[1:])
-                return 16.0 * settings.n_parameters(dim, n_classes) + 8.0 * batch * widths
+                sizes = settings.layer_sizes(dim, n_classes)
+                return sum((16.0 * (a + 1) + 8.0 * batch) * b for a, b in itertools.pairwise(sizes))
             # Weight, momentum and gradient (once more in a graph), and the weight in bfloat16; logits and gradients.
             of_weights = s * k * n_classes * dim * (18.0 if low else 16.0)
             return of_weights + s * batch * (k * n_classes * (8.0 if low else 16.0) + 4.0 * dim)

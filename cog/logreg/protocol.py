@@ -110,7 +110,7 @@ def run_protocol(
                 told: list[list[Trial]] = [[] for _ in runs]
                 for start in range(0, n_round, width):
                     pairs = [each[start : start + width] for each in asked]
-                    trials = journal.find(pairs, n_done + start)
+                    trials = journal.find(n_done + start, len(pairs[0]))
                     if trials is None:
                         trials = _train(
                             data, runs, engine, train_rows, val_rows, pairs, checkpoint, n_done + start

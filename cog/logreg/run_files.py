@@ -53,14 +53,6 @@ class Run:
     metadata: Mapping[str, Any]
 
 
-def is_complete(folder: Path) -> bool:
-    """Return whether a folder has a finished run, of this toolkit or of the original one.
-
-    The original toolkit writes ``logs.pkl`` once, after the last epoch of the final training.
-    """
-    return (folder / RESULTS_FILE).is_file() or len(list(folder.glob("final-lr-*_wd-*/logs.pkl"))) == 1
-
-
 def print_accuracies(final: Mapping[str, Any], path: Path) -> None:
     """Print the accuracies of a final training, the entry ``final`` of ``results.json``."""
     values = [final.get(key) for key in ("test_top1", "test_top5")]

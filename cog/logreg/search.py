@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -129,25 +128,10 @@ class Journal:
             if n := len(self.trials[0]):
                 logger.info("%d trials were finished before", n)
 
-    def find(self, pairs: Sequence[Sequence[tuple[float, float]]], first: int) -> list[list[Trial]] | None:
-        """Return the finished trials of pairs ``(S, K)`` that begin with number ``first``; None if there are none.
-
-        Raises:
-            CogError: when the trials had other pairs.
-        """
-        found = [trials[first : first + len(asked)] for trials, asked in zip(self.trials, pairs, strict=True)]
-        if any(len(trials) < len(asked) for trials, asked in zip(found, pairs, strict=True)):
-            return None
-        for trials, asked in zip(found, pairs, strict=True):
-            for trial, (lr, wd) in zip(trials, asked, strict=True):
-                # The last digits of an exponential depend on the processor; other draws differ in the first digits.
-                if not (math.isclose(lr, trial.lr) and math.isclose(wd, trial.wd)):
-                    raise CogError(
-                        f"trial {trial.number} was lr {trial.lr!r}, wd {trial.wd!r} when the search was begun, and is "
-                        f"lr {lr!r}, wd {wd!r} now; finish the run where it was begun, or remove {self._path} to begin "
-                        "it again"
-                    )
-        return found
+    def find(self, first: int, n: int) -> list[list[Trial]] | None:
+        """Return ``n`` finished trials of each seed, from number ``first`` on; None if there are fewer."""
+        found = [trials[first : first + n] for trials in self.trials]
+        return found if all(len(trials) == n for trials in found) else None
 
     def add(self, trials: Sequence[Sequence[Trial]]) -> None:
         """Add trials ``(S, K)``; they are on the disk when the call returns."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -89,10 +88,6 @@ class Settings:
     def layer_sizes(self, dim: int, n_classes: int) -> list[int]:
         """Return the widths from the features to the logits: ``[d, C]`` without hidden layers."""
         return [dim, *([self.mlp_hidden] * self.mlp_layers if self.is_mlp else []), n_classes]
-
-    def n_parameters(self, dim: int, n_classes: int) -> int:
-        """Return the number of weights and biases of a classifier of ``dim`` features and ``n_classes`` classes."""
-        return sum((a + 1) * b for a, b in itertools.pairwise(self.layer_sizes(dim, n_classes)))
 
 
 def from_config(cfg: CfgNode, **others: Any) -> Settings:
