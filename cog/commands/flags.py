@@ -30,7 +30,7 @@ class Several(argparse.Action):
     def __init__(
         self, *args: Any, each: Callable[[str], Any] = str, among: Sequence[str] | None = None, **options: Any
     ) -> None:
-        super().__init__(*args, nargs="+", **options)
+        super().__init__(*args, **options | {"nargs": "+"})
         self.each, self.among = each, among
 
     def __call__(

@@ -168,8 +168,8 @@ def _choose(args: argparse.Namespace, root: Path, networks: identity.Networks) -
     usable = tuple(model for model in study.models if model not in unusable)
     if not usable:
         raise next(iter(unusable.values()))
-    for model, error in unusable.items() if args.model else ():
-        logger.error("%s is left out: %s", model, error)
+    for model, fault in unusable.items() if args.model else ():
+        logger.error("%s is left out: %s", model, fault)
     if unusable and not args.model:
         logger.warning(
             "left out, since they cannot be loaded: %s (name them for the reasons)", some([*unusable], 9)

@@ -372,6 +372,7 @@ class Extraction:
             "loader": choice.loader,
             "images_root": str(images.root),
             "device": chunks[0]["device"],
+            "threads": torch.get_num_threads(),  # the last bits depend on it on a CPU
             "versions": log.versions(("torch", "torchvision", "pillow", "numpy")),
             "started": min(chunk["started"] for chunk in chunks),
             "seconds": round(seconds, 3),

@@ -195,6 +195,8 @@ def _do_group(
         width: largest number of trials of a seed in lockstep.
         args: flags.
     """
+    import torch
+
     from cog.logreg import protocol
     from cog.runtime.memory import exhaustion_explained
 
@@ -225,6 +227,7 @@ def _do_group(
             )
         by_seed = {run.settings.seed: result for run, result in zip(group, results, strict=True)}
         facts: dict[str, Any] = {"device": engine.device.type, "precision": engine.precision}
+        facts["threads"] = torch.get_num_threads()  # the last bits depend on it on a CPU
         facts["lockstep"] = [run.settings.seed for run in group]
         for run, work in works:
             _publish(run, work, by_seed[run.settings.seed], data, facts)

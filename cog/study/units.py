@@ -81,7 +81,9 @@ class Study:
         Raises:
             CogError: they do not describe a study.
         """
-        values = {key: tuple(value) if isinstance(value, list) else value for key, value in entries.items()}
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in entries.items()
+        }
         try:
             return cls(**values | {"root": Path(values["root"])})
         except (KeyError, TypeError) as error:

@@ -70,7 +70,7 @@ def test_failing_images_of_a_split_do_not_stop_the_next(extract, workshop):
     (workshop.birds / "test/crow/crow_0.png").write_bytes(b"broken")
     done = extract(f"models_root_dir={workshop.models}", f"images_root={workshop.birds}", "dataset=robins")
     assert done.returncode == 3, done.stderr
-    assert "robins test: 1 of 9 images could not be decoded" in done.stderr
+    assert "1 of 9 images of robins test could not be decoded" in done.stderr
     assert (workshop.models / "tiny/net/robins/features_train/X_Y.pth").is_file()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -180,6 +181,11 @@ def test_study_fails_once_is_repaired_and_finds_a_new_checkpoint(study, workshop
     code, out, err = finish(study())
     assert code == 0 and "5 of 8 outputs are done; 2 tasks to do" in err
     before = results_of(workshop)
+    records = [
+        *workshop.models.rglob("in1k/features_*/features.json"),
+        *workshop.models.rglob("results.json"),
+    ]
+    assert len(records) == 6 and all(json.loads(path.read_text())["threads"] == 1 for path in records)
     code, again, err = finish(study())
     assert code == 0 and again == out and "8 of 8 outputs are done; 0 tasks to do" in err
 

@@ -131,7 +131,7 @@ def wait_for_text(read, text: str, timeout: float = 90) -> None:
 
 def test_time_limit_saves_and_requeues(slurm, submit, studies, undisturbed):
     """SLURM itself warns the extraction, whose limit is a minute; the array that waits for it begins after its end."""
-    studies.make_slow()
+    studies.workshop.make_slow()
     jobs = submit(options="--mem=100 --time=1")
     states = wait(slurm, jobs, timeout=420)
     assert set(states.values()) == {"COMPLETED"}
