@@ -84,6 +84,18 @@ def test_each_shape_has_compiled_code_of_its_own():
     assert step.compiled(step.update, 1) is not step.compiled(step.update, 2)
 
 
+def test_without_a_compiler_one_line_says_so(monkeypatch, caplog):
+    def fail(*args, **options):
+        raise RuntimeError("Cannot find a working triton installation\nmore lines")
+
+    monkeypatch.setattr(torch, "compile", fail)
+    step.has_compiler.cache_clear()
+    assert [step.has_compiler("cpu") for _ in "ab"] == [False, False]
+    step.has_compiler.cache_clear()
+    (record,) = caplog.records
+    assert "does not work for cpu (Cannot find a working triton installation)" in record.message
+
+
 def test_a_recorded_training_has_the_curves_of_the_original_loop():
     spec = spec_of(1, 1, n=1000, record=True)
     (pair,), model = spec.pairs[0], torch.nn.Linear(32, 8)
