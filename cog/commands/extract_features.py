@@ -19,7 +19,7 @@ from cog.runtime.ranks import this_rank
 
 if TYPE_CHECKING:
     from cog.data.images import ImageList
-    from cog.features.run import Extraction
+    from cog.features.chunks import Extraction, Model
 
 EXAMPLES = (
     "--model sup_resnet50 --models_root_dir /models --dataset in1k --in1k_images_root /data/in1k --split train test",
@@ -50,7 +50,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def plan(args: argparse.Namespace) -> list[Extraction]:
     """Return the extractions, one per model, data set and split, after checks of their inputs; nothing is written."""
-    from cog.features.run import Extraction, Model  # imported here because it imports torch
+    from cog.features.chunks import Extraction, Model  # imported here because it imports torch
     from cog.models.choice import find_model
 
     pairs = [(dataset, split) for dataset in args.dataset for split in args.split]

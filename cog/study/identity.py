@@ -54,7 +54,7 @@ class Networks:
 
     def describe(self, model: str) -> dict[str, Any]:
         """Return the part of the identity of features that does not depend on the images; a loader is run."""
-        from cog.features.run import Model  # imports torch
+        from cog.features.chunks import Model  # imports torch
 
         choice = self.find(model)
         return Model(choice, choice.config(None, self.opts)).identity()

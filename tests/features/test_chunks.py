@@ -18,6 +18,7 @@ from marks import first_quick
 from cog.commands import extract_features
 from cog.data import loader
 from cog.errors import CogError, FailedImagesError
+from cog.features import chunks as chunk_files
 from cog.features import run
 from cog.features.extract import Extractor
 from cog.runtime import memory, signals
@@ -34,7 +35,7 @@ CONFIGS = {
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    monkeypatch.setattr(run, "CHUNK", 2)  # 8 rows: four chunks
+    monkeypatch.setattr(chunk_files, "CHUNK", 2)  # 8 rows: four chunks
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def inputs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def configs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("configs")
-    shutil.copy(run.Path(__file__).parents[2] / "configs/default.py", folder)
+    shutil.copy(chunk_files.Path(__file__).parents[2] / "configs/default.py", folder)
     for name, text in CONFIGS.items():
         (folder / f"{name}.yaml").write_text(text)
     return folder

@@ -73,13 +73,6 @@ def test_features_are_those_of_a_plain_torchvision_pipeline(extract_birds, image
     assert stored["name"] == "tiny_net_birds_test"
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_same_features_whatever_decodes(extract_birds, tmp_path, workers):
-    extract_birds(output="a")
-    extract_birds(output="b", workers=workers)
-    assert torch.equal(features_of(tmp_path / "a")["X"], features_of(tmp_path / "b")["X"])
-
-
 def test_metadata(extract_birds, tmp_path):
     weights = tmp_path / "weights.pth"
     torch.save({"mix": torch.tensor([1.0, 2.0, 3.0])}, weights)
@@ -123,19 +116,6 @@ def test_failed_images_end_with_code_3_and_lose_nothing(extract_birds, image_tre
     assert json.loads((out / "features.json").read_text())["n_failed"] == 2
     assert len((out / "image_paths.txt").read_text().splitlines()) == 7
     assert (out / "failed_images.txt").read_text().splitlines() == lines
-
-
-@pytest.mark.parametrize("allow", ["0", "2"])
-def test_mended_images_are_extracted_again(extract_birds, image_tree, tmp_path, allow):
-    spoil(image_tree)
-    out = tmp_path / "out"
-    with pytest.raises(FailedImagesError):
-        extract_birds()
-    for name in ("duck/duck_1.png", "wren/wren_0.png"):
-        tiny.write_image(image_tree / "test" / name, seed=5)
-    assert extract_birds("--allow_failures", allow) == 0
-    assert len(features_of(out)["X"]) == 9
-    assert sorted(p.name for p in out.iterdir()) == ["X_Y.pth", "features.json", "image_paths.txt"]
 
 
 def test_failures_do_not_shift_the_other_rows(extract_birds, image_tree, tmp_path):
