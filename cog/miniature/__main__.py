@@ -6,12 +6,14 @@ import argparse
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from cog import constants
 from cog.errors import CogError
 from cog.runtime import cli as cli_tools
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Names of the trained network, and of the control: the same network before training.
 TRAINED, UNTRAINED = "miniature_convnet", "miniature_random"
