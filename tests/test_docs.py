@@ -168,6 +168,7 @@ def flags() -> set[str]:
         "--upgrade",
         "--partition",
         "--account",
+        "--shm-size",
         "--time",
     }
     for command in COMMANDS:
