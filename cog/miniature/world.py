@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from cog import constants
+from cog.data.pixels import load_rgb
 from cog.errors import CogError
 from cog.levels.wordnet import NounGraph
 from cog.runtime import files
@@ -224,7 +225,8 @@ def write_overview(folder: Path, graph: NounGraph, levels: Sequence[Sequence[str
             ImageDraw.Draw(strip).text((1, 1), graph.words(wnid).split(",")[0], fill="black")
             sheet.paste(strip, (column * SIZE, row * height + 18))
             for k in range(2):
-                with Image.open(images / wnid / f"{wnid}_{k}.JPEG") as picture:
-                    sheet.paste(picture, (column * SIZE, row * height + 32 + k * SIZE))
+                content = (images / wnid / f"{wnid}_{k}.JPEG").read_bytes()
+                picture = load_rgb(content, load_truncated=False)
+                sheet.paste(picture, (column * SIZE, row * height + 32 + k * SIZE))
     with files.atomic_write(folder / "overview.png") as handle:
         sheet.save(handle, format="PNG")
