@@ -345,7 +345,7 @@ def _provenance(results: Results) -> HtmlTable | None:
 
 def _of_features(described: list[dict[str, Any]]) -> dict[str, str]:
     checkpoints = [str(made.get("checkpoint_sha256") or "")[:12] for made in described]
-    entries = {
+    entries: dict[str, list[Any]] = {
         "checkpoint": checkpoints,
         "features": [made.get("precision") for made in described],
         "pretraining": [made.get("pretraining") for made in described],

@@ -102,6 +102,7 @@ def fig3(means: pd.DataFrame) -> Sheet | None:
     sheet = Sheet(
         style.looks(shown), rows=2 if groups else 1, columns=max(1, (len(groups) + 1) // 2), lead=True
     )
+    assert sheet.lead is not None
     sheet.lines(sheet.lead, shown, ticks, title="All models", y_label=ACCURACY)
     panels = [axes for row in sheet.panels for axes in row]
     for axes, (title, part) in zip(panels, groups, strict=False):
@@ -175,13 +176,13 @@ def _of_shots(shown: pd.DataFrame, groups: dict[str, pd.DataFrame], notes: list[
     names, ticks = over_datasets(shown), over_shots(shown)
     sheet = Sheet(style.looks(shown), rows=1 if relative.empty else 2, columns=len(names), height=1.7)
     for column, (dataset, title) in enumerate(names.items()):
-        words = {"x": "n_shot", "title": title}
-        part = shown[shown["dataset"] == dataset]
-        sheet.lines(sheet.panels[0][column], part, ticks, y_label=ACCURACY if column == 0 else "", **words)
-        part = relative[relative["dataset"] == dataset]
+        part, left = shown[shown["dataset"] == dataset], column == 0
+        y_label = ACCURACY if left else ""
+        sheet.lines(sheet.panels[0][column], part, ticks, x="n_shot", title=title, y_label=y_label)
         if len(sheet.panels) > 1:
-            y_label = f"points to {reference}" if column == 0 else ""
-            sheet.lines(sheet.panels[1][column], part, ticks, y_label=y_label, signed=True, **words)
+            part, y_label = relative[relative["dataset"] == dataset], f"points to {reference}" if left else ""
+            axes = sheet.panels[1][column]
+            sheet.lines(axes, part, ticks, x="n_shot", title=title, y_label=y_label, signed=True)
         sheet.panels[-1][column].set_xlabel("images per class")
     return sheet.finish(BARS, *notes)
 
