@@ -14,7 +14,7 @@ from cog.commands import flags
 from cog.errors import CogError, some
 from cog.paths import ModelDir, with_limit
 from cog.runtime import cli as cli_tools
-from cog.runtime import signals
+from cog.runtime import files, signals
 from cog.runtime.ranks import this_rank
 
 if TYPE_CHECKING:
@@ -63,6 +63,10 @@ def plan(args: argparse.Namespace) -> list[Extraction]:
             "--output_dir takes the features of one model, data set and split, without --limit; give --models_root_dir "
             f"instead, or one at a time (here: {len(pairs) * len(args.model)})"
         )
+    flag = "models_root_dir" if args.output_dir is None else "output_dir"
+    place = Path(getattr(args, flag)).absolute()
+    # The folder itself is made later; what is there already has to be a folder.
+    files.require_dir(next(path for path in (place, *place.parents) if path.exists()), f"--{flag}")
     models = []
     for name in args.model:
         choice = find_model(

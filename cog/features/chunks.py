@@ -261,7 +261,7 @@ class Extraction:
 
         Args:
             span: its rows.
-            x: features of the rows without failure, float32 ``(n, D)``.
+            x: features of the rows without failure, float32 ``(n, D)`` on the CPU.
             failures: rows of the others, with reasons.
             facts: size and checksum of images, by row.
             started: time before they were read, in seconds since the epoch.
@@ -272,7 +272,6 @@ class Extraction:
         """
         fx = self.model.cfg.FT_EXTRACT
         dtype = getattr(torch, fx.SAVE_DTYPE)
-        x = x.cpu()
         saved = x.to(dtype)
         if len(bad := (~torch.isfinite(saved).all(dim=1)).nonzero()):
             failed = {row for row, _ in failures}

@@ -74,10 +74,9 @@ class FeatureOutput(Output):
 
     def has_result(self, *, overwrite: bool = False) -> bool:
         """Return whether the result is there, see :class:`Output`."""
-        # A study may have deleted X_Y.pth and left the record.
-        if (self.path / METADATA_FILE).is_file() and not (self.path / constants.FEATURES_FILE).is_file():
-            return False
         done = super().has_result(overwrite=overwrite)
+        # A study may have deleted X_Y.pth and left the record.
+        done = done and (self.path / constants.FEATURES_FILE).is_file()
         return done and (self.outdated is None or (self.read() or {}).get("started") != self.outdated)
 
 

@@ -93,6 +93,26 @@ def extract(
         )
 
 
+def _to_host(x: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Begin to copy features to the host; the returned function waits for the copy, not for what is queued later."""
+    if x.device.type != "cuda":
+        return x.cpu
+    try:
+        host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+    except RuntimeError:  # no pinned memory: copied when it is written
+        return x.cpu
+    with torch.cuda.device(x.device):
+        host.copy_(x, non_blocking=True)
+        copied = torch.cuda.Event()
+        copied.record()
+
+    def wait() -> torch.Tensor:
+        copied.synchronize()
+        return host
+
+    return wait
+
+
 @dataclass(eq=False)
 class _Passes:
     """Passes over the images: the spans left to do, what failed, and finished chunks that are not written yet."""
@@ -205,12 +225,12 @@ class _Passes:
         while self.unwritten:
             self.unwritten.popleft()()
         for each in [each for each in group if each not in self.failed]:
-            given = span, torch.cat(parts[each]), failures, facts, started, device
+            given = span, _to_host(torch.cat(parts[each])), failures, facts, started, device
             self.unwritten.append(functools.partial(self._write, each, *given))
 
-    def _write(self, extraction: Extraction, span: Span, *given: Any) -> None:
+    def _write(self, extraction: Extraction, span: Span, x: Callable[[], torch.Tensor], *given: Any) -> None:
         with self._noting_failure(extraction):
-            extraction.write(span, *given)
+            extraction.write(span, x(), *given)
             self.todo[extraction].remove(span)
             if not self.todo[extraction]:
                 self.finish(extraction)

@@ -25,7 +25,7 @@ from cog.commands import extract_features
 from cog.data import datasets
 from cog.data.pixels import Preprocess, load_rgb, normalizer, resize_and_crop, to_input
 from cog.errors import CogError, FailedImagesError
-from cog.features import run
+from cog.features import chunks, run
 from cog.models.backbone import Backbone
 from cog.runtime import output
 
@@ -202,9 +202,22 @@ def test_features_that_a_study_deleted_are_extracted_again(extract_birds, tmp_pa
     expected = (tmp_path / "out/X_Y.pth").read_bytes()
     (tmp_path / "out/X_Y.pth").unlink()
     (tmp_path / "out/deleted.json").write_text("{}")
+    before = tiny.snapshot(tmp_path)
+    with pytest.raises(CogError, match=r"out has another result .*size: 12 -> 8.*--overwrite"):
+        extract_birds("FT_EXTRACT.IMAGE_CROP_SIZE", "8")
+    assert tiny.snapshot(tmp_path) == before
     assert extract_birds() == 0
     assert (tmp_path / "out/X_Y.pth").read_bytes() == expected
     assert not (tmp_path / "out/deleted.json").exists()
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "file/far/below"])
+def test_an_output_below_a_file_names_the_flag(extract_birds, tmp_path, place):
+    (tmp_path / "file").write_text("")
+    before = tiny.snapshot(tmp_path)
+    with pytest.raises(CogError, match=r"--output_dir .*/file is a file, expected a folder"):
+        extract_birds(output=place)
+    assert tiny.snapshot(tmp_path) == before
 
 
 def test_mixed_precision_stays_close(extract_birds, tmp_path):
@@ -450,6 +463,18 @@ def test_a_gpu_computes_the_same(forty):
         found = run_library(forty, convnet().to("cuda"), device="cuda", batch_size=batch_size, n_workers=2)
         assert found.rows.tolist() == reference.rows.tolist()
         torch.testing.assert_close(found.x, reference.x, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.gpu
+def test_chunks_of_a_gpu_have_the_features_of_their_rows(extract_birds, image_tree, tmp_path, monkeypatch):
+    """They are copied while the device works on the next ones."""
+    monkeypatch.setattr(chunks, "CHUNK", 1)
+    spoil(image_tree)
+    for device in ("cpu", "cuda"):
+        assert extract_birds("--allow_failures", "2", "--device", device, output=device, workers=2) == 0
+    reference, found = features_of(tmp_path / "cpu"), features_of(tmp_path / "cuda")
+    torch.testing.assert_close(found["X"], reference["X"], rtol=1e-4, atol=1e-4)
+    assert torch.equal(found["Y"], reference["Y"])
 
 
 # --- several data sets and splits in one run
