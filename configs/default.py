@@ -78,7 +78,7 @@ _C.CLF.LR_INTV = (1e-1, 1e2)
 _C.CLF.WD_INTV = (1e-12, 1e-4)
 
 # Precision of the matrix products in training: "fp32", "tf32" (NVIDIA GPUs), "bf16", or "auto": the fastest one on the
-# device that changes accuracies by less than another seed does (docs/performance.md, "Precision"). All other
+# device that changes accuracies by less than another seed does (docs/protocol.md, "Precision"). All other
 # computations are in float32.
 _C.CLF.PRECISION = "auto"
 

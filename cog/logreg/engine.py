@@ -7,7 +7,7 @@ Classifiers of several seeds, and trials of a seed that do not wait for each oth
 ``fp32``   full float32 everywhere (TF32 off)
 ``tf32``   NVIDIA GPUs: operands are rounded to TF32 (10-bit mantissa)
 ``bf16``   bfloat16 operands, sums in float32
-``auto``   the fastest of these that moves accuracies by less than another seed does (docs/performance.md,
+``auto``   the fastest of these that moves accuracies by less than another seed does (docs/protocol.md,
            "Precision"): ``bf16`` on CPUs with instructions for it; on GPUs ``tf32``
 =========  ====================================================================================================
 
