@@ -54,8 +54,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 def block(page: str, language: str, part: str) -> str:
     """Return the only block of a page that contains a text."""
-    (text,) = (each for each in blocks(page, language) if part in each)
-    return text
+    return "".join(each for each in blocks(page, language) if part in each)
 
 
 def anchors(page: str) -> set[str]:
@@ -95,7 +94,6 @@ def test_links_paths_modules_and_keys_exist_and_python_is_python(page):
 
 @pytest.fixture(scope="module")
 def flags() -> set[str]:
-    """All flags of all commands."""
     shown: list[str] = []
     for command in COMMANDS:
         with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
@@ -130,9 +128,8 @@ def network(tmp_path_factory) -> Path:
     import torchvision
 
     folder = tmp_path_factory.mktemp("network")
-    loader = block("docs/own-models.md", "python", "# my_net.py\n")
-    assert loader == block("README.md", "python", "# my_net.py\n")
-    (folder / "my_net.py").write_text(loader)
+    loaders = {block(page, "python", "# my_net.py\n") for page in ("README.md", "docs/own-models.md")}
+    (folder / "my_net.py").write_text(*loaders)
     torch.save(torchvision.models.resnet18().state_dict(), folder / "my.ckpt")
     return folder
 
@@ -159,8 +156,8 @@ def template(network, tmp_path_factory) -> Path:
     for split, n_images in (("train", 10), ("val", 3)):
         tiny.write_class_folders(world / "in1k" / split, n_images=n_images)
     tiny.write_class_folders(world / "in21k", classes=unseen, n_images=12)
+    (world / "levels").mkdir()
     levels = world / "levels" / constants.LEVELS_FILE
-    levels.parent.mkdir()
     tiny.write_levels_file(levels, [unseen[i : i + 2] for i in range(0, 10, 2)])
     split_file = tiny.write_split_file(levels.with_name(constants.SPLIT_FILE), world / "in21k", n_test=3)
     for name, source in (("levels", levels), ("published", levels), ("split", split_file)):
