@@ -35,7 +35,6 @@ from cog.errors import CogError, os_errors_explained, some
 logger = logging.getLogger(__name__)
 
 _NUMBERED = re.compile(r"(?P<name>.*?)(?P<number>[0-9]+)([-_.]of[-_.](?P<total>[0-9]{1,6}))?")
-_WINTER_PART = re.compile(r".+_(train|val|small_classes)")
 _THUMBNAILS = re.compile(r"_*thumb(s|nails?)?", re.IGNORECASE)
 
 
@@ -181,17 +180,13 @@ def _image_list(
 def open_store(root: str | os.PathLike[str]) -> ImageStore:
     """Return the reader of the images below a root, chosen by the contents of the root.
 
-    The first form that fits is taken: folders of the processed Winter-2021 release, each with some files of
-    every synset; class folders; archives in the root; archives beside a missing root, named like the root
-    (``val``: ``.../ILSVRC2012_img_val.tar``), else with a folder of its name inside. If none fits, it reads
-    class folders, without any images.
+    The first form that fits is taken: class folders; archives in the root; archives beside a missing root,
+    named like the root (``val``: ``.../ILSVRC2012_img_val.tar``), else with a folder of its name inside. If
+    none fits, it reads class folders, without any images.
     """
     root = Path(root)
     try:
         folders, paths = _contents(root)
-        parts = [name for name in folders if _WINTER_PART.fullmatch(name) and _holds_synsets(root / name)]
-        if parts and not any(map(is_wnid, folders)):
-            return FolderImages(root, parts)
         return FolderImages(root) if folders or not paths else _open_archives(root, paths)
     except (FileNotFoundError, NotADirectoryError):
         pass

@@ -79,60 +79,51 @@ def entries_of(folder: Path) -> list[os.DirEntry[str]]:
 
 
 class FolderImages(_Store):
-    """Images in class folders; ``parts`` are folders with some of the files of every class each."""
-
-    def __init__(self, root: Path, parts: Sequence[str] = ("",)) -> None:
-        super().__init__(root)
-        self._parts = [root / part for part in parts]
+    """Images in class folders."""
 
     def classes(self) -> list[str]:
         """Return the names of the class folders, sorted."""
-        listed, packed = set(), []
-        for entry in (entry for part in self._parts for entry in entries_of(part)):
+        listed, packed = [], []
+        for entry in entries_of(self.root):
             if entry.name.lower().endswith((*COMPRESSED_SUFFIXES, *ARCHIVE_SUFFIXES)):
                 packed.append(entry)
             elif entry.is_dir() and not is_no_class(entry.name):
-                listed.add(entry.name)
+                listed.append(entry.name)
             elif entry.is_dir() or is_image(entry.name):
                 kind = classes.OTHER_FOLDERS if entry.is_dir() else classes.LOOSE_IMAGES
                 self.unread.add(kind, entry.path)
         for entry in packed:
             if re.sub(r"(\.tar)?\.\w+$", "", entry.name) not in listed:  # else it is unpacked beside it
                 self.unread.add("archives", entry.path)
-        return sorted(listed)
+        return listed
 
     def names(self, folder: str) -> list[str]:
         """Return the images of a class folder, ascending by code point; none of a missing one."""
-        listed: set[str] = set()
-        for part in filter(os.path.isdir, (part / folder for part in self._parts)):
-            for entry in entries_of(part):
-                if is_image(entry.name) and not entry.is_dir(follow_symlinks=False):
-                    listed.add(f"{folder}/{entry.name}")
-                elif not entry.is_dir():
-                    self.unread.add(classes.OTHER_FILES, entry.path)
-                elif is_no_class(entry.name):
-                    self.unread.add(classes.OTHER_FOLDERS, entry.path)
-                elif any(is_image(name) for _, _, inside in os.walk(entry.path) for name in inside):
-                    self.nested.append(f"{folder}/{entry.name}")
-                else:
-                    self.unread.add("folders without images inside class folders", entry.path)
-        return sorted(listed)
+        listed = []
+        for entry in entries_of(self.root / folder) if self.has_class(folder) else ():
+            if is_image(entry.name) and not entry.is_dir(follow_symlinks=False):
+                listed.append(f"{folder}/{entry.name}")
+            elif not entry.is_dir():
+                self.unread.add(classes.OTHER_FILES, entry.path)
+            elif is_no_class(entry.name):
+                self.unread.add(classes.OTHER_FOLDERS, entry.path)
+            elif any(is_image(name) for _, _, inside in os.walk(entry.path) for name in inside):
+                self.nested.append(f"{folder}/{entry.name}")
+            else:
+                self.unread.add("folders without images inside class folders", entry.path)
+        return listed
 
     def has_class(self, folder: str) -> bool:
         """Return whether a class folder exists."""
-        return any((part / folder).is_dir() for part in self._parts)
+        return (self.root / folder).is_dir()
 
     def stat(self, name: str) -> tuple[int, float]:
         """Return the size of an image in bytes, and the time of its file in seconds."""
-        status = os.stat(self._path(name))
+        status = os.stat(self.root / name)
         return status.st_size, status.st_mtime
 
-    def _path(self, name: str) -> Path:
-        *before, last = (part / name for part in self._parts)
-        return next(filter(Path.exists, before), last)
-
     def _read(self, name: str) -> bytes:
-        with files.open_regular(self._path(name), buffering=0) as handle:
+        with files.open_regular(self.root / name, buffering=0) as handle:
             archives.require_size(os.fstat(handle.fileno()).st_size, name)
             return handle.read()
 

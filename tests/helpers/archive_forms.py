@@ -163,15 +163,6 @@ def shards_with_folders(folder: Path, root: Path) -> None:
     shards(folder, root, label="folder")
 
 
-def winter_parts(folder: Path, root: Path) -> None:
-    """Write the layout of the processed Winter 2021 release: one image of each class is in another folder."""
-    for path in classes(folder):
-        for index, file in enumerate(sorted(path.iterdir())):
-            part = root / ("imagenet21k_train" if index else "imagenet21k_val") / path.name
-            part.mkdir(parents=True, exist_ok=True)
-            (part / file.name).write_bytes(file.read_bytes())
-
-
 #: Forms of a root of synsets.
 FORMS = {
     form.__name__: form
@@ -186,6 +177,5 @@ FORMS = {
         shards,
         shards_with_json,
         shards_with_folders,
-        winter_parts,
     )
 }

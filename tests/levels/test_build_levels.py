@@ -197,8 +197,7 @@ def test_counts_select_and_images_are_split(toy, caplog):
     assert len(toy.split()) == 20 and not (toy.out / "image_counts.csv").exists()
 
 
-@pytest.mark.parametrize("form", ["tar_per_class", "winter_parts"])
-def test_levels_from_archives_are_those_from_folders(toy, form, caplog):
+def test_levels_from_archives_are_those_from_folders(toy, caplog):
     folders = toy.make_images()
     for concept in LEAVES:
         for i in range(N_IMAGES):
@@ -206,7 +205,7 @@ def test_levels_from_archives_are_those_from_folders(toy, form, caplog):
     (folders / INNER / "notes.txt").touch()
     packed = toy.root / "packed"
     packed.mkdir()
-    archive_forms.FORMS[form](folders, packed)
+    archive_forms.tar_per_class(folders, packed)
     written = []
     for root in (folders, packed):
         toy.run("--imagenet_images_root", root, "--overwrite")
