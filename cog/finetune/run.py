@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import hashlib
 import logging
 import os
@@ -29,7 +28,6 @@ from cog.finetune.recipe import Recipe
 from cog.finetune.train import STATE_FILE, Epochs, Training, build
 from cog.logreg.mlp import TrainedClassifier
 from cog.logreg.run_files import CONTENTS, RESULTS_FILE, print_accuracies, write_final
-from cog.logreg.settings import RowCounts
 from cog.models.choice import ModelChoice, preprocess_of
 from cog.runtime import files, log, signals
 from cog.runtime.device import device_name, full_float32, require_precision, resolve_device
@@ -226,7 +224,7 @@ def _write(
             "n_classes": len(bias),
             "feature_dim": weight.shape[1],
             "labels": None,
-            "rows": dataclasses.asdict(RowCounts(0, 0, n_train, n_test)),
+            "rows": {"search_train": 0, "search_val": 0, "final_train": n_train, "test": n_test},
             "n_failed_images": dict(zip(constants.SPLITS, done.n_failed, strict=True)),
             "final": final,
             "best_trial": None,

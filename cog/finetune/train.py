@@ -174,7 +174,7 @@ class Training:
                 n_failed = [n_images - int(sums[3]), len(test) - int(scores[3])]
                 self._require_few(sum(n_failed), "see above")
                 done.n_failed = list(map(max, done.n_failed, n_failed))
-                of_train, of_test = (metrics.to_evaluation(v[:3], max(int(v[3]), 1)) for v in (sums, scores))
+                of_train, of_test = (metrics.to_scores(v[:3], max(int(v[3]), 1)) for v in (sums, scores))
                 lr = recipe.lr_at((done.n + 1) * n_steps - 1, n_steps)
                 metrics.append_epoch(done.logs, of_train, of_test, lr)
                 done.n, done.seconds = done.n + 1, time.monotonic() - start

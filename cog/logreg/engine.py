@@ -63,10 +63,6 @@ CPU_COLUMNS = 1000
 #: Epochs that a device may have before it.
 _EPOCHS_AHEAD = 8
 
-#: Largest error of a product of vectors of norm 1, with room for the rounding of sums: both operands and the product
-#: are rounded to 8 bits, or both operands to 10.
-_ERRORS = {"bf16": 2.0**-7, "tf32": 2.0**-8}
-
 #: Share of the memory that may be used, and bytes for the scores of a chunk on a GPU.
 _USABLE, _SCORES = 0.875, 2.0e9
 
@@ -124,12 +120,7 @@ def learning_rate(base: float, epoch: int, n_epochs: int) -> float:
     The rate follows a cosine decay that is stepped after each epoch with the index of the finished epoch, as in the
     original toolkit: epochs 0 and 1 both run at the base rate, and the last epoch runs above zero.
     """
-    return logged_rate(base, max(epoch - 1, 0), n_epochs)
-
-
-def logged_rate(base: float, epoch: int, n_epochs: int) -> float:
-    """Return the learning rate in the logs of an epoch: the rate set after the epoch, as in the original toolkit."""
-    return base * 0.5 * (1.0 + math.cos(math.pi * epoch / n_epochs))
+    return base * 0.5 * (1.0 + math.cos(math.pi * max(epoch - 1, 0) / n_epochs))
 
 
 @dataclass(frozen=True)
@@ -432,8 +423,10 @@ class Engine:
                     sums = learner.sums.tolist()
                     for s, ((lr, _),) in enumerate(spec.pairs):
                         if alive[s][0]:  # the logs of a diverged training end with its last epoch
-                            train = metrics.to_evaluation(sums[s], n)
-                            metrics.append_epoch(logs[s], train, scores[s], logged_rate(lr, epoch, n_epochs))
+                            rate = learning_rate(
+                                lr, epoch + 1, n_epochs
+                            )  # set after the epoch, as the original
+                            metrics.append_epoch(logs[s], metrics.to_scores(sums[s], n), scores[s], rate)
                     if on_epoch is not None:
                         on_epoch(epoch, logs)
                 if last:
@@ -447,28 +440,11 @@ class Engine:
     @torch.no_grad()
     def validate(self, data: Data, rows: torch.Tensor, trained: Trained) -> list[list[float]]:
         """Return the top-1 accuracies ``(S, K)`` on training ``rows`` ``(S, m)``, in percent, from float32 features."""
-        learner, shape = trained.learner, (len(trained.diverged[0]), data.n_classes)
-        top1 = []
+        shape, top1 = (len(trained.diverged[0]), data.n_classes), []
         with products(self.device, "fp32"):
             for s, of_seed in enumerate(rows):
-
-                def rough(x: torch.Tensor, s: int = s) -> torch.Tensor:
-                    with (
-                        products(self.device, "tf32")
-                        if self.precision == "tf32"
-                        else contextlib.nullcontext()
-                    ):
-                        return learner.logits(x, s)
-
-                is_rough = self.precision in _ERRORS and isinstance(learner, Classifiers)
-                error = (
-                    _ERRORS[self.precision] * learner.state["weight"][s].norm(dim=2).amax(1)
-                    if is_rough
-                    else None
-                )
-                logits_of = functools.partial(learner.logits, seed=s)
-                train, of_rows = (data.train, data.targets, of_seed), rough if is_rough else None
-                top1.append(metrics.validate(*train, logits_of, shape, rough=of_rows, error=error))
+                logits_of = functools.partial(trained.learner.logits, seed=s)
+                top1.append(metrics.validate(data.train, data.targets, of_seed, logits_of, shape))
         return top1
 
     def _begin(self, data: Data, spec: TrainSpec, settings: Settings) -> Classifiers | Mlp:

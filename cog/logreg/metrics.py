@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 
@@ -17,23 +16,11 @@ _CPU_CHUNK, _GPU_CHUNK = (1024, 1 << 20), (16_384, 1 << 27)
 #: Function from features ``(b, d)`` to the float32 logits of M classifiers, ``(b, M, C)``.
 Logits = Callable[[torch.Tensor], torch.Tensor]
 
+#: Mean cross-entropy in nats, top-1 and top-5 accuracy in percent. Top-5: the true class is among the min(5, C) best.
+Scores = tuple[float, float, float]
+
 #: One value per epoch, under the names of the contract's ``logs.pkl``.
 Logs = dict[str, list[float]]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Loss and accuracies of a classifier on one set.
-
-    Attributes:
-        loss: mean cross-entropy, in nats.
-        top1: accuracy in percent.
-        top5: share of rows with the true class among the min(5, C) best, in percent.
-    """
-
-    loss: float
-    top1: float
-    top5: float
 
 
 def new_logs() -> Logs:
@@ -42,12 +29,10 @@ def new_logs() -> Logs:
     return {name: [] for name in names}
 
 
-def append_epoch(logs: Logs, train: Evaluation, test: Evaluation, lr: float) -> None:
+def append_epoch(logs: Logs, train: Scores, test: Scores, lr: float) -> None:
     """Add an epoch to the logs."""
-    for split, evaluation in (("train", train), ("test", test)):
-        for name in ("loss", "top1", "top5"):
-            logs[f"{split}/{name}"].append(getattr(evaluation, name))
-    logs["lr"].append(lr)
+    for values, value in zip(logs.values(), (*train, *test, lr), strict=True):
+        values.append(value)
 
 
 def describe_last_epoch(logs: Logs, n_epochs: int) -> str:
@@ -126,16 +111,16 @@ def add_scores(
     sums.add_(scores.where((share > 0)[:, None], 0.0).sum(1, dtype=sums.dtype))
 
 
-def to_evaluation(sums: list[float], n: int) -> Evaluation:
+def to_scores(sums: list[float], n: int) -> Scores:
     """Return the means over ``n`` rows of the sums of :func:`add_batch`."""
     loss, top1, top5 = (value / n for value in sums)
-    return Evaluation(loss, 100 * top1, 100 * top5)
+    return loss, 100 * top1, 100 * top5
 
 
 def evaluate(
     features: Features, y: torch.Tensor, logits_of: Logits, shape: tuple[int, int], *, exact: bool = True
-) -> tuple[list[Evaluation], torch.Tensor | None]:
-    """Evaluate M classifiers on all rows, in chunks.
+) -> tuple[list[Scores], torch.Tensor | None]:
+    """Score M classifiers on all rows, in chunks.
 
     Args:
         features: features ``(n, d)``.
@@ -145,7 +130,7 @@ def evaluate(
         exact: whether to use float32 features; False: those in the type of the training, for curves.
 
     Returns:
-        M evaluations and, when exact, the predicted classes as int64 ``(M, n)`` on the CPU.
+        Scores ``(M)`` and, when exact, the predicted classes as int64 ``(M, n)`` on the CPU.
     """
     sums = torch.zeros(shape[0], 3, dtype=sum_dtype(y.device), device=y.device)
     predictions = []
@@ -155,52 +140,25 @@ def evaluate(
             add_batch(sums[m], logits[:, m], labels)
         if exact:
             predictions.append(logits.argmax(2))
-    evaluations = [to_evaluation(each, len(y)) for each in sums.tolist()]
-    return evaluations, torch.cat(predictions).T.cpu() if exact else None
+    return [to_scores(each, len(y)) for each in sums.tolist()], torch.cat(
+        predictions
+    ).T.cpu() if exact else None
 
 
 def validate(
-    features: Features,
-    y: torch.Tensor,
-    rows: torch.Tensor,
-    logits_of: Logits,
-    shape: tuple[int, int],
-    *,
-    rough: Logits | None = None,
-    error: torch.Tensor | None = None,
+    features: Features, y: torch.Tensor, rows: torch.Tensor, logits_of: Logits, shape: tuple[int, int]
 ) -> list[float]:
     """Return the top-1 accuracy of M classifiers on ``rows`` (int64 ``(m,)``), in percent, from float32 features.
 
-    Args:
-        features: features ``(n, d)``.
-        y: labels, int64 ``(n,)``, on the device.
-        rows: the rows.
-        logits_of: the classifiers, for float32 features.
-        shape: M and C.
-        rough: the classifiers, for features in the type of the training, which are faster. Only rows whose hits these
-            logits leave open are scored in float32.
-        error: largest error of the rough logits of a row of norm 1, ``(M,)``.
+    The other arguments are those of :func:`evaluate`.
     """
     rows = rows.to(features.place)
     hits = torch.zeros(shape[0], dtype=torch.int64, device=y.device)
     for start, size in _chunks(len(rows), y.device, shape):
         part = rows[start : start + size]
-        labels = y[part.to(y.device)]
-        if rough is not None and error is not None:
-            x = features.rows(part)
-            logits = rough(x)
-            target = logits.gather(2, labels[:, None, None].expand(-1, shape[0], 1))
-            margin = (
-                2 * torch.linalg.vector_norm(x, dim=1, dtype=torch.float32)[:, None, None] * error[:, None]
-            )
-            n_near = (logits >= target - margin).sum(2)  # with the true class
-            is_open = ((n_near > 1) & ~(logits > target + margin).any(2)).any(1)
-            hits += ((n_near == 1) & ~is_open[:, None]).sum(0)
-            part, labels = part[is_open.to(part.device)], labels[is_open]
-        if len(part):
-            logits = logits_of(features.rows(part, exact=True))
-            for m in range(shape[0]):
-                hits[m] += (true_class_rank(logits[:, m], labels) < 1).sum()
+        logits, labels = logits_of(features.rows(part, exact=True)), y[part.to(y.device)]
+        for m in range(shape[0]):
+            hits[m] += (true_class_rank(logits[:, m], labels) < 1).sum()
     return [100 * count / len(rows) for count in hits.tolist()]
 
 

@@ -104,8 +104,8 @@ def evaluate(
                 logs, predictions = result.classifier.logs, result.classifier.predictions
                 assert logs is not None and predictions is not None
                 top1, top5 = (logs[f"test/{metric}"][-1] for metric in ("top1", "top5"))
-                counts = {"n_classes": data.n_classes, "n_test": result.rows.test}
-                n_train, classes = (None if n else result.rows.final_train), features[0].class_list
+                counts = {"n_classes": data.n_classes, "n_test": result.rows["test"]}
+                n_train, classes = (None if n else result.rows["final_train"]), features[0].class_list
                 per_class = counts_per_class(predictions, data.test_y, data.n_classes, top1=top1)
                 row = {
                     "source": frame.RUNS,
@@ -114,7 +114,7 @@ def evaluate(
                     "evaluation": evaluation,
                     "n_shot": n,
                     "seed": run.seed,
-                    "images": result.rows.test,
+                    "images": result.rows["test"],
                     "data": data_of(dataset, n_train=n_train, classes=classes, **counts),
                     "classes": classes,
                     "protocol": unlike_protocol(dataclasses.asdict(run), evaluation),

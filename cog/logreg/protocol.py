@@ -27,7 +27,7 @@ from cog.logreg.features import Data
 from cog.logreg.metrics import Logs, describe_last_epoch
 from cog.logreg.mlp import TrainedClassifier
 from cog.logreg.search import N_STARTUP_TRIALS, Journal, Search, Trial
-from cog.logreg.settings import RowCounts, Settings
+from cog.logreg.settings import Settings
 from cog.runtime import seeds
 from cog.runtime.log import Progress
 
@@ -50,7 +50,7 @@ class RunResult:
         wd: weight decay of the final training.
         trials: trials of the search, in order; empty without one.
         best_trial: number of the trial whose pair was chosen; None without a search.
-        rows: numbers of rows used.
+        rows: numbers of rows: ``search_train``, ``search_val`` (both 0 without a search), ``final_train``, ``test``.
     """
 
     classifier: TrainedClassifier
@@ -58,7 +58,7 @@ class RunResult:
     wd: float
     trials: list[Trial]
     best_trial: int | None
-    rows: RowCounts
+    rows: dict[str, int]
 
 
 def run_protocol(
@@ -135,7 +135,8 @@ def run_protocol(
     with Progress(first.n_epochs, "final training", unit="epochs") as progress:
         on_epoch = _make_epoch_logger(runs, progress, print_freq)
         final = engine.fit(data, spec, first, on_epoch=on_epoch, checkpoint=checkpoint)
-    counts = RowCounts(train_rows.shape[1], val_rows.shape[1], rows.shape[1], len(data.test_y))
+    counts = {"search_train": train_rows.shape[1], "search_val": val_rows.shape[1]}
+    counts |= {"final_train": rows.shape[1], "test": len(data.test_y)}
     results = []
     for s, (run, (lr, wd)) in enumerate(zip(runs, chosen, strict=True)):
         classifier = final.classifier(s, relu=run.has_relu)

@@ -132,7 +132,7 @@ def write_run(
         "n_classes": n_classes,
         "feature_dim": dim,
         "labels": None if data.labels == list(range(n_classes)) else data.labels,
-        "rows": dataclasses.asdict(result.rows),
+        "rows": result.rows,
         "final": final,
         "best_trial": result.best_trial,
         "trials": [dataclasses.asdict(trial) for trial in result.trials],

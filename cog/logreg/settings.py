@@ -108,20 +108,3 @@ def from_config(cfg: CfgNode, **others: Any) -> Settings:
             if others.get(name) is None and low == high:
                 others[name] = low
     return Settings(**values | intervals | others)
-
-
-@dataclass(frozen=True)
-class RowCounts:
-    """Numbers of rows that a run uses, as in ``rows`` of results.json.
-
-    Attributes:
-        search_train: training rows of the trials of the search; 0 without a search.
-        search_val: validation rows of the trials; 0 without a search.
-        final_train: training rows of the final classifier.
-        test: rows of the test set.
-    """
-
-    search_train: int
-    search_val: int
-    final_train: int
-    test: int

@@ -19,7 +19,7 @@ from cog.features.feature_files import FeatureSet
 from cog.logreg.engine import Engine
 from cog.logreg.protocol import cause, run_protocol
 from cog.logreg.search import Journal, Search, Trial
-from cog.logreg.settings import RowCounts, Settings
+from cog.logreg.settings import Settings
 from cog.runtime import seeds
 
 QUICK = Settings(seed=22, n_trials=4, n_epochs=4, batch_size=64)
@@ -121,7 +121,7 @@ def test_what_is_trained_on_what():
     assert final.init_seeds != trials[0].init_seeds and final.order_seeds != trials[0].order_seeds
     best = result.trials[result.best_trial]
     assert final.pairs == [[(best.lr, best.wd)]] and (result.lr, result.wd) == (best.lr, best.wd)
-    assert result.rows == RowCounts(960, 240, 1200, 400)
+    assert tuple(result.rows.values()) == (960, 240, 1200, 400)
 
 
 def test_few_shot_draws_twice_and_never_from_the_held_out_rows():
@@ -133,7 +133,7 @@ def test_few_shot_draws_twice_and_never_from_the_held_out_rows():
     other = Spy()
     run(QUICK, engine=other)
     assert set(search.tolist()) <= set(other.specs[0].rows[0].tolist())
-    assert result.rows == RowCounts(24, 240, 24, 400)
+    assert tuple(result.rows.values()) == (24, 240, 24, 400)
 
 
 def test_streams_of_a_seed_do_not_depend_on_the_number_of_trials_or_other_seeds():
@@ -154,7 +154,7 @@ def test_labels_of_any_kind_and_small_classes(caplog):
     keep = torch.cat([(TRAIN.y != 5).nonzero()[:, 0], (TRAIN.y == 5).nonzero()[:3, 0]])
     few = FeatureSet(TRAIN.x[keep], TRAIN.y[keep], "few")
     (result,) = run(dataclasses.replace(QUICK, n_shot=8), train=few)
-    assert result.rows.final_train == 7 * 8 + 3
+    assert result.rows["final_train"] == 7 * 8 + 3
     assert "1 of 8 classes have fewer than CLF.N_SHOT 8" in caplog.text
     single = FeatureSet(TRAIN.x[:8], TRAIN.y[:8], "single")
     with pytest.raises(CogError, match="single training image.*CLF.N_TRIALS 0"):
