@@ -63,7 +63,6 @@ class HtmlTable:
     heads: list[str]
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
-    corner: str = "model"
     words: bool = False
 
 
@@ -93,21 +92,18 @@ def write(
     seeds: Sequence[int] = (),
     created: str = "",
 ) -> Path:
-    """Write the report.
+    """Write the report, and return its path with symbolic links resolved; a file there is replaced.
 
     Args:
-        path: path of the HTML file, which is replaced.
+        path: path of the HTML file.
         results: runs, analyses, and numbers of shared files and of the papers.
         root: folder of the results, which the page names.
         baseline: model to which differences are shown; None: the paper's reference, if there are results of it.
         seeds: seeds that each mean should have, see :func:`cog.results.frame.average`.
         created: date and time to show.
 
-    Returns:
-        The path of the file, with symbolic links resolved.
-
     Raises:
-        CogError: when the file cannot be written, or when there is no result of ``baseline``.
+        CogError: the file cannot be written, or there is no result of ``baseline``.
     """
     target = Path(os.path.realpath(path))
     means = average(results.scores, seeds)
@@ -212,14 +208,13 @@ def _standing(means: pd.DataFrame) -> HtmlTable | None:
     shown = shown[shown["n_shot"] == (0 if (shown["n_shot"] == 0).any() else shown["n_shot"].max())]
     view = views.accuracy(shown)
     ((title, wide),) = _grids(view)
-    values = shown.assign(row=view["row"].astype(str).to_numpy()).pivot_table(
-        index="row", columns="dataset", values="value", dropna=False, sort=False
-    )
-    is_own = shown.assign(row=view["row"].astype(str).to_numpy()).groupby("row")["source"].first() == RUNS
+    shown = shown.assign(row=view["row"].astype(str).to_numpy(), unlike=view["unlike"].to_numpy())
+    values = shown.pivot_table(index="row", columns="dataset", values="value", dropna=False, sort=False)
+    firsts = shown.groupby("row")[["source", "unlike"]].first().reindex(values.index)
+    is_own = firsts["source"] == RUNS
     levels = [name for name in constants.COG_LEVELS if name in values]
     mean = values[levels].mean(axis=1, skipna=False) if levels else values.mean(axis=1, skipna=False)
-    odd = view.groupby(view["row"].astype(str))["unlike"].first()
-    rank = mean.round(1).groupby(odd.reindex(mean.index)).rank(ascending=False, method="min")
+    rank = mean.round(1).groupby(firsts["unlike"]).rank(ascending=False, method="min")
     wide.insert(0, "rank", [_number(rank[row], "{:.0f}") for row in wide.index])
     wide.insert(
         0, "mean L1 to L5" if levels else "mean", [_number(mean[row], "{:.1f}") for row in wide.index]
@@ -235,10 +230,7 @@ def _standing(means: pd.DataFrame) -> HtmlTable | None:
 
 def _grids(view: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Return the tables of a view with the paper's names of data sets, in their titles, too."""
-    made = []
-    for title, wide in render.grids(view):
-        made.append((_named(title), wide.rename(columns=dataset_label)))
-    return made
+    return [(_named(title), wide.rename(columns=dataset_label)) for title, wide in render.grids(view)]
 
 
 def _footnotes(view: pd.DataFrame) -> list[str]:
@@ -262,8 +254,8 @@ def _sections(means: pd.DataFrame, baseline: str | None) -> Iterable[Section]:
     if baseline is not None and baseline not in set(means["model"]):
         raise CogError(f"there is no result of {baseline} on the page to compare with")
     if base in set(protocol["model"]) and own - {base}:
-        compared = compare_own(protocol, base, own)
-        if len(compared):
+        shown = protocol[(protocol["n_shot"] == 0) & protocol["model"].isin({*own, base})]
+        if base in set(shown["model"]) and len(compared := views.relative_to(shown, base)):
             yield _section("relative", "Differences", compared)
     fewshot = protocol[protocol["n_shot"] > 0]
     if len(fewshot) and (protocol["n_shot"] == 0).any():
@@ -273,15 +265,6 @@ def _sections(means: pd.DataFrame, baseline: str | None) -> Iterable[Section]:
     except CogError:  # no result of another experiment
         return
     yield _section("experiments", "Other experiments", view)
-
-
-def compare_own(means: pd.DataFrame, base: str, own: set[str]) -> pd.DataFrame:
-    """Return the view of differences to a model with all training images, of own models alone."""
-    shown = means[(means["n_shot"] == 0) & means["model"].isin({*own, base})]
-    try:
-        return views.relative_to(shown, base)
-    except CogError:
-        return shown.iloc[:0]
 
 
 def _section(name: str, title: str, view: pd.DataFrame) -> Section:
@@ -326,15 +309,12 @@ def _provenance(results: Results) -> HtmlTable | None:
     by_model: dict[str, list[Run]] = {}
     for run in results.found.runs:
         by_model.setdefault(run.model, []).append(run)
+    if not by_model:
+        return None
     described = {
-        model: {
-            **_of_features([made for (name, *_), made in results.found.features.items() if name == model]),
-            **_of_runs(runs),
-        }
+        model: _made(runs, [made for (name, *_), made in results.found.features.items() if name == model])
         for model, runs in by_model.items()
     }
-    if not described:
-        return None
     frame = pd.DataFrame(described).T.fillna("not recorded")
     same = [name for name in frame if len(frame) > 1 and frame[name].nunique() == 1]
     notes = [f"For all: {'; '.join(f'{name} {frame[name].iloc[0]}' for name in same)}."] if same else []
@@ -343,18 +323,12 @@ def _provenance(results: Results) -> HtmlTable | None:
     return HtmlTable("Models with runs here", list(frame.columns), rows, notes, words=True)
 
 
-def _of_features(described: list[dict[str, Any]]) -> dict[str, str]:
-    checkpoints = [str(made.get("checkpoint_sha256") or "")[:12] for made in described]
+def _made(runs: list[Run], features: list[dict[str, Any]]) -> dict[str, str]:
+    days = sorted(run.finished[:10] for run in runs if run.finished)
     entries: dict[str, list[Any]] = {
-        "checkpoint": checkpoints,
-        "features": [made.get("precision") for made in described],
-        "pretraining": [made.get("pretraining") for made in described],
-    }
-    return {name: _several(values) for name, values in entries.items()}
-
-
-def _of_runs(runs: list[Run]) -> dict[str, str]:
-    entries: dict[str, list[Any]] = {
+        "checkpoint": [str(made.get("checkpoint_sha256") or "")[:12] for made in features],
+        "features": [made.get("precision") for made in features],
+        "pretraining": [made.get("pretraining") for made in features],
         "classifier precision": [run.precision for run in runs],
         "device": [run.device for run in runs],
         "torch": [run.versions.get("torch") for run in runs],
@@ -362,10 +336,9 @@ def _of_runs(runs: list[Run]) -> dict[str, str]:
         "epochs": [run.settings.get("n_epochs") for run in runs],
         "seeds": sorted({run.seed for run in runs}),
         "shots": [shots_label(run.n_shot) for run in runs],
+        "finished": [" to ".join(dict.fromkeys((days[0], days[-1])))] if days else [],
     }
-    days = sorted(run.finished[:10] for run in runs if run.finished)
-    finished = [" to ".join(dict.fromkeys((days[0], days[-1])))] if days else []
-    return {name: _several(values) for name, values in {**entries, "finished": finished}.items()}
+    return {name: _several(values) for name, values in entries.items()}
 
 
 def _several(values: Iterable[Any]) -> str:

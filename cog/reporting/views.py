@@ -231,9 +231,10 @@ def beside_published(means: pd.DataFrame, version: str) -> pd.DataFrame:
     """Return tables of results beside the published ones (:func:`cog.results.compare.beside_published`)."""
     view = compare.beside_published(means, version)
     view = view[view["published"].notna()].reset_index(drop=True)
+    paper = view.assign(value=view["published"], std=view["published_std"], low=np.nan, missing="")
     columns = {
         "here": cells(view.assign(low=np.nan)),
-        "published": [f"{row.published:.1f}" + _deviation(row.published_std) for row in view.itertuples()],
+        "published": cells(paper),
         "difference": [number_text(value, 1, "+") for value in view["difference"]],
         "combined std": ["?" if np.isnan(value) else f"{value:.1f}" for value in view["combined_std"]],
         "within": list(view["within"]),
@@ -243,9 +244,8 @@ def beside_published(means: pd.DataFrame, version: str) -> pd.DataFrame:
     row = shown["row"].astype(str) + ", " + shown["head"].astype(str)
     shown = shown.assign(row=pd.Categorical(row, row.unique()))
     parts = [shown.assign(head=head, cell=texts) for head, texts in columns.items()]
-    made = pd.concat(parts, ignore_index=True).assign(
-        head=lambda frame: pd.Categorical(frame["head"], list(columns))
-    )
+    made = pd.concat(parts, ignore_index=True)
+    made["head"] = pd.Categorical(made["head"], list(columns))
     made.attrs["notes"] = [_WITHIN] if len(view) else []
     return made
 
@@ -304,20 +304,16 @@ def readable(
     metric = view["metric"].map(lambda name: metrics.METRIC_LABELS.get(name, name))
     sources = set(view["source"])
     only = f" [{printable(next(iter(sources)))}]" if len(sources) == 1 and RUNS not in sources else ""
+    names = sorted(view["dataset"].unique(), key=dataset_key)
     if by == "dataset":
-        heads = view["dataset"]
-        order = sorted(view["dataset"].unique(), key=dataset_key)
+        heads, order = view["dataset"], names
         parts, of = view["n_shot"], view["n_shot"].map(shots_label)
     else:
         heads = view["n_shot"].map(shots_column)
         order = list(map(shots_column, sorted(view["n_shot"].unique(), key=lambda n: (n == 0, n))))
-        parts = view["dataset"].map(
-            {name: i for i, name in enumerate(sorted(view["dataset"].unique(), key=dataset_key))}
-        )
-        is_paper = sources == {published.SOURCES["v2"]}
-        of = view["dataset"].map(
-            lambda name: f"{name} (Table {_TABLES[name]} of the paper)" if is_paper else name
-        )
+        parts = view["dataset"].map(names.index)
+        table = " (Table {} of the paper)" if sources == {published.SOURCES["v2"]} else ""
+        of = view["dataset"].map(lambda name: name + table.format(_TABLES.get(name)))
     titles = [title.format(metric=m, of=o) + only for m, o in zip(metric, of, strict=True)]
     rows = labels(view)
     made = view.assign(
@@ -348,11 +344,10 @@ def labels(view: pd.DataFrame) -> pd.Series:
 def footnotes(view: pd.DataFrame) -> list[str]:
     """Return the lines below all tables of a view: missing seeds, no means, what is unlike, marks, notes."""
     lines = []
+    sizes = view["row"].value_counts()
     for missing, part in view[view["missing"] != ""].groupby("missing", sort=False):
         where = [
-            row
-            if len(heads) == len(view[view["row"] == row])
-            else f"{row} ({', '.join(heads.astype(str).unique())})"
+            row if len(heads) == sizes[row] else f"{row} ({', '.join(heads.astype(str).unique())})"
             for row, heads in part.groupby("row", sort=False, observed=True)["head"]
         ]
         lines.append(f"missing seeds {missing.replace(' ', ', ')}: {_where(where, part, view)}")
@@ -412,21 +407,19 @@ def seed_by_seed(scores: pd.DataFrame, means: pd.DataFrame, version: str | None 
     ``version`` is that of the paper to compare with, or None.
     """
     lines = []
-    labels_of = {
-        name: label for name, label in metrics.METRIC_LABELS.items() if name in set(scores["metric"])
-    }
+    there = set(scores["metric"])
+    labels_of = {name: label for name, label in metrics.METRIC_LABELS.items() if name in there}
     for seed, part in scores.groupby("seed"):
         values = part.set_index("metric")["value"]
         shown = (f"{labels_of[name]} {values[name]:.2f}" for name in labels_of)
         lines.append(f"seed {seed}: {', '.join(shown)}")
-    by_metric = means.set_index("metric")
-    for name in labels_of:
-        row = by_metric.loc[name]
+    by_metric = means.set_index("metric").loc[list(labels_of)]
+    for name, row in by_metric.iterrows():
         count = f"{row['n_seeds']} seed{'' if row['n_seeds'] == 1 else 's'}"
         text = f"{row['value']:.2f} +- {np.nan_to_num(row['std']):.2f}"
         text = f"no mean, as {row['note']}" if row["note"] else text
         lines.append(f"{labels_of[name]}: {text} (test/{name}, {count})")
-    top1 = by_metric.loc[next(iter(labels_of))]
+    top1 = by_metric.iloc[0]
     if top1["missing"]:
         lines.append(f"missing seeds: {', '.join(top1['missing'].split())}")
     if top1["unlike"]:
@@ -439,19 +432,14 @@ def seed_by_seed(scores: pd.DataFrame, means: pd.DataFrame, version: str | None 
 def _beside(means: pd.DataFrame, version: str) -> str:
     """Return a comparison of an accuracy with the published one in words."""
     top1 = means[means["metric"] == "top1"]
-    found = compare.beside_published(top1, version)
-    found = found[found["published"].notna()]
-    if found.empty:
-        odd = top1["unlike"].iloc[0] or top1["note"].iloc[0]
+    row: Any = compare.beside_published(top1, version).iloc[0]
+    if np.isnan(row["published"]):
+        odd = row["unlike"] or row["note"]
         return f"not compared: {odd}" if odd else "no number of this model, data set and number of shots"
-    row: Any = found.iloc[0]
     difference = f"difference {number_text(row['difference'], 2, '+')}"
     if row["within"] == "?":
-        reason = (
-            "the deviation was not published"
-            if np.isnan(row["published_std"])
-            else "one seed has no deviation"
-        )
+        unknown = np.isnan(row["published_std"])
+        reason = "the deviation was not published" if unknown else "one seed has no deviation"
         return f"{row['published']:.1f}; {difference} ({reason})"
     words = "within" if row["within"] == "yes" else "beyond"
     return (
