@@ -87,9 +87,8 @@ def read(folder: str | os.PathLike[str]) -> AnalysisRecord:
     for table in (objects["values"], *objects["per_seed"].values()):
         if not isinstance(table, dict) or any(n is not None and number(n) is None for n in table.values()):
             raise CogError(f"{path}: values must be finite numbers or null")
-        odd = next((key for key in table if not constants.is_plain_name(key)), None)
-        if odd is not None:
-            raise CogError(f"{path} has a value named {odd[:40]!r}, expected letters, digits and ._+-")
+        if odd := [key for key in table if not constants.is_plain_name(key)]:
+            raise CogError(f"{path} has a value named {odd[0][:40]!r}, expected letters, digits and ._+-")
     return AnalysisRecord(
         analysis=name,
         model=text(data.get("model")),
@@ -110,26 +109,27 @@ def rows(record: AnalysisRecord) -> list[dict[str, Any]]:
     ``<metric>_min`` and ``<metric>_max``. The number itself need not be their mean (k-means: the best
     repetition).
     """
-    made = []
+    if not record.model or not record.dataset:
+        return []
+    folder = None if record.folder is None else str(record.folder)
     common = {
         "source": "runs",
         "model": record.model,
         "dataset": record.dataset,
-        "evaluation": record.analysis,
+        "n_shot": 0,
+        "folder": folder,
     }
+    made = []
     for metric, stated in record.values.items():
-        value = number(stated)
-        if value is None or not record.model or not record.dataset:
+        if (value := number(stated)) is None:
             continue
         seeds = [number(record.per_seed.get(str(seed), {}).get(metric)) for seed in sorted(set(record.seeds))]
         known = [of_seed for of_seed in seeds if of_seed is not None]
-        std = statistics.pstdev(known) if len(known) > 1 else None
-        numbers = {metric: value}
+        numbers = [(metric, value, statistics.pstdev(known) if len(known) > 1 else None)]
         if len(known) > 1:
-            numbers |= {f"{metric}_min": min(known), f"{metric}_max": max(known)}
-        for name, one in numbers.items():
-            deviation = std if name == metric else None
-            made.append({**common, "n_shot": 0, "metric": name, "value": one, "std": deviation})
-    for row in made:
-        row["folder"] = None if record.folder is None else str(record.folder)
+            numbers += [(f"{metric}_min", min(known), None), (f"{metric}_max", max(known), None)]
+        names = ("metric", "value", "std")
+        made += [
+            {**common, "evaluation": record.analysis, **dict(zip(names, row, strict=True))} for row in numbers
+        ]
     return made

@@ -187,21 +187,17 @@ def relative_to(means: pd.DataFrame, model: str) -> pd.DataFrame:
 def _pair(row: dict[str, Any]) -> tuple[Any, ...]:
     """Return difference, deviation, low, high, p, reason for no verdict, and common seeds of two means."""
     nothing = (np.nan,) * 5
-    for note in (row["note"], row["note_base"]):
-        if note:
-            return *nothing, note, ""
+    if note := row["note"] or row["note_base"]:
+        return *nothing, note, ""
     if row["unlike"] != row["unlike_base"]:
-        return (
-            *nothing,
-            f"not alike: {row['unlike'] or 'benchmark'} / {row['unlike_base'] or 'benchmark'}",
-            "",
-        )
+        both = " / ".join(row[name] or "benchmark" for name in ("unlike", "unlike_base"))
+        return *nothing, f"not alike: {both}", ""
     mine, theirs = row["counts"], row["counts_base"]
     seeds = [seed for seed in mine if seed in theirs]
-    known = {"value": row["value"] - row["value_base"], "std": math.hypot(row["std"], row["std_base"])}
     if not seeds:
         unknown = "no common seed" if mine and theirs else "counts per concept are not known"
-        return known["value"], known["std"], *nothing[2:], unknown, ""
+        std = math.hypot(row["std"], row["std_base"])
+        return row["value"] - row["value_base"], std, *nothing[2:], unknown, ""
     values, base_values = row["values"], row["values_base"]
     differences = [values[seed] - base_values[seed] for seed in seeds]
     deviation = statistics.stdev(differences) if len(seeds) > 1 else np.nan

@@ -101,17 +101,15 @@ def average(scores: pd.DataFrame, seeds: Sequence[int] = ()) -> pd.DataFrame:
             note         reason why seeds have no mean: not alike in ALIKE, or twice; else ""
     """
     scores = _apart(scores)
-    scores = scores.assign(
-        data=scores["data"].replace(UNKNOWN, None)
-    )  # it may be the data of the other seeds
+    # What is unknown may be the data of the other seeds.
+    scores = scores.assign(data=scores["data"].replace(UNKNOWN, None))
     groups = scores.sort_values("seed", kind="stable").groupby(PLACE, sort=False)
     means = groups[["std", "images", *ALIKE, "classes", "pretraining"]].first()
     means = means.assign(value=groups["value"].mean(), n_seeds=groups["seed"].count())
     means["std"] = groups["value"].std(ddof=0).where(means["n_seeds"] > 1, means["std"])
-    pairs = zip(groups["seed"].agg(list), groups["correct"].agg(list), strict=True)
-    means["counts"] = [_by_seed(*pair) for pair in pairs]
-    pairs = zip(groups["seed"].agg(list), groups["value"].agg(list), strict=True)
-    means["values"] = [_by_seed(*pair) for pair in pairs]
+    for name, column in (("counts", "correct"), ("values", "value")):
+        pairs = zip(groups["seed"].agg(list), groups[column].agg(list), strict=True)
+        means[name] = [_by_seed(*pair) for pair in pairs]
     means["missing"] = _missing(means, seeds)
     ends = [_ends(counts.values()) for counts in means["counts"]]
     means[["low", "high"]] = np.reshape(np.array(ends, float), (-1, 2))
@@ -143,16 +141,14 @@ def _by_seed(seeds: Sequence[Any], values: Sequence[Any]) -> dict[int, Any]:
 
 def _missing(means: pd.DataFrame, seeds: Sequence[int]) -> list[str]:
     of_kind = [means.index.get_level_values(name) for name in ("source", "evaluation")]
-    kinds = list(zip(*of_kind, strict=True))
+    there = list(zip(zip(*of_kind, strict=True), means["counts"], strict=True))
     known: dict[tuple[str, str], set[int]] = {}
-    for kind, counts in zip(kinds, means["counts"], strict=True):
+    for kind, counts in there:
         known.setdefault(kind, set()).update(counts)
     expected = {kind: set(seeds) or set(expected_seeds(kind[1], known[kind])) for kind in known}
-    lacking = (
-        sorted(expected[kind] - set(counts)) if counts else []
-        for kind, counts in zip(kinds, means["counts"], strict=True)
-    )
-    return [" ".join(map(str, some)) for some in lacking]
+    return [
+        " ".join(map(str, sorted(expected[kind] - set(counts)) if counts else [])) for kind, counts in there
+    ]
 
 
 def _ends(counts: Collection[Any]) -> tuple[float, float]:
@@ -196,9 +192,10 @@ def in_order(frame: pd.DataFrame, models: Sequence[str] = ()) -> pd.DataFrame:
         models: models in the order of display; empty: natural order, or the paper's, then natural order,
             where any row is not of runs.
     """
+    paper = bool((frame["source"] != RUNS).any())
     keys = pd.DataFrame(
         {
-            "model": _codes(frame["model"], lambda name: model_key(name, models, paper=_beside_paper(frame))),
+            "model": _codes(frame["model"], lambda name: model_key(name, models, paper=paper)),
             "source": _codes(frame["source"], lambda name: (name != RUNS, natural_key(name))),
             "dataset": _codes(frame["dataset"], dataset_key),
             "evaluation": _codes(frame["evaluation"], lambda name: (name != LOGREG, natural_key(name))),
@@ -208,10 +205,6 @@ def in_order(frame: pd.DataFrame, models: Sequence[str] = ()) -> pd.DataFrame:
         index=frame.index,
     )
     return frame.loc[keys.sort_values(list(keys), kind="stable").index].reset_index(drop=True)
-
-
-def _beside_paper(frame: pd.DataFrame) -> bool:
-    return bool((frame["source"] != RUNS).any())
 
 
 def _codes(column: pd.Series, key: Any) -> pd.Series:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,14 +48,6 @@ class Subject:
     means: pd.DataFrame  # shown means of runs
     found: Found  # the runs behind them, and what was skipped
     root: str  # folder of all models, for commands; "" outside the layout
-
-    @property
-    def kinds(self) -> Iterable[list[Run]]:
-        """Runs by model and evaluation."""
-        groups: dict[tuple[str, str], list[Run]] = {}
-        for run in self.found.runs:
-            groups.setdefault((run.model, run.evaluation), []).append(run)
-        return groups.values()
 
 
 def check(means: pd.DataFrame, found: Found, *, root: str = "") -> list[Notice]:
@@ -190,7 +183,10 @@ def _no_mean(of: Subject) -> Iterator[Notice]:
 
 def _differing_settings(of: Subject) -> Iterator[Notice]:
     lines = []
-    for runs in of.kinds:
+    kinds: dict[tuple[str, str], list[Run]] = {}
+    for run in of.found.runs:
+        kinds.setdefault((run.model, run.evaluation), []).append(run)
+    for runs in kinds.values():
         for name, (_, key) in PROTOCOL.items():
             by_value: dict[str, list[str]] = {}
             for run in runs:
@@ -207,10 +203,7 @@ def _differing_settings(of: Subject) -> Iterator[Notice]:
 
 
 def _other_protocol(of: Subject) -> Iterator[Notice]:
-    by_setting: dict[str, int] = {}
-    for run in of.found.runs:
-        if run.protocol:
-            by_setting[run.protocol] = by_setting.get(run.protocol, 0) + 1
+    by_setting = Counter(run.protocol for run in of.found.runs if run.protocol)
     yield from _notice(
         WARNING,
         "Settings differ from the paper's protocol",
@@ -243,11 +236,11 @@ def _edges(of: Subject) -> Iterator[Notice]:
 
 def _checkpoints(of: Subject) -> Iterator[Notice]:
     by_model: dict[str, dict[str, list[str]]] = {}
-    apart = []
-    for run in of.found.runs:
-        used = {text(identity.get("checkpoint_sha256")) for identity in run.used.values()} - {None}
-        if len(used) > 1:
-            apart.append(_run(run))
+
+    def n_used(run: Run) -> int:
+        return len({text(identity.get("checkpoint_sha256")) for identity in run.used.values()} - {None})
+
+    apart = [_run(run) for run in of.found.runs if n_used(run) > 1]
     for (model, dataset, split), made in of.found.features.items():
         if checkpoint := text(made.get("checkpoint_sha256")):
             by_model.setdefault(model, {}).setdefault(checkpoint, []).append(
@@ -268,25 +261,17 @@ def _checkpoints(of: Subject) -> Iterator[Notice]:
 
 
 def _changed_features(of: Subject) -> Iterator[Notice]:
+    def is_changed(run: Run, split: str) -> bool:
+        used, now = run.used[split], of.found.features.get((run.model, run.dataset, split), {})
+        entries = ("checkpoint_sha256", "sample_sha256", "rows_sha256")
+        return any(used.get(name) and now.get(name) and used[name] != now[name] for name in entries)
+
     yield from _notice(
         PROBLEM,
         "Features changed after the runs",
         "The runs used other features. Run the classifiers again with --overwrite, or restore the features.",
-        [
-            _run(run)
-            for run in of.found.runs
-            if any(
-                is_changed(used, of.found.features.get((run.model, run.dataset, split), {}))
-                for split, used in run.used.items()
-            )
-        ],
+        [_run(run) for run in of.found.runs if any(is_changed(run, split) for split in run.used)],
     )
-
-
-def is_changed(used: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return whether the features that a run used are other ones than those that are described."""
-    entries = ("checkpoint_sha256", "sample_sha256", "rows_sha256")
-    return any(used.get(name) and now.get(name) and used[name] != now[name] for name in entries)
 
 
 def _failed_images(of: Subject) -> Iterator[Notice]:

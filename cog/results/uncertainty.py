@@ -27,11 +27,9 @@ only. In simulated studies of this model (20 to 1000 concepts; differences as be
 classifiers on all images, and two trainings of one model; 100,000 studies each), 95 % intervals cover the
 true value in 95 to 97 % of studies with five seeds (98 % for two trainings of one model on 20 concepts), in
 95 to 98 % with three seeds, and in 95 to 99 % with two, which hardly suffice to estimate the part of the
-seeds. At most 5 % of studies that compare 6, 24 or 60 pairs of equal models find any difference. Narrower
-closed formulas find one more often: in up to 18 % (Cochran's mean of the quantiles, Biometrics 20, 1964) and
-78 % (Satterthwaite's degrees of freedom) of studies with two seeds and 24 pairs. Intervals of accuracies
-between 10 and 80 % cover 93 to 98 %, up to 99 % with two seeds; down to 84 % if the accuracies of 20 to 100
-concepts cluster at an end of the scale (mean 98 % or 2 %, some concepts far from it).
+seeds. At most 5 % of studies that compare 6, 24 or 60 pairs of equal models find any difference. Intervals of
+accuracies between 10 and 80 % cover 93 to 98 %, up to 99 % with two seeds; down to 84 % if the accuracies of
+20 to 100 concepts cluster at an end of the scale (mean 98 % or 2 %, some concepts far from it).
 
 *Few images.* If two models differ on hardly any image, or all answers are right, the variances above are
 (nearly) 0, which does not mean certainty. For a difference, two images are added, one in favor of each model
