@@ -13,12 +13,10 @@ splits="${splits:-test train}"
 # Folder with <model_title>/<architecture_name>/model.ckpt; features are written beside the checkpoint.
 models_root_dir="${models_root_dir:-None}"
 in1k_images_root="${in1k_images_root:-None}"
-# Images of IN-1K with faces blurred, for the data set in1k_blurred.
-in1k_blurred_images_root="${in1k_blurred_images_root:-None}"
 imagenet_images_root="${imagenet_images_root:-None}"
 cog_levels_mapping_file="${cog_levels_mapping_file:-None}"
 cog_concepts_split_file="${cog_concepts_split_file:-None}"
-# Images of your own data set, {train,test}/<class>/*; give its name as dataset.
+# Images of your own data set, {train,test}/<class>/*, whose name you give as dataset, or of in1k_blurred.
 images_root="${images_root:-None}"
 # Your own model: FILE.py:load_my_model, or a file with several of them (docs/own-models.md).
 model_loader="${model_loader:-None}"

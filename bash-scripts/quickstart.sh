@@ -47,9 +47,9 @@ step() {
     echo -e "\n[$1/5] ${*:2} (after ${SECONDS} s)"
 }
 
-# study MODELS SHOTS: features and classifiers of both splits of all data sets.
+# study MODELS SHOTS LOGS: features and classifiers of both splits of all data sets.
 study() {
-    run "${python}" -m cog.commands.study --models_root_dir "${models}" --log_dir "${output_dir}/logs" --model $1 --n_shot $2 \
+    run "${python}" -m cog.commands.study --models_root_dir "${models}" --log_dir "${output_dir}/$3" --model $1 --n_shot $2 \
         --seeds ${seeds} --n_processes "${n_jobs}" --models_file "${output_dir}/models.yaml" \
         --model_loader cog/miniature/network.py:load_my_model \
         --in1k_images_root "${output_dir}/in1k" --imagenet_images_root "${output_dir}/in21k" \
@@ -90,10 +90,10 @@ run "${python}" -m cog.miniature train --output_dir "${output_dir}"
 printf '%s: {pretraining: IN-1K}\n' miniature_convnet miniature_random > "${output_dir}/models.yaml"
 
 step 4 "Features of the trained and the untrained network, and classifiers on all images, ${n_jobs} tasks at a time"
-study "miniature_convnet miniature_random" 0
+study "miniature_convnet miniature_random" 0 logs
 
 step 5 "Classifiers of the trained network on ${shots} images per concept"
-study miniature_convnet "0 ${shots//,/ }"
+study miniature_convnet "0 ${shots//,/ }" logs/fewshot # the page of step 4 stays
 report="${output_dir}/report.html"
 run "${python}" print_results.py --models_root_dir "${models}" --seeds ${seeds} --report "${report}" --overwrite
 echo

@@ -151,7 +151,6 @@ def get_cfg(
     *,
     declared: Mapping[str, Any] | None = None,
     model_name: str | None = None,
-    config_file: str | os.PathLike[str] | None = None,
     opts: Sequence[str] = (),
     entry_values: Mapping[str, Any] | None = None,
     entry_source: str = "",
@@ -162,7 +161,6 @@ def get_cfg(
         declared: preprocessing (:class:`cog.data.pixels.Preprocess`) that the model declares, by value of
             ``FT_EXTRACT.PREPROCESS``; it comes before the files. Empty: it declares none.
         model_name: name whose ``configs/<model_name>.yaml`` applies.
-        config_file: the user's YAML file.
         opts: flat ``[KEY, VALUE, ...]`` list of strings.
         entry_values: values of the model's entry in a file of the user's models, which come before the files.
         entry_source: the file of that entry, for messages.
@@ -178,17 +176,8 @@ def get_cfg(
         split_model_name(model_name)  # it becomes part of a file name
         for path in sorted(configs_dir().glob("*.yaml")):
             if not constants.is_model_name(path.stem):
-                raise CogError(
-                    f"{path} matches no model name (<title>_<architecture>): rename it, or use --config"
-                )
+                raise CogError(f"{path} matches no model name (<title>_<architecture>): rename it")
             files += [path] if path.stem == model_name else []
-    if config_file is not None:
-        kind = (
-            "is a folder, expected a file" if os.path.isdir(config_file) else "does not exist; check the path"
-        )
-        if not os.path.isfile(config_file):
-            raise CogError(f"--config {config_file} {kind}")
-        files.append(Path(config_file))
     values = [(key, value, entry_source) for key, value in (entry_values or {}).items()]
     values += [(key, _parse(value), str(path)) for path in files for key, value in _read_mapping(path)]
     values += [

@@ -1,7 +1,7 @@
 """All configuration keys with their defaults.
 
 Precedence: this file < the model's own preprocessing (cog/models/paper_models.py) < its entry in ``--models_file`` <
-``<model_name>.yaml`` in this folder < ``--config FILE`` < ``KEY VALUE`` pairs on the command line.
+``<model_name>.yaml`` in this folder < ``KEY VALUE`` pairs on the command line.
 """
 
 from yacs.config import CfgNode

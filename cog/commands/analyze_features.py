@@ -48,7 +48,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     flags.add(
         group, "models_root_dir", "model", "dataset", "train_features_dir", "test_features_dir", "output_dir"
     )
-    flags.add(parser.add_argument_group("run"), "device", "config", "overwrite")
+    flags.add(parser.add_argument_group("run"), "device", "overwrite")
     return parser.parse_args(argv)
 
 
@@ -84,7 +84,7 @@ def _input(args: argparse.Namespace) -> tuple[Data, Path]:
     from cog.analysis.base import Data
     from cog.runtime.device import resolve_device
 
-    cfg = config.get_cfg(model_name=args.model, config_file=args.config, opts=args.opts)
+    cfg = config.get_cfg(model_name=args.model, opts=args.opts)
     given = {"train": args.train_features_dir, "test": args.test_features_dir}
     folders = {split: Path(path) for split, path in given.items() if path is not None}
     model_dir, output = None, args.output_dir

@@ -36,7 +36,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     flags.add(parser, "model", "dataset", "split", required=True)
     flags.add(parser, "models_root_dir", "ckpt_file", "model_loader", "models_file", "output_dir")
     flags.add_images(parser)
-    flags.add(parser, "allow_failures", "device", "config", "overwrite")
+    flags.add(parser, "allow_failures", "device", "overwrite")
     parser.add_argument(
         "--limit",
         type=cli_tools.whole_number(2),
@@ -76,7 +76,7 @@ def plan(args: argparse.Namespace) -> list[Extraction]:
             loader=args.model_loader,
             models_file=args.models_file,
         )
-        models.append(Model(choice, choice.config(args.config, args.opts)))
+        models.append(Model(choice, choice.config(args.opts)))
     lists = {pair: flags.image_sources(args).list_images(*pair) for pair in pairs}
     if args.limit:
         lists = {pair: images.first(args.limit) for pair, images in lists.items()}

@@ -26,7 +26,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     flags.add(files, "models_root_dir", "ckpt_file", "output_dir", "model_loader", "models_file")
     flags.add_images(parser.add_argument_group("images"))
     run = parser.add_argument_group("run")
-    flags.add(run, "allow_failures", "device", "config", "overwrite")
+    flags.add(run, "allow_failures", "device", "overwrite")
     return parser.parse_args(argv)
 
 
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 loader=one.model_loader,
                 models_file=one.models_file,
             )
-            cfg = choice.config(one.config, one.opts)
+            cfg = choice.config(one.opts)
             usual = cfg.EVAL.NAME == config.default_cfg().EVAL.NAME
             name = config.FINETUNE if usual else cfg.EVAL.NAME
             if one.output_dir is not None:

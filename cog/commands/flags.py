@@ -102,7 +102,6 @@ FLAGS: dict[str, dict[str, Any]] = {
         "help": "accept up to N images per split that cannot be decoded (default: 0; with more, exit code 3)",
     },
     "device": {"help": "cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)"},
-    "config": {"metavar": "FILE", "help": "YAML file with configuration keys, such as CLF: {N_EPOCHS: 50}"},
     "overwrite": {"action": "store_true", "help": "replace an existing output"},
 }
 
@@ -138,16 +137,15 @@ def exported(name: str) -> str | None:
     return None if not value or constants.is_unset(value) else value
 
 
-def add_images(group: argparse.ArgumentParser | argparse._ArgumentGroup, *, rare: bool = True) -> None:
-    """Add the flags that locate the images of all data sets; without ``rare`` those of the benchmark and one's own."""
+def add_images(group: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the flags that locate the images of all data sets."""
     for name, text in datasets.flags().items():
-        if rare or constants.IN1K_BLURRED not in name:
-            add(group, name, metavar="PATH", help=text)
+        add(group, name, metavar="PATH", help=text)
 
 
 def image_sources(args: argparse.Namespace) -> ImageSources:
-    """Return the values of the flags of :func:`add_images`, or of their exported variables."""
-    return ImageSources({flag: getattr(args, flag, exported(flag)) for flag in datasets.flags()})
+    """Return the values of the flags of :func:`add_images`."""
+    return ImageSources({flag: getattr(args, flag) for flag in datasets.flags()})
 
 
 def each(args: argparse.Namespace, *idea_flags: str, of_one: Sequence[str] = ()) -> list[argparse.Namespace]:

@@ -55,7 +55,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     flags.add(group, "seeds", default=list(constants.SEEDS))
     flags.add(group, "n_shot", default=[0, *constants.SHOTS])
     flags.add(parser.add_argument_group("models and images"), "models_file", "model_loader")
-    flags.add_images(parser.add_argument_group("images"), rare=False)
+    flags.add_images(parser.add_argument_group("images"))
     group = parser.add_argument_group("run")
     flags.add(
         group,

@@ -97,7 +97,7 @@ DATASETS = {
             name=constants.IN1K_BLURRED,
             label="IN-1K-b",
             title="IN-1K with faces blurred",
-            root="in1k_blurred_images_root",
+            root="images_root",
             layout="{train,val}/<wnid>/*",
             folders=constants.IN1K_FOLDERS,
             counts={"train": OfficialCounts(1000, 1_281_066), "test": OfficialCounts(1000, 49_997)},
@@ -139,8 +139,11 @@ def names() -> list[str]:
 
 def flags() -> dict[str, str]:
     """Return the help of every flag that locates images, by name without ``--``."""
-    declared = (*DATASETS.values(), OWN)
-    return {flag: text for dataset in reversed(declared) for flag, text in dataset.flags.items()}
+    texts: dict[str, list[str]] = {}
+    for dataset in reversed((*DATASETS.values(), OWN)):
+        for flag, text in dataset.flags.items():
+            texts.setdefault(flag, []).append(text)
+    return {flag: "; ".join(several) for flag, several in texts.items()}
 
 
 def label(name: str) -> str | None:

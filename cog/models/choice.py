@@ -91,14 +91,13 @@ class ModelChoice:
         pre = libraries.find(self.source, self.folder).preprocess
         return {"protocol": pre.protocol(), "model": pre}
 
-    def config(self, config_file: str | None = None, opts: Sequence[str] = ()) -> CfgNode:
+    def config(self, opts: Sequence[str] = ()) -> CfgNode:
         """Return the configuration with this model's preprocessing; a user's loader is run for it.
 
         Args:
-            config_file: path of the user's YAML file.
             opts: flat ``[KEY, VALUE, ...]`` list.
         """
-        options: dict[str, Any] = {"model_name": self.name, "config_file": config_file, "opts": list(opts)}
+        options: dict[str, Any] = {"model_name": self.name, "opts": list(opts)}
         options |= {"entry_values": self.keys, "entry_source": self.models_file}
         pooling = "default"
         if self.loader is not None:  # the configuration is checked before the slow loader runs

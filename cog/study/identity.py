@@ -57,7 +57,7 @@ class Networks:
         from cog.features.chunks import Model  # imports torch
 
         choice = self.find(model)
-        return Model(choice, choice.config(None, self.opts)).identity()
+        return Model(choice, choice.config(self.opts)).identity()
 
     def describe_all(self, models: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return :meth:`describe` of models, from another process: loaders import torch, which starts threads.

@@ -73,7 +73,7 @@ class TestEveryDataset:
         text = " ".join(capsys.readouterr().out.split())
         assert name in text
         for flag, about in datasets.find(name).flags.items():
-            assert f"--{flag} PATH {about}" in text
+            assert f"--{flag} PATH" in text and about in text
 
     def test_a_flag_that_is_not_given_is_named(self, name, tmp_path):
         values = write_images(name, tmp_path)

@@ -82,7 +82,7 @@ def write(root: Path, name: str, state: object) -> Path:
 def load(name: str, root: Path, *opts: str) -> Backbone:
     """Load a model whose checkpoint lies below ``root``, as commands do."""
     choice = find_model(name, root=root)
-    return choice.load("cpu", choice.config(None, opts))
+    return choice.load("cpu", choice.config(opts))
 
 
 def images(size: int) -> torch.Tensor:

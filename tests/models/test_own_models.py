@@ -121,7 +121,7 @@ def test_preprocessing_of_loaders(form, way, write_loader, tmp_path):
     choice = find_model("mine_net", root=tmp_path, loader=loader)
     assert preprocess_of(choice.config()) == Preprocess(16, 16, (0.5,) * 3, (0.5,) * 3)
     pre = preprocess_of(
-        choice.config(None, ["FT_EXTRACT.PREPROCESS", "model", "FT_EXTRACT.IMAGE_NORM.MEAN", "[0, 0, 0]"])
+        choice.config(["FT_EXTRACT.PREPROCESS", "model", "FT_EXTRACT.IMAGE_NORM.MEAN", "[0, 0, 0]"])
     )
     assert pre == Preprocess(16, 20, (0, 0, 0), (0.5,) * 3, "bilinear")
 
@@ -130,7 +130,7 @@ def test_a_loader_that_declares_nothing(write_loader, tmp_path):
     choice = find_model("mine_net", root=tmp_path, loader=write_loader("return torch.nn.Flatten()"))
     assert preprocess_of(choice.config()) == Preprocess()
     with pytest.raises(CogError, match="mine_net declares no preprocessing of its authors"):
-        choice.config(None, ["FT_EXTRACT.PREPROCESS", "model"])
+        choice.config(["FT_EXTRACT.PREPROCESS", "model"])
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_entries(own_file, ask, tmp_path):
     make_files(own_file)
     small = ask("mine_small")
     assert preprocess_of(small.config()) == Preprocess(64, 64, (0.5,) * 3, interpolation="bilinear")
-    assert preprocess_of(small.config(None, ["FT_EXTRACT.IMAGE_NORM.MEAN", "[0, 0, 0]"])).mean == (0, 0, 0)
+    assert preprocess_of(small.config(["FT_EXTRACT.IMAGE_NORM.MEAN", "[0, 0, 0]"])).mean == (0, 0, 0)
     assert small.checkpoint == tmp_path / "weights/small.pth" and small.source == "torchvision_resnet18"
     assert (small.label, small.group, small.pretraining) == ("Small one", "ours", "web")
     assert preprocess_of(ask("mine_model").config()) == Preprocess(224, 256, interpolation="bilinear")

@@ -111,10 +111,10 @@ def test_preprocessing_is_that_of_the_weights():
 def test_keys_override_the_model_and_unknown_authors_protocols_are_refused(tmp_path):
     path = hollow.write("clip_resnet50", tmp_path / "model.ckpt")
     choice = find_model("clip_resnet50", checkpoint=path)
-    norm = choice.config(None, ["FT_EXTRACT.IMAGE_NORM.MEAN", "[0.1, 0.2, 0.3]"]).FT_EXTRACT.IMAGE_NORM
+    norm = choice.config(["FT_EXTRACT.IMAGE_NORM.MEAN", "[0.1, 0.2, 0.3]"]).FT_EXTRACT.IMAGE_NORM
     assert norm.MEAN == [0.1, 0.2, 0.3] and norm.STD[0] == 0.26862954
     with pytest.raises(CogError, match="clip_resnet50 declares no preprocessing of its authors"):
-        choice.config(None, ["FT_EXTRACT.PREPROCESS", "model"])
+        choice.config(["FT_EXTRACT.PREPROCESS", "model"])
 
 
 def test_hashes_of_published_files(tmp_path, caplog):
