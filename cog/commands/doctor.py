@@ -14,9 +14,8 @@ from cog.runtime import cli as cli_tools
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
-    parser = flags.parser(
-        __doc__ or "", "", "--device cuda:1", "--format json", no_opts="have no effect here"
-    )
+    examples = ("", "--device cuda:1", "--format json")
+    parser = flags.parser(__doc__ or "", *examples, no_opts="have no effect here")
     flags.add(parser, "device")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
     return parser.parse_args(argv)
@@ -25,14 +24,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Try all parts that a study needs; return 0 if they work, else 2."""
     args = parse_args(argv)
-    from cog.miniature import doctor
+    from cog.commands import machine  # imports torch
 
     findings = []
-    for level, subject, text in doctor.examine(args.device):
+    for level, subject, text in machine.examine(args.device):
         findings.append({"level": level, "subject": subject, "text": text})
         if args.format == "text":
             print(f"{level:<8} {subject:<11}  {text}", flush=True)
-    is_usable = all(finding["level"] != doctor.PROBLEM for finding in findings)
+    is_usable = all(finding["level"] != machine.PROBLEM for finding in findings)
     if args.format == "json":
         print(json.dumps({"ok": is_usable, "findings": findings}, indent=1))
     else:
@@ -41,6 +40,3 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 cli = functools.partial(cli_tools.run, main)
-
-if __name__ == "__main__":
-    cli()

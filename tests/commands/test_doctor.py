@@ -8,23 +8,22 @@ import types
 import pytest
 import torch
 
-from cog.commands import doctor as command
+from cog.commands import doctor, machine
 from cog.errors import CogError
 from cog.levels import wordnet
 from cog.logreg.engine import Engine
-from cog.miniature import doctor
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     for name, value in (("ROWS", 256), ("DIM", 32), ("CLASSES", 8), ("IMAGES", 2), ("NETWORK", "resnet18")):
-        monkeypatch.setattr(doctor, name, value)
+        monkeypatch.setattr(machine, name, value)
     monkeypatch.setattr(wordnet, "load_wordnet", lambda: types.SimpleNamespace(wnids=["n00001740"]))
 
 
 def run(capsys, *argv):
     """Return exit code, and texts by level and subject."""
-    code = command.main(["--device", "cpu", "--format", "json", *argv])
+    code = doctor.main(["--device", "cpu", "--format", "json", *argv])
     shown = json.loads(capsys.readouterr().out)
     assert shown["ok"] == (code == 0)
     texts = {}
@@ -37,7 +36,7 @@ def test_a_machine_that_works(capsys):
     code, texts = run(capsys)
     assert code == 0 and {level for level, _ in texts} <= {"ok", "warning"}
     subjects = {subject for _, subject in texts}
-    assert subjects == {"software", "device", "decoders", "WordNet", "classifiers", "extraction", "memory"}
+    assert subjects == {"software", "device", "decoders", "classifiers", "extraction"}
     assert (
         "fp32: weights within" in texts["ok", "classifiers"][0] and "steps/s" in texts["ok", "classifiers"][0]
     )
@@ -58,9 +57,9 @@ def test_what_is_wrong_or_fails_is_a_problem(capsys, monkeypatch, subject):
     if subject == "classifiers":
         monkeypatch.setattr(Engine, "fit", fail)
     elif subject == "extraction":
-        monkeypatch.setattr(doctor, "extract_features", fail)
+        monkeypatch.setattr(machine, "extract_features", fail)
     else:
-        monkeypatch.setattr(doctor, "load_rgb", lambda path: doctor.Image.new("RGB", (500, 375)))
+        monkeypatch.setattr(machine, "load_rgb", lambda path: machine.Image.new("RGB", (500, 375)))
     code, texts = run(capsys)
     assert code == 2 and [subject for level, subject in texts if level == "problem"] == [subject]
     told = (
@@ -73,12 +72,14 @@ def test_what_is_wrong_or_fails_is_a_problem(capsys, monkeypatch, subject):
 
 
 def test_wrong_numbers_are_problems(monkeypatch):
-    monkeypatch.setattr(doctor, "_WEIGHT_ERRORS", dict.fromkeys(doctor._WEIGHT_ERRORS, -1.0))
-    monkeypatch.setattr(doctor, "_COSINES", dict.fromkeys(doctor._COSINES, 2.0))
+    monkeypatch.setattr(machine, "WEIGHT_ERRORS", dict.fromkeys(machine.WEIGHT_ERRORS, -1.0))
+    monkeypatch.setattr(machine, "COSINES", dict.fromkeys(machine.COSINES, 2.0))
     cpu = torch.device("cpu")
-    for key, found in (("CLF", doctor._classifiers(cpu)), ("FT_EXTRACT", doctor._extraction(cpu))):
+    for key, found in (("CLF", machine._classifiers(cpu)), ("FT_EXTRACT", machine._extraction(cpu))):
         for level, text in found:
-            assert level == doctor.PROBLEM and f": do not use {key}.PRECISION" in text.replace("; do", ": do")
+            assert level == machine.PROBLEM and f": do not use {key}.PRECISION" in text.replace(
+                "; do", ": do"
+            )
 
 
 def test_without_wordnet_or_memory_there_are_warnings(capsys, monkeypatch):
@@ -86,13 +87,12 @@ def test_without_wordnet_or_memory_there_are_warnings(capsys, monkeypatch):
         raise CogError("WordNet 3.0 was not found")
 
     monkeypatch.setattr(wordnet, "load_wordnet", missing)
-    monkeypatch.setattr(doctor, "DIM", 2048)
-    monkeypatch.setattr(doctor, "available_memory", lambda: 1_000_000)
-    assert [text for _, text in doctor._wordnet(torch.device("cpu"))] == [
-        "WordNet 3.0 was not found (only build_levels.py needs it)"
-    ]
-    ((level, text),) = doctor._memory(torch.device("cpu"))
-    assert level == doctor.WARNING and "9.42 GB" in text and "1 MB" in text
+    monkeypatch.setattr(machine, "DIM", 2048)
+    monkeypatch.setattr(machine, "available_memory", lambda: 1_000_000)
+    text = "WordNet 3.0 was not found (only build_levels.py needs it)"
+    assert (machine.WARNING, text) in list(machine._software(torch.device("cpu")))
+    *_, (level, text) = machine._device(torch.device("cpu"))
+    assert level == machine.WARNING and "9.42 GB" in text and "1 MB" in text
 
 
 @pytest.mark.gpu

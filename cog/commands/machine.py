@@ -1,54 +1,41 @@
-"""A test of this machine: what a study uses, on real sizes, compared with plain PyTorch in float32 on the CPU."""
+"""What ``doctor`` tries: all that a study does, on real sizes, beside plain PyTorch in float32 on the CPU."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import importlib.metadata
 import os
 import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
+import torchvision
 from PIL import Image
 
 from cog.data.pixels import load_rgb
 from cog.errors import CogError, first_line
 from cog.features.feature_files import FeatureSet
 from cog.features.notebook import extract_features
+from cog.levels import wordnet
 from cog.logreg.engine import Engine, TrainSpec, cpu_has_bfloat16, learning_rate
 from cog.logreg.mlp import initial_layers
 from cog.logreg.settings import Settings
 from cog.runtime.device import exact_float32, resolve_device
-from cog.runtime.log import duration, size
+from cog.runtime.log import duration, size, versions
 from cog.runtime.memory import available_memory
 from cog.runtime.seeds import cpu_generator
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 
-_PACKAGES = (
-    "imagenet-cog",
-    "torch",
-    "torchvision",
-    "timm",
-    "optuna",
-    "numpy",
-    "scikit-learn",
-    "scipy",
-    "pillow",
-)
-
 #: Largest error of trained weights relative to their way, smallest cosine of features; by precision.
-_WEIGHT_ERRORS = {"fp32": 1e-3, "tf32": 2e-2, "bf16": 5e-2}
-_COSINES = {"fp32": 0.9999, "tf32": 0.999, "fp16": 0.99, "bf16": 0.98}
+WEIGHT_ERRORS = {"fp32": 1e-3, "tf32": 2e-2, "bf16": 5e-2}
+COSINES = {"fp32": 0.9999, "tf32": 0.999, "fp16": 0.99, "bf16": 0.98}
 
 #: Training and test images of a level (paper, Sec. 3), and images of all six data sets.
-_N_TRAIN, _N_TEST, _N_ALL = 1_100_000, 50_000, 7_100_000
+N_TRAIN, N_TEST, N_ALL = 1_100_000, 50_000, 7_100_000
 
 #: Rows, width, classes, images and network of the trials.
 ROWS, DIM, CLASSES, IMAGES, NETWORK = 4096, 2048, 1000, 8, "resnet50"
@@ -59,49 +46,39 @@ Looks = Iterator[tuple[str, str]]
 def examine(device_name: str | None) -> Iterator[tuple[str, str, str]]:
     """Yield level, subject and text of what is found; an error of a part is a problem: it would end a study."""
     device = torch.device("cpu")
-    parts: dict[str, Callable[[torch.device], Looks]] = {
-        "software": _software,
-        "device": lambda _: _device(resolve_device(device_name), device_name),
-        "decoders": _decoders,
-        "WordNet": _wordnet,
-        "classifiers": _classifiers,
-        "extraction": _extraction,
-        "memory": _memory,
-    }
-    for subject, look in parts.items():
+    for subject, look in PARTS.items():
         try:
-            for level, text in look(device):
-                yield level, subject, text
             if subject == "device":
                 device = resolve_device(device_name)
+            for level, text in look(device):
+                yield level, subject, text
         except Exception as error:
             is_known = isinstance(error, CogError | OSError)
             yield PROBLEM, subject, str(error) if is_known else f"{type(error).__name__}: {first_line(error)}"
 
 
 def _software(device: torch.device) -> Looks:
-    versions = [f"python {platform.python_version()}"]
-    for name in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions.append(f"{name} {importlib.metadata.version(name)}")
-    yield OK, ", ".join(versions)
-    yield (
-        OK,
-        "sbatch was found: study.sh slurm=..."
-        if shutil.which("sbatch")
-        else "sbatch was not found: no SLURM",
-    )
+    packages = ("torch", "torchvision", "timm", "optuna", "numpy", "scikit-learn", "scipy", "pillow")
+    yield OK, ", ".join(f"{name} {version}" for name, version in versions(packages).items())
+    yield OK, f"sbatch was {'found: study.sh slurm=...' if shutil.which('sbatch') else 'not found: no SLURM'}"
+    try:
+        yield OK, f"WordNet: {len(wordnet.load_wordnet().wnids):,} noun synsets"
+    except CogError as error:
+        yield WARNING, f"{error} (only build_levels.py needs it)"
 
 
-def _device(device: torch.device, name: str | None) -> Looks:
+def _device(device: torch.device) -> Looks:
     bf16 = "bfloat16" if cpu_has_bfloat16() else "no bfloat16"
     yield OK, f"CPU: {platform.machine()}, {torch.get_num_threads()} threads, {bf16} instructions"
     if device.type == "cuda":
         compute = ".".join(map(str, torch.cuda.get_device_capability(device)))
         version = f"PyTorch for CUDA {torch.version.cuda or torch.version.hip}"
         yield OK, f"{device}: {torch.cuda.get_device_name(device)}, compute capability {compute}; {version}"
-    elif name is None:
+    elif not torch.cuda.is_available():
         yield WARNING, "no GPU is visible here: the full benchmark takes weeks on a CPU"
+    needed, available = 4 * DIM * (N_TRAIN + N_TEST), available_memory() or 0
+    text = f"the features of a level take {size(needed)} ({DIM} dimensions), {size(available)} are available"
+    yield (OK, text) if available >= needed else (WARNING, f"{text}: ask for more memory")
 
 
 def _decoders(device: torch.device) -> Looks:
@@ -111,25 +88,16 @@ def _decoders(device: torch.device) -> Looks:
             error = np.abs(np.asarray(load_rgb(path), dtype=float) - np.asarray(_picture(0))).mean()
             if error > tolerance:
                 raise CogError(f"{suffix} is decoded to other pixels (mean difference {error:.1f} of 255)")
-        seconds = _clock(lambda: [load_rgb(path) for _ in range(20)])
-    yield (
-        OK,
-        f"PNG and JPEG; a processor decodes {20 / seconds:.3g} JPEG files of 500 x 375 pixels per second",
-    )
+        began = time.monotonic()
+        for _ in range(20):
+            load_rgb(path)
+        rate = 20 / (time.monotonic() - began)
+    yield OK, f"PNG and JPEG; a processor decodes {rate:.3g} JPEG files of 500 x 375 pixels per second"
 
 
 def _picture(seed: int) -> Image.Image:
     coarse = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
     return Image.fromarray(coarse).resize((500, 375), Image.Resampling.BICUBIC)
-
-
-def _wordnet(device: torch.device) -> Looks:
-    from cog.levels import wordnet
-
-    try:
-        yield OK, f"{len(wordnet.load_wordnet().wnids):,} noun synsets"
-    except CogError as error:
-        yield WARNING, f"{error} (only build_levels.py needs it)"
 
 
 def _precisions(device: torch.device, known: dict[str, float]) -> list[str]:
@@ -144,31 +112,24 @@ def _classifiers(device: torch.device) -> Looks:
     y, settings = torch.arange(ROWS) % CLASSES, Settings(seed=0, n_epochs=2)
     x = torch.randn(CLASSES, DIM, generator=cpu_generator(0))[y]
     x = torch.nn.functional.normalize(x + 2 * torch.randn(ROWS, DIM, generator=cpu_generator(1)))
+    test = FeatureSet(-x[:CLASSES], y[:CLASSES], "doctor")  # no rows of the training set
     expected, start = _plain_weights(x, y, settings), initial_layers([DIM, CLASSES], 1)[0][0]
-    sets = (
-        FeatureSet(x, y, "doctor"),
-        FeatureSet(-x[:CLASSES], y[:CLASSES], "doctor"),
-    )  # no rows of the training set
     spec = TrainSpec(torch.arange(ROWS)[None], [[(10.0, 1e-6)]], init_seeds=[1], order_seeds=[2])
-    for precision in _precisions(device, _WEIGHT_ERRORS):
+    for precision in _precisions(device, WEIGHT_ERRORS):
         engine = Engine(device, precision)
-        data, _ = engine.prepare(*sets, settings)
+        data, _ = engine.prepare(FeatureSet(x, y, "doctor"), test, settings)
         weight = engine.fit(data, spec, settings).classifier(0).layers[0][0].cpu()  # compiles
         error = float((weight - expected).norm() / (expected - start).norm())
-        seconds = _clock(functools.partial(engine.fit, data, spec, settings))
-        rate = settings.n_epochs * -(-ROWS // settings.batch_size) / seconds
-        run = duration(100 * (30 * 0.8 + 1) * _N_TRAIN / settings.batch_size / rate)
+        began = time.monotonic()
+        engine.fit(data, spec, settings)
+        rate = settings.n_epochs * -(-ROWS // settings.batch_size) / (time.monotonic() - began)
+        seconds = 100 * (30 * 0.8 + 1) * N_TRAIN / settings.batch_size / rate
         text = f"{precision}: weights within {error:.1g} of plain PyTorch on the CPU; {rate:.3g} steps/s"
-        is_good = error <= _WEIGHT_ERRORS[precision]
-        advice = (
-            f"a run on a level takes at most {run}"
-            if is_good
-            else f"do not use CLF.PRECISION {precision} here"
-        )
-        yield (
-            OK if is_good else PROBLEM,
-            f"{text} ({settings.batch_size} x {DIM}, {CLASSES} classes): {advice}",
-        )
+        text += f" ({settings.batch_size} x {DIM}, {CLASSES} classes)"
+        if error <= WEIGHT_ERRORS[precision]:
+            yield OK, f"{text}: a run on a level takes at most {duration(seconds)}"
+        else:
+            yield PROBLEM, f"{text}: do not use CLF.PRECISION {precision} here"
 
 
 def _plain_weights(x: torch.Tensor, y: torch.Tensor, settings: Settings) -> torch.Tensor:
@@ -189,8 +150,6 @@ def _plain_weights(x: torch.Tensor, y: torch.Tensor, settings: Settings) -> torc
 
 def _extraction(device: torch.device) -> Looks:
     """Extract features in every precision with a network of noise, and compare them with float32 on the CPU."""
-    import torchvision
-
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         network = torchvision.models.get_model(NETWORK, weights=None)
@@ -204,25 +163,23 @@ def _extraction(device: torch.device) -> Looks:
         expected = extract_features(network.eval(), folder.parent, device="cpu").x
         for number in range(IMAGES, n):
             shutil.copyfile(folder / f"{number % IMAGES:04d}.JPEG", folder / f"{number:04d}.JPEG")
-        for precision in _precisions(device, _COSINES):
+        for precision in _precisions(device, COSINES):
             began, opts = time.monotonic(), ["FT_EXTRACT.PRECISION", precision]
             x = extract_features(network, folder.parent, device=str(device), n_workers=n_workers, opts=opts).x
             rate = n / (time.monotonic() - began)
             cosine = float(torch.nn.functional.cosine_similarity(x[:IMAGES], expected).min())
-            is_good = cosine >= _COSINES[precision]
-            advice = f"the {_N_ALL / 1e6:.1f} million images of a model take about {duration(_N_ALL / rate)}"
-            advice = advice if is_good else f"do not use FT_EXTRACT.PRECISION {precision} here"
-            text = f"{precision}: {rate:.3g} images/s, cosine {cosine:.5f} to fp32 on the CPU; {advice}"
-            yield OK if is_good else PROBLEM, text
+            text = f"{precision}: {rate:.3g} images/s, cosine {cosine:.5f} to fp32 on the CPU; "
+            if cosine >= COSINES[precision]:
+                time_of_all = duration(N_ALL / rate)
+                yield OK, f"{text}the {N_ALL / 1e6:.1f} million images of a model take about {time_of_all}"
+            else:
+                yield PROBLEM, f"{text}do not use FT_EXTRACT.PRECISION {precision} here"
 
 
-def _memory(device: torch.device) -> Looks:
-    needed, available = 4 * DIM * (_N_TRAIN + _N_TEST), available_memory() or 0
-    text = f"the features of a level take {size(needed)} ({DIM} dimensions), {size(available)} are available"
-    yield (OK, text) if available >= needed else (WARNING, f"{text}: ask for more")
-
-
-def _clock(function: Callable[[], object]) -> float:
-    began = time.monotonic()
-    function()
-    return time.monotonic() - began
+PARTS = {
+    "software": _software,
+    "device": _device,
+    "decoders": _decoders,
+    "classifiers": _classifiers,
+    "extraction": _extraction,
+}
