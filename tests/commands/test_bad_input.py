@@ -71,7 +71,7 @@ extract | CLF.N_SHOT | CLF.N_SHOT; no value
 extract | FT_EXTRACT.BATCH_SIZE many | FT_EXTRACT.BATCH_SIZE; 'many'
 extract | --output_dir - | --models_root_dir; --output_dir
 extract | --output_dir {w}/my_net.py | {w}/my_net.py is a file
-extract | --output_dir {w}/my_net.py/a/b | {w}/my_net.py/a/
+extract | --output_dir {w}/my_net.py/a/b | {w}/my_net.py is a file
 extract | --output_dir /proc/cog/features | /proc/cog
 extract | --models_root_dir {w}/absent --output_dir - | --models_root_dir {w}/absent; does not exist
 extract | --model sup_resnet50 --model_loader - --models_root_dir {w}/models --output_dir - | {w}/models/sup/resnet50
