@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import inspect
 import logging
 import math
 import os
@@ -228,20 +227,12 @@ def load_own(
     model_dir: str | os.PathLike[str] | None,
     pooling: str,
 ) -> Backbone:
-    """Return the network of a user's loader; an error of the user's code becomes one line.
-
-    Args:
-        loader: ``FILE.py:FUNCTION`` (the file is executed), or the function.
-        name: name of the model.
-        checkpoint: file that the loader gets; or None.
-        model_dir: folder that the loader gets (default: that of the checkpoint).
-        pooling: value of ``FT_EXTRACT.POOLING``.
+    """Return the network of a user's loader: ``FILE.py:FUNCTION`` (the file is executed), or the function.
 
     Raises:
         CogError: a missing file or function, a failing import or loader, or another result.
     """
     function = _import(loader) if isinstance(loader, str) else loader
-    called = getattr(function, "__name__", "the loader")
     if model_dir is None and checkpoint is not None:
         model_dir = Path(checkpoint).parent
     arguments = {
@@ -249,12 +240,6 @@ def load_own(
         "ckpt_file": None if checkpoint is None else str(checkpoint),
         "model_dir": None if model_dir is None else str(model_dir),
     }
-    if not _takes_one_argument(function):
-        raise CogError(
-            f"the loader of model {name}, {called}{inspect.signature(function)}, cannot be called with one "
-            f"argument: a loader {called}(init_args) takes one argument, a dict with model_name, ckpt_file, "
-            "model_dir"
-        )
     try:
         loaded = function(arguments)
     except CogError:
@@ -272,10 +257,10 @@ def load_own(
     parts = loaded if isinstance(loaded, tuple) else (loaded,)
     network, forward, preprocess = (*parts, None, None, None)[:3]
     if not isinstance(network, nn.Module) or not (forward is None or callable(forward)) or len(parts) > 3:
+        found = ", ".join(type(value).__name__ for value in parts)
+        expected = "expected (backbone, forward): a torch.nn.Module and a function or None"
         raise CogError(
-            f"the loader of model {name} returned ({', '.join(type(value).__name__ for value in parts)}), "
-            "expected (backbone, forward): a torch.nn.Module and a function or None, and by choice its "
-            "preprocessing"
+            f"the loader of model {name} returned ({found}), {expected}, and by choice its preprocessing"
         )
     preprocess = getattr(network, "preprocess", None) if preprocess is None else preprocess
     pre = declared(preprocess, f"model {name}")
@@ -292,8 +277,7 @@ def _import(loader: str) -> Loader:
     if spec is None or spec.loader is None:
         raise CogError(f"--model_loader {path} is not a Python file (.py)")
     module = importlib.util.module_from_spec(spec)
-    # The module is registered before its execution so that dataclasses and pickling inside the file work; its
-    # folder is put on the path so that the module can import files beside it.
+    # Registered before its execution, for dataclasses and pickling inside; it may import files beside it.
     sys.modules[name] = module
     sys.path.insert(0, str(path.resolve().parent))
     try:
@@ -307,13 +291,3 @@ def _import(loader: str) -> Loader:
     if not callable(getattr(module, function, None)):
         raise CogError(f"--model_loader {path} has no function {function!r}")
     return getattr(module, function)
-
-
-def _takes_one_argument(function: Callable[..., Any]) -> bool:
-    try:
-        inspect.signature(function).bind({})
-    except TypeError:
-        return False
-    except ValueError:  # some functions in C have no signature
-        pass
-    return True

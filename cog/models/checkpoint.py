@@ -63,10 +63,8 @@ _LEGACY_TORCH = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 def read(path: str | os.PathLike[str], *, prefix: str = "") -> Any:
     """Return the contents of a checkpoint; its first bytes say what it is, and no code of it is run.
 
-    Args:
-        path: a file of torch.save, safetensors, TorchScript, a pickle, or the prefix of a TensorFlow
-            checkpoint.
-        prefix: beginning of the names of the wanted tensors, for containers whose tensors can be read singly.
+    It is a file of torch.save, safetensors, TorchScript, a pickle, or the prefix of a TensorFlow checkpoint, of
+    which only tensors whose names begin with ``prefix`` are read.
 
     Raises:
         UnsafeFileError: a file that names a class or function that weights do not need.
@@ -116,12 +114,8 @@ def read_state(path: str | os.PathLike[str], expected: Collection[str] = ()) -> 
     """Return the parameters in a checkpoint of a library or of a user's training script.
 
     They may lie in entries of the file (:data:`WRAPPERS`), and their names may begin with ``module.``,
-    ``_orig_mod.``, ``backbone.`` and the like, in any combination. Averaged weights are taken if there are
-    any.
-
-    Args:
-        path: see :func:`read`.
-        expected: names of the network's parameters, which decide about beginnings of names; empty: not known.
+    ``_orig_mod.``, ``backbone.`` and the like, in any combination; ``expected``, the names of the network's
+    parameters, decide about them. Averaged weights are taken if there are any.
 
     Raises:
         CogError: unreadable or unsafe file, or one that holds no parameters.
@@ -231,11 +225,6 @@ def _tensors(state: dict[str, Any], path: str | os.PathLike[str]) -> dict[str, t
 
 def load_strictly(module: nn.Module, state: dict[str, torch.Tensor], path: str | os.PathLike[str]) -> None:
     """Put ``state`` into ``module`` as float32: no parameter missing, none left over, equal shapes.
-
-    Args:
-        module: the network, which may be on the meta device.
-        state: parameter name -> tensor.
-        path: file of the parameters, for messages.
 
     Raises:
         CogError: missing or unexpected parameters, or other shapes; the message names up to three.

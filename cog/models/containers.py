@@ -54,14 +54,7 @@ _DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8"}  # tensorflow/core/framework/
 
 
 def read_tensorflow(path: Path, index: Path, *shards: Path, prefix: str) -> dict[str, np.ndarray]:
-    """Return the tensors of a TensorFlow checkpoint below a prefix; their checksums are verified.
-
-    Args:
-        path: common prefix of the checkpoint's files, for messages.
-        index: the ``.index`` file.
-        shards: the files ``.data-0000k-of-0000N``, in order.
-        prefix: beginning of the names of the wanted tensors.
-    """
+    """Return the tensors of a TensorFlow checkpoint below a prefix of names; their checksums are verified."""
     if not shards:
         raise CogError(
             f"{path}: there is no data file beside {index.name} ({index.stem}.data-00000-of-00001)"
@@ -289,14 +282,8 @@ def _script_name(module: str, name: str) -> Any:
         return safe_load.Sealed(_DTYPES_BY_STORAGE[kind])
     if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
         return _rebuild_tensor
-    is_list = name in (
-        "build_intlist",
-        "build_doublelist",
-        "build_boollist",
-        "build_tensorlist",
-        "restore_type_tag",
-    )
-    return (lambda value, *_: value) if module == "torch.jit._pickle" and is_list else None
+    kinds = ("build_intlist", "build_doublelist", "build_boollist", "build_tensorlist", "restore_type_tag")
+    return (lambda value, *_: value) if module == "torch.jit._pickle" and name in kinds else None
 
 
 def read_torchscript(path: Path) -> dict[str, torch.Tensor]:

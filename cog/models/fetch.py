@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
 _RETRY_WAIT_S = 2.0  # before the first repetition; it doubles with each further one
-_LARGEST = 20_000_000_000  # bytes
 _MB = 1_000_000
 
 #: Suffix of the index of a TensorFlow checkpoint.
@@ -77,12 +76,7 @@ def sha256(path: str | os.PathLike[str]) -> str:
 def fetch(
     models: Iterable[PaperModel], root: str | os.PathLike[str], *, dry_run: bool = False
 ) -> Iterator[tuple[str, str, str]]:
-    """Bring the checkpoints of models into place.
-
-    Args:
-        models: rows of the models.
-        root: root of the model folders; created when missing.
-        dry_run: whether the downloads are only listed.
+    """Bring the checkpoints of models into place; with ``dry_run`` the downloads are only listed.
 
     Yields:
         Name of the model, "ready", "manual", "failed" or "would download", and an explanation, after each
@@ -111,10 +105,8 @@ def _fetch(row: PaperModel, target: Path, dry_run: bool) -> tuple[str, str]:
             )
         return "ready", f"already there, SHA-256 {'as published' if row.sha256 else 'not known'}"
     if row.browser:
-        return (
-            "manual",
-            f"open {row.url} in a browser (of a folder: the file .pth.tar or .pth), save it as {target}",
-        )
+        how = f"open {row.url} in a browser (of a folder: the file .pth.tar or .pth), save it as {target}"
+        return "manual", how
     if dry_run:
         return "would download", row.url
     files.ensure_writable_dir(target.parent, "folder")
@@ -178,22 +170,17 @@ def _save(answer: http.client.HTTPResponse, part: Path, url: str) -> None:
         os_errors_explained(f"cannot write {part}"),
         open(part, "ab" if answer.status == 206 else "wb") as file,
     ):
-        total = file.tell() + int(answer.headers.get("Content-Length") or _LARGEST)
+        total = file.tell() + int(answer.headers.get("Content-Length") or 0)
         logger.info("%s: %.0f of %.0f MB", url, file.tell() / _MB, total / _MB)
-        while chunk := answer.read(_MB):
-            file.write(chunk)
-            if file.tell() > _LARGEST:
-                raise CogError(f"{url}: more than {_LARGEST // _MB} MB: not a checkpoint")
+        shutil.copyfileobj(answer, file, _MB)
         file.flush()
         os.fsync(file.fileno())
-        if file.tell() < total and "Content-Length" in answer.headers:
+        if file.tell() < total:
             raise http.client.IncompleteRead(b"", total - file.tell())
     head = part.read_bytes()[:99] if part.stat().st_size < _MB else b"large"
     if not head.strip() or head.lstrip().lower().startswith((b"<!doctype", b"<html")):
         part.unlink()
-        raise CogError(
-            f"{url}: the server answers with {'a web page' if head else 'nothing'} instead of the file"
-        )
+        raise CogError(f"{url}: {'a web page' if head else 'nothing'} instead of the file")
 
 
 def _unpack(path: Path, member: str) -> None:

@@ -70,15 +70,7 @@ def find(name: str, folder: Path | None = None) -> LibraryModel:
 
 
 def load(name: str, checkpoint: Path | None, size: int | None, pooling: str, folder: Path | None) -> Backbone:
-    """Load a model of a library.
-
-    Args:
-        name: full name, such as timm_resnet18.
-        checkpoint: file of the weights, which must have all parameters except those of the classifier; None:
-            the library's own weights.
-        size: side of the images, in pixels (default: that of the weights).
-        pooling: value of ``FT_EXTRACT.POOLING``.
-        folder: folder that may hold files of the model beside its weights.
+    """Load a model of a library, without its classifier; ``checkpoint`` None: the library's own weights.
 
     Raises:
         CogError: unsafe or unfitting checkpoint, failed download, or a size for which the library has no

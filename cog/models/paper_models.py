@@ -92,8 +92,8 @@ _add(
 )
 
 
-def _deit(name: str, label: str, file: str, dim: int, resize: int, size: int, **fields: Any) -> None:
-    distilled = "distilled" in name
+def _deit(name: str, label: str, file: str, dim: int, top1: float, **fields: Any) -> None:
+    size, distilled = int(file[-16:-13]), "distilled" in name
     _add(
         name,
         label,
@@ -104,7 +104,8 @@ def _deit(name: str, label: str, file: str, dim: int, resize: int, size: int, **
         head=("head", "head_dist") if distilled else ("head",),
         class_token=True,
         size=size,
-        authors=(resize, size, "bicubic"),
+        top1=top1,
+        authors=(size * 256 // 224, size, "bicubic"),
         license="Apache-2.0",
         note="the feature is the class token after the final LayerNorm"
         + distilled * " (not its mean with the distillation token)",
@@ -112,26 +113,11 @@ def _deit(name: str, label: str, file: str, dim: int, resize: int, size: int, **
     )
 
 
-_deit("deit_small", "a-DeiT-S", "deit_small_patch16_224-cd65a155.pth", 384, 256, 224, top1=79.9)
-_deit(
-    "deit_small_distilled",
-    "a-DeiT-S-distilled",
-    "deit_small_distilled_patch16_224-649709d9.pth",
-    384,
-    256,
-    224,
-    top1=81.2,
-)
-_deit(
-    "deit_base_distilled_384",
-    "a-DeiT-B-distilled",
-    "deit_base_distilled_patch16_384-d0272ac0.pth",
-    768,
-    438,
-    384,
-    top1=85.2,
-    comparable=False,
-)
+_deit("deit_small", "a-DeiT-S", "deit_small_patch16_224-cd65a155.pth", 384, 79.9)
+_distilled = "deit_small_distilled_patch16_224-649709d9.pth"
+_deit("deit_small_distilled", "a-DeiT-S-distilled", _distilled, 384, 81.2)
+_distilled = "deit_base_distilled_patch16_384-d0272ac0.pth"
+_deit("deit_base_distilled_384", "a-DeiT-B-distilled", _distilled, 768, 85.2, comparable=False)
 _add(
     "nat_m4",
     "a-NAT-M4",
@@ -150,36 +136,29 @@ _add(
 )
 
 
-def _efficientnet(name: str, label: str, file: str, dim: int, resize: int, size: int, top1: float) -> None:
+def _efficientnet(version: str, number: int, dim: int, size: int, top1: float) -> None:
     _add(
-        name,
-        label,
+        f"efficientnet_{version.lower()}",
+        f"a-EfficientNet-{version}",
         "EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks",
-        f"{_FB}pycls/dds_baselines/{file}",
-        network=f"timm:{name}",
+        f"{_FB}pycls/dds_baselines/{number}/EN-{version}_dds_8gpu.pyth",
+        network=f"timm:efficientnet_{version.lower()}",
         dim=dim,
         head=("classifier",),
         key="model_state",
         rename="pycls_timm",
         size=size,
         top1=top1,
-        authors=(
-            resize,
-            size,
-            "bilinear",
-        ),  # pycls resizes with OpenCV, whose interpolation does not antialias
+        # pycls resizes with OpenCV, whose interpolation does not antialias
+        authors=(size * 256 // 224, size, "bilinear"),
         license="MIT",
         comparable=False,
         note="pycls' training, not TensorFlow's; the channels of the first convolution are reversed (BGR)",
     )
 
 
-_efficientnet(
-    "efficientnet_b1", "a-EfficientNet-B1", "161304979/EN-B1_dds_8gpu.pyth", 1280, 274, 240, top1=75.9
-)
-_efficientnet(
-    "efficientnet_b4", "a-EfficientNet-B4", "161305098/EN-B4_dds_8gpu.pyth", 1792, 434, 380, top1=78.6
-)
+_efficientnet("B1", 161304979, 1280, 240, 75.9)
+_efficientnet("B4", 161305098, 1792, 380, 78.6)
 _add(
     "t2tvit_t14",
     "a-T2T-ViT-t-14",
@@ -292,7 +271,6 @@ _add(
     "s-CompReSS",
     "CompRess: Self-Supervised Learning by Compressing Representations",
     "https://drive.google.com/file/d/15rzzSkcedEuCE7Cm8yLXopA5PqHUQscb",
-    prefix="module.",
     license="MIT",
     note="student of a SimCLR ResNet-50 x4",
     browser=True,
@@ -304,7 +282,6 @@ _add(
     "r-MixUp",
     "mixup: Beyond Empirical Risk Minimization",
     _DROPBOX + "sh/g64c8bda61n12if/AACyaTZnku_Sgibc9UvOSblNa?dl=0",
-    prefix="module.",
     license="MIT",
     browser=True,
     top1=77.42,
@@ -314,7 +291,6 @@ _add(
     "r-Manifold-MixUp",
     "Manifold Mixup: Better Representations by Interpolating Hidden States",
     _DROPBOX + "sh/bjardjje11pti0g/AABFGW0gNrNE8o8TqUf4-SYSa?dl=0",
-    prefix="module.",
     license="MIT",
     browser=True,
     top1=77.5,
@@ -324,7 +300,6 @@ _add(
     "r-CutMix",
     "CutMix: Regularization Strategy to Train Strong Classifiers with Localizable Features",
     _DROPBOX + "sh/w8dvfgdc3eirivf/AABnGcTO9wao9xVGWwqsXRala?dl=0",
-    prefix="module.",
     license="MIT",
     browser=True,
     top1=78.6,
@@ -334,7 +309,6 @@ _add(
     "r-ReLabel",
     "Re-labeling ImageNet: from Single to Multi-Labels, from Global to Localized Labels",
     _DROPBOX + "s/a0jzq3933s1wcig/rn50_relabel_78.9.pth?dl=1",
-    prefix="module.",
     license="Apache-2.0",
     top1=78.9,
 )
@@ -355,7 +329,6 @@ _add(
     "r-MEAL-v2",
     "MEAL V2: Boosting Vanilla ResNet-50 to 80%+ Top-1 Accuracy on ImageNet without Tricks",
     "https://github.com/szq0214/MEAL-V2/releases/download/v1.0.0/MEALV2_ResNet50_224.pth",
-    prefix="module.",
     top1=80.67,
 )
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
-from torchvision import transforms
 
 from cog.constants import IN1K
 from cog.data import datasets
-from cog.data.pixels import load_rgb
+from cog.data.loader import PIECE, Decoder, decoded
+from cog.data.pixels import normalizer, to_input
 from cog.data.wnids import IN1K_LIST
-from cog.errors import CogError, first_line
+from cog.errors import CogError
 from cog.models.checkpoint import load_paper_model
 from cog.models.choice import load_backbone
 from cog.models.fetch import checkpoint_files, sha256
@@ -26,8 +24,6 @@ from cog.runtime.log import Progress
 
 #: Largest difference, in percentage points, that the decoder or the resampling explains.
 TOLERANCE = 0.5
-
-_BATCH_SIZE = 128
 
 
 def check(models: Iterable[PaperModel], root: str | os.PathLike[str]) -> Iterator[tuple[str, str, str]]:
@@ -63,36 +59,6 @@ def _facts(row: PaperModel, path: Path) -> str:
     )
 
 
-class _Validation(Dataset[Any]):
-    """The validation images of IN-1K, as a model's authors prepare them, with the labels of ILSVRC."""
-
-    def __init__(self, row: PaperModel, root: str | os.PathLike[str]) -> None:
-        self.images = datasets.DATASETS[IN1K].images(IN1K, "test", {"in1k_images_root": os.fspath(root)})
-        order = {wnid: label for label, wnid in enumerate(sorted(IN1K_LIST.read_text().split()))}
-        if foreign := [name for name in self.images.classes if name not in order]:
-            raise CogError(f"{self.images.root}: {foreign[0]} is not one of the 1000 classes of ImageNet-1K")
-        self.labels = [order[self.images.classes[label]] for label in self.images.labels]
-        resize, size, interpolation = row.authors
-        self.transform = transforms.Compose(
-            [
-                transforms.Resize(resize, transforms.InterpolationMode(interpolation)),
-                transforms.CenterCrop(size),
-                transforms.ToTensor(),
-                transforms.Normalize(row.mean, row.std),
-            ]
-        )
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        try:
-            return self.transform(load_rgb(self.images.read(index))), self.labels[index]
-        except Exception as error:
-            path = self.images.root / self.images.file(index)
-            raise CogError(f"cannot decode {path}: {first_line(error)}") from None
-
-
 def top1(
     row: PaperModel,
     checkpoint: str | os.PathLike[str],
@@ -101,39 +67,35 @@ def top1(
     device: torch.device,
     n_workers: int = 0,
 ) -> tuple[float, int]:
-    """Classify the ImageNet-1K validation images with the released classifier, as its authors did.
+    """Return the accuracy in percent of the released classifier on ImageNet-1K, and the number of images.
 
-    A wrong layer, class order or normalization clearly lowers the accuracy.
-
-    Args:
-        row: a model with a published accuracy.
-        checkpoint: checkpoint of the model, with the classifier.
-        in1k_images_root: folder with ``val/<wnid>/*.JPEG``.
-        device: device of the computation.
-        n_workers: processes that decode.
-
-    Returns:
-        The accuracy in percent, and the number of images.
+    Images are prepared as by the authors; a wrong layer, class order or normalization clearly lowers it.
 
     Raises:
         CogError: no published accuracy of the model is known, or the checkpoint or an image cannot be read.
     """
     if row.top1 is None:
-        raise CogError(
-            f"no published ImageNet-1K accuracy is known for {row.name}: it was released without an "
-            "ImageNet-1K classifier, or without a figure for it; there is nothing to compare"
-        )
-    images = _Validation(row, in1k_images_root)
+        raise CogError(f"no published ImageNet-1K accuracy is known for {row.name}: nothing to compare")
+    images = datasets.DATASETS[IN1K].images(IN1K, "test", {"in1k_images_root": os.fspath(in1k_images_root)})
+    order = {wnid: label for label, wnid in enumerate(sorted(IN1K_LIST.read_text().split()))}
+    if foreign := [name for name in images.classes if name not in order]:
+        raise CogError(f"{images.root}: {foreign[0]} is not one of the 1000 classes of ImageNet-1K")
+    labels = torch.tensor([order[name] for name in images.classes])[torch.from_numpy(images.labels)]
+    pre = row.declared["model"]
+    mean, std = normalizer(pre.mean, pre.std, device)
     network = load_paper_model(row, checkpoint, classifier=True).eval().to(device)
+    pieces = [(0, first, min(first + PIECE, len(images))) for first in range(0, len(images), PIECE)]
     hits = 0
-    batches = DataLoader(images, _BATCH_SIZE, num_workers=n_workers)
     with exact_float32(), torch.inference_mode(), Progress(len(images), row.name) as progress:
-        for x, labels in batches:
-            logits = network(x.to(device))
+        made = decoded([Decoder(images, pre)], pieces, n_workers=n_workers)
+        for (_, first, stop), piece in zip(pieces, made, strict=True):
+            for number, reason in piece.failures:
+                raise CogError(f"cannot decode {images.root / images.file(number)}: {reason}")
+            logits = network(to_input(piece.pixels, mean, std))
             if logits.ndim != 2 or logits.shape[1] != 1000:
                 raise CogError(f"{checkpoint}: its classifier does not have the 1000 classes of ImageNet-1K")
-            hits += int((logits.argmax(1).cpu() == labels).sum())
-            progress.update(len(labels))
+            hits += int((logits.argmax(1).cpu() == labels[first:stop]).sum())
+            progress.update(stop - first)
     return 100 * hits / len(images), len(images)
 
 

@@ -190,8 +190,6 @@ def test_top1(tmp_path, capsys):
     statistics = {"mean": list(IMAGENET_MEAN), "std": list(IMAGENET_STD)}
     paths = [path for wnid in wnids for path in sorted((tmp_path / "val" / wnid).iterdir())]
     batch = torch.stack([plain_input(Image.open(p), resize=274, crop=240, **statistics) for p in paths])
-    images = verify._Validation(row, tmp_path)
-    torch.testing.assert_close(torch.stack([x for x, _ in images]), batch, rtol=0, atol=1e-5)
     # Bias the classifier so that some images are right and others wrong.
     with torch.inference_mode():
         logits = network(batch)
