@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from yacs.config import CfgNode
@@ -17,27 +15,11 @@ from cog.errors import CogError
 from cog.features.feature_files import open_file, unit_rows
 from cog.features.folder import read_image_paths
 from cog.paths import ModelDir, evaluation_folder
-from cog.results.concept_counts import ConceptCounts
-from cog.results.records import load_record
+from cog.results.records import Run, load_record
 from cog.results.runs import Found, read_folder
 from cog.runtime.safe_load import load_torch
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class SavedRun:
-    """One complete run."""
-
-    seed: int
-    weights: Path  # model.pth, which may be missing
-    record: Mapping[str, Any]  # contents of results.json; empty for runs of the original toolkit
-    counts: ConceptCounts | None  # right answers per class; None where they were not recorded
-
-    def labels(self, n_classes: int) -> list[int]:
-        """Return the label of each output of the classifier, in the features that it was trained on."""
-        labels = self.record.get("labels")
-        return list(map(int, labels)) if isinstance(labels, list) else list(range(n_classes))
 
 
 def evaluation(cfg: CfgNode) -> str:
@@ -45,7 +27,7 @@ def evaluation(cfg: CfgNode) -> str:
     return evaluation_folder(config.evaluation_name(cfg), cfg.CLF.N_SHOT)
 
 
-def find_runs(model_dir: ModelDir | None, dataset: str | None, cfg: CfgNode) -> list[SavedRun]:
+def find_runs(model_dir: ModelDir | None, dataset: str | None, cfg: CfgNode) -> list[Run]:
     """Return the complete runs of a model on a data set, by seed; a warning names the runs that do not count.
 
     ``cfg`` selects the evaluation (EVAL.NAME, CLF.TYPE, CLF.N_SHOT ...). No model and data set, or no runs that can be
@@ -62,12 +44,18 @@ def find_runs(model_dir: ModelDir | None, dataset: str | None, cfg: CfgNode) -> 
             f"there are no classifiers in {folder}; run logreg.py --model {model_dir.model} --dataset {dataset} first, "
             "or check EVAL.NAME and CLF.N_SHOT"
         )
-    return [
-        SavedRun(
-            run.seed, Path(run.folder, run.final, "model.pth"), load_record(run.folder) or {}, run.counts
-        )
-        for run in found.runs
-    ]
+    return found.runs
+
+
+def weights(run: Run) -> Path:
+    """Return the path of the weights of a run, which may be missing."""
+    return Path(run.folder, run.final, "model.pth")
+
+
+def labels(run: Run, n_classes: int) -> list[int]:
+    """Return the label of each output of a classifier, in the features that it was trained on."""
+    stated = (load_record(run.folder) or {}).get("labels")
+    return list(map(int, stated)) if isinstance(stated, list) else list(range(n_classes))
 
 
 def class_names(file: Path | None, dataset: str | None, n_classes: int) -> list[str]:
@@ -75,10 +63,10 @@ def class_names(file: Path | None, dataset: str | None, n_classes: int) -> list[
 
     Without a list of images (features of the original toolkit), the names are the ids of IN-1K, or ``class 17``.
     """
-    labels = [] if file is None else open_file(file, mapped=True).y.long().tolist()
-    images = None if file is None else read_image_paths(file, n_rows=len(labels))
+    y = [] if file is None else open_file(file, mapped=True).y.long().tolist()
+    images = None if file is None else read_image_paths(file, n_rows=len(y))
     if images is not None:
-        folders = {label: path.split("/")[0] for label, path in zip(labels, images, strict=True)}
+        folders = {label: path.split("/")[0] for label, path in zip(y, images, strict=True)}
         return [folders.get(label, f"class {label}") for label in range(n_classes)]
     wnids = sorted(IN1K_LIST.read_text(encoding="utf-8").split()) if dataset == constants.IN1K else []
     return wnids if len(wnids) == n_classes else [f"class {label}" for label in range(n_classes)]
@@ -100,13 +88,13 @@ class SavedClassifier:
         return x
 
 
-def load_classifier(run: SavedRun, *, normalize: bool, device: torch.device | str = "cpu") -> SavedClassifier:
+def load_classifier(run: Run, *, normalize: bool, device: torch.device | str = "cpu") -> SavedClassifier:
     """Read ``model.pth`` of a run, a linear layer or the Sequential of an MLP.
 
     ``normalize`` holds if the run does not record it (the original toolkit). A missing file, another form and values
     that are not finite are a CogError.
     """
-    path = run.weights
+    path = weights(run)
     if not path.is_file():
         raise CogError(f"there is no {path}; run logreg.py again (--overwrite)")
     content = load_torch(path)
@@ -121,7 +109,7 @@ def load_classifier(run: SavedRun, *, normalize: bool, device: torch.device | st
             raise CogError(f"{path} holds no linear layers, expected {{'model': {{'weight', 'bias'}}}}")
         if not bool(torch.isfinite(weight).all() & torch.isfinite(bias).all()):
             raise CogError(f"{path} holds NaN or infinite weights: the training diverged; leave its seed out")
-    settings = run.record.get("configuration")
+    settings = (load_record(run.folder) or {}).get("configuration")
     settings = settings if isinstance(settings, dict) else {}
     recorded = settings.get("CLF.NORM_FTS")
     return SavedClassifier(

@@ -58,10 +58,7 @@ def _inputs(data: Data) -> tuple[str, dict[str, Any]]:
     identity = {
         "evaluation": evaluation,
         "levels_csv_sha256": None if file is None else files.sha256(files.require_file(file, "--levels_csv")),
-        "runs": {
-            str(run.seed): [run.record.get("finished"), run.record.get("final", {}).get("test_top1")]
-            for run in runs
-        },
+        "runs": {str(run.seed): [run.finished or None, run.top1] for run in runs},
     }
     return evaluation.removeprefix("eval").removeprefix("_logreg"), identity
 
@@ -83,7 +80,7 @@ def concepts(data: Data) -> dict[str, Number]:
             f"{data.label}no run has right answers per concept; train again (logreg.py --overwrite)"
         )
     images = {split: open_file(data.file(split), mapped=True).y.long().numpy() for split in constants.SPLITS}
-    labels = runs[0].labels(len(next(iter(counted.values())).correct))
+    labels = classifiers.labels(runs[0], len(next(iter(counted.values())).correct))
     names = classifiers.class_names(data.file("test"), data.dataset, 1 + max(labels))
     table = pd.DataFrame({"wnid": [names[label] for label in labels]})
     try:

@@ -45,13 +45,13 @@ def _inputs(data: Data) -> tuple[str, dict[str, Any]]:
             "--analysis confident needs --trained_on DATASET, the data set of the classifiers to apply"
         )
     runs = classifiers.find_runs(data.model_dir, trained_on, data.cfg)
-    used = (runs[0].record.get("identity") or {}).get("train_features") or {}
-    if changed := network_differences(used, identify_input(data.file("test"))):
+    if changed := network_differences(runs[0].used["train"], identify_input(data.file("test"))):
         raise CogError(
             f"the classifiers of {trained_on} were trained on features that were made differently from the test "
             f"features of {data.dataset} ({'; '.join(changed)}); extract both with the same network, and train again"
         )
-    weights = {str(run.seed): files.sha256(run.weights) for run in runs if run.weights.is_file()}
+    paths = {str(run.seed): classifiers.weights(run) for run in runs}
+    weights = {seed: files.sha256(path) for seed, path in paths.items() if path.is_file()}
     evaluation = classifiers.evaluation(data.cfg)
     suffix = evaluation.removeprefix("eval").removeprefix("_logreg")
     identity = {"evaluation": evaluation, "classifiers": weights, "picture": _images_root(data) is not None}
@@ -107,7 +107,7 @@ def confident(data: Data) -> dict[str, Number]:
     for run in runs:
         classifier = classifiers.load_classifier(run, normalize=data.cfg.CLF.NORM_FTS, device=data.device)
         made.append(predict(data, test.x, classifier))
-        labels.append(run.labels(len(classifier.layers[-1][1])))
+        labels.append(classifiers.labels(run, len(classifier.layers[-1][1])))
         data.per_seed[run.seed] = {"confident_percent": 100 * float((made[-1][1] > _THRESHOLD).mean())}
     outputs, p, log_odds = (np.stack(part) for part in zip(*made, strict=True))
     best, n_seeds = log_odds.argmax(axis=0), (p > _THRESHOLD).sum(axis=0)
