@@ -75,8 +75,10 @@ class FeatureOutput(Output):
     def has_result(self, *, overwrite: bool = False) -> bool:
         """Return whether the result is there, see :class:`Output`."""
         done = super().has_result(overwrite=overwrite)
-        # A study may have deleted X_Y.pth and left the record.
-        done = done and (self.path / constants.FEATURES_FILE).is_file()
+        if done and not (self.path / constants.FEATURES_FILE).is_file():
+            # A study may have deleted X_Y.pth and left the record: replaced if there are no files of others.
+            super().has_result(overwrite=True)
+            return False
         return done and (self.outdated is None or (self.read() or {}).get("started") != self.outdated)
 
 

@@ -148,7 +148,7 @@ class _Passes:
             n_workers=max(usable_workers(model.cfg.FT_EXTRACT.N_WORKERS) for model in models),
             pin_memory=chunks[order[0]][0].device_type == "cuda",
         )
-        device = resolve_device(self.device_name, self.rank)
+        device = resolve_device(self.device_name)
         loaded, rest = self._load(models, device)
         with Progress(sum(stop - first for _, _, (first, stop) in order), "extraction") as progress:
             for number, key in enumerate(order):

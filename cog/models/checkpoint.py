@@ -20,7 +20,7 @@ from cog.models import containers, networks, renames
 from cog.models.fetch import INDEX, require_checkpoint
 from cog.models.spec import PaperModel
 from cog.runtime import files
-from cog.runtime.safe_load import TORCH_0_1, load_safetensors, load_torch
+from cog.runtime.safe_load import load_safetensors, load_torch
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,10 @@ def read(path: str | os.PathLike[str], *, prefix: str = "") -> Any:
     if not head:
         raise CogError(f"{path} is empty; download it again")
     if head[257:262] == b"ustar":
-        raise CogError(f"{path} {TORCH_0_1}")
+        raise CogError(
+            f"{path} is in the container of torch 0.1 (tar), which is not read; load and save it again with a newer "
+            "torch, or download the re-released file of the same weights"
+        )
     if head.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml", b"version https://git-lfs")):
         raise CogError(
             f"{path} is a web page or a Git LFS pointer, not a checkpoint; open its link in a browser to "

@@ -12,22 +12,22 @@ from typing import Any
 import torch
 
 from cog.errors import CogError, first_line
-from cog.runtime.ranks import Rank, this_rank
+from cog.runtime.ranks import this_rank
 
 #: Errors of a device that is not there, or cannot compute.
 _FAULTS = (RuntimeError, AssertionError, ImportError, AttributeError, TypeError)
 
 
-def resolve_device(name: str | None, rank: Rank | None = None, *, float64: bool = False) -> torch.device:
+def resolve_device(name: str | None, *, float64: bool = False) -> torch.device:
     """Return the device ``name`` after one product on it; None means CUDA when there is a GPU, else the CPU.
 
-    A CUDA device always has an index: the one in ``name``, else that of the GPU for the rank of this process
-    (None: that of the environment). ``float64``: whether the work needs it; Apple's GPUs lack it.
+    A CUDA device always has an index: the one in ``name``, else that of the GPU for the rank of this process.
+    ``float64``: whether the work needs it; Apple's GPUs lack it. A job that asks for a GPU, or runs on a
+    machine with one, must not spend a week on a CPU.
 
     Raises:
         CogError: ``name`` is not a device, the device is missing or computes wrongly, or there are more
-            processes than GPUs. A job that asks for a GPU, or runs on a machine with one, must not spend a
-            week on a CPU.
+            processes than GPUs.
     """
     if name is None and not (torch.cuda.is_available() or _has_gpu()):
         return torch.device("cpu")
@@ -38,7 +38,7 @@ def resolve_device(name: str | None, rank: Rank | None = None, *, float64: bool 
     if device.type == "cpu":
         return device
     if device.type == "cuda" and device.index is None and (n_gpus := torch.cuda.device_count()):
-        index = (rank or this_rank()).local if n_gpus > 1 else 0
+        index = this_rank().local if n_gpus > 1 else 0
         if index >= n_gpus:
             raise CogError(
                 f"more processes than the {n_gpus} GPUs that torch sees: start one per GPU, or give --device"
@@ -53,10 +53,8 @@ def resolve_device(name: str | None, rank: Rank | None = None, *, float64: bool 
         fault = "it has no float64, which this command needs"
     if fault and device.type == "cuda":
         archs = " ".join(torch.cuda.get_arch_list()) or "no GPU"
-        fault += (
-            f" (PyTorch {torch.__version__}, CUDA {torch.version.cuda or torch.version.hip}, for {archs})"
-        )
-        fault += "; check the driver and CUDA_VISIBLE_DEVICES, install another PyTorch (https://pytorch.org)"
+        version = f"PyTorch {torch.__version__}, CUDA {torch.version.cuda or torch.version.hip}"
+        fault += f" ({version}, for {archs}); check the driver and CUDA_VISIBLE_DEVICES, or install another PyTorch"
     if fault:
         raise CogError(f"--device {device} cannot be used: {fault}; or give --device cpu")
     return device

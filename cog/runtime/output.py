@@ -22,7 +22,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +64,8 @@ class Output:
         identity: what determines the result: settings, digests of the inputs. JSON must give it back equal
             (lists, no tuples).
         record: file of the result whose entry ``identity`` has the identity; written last.
-        contents: patterns of the names that a result may have: a folder with other files is never replaced.
-            Empty: any names beside the record, and no folder without a record is replaced.
+        contents: patterns of the names that a result may have, those of folders with a slash at the end: a
+            folder with other entries is never replaced. Empty: any files beside the record, which must exist.
     """
 
     path: Path
@@ -99,9 +99,14 @@ class Output:
         """Return the same as :meth:`is_done`, changing nothing; subclasses may have further conditions."""
         if self.path.exists() and not self.path.is_dir():
             raise OutputError(f"{self.path} is a file, expected a folder for the result; move it away")
-        names = sorted(os.listdir(self.path)) if self.path.is_dir() else []
-        foreign = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.contents)]
-        if overwrite and foreign and (self.contents or self.record not in names):
+        names = []
+        if self.path.is_dir():
+            names = sorted(
+                f"{entry.name}/" if entry.is_dir() else entry.name for entry in os.scandir(self.path)
+            )
+        patterns = self.contents or (("*[!/]",) if self.record in names else ())
+        foreign = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in patterns)]
+        if overwrite and foreign:
             raise OutputError(
                 f"{self.path} has files of others ({some(foreign)}), not replaced; move them away"
             )
@@ -170,10 +175,6 @@ class Output:
                     reason = str(explained) or type(error).__name__
                     files.write_json(work.folder / FAILURE_FILE, {"reason": reason})
                 raise explained from error.__cause__
-
-    def state(self) -> State:
-        """Return the state of the output, whatever its identity is."""
-        return state(self.path, self.record)
 
 
 @dataclass

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cog.errors import CogError
 
 
-@dataclass(frozen=True)
-class Rank:
-    """One of several processes.
-
-    Attributes:
-        number: 0 .. ``size - 1``.
-        size: number of processes.
-        local: number of the process on this machine.
-        local_size: number of processes on this machine, as far as that is known.
-    """
+class Rank(NamedTuple):
+    """Process ``number`` of ``size``, and its number and that of the processes on this machine."""
 
     number: int = 0
     size: int = 1
@@ -27,38 +18,32 @@ class Rank:
     local_size: int = 1
 
 
-def this_rank(environment: Mapping[str, str] | None = None) -> Rank:
-    """Return the rank of this process from variables of torchrun or srun; with ``COG_RANKS=0``: alone.
+def this_rank() -> Rank:
+    """Return the rank of this process from the environment; with ``COG_RANKS=0``: alone.
 
     A SLURM batch script has some variables of ``srun``, too, but is one process regardless of its allocation:
-    only a job step (``SLURM_STEP_ID`` is a number) of several tasks counts.
-
-    Raises:
-        CogError: the variables contradict each other.
+    only a job step (``SLURM_STEP_ID`` is a number) of several tasks counts. A CogError says that the
+    variables contradict each other.
     """
-    env = os.environ if environment is None else environment
 
-    def number(*names: str) -> int | None:
-        return next((int(env[name]) for name in names if env.get(name, "").isdecimal()), None)
+    def number(*names: str) -> int:
+        return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdecimal()), -1)
 
-    rank, size = number("RANK"), number("WORLD_SIZE")
-    local, local_size = number("LOCAL_RANK", "RANK") or 0, number("LOCAL_WORLD_SIZE") or 1
-    if rank is None or size is None:
-        step = number("SLURM_STEP_ID", "SLURM_STEPID")
-        rank, size = (
-            number("SLURM_PROCID"),
-            number("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if step is not None else 1,
-        )
-        local = number("SLURM_LOCALID") or 0
-        counts = re.findall(
-            r"(\d+)(?:\(x(\d+)\))?", env.get("SLURM_STEP_TASKS_PER_NODE", "")
-        )  # such as 4(x2),1
+    rank, size, local, local_size = map(number, ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+    if min(rank, size) < 0:
+        rank, local = number("SLURM_PROCID"), number("SLURM_LOCALID")
+        is_step = number("SLURM_STEP_ID", "SLURM_STEPID") >= 0
+        size = number("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if is_step else 1
+        per_node = os.environ.get("SLURM_STEP_TASKS_PER_NODE", "")  # such as 4(x2),1
+        counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", per_node)
         tasks = [int(n) for n, times in counts for _ in range(int(times or 1))]
-        local_size = (tasks[number("SLURM_NODEID") or 0 :] or [1])[0]
-    if env.get("COG_RANKS") == "0" or rank is None or size is None or size == 1:
+        local_size = (tasks[max(number("SLURM_NODEID"), 0) :] or [1])[0]
+    elif local < 0:
+        local = rank
+    if os.environ.get("COG_RANKS") == "0" or min(rank, size) < 0 or size == 1:
         return Rank()
     if rank >= size:
         raise CogError(
             f"process {rank} of {size} does not exist; unset RANK and SLURM_PROCID, or COG_RANKS=0 for one"
         )
-    return Rank(rank, size, local, max(local_size, local + 1))
+    return Rank(rank, size, max(local, 0), max(local_size, local + 1, 1))

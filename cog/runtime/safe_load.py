@@ -15,13 +15,13 @@ import re
 import struct
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
 import numpy as np
 
-from cog.errors import CogError, UnsafeFileError, first_line
+from cog.errors import CogError, UnsafeFileError, first_line, os_errors_explained
 from cog.runtime import files
 
 #: Default limit of a pickle in bytes: levels, logs and predictions are smaller, split files larger.
@@ -31,12 +31,6 @@ LARGEST_PICKLE = 1 << 26
 MALFORMED = (
     *(ValueError, TypeError, LookupError, AttributeError, AssertionError, OverflowError, MemoryError),
     *(RecursionError, EOFError, struct.error, pickle.UnpicklingError),
-)
-
-#: Advice about the tar container, whose reader in torch unpickles without restriction.
-TORCH_0_1 = (
-    "is in the container of torch 0.1 (tar), which is not read; download the re-released file of the same weights "
-    "(torchvision: resnet50-0676ba61.pth), or load and save it again with a newer torch"
 )
 
 #: Largest directory of a zip archive, for 100,000 records, and header of a safetensors file, for 10,000
@@ -228,31 +222,32 @@ def _keys(keys: Sequence[Any]) -> Sequence[Any]:
     return keys
 
 
-def _admitted() -> Iterator[tuple[tuple[str, str], Sealed]]:
-    """Yield what stands for each name: a value that a file may pass on but not call, or a function."""
-    yield ("numpy", "ndarray"), _NDARRAY
-    yield ("numpy", "dtype"), _Function(_dtype)
-    yield ("_codecs", "encode"), _Function(_encode)
-    yield ("collections", "OrderedDict"), _Function(_dict)
-    yield ("collections", "defaultdict"), _Function(lambda factory=None: {})
-    for core in ("numpy.core", "numpy._core"):  # numpy 1 and 2
-        yield (f"{core}.multiarray", "_reconstruct"), _Function(_reconstruct)
-        yield (f"{core}.multiarray", "scalar"), _Function(_scalar)
-        yield (f"{core}.numeric", "_frombuffer"), _Function(_from_buffer)
-    for module in ("builtins", "__builtin__"):  # Python 3 and 2
-        yield (module, "dict"), _Function(_dict)
-        yield (module, "list"), _Function(list)
-        yield (module, "set"), _Function(lambda content=(): set(_keys(list(content))))
-        yield (module, "frozenset"), _Function(lambda content=(): frozenset(_keys(list(content))))
-        yield (module, "complex"), _Function(complex)
-        yield (module, "bytearray"), _Function(_bytearray)
-        yield (module, "bytes"), _Function(lambda: b"")  # of protocols 0 to 2; others use _codecs.encode
-        for name in ("int", "float", "str"):
-            yield (module, name), Sealed(name)
-
-
 _NDARRAY = Sealed("numpy.ndarray")
-_ADMITTED = dict(_admitted())
+
+#: What stands for each name: a function, or a value that a file may pass on but not call.
+_ADMITTED: dict[tuple[str, str], Sealed] = {
+    ("numpy", "ndarray"): _NDARRAY,
+    ("numpy", "dtype"): _Function(_dtype),
+    ("_codecs", "encode"): _Function(_encode),
+    ("collections", "OrderedDict"): _Function(_dict),
+    ("collections", "defaultdict"): _Function(lambda factory=None: {}),
+}
+for _core in ("numpy.core", "numpy._core"):  # numpy 1 and 2
+    _ADMITTED[f"{_core}.multiarray", "_reconstruct"] = _Function(_reconstruct)
+    _ADMITTED[f"{_core}.multiarray", "scalar"] = _Function(_scalar)
+    _ADMITTED[f"{_core}.numeric", "_frombuffer"] = _Function(_from_buffer)
+_BUILTINS: dict[str, Callable[..., Any]] = {
+    "dict": _dict,
+    "list": list,
+    "set": lambda content=(): set(_keys(list(content))),
+    "frozenset": lambda content=(): frozenset(_keys(list(content))),
+    "complex": complex,
+    "bytearray": _bytearray,
+    "bytes": lambda: b"",  # of protocols 0 to 2; others use _codecs.encode
+}
+for _module in ("builtins", "__builtin__"):  # Python 3 and 2
+    _ADMITTED |= {(_module, name): _Function(function) for name, function in _BUILTINS.items()}
+    _ADMITTED |= {(_module, name): Sealed(name) for name in ("int", "float", "str")}
 
 #: Python's unpickler in Python, whose operations can be replaced.
 _Unpickler: Any = vars(pickle)["_Unpickler"]
@@ -341,57 +336,52 @@ def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap:
     ``allow`` has classes that the file may name beside tensors and plain containers, for this call only.
 
     Raises:
-        UnsafeFileError: the file names a class outside the allow-list (named in the message).
-        CogError: the file is missing, truncated, or in a format that cannot be read safely.
+        UnsafeFileError: the file names another class, or is in a format that cannot be read safely.
+        CogError: the file is missing or damaged.
     """
     import torch
 
     head = b""
     try:
-        with files.open_regular(path) as handle:
-            head = handle.read(40)
-            if not head:
-                raise CogError(
-                    f"{path} is empty, not a readable torch file; is the download or copy complete?"
-                )
+        with os_errors_explained(f"cannot read {path}"), files.open_regular(path) as handle:
+            if not (head := handle.read(40)):
+                raise CogError(f"{path} is empty, not a readable torch file; is the download complete?")
             if head[:4] == b"PK\x03\x04":
                 require_stored(handle)
         with torch.serialization.safe_globals(list(allow)), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # meant for programmers; faults for users are errors here
             return torch.load(Path(path), map_location="cpu", weights_only=True, mmap=mmap or None)
     except UnsafeFileError as error:
-        raise UnsafeFileError(
-            f"refused to read {path}: it contains {error}; expected a file of torch.save"
-        ) from None
-    except OSError as error:
-        raise CogError(f"cannot read {path}: {error.strerror or error}") from error
+        refused = str(error)
     except CogError:
         raise
     except Exception as error:  # torch documents no list, and broken files raise nearly every type
-        raise _torch_error(path, head.decode("latin-1"), error) from None
+        if not (refused := _refused_by_torch(head.decode("latin-1"), error)):
+            detail = first_line(error)[:200]
+            raise CogError(
+                f"{path} is not a readable torch file ({detail}); is the download complete?"
+            ) from None
+    raise UnsafeFileError(
+        f"refused to read {path}: it contains {refused}; expected a file of torch.save with only tensors in "
+        "plain containers"
+    )
 
 
-def _torch_error(path: str | os.PathLike[str], head: str, error: Exception) -> CogError:
-    """Return the error of a failed ``torch.load``, which has many lines, as one line with the remedy."""
-    text, refused = str(error), f"refused to read {path}"
+def _refused_by_torch(head: str, error: Exception) -> str:
+    """Return what a file contains that torch does not read, from its many lines; "" for a damaged file."""
+    text = str(error)
     if head and head.isascii() and " ".join(head.split()).isprintable():
-        return UnsafeFileError(
-            f"{refused}: it is a text file that begins with {head!r}, not one of torch.save"
-        )
+        return f"no tensors: it is a text file that begins with {head!r}"
     if "legacy .tar" in text or "tarfile" in text.lower():
-        return UnsafeFileError(f"{path} {TORCH_0_1}")
+        return "the container of torch 0.1 (tar)"
     if "TorchScript" in text:
-        return UnsafeFileError(f"{path} is a TorchScript archive, expected a file of torch.save")
+        return "a TorchScript archive"
     if named := re.search(r"(?:GLOBAL|global|class|function|instantiate) ([\w.]+\.\w+)", text):
-        return UnsafeFileError(
-            f"{refused}: it contains {named[1]}; expected only tensors in plain containers"
-        )
+        return named[1]
     if isinstance(error, pickle.UnpicklingError) and "weights" in text.lower():
         detail = text.rpartition("WeightsUnpickler error:")[2].strip().partition("\n")[0][:200]
-        return UnsafeFileError(f"{refused}: {detail or 'unsafe content'}")
-    return CogError(
-        f"{path} is not a readable torch file ({first_line(error)[:200]}); is the download complete?"
-    )
+        return f"unsafe content ({detail})"
+    return ""
 
 
 def load_safetensors(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -206,6 +206,11 @@ def test_features_that_a_study_deleted_are_extracted_again(extract_birds, tmp_pa
     with pytest.raises(CogError, match=r"out has another result .*size: 12 -> 8.*--overwrite"):
         extract_birds("FT_EXTRACT.IMAGE_CROP_SIZE", "8")
     assert tiny.snapshot(tmp_path) == before
+    (tmp_path / "out/X_Y.pth").mkdir()  # the user's own
+    for more in ([], ["--overwrite"]):
+        with pytest.raises(CogError, match=r"files of others \(X_Y.pth/\)"):
+            extract_birds(*more)
+    (tmp_path / "out/X_Y.pth").rmdir()
     assert extract_birds() == 0
     assert (tmp_path / "out/X_Y.pth").read_bytes() == expected
     assert not (tmp_path / "out/deleted.json").exists()

@@ -7,6 +7,7 @@ import errno
 import itertools
 import json
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -17,13 +18,13 @@ import pytest
 
 from cog.errors import CogError
 from cog.runtime import files, output
-from cog.runtime.output import BusyError, Output, OutputError, State
+from cog.runtime.output import BusyError, Output, OutputError, State, state
 from cog.runtime.signals import Interrupted
 
 
 def job(target: Path, value: str, *, overwrite: bool = False) -> int:
     """Make an output of three files in three resumable steps; returns the number of steps done here."""
-    out = Output(target, {"value": value}, contents=("results.json", "a", "final", "program.log"))
+    out = Output(target, {"value": value}, contents=("results.json", "a", "final/", "program.log"))
     if out.is_done(overwrite=overwrite):
         return 0
     with out.claimed() as work:
@@ -157,21 +158,22 @@ def test_twelve_at_once_make_one_right_result(place, locks, left, request):
 
 def test_states_from_missing_to_done(tmp_path):
     out = Output(tmp_path / "seed-22", {"seed": 22})
-    assert out.state() == State("missing")
+    assert state(out.path, out.record) == State("missing")
     with pytest.raises(ZeroDivisionError), out.claimed() as work:
-        assert out.state().word == "running" and f"process {os.getpid()}" in out.state().detail
+        running = state(out.path, out.record)
+        assert running.word == "running" and f"process {os.getpid()}" in running.detail
         (work.folder / "state").write_text("1")
         raise ZeroDivisionError("no data")
-    assert out.state() == State("failed", "no data")
+    assert state(out.path, out.record) == State("failed", "no data")
     for error in (Interrupted("SIGTERM"), BusyError("another output of this command is at work")):
         with pytest.raises(type(error)), out.claimed() as work:
             assert (work.folder / "state").read_text() == "1"
             raise error
-        assert out.state() == State("interrupted")
+        assert state(out.path, out.record) == State("interrupted")
     with output.locked(out.work, make=False):  # observers do not see each other
-        assert out.state() == State("interrupted")
+        assert state(out.path, out.record) == State("interrupted")
     assert job(out.path, "x") == 3  # the states of another identity are not continued from
-    assert out.state() == State("done")
+    assert state(out.path, out.record) == State("done")
 
 
 def test_work_is_continued_by_the_same_command_alone(tmp_path):
@@ -205,6 +207,21 @@ def test_files_of_others_are_never_replaced(tmp_path, contents):
             Output(tmp_path / "home", {}, contents=contents).is_done(overwrite=overwrite)
         with pytest.raises(OutputError, match="is a file"):
             Output(tmp_path / "home/thesis.tex", {}).is_done(overwrite=overwrite)
+
+
+@pytest.mark.parametrize("name", ["results.json", "a", "program.log"])
+@pytest.mark.parametrize("contents", [(), ("results.json", "a", "final/", "program.log")])
+def test_a_folder_with_the_name_of_a_file_is_never_replaced(tmp_path, contents, name):
+    target = tmp_path / "seed-22"
+    job(target, "old")
+    if not contents:
+        shutil.rmtree(target / "final")
+    (target / name).unlink()
+    (target / name).mkdir()
+    (target / name / "mine").write_text("a year of work")
+    with pytest.raises(OutputError, match=rf"files of others \(.*{name}/.*move them away"):
+        Output(target, {"value": "new"}, contents=contents).is_done(overwrite=True)
+    assert (target / name / "mine").read_text() == "a year of work"
 
 
 @pytest.mark.parametrize("record", ["{", "[]", "[" * 100_000, '{"identity": 3}', "pipe", "/dev/zero"])
