@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
+import functools
 import math
 import os
 import re
 import reprlib
+import runpy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -92,11 +93,8 @@ RANGES: dict[str, tuple[Any, ...]] = {
         "a list of ids such as ['n00007846']",
     ),
     "ANALYSIS.KMEANS_K": (0, 2**31 - 1),
-    "ANALYSIS.KMEANS_SEEDS": (
-        lambda v: _distinct(v, 0),
-        "a list of different whole numbers such as [22, 37, 45]",
-    ),
-    "ANALYSIS.KNN_K": (lambda v: _distinct(v, 1), "a list of different whole numbers such as [1, 5, 10]"),
+    "ANALYSIS.KMEANS_SEEDS": (lambda v: _distinct(v, 0), "a list of different whole numbers"),
+    "ANALYSIS.KNN_K": (lambda v: _distinct(v, 1), "a list of different whole numbers from 1"),
 }
 
 
@@ -118,8 +116,8 @@ def check_values(cfg: CfgNode) -> None:
             is_good, words = low <= values[key] <= high, f"a number from {low} to {high}"
         if not is_good:
             raise CogError(f"{key} = {reprlib.repr(values[key])} is not valid, expected {words}")
-    check_statistics("FT_EXTRACT.IMAGE_NORM.MEAN", values["FT_EXTRACT.IMAGE_NORM.MEAN"])
-    check_statistics("FT_EXTRACT.IMAGE_NORM.STD", values["FT_EXTRACT.IMAGE_NORM.STD"])
+    for key in ("FT_EXTRACT.IMAGE_NORM.MEAN", "FT_EXTRACT.IMAGE_NORM.STD"):
+        check_statistics(key, values[key])
 
 
 def check_statistics(label: str, values: Sequence[float]) -> None:
@@ -140,11 +138,7 @@ def configs_dir() -> Path:
 
 def default_cfg() -> CfgNode:
     """Return a fresh, unfrozen copy of the defaults in ``configs/default.py``."""
-    spec = importlib.util.spec_from_file_location("cog._default_config", configs_dir() / "default.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module._C.clone()
+    return runpy.run_path(str(configs_dir() / "default.py"))["_C"]
 
 
 def get_cfg(
@@ -155,22 +149,21 @@ def get_cfg(
     entry_values: Mapping[str, Any] | None = None,
     entry_source: str = "",
 ) -> CfgNode:
-    """Return the configuration, merged from all sources, checked and frozen.
+    """Return the configuration, merged from all sources in this order, checked and frozen.
 
     Args:
         declared: preprocessing (:class:`cog.data.pixels.Preprocess`) that the model declares, by value of
-            ``FT_EXTRACT.PREPROCESS``; it comes before the files. Empty: it declares none.
+            ``FT_EXTRACT.PREPROCESS``. Empty: it declares none.
+        entry_values: values of the model's entry in a file of the user's models.
+        entry_source: the file of that entry, for messages.
         model_name: name whose ``configs/<model_name>.yaml`` applies.
         opts: flat ``[KEY, VALUE, ...]`` list of strings.
-        entry_values: values of the model's entry in a file of the user's models, which come before the files.
-        entry_source: the file of that entry, for messages.
 
     Raises:
         CogError: unknown key, value of a wrong type or out of range, unreadable file, or a file in
             ``configs/`` that is not named like a model (it would be ignored in silence, as the original
             toolkit's ``clip.yaml`` was).
     """
-    cfg = default_cfg()
     files = []
     if model_name is not None:
         split_model_name(model_name)  # it becomes part of a file name
@@ -179,17 +172,17 @@ def get_cfg(
                 raise CogError(f"{path} matches no model name (<title>_<architecture>): rename it")
             files += [path] if path.stem == model_name else []
     values = [(key, value, entry_source) for key, value in (entry_values or {}).items()]
-    values += [(key, _parse(value), str(path)) for path in files for key, value in _read_mapping(path)]
-    values += [
-        (key, _parse(text), "the command line") for key, text in zip(opts[::2], opts[1::2], strict=True)
-    ]
-
-    def merge() -> None:
-        for key, value, source in values:
-            _set(cfg, key, value, source=source)
-
+    for path in files:
+        tree = read_yaml(path)
+        if not isinstance(tree, dict | None):
+            expected = "a YAML mapping such as CLF: {N_EPOCHS: 100}"
+            raise CogError(f"{path} has {type(tree).__name__}, expected {expected}")
+        values += [(key, _parse(value), str(path)) for key, value in _flatten(tree or {})]
+    pairs = zip(opts[::2], opts[1::2], strict=True)
+    values += [(key, _parse(text), "the command line") for key, text in pairs]
+    cfg = default_cfg()
     # Any source can choose geometry and type of the classifier, which decide about defaults of other keys.
-    merge()
+    _merge(cfg, values)
     fx = cfg.FT_EXTRACT
     if declared is not None and fx.PREPROCESS in declared:
         own = declared[fx.PREPROCESS]
@@ -198,12 +191,11 @@ def get_cfg(
         fx.IMAGE_INTERPOLATION, fx.IMAGE_SQUASH = own.interpolation, own.squash
     elif declared is not None and (declared or fx.PREPROCESS == "model"):
         raise CogError(
-            f"FT_EXTRACT.PREPROCESS model: {model_name} declares no preprocessing of its authors; leave it out, or "
-            "let your loader declare it (docs/own-models.md)"
+            f"FT_EXTRACT.PREPROCESS model: {model_name} declares no preprocessing of its authors; leave it "
+            "out, or let your loader declare it (docs/own-models.md)"
         )
-    for key, value in CLASSIFIERS.get(cfg.CLF.TYPE, {}).items():
-        cfg.CLF[key] = value
-    merge()
+    cfg.CLF.update(CLASSIFIERS.get(cfg.CLF.TYPE, {}))
+    _merge(cfg, values)
     check_values(cfg)
     cfg.freeze()
     return cfg
@@ -222,14 +214,6 @@ def read_yaml(path: str | os.PathLike[str]) -> Any:
         return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: an impossible date
         raise CogError(f"cannot read {path}: {error}") from error  # of YAML errors with line and column
-
-
-def _read_mapping(path: Path) -> Iterator[tuple[str, Any]]:
-    tree = read_yaml(path)
-    if not isinstance(tree, dict | None):
-        expected = "a YAML mapping such as CLF: {N_EPOCHS: 100}"
-        raise CogError(f"{path} has {type(tree).__name__}, expected {expected}")
-    yield from _flatten(tree or {})
 
 
 def _flatten(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -251,30 +235,29 @@ def _parse(text: Any) -> Any:
         return text
 
 
-def _set(cfg: CfgNode, key: str, value: Any, *, source: str) -> None:
-    """Set one key and keep its type (whole numbers become floats where a float is expected)."""
+def _merge(cfg: CfgNode, values: Sequence[tuple[str, Any, str]]) -> None:
+    """Set keys and keep their types (whole numbers become floats where a float is expected)."""
     known = flat(cfg)
-    if key not in known:
-        hint = did_you_mean(key, known, cutoff=0.7) or "; configs/default.py lists all keys"
-        raise CogError(f"unknown configuration key {key} (from {source}){hint}")
-    if value is None or (isinstance(value, str) and is_unset(value)):
-        return  # `CLF.N_SHOT None` means that the key is not given
-    default = known[key]
-    if isinstance(default, float) and isinstance(value, int | float) and not isinstance(value, bool):
-        value = float(value)
-    elif isinstance(default, list | tuple) and isinstance(value, list | tuple):
-        value = type(default)(value)
-    elif isinstance(default, str) and not isinstance(value, str):
-        value = str(value)
-    if type(value) is not type(default):
-        raise CogError(
-            f"{key} = {reprlib.repr(value)} (from {source}) is of type {type(value).__name__}, expected "
-            f"{type(default).__name__} such as {default!r}"
-        )
-    *path, leaf = key.split(".")
-    for part in path:
-        cfg = cfg[part]
-    cfg[leaf] = value
+    for key, value, source in values:
+        if key not in known:
+            hint = did_you_mean(key, known, cutoff=0.7) or "; configs/default.py lists all keys"
+            raise CogError(f"unknown configuration key {key} (from {source}){hint}")
+        if value is None or (isinstance(value, str) and is_unset(value)):
+            continue  # `CLF.N_SHOT None` means that the key is not given
+        default = known[key]
+        if isinstance(default, float) and isinstance(value, int | float) and not isinstance(value, bool):
+            value = float(value)
+        elif isinstance(default, list | tuple) and isinstance(value, list | tuple):
+            value = type(default)(value)
+        elif isinstance(default, str) and not isinstance(value, str):
+            value = str(value)
+        if type(value) is not type(default):
+            raise CogError(
+                f"{key} = {reprlib.repr(value)} (from {source}) is of type {type(value).__name__}, expected "
+                f"{type(default).__name__} such as {default!r}"
+            )
+        *path, leaf = key.split(".")
+        functools.reduce(getattr, path, cfg)[leaf] = value
 
 
 def variant_name(name: str, *, max_per_class: int) -> str:
@@ -293,15 +276,9 @@ def evaluation_name(cfg: CfgNode) -> str:
 
 
 def check_new_name(cfg: CfgNode, kind: str) -> None:
-    """Refuse an ``EVAL.NAME`` under which the new results would lie among others.
-
-    Args:
-        cfg: configuration with the name of the evaluation.
-        kind: kind of the new runs: ``CLF.TYPE``, or :data:`FINETUNE`.
-    """
+    """Refuse an ``EVAL.NAME`` under which runs of ``kind`` (``CLF.TYPE``, or :data:`FINETUNE`) lie among others."""
     name = cfg.EVAL.NAME
     if name in {FINETUNE, *CLASSIFIERS} - {default_cfg().EVAL.NAME, kind}:
         raise CogError(f"EVAL.NAME {name} is the name of other runs than those of {kind}; take another name")
-    if match := re.search(r"_max([0-9]+)$", name):
-        advice = "take another name" if kind == FINETUNE else "set that instead"
-        raise CogError(f"EVAL.NAME {name} ends like the folders of CLF.MAX_PER_CLASS {match[1]}; {advice}")
+    if re.search(r"_max[0-9]+$", name):
+        raise CogError(f"EVAL.NAME {name} ends like the folders of CLF.MAX_PER_CLASS; take another name")

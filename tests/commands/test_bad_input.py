@@ -140,7 +140,7 @@ extract | | crow/crow_0.png; NaN | loader return torch.nn.Identity(), lambda x: 
 extract | | {w}/birds/test; no class folders | remove birds/test; folder birds/test
 extract | | {w}/birds/test; 2 of 5; empty | folder birds/test/empty; write birds/test/notes/a.txt b'x'
 extract | | line break | write birds/test/crow/a\\nb.png b''
-extract | | {w}/out; --overwrite | write out/X_Y.pth/thesis.tex b'years of work'
+extract | | {w}/out; X_Y.pth/ | write out/X_Y.pth/thesis.tex b'years of work'
 extract | | {w}/out; split: train -> test | write out/X_Y.pth b''; write JSON b'{"identity": {"split": "train"}}'
 extract | | {w}/out/features.json | write out/features.json b'[1]'; write out/X_Y.pth b''
 level | | {w}/levels.pkl; empty | write levels.pkl b''
