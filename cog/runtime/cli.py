@@ -77,49 +77,38 @@ class Parser(OneLineParser):
         actions = [action for action in self._actions if action.nargs in (None, "+")]
         valued = {option for action in actions for option in action.option_strings}
         flags, opts = self._split(sys.argv[1:] if args is None else args, valued)
-        namespace = super().parse_args(self._drop_unset(flags, valued), namespace)
+        namespace = super().parse_args(flags, namespace)
         if opts and self._no_opts is not None:
             self.error(f"{opts[0]} and other KEY VALUE pairs {self._no_opts}")
         for name, value in vars(namespace).items():  # shells do not expand the ~ of --flag=~/folder
-            setattr(
-                namespace, name, [_at_home(v) for v in value] if isinstance(value, list) else _at_home(value)
-            )
+            at_home = [_at_home(v) for v in value] if isinstance(value, list) else _at_home(value)
+            setattr(namespace, name, at_home)
         namespace.opts = opts
         return namespace
 
     def _split(self, argv: Sequence[str], valued: set[str]) -> tuple[list[str], list[str]]:
-        """Separate flags with their values (which may look like a key) from ``[KEY, VALUE, ...]``."""
+        """Separate flags with their values (which may look like a key) from ``[KEY, VALUE, ...]``.
+
+        ``--flag None`` and ``--flag=null`` are left out; an empty value would be the current folder.
+        """
         flags: list[str] = []
         opts: list[str] = []
         words = iter(argv)
         for word in words:
-            if word in valued:
-                flags += [word, *islice(words, 1)]
+            flag, is_joined, value = word.partition("=")
+            if flag in valued:
+                given = [word] if is_joined else [word, *islice(words, 1)]
+                value = value if is_joined else given[-1]
+                if not value.strip():
+                    self.error(f"argument {flag}: the value is empty; leave the flag out, or give None")
+                flags += [] if is_unset(value) else given
             elif not _CONFIG_KEY.fullmatch(word):
                 flags.append(word)
-            elif (value := next(words, None)) is not None:
-                opts += [word, value]
+            elif (text := next(words, None)) is not None:
+                opts += [word, text]
             else:
                 self.error(f"option {word} has no value; expected KEY VALUE pairs")
         return flags, opts
-
-    def _drop_unset(self, argv: list[str], valued: set[str]) -> list[str]:
-        """Remove ``--flag None`` and ``--flag=null``; an empty value would be the current folder."""
-        kept: list[str] = []
-        words = iter(argv)
-        for word in words:
-            flag, is_joined, value = word.partition("=")
-            given = [word]
-            if flag in valued:
-                if not is_joined:
-                    given += islice(words, 1)
-                    value = given[-1]
-                if not value.strip():
-                    self.error(f"argument {flag}: the value is empty; leave the flag out, or give None")
-                if is_unset(value):
-                    continue
-            kept += given
-        return kept
 
 
 def _at_home(value: Any) -> Any:

@@ -172,24 +172,20 @@ def sha256(*paths: str | os.PathLike[str]) -> str:
 
 def require_file(path: str | os.PathLike[str], flag: str) -> Path:
     """Return ``path`` as a Path when it is a readable file; else a CogError names ``flag``."""
-    path = Path(path)
-    if path.is_dir():
-        raise CogError(f"{flag} {path} is a folder, expected a file")
-    return _required(path, flag, exists=path.is_file(), rights=os.R_OK)
+    return _required(Path(path), flag, "file", os.path.isfile(path), os.R_OK)
 
 
 def require_dir(path: str | os.PathLike[str], flag: str) -> Path:
     """Return ``path`` as a Path when it is a readable folder; see :func:`require_file`."""
-    path = Path(path)
-    if path.is_file():
-        raise CogError(f"{flag} {path} is a file, expected a folder")
-    return _required(path, flag, exists=path.is_dir(), rights=os.R_OK | os.X_OK)
+    return _required(Path(path), flag, "folder", os.path.isdir(path), os.R_OK | os.X_OK)
 
 
-def _required(path: Path, flag: str, *, exists: bool, rights: int) -> Path:
-    if not exists:
-        reason = "is not a regular file" if path.exists() else "does not exist; check the path"
-        raise CogError(f"{flag} {path} {reason}")
+def _required(path: Path, flag: str, kind: str, is_right: bool, rights: int) -> Path:
+    if not path.exists():
+        raise CogError(f"{flag} {path} does not exist; check the path")
+    if not is_right:
+        found = "a folder" if path.is_dir() else "a file" if path.is_file() else "not a regular file"
+        raise CogError(f"{flag} {path} is {found}, expected a {kind}")
     if not os.access(path, rights):
         raise CogError(f"{flag} {path} cannot be read; check its permissions")
     return path

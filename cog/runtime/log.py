@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import functools
 import importlib.metadata
 import io
 import logging
 import os
 import platform
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -90,7 +88,7 @@ class Progress:
     """Progress of long work: a bar on a terminal, else a line in the log now and then.
 
     Args:
-        total: number of units; None: unknown, the time left is not shown.
+        total: number of units.
         label: name of the work.
         unit: plural name of a unit.
         interval: seconds from one line to the next.
@@ -98,16 +96,14 @@ class Progress:
     """
 
     def __init__(
-        self, total: int | None, label: str, *, unit: str = "images", interval: float = 30.0, bar: bool = True
+        self, total: int, label: str, *, unit: str = "images", interval: float = 30.0, bar: bool = True
     ) -> None:
         from tqdm import tqdm
 
         tqdm.monitor_interval = 0  # no thread beside ours
-        self.total, self._start = total, time.monotonic()
         options: dict[str, Any] = {"smoothing": 0.1, "dynamic_ncols": True}
-        if not bar or total is None or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        if not bar or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
             shown = "{desc}: {n_fmt} of {total_fmt}{unit} ({percentage:.0f} %), {rate_fmt}, {remaining} left"
-            shown = "{desc}: {n_fmt}{unit}" if total is None else shown
             options = {"delay": interval, "mininterval": interval, "miniters": 1, "leave": False}
             options |= {"file": _Lines(), "bar_format": shown}
         self._bar = tqdm(total=total, desc=label, unit=f" {unit}", **options)
@@ -125,16 +121,6 @@ class Progress:
     def done(self) -> int:
         """Number of finished units."""
         return int(self._bar.n)
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._start
-
-    @property
-    def rate(self) -> float:
-        """Units per second since the start, without skipped units."""
-        return (self._bar.n - self._bar.initial) / max(self.seconds, 1e-9)
 
     def __enter__(self) -> Progress:
         return self
@@ -168,18 +154,15 @@ def size(n_bytes: float) -> str:
     return f"{n_bytes / unit:.3g} {name}"
 
 
-@functools.cache
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def versions(packages: Iterable[str]) -> dict[str, str | None]:
     """Return the versions of Python, of this toolkit and of ``packages`` (None: not installed)."""
-    basic: dict[str, str | None] = {"python": platform.python_version(), "imagenet-cog": cog.__version__}
-    return basic | {package: _version(package) for package in packages}
+    found: dict[str, str | None] = {"python": platform.python_version(), "imagenet-cog": cog.__version__}
+    for package in packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found
 
 
 def now() -> str:

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cog.errors import CogError, some
 from cog.runtime import files, signals
@@ -47,8 +47,7 @@ class BusyError(OutputError):
     """Another process works on the output."""
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """State of an output: a word, and host and process of running work or the reason of a failure."""
 
     word: str
@@ -153,22 +152,21 @@ class Output:
         """
         with locked(self.work, patience=1.0) as is_owner:  # an observer holds the lock for a moment
             if not is_owner:
-                raise BusyError(f"another process works on {self.path} ({owner(self.work)})")
-            work, began = Work(self), False
+                raise BusyError(f"another process works on {self.path} ({_owner(self.work)})")
+            work = Work(self)
             try:
-                try:
-                    work.begin()
-                except (CogError, OSError) as error:
-                    if not self._was_overtaken(error):
-                        raise
-                    work.published = True
-                began = True
+                work.begin()
+            except (CogError, OSError) as error:
+                if not self._was_overtaken(error):
+                    raise
+                work.published = True
+            try:
                 yield work
                 work.end()
             except (signals.Interrupted, BusyError):
                 raise
             except Exception as error:
-                if began and self._was_overtaken(error):
+                if self._was_overtaken(error):
                     return
                 explained = _explained(error, self.path)
                 with contextlib.suppress(CogError, OSError):
@@ -257,7 +255,7 @@ def state(path: Path, record: str) -> State:
         return State(MISSING)
     with contextlib.suppress(OSError, CogError), locked(folder, make=False) as is_free:
         if not is_free:
-            return State(RUNNING, owner(folder))
+            return State(RUNNING, _owner(folder))
     try:
         failure = files.read_object(folder / FAILURE_FILE, largest=1 << 20)
     except CogError:
@@ -345,7 +343,7 @@ def _release_all() -> None:
 os.register_at_fork(after_in_child=_release_all)
 
 
-def owner(folder: Path) -> str:
+def _owner(folder: Path) -> str:
     """Return host and process of the last owner of a work folder, for messages."""
     try:
         return files.contents(folder / _LOCK, largest=1 << 12).decode("utf-8", "replace")
