@@ -13,14 +13,19 @@ import functools
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cog import config, constants
 from cog.data.wnids import IN1K_LIST
 from cog.errors import CogError, some
 from cog.runtime import cli as cli_tools
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from cog.data.level_files import Split
 
 logger = logging.getLogger(__name__)
 
@@ -76,9 +81,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     seed_help = "seed of the split and of --similarity random (default: 22)"
     add("--seed", type=cli_tools.whole_number(0), default=22, metavar="N", help=seed_help)
     add = parser.add_argument_group("output").add_argument
-    add("--output_dir", metavar="DIR", help="folder of all outputs")
+    add("--output_dir", metavar="DIR", help="folder of all outputs; without it the levels are only shown")
     add("--overwrite", action="store_true", help="replace existing levels")
-    add("--dry_run", action="store_true", help="print the levels' numbers, write nothing")
     compare_help = (
         "print how many concepts of each level of the first levels file (or its folder) are in the same "
     )
@@ -88,7 +92,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Build levels and the split of their images, print a summary, and write all files unless ``--dry_run``.
+    """Build levels and the split of their images, print a summary, and write all files into ``--output_dir``.
 
     Raises:
         CogError: bad arguments or input; no file is written.
@@ -96,36 +100,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     from cog.data import images, level_files
     from cog.levels import inputs, report, selection, wordnet
-    from cog.levels.build import RANDOM, build, equals_published
-    from cog.levels.similarity import MEASURES
+    from cog.levels.build import build, equals_published
     from cog.runtime import files, log
-    from cog.runtime.output import Output
 
     if args.compare is not None:
         print(report.compare(args.compare))
         return 0
     cfg = config.get_cfg(opts=args.opts).LEVELS
-    if args.imagenet_images_root is None and args.image_counts is None and args.rerank is None:
-        raise CogError(
-            "nothing to build from: give --imagenet_images_root DIR, --image_counts FILE.csv, or --rerank LEVELS.pkl"
-        )
-    if args.output_dir is None and not args.dry_run:
-        raise CogError("no --output_dir was given; add it, or --dry_run to only see the numbers")
-    if not args.dry_run and not args.overwrite and (Path(args.output_dir) / REPORT).exists():
-        raise CogError(
-            f"--output_dir {args.output_dir} holds levels; choose another folder or add --overwrite"
-        )
-
-    # Input.
-    args.discarded_wnids = args.discarded_wnids or str(selection.DISCARDED_LIST)
-    given = ["seen_wnids", "discarded_wnids", "image_counts", "rerank"]
-    if args.similarity not in (*MEASURES, RANDOM):
-        if not os.path.isfile(args.similarity):
-            known = ", ".join((*MEASURES, RANDOM))
-            raise CogError(f"--similarity {args.similarity} is none of {known}, and no file of vectors")
-        given.append("similarity")
-    paths = {flag: getattr(args, flag) for flag in given if getattr(args, flag) is not None}
-    paths = {flag: files.require_file(path, f"--{flag}") for flag, path in paths.items()}
+    paths = _require_inputs(args)
     store, counts, old = None, {}, None
     if args.imagenet_images_root is not None:
         store = images.open_store(files.require_dir(args.imagenet_images_root, "--imagenet_images_root"))
@@ -133,15 +115,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         old = level_files.read_levels(args.rerank)
         if args.level_size is None and len({len(level) for level in old}) > 1:
             raise CogError(f"the levels of --rerank {args.rerank} have different sizes; give --level_size")
-    if args.in1k_images_root is not None:
-        files.require_dir(args.in1k_images_root, "--in1k_images_root")
     graph = wordnet.load_wordnet()
     if args.image_counts is not None:
         counts = inputs.read_counts(paths["image_counts"])
     elif store is not None:
         counts = inputs.count_images(store)
 
-    # Levels.
     every_seen = inputs.read_wnids(paths["seen_wnids"])
     seen = sorted(set(every_seen) & set(counts)) or sorted(every_seen)
     if not seen:
@@ -151,15 +130,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         logger.info("seen concepts that are not among the concepts are left out: %s", some(left_out))
     chosen = None
     if old is None:
-        chosen = selection.select(
-            graph,
-            counts,
-            seen,
-            protocol=args.protocol,
-            min_images=cfg.MIN_IMAGES,
-            excluded_roots=cfg.EXCLUDED_ROOTS,
-            discarded=inputs.read_wnids(paths["discarded_wnids"]),
-        )
+        rules = {
+            "protocol": args.protocol,
+            "min_images": cfg.MIN_IMAGES,
+            "excluded_roots": cfg.EXCLUDED_ROOTS,
+        }
+        discarded = inputs.read_wnids(paths["discarded_wnids"])
+        chosen = selection.select(graph, counts, seen, discarded=discarded, **rules)
     built = build(
         graph,
         {wnid for level in old or () for wnid in level} if chosen is None else chosen.eligible,
@@ -176,51 +153,99 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(report.summary(built, facts, chosen.steps if chosen else ()), flush=True)
     if tied := report.tied_levels(facts):
         logger.warning("ranks mean little among concepts that share one similarity: %s", tied)
-    if args.dry_run:
-        print("dry run: nothing was written")
+    if args.output_dir is None:
+        print("no --output_dir was given: nothing was written")
         return 0
 
     in1k = None if args.in1k_images_root is None else inputs.count_in1k(args.in1k_images_root)
+    figures = report.figures(built, facts, in1k, most=cfg.N_TEST + cfg.MAX_TRAIN)
+    tables = {"levels.csv": built.table.to_csv(index=False)}
+    if chosen is not None:
+        tables["concepts.csv"] = report.concepts_table(chosen, graph, counts).to_csv(index=False)
+    split = None
+    if store is not None:
+        wnids = {wnid for level in built.levels for wnid in level}
+        limits = {"n_test": cfg.N_TEST, "max_train": cfg.MAX_TRAIN}
+        split = inputs.draw_split(store, wnids, counts=counts, seed=args.seed, **limits)
+        if args.image_counts is None:
+            rows = (f"{wnid},{n_images}\n" for wnid, n_images in sorted(counts.items()))
+            tables["image_counts.csv"] = "".join(["wnid,n_images\n", *rows])
+    else:
+        logger.info("no %s: add --imagenet_images_root DIR to split the images", constants.SPLIT_FILE)
+    record = {
+        # A build is repeated, never resumed: its time is its identity.
+        "identity": {
+            "created": log.now(),
+            "options": vars(args),
+            "config": {**cfg},
+            "inputs": {flag: files.sha256(path) for flag, path in paths.items()},
+        },
+        "command": sys.argv,
+        "versions": log.versions(("numpy", "pandas", "matplotlib", "pillow")),
+        "wordnet": graph.source,
+        "equal_to_the_published_levels": equals_published(built.levels),
+        "seen": {"concepts": len(seen), "left_out_because_not_among_the_concepts": left_out},
+        "selection": [step._asdict() for step in chosen.steps] if chosen else None,
+        "similarity": built.facts,
+        "levels": facts.to_dict("records"),
+    }
+    _write(args, record, built.levels, split, tables, figures)
+    return 0
 
-    # Output. A build is repeated, never resumed: its time is its identity.
-    identity = {"created": log.now(), "options": vars(args), "config": {**cfg}}
-    identity["inputs"] = {flag: files.sha256(path) for flag, path in paths.items()}
-    output = Output(Path(args.output_dir), identity, REPORT, contents=FILES)
+
+def _require_inputs(args: argparse.Namespace) -> dict[str, Path]:
+    """Return the input files by flag, after checks of what is given and of the output folder."""
+    from cog.levels.build import RANDOM
+    from cog.levels.selection import DISCARDED_LIST
+    from cog.levels.similarity import MEASURES
+    from cog.runtime import files
+
+    if args.imagenet_images_root is None and args.image_counts is None and args.rerank is None:
+        raise CogError(
+            "nothing to build from: give --imagenet_images_root DIR, --image_counts FILE.csv, or --rerank LEVELS.pkl"
+        )
+    if args.output_dir is not None and not args.overwrite and (Path(args.output_dir) / REPORT).exists():
+        raise CogError(
+            f"--output_dir {args.output_dir} holds levels; choose another folder or add --overwrite"
+        )
+    if args.in1k_images_root is not None:
+        files.require_dir(args.in1k_images_root, "--in1k_images_root")
+    args.discarded_wnids = args.discarded_wnids or str(DISCARDED_LIST)
+    given = ["seen_wnids", "discarded_wnids", "image_counts", "rerank"]
+    if args.similarity not in (*MEASURES, RANDOM):
+        if not os.path.isfile(args.similarity):
+            known = ", ".join((*MEASURES, RANDOM))
+            raise CogError(f"--similarity {args.similarity} is none of {known}, and no file of vectors")
+        given.append("similarity")
+    paths = {flag: getattr(args, flag) for flag in given if getattr(args, flag) is not None}
+    return {flag: files.require_file(path, f"--{flag}") for flag, path in paths.items()}
+
+
+def _write(
+    args: argparse.Namespace,
+    record: Mapping[str, Any],
+    levels: Sequence[Sequence[str]],
+    split: Split | None,
+    tables: Mapping[str, str],
+    figures: Mapping[str, Figure],
+) -> None:
+    from cog.data import level_files
+    from cog.runtime import files
+    from cog.runtime.output import Output
+
+    output = Output(Path(args.output_dir), record["identity"], REPORT, contents=FILES)
     output.is_done(overwrite=args.overwrite)
     with output.claimed() as work, work.publish() as stage:
-        if store is not None:
-            wnids = {wnid for level in built.levels for wnid in level}
-            limits = {"n_test": cfg.N_TEST, "max_train": cfg.MAX_TRAIN}
-            split = inputs.draw_split(store, wnids, counts=counts, seed=args.seed, **limits)
+        level_files.write_levels(stage / constants.LEVELS_FILE, levels)
+        if split is not None:
             level_files.write_split(stage / constants.SPLIT_FILE, split)
-            if args.image_counts is None:
-                lines = (f"{wnid},{n_images}\n" for wnid, n_images in sorted(counts.items()))
-                files.write_text(stage / "image_counts.csv", "".join(["wnid,n_images\n", *lines]))
-        else:
-            logger.info("no %s: add --imagenet_images_root DIR to split the images", constants.SPLIT_FILE)
-        level_files.write_levels(stage / constants.LEVELS_FILE, built.levels)
-        files.write_text(stage / "levels.csv", built.table.to_csv(index=False))
-        if chosen is not None:
-            table = report.concepts_table(chosen, graph, counts)
-            files.write_text(stage / "concepts.csv", table.to_csv(index=False))
-        drawn = report.figures(built, facts, in1k, most=cfg.N_TEST + cfg.MAX_TRAIN)
-        for name, figure in drawn.items():
+        for name, text in tables.items():
+            files.write_text(stage / name, text)
+        for name, figure in figures.items():
             figure.savefig(stage / f"{name}.png", dpi=150, metadata={"Software": None})
-        record = {
-            "identity": identity,
-            "command": sys.argv,
-            "versions": log.versions(("numpy", "pandas", "matplotlib", "pillow")),
-            "wordnet": graph.source,
-            "equal_to_the_published_levels": equals_published(built.levels),
-            "seen": {"concepts": len(seen), "left_out_because_not_among_the_concepts": left_out},
-            "selection": [step._asdict() for step in chosen.steps] if chosen else None,
-            "similarity": built.facts,
-            "levels": facts.to_dict("records"),
-        }
         files.write_json(stage / REPORT, files.plain(record))
         written = sorted(os.listdir(stage))
     print(f"wrote {output.path}: {', '.join(written)}")
-    return 0
 
 
 cli = functools.partial(cli_tools.run, main)

@@ -214,10 +214,11 @@ def test_levels_from_archives_are_those_from_folders(toy, caplog):
     assert written[0] == written[1] and "are no noun ids" not in caplog.text
 
 
-def test_dry_run_writes_nothing(toy, capsys):
-    assert toy.run("--image_counts", toy.counts, "--dry_run") == 0
-    assert toy.run("--imagenet_images_root", toy.make_images(), "--dry_run") == 0
-    assert not toy.out.exists() and "dry run" in capsys.readouterr().out
+def test_without_a_folder_nothing_is_written(toy, capsys):
+    size = ["--seen_wnids", str(toy.seen), "--n_levels", "4", "--level_size", "5"]
+    assert build_levels.main(["--image_counts", str(toy.counts), *KEYS, *size]) == 0
+    assert build_levels.main(["--imagenet_images_root", str(toy.make_images()), *KEYS, *size]) == 0
+    assert not toy.out.exists() and "nothing was written" in capsys.readouterr().out
 
 
 # ---- the output folder
@@ -413,7 +414,7 @@ def test_a_folder_that_cannot_be_listed(toy, monkeypatch):
 
 
 def test_exit_code_and_single_line(tmp_path, repository):
-    command = [sys.executable, "build_levels.py", "--image_counts", "setup.py", "--dry_run"]
+    command = [sys.executable, "build_levels.py", "--image_counts", "setup.py"]
     environment = {**os.environ, "COG_WORDNET_DIR": str(tmp_path)}
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, cwd=repository, env=environment
