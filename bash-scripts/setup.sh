@@ -51,7 +51,7 @@ ensure_wordnet() {
         ! wordnet_found || return 0
         work="$(mktemp -d)"
         # Unpacked into the environment instead of installed, so that it works in the same way with and without root.
-        if (cd "${work}" && fetch_wordnet && dpkg-deb -x wordnet-base_*.deb .) > "${work}/log" 2>&1; then
+        if (set +f && cd "${work}" && fetch_wordnet && dpkg-deb -x wordnet-base_*.deb .) > "${work}/log" 2>&1; then
             mkdir -p "${folder}"
             cp "${work}/usr/share/wordnet/"{data,index}.noun "${folder}/"
         fi
