@@ -23,7 +23,7 @@ from cog import constants
 from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
-from cog.features.folder import identify_input, no_features, require_one_network, with_class_list
+from cog.features.folder import identify_input, no_features, require_one_network
 from cog.paths import ModelDir, analysis_folder, features_file
 from cog.results import analysis_records
 from cog.results.analysis_records import AnalysisRecord, Number
@@ -75,8 +75,7 @@ class Data:
         Rows are l2-normalized, or as in the file. Features that cannot be read are a :class:`CogError`.
         """
         if (split, normalize) not in self._loaded:
-            features = feature_files.load(self.file(split), normalize=normalize)
-            self._loaded[split, normalize] = with_class_list(features, self.file(split))
+            self._loaded[split, normalize] = feature_files.load(self.file(split), normalize=normalize)
         return self._loaded[split, normalize]
 
     def both(self) -> tuple[FeatureSet, FeatureSet]:

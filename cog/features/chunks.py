@@ -16,6 +16,7 @@ import functools
 import hashlib
 import json
 import logging
+import math
 import secrets
 import shutil
 import time
@@ -28,12 +29,7 @@ import numpy as np
 import torch
 
 from cog import constants
-from cog.data.loader import (
-    Decoder,
-    Facts,
-    Failures,
-    Span,
-)
+from cog.data.loader import Decoder, Facts, Failures, Span
 from cog.data.pixels import Preprocess
 from cog.data.wnids import class_list_digest
 from cog.errors import CogError, FailedImagesError
@@ -43,7 +39,7 @@ from cog.features.feature_files import FeatureSet
 from cog.features.rows import rows_digest, sampled_rows
 from cog.models.choice import preprocess_of
 from cog.runtime import files, log
-from cog.runtime.device import device_name, require_precision
+from cog.runtime.device import require_precision
 from cog.runtime.output import FAILURE_FILE, BusyError, OutputError, Work, differences
 from cog.runtime.safe_load import load_torch
 
@@ -73,7 +69,7 @@ class Model:
 
     @property
     def preprocess(self) -> Preprocess:
-        """From an image to the input of the network."""
+        """Way from an image to the input of the network."""
         return preprocess_of(self.cfg)
 
     @property
@@ -99,19 +95,19 @@ class Model:
         require_precision(device, "FT_EXTRACT.PRECISION", fx.PRECISION)
         backbone = self.choice.load(device, self.cfg)
         logger.info("%s", self.choice.summary(backbone, self.cfg))
-        return Extractor(
-            backbone,
-            self.preprocess,
-            device,
-            batch_size=fx.BATCH_SIZE,
-            precision=fx.PRECISION,
-            warns=True,
-        )
+        return Extractor(backbone, self.preprocess, device, batch_size=fx.BATCH_SIZE, precision=fx.PRECISION)
 
 
 @functools.lru_cache
 def _list_digest(images: ImageList) -> str:
     return images.digest()
+
+
+def _is_damaged(file: Path, rows_sha256: str | None) -> bool:
+    with contextlib.suppress(CogError):
+        stored = feature_files.open_file(file, mapped=True)
+        return rows_digest(stored.x, stored.y) != rows_sha256
+    return True
 
 
 class Extraction:
@@ -178,8 +174,7 @@ class Extraction:
         record = self.output.read() or {}
         facts = {row: (size, crc) for row, size, crc in zip(*record["image_sample"].values(), strict=True)}
         changed = folder.changed_images(self.images, facts, record["started"])
-        damaged = self.overwrite and not folder.is_intact(file)
-        if not changed and not damaged:
+        if not changed and not (self.overwrite and _is_damaged(file, record.get("rows_sha256"))):
             logger.info("%s is complete, skipped", file)
             return True
         if not self.overwrite:
@@ -214,14 +209,9 @@ class Extraction:
                 if self.chunk(span).exists() and (reason := self._is_outdated(self.chunk(span))):
                     logger.warning("%s: rows %d to %d are extracted again: %s", self.label, *span, reason)
                     self.chunk(span).unlink()
-            missing = self.missing()
-            if 0 < len(missing) < len(self.spans):
-                logger.info(
-                    "%s: continues, %d of %d chunks are done",
-                    self.label,
-                    len(self.spans) - len(missing),
-                    len(self.spans),
-                )
+            missing, n = self.missing(), len(self.spans)
+            if 0 < len(missing) < n:
+                logger.info("%s: continues, %d of %d chunks are done", self.label, n - len(missing), n)
             return missing
         return []
 
@@ -248,15 +238,7 @@ class Extraction:
             frozenset(sampled_rows(len(self.images)).tolist()),
         )
 
-    def write(
-        self,
-        span: Span,
-        x: torch.Tensor,
-        failures: Failures,
-        facts: Facts,
-        started: float,
-        device: torch.device,
-    ) -> None:
+    def write(self, span: Span, x: torch.Tensor, failures: Failures, facts: Facts, **times: Any) -> None:
         """Write a chunk.
 
         Args:
@@ -264,32 +246,32 @@ class Extraction:
             x: features of the rows without failure, float32 ``(n, D)`` on the CPU.
             failures: rows of the others, with reasons.
             facts: size and checksum of images, by row.
-            started: time before they were read, in seconds since the epoch.
-            device: device of the network.
+            times: ``started`` (before they were read) and ``seconds`` since, in seconds, and ``device``.
 
         Raises:
             CogError: NaN, infinite values, or values beyond the range of the type of the features.
         """
-        fx = self.model.cfg.FT_EXTRACT
-        dtype = getattr(torch, fx.SAVE_DTYPE)
-        saved = x.to(dtype)
+        saved = x.to(getattr(torch, self.model.cfg.FT_EXTRACT.SAVE_DTYPE))
         if len(bad := (~torch.isfinite(saved).all(dim=1)).nonzero()):
             failed = {row for row, _ in failures}
-            file = self.images.file([row for row in range(*span) if row not in failed][bad[0]])
-            if torch.isfinite(largest := x[bad[0]].abs().max()):
-                raise CogError(
-                    f"the network returned {largest:.6g} for {file}, and {fx.SAVE_DTYPE} ends at "
-                    f"{torch.finfo(dtype).max:.6g}; set FT_EXTRACT.SAVE_DTYPE "
-                    f"{'bfloat16 or float32' if dtype is torch.float16 else 'float32'}"
-                )
-            advice = f"try FT_EXTRACT.PRECISION fp32 instead of {fx.PRECISION}"
-            if fx.PRECISION == "fp32":
-                advice = "check the checkpoint and the input normalization"
-            raise CogError(f"the network returned NaN or infinite features for {file}; {advice}")
-        data = {"X": saved, "failures": failures, "facts": facts, "started": started}
-        data |= {"seconds": time.time() - started, "device": device_name(device)}
+            row = [row for row in range(*span) if row not in failed][bad[0]]
+            raise self._not_finite(self.images.file(row), float(x[bad[0]].abs().max()), saved.dtype)
+        data = {"X": saved, "failures": failures, "facts": facts, **times}
         with self._until_published(), files.atomic_write(self.chunk(span)) as handle:
             torch.save(data, handle)
+
+    def _not_finite(self, file: str, largest: float, dtype: torch.dtype) -> CogError:
+        fx = self.model.cfg.FT_EXTRACT
+        if math.isfinite(largest):
+            return CogError(
+                f"the network returned {largest:.6g} for {file}, and {fx.SAVE_DTYPE} ends at "
+                f"{torch.finfo(dtype).max:.6g}; set FT_EXTRACT.SAVE_DTYPE "
+                f"{'bfloat16 or float32' if dtype is torch.float16 else 'float32'}"
+            )
+        advice = "check the checkpoint and the input normalization"
+        if fx.PRECISION != "fp32":
+            advice = f"try FT_EXTRACT.PRECISION fp32 instead of {fx.PRECISION}"
+        return CogError(f"the network returned NaN or infinite features for {file}; {advice}")
 
     @contextlib.contextmanager
     def _until_published(self) -> Iterator[None]:
@@ -327,14 +309,14 @@ class Extraction:
         images, n = self.images, len(self.images)
         lines = "".join(f"{images.file(row)}\t{reason}\n" for row, reason in failures)
         if len(failures) > allow_failures or len(failures) == n:
-            files.write_text(work.folder / folder.FAILURES_FILE, lines)
-            accept = (
-                f", or accept the loss with --allow_failures {len(failures)}" if len(failures) < n else ""
-            )
+            listed, accept = work.folder / folder.FAILURES_FILE, ""
+            files.write_text(listed, lines)
+            if len(failures) < n:
+                accept = f", or accept the loss with --allow_failures {len(failures)}"
             raise FailedImagesError(
                 f"{len(failures)} of {n} images of {images.dataset} {images.split} could not be decoded (listed with "
-                f"the reason in {work.folder / folder.FAILURES_FILE}); the features of the others are saved there; fix "
-                f"the images and run again{accept}"
+                f"the reason in {listed}); the features of the others are saved there; fix the images and run "
+                f"again{accept}"
             )
         x = torch.cat([chunk["X"] for chunk in chunks if len(chunk["X"])])
         kept = np.delete(np.arange(n), [row for row, _ in failures])
@@ -377,10 +359,5 @@ class Extraction:
             files.write_text(stage / folder.PATHS_FILE, paths)
             feature_files.save(FeatureSet(x, y, name), stage / constants.FEATURES_FILE)
             files.write_json(stage / folder.METADATA_FILE, record)
-        logger.info(
-            "%s: %d x %d features, %d failed images, %.1f images/s",
-            self.output.path,
-            *x.shape,
-            len(failures),
-            record["images_per_second"],
-        )
+        made = self.output.path, *x.shape, len(failures), record["images_per_second"]
+        logger.info("%s: %d x %d features, %d failed images, %.1f images/s", *made)

@@ -55,11 +55,7 @@ class Extractor:
         preprocess: its mean and std normalize the pixels.
         device: device of the network.
         batch_size: images per forward pass; on a CPU, images per batch, which takes several smaller passes.
-        batch_key: configuration key of the batch size, for messages.
         precision: ``fp32`` (exact: TF32 off), ``tf32``, ``fp16`` or ``bf16`` (automatic mixed precision).
-        memory_format: layout of the network's input and weights (default: the fast layout of the device, or the usual
-            layout for networks that cannot work on that).
-        warns: whether to warn in the first batch of a network that is random or gives equal features for all images.
 
     Attributes:
         batch_size: images per batch; ranges of rows begin at multiples of it.
@@ -73,26 +69,21 @@ class Extractor:
         device: str | torch.device,
         *,
         batch_size: int = 128,
-        batch_key: str = "FT_EXTRACT.BATCH_SIZE",
         precision: str = "fp32",
-        memory_format: torch.memory_format | None = None,
-        warns: bool = False,
     ) -> None:
         self.preprocess, self.device, self.precision = preprocess, torch.device(device), precision
         self.batch_size, self._per_pass = pass_sizes(
             self.device.type, size=preprocess.size, batch_size=batch_size
         )
-        self._backbone, self._name, self._batch_key = backbone, str(backbone.name), batch_key
+        self._backbone, self._name = backbone, str(backbone.name)
         self._mean, self._std = normalizer(preprocess.mean, preprocess.std, self.device)
-        self._warns = warns
+        self._is_checked = False
         self.width: int | None = None
-        if memory_format is None:
-            # Convolutions on a CPU, and those in half precision on a GPU, are faster with the channels innermost:
-            # MobileNetV2 takes 12.9 instead of 15.4 ms per image on one core, ResNet-50 96 instead of 105. Those in
-            # float32 on a GPU are not.
-            innermost = self.device.type == "cpu" or precision in ("fp16", "bf16")
-            memory_format = torch.channels_last if innermost else torch.contiguous_format
-        self._use(memory_format)
+        # Convolutions on a CPU, and those in half precision on a GPU, are faster with the channels innermost:
+        # MobileNetV2 takes 12.9 instead of 15.4 ms per image on one core, ResNet-50 96 instead of 105. Those in float32
+        # on a GPU are not.
+        innermost = self.device.type == "cpu" or precision in ("fp16", "bf16")
+        self._use(torch.channels_last if innermost else torch.contiguous_format)
 
     def _use(self, memory_format: torch.memory_format) -> None:
         self._format = memory_format
@@ -112,8 +103,8 @@ class Extractor:
                 allow_tf32()
             parts = [self._forward(part) for part in pixels.split(self._per_pass)[: -(-n // self._per_pass)]]
             y = torch.cat(parts)[:n].float()
-            if self._warns:
-                self._warns = False
+            if not self._is_checked:
+                self._is_checked = True
                 self._warn_of_unusable(pixels, parts[0].float(), y)
         return y
 
@@ -124,33 +115,30 @@ class Extractor:
 
     def rehearse(self) -> None:
         """Compute the features of a black batch, to find out whether the memory of the device suffices."""
-        warns, self._warns, size = self._warns, False, self.preprocess.size
-        self(
-            torch.zeros(self.batch_size, size, size, 3, dtype=torch.uint8, device=self.device),
-            self.batch_size,
-        )
-        self._warns = warns
+        size, self._is_checked = self.preprocess.size, True
+        black = torch.zeros(self.batch_size, size, size, 3, dtype=torch.uint8, device=self.device)
+        self(black, self.batch_size)
+        self._is_checked = False
 
     def _warn_of_unusable(self, pixels: torch.Tensor, first: torch.Tensor, y: torch.Tensor) -> None:
-        again = self._forward(pixels[: len(first)]).float()
-        rms = float(first.square().mean().sqrt())
+        """Warn of a network that is random, or gives equal features for all images of the first batch."""
+        again, rms = self._forward(pixels[: len(first)]).float(), float(first.square().mean().sqrt())
+        spread, level = float((y - y[:1]).abs().max()), float(y.square().mean().sqrt())
         if float((again - first).abs().max()) > _RANDOM * rms:
             logger.warning(
                 "%s gives other features for the same images in a second pass: it is random at evaluation; is there "
                 "dropout, a random mask or noise in its forward?",
                 self._name,
             )
-        elif bool((pixels[: len(y)] != pixels[:1]).any()) and float(
-            (y - y[:1]).abs().max()
-        ) <= _EQUAL * float(y.square().mean().sqrt()):
+        elif spread <= _EQUAL * level and bool((pixels[: len(y)] != pixels[:1]).any()):
+            facts = self._name, len(y)
             logger.warning(
                 "%s gives equal features for all %d images of the first batch; check the checkpoint and the loader",
-                self._name,
-                len(y),
+                *facts,
             )
 
     def _forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        dtype, shape = _AUTOCAST[self.precision], (len(pixels), 3, *pixels.shape[1:3])
+        dtype = _AUTOCAST[self.precision]
         try:
             x = to_input(pixels, self._mean, self._std, memory_format=self._format)
             with torch.autocast(self.device.type, dtype=dtype) if dtype else contextlib.nullcontext():
@@ -164,16 +152,17 @@ class Extractor:
                 task = f"extracting features of {len(pixels)} images at a time"
                 # On a CPU, a pass does not get smaller with the batch, see pass_sizes.
                 is_smaller = self.device.type != "cpu" or self.batch_size > self._per_pass
-                todo = f"lower {self._batch_key}" if is_smaller else ""
+                todo = "lower FT_EXTRACT.BATCH_SIZE" if is_smaller else ""
                 raise memory.explain(error, task=task, todo=todo) from error
             if self.width is None and self._format is torch.channels_last:
                 # A network that uses x.view(...) cannot work on this layout; the usual layout is tried.
                 self._use(torch.contiguous_format)
                 return self._forward(pixels)
-            raise CogError(
-                f"model {self._name} failed on a batch of shape {shape}: "
-                f"{type(error).__name__}: {first_line(error)}"
-            ) from error
+            shape, reason = (
+                (len(pixels), 3, *pixels.shape[1:3]),
+                f"{type(error).__name__}: {first_line(error)}",
+            )
+            raise CogError(f"model {self._name} failed on a batch of shape {shape}: {reason}") from error
         if self.width not in (None, y.shape[1]):
             raise CogError(
                 f"model {self._name} returned {self.width} dimensions for one batch and {y.shape[1]} for another"

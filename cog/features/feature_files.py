@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from cog import constants
-from cog.errors import CogError, UnsafeFileError
+from cog.errors import CogError, UnsafeFileError, some
 from cog.features.rows import rows_digest
-from cog.features.sampling import cap_per_class, draw_few_shot, split_train_val, to_consecutive_labels  # noqa: F401
 from cog.paths import features_file
 from cog.runtime import files, seeds
 from cog.runtime.safe_load import load_torch
@@ -115,10 +114,9 @@ def shared_rows(train: FeatureSet, test: FeatureSet) -> int:
 
 def save(features: FeatureSet, path: str | os.PathLike[str]) -> None:
     """Write ``X_Y.pth`` (``X`` in its type, ``Y`` int64, ``name``), whole or not at all."""
+    data = {"X": features.x.contiguous(), "Y": features.y.contiguous(), "name": features.name}
     with files.atomic_write(path) as handle:
-        torch.save(
-            {"X": features.x.contiguous(), "Y": features.y.contiguous(), "name": features.name}, handle
-        )
+        torch.save(data, handle)
 
 
 def load(path: str | os.PathLike[str], *, normalize: bool = False, rounded: bool = False) -> FeatureSet:
@@ -133,22 +131,26 @@ def load(path: str | os.PathLike[str], *, normalize: bool = False, rounded: bool
         Features as float32 (rounded features keep their type), labels as int64.
     """
     path = features_file(path)
-    stored = open_file(path, rounded=rounded)
-    record = path.with_name(METADATA_FILE)
-    digest = files.read_object(record).get("rows_sha256") if record.is_file() else None
-    if digest is not None and digest != rows_digest(stored.x, stored.y):
+    stored = open_file(path, mapped=True)
+    is_rounded = stored.x.dtype in ROUNDED
+    if rounded or not is_rounded:  # else their conversion to float32 makes the only copy in memory
+        stored = open_file(path)
+    record = (
+        files.read_object(path.with_name(METADATA_FILE)) if path.with_name(METADATA_FILE).is_file() else {}
+    )
+    if record.get("rows_sha256") not in (None, rows_digest(stored.x, stored.y)):
         raise CogError(
             f"{path} does not have the features that {METADATA_FILE} beside it describes; restore one of them, "
             "or extract the features again (--overwrite)"
         )
-    as_stored = rounded and stored.x.dtype in ROUNDED and stored.x.is_contiguous()
-    # detached and contiguous: they are normalized in place below
+    as_stored = rounded and is_rounded and stored.x.is_contiguous()
+    # Detached and contiguous: they are normalized in place.
     x = stored.x.detach() if as_stored else stored.x.detach().float().contiguous()
     norms = check_and_normalize_(x, str(path), normalize=normalize, in_place=not as_stored)
-    return FeatureSet(x, stored.y.long(), stored.name, norms)
+    return FeatureSet(x, stored.y.long(), stored.name, norms, record.get("class_list_sha256"))
 
 
-def open_file(path: str | os.PathLike[str], *, mapped: bool = False, rounded: bool = False) -> FeatureSet:
+def open_file(path: str | os.PathLike[str], *, mapped: bool = False) -> FeatureSet:
     """Open ``X_Y.pth`` and check its form, see :func:`load`; types are those of the file, values are not checked.
 
     ``mapped`` features are read from the file when they are used.
@@ -156,7 +158,7 @@ def open_file(path: str | os.PathLike[str], *, mapped: bool = False, rounded: bo
     path = features_file(path)
     if not path.is_file():
         raise CogError(f"features {path} do not exist; run extract_features.py first, or check the path")
-    data = _open(path, mapped=mapped, rounded=rounded)
+    data = _read(path, mapped)
     if not isinstance(data, dict) or not {"X", "Y"} <= set(data):
         content = ", ".join(map(str, list(data)[:5])) if isinstance(data, dict) else type(data).__name__
         raise CogError(f"{path} holds {content}, expected a dict with X and Y")
@@ -169,23 +171,18 @@ def open_file(path: str | os.PathLike[str], *, mapped: bool = False, rounded: bo
         raise CogError(
             f"{path}: X has shape {tuple(x.shape)} and Y {tuple(y.shape)}, expected (n, d) and (n,) with equal n"
         )
-    if len(x) == 0 or x.shape[1] == 0:
+    if x.numel() == 0:
         raise CogError(f"{path}: X has shape {tuple(x.shape)}: there is nothing in it")
-    if not x.is_floating_point():
-        raise CogError(f"{path}: X is {x.dtype}, expected float32")
-    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-        raise CogError(f"{path}: Y is {y.dtype}, expected whole-number labels (int64)")
+    if not x.is_floating_point() or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        raise CogError(f"{path}: X is {x.dtype} and Y is {y.dtype}, expected float32 and int64")
     name = data.get("name")
     return FeatureSet(x, y, name if isinstance(name, str) else path.parent.name)
 
 
-def _open(path: Path, *, mapped: bool, rounded: bool) -> Any:
-    with contextlib.suppress(CogError):  # older containers cannot be mapped
-        data = load_torch(path, mmap=True)
-        x = data.get("X") if isinstance(data, dict) else None
-        # Rounded features are mapped, too: their conversion to float32 then makes the only copy in memory.
-        if mapped or (isinstance(x, torch.Tensor) and x.dtype in ROUNDED and not rounded):
-            return data
+def _read(path: Path, mapped: bool) -> Any:
+    if mapped:
+        with contextlib.suppress(CogError):  # older containers cannot be mapped
+            return load_torch(path, mmap=True)
     try:
         return load_torch(path)
     except UnsafeFileError:
@@ -224,8 +221,7 @@ def check_and_normalize_(
 ) -> torch.Tensor | None:
     """Refuse NaN and infinite features, and scale rows to unit length (zero rows stay zero; paper Sec. 4.1).
 
-    Both are done in one pass over the memory and in place, because the features of a level take 9 GB. Rows of zeros
-    cause a warning.
+    Both are done in one pass over the memory and in place, because the features of a level take 9 GB.
 
     Args:
         x: features ``(n, d)``, float32 if ``in_place``.
@@ -238,28 +234,24 @@ def check_and_normalize_(
     """
     bad: list[int] = []
     n_zero = 0
-    divisors: list[torch.Tensor] = []
+    kept: list[torch.Tensor] = []
     for start in range(0, len(x), _CHUNK_ROWS):
         chunk = x[start : start + _CHUNK_ROWS]
         norms = row_norms(chunk.float())
-        if not torch.isfinite(norms).all():
-            bad += [start + int(row) for row in (~torch.isfinite(norms[:, 0])).nonzero()]
+        bad += [start + int(row) for row in (~torch.isfinite(norms[:, 0])).nonzero()]
         n_zero += int((norms == 0).sum())
-        if normalize and in_place:
+        if not in_place:
+            kept.append(_divisors(norms) if normalize else torch.ones(len(chunk), 1))
+        elif normalize:
             chunk /= _divisors(norms)
-        elif not in_place:
-            divisors.append(_divisors(norms) if normalize else torch.ones(len(chunk), 1))
     if bad:
-        rows = ", ".join(map(str, bad[:5]))
         raise CogError(
-            f"{source}: {len(bad)} of {len(x)} rows of X hold NaN or infinite values (rows {rows}"
-            f"{', ...' if len(bad) > 5 else ''}); extract these features again (--overwrite)"
+            f"{source}: {len(bad)} of {len(x)} rows of X hold NaN or infinite values (rows "
+            f"{some([str(row) for row in bad], 5)}); extract these features again (--overwrite)"
         )
     if n_zero:
+        facts = source, n_zero, len(x)
         logger.warning(
-            "%s: %d of %d rows of X are all zeros, which have no direction; they stay zeros",
-            source,
-            n_zero,
-            len(x),
+            "%s: %d of %d rows of X are all zeros, which have no direction; they stay zeros", *facts
         )
-    return None if in_place else torch.cat(divisors)
+    return None if in_place else torch.cat(kept)

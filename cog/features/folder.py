@@ -31,7 +31,6 @@ from cog.runtime.output import Output, differences
 
 if TYPE_CHECKING:
     from cog.data.images import ImageList
-    from cog.features.feature_files import FeatureSet
 
 logger = logging.getLogger(__name__)
 
@@ -112,11 +111,6 @@ def _did_you_mean(dataset: Path) -> str:
     return did_you_mean_model(f"{model.parent.name}_{model.name}", others) if root.is_dir() else ""
 
 
-def with_class_list(features: FeatureSet, file: Path) -> FeatureSet:
-    """Return the features in ``file`` with the digest of their class names, if features.json records it."""
-    return dataclasses.replace(features, class_list=read_record(file.parent).get("class_list_sha256"))
-
-
 def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] | None:
     """Return the image path of each row of a feature file; None without a list (the original toolkit wrote none)."""
     path = features.parent / PATHS_FILE
@@ -144,17 +138,6 @@ def identify_input(file: Path) -> dict[str, Any]:
 
     features = open_file(file, mapped=True)
     return {"rows_sha256": rows_digest(features.x, features.y)}
-
-
-def is_intact(file: Path) -> bool:
-    """Return whether the features in a file can be read, and have the rows that their record names."""
-    from cog.features.feature_files import open_file
-
-    try:
-        features = open_file(file, mapped=True)
-        return rows_digest(features.x, features.y) == read_record(file.parent).get("rows_sha256")
-    except CogError:
-        return False
 
 
 def network_differences(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:

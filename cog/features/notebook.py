@@ -66,7 +66,7 @@ def extract_features(
     require_precision(place, "FT_EXTRACT.PRECISION", cfg.FT_EXTRACT.PRECISION)
     fx, preprocess = cfg.FT_EXTRACT, preprocess_of(cfg)
     extractor = Extractor(
-        backbone.move(place), preprocess, place, batch_size=fx.BATCH_SIZE, precision=fx.PRECISION, warns=True
+        backbone.move(place), preprocess, place, batch_size=fx.BATCH_SIZE, precision=fx.PRECISION
     )
     x, failures = extract(
         extractor, Decoder(images, preprocess, fx.LOAD_TRUNCATED_IMAGES), n_workers=n_workers

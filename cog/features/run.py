@@ -32,7 +32,7 @@ from cog.features.chunks import Extraction, Model
 from cog.features.extract import Extractor, batches, pieces
 from cog.features.extract import extract as run_on
 from cog.runtime import files, memory, signals
-from cog.runtime.device import resolve_device
+from cog.runtime.device import device_name, resolve_device
 from cog.runtime.log import Progress
 from cog.runtime.output import FAILURE_FILE
 from cog.runtime.ranks import Rank
@@ -80,16 +80,14 @@ def extract(
     failed = work.failed
     if len(todo) == 1 and failed:
         raise failed[next(iter(todo))]
+    for extraction, error in failed.items():
+        logger.error("%s: %s", extraction.label, error)
     if failed:
-        for extraction, error in failed.items():
-            logger.error("%s: %s", extraction.label, error)
         of_images = all(isinstance(error, FailedImagesError) for error in failed.values())
-        hint = (
-            " once these images are fixed or their loss is accepted (--allow_failures N)" if of_images else ""
-        )
+        hint = " once these images are fixed or their loss is accepted (--allow_failures N)"
         raise (FailedImagesError if of_images else CogError)(
             f"{len(failed)} of {len(todo)} extractions failed ({some([each.label for each in failed])}), for the "
-            f"reasons above; the others are complete, and the same command goes on from here{hint}"
+            f"reasons above; the others are complete, and the same command goes on from here{hint if of_images else ''}"
         )
 
 
@@ -126,43 +124,42 @@ class _Passes:
 
     def run(self, models: Sequence[Model]) -> list[Model]:
         """Do one pass for as many of the models as fit on the device, and return the others."""
-        chunks: dict[tuple[ImageList, Any, Span], list[Extraction]] = {}
+        sources: dict[tuple[ImageList, Any], list[Extraction]] = {}
         for extraction, spans in self.todo.items():
-            for span in spans if extraction.model in models else ():
-                chunks.setdefault((extraction.images, extraction.model.sharing, span), []).append(extraction)
-        lists = list(dict.fromkeys(extraction.images for extraction in self.todo))
-        groups = list(dict.fromkeys(model.sharing for model in models))
-        order = sorted(chunks, key=lambda key: (lists.index(key[0]), groups.index(key[1]), key[2]))
-        firsts = {
-            key[:2]: chunks[key][0] for key in reversed(order)
-        }  # decoders of images and way of decoding
-        numbers = {pair: number for number, pair in enumerate(firsts)}
+            if spans and extraction.model in models:
+                sources.setdefault((extraction.images, extraction.model.sharing), []).append(extraction)
+        groups = list(sources.values())
+        order = [
+            (number, span)
+            for number, group in enumerate(groups)
+            for span in sorted({span for each in group for span in self.todo[each]})
+        ]
         # The processes are forked before the device is used.
         stream = decoded(
-            [first.decoder() for first in firsts.values()],
-            [
-                piece
-                for key in order
-                for piece in pieces(numbers[key[:2]], key[2], firsts[key[:2]].batch_size)
-            ],
+            [group[0].decoder() for group in groups],
+            [piece for number, span in order for piece in pieces(number, span, groups[number][0].batch_size)],
             n_workers=max(usable_workers(model.cfg.FT_EXTRACT.N_WORKERS) for model in models),
-            pin_memory=chunks[order[0]][0].device_type == "cuda",
+            pin_memory=groups[0][0].device_type == "cuda",
         )
         device = resolve_device(self.device_name)
         loaded, rest = self._load(models, device)
-        with Progress(sum(stop - first for _, _, (first, stop) in order), "extraction") as progress:
-            for number, key in enumerate(order):
+        told = None
+        with Progress(sum(stop - first for _, (first, stop) in order), "extraction") as progress:
+            for number, span in order:
                 if not any(each.model in loaded and each not in self.failed for each in self.todo):
                     break
-                live = [each for each in chunks[key] if each.model in loaded and each not in self.failed]
-                if number == 0 or key[:2] != order[number - 1][:2]:
-                    names = some([each.model.choice.name for each in live], 8)
-                    images = (len(key[0]), len(key[0].classes))
-                    split = f"{key[0].dataset} {key[0].split}"
-                    logger.info("%s: %d images of %d classes, on %s, for %s", split, *images, device, names)
-                self._do(key[2], firsts[key[:2]], live, loaded, stream, progress, device)
-            while self.unwritten:
-                self.unwritten.popleft()()
+                networks = {
+                    each: loaded[each.model]
+                    for each in groups[number]
+                    if span in self.todo[each] and each.model in loaded and each not in self.failed
+                }
+                if number != told:
+                    told, images = number, groups[number][0].images
+                    names = some([each.model.choice.name for each in networks], 8)
+                    facts = images.dataset, images.split, len(images), len(images.classes), device, names
+                    logger.info("%s %s: %d images of %d classes, on %s, for %s", *facts)
+                self._do(groups[number][0], span, networks, stream, progress, device)
+            self._write_queued(len(self.unwritten))
         return rest
 
     def _load(
@@ -197,17 +194,16 @@ class _Passes:
 
     def _do(
         self,
-        span: Span,
         first: Extraction,
-        group: Sequence[Extraction],
-        loaded: Mapping[Model, Extractor],
+        span: Span,
+        networks: Mapping[Extraction, Extractor],
         stream: Iterator[Piece],
         progress: Progress,
         device: torch.device,
     ) -> None:
-        """Decode the images of a chunk, and compute their features for each model of the group."""
+        """Decode the images of a chunk, and compute their features for each model of the group of ``first``."""
         started = time.time()
-        parts: dict[Extraction, list[torch.Tensor]] = {each: [] for each in group}
+        parts: dict[Extraction, list[torch.Tensor]] = {each: [] for each in networks}
         failures: Failures = []
         facts: Facts = {}
         for batch in batches(stream, span, first.batch_size, first.model.preprocess.size, device):
@@ -216,21 +212,34 @@ class _Passes:
             for each in [each for each in parts if each not in self.failed]:
                 with self._noting_failure(each):
                     # Features stay on the device until the chunk is full: no synchronization per batch.
-                    y = loaded[each.model](batch.pixels, batch.n)
+                    y = networks[each](batch.pixels, batch.n)
                     parts[each].append(y[torch.from_numpy(batch.kept)] if batch.failures else y)
             progress.update(batch.n)
-            if self.unwritten:  # one file per batch, while the device works
-                self.unwritten.popleft()()
+            self._write_queued(1)  # one file per batch, while the device works
             signals.check("all complete chunks are saved")
-        while self.unwritten:
-            self.unwritten.popleft()()
-        for each in [each for each in group if each not in self.failed]:
+        self._write_queued(len(self.unwritten))
+        for each in [each for each in networks if each not in self.failed]:
             given = span, _to_host(torch.cat(parts[each])), failures, facts, started, device
             self.unwritten.append(functools.partial(self._write, each, *given))
 
-    def _write(self, extraction: Extraction, span: Span, x: Callable[[], torch.Tensor], *given: Any) -> None:
+    def _write_queued(self, n: int) -> None:
+        for _ in range(min(n, len(self.unwritten))):
+            self.unwritten.popleft()()
+
+    def _write(
+        self,
+        extraction: Extraction,
+        span: Span,
+        x: Callable[[], torch.Tensor],
+        failures: Failures,
+        facts: Facts,
+        started: float,
+        device: torch.device,
+    ) -> None:
         with self._noting_failure(extraction):
-            extraction.write(span, x(), *given)
+            y, seconds = x(), time.time() - started
+            times = {"started": started, "seconds": seconds, "device": device_name(device)}
+            extraction.write(span, y, failures, facts, **times)
             self.todo[extraction].remove(span)
             if not self.todo[extraction]:
                 self.finish(extraction)
@@ -239,11 +248,10 @@ class _Passes:
         """Publish an extraction if all its chunks are there, also those of other processes."""
         with self._noting_failure(extraction):
             if not extraction.finish(self.allow_failures):
+                facts = extraction.label, len(extraction.missing()), len(extraction.spans)
                 logger.info(
                     "%s: %d of %d chunks are not there yet; other processes do them, or the same command",
-                    extraction.label,
-                    len(extraction.missing()),
-                    len(extraction.spans),
+                    *facts,
                 )
 
     @contextlib.contextmanager

@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import torch
 
-from cog.errors import CogError
+from cog.errors import CogError, some
 from cog.runtime import seeds
 
 logger = logging.getLogger(__name__)
@@ -21,22 +21,20 @@ def to_consecutive_labels(
     Returns:
         Both label vectors in 0..C-1 (those of an extraction are unchanged), and the C original labels.
     """
-    labels = torch.unique(train_y)
-    untrained = [int(label) for label in torch.unique(test_y) if not (labels == label).any()]
+    labels, tested = torch.unique(train_y), torch.unique(test_y)
+    untrained = [str(label) for label in tested[~torch.isin(tested, labels)].tolist()]
     if untrained:
         raise CogError(
-            f"test labels {', '.join(map(str, untrained[:5]))} ({len(untrained)} in all) have no training features: no "
-            "classifier can be trained for them; extract both splits of the same data set"
+            f"test labels {some(untrained, 5)} have no training features: no classifier can be trained for them; "
+            "extract both splits of the same data set"
         )
     if len(labels) < 2:
         raise CogError(
             f"all training features have label {int(labels[0])}; a classifier needs two classes or more"
         )
-    untested = len(labels) - len(torch.unique(test_y))
-    if untested:
-        logger.warning(
-            "%d of %d classes have no test features; accuracy is over the others", untested, len(labels)
-        )
+    if len(tested) < len(labels):
+        facts = len(labels) - len(tested), len(labels)
+        logger.warning("%d of %d classes have no test features; accuracy is over the others", *facts)
     if labels[0] != 0 or labels[-1] != len(labels) - 1:
         logger.warning("labels are not 0..%d; they are renumbered in ascending order", len(labels) - 1)
     train_y, test_y = (torch.searchsorted(labels, y.contiguous()) for y in (train_y, test_y))
@@ -62,10 +60,10 @@ def split_train_val(
     """
     train, val = [], []
     for rows in _rows_by_class(y):
-        rows = rng.permutation(rows)
         n_val = max(int(len(rows) * val_frac), 1) if len(rows) > 1 else 0
-        train.append(rows[: len(rows) - n_val])
-        val.append(rows[len(rows) - n_val :])
+        first, second = np.split(rng.permutation(rows), [len(rows) - n_val])
+        train.append(first)
+        val.append(second)
     if not any(map(len, val)):
         raise CogError(
             "every class has a single training image, so none can be held out to tune hyper-parameters; set "
@@ -89,19 +87,17 @@ def draw_few_shot(
         The drawn rows, int64, grouped by class, and the number of classes that had fewer than ``n_shot``
         (all of their rows are taken).
     """
-    drawn, short = [], 0
-    for local in _rows_by_class(y[rows]):
-        drawn.append(rng.permutation(local)[:n_shot])
-        short += len(local) < n_shot
-    return rows[torch.from_numpy(np.concatenate(drawn))], short
+    classes = _rows_by_class(y[rows])
+    drawn = np.concatenate([rng.permutation(places)[:n_shot] for places in classes])
+    return rows[torch.from_numpy(drawn)], sum(len(places) < n_shot for places in classes)
 
 
 def cap_per_class(y: torch.Tensor, n: int) -> tuple[torch.Tensor, int]:
     """Choose at most ``n`` random rows of every class (the paper's class-balanced variant, supplement B.1).
 
-    The choice is a part of the data set's definition, like the paper's choice of images: it is the same for every seed
-    and every model. Each class has a random order of its own, of which the first ``n`` rows are taken: a smaller cap is
-    a subset of a larger one, and a missing image changes the choice in its own class only.
+    The choice is a part of the data set's definition: the same for every seed and model. Each class has a random order
+    of its own, of which the first ``n`` rows are taken: a smaller cap is a subset of a larger one, and a missing image
+    changes the choice in its own class only.
 
     Args:
         y: labels, int64 ``(n_rows,)``.
@@ -110,16 +106,14 @@ def cap_per_class(y: torch.Tensor, n: int) -> tuple[torch.Tensor, int]:
     Returns:
         The chosen rows, int64, ascending, and the number of classes that have fewer than ``n``.
     """
-    chosen, short = [], 0
-    for position, rows in enumerate(_rows_by_class(y)):
-        chosen.append(seeds.numpy_rng(position, "cap").permutation(rows)[:n])
-        short += len(rows) < n
-    return torch.from_numpy(np.sort(np.concatenate(chosen))), short
+    classes = _rows_by_class(y)
+    orders = [seeds.numpy_rng(number, "cap").permutation(rows) for number, rows in enumerate(classes)]
+    chosen = np.sort(np.concatenate([order[:n] for order in orders]))
+    return torch.from_numpy(chosen), sum(len(rows) < n for rows in classes)
 
 
 def _rows_by_class(y: torch.Tensor) -> list[np.ndarray]:
     """Return the rows of each class, ascending, in ascending order of the labels."""
     labels = y.numpy()
     order = np.argsort(labels, kind="stable")
-    boundaries = np.flatnonzero(np.diff(labels[order])) + 1
-    return np.split(order, boundaries)
+    return np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)

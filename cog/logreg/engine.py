@@ -37,7 +37,7 @@ from typing import Any
 import torch
 
 from cog.errors import CogError
-from cog.features import feature_files
+from cog.features import feature_files, sampling
 from cog.features.feature_files import FeatureSet
 from cog.logreg import metrics
 from cog.logreg.features import Data, Features, cap
@@ -348,7 +348,7 @@ class Engine:
         if mixed := feature_files.check_pair(train, test):
             logger.warning("%s", mixed)
         train, record = cap(train, settings.max_per_class)
-        y, test_y, labels = feature_files.to_consecutive_labels(train.y, test.y)
+        y, test_y, labels = sampling.to_consecutive_labels(train.y, test.y)
         together = place or self.lockstep(train, test, settings, n_classes=len(labels), n_seeds=n_seeds)
         logger.info(
             "%s: %d x %d training and %d test features, %d classes, on %s in %s",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from cog.errors import CogError
-from cog.features import feature_files
+from cog.features import sampling
 from cog.features.feature_files import FeatureSet
 
 logger = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ def cap(train: FeatureSet, n: int) -> tuple[FeatureSet, dict[str, dict[str, int]
     """Return at most ``n`` training images per class (paper supplement B.1; 0: all), and the record of this choice."""
     if not n:
         return train, {}
-    rows, n_short = feature_files.cap_per_class(train.y, n)
+    rows, n_short = sampling.cap_per_class(train.y, n)
     logger.info("at most %d training images per class: %d of %d", n, len(rows), len(train))
     if n_short:
         logger.warning("%d classes have fewer than CLF.MAX_PER_CLASS %d images", n_short, n)

@@ -16,7 +16,6 @@ from cog.config import variant_name
 from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
-from cog.features.folder import with_class_list
 from cog.features.notebook import OWN_NETWORK, extract_features, words_of
 from cog.logreg.engine import Engine
 from cog.logreg.protocol import run_protocol
@@ -171,7 +170,7 @@ def _features(backbone: nn.Module | None, images: Any, *, normalize: bool, **how
         feature_files.check_and_normalize_(x, images.name, normalize=normalize)
         return FeatureSet(x, images.y, images.name, class_list=images.class_list)
     if str(images).endswith(".pth"):
-        return with_class_list(feature_files.load(images, normalize=normalize), Path(images))
+        return feature_files.load(images, normalize=normalize)
     if backbone is None:
         raise CogError(f"{images!r}: evaluate() has no backbone for these images; give one, or give features")
     return extract_features(backbone, images, normalize=normalize, **how)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from cog.errors import CogError
-from cog.features import feature_files
+from cog.features import sampling
 from cog.logreg.engine import Checkpoint, Engine, OnEpoch, TrainSpec
 from cog.logreg.features import Data
 from cog.logreg.metrics import Logs, describe_last_epoch
@@ -163,7 +163,7 @@ def cause(lr: float, wd: float, momentum: float) -> str:
 def _split(data: Data, run: Settings) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the training and the validation rows of a search."""
     rng = seeds.numpy_rng(run.seed, "split")
-    train, val = feature_files.split_train_val(data.y, val_frac=run.val_frac, rng=rng)
+    train, val = sampling.split_train_val(data.y, val_frac=run.val_frac, rng=rng)
     return _draw_few_shot(data, run, train, stage="search"), val
 
 
@@ -172,7 +172,7 @@ def _draw_few_shot(data: Data, run: Settings, rows: torch.Tensor, *, stage: str)
     if not run.n_shot:
         return rows
     rng = seeds.numpy_rng(run.seed, "draw", stage=stage, n_shot=run.n_shot)
-    rows, n_short = feature_files.draw_few_shot(data.y, rows, n_shot=run.n_shot, rng=rng)
+    rows, n_short = sampling.draw_few_shot(data.y, rows, n_shot=run.n_shot, rng=rng)
     if n_short:
         logger.warning(
             "%d of %d classes have fewer than CLF.N_SHOT %d training images in the %s stage; all are used",

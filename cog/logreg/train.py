@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from cog import config, constants
 from cog.errors import CogError
-from cog.features.folder import identify_input, no_features, require_one_network, with_class_list
+from cog.features.folder import identify_input, no_features, require_one_network
 from cog.logreg.run_files import CONTENTS, RESULTS_FILE, Run, print_accuracies, write_run
 from cog.logreg.search import read_journal
 from cog.logreg.settings import from_config
@@ -159,8 +159,7 @@ def train_all(
     seeds = list(dict.fromkeys(run.settings.seed for run in runs))
     with exhaustion_explained("preparing the training", "take a smaller CLF.BATCH_SIZE"):
         on_train, on_test = (
-            with_class_list(feature_files.load(file, normalize=first.normalize, rounded=True), file)
-            for file in (train, test)
+            feature_files.load(file, normalize=first.normalize, rounded=True) for file in (train, test)
         )
         data, together = engine.prepare(on_train, on_test, first, n_seeds=len(seeds))
         del on_train, on_test

@@ -25,7 +25,7 @@ sys.path[:0] = [str(HERE.parent.parent), str(HERE)]
 
 import plain_logreg
 
-from cog.features import feature_files
+from cog.features import sampling
 from cog.features.feature_files import FeatureSet
 from cog.logreg import protocol
 from cog.logreg.engine import Engine, TrainSpec
@@ -83,9 +83,7 @@ def feature_sets(n_rows: int, device: torch.device) -> list[FeatureSet]:
 
 def splits(y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the training rows of the search of each seed, and the validation rows."""
-    found = [
-        feature_files.split_train_val(y, val_frac=0.2, rng=seeds.numpy_rng(seed, "split")) for seed in SEEDS
-    ]
+    found = [sampling.split_train_val(y, val_frac=0.2, rng=seeds.numpy_rng(seed, "split")) for seed in SEEDS]
     train, val = zip(*found, strict=True)
     return torch.stack(train), torch.stack(val)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cog.errors import CogError
-from cog.features import feature_files
+from cog.features import feature_files, sampling
 from cog.logreg.features import Features
 
 
@@ -117,7 +117,7 @@ def test_split_takes_a_fifth_of_every_class(count):
     y = torch.tensor([7] * 50 + [3] * count)[
         torch.randperm(50 + count, generator=torch.Generator().manual_seed(1))
     ]
-    train, val = feature_files.split_train_val(y, val_frac=0.2, rng=rng())
+    train, val = sampling.split_train_val(y, val_frac=0.2, rng=rng())
     assert sorted(torch.cat([train, val]).tolist()) == list(range(len(y)))
     expected = max(int(count * 0.2), 1) if count > 1 else 0
     assert (y[val] == 3).sum() == expected
@@ -129,7 +129,7 @@ def test_few_shot_draw_is_from_the_given_rows_and_uniform():
     rows = torch.arange(0, 60, 2)  # 10 rows of every class
     drawn_counts = torch.zeros(60)
     for seed in range(400):
-        drawn, short = feature_files.draw_few_shot(y, rows, n_shot=4, rng=rng(seed))
+        drawn, short = sampling.draw_few_shot(y, rows, n_shot=4, rng=rng(seed))
         assert short == 0
         assert len(set(drawn.tolist())) == len(drawn) == 12
         assert torch.bincount(y[drawn]).tolist() == [4, 4, 4]
@@ -139,15 +139,15 @@ def test_few_shot_draw_is_from_the_given_rows_and_uniform():
     assert drawn_counts[::2].min() > 110
     assert drawn_counts[::2].max() < 210
     y = torch.tensor([0] * 3 + [1] * 9)  # a class with too few images gives all
-    drawn, short = feature_files.draw_few_shot(y, torch.arange(12), n_shot=5, rng=rng())
+    drawn, short = sampling.draw_few_shot(y, torch.arange(12), n_shot=5, rng=rng())
     assert short == 1 and torch.bincount(y[drawn]).tolist() == [3, 5]
 
 
 def test_labels_that_cannot_be_used():
     with pytest.raises(CogError, match="single training image"):
-        feature_files.split_train_val(torch.arange(5), val_frac=0.2, rng=rng())
+        sampling.split_train_val(torch.arange(5), val_frac=0.2, rng=rng())
     with pytest.raises(CogError, match="test labels 5"):
-        feature_files.to_consecutive_labels(torch.tensor([0, 1]), torch.tensor([0, 5]))
+        sampling.to_consecutive_labels(torch.tensor([0, 1]), torch.tensor([0, 5]))
 
 
 # --- rounded features (FT_EXTRACT.SAVE_DTYPE)

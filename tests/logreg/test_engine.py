@@ -26,7 +26,7 @@ from classifier_runs import (
 from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
 
 from cog.errors import CogError
-from cog.features import feature_files
+from cog.features import feature_files, sampling
 from cog.features.feature_files import FeatureSet
 from cog.logreg import metrics, mlp, step
 from cog.logreg.engine import Engine, Lockstep, learning_rate, resolve_precision
@@ -286,7 +286,7 @@ def test_features_beyond_bfloat16_are_refused():
 
 def test_features_per_class_are_capped():
     kept, record = cap(TRAIN, 11)
-    rows, _ = feature_files.cap_per_class(TRAIN.y, 11)
+    rows, _ = sampling.cap_per_class(TRAIN.y, 11)
     assert torch.equal(kept.x, TRAIN.x[rows]) and torch.equal(kept.y, TRAIN.y[rows])
     assert record == {"max_per_class": {"n": 11, "rows": 88, "of_rows": 1200, "smaller_classes": 0}}
     assert cap(TRAIN, 0) == (TRAIN, {})

@@ -14,7 +14,7 @@ from classifier_runs import TEST, TRAIN, feature_set
 
 from cog.commands import extract_features
 from cog.errors import CogError
-from cog.features import feature_files
+from cog.features import feature_files, sampling
 from cog.features.feature_files import FeatureSet
 from cog.logreg.engine import Engine
 from cog.logreg.protocol import cause, run_protocol
@@ -114,7 +114,7 @@ def test_what_is_trained_on_what():
     (result,) = run(dataclasses.replace(QUICK, n_trials=11), engine=engine)
     *trials, final = engine.specs
     assert [len(spec.pairs[0]) for spec in engine.specs] == [10, 1, 1]
-    rows, _ = feature_files.split_train_val(TRAIN.y, val_frac=0.2, rng=seeds.numpy_rng(22, "split"))
+    rows, _ = sampling.split_train_val(TRAIN.y, val_frac=0.2, rng=seeds.numpy_rng(22, "split"))
     assert all(torch.equal(spec.rows[0], rows) and not spec.record for spec in trials)
     assert len({(*spec.init_seeds, *spec.order_seeds) for spec in trials}) == 1
     assert torch.equal(final.rows[0], torch.arange(1200)) and final.record
@@ -221,9 +221,7 @@ def original(train, test, rows, val, seed, n_shot):
     study.optimize(objective, 15)
     final = torch.arange(len(train.y))
     if n_shot:
-        final, _ = feature_files.draw_few_shot(
-            train.y, final, n_shot=n_shot, rng=np.random.default_rng([seed, 1])
-        )
+        final, _ = sampling.draw_few_shot(train.y, final, n_shot=n_shot, rng=np.random.default_rng([seed, 1]))
     return fit(final, (test.x, test.y), study.best_params["lr"], study.best_params["wd"])[-1]
 
 
@@ -241,9 +239,9 @@ def test_no_bias_against_the_original_toolkit_on_real_features(real, dataset, n_
     theirs = []
     for seed in range(100, 110):
         rng = np.random.default_rng(seed)
-        rows, val = feature_files.split_train_val(train.y, val_frac=0.2, rng=rng)
+        rows, val = sampling.split_train_val(train.y, val_frac=0.2, rng=rng)
         if n_shot:
-            rows, _ = feature_files.draw_few_shot(train.y, rows, n_shot=n_shot, rng=rng)
+            rows, _ = sampling.draw_few_shot(train.y, rows, n_shot=n_shot, rng=rng)
         theirs.append(original(train, test, rows, val, seed, n_shot))
     error = math.hypot(np.std(ours, ddof=1), np.std(theirs, ddof=1)) / math.sqrt(10)
     assert abs(np.mean(ours) - np.mean(theirs)) <= 3 * error + 0.2
