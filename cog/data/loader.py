@@ -13,7 +13,7 @@ import signal
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -55,17 +55,9 @@ class Decoder:
     load_truncated: bool = False
     noted: Collection[int] = field(default=frozenset(), repr=False)
 
-    def read(self, row: int) -> bytes:
-        """Return the bytes of the image of a row."""
-        return self.images.read(row)
-
     def decode(self, data: bytes, row: int) -> np.ndarray:
         """Return the pixels of the image of a row, uint8 ``(size, size, 3)``, from its bytes."""
         return resize_and_crop(load_rgb(data, load_truncated=self.load_truncated), self.preprocess)
-
-    def note(self, data: bytes, row: int) -> tuple[int, int]:
-        """Return the stored size of an image in bytes, and the checksum of the bytes that were read."""
-        return self.images.stat(row)[0], zlib.crc32(data)
 
 
 class Piece(NamedTuple):
@@ -80,12 +72,6 @@ class Piece(NamedTuple):
     pixels: torch.Tensor
     failures: Failures
     facts: Facts
-
-
-def failure_reason(error: Exception) -> str:
-    """Return the reason of an error of reading or decoding in one line, without the path of the image."""
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return f"{type(error).__name__}: {' '.join(reason.split())}"
 
 
 def usable_workers(n_workers: int) -> int:
@@ -109,13 +95,15 @@ class _Pieces(Dataset):
         made = Piece(pixels, [], {})
         for row, place in zip(range(first, stop), pixels.numpy(), strict=True):
             try:
-                data = decoder.read(row)
+                data = decoder.images.read(row)
                 if row in decoder.noted:
-                    made.facts[row] = decoder.note(data, row)
+                    made.facts[row] = decoder.images.stat(row)[0], zlib.crc32(data)
                 place[:] = decoder.decode(data, row)
             except Exception as error:  # Pillow may raise any exception for a damaged file
                 place[:] = 0
-                made.failures.append((row, failure_reason(error)))
+                # Without the path of the image, so that the records of equal images are equal.
+                reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+                made.failures.append((row, f"{type(error).__name__}: {' '.join(reason.split())}"))
         return made
 
 
@@ -151,7 +139,13 @@ def decoded(
         pin_memory=pin_memory,
         generator=torch.Generator(),  # the default draws from the global one
     )
-    return _explained(iter(loader))
+    started = iter(loader)
+
+    def explained() -> Iterator[Piece]:
+        with worker_failures_explained():
+            yield from started
+
+    return explained()
 
 
 def _require_shared_memory(
@@ -179,11 +173,6 @@ def _leave_signals_to_the_parent(worker: int) -> None:
     for number in (signal.SIGINT, *signals.SIGNALS):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # with it, the parent ends a process that hangs
-
-
-def _explained(pieces: Iterator[Any]) -> Iterator[Piece]:
-    with worker_failures_explained():
-        yield from pieces
 
 
 def is_worker_failure(error: Exception) -> bool:

@@ -99,9 +99,8 @@ def load_rgb(source: str | os.PathLike[str] | bytes, *, load_truncated: bool = F
 def resize_and_crop(image: Image.Image, preprocess: Preprocess) -> np.ndarray:
     """Resize an RGB image (antialiased) and cut out the center.
 
-    The whole image is resized although the crop shows a part of it: ``Image.resize(box=...)`` rounds the part's
-    corners to float32, and resizing rows and columns in two calls, with a cut in between, is equal only where
-    Pillow happens to take the rows first (not for tall images, with a limit that moved between its versions).
+    The whole image is resized although the crop shows a part of it: ``Image.resize(box=...)`` rounds the part's corners
+    to float32, and rows and columns resized apart are equal only where Pillow happens to take the rows first.
 
     Returns:
         uint8 ``(size, size, 3)``, equal bit for bit to torchvision's result on Pillow images.
@@ -132,7 +131,7 @@ def normalizer(
 
 
 def to_input(
-    pixels: np.ndarray | torch.Tensor,
+    pixels: torch.Tensor,
     mean: torch.Tensor,
     std: torch.Tensor,
     *,
@@ -147,17 +146,13 @@ def to_input(
         pixels: uint8 ``(b, h, w, 3)``.
         mean: float32 ``(1, 3, 1, 1)``.
         std: float32 ``(1, 3, 1, 1)``.
-        memory_format: memory format of the result (default: contiguous); with ``torch.channels_last`` nothing is
-            transposed.
+        memory_format: that of the result (default: contiguous); for ``torch.channels_last`` nothing is transposed.
 
     Returns:
         float32 ``(b, 3, h, w)``.
     """
     import torch
 
-    if isinstance(pixels, np.ndarray):
-        # The array of a Pillow image is read-only, which PyTorch does not support.
-        pixels = torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy())
     memory_format = memory_format or torch.contiguous_format
     x = pixels.to(mean.device, non_blocking=True).permute(0, 3, 1, 2).contiguous(memory_format=memory_format)
     # By a tensor, because CUDA would multiply by the reciprocal of a number, which differs in the last bit.

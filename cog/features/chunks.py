@@ -224,7 +224,7 @@ class Extraction:
         decoder = self.decoder()
         for row, _ in data["failures"]:
             with contextlib.suppress(Exception):
-                decoder.decode(decoder.read(row), row)
+                decoder.decode(self.images.read(row), row)
                 return f"{self.images.file(row)} can be decoded now"
         changed = folder.changed_images(self.images, data["facts"], data["started"])
         return f"{self.images.file(changed[0])} has changed" if changed else ""

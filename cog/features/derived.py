@@ -34,13 +34,13 @@ def derive(
     derivation: dict[str, Any],
     compute: Callable[[], Derived],
 ) -> None:
-    """Write features that are computed from those of other folders; complete ones are kept.
+    """Write features of ``target`` that are computed from those of other folders; complete ones are kept.
 
     Args:
-        target: folder of the model, and with ``dataset`` and ``split`` of the features.
+        target: folder of the model.
         dataset: name of the data set.
         split: ``train`` or ``test``.
-        sources: the ``X_Y.pth`` files that they are computed from; the record of the first is continued.
+        sources: the ``X_Y.pth`` files; the record of the first is continued.
         derivation: what determines the computation, in types of JSON.
         compute: the computation.
     """
@@ -77,37 +77,41 @@ def regroup(
         sources = [source.features_file(level, split) for level in levels]
 
         def compute(sources: Sequence[Path] = sources) -> Derived:
-            # Opened, not loaded: all levels together take 45 GB.
-            parts = [feature_files.open_file(path, mapped=True) for path in sources]
-            names: list[str] = []
-            for path, part in zip(sources, parts, strict=True):
-                listed = folder.read_image_paths(path, n_rows=len(part))
-                if listed is None:
-                    raise CogError(
-                        f"{path.parent / folder.PATHS_FILE} does not exist: it is not known which concept a row shows; "
-                        "extract the features again (--overwrite)"
-                    )
-                names += listed
-            rows_of: dict[str, list[int]] = {}
-            for row, name in enumerate(names):
-                rows_of.setdefault(name.split("/")[0], []).append(row)
-            absent = [wnid for wnid in wnids if wnid not in rows_of]
-            if absent:
-                raise CogError(
-                    f"there are no features of {len(absent)} of {len(wnids)} concepts of {dataset} ({absent[0]}); "
-                    "build these levels with --rerank, from the concepts whose features are there"
-                )
-            rows = np.array([row for wnid in wnids for row in rows_of[wnid]], dtype=np.int64)
-            x, first = torch.empty(len(rows), parts[0].x.shape[1]), 0
-            for part in parts:
-                is_here = (rows >= first) & (rows < first + len(part))
-                x[torch.from_numpy(is_here)] = part.x[torch.from_numpy(rows[is_here] - first)].float()
-                first += len(part)
-            y = torch.from_numpy(np.repeat(np.arange(len(wnids)), [len(rows_of[wnid]) for wnid in wnids]))
-            facts = {"n_classes": len(wnids), "class_list_sha256": class_list_digest(wnids)}
-            return x, y, [names[row] for row in rows], facts
+            return _rows_of(wnids, dataset, sources)
 
         derive(target, dataset, split, sources, {"rows_of": wnids}, compute)
+
+
+def _rows_of(wnids: Sequence[str], dataset: str, sources: Sequence[Path]) -> Derived:
+    # Opened, not loaded: all levels together take 45 GB.
+    parts = [feature_files.open_file(path, mapped=True) for path in sources]
+    names: list[str] = []
+    for path, part in zip(sources, parts, strict=True):
+        listed = folder.read_image_paths(path, n_rows=len(part))
+        if listed is None:
+            raise CogError(
+                f"{path.parent / folder.PATHS_FILE} does not exist: it is not known which concept a row shows; extract "
+                "the features again (--overwrite)"
+            )
+        names += listed
+    rows_of: dict[str, list[int]] = {}
+    for row, name in enumerate(names):
+        rows_of.setdefault(name.split("/")[0], []).append(row)
+    absent = [wnid for wnid in wnids if wnid not in rows_of]
+    if absent:
+        raise CogError(
+            f"there are no features of {len(absent)} of {len(wnids)} concepts of {dataset} ({absent[0]}); build these "
+            "levels with --rerank, from the concepts whose features are there"
+        )
+    rows = np.array([row for wnid in wnids for row in rows_of[wnid]], dtype=np.int64)
+    x, first = torch.empty(len(rows), parts[0].x.shape[1]), 0
+    for part in parts:
+        is_here = (rows >= first) & (rows < first + len(part))
+        x[torch.from_numpy(is_here)] = part.x[torch.from_numpy(rows[is_here] - first)].float()
+        first += len(part)
+    y = torch.from_numpy(np.repeat(np.arange(len(wnids)), [len(rows_of[wnid]) for wnid in wnids]))
+    facts = {"n_classes": len(wnids), "class_list_sha256": class_list_digest(wnids)}
+    return x, y, [names[row] for row in rows], facts
 
 
 def pca(model: ModelDir, dataset: str, dim: int, *, normalize: bool = False) -> str:

@@ -51,11 +51,7 @@ _READERS = 16  # threads that look at images: file systems in a network answer s
 
 @dataclasses.dataclass(frozen=True)
 class FeatureOutput(Output):
-    """The output of an extraction.
-
-    Attributes:
-        outdated: start, in the record, of features that are to be replaced although their identity is the same.
-    """
+    """The output of an extraction; ``outdated``: start, in its record, of a result to replace by an equal identity."""
 
     record: str = METADATA_FILE
     contents: tuple[str, ...] = CONTENTS
@@ -92,10 +88,10 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 def no_features(file: Path, split: str = "") -> CogError:
     """Return the error about a missing ``X_Y.pth``, with advice."""
-    dataset = (file if file.name.startswith("features_") else file.parent).parent
     if (file.parent / DELETED_FILE).is_file():
         why = f", deleted by --delete_features of a study ({DELETED_FILE}); run extract_features.py again"
     else:
+        dataset = (file if file.name.startswith("features_") else file.parent).parent
         why = f"; run extract_features.py first, or check the path{_did_you_mean(dataset)}"
     return CogError(f"there are no {split} features {file}{why}")  # CogError joins two spaces
 
@@ -103,10 +99,10 @@ def no_features(file: Path, split: str = "") -> CogError:
 def _did_you_mean(dataset: Path) -> str:
     """Return a hint at the model or data set that was probably meant; "" when their folders exist."""
     model = dataset.parent
+    root = model.parent.parent
     if model.is_dir():
         known = {path.name for path in model.iterdir() if path.is_dir()} | {*datasets.names()}
         return "" if dataset.name in known else did_you_mean(dataset.name, known)
-    root = model.parent.parent
     others = [f"{path.parent.name}_{path.name}" for path in root.glob("*/*") if path.is_dir()]
     return did_you_mean_model(f"{model.parent.name}_{model.name}", others) if root.is_dir() else ""
 
@@ -124,9 +120,6 @@ def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] 
             "(--overwrite)"
         )
     return lines
-
-
-# --- identity
 
 
 def identify_input(file: Path) -> dict[str, Any]:
@@ -176,9 +169,6 @@ def require_one_network(train: Path, test: Path) -> None:
                 len(images),
                 test,
             )
-
-
-# --- images that changed
 
 
 def changed_images(images: ImageList, facts: Mapping[int, tuple[int, int]], since: float) -> list[int]:

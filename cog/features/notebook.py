@@ -24,9 +24,6 @@ from cog.runtime.device import require_precision, resolve_device
 #: Model name of a module without a name.
 OWN_NETWORK = "own_network"
 
-# Key that chooses the network; the argument of load_backbone takes its place.
-_POOLING = "FT_EXTRACT.POOLING"
-
 
 def extract_features(
     backbone: nn.Module,
@@ -62,9 +59,8 @@ def extract_features(
     if not isinstance(images, ImageList):
         folder = Path(images).absolute()
         images = from_class_folders(folder.parent.name, folder.name, folder, flag="images")
-    place = resolve_device(device)
-    require_precision(place, "FT_EXTRACT.PRECISION", cfg.FT_EXTRACT.PRECISION)
-    fx, preprocess = cfg.FT_EXTRACT, preprocess_of(cfg)
+    fx, preprocess, place = cfg.FT_EXTRACT, preprocess_of(cfg), resolve_device(device)
+    require_precision(place, "FT_EXTRACT.PRECISION", fx.PRECISION)
     extractor = Extractor(
         backbone.move(place), preprocess, place, batch_size=fx.BATCH_SIZE, precision=fx.PRECISION
     )
@@ -74,17 +70,12 @@ def extract_features(
     if failures:
         row, reason = failures[0]
         raise FailedImagesError(
-            f"{len(failures)} of {len(images)} images could not be decoded, such as {images.file(row)} "
-            f"({reason})"
+            f"{len(failures)} of {len(images)} images could not be decoded, such as {images.file(row)} ({reason})"
         )
     x = x.to(getattr(torch, fx.SAVE_DTYPE)).float()
     feature_files.check_and_normalize_(x, name, normalize=normalize)
-    return FeatureSet(
-        x,
-        torch.from_numpy(images.labels).long(),
-        f"{name}_{images.dataset}_{images.split}",
-        class_list=class_list_digest(images.classes),
-    )
+    y, title = torch.from_numpy(images.labels).long(), f"{name}_{images.dataset}_{images.split}"
+    return FeatureSet(x, y, title, class_list=class_list_digest(images.classes))
 
 
 def words_of(opts: Sequence[object]) -> list[str]:
@@ -92,9 +83,6 @@ def words_of(opts: Sequence[object]) -> list[str]:
     if isinstance(opts, str | Mapping) or not isinstance(opts, Iterable):
         raise CogError('opts: expected a list [KEY, VALUE, ...], such as ["FT_EXTRACT.IMAGE_CROP_SIZE", 96]')
     words = [str(word) for word in opts]
-    for key in words[::2]:
-        if key == _POOLING:
-            raise CogError(
-                f"{key} in opts: the network is loaded already; give pooling= to cog.load_backbone"
-            )
+    if (key := "FT_EXTRACT.POOLING") in words[::2]:
+        raise CogError(f"{key} in opts: the network is loaded already; give pooling= to cog.load_backbone")
     return words

@@ -25,7 +25,7 @@ def expected_input(image, *, resize=224, crop=224):
 
 def our_input(pixels):
     """The network's input as the toolkit computes it from the pixels of one image."""
-    return to_input(pixels[None], *normalizer(MEAN, STD, torch.device("cpu")))[0]
+    return to_input(torch.from_numpy(pixels.copy())[None], *normalizer(MEAN, STD, torch.device("cpu")))[0]
 
 
 def noise(width, height, seed=0):
@@ -46,7 +46,7 @@ def test_input_equals_torchvision_bit_for_bit(size, resize, crop):
     assert pixels.dtype == np.uint8
     statistics = normalizer(MEAN, STD, torch.device("cpu"))
     for memory_format in (torch.contiguous_format, torch.channels_last):
-        ours = to_input(np.stack([pixels] * 2), *statistics, memory_format=memory_format)
+        ours = to_input(torch.from_numpy(np.stack([pixels] * 2)), *statistics, memory_format=memory_format)
         assert ours.is_contiguous(memory_format=memory_format)
         assert torch.equal(ours[1], reference)
 

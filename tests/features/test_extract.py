@@ -447,7 +447,9 @@ def test_networks_that_need_the_usual_layout(forty):
         [resize_and_crop(load_rgb(forty.root / forty.file(row)), preprocess) for row in range(16)]
     )
     with torch.inference_mode():
-        expected = plain(to_input(pixels, *normalizer([0.5] * 3, [0.5] * 3, torch.device("cpu"))))
+        expected = plain(
+            to_input(torch.from_numpy(pixels), *normalizer([0.5] * 3, [0.5] * 3, torch.device("cpu")))
+        )
     torch.testing.assert_close(found.x[:16], expected, rtol=1e-6, atol=1e-6)
 
 
