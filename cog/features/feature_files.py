@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from cog import constants
-from cog.errors import CogError, UnsafeFileError, some
+from cog.errors import CogError, UnsafeFileError
 from cog.features.rows import rows_digest
 from cog.paths import features_file
 from cog.runtime import files, seeds
@@ -245,9 +245,10 @@ def check_and_normalize_(
         elif normalize:
             chunk /= _divisors(norms)
     if bad:
+        rows = ", ".join([*map(str, bad[:5]), *["..."][: len(bad) > 5]])
         raise CogError(
-            f"{source}: {len(bad)} of {len(x)} rows of X hold NaN or infinite values (rows "
-            f"{some([str(row) for row in bad], 5)}); extract these features again (--overwrite)"
+            f"{source}: {len(bad)} of {len(x)} rows of X hold NaN or infinite values (rows {rows}); extract these "
+            "features again (--overwrite)"
         )
     if n_zero:
         facts = source, n_zero, len(x)

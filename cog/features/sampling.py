@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import torch
 
-from cog.errors import CogError, some
+from cog.errors import CogError
 from cog.runtime import seeds
 
 logger = logging.getLogger(__name__)
@@ -25,8 +25,8 @@ def to_consecutive_labels(
     untrained = [str(label) for label in tested[~torch.isin(tested, labels)].tolist()]
     if untrained:
         raise CogError(
-            f"test labels {some(untrained, 5)} have no training features: no classifier can be trained for them; "
-            "extract both splits of the same data set"
+            f"test labels {', '.join(untrained[:5])} ({len(untrained)} in all) have no training features: no "
+            "classifier can be trained for them; extract both splits of the same data set"
         )
     if len(labels) < 2:
         raise CogError(
