@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if args.models_root_dir is None and args.output_dir is None:
         raise CogError("give --models_root_dir, or --output_dir (with --ckpt_file or --model_loader)")
-    with run.joined(args.device) as place:
+    with run.joined(args.device) as (rank, device):
         for one in runs:
             choice = find_model(
                 one.model,
@@ -65,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 flags.image_sources(one),
                 one.dataset,
                 output,
-                place=place,
+                rank=rank,
+                device=device,
                 allow_failures=one.allow_failures,
                 overwrite=one.overwrite,
             )

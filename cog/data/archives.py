@@ -107,10 +107,8 @@ def read_member(source: Source, member: Member) -> bytes:
         OSError: the archive has changed or cannot be read, or the member is no file, is damaged or too large.
     """
     if member.kind == OTHER:
-        what = (
-            "it is a link, a device, sparse, encrypted, or packed in another way than deflate in its archive"
-        )
-        raise OSError(errno.EINVAL, f"{what}, expected a plain file", member.path)
+        what = "it is a link, a device, sparse, encrypted, or not packed by deflate, expected a plain file"
+        raise OSError(errno.EINVAL, what, member.path)
     require_size(member.size, member.path)
     if member.kind == PLAIN:
         return _pread(source, member.offset, member.size)
@@ -169,8 +167,7 @@ def members(source: Source) -> Iterator[Member]:
         handle.seek(source.inside.offset if source.inside else 0)
         if handle.peek(2)[:2] == b"\x1f\x8b":
             raise CogError(
-                f"{source.label} is compressed as a whole, so no image in it can be found without unpacking "
-                "all before it; unpack it once with gunzip (it stays one file)"
+                f"{source.label} is compressed as a whole; unpack it once with gunzip (it stays one file)"
             )
         stop = min(source.inside.offset + source.inside.size, source.size) if source.inside else source.size
         yield from _tar_members(handle, stop, source.label)

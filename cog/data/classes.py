@@ -224,10 +224,11 @@ def _name_samples(
 
 
 def _class_of(key: str, labels: dict[tuple[str, str], Member], read: Read) -> str:
-    """Return the first of: a WordNet id in a folder of the key, at the beginning of the file's name, or in
-    ``wnid``, ``synset`` or ``filename`` of the ``.json``; the text of the ``.cls``; ``cls`` or ``label`` of
-    the
-    ``.json``."""
+    """Return the label of a sample from the first place that has one.
+
+    These are a WordNet id in a folder of the key, at the beginning of the file's name, or in ``wnid``, ``synset``
+    or ``filename`` of the ``.json``; the text of the ``.cls``; ``cls`` or ``label`` of the ``.json``.
+    """
 
     def text(suffix: str) -> str | None:
         member = labels.get((key, suffix))
@@ -253,12 +254,9 @@ def _class_of(key: str, labels: dict[tuple[str, str], Member], read: Read) -> st
 
 def _class_names(archive: Path) -> list[str]:
     path = archive.with_name(CLASSES_FILE)
-    todo = (
-        "write the names of the classes there, one per line, that of class 0 first (ImageNet-1K: the sorted"
-    )
-    with os_errors_explained(
-        f"{archive} has class numbers and {path} cannot be read; {todo} WordNet ids, cog/data/in1k_wnids.txt)"
-    ):
+    todo = "write the names of the classes there, one per line, that of class 0 first"
+    hint = f"{todo} (ImageNet-1K: cog/data/in1k_wnids.txt, sorted)"
+    with os_errors_explained(f"{archive} has class numbers and {path} cannot be read; {hint}"):
         with files.open_regular(path) as handle:
             return os.fsdecode(handle.read(1 << 24)).split("\n")
 

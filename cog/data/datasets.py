@@ -58,11 +58,6 @@ class Dataset:
     counts: Mapping[str, OfficialCounts] = field(default_factory=dict)
 
     @property
-    def members(self) -> tuple[str, ...]:
-        """Names of the declared data sets: all levels, or the one name."""
-        return constants.COG_LEVELS if self.name == LEVELS else (self.name,)
-
-    @property
     def flags(self) -> dict[str, str]:
         """Help of every flag that the data set needs, by name without ``--``."""
         images = ", ".join(filter(None, (self.title, f"holds {self.layout}")))
@@ -134,7 +129,8 @@ def find(name: str) -> Dataset | None:
 
 def names() -> list[str]:
     """Return the names of all declared data sets, levels one by one."""
-    return [name for dataset in DATASETS.values() for name in dataset.members]
+    declared = (constants.COG_LEVELS if name == LEVELS else (name,) for name in DATASETS)
+    return [name for members in declared for name in members]
 
 
 def flags() -> dict[str, str]:
@@ -175,12 +171,7 @@ class ImageSources:
         return declared
 
     def require(self, dataset: str, *, why: str | None = None) -> dict[str, str]:
-        """Return the values of the flags that a data set needs, by name.
-
-        Args:
-            dataset: name of the data set.
-            why: beginning of the message about a missing value; default: ``--dataset <dataset> needs``.
-        """
+        """Return the values of the flags that a data set needs, by name; ``why`` begins a message about one."""
         given = {}
         for flag in self.declaration(dataset).flags:
             value = self.values.get(flag)

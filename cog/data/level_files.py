@@ -29,8 +29,7 @@ _ODD = re.compile(r"\n[/\\\n]|\.\.|\0|\n[A-Za-z]:")
 def read_levels(path: str | os.PathLike[str]) -> Levels:
     """Read ``cog_levels_mapping_file.pkl``: a pickle of a list of lists of wnids, level L1 first.
 
-    Any number of levels of any sizes is accepted. The same concept may be in two levels (random draws
-    overlap), but not twice in one level.
+    The same concept may be in two levels (random draws overlap), but not twice in one level.
     """
     data = safe_load.load_pickle(path)
     if not isinstance(data, list | tuple) or not data:
@@ -89,10 +88,8 @@ def read_split(path: str | os.PathLike[str], concepts: Iterable[str] | None = No
         )
     wanted = list(data if concepts is None else dict.fromkeys(concepts))
     if missing := [wnid for wnid in wanted if wnid not in data]:
-        raise CogError(
-            f"{path} has no images for {len(missing):,} of {len(wanted):,} concepts, the first is "
-            f"{missing[0]}; the split and the levels must belong together"
-        )
+        lacks = f"no images for {len(missing):,} of {len(wanted):,} concepts, the first is {missing[0]}"
+        raise CogError(f"{path} has {lacks}; the split and the levels must belong together")
     return {wnid: _check_concept(data[wnid], f"{path}: concept {wnid}") for wnid in wanted}
 
 
@@ -138,9 +135,7 @@ def _check_concept(parts: Any, place: str) -> dict[str, np.ndarray]:
     checked = {part: _names(parts[part], f"{place}, {part}") for part in PARTS}
     flat = [name for names in checked.values() for name in names.tolist()]
     if len(set(flat)) < len(flat):
-        raise CogError(
-            f"{place} names the same image twice, expected every image once, for training or for testing"
-        )
+        raise CogError(f"{place} names the same image twice, expected every image once")
     return checked
 
 
@@ -158,13 +153,11 @@ def _names(names: Any, place: str) -> np.ndarray:
         os.fsencode(lines)
     except ValueError as error:  # lone surrogates
         raise CogError(f"{place} contains characters that no file name can have") from error
-    return (
-        np.array([_inside(name, place) for name in names.tolist()]) if _ODD.search(f"\n{lines}\n") else names
-    )
+    is_odd = _ODD.search(f"\n{lines}\n")
+    return np.array([_inside(name, place) for name in names.tolist()]) if is_odd else names
 
 
 def _inside(name: str, place: str) -> str:
-    """Return ``name`` without leading separators."""
     inside = name.lstrip("/\\")
     if not inside or "\0" in inside or inside[1:2] == ":" or ".." in re.split(r"[/\\]", inside):
         raise CogError(f"{place} contains {name!r}, expected file names inside the root of the images")

@@ -12,7 +12,6 @@ import hashlib
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,7 @@ from cog.models.choice import ModelChoice, preprocess_of
 from cog.runtime import files, log, signals
 from cog.runtime.device import device_name, full_float32, require_precision, resolve_device
 from cog.runtime.output import LOG_FILE, Output
+from cog.runtime.ranks import Rank, this_rank
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
@@ -41,56 +41,36 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: Keys of classifiers that fine-tuning does not have.
-_NO_KEYS = ("N_SHOT", "MAX_PER_CLASS", "PCA_DIM", "TYPE")
-
-
-@dataclass(frozen=True)
-class Place:
-    """One of ``size`` processes, number ``rank``, and its device."""
-
-    rank: int
-    size: int
-    device: torch.device
+_NO_KEYS = ("N_SHOT", "MAX_PER_CLASS", "TYPE")
 
 
 @contextlib.contextmanager
-def joined(device: str | None) -> Iterator[Place]:
-    """Connect this process with the others that torchrun has started, and yield its place among them.
+def joined(name: str | None) -> Iterator[tuple[Rank, torch.device]]:
+    """Connect this process with the others that torchrun has started; yield its rank and its device.
 
     Args:
-        device: value of ``--device``; each of several processes on a machine has a GPU of its own.
+        name: value of ``--device``; each of several processes on a machine has a GPU of its own.
     """
-    rank, size, local = (int(os.environ.get(name) or 0) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    if size > 1 and (device or "").startswith("cuda:"):
-        raise CogError(f"--device {device} is one GPU, and there are {size} processes; give --device cuda")
-    if size > 1 and device != "cpu" and torch.cuda.is_available():
-        device = f"cuda:{local}"
-    if rank:  # the first process of each machine tells what all find
-        logging.getLogger("cog").setLevel(logging.CRITICAL + 1 if local else logging.ERROR)
-    place = Place(rank, max(size, 1), resolve_device(device, float64=True))
-    if size < 2:
-        yield place
+    rank = this_rank() if os.environ.get("WORLD_SIZE") else Rank()  # of torchrun, not of srun
+    if rank.size > 1 and (name or "").startswith("cuda:"):
+        raise CogError(f"--device {name} is one GPU, and there are {rank.size} processes; give --device cuda")
+    if rank.number:  # the first process of each machine tells what all find
+        logging.getLogger("cog").setLevel(logging.CRITICAL + 1 if rank.local else logging.ERROR)
+    device = resolve_device(name, rank, float64=True)
+    if rank.size == 1:
+        yield rank, device
         return
     try:
-        if place.device.type == "cuda":
-            torch.cuda.set_device(place.device)
-        dist.init_process_group("nccl" if place.device.type == "cuda" else "gloo")
-        yield place
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        yield rank, device
     except (RuntimeError, ValueError) as error:
-        raise CogError(f"process {rank} of {size} lost the others: {first_line(error)[:200]}") from error
+        fault = f"process {rank.number} of {rank.size} lost the others"
+        raise CogError(f"{fault}: {first_line(error)[:200]}") from error
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-
-
-def choose_precision(wanted: str, device: torch.device) -> str:
-    """Return the arithmetic that ``FINETUNE.PRECISION`` stands for on a device."""
-    require_precision(device, "FINETUNE.PRECISION", wanted)
-    if wanted != "auto":
-        return wanted
-    if device.type != "cuda":
-        return "fp32"
-    return "bf16" if torch.cuda.get_device_capability(device)[0] >= 8 else "fp16"
 
 
 def fine_tune(
@@ -100,7 +80,8 @@ def fine_tune(
     dataset: str,
     output: Path,
     *,
-    place: Place,
+    rank: Rank,
+    device: torch.device,
     allow_failures: int = 0,
     overwrite: bool = False,
 ) -> None:
@@ -112,19 +93,23 @@ def fine_tune(
         sources: places of the images.
         dataset: name of the data set.
         output: folder of the run.
-        place: what :func:`joined` yields.
+        rank: number of this process among those that train together.
+        device: its device.
         allow_failures: number of images, of both splits together, that may be impossible to decode.
         overwrite: whether to replace another run.
     """
-    device, several = place.device, place.size > 1
     usual = config.default_cfg()
     for key in _NO_KEYS:
         if cfg.CLF.get(key) != usual.CLF.get(key):
             what = "fine-tuning trains a linear classifier with the network, on all training images"
             raise CogError(f"CLF.{key} is for classifiers of features; {what}; leave it out")
     config.check_new_name(cfg, config.FINETUNE)
-    precision = choose_precision(cfg.FINETUNE.PRECISION, device)
-    recipe = Recipe(cfg, preprocess_of(cfg), precision, place.size)
+    require_precision(device, "FINETUNE.PRECISION", precision := cfg.FINETUNE.PRECISION)
+    if precision == "auto":
+        is_gpu = device.type == "cuda"
+        has_bf16 = is_gpu and torch.cuda.get_device_capability(device)[0] >= 8
+        precision = "bf16" if has_bf16 else "fp16" if is_gpu else "fp32"
+    recipe = Recipe(cfg, preprocess_of(cfg), precision, rank.size)
     train, test = (sources.list_images(dataset, split) for split in constants.SPLITS)
     if train.classes != test.classes:
         differing = sorted({*train.classes} ^ {*test.classes})
@@ -148,24 +133,24 @@ def fine_tune(
         logger.info("%s is complete, skipped", output)
         return
     with signals.deferred(), contextlib.ExitStack() as stack:
-        if place.rank == 0:
+        if rank.number == 0:
             work = stack.enter_context(result.claimed())
-            if work.published and not several:
+            if work.published and rank.size == 1:
                 return
             stack.enter_context(log.log_file(work.folder / LOG_FILE))
-        if several:
+        if rank.size > 1:
             dist.barrier()  # process 0 has removed what does not belong to this run
-            logging.getLogger("cog").setLevel(logging.WARNING if place.rank else logging.INFO)
+            logging.getLogger("cog").setLevel(logging.WARNING if rank.number else logging.INFO)
         sizes = f"{len(train)} training and {len(test)} test images of {len(train.classes)} classes"
-        how = f"{cfg.FINETUNE.N_EPOCHS} epochs, {recipe.precision}, {device}, {place.size} process(es)"
+        how = f"{cfg.FINETUNE.N_EPOCHS} epochs, {recipe.precision}, {device}, {rank.size} process(es)"
         logger.info("fine-tuning %s on %s: %s, %s", choice.name, dataset, sizes, how)
         torch.backends.cudnn.benchmark = device.type == "cuda"
         network = build(choice.load(device, cfg), recipe, n_classes=len(train.classes), device=device)
         workers = {"n_workers": usable_workers(cfg.FT_EXTRACT.N_WORKERS), "allowed": allow_failures}
-        training = Training(network, recipe, device, rank=place.rank, **workers)
+        training = Training(network, recipe, device, rank=rank.number, **workers)
         with full_float32():
             done = training.run(train, test, result.work / STATE_FILE)
-        if place.rank == 0:
+        if rank.number == 0:
             with work.publish() as stage:
                 final = _write(stage, done, training, (train, test), result.identity)
             print_accuracies(final, output)

@@ -803,7 +803,6 @@ def test_bombs_are_failed_images(root, monkeypatch):
     assert reason(FolderImages(root), "n2/a.png") == "it has more than 1 MiB, expected an image"
 
 
-# Of images of 6,000 bytes: what the header says; a pipe's; that of ZIP64; a lie by one byte; a bomb's.
 def test_damaged_members_of_a_zip_file(root):
     path = root / "images.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
