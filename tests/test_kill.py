@@ -164,8 +164,8 @@ def _be(command: Command, out: Path, log: Path, act: Callable[[int], None]) -> N
         if (
             command.script == "logreg.py"
         ):  # save after every epoch, so that there is something to continue from
-            checkpoint = importlib.import_module("cog.logreg.engine").Checkpoint
-            checkpoint.interval, checkpoint.most_share = 0.0, 1e9
+            unfinished = importlib.import_module("cog.logreg.unfinished").Unfinished
+            unfinished.interval, unfinished.most_share = 0.0, 1e9
         count_operations(out, act)
         try:
             runpy.run_path(str(REPOSITORY / command.script), run_name="__main__")

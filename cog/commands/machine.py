@@ -117,7 +117,7 @@ def _classifiers(device: torch.device) -> Looks:
     spec = TrainSpec(torch.arange(ROWS)[None], [[(10.0, 1e-6)]], init_seeds=[1], order_seeds=[2])
     for precision in _precisions(device, WEIGHT_ERRORS):
         engine = Engine(device, precision)
-        data, _ = engine.prepare(FeatureSet(x, y, "doctor"), test, settings)
+        data = engine.prepare(FeatureSet(x, y, "doctor"), test, settings)
         weight = engine.fit(data, spec, settings).classifier(0).layers[0][0].cpu()  # compiles
         error = float((weight - expected).norm() / (expected - start).norm())
         began = time.monotonic()

@@ -40,16 +40,16 @@ from cog.errors import CogError
 from cog.features import feature_files, sampling
 from cog.features.feature_files import FeatureSet
 from cog.logreg import metrics
-from cog.logreg.features import Data, Features, cap
+from cog.logreg.features import Data, Features, Lockstep, cap
 from cog.logreg.metrics import Logs
 from cog.logreg.mlp import Layer, Mlp, TrainedClassifier, initial_layers
 from cog.logreg.search import N_STARTUP_TRIALS
 from cog.logreg.settings import Settings
 from cog.logreg.step import Classifiers
-from cog.runtime import files, memory, signals
+from cog.logreg.unfinished import Unfinished
+from cog.runtime import memory
 from cog.runtime.device import exact_float32, require_precision
 from cog.runtime.log import size
-from cog.runtime.safe_load import load_torch
 from cog.runtime.seeds import cpu_generator
 
 logger = logging.getLogger(__name__)
@@ -123,23 +123,6 @@ def learning_rate(base: float, epoch: int, n_epochs: int) -> float:
     return base * 0.5 * (1.0 + math.cos(math.pi * max(epoch - 1, 0) / n_epochs))
 
 
-@dataclass(frozen=True)
-class Lockstep:
-    """What is trained in lockstep, and where the features are.
-
-    Attributes:
-        seeds: largest number of seeds.
-        trials: largest number of trials of each seed.
-        resident: whether features are on the device.
-        copy: whether features have a copy in bfloat16.
-    """
-
-    seeds: int
-    trials: int
-    resident: bool = True
-    copy: bool = True
-
-
 @dataclass(frozen=True, eq=False)
 class TrainSpec:
     """S x K classifiers to train in lockstep: those of a seed see the same batches and start from the same weights.
@@ -184,59 +167,6 @@ class Trained:
         logs = None if self.logs is None else self.logs[s]
         predictions = None if self.predictions is None else self.predictions[s]
         return TrainedClassifier(layers, relu, self.diverged[s][k], logs, predictions, self.seconds)
-
-
-class Checkpoint:
-    """The state of a training in one file, from which an interrupted training continues and gives the same bits.
-
-    The order of the rows is no part of it but drawn again from the seeds.
-
-    Args:
-        path: the file; None: nothing is saved.
-        of: JSON values that identify the work; a file of other work is not continued.
-    """
-
-    #: Seconds between two saves (SIGKILL may cost that much work), and largest share of the time for saves.
-    interval, most_share = 120.0, 0.005
-
-    def __init__(self, path: Path | None = None, of: Any = None) -> None:
-        self._path, self._of = path, of
-        self._saved, self._wait = time.monotonic(), self.interval
-
-    def restore(self, key: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the saved state of the training that ``key`` identifies, on the CPU; None if there is none."""
-        self._saved = time.monotonic()
-        if self._path is None or not self._path.is_file():
-            return None
-        try:
-            state = load_torch(self._path)
-        except CogError as error:
-            logger.warning("%s; this training is begun again", error)
-            return None
-        if not isinstance(state, dict) or state.get("key") != key | {"of": self._of}:
-            return None
-        logger.info("continuing after epoch %d", state["epochs"])
-        return state
-
-    def offer(self, key: dict[str, Any], state: dict[str, Any]) -> None:
-        """Save a state if a save is due; to be called after every epoch but the last.
-
-        Raises:
-            Interrupted: when the process was asked to end; the state is saved then.
-        """
-        start = time.monotonic()
-        if self._path is None or (signals.requested() is None and start - self._saved < self._wait):
-            return
-        with files.atomic_write(self._path) as handle:
-            torch.save({"key": key | {"of": self._of}, **state}, handle)
-        self._saved = time.monotonic()
-        self._wait = max(self.interval, (self._saved - start) / self.most_share)
-        signals.check("the training so far is saved")
-
-    def forget(self) -> None:
-        """Remove the state of a training whose result is kept elsewhere."""
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
 
 
 class Engine:
@@ -332,8 +262,8 @@ class Engine:
         *,
         n_seeds: int = 1,
         place: Lockstep | None = None,
-    ) -> tuple[Data, Lockstep]:
-        """Return features as a data set on the device, and what is trained in lockstep.
+    ) -> Data:
+        """Return features as a data set on the device.
 
         Args:
             train: training features, float32 ``(n, d)`` or rounded, normalized or not.
@@ -366,7 +296,7 @@ class Engine:
             for one in (train, test)
         )
         targets, test_y = y.to(self.device), test_y.to(self.device)
-        return Data(on_device, y, targets, on_test, test_y, labels, record), together
+        return Data(on_device, y, targets, on_test, test_y, labels, record, together)
 
     @torch.no_grad()
     def fit(
@@ -376,7 +306,7 @@ class Engine:
         settings: Settings,
         *,
         on_epoch: OnEpoch | None = None,
-        checkpoint: Checkpoint | None = None,
+        unfinished: Unfinished | None = None,
     ) -> Trained:
         """Train the classifiers of ``spec`` in lockstep.
 
@@ -385,15 +315,15 @@ class Engine:
             spec: rows, pairs and seeds.
             settings: settings of the runs.
             on_epoch: function called after every recorded epoch, except for epochs of an earlier session.
-            checkpoint: where the training is saved; None: nowhere.
+            unfinished: where the training is saved; None: nowhere.
 
         Raises:
             Interrupted: when the process was asked to end; the training is saved then.
         """
-        checkpoint = checkpoint or Checkpoint()
         key = {"pairs": [[list(pair) for pair in pairs] for pairs in spec.pairs], "record": spec.record}
         key["orders"] = spec.order_seeds
-        saved = checkpoint.restore(key) or {"epochs": 0, "seconds": 0.0}
+        unfinished = unfinished or Unfinished(None, {"seeds": []})
+        saved = unfinished.restore(key) or {"epochs": 0, "seconds": 0.0}
         first, n_epochs, start = saved["epochs"], settings.n_epochs, time.monotonic() - saved["seconds"]
         n, predictions = spec.rows.shape[1], None
         logs = saved.get("logs") or [metrics.new_logs() for _ in spec.pairs]
@@ -432,7 +362,7 @@ class Engine:
                 if last:
                     break
                 state = {"epochs": epoch + 1, "seconds": time.monotonic() - start, "values": learner.state}
-                checkpoint.offer(key, state | {"logs": logs if spec.record else None})
+                unfinished.offer(key, state | {"logs": logs if spec.record else None})
         seconds = (time.monotonic() - start) / sum(map(len, spec.pairs))
         diverged = [[not fine for fine in of_seed] for of_seed in finite]
         return Trained(learner, diverged, seconds, logs if spec.record else None, predictions)

@@ -127,6 +127,23 @@ class Features:
         return float(torch.stack(parts).max().to(self.dtype).double())
 
 
+@dataclass(frozen=True)
+class Lockstep:
+    """What is trained in lockstep, and where the features are.
+
+    Attributes:
+        seeds: largest number of seeds.
+        trials: largest number of trials of each seed.
+        resident: whether features are on the device.
+        copy: whether features have a copy in bfloat16.
+    """
+
+    seeds: int
+    trials: int
+    resident: bool = True
+    copy: bool = True
+
+
 @dataclass(frozen=True, eq=False)
 class Data:
     """A data set ready for any number of runs.
@@ -139,6 +156,7 @@ class Data:
         test_y: test labels in 0..C-1, int64 ``(m,)``, on the device.
         labels: the C original labels, ascending.
         cap: record of ``CLF.MAX_PER_CLASS`` for results.json; empty without it.
+        together: what is trained in lockstep.
     """
 
     train: Features
@@ -148,6 +166,7 @@ class Data:
     test_y: torch.Tensor
     labels: list[int]
     cap: dict[str, dict[str, int]]
+    together: Lockstep
 
     @property
     def n_classes(self) -> int:

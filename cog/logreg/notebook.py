@@ -89,17 +89,14 @@ def evaluate(
         str(getattr(backbone, "name", OWN_NETWORK)) if backbone is not None else _model_of(train, features[0])
     )
     engine = Engine(resolve_device(device), first.precision)
-    data, together = engine.prepare(features[0], features[1], first, n_seeds=len(seeds))
+    data = engine.prepare(features[0], features[1], first, n_seeds=len(seeds))
     evaluation = variant_name(first.classifier, max_per_class=first.max_per_class)
     rows = []
     for n in shots:
-        for start in range(0, len(seeds), together.seeds):
-            group = [
-                dataclasses.replace(first, seed=s, n_shot=n) for s in seeds[start : start + together.seeds]
-            ]
-            for run, result in zip(
-                group, run_protocol(data, group, engine, width=together.trials), strict=True
-            ):
+        for start in range(0, len(seeds), data.together.seeds):
+            part = seeds[start : start + data.together.seeds]
+            group = [dataclasses.replace(first, seed=seed, n_shot=n) for seed in part]
+            for run, result in zip(group, run_protocol(data, group, engine), strict=True):
                 logs, predictions = result.classifier.logs, result.classifier.predictions
                 assert logs is not None and predictions is not None
                 top1, top5 = (logs[f"test/{metric}"][-1] for metric in ("top1", "top5"))

@@ -22,19 +22,17 @@ import torch
 
 from cog.errors import CogError
 from cog.features import sampling
-from cog.logreg.engine import Checkpoint, Engine, OnEpoch, TrainSpec
+from cog.logreg.engine import Engine, OnEpoch, TrainSpec
 from cog.logreg.features import Data
 from cog.logreg.metrics import Logs, describe_last_epoch
 from cog.logreg.mlp import TrainedClassifier
-from cog.logreg.search import N_STARTUP_TRIALS, Journal, Search, Trial
+from cog.logreg.search import N_STARTUP_TRIALS, Search, Trial
 from cog.logreg.settings import Settings
+from cog.logreg.unfinished import Unfinished
 from cog.runtime import seeds
 from cog.runtime.log import Progress
 
 logger = logging.getLogger(__name__)
-
-#: Files of unfinished work: the finished trials, and the state of a training.
-JOURNAL_FILE, CHECKPOINT_FILE = "trials.json", "training.pt"
 
 #: Largest weight decay of the protocol.
 _USUAL_DECAY = 1e-4
@@ -66,7 +64,6 @@ def run_protocol(
     runs: Sequence[Settings],
     engine: Engine,
     *,
-    width: int = N_STARTUP_TRIALS,
     folder: Path | None = None,
     versions: dict[str, Any] | None = None,
     print_freq: int = 10,
@@ -77,7 +74,6 @@ def run_protocol(
         data: from :meth:`cog.logreg.engine.Engine.prepare`.
         runs: settings of the runs, which differ in the seed alone.
         engine: engine of the training.
-        width: largest number of trials of a seed in lockstep.
         folder: folder for unfinished work, from which another call with the same arguments continues; None: nothing
             is saved.
         versions: versions of packages on which the bits depend; unfinished work of others is not continued.
@@ -93,9 +89,8 @@ def run_protocol(
         "device": engine.device.type,
         "precision": engine.precision,
     }
-    group |= {"width": width, "versions": versions or {}}
-    journal = Journal(folder and folder / JOURNAL_FILE, group)
-    checkpoint = Checkpoint(folder and folder / CHECKPOINT_FILE, group)
+    width = data.together.trials
+    unfinished = Unfinished(folder, group | {"width": width, "versions": versions or {}})
     train_rows, val_rows = torch.empty(2, len(runs), 0, dtype=torch.int64)
     searches: list[Search] = []
     if first.n_trials:
@@ -110,13 +105,12 @@ def run_protocol(
                 told: list[list[Trial]] = [[] for _ in runs]
                 for start in range(0, n_round, width):
                     pairs = [each[start : start + width] for each in asked]
-                    trials = journal.find(n_done + start, len(pairs[0]))
+                    trials = unfinished.find(n_done + start, len(pairs[0]))
                     if trials is None:
                         trials = _train(
-                            data, runs, engine, train_rows, val_rows, pairs, checkpoint, n_done + start
+                            data, runs, engine, train_rows, val_rows, pairs, unfinished, n_done + start
                         )
-                        journal.add(trials)
-                        checkpoint.forget()
+                        unfinished.add(trials)
                         progress.update(len(pairs[0]))
                     else:
                         progress.skip(len(pairs[0]))
@@ -134,7 +128,7 @@ def run_protocol(
     spec = _train_spec(runs, rows, [[pair] for pair in chosen], stage="final")
     with Progress(first.n_epochs, "final training", unit="epochs") as progress:
         on_epoch = _make_epoch_logger(runs, progress, print_freq)
-        final = engine.fit(data, spec, first, on_epoch=on_epoch, checkpoint=checkpoint)
+        final = engine.fit(data, spec, first, on_epoch=on_epoch, unfinished=unfinished)
     counts = {"search_train": train_rows.shape[1], "search_val": val_rows.shape[1]}
     counts |= {"final_train": rows.shape[1], "test": len(data.test_y)}
     results = []
@@ -199,7 +193,7 @@ def _train(
     train_rows: torch.Tensor,
     val_rows: torch.Tensor,
     pairs: list[list[tuple[float, float]]],
-    checkpoint: Checkpoint,
+    unfinished: Unfinished,
     first: int,
 ) -> list[list[Trial]]:
     """Train and score pairs ``(S, K)``, and return their trials; the first one of each seed has the number ``first``.
@@ -207,7 +201,7 @@ def _train(
     Trials of a search share initial weights and order, so they differ by learning rate and weight decay alone.
     """
     spec = _train_spec(runs, train_rows, pairs, stage="search")
-    trained = engine.fit(data, spec, runs[0], checkpoint=checkpoint)
+    trained = engine.fit(data, spec, runs[0], unfinished=unfinished)
     start = time.monotonic()
     scores = engine.validate(data, val_rows, trained)
     seconds = trained.seconds + (time.monotonic() - start) / sum(map(len, pairs))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 RESULTS_FILE = "results.json"
 
 #: Names in the folder of a run, of this toolkit and of the original one.
-CONTENTS = (RESULTS_FILE, "program.log", "final-*/", "study.pkl", "arguments.json", "config.txt")
+CONTENTS = (RESULTS_FILE, "program.log", "final-*", "study.pkl", "arguments.json", "config.txt")
 
 
 @dataclass(frozen=True)

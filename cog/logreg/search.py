@@ -1,18 +1,13 @@
-"""The search for learning rate and weight decay (paper supplement B.3), and the finished trials of a group on disk."""
+"""The search for learning rate and weight decay (paper supplement B.3)."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from cog.errors import CogError
-from cog.runtime import files
 
 if TYPE_CHECKING:
     from cog.logreg.settings import Settings
@@ -102,57 +97,3 @@ class Search:
                 ", diverged" if trial.diverged else "",
                 self.best.val_top1,
             )
-
-
-class Journal:
-    """The finished trials of a group of seeds: one JSON file, replaced atomically when trials are added.
-
-    Args:
-        path: the file; None: nothing is saved.
-        group: JSON values that identify the group and its arithmetic: trials of another group are not continued.
-
-    Attributes:
-        trials: finished trials of each seed, in order.
-    """
-
-    def __init__(self, path: Path | None, group: dict[str, Any]) -> None:
-        self._path, self._group = path, group
-        self.trials: list[list[Trial]] = [[] for _ in group["seeds"]]
-        stored = read_journal(path)
-        if stored is None:
-            self.add([])
-        elif stored["group"] != group:
-            logger.warning("%s has trials of another group or of other versions; they are made again", path)
-        else:
-            self.trials = [[Trial(**trial) for trial in trials] for trials in stored["trials"]]
-            if n := len(self.trials[0]):
-                logger.info("%d trials were finished before", n)
-
-    def find(self, first: int, n: int) -> list[list[Trial]] | None:
-        """Return ``n`` finished trials of each seed, from number ``first`` on; None if there are fewer."""
-        found = [trials[first : first + n] for trials in self.trials]
-        return found if all(len(trials) == n for trials in found) else None
-
-    def add(self, trials: Sequence[Sequence[Trial]]) -> None:
-        """Add trials ``(S, K)``; they are on the disk when the call returns."""
-        for known, new in zip(self.trials, trials or [[]] * len(self.trials), strict=True):
-            known += new
-        if self._path is not None:
-            listed = [[dataclasses.asdict(trial) for trial in known] for known in self.trials]
-            files.write_json(self._path, {"group": self._group, "trials": listed})
-
-
-def read_journal(path: Path | None) -> dict[str, Any] | None:
-    """Return the contents of a journal; None without a readable one (a warning tells of damage)."""
-    if path is None or not path.is_file():
-        return None
-    try:
-        stored = files.read_object(path)
-        numbers = [[Trial(**trial).number for trial in trials] for trials in stored["trials"]]
-        if len(numbers) == len(stored["group"]["seeds"]) and all(n == [*range(len(n))] for n in numbers):
-            return stored
-        reason = "trials are missing"
-    except (CogError, TypeError, KeyError) as error:
-        reason = str(error)
-    logger.warning("%s is damaged (%s); its trials are made again", path, reason)
-    return None

@@ -21,8 +21,8 @@ from cog import config, constants
 from cog.errors import CogError
 from cog.features.folder import identify_input, no_features, require_one_network
 from cog.logreg.run_files import CONTENTS, RESULTS_FILE, Run, print_accuracies, write_run
-from cog.logreg.search import read_journal
 from cog.logreg.settings import from_config
+from cog.logreg.unfinished import read_trials
 from cog.paths import ModelDir, check_dataset_name, features_file, seed_folder
 from cog.runtime import files, log, signals
 from cog.runtime.output import Output, Work
@@ -161,19 +161,18 @@ def train_all(
         on_train, on_test = (
             feature_files.load(file, normalize=first.normalize, rounded=True) for file in (train, test)
         )
-        data, together = engine.prepare(on_train, on_test, first, n_seeds=len(seeds))
+        data = engine.prepare(on_train, on_test, first, n_seeds=len(seeds))
         del on_train, on_test
     paths = {run.output.path for run in open_runs}
     by_shots: dict[int, list[Run]] = {}
     for run in runs:
         by_shots.setdefault(run.settings.n_shot, []).append(run)
-    parts = [
-        of[i : i + together.seeds] for of in by_shots.values() for i in range(0, len(of), together.seeds)
-    ]
+    most = data.together.seeds
+    parts = [of[i : i + most] for of in by_shots.values() for i in range(0, len(of), most)]
     for number, part in enumerate(parts):
         signals.check("finished runs are saved" if number else "no training was begun")
         if wanted := [run for run in part if run.output.path in paths]:
-            _do_group(part, wanted, data, engine, together.trials, args)
+            _do_group(part, wanted, data, engine, args)
 
 
 def _do_group(
@@ -181,7 +180,6 @@ def _do_group(
     wanted: Sequence[Run],
     data: Data,
     engine: Engine,
-    width: int,
     args: argparse.Namespace,
 ) -> None:
     """Train a group, and write and publish those of its runs that are not done.
@@ -191,7 +189,6 @@ def _do_group(
         wanted: those of them that are not done.
         data: the data set.
         engine: engine of the training.
-        width: largest number of trials of a seed in lockstep.
         args: flags.
     """
     import torch
@@ -219,7 +216,6 @@ def _do_group(
                 data,
                 [run.settings for run in group],
                 engine,
-                width=width,
                 folder=folder,
                 versions=dict(works[0][0].metadata["versions"]),
                 print_freq=args.print_freq,
@@ -244,9 +240,7 @@ def _group(part: Sequence[Run], wanted: Sequence[Run], folder: Path) -> Sequence
     A group that was interrupted between the publications of its runs has to be trained as a whole, since the last bits
     depend on what is in lockstep.
     """
-    from cog.logreg.protocol import JOURNAL_FILE
-
-    stored = read_journal(folder / JOURNAL_FILE) or {"group": {"seeds": []}}
+    stored = read_trials(folder) or {"group": {"seeds": []}}
     begun = [run for run in part if run.settings.seed in stored["group"]["seeds"]]
     is_all = len(begun) == len(stored["group"]["seeds"]) and all(run in begun for run in wanted)
     return begun if is_all else wanted

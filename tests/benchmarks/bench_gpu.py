@@ -110,13 +110,13 @@ def tell_steps(engine: Engine, data: Data, rows: torch.Tensor, cases: list[tuple
         tell(name, f"{1e6 * seconds / s / k:.1f} us ({rate:.0f} TFLOP/s)", goal)
 
 
-def tell_protocol(engine: Engine, data: Data, width: int) -> None:
+def tell_protocol(engine: Engine, data: Data) -> None:
     """Compute the time of a protocol of five seeds from runs with few epochs."""
     runs = [Settings(seed=seed, batch_size=BATCH) for seed in SEEDS]
 
     def run(n_epochs: int) -> None:
         shorter = [dataclasses.replace(one, n_epochs=n_epochs) for one in runs]
-        results = run_protocol(data, shorter, engine, width=width, print_freq=0)
+        results = run_protocol(data, shorter, engine, print_freq=0)
         top1 = [f"{result.classifier.logs['test/top1'][-1]:.2f}" for result in results]
         print(f"          {n_epochs} epoch(s): test top-1 {' '.join(top1)}", flush=True)
 
@@ -134,12 +134,12 @@ def tell_protocol(engine: Engine, data: Data, width: int) -> None:
     )
 
 
-def tell_few(engine: Engine, data: Data, width: int) -> None:
+def tell_few(engine: Engine, data: Data) -> None:
     """Measure N = 8, whole."""
     runs = [Settings(seed=seed, n_shot=8, batch_size=BATCH) for seed in SEEDS]
     shorter = [dataclasses.replace(one, n_epochs=2) for one in runs]
-    first = timed(lambda: run_protocol(data, shorter, engine, width=width, print_freq=0))
-    whole = timed(lambda: run_protocol(data, runs, engine, width=width, print_freq=0))
+    first = timed(lambda: run_protocol(data, shorter, engine, print_freq=0))
+    whole = timed(lambda: run_protocol(data, runs, engine, print_freq=0))
     tell(
         "bf16: N = 8, 5 seeds, after compilation", f"{whole:.1f} s (2 epochs, compiled: {first:.1f} s)", "7 s"
     )
@@ -222,15 +222,15 @@ def main() -> None:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
-    data, together = engine.prepare(*sets, settings, n_seeds=len(SEEDS))
+    data = engine.prepare(*sets, settings, n_seeds=len(SEEDS))
     print(
-        f"{time.perf_counter() - START:6.1f} s  prepared in {time.perf_counter() - start:.1f} s: {together}",
+        f"{time.perf_counter() - START:6.1f} s  prepared in {time.perf_counter() - start:.1f} s: {data.together}",
         flush=True,
     )
     part(
         "steps", lambda: tell_steps(engine, data, rows, [(1, 1, "60 us"), (5, 1, "35 us"), (1, 10, "28 us")])
     )
-    part("protocol", lambda: tell_protocol(engine, data, together.trials))
+    part("protocol", lambda: tell_protocol(engine, data))
     if device.type == "cuda":
         peaks = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
         tell(
@@ -238,11 +238,11 @@ def main() -> None:
             f"{peaks[0] / 1e9:.1f} GB allocated, {peaks[1] / 1e9:.1f} GB reserved",
             "24 GB",
         )
-    part("few", lambda: tell_few(engine, data, together.trials))
+    part("few", lambda: tell_few(engine, data))
     del data, engine
     if "tf32" in args.parts:
         engine = Engine(device, "tf32" if device.type == "cuda" else "fp32")
-        data, _ = engine.prepare(*sets, settings, n_seeds=len(SEEDS))
+        data = engine.prepare(*sets, settings, n_seeds=len(SEEDS))
         part("tf32", lambda: tell_steps(engine, data, rows, [(5, 1, "61 us")]))
         del data, engine
     part("plain", lambda: tell_plain(sets, device))

@@ -69,11 +69,13 @@ def run(case: str, precision: str, n_epochs: int, seeds: list[int]) -> dict[str,
     sets, n_shot = feature_sets(case), CASES[case][4]
     runs = [Settings(seed=seed, n_shot=n_shot, n_epochs=n_epochs, n_trials=TRIALS) for seed in seeds]
     if hasattr(engine, "prepare"):
-        data, together = engine.prepare(*sets, runs[0], n_seeds=len(runs))
+        prepared = engine.prepare(*sets, runs[0], n_seeds=len(runs))
+        data, together = prepared if isinstance(prepared, tuple) else (prepared, prepared.together)
+        options = {"width": together.trials} if isinstance(prepared, tuple) else {}
         start, results = time.perf_counter(), []
         for first in range(0, len(runs), together.seeds):
             group = runs[first : first + together.seeds]
-            results += protocol.run_protocol(data, group, engine, width=together.trials, print_freq=0)
+            results += protocol.run_protocol(data, group, engine, print_freq=0, **options)
     else:
         from cog.logreg.preprocess import prepare
 

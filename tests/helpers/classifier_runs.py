@@ -8,9 +8,10 @@ import pickle
 import torch
 
 from cog.features.feature_files import FeatureSet
-from cog.logreg.engine import Checkpoint, Engine, TrainSpec, learning_rate
+from cog.logreg.engine import Engine, TrainSpec, learning_rate
 from cog.logreg.mlp import initial_layers
 from cog.logreg.settings import Settings
+from cog.logreg.unfinished import Unfinished
 
 # ------------------------------------------------------------------------------------------------------------
 # The command
@@ -109,7 +110,7 @@ def error(trained, spec, settings, s, k):
 def fit(spec, settings, *, precision="fp32", device="cpu", fused=None, place=None, **options):
     """Train; return engine, data and the trained classifiers. ``place``: of the features, None: as the engine says."""
     engine = Engine(torch.device(device), precision, fused=fused)
-    data, _ = engine.prepare(TRAIN, TEST, settings, n_seeds=len(spec.pairs), place=place)
+    data = engine.prepare(TRAIN, TEST, settings, n_seeds=len(spec.pairs), place=place)
     return engine, data, engine.fit(data, spec, settings, **options)
 
 
@@ -135,13 +136,14 @@ class Killed(BaseException):
     """An imitation of SIGKILL: no exception handler between its origin and the test catches it."""
 
 
-class KillingCheckpoint(Checkpoint):
-    """A checkpoint after every epoch, and the end of the process after the given number of them."""
+class Killing(Unfinished):
+    """Saves after every epoch, and the end of the process after the given number of them."""
 
     interval, most_share = 0.0, 1e9
 
-    def __init__(self, path, kill_after=None):
-        super().__init__(path, "test")
+    def __init__(self, folder, kill_after=None):
+        folder.mkdir(exist_ok=True)
+        super().__init__(folder, {"seeds": [0]})
         self.left = kill_after
 
     def offer(self, key, state):

@@ -15,7 +15,7 @@ from classifier_runs import (
     TEST,
     TRAIN,
     Killed,
-    KillingCheckpoint,
+    Killing,
     error,
     feature_set,
     fit,
@@ -29,8 +29,8 @@ from cog.errors import CogError
 from cog.features import feature_files, sampling
 from cog.features.feature_files import FeatureSet
 from cog.logreg import metrics, mlp, step
-from cog.logreg.engine import Engine, Lockstep, learning_rate, resolve_precision
-from cog.logreg.features import Features, cap
+from cog.logreg.engine import Engine, learning_rate, resolve_precision
+from cog.logreg.features import Features, Lockstep, cap
 from cog.logreg.settings import Settings
 
 CPU = torch.device("cpu")
@@ -145,13 +145,13 @@ def test_killed_after_every_epoch(tmp_path, precision, s, k, classifier):
     whole = fit(spec, settings, precision=precision)[2]
     bits = parameters(whole)
     for kill_after in (1, 2, 3):
-        path = tmp_path / f"{kill_after}.pt"
+        path = tmp_path / str(kill_after)
         with pytest.raises(Killed):
-            fit(spec, settings, precision=precision, checkpoint=KillingCheckpoint(path, kill_after))
-        resumed = fit(spec, settings, precision=precision, checkpoint=KillingCheckpoint(path))[2]
+            fit(spec, settings, precision=precision, unfinished=Killing(path, kill_after))
+        resumed = fit(spec, settings, precision=precision, unfinished=Killing(path))[2]
         assert same(parameters(resumed), bits) and resumed.logs == whole.logs
         other = dataclasses.replace(spec, pairs=[[(lr, 0.1) for lr, _ in pairs] for pairs in spec.pairs])
-        begun = fit(other, settings, precision=precision, checkpoint=KillingCheckpoint(path))[2]
+        begun = fit(other, settings, precision=precision, unfinished=Killing(path))[2]
         assert same(parameters(begun), parameters(fit(other, settings, precision=precision)[2]))
 
 
@@ -220,7 +220,7 @@ def test_initial_weights_are_those_of_torch():
 
 def test_scores_equal_scikit_learn():
     sets = feature_set(9000, 6, 12), feature_set(5000, 6, 12, seed=1)
-    data, _ = Engine(CPU).prepare(*sets, Settings(seed=0))
+    data = Engine(CPU).prepare(*sets, Settings(seed=0))
     generator = torch.Generator().manual_seed(0)
     weight, bias = (torch.randn(shape, generator=generator) for shape in ((3, 12, 6), (3, 12)))
 

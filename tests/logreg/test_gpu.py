@@ -14,7 +14,7 @@ from classifier_runs import (
     TEST,
     TRAIN,
     Killed,
-    KillingCheckpoint,
+    Killing,
     command,
     contents,
     error,
@@ -25,7 +25,8 @@ from classifier_runs import (
 )
 
 from cog.commands import logreg
-from cog.logreg.engine import Engine, Lockstep
+from cog.logreg.engine import Engine
+from cog.logreg.features import Lockstep
 from cog.logreg.protocol import run_protocol
 from cog.logreg.settings import Settings
 
@@ -77,18 +78,18 @@ def test_resumed_after_any_epoch_gives_the_same_bits(tmp_path, precision, s, k, 
     whole = fit(spec, SETTINGS, **options)[2]
     bits = parameters(whole)
     for kill_after in (1, 2, 3):
-        path = tmp_path / f"{kill_after}.pt"
+        path = tmp_path / str(kill_after)
         with pytest.raises(Killed):
-            fit(spec, SETTINGS, checkpoint=KillingCheckpoint(path, kill_after), **options)
-        resumed = fit(spec, SETTINGS, checkpoint=KillingCheckpoint(path), **options)[2]
+            fit(spec, SETTINGS, unfinished=Killing(path, kill_after), **options)
+        resumed = fit(spec, SETTINGS, unfinished=Killing(path), **options)[2]
         assert same(parameters(resumed), bits) and resumed.logs == whole.logs
 
 
 def test_five_seeds_in_lockstep_predict_as_each_alone():
     runs = [Settings(seed=seed, n_trials=0, lr=3.0, wd=1e-6, n_epochs=10, batch_size=40) for seed in range(5)]
     engine = Engine(torch.device("cuda"), "tf32")
-    data, together = engine.prepare(TRAIN, TEST, runs[0], n_seeds=5)
-    assert (together.seeds, together.resident) == (5, True)
+    data = engine.prepare(TRAIN, TEST, runs[0], n_seeds=5)
+    assert (data.together.seeds, data.together.resident) == (5, True)
     results = run_protocol(data, runs, engine, print_freq=0)
     for run, result in zip(runs, results, strict=True):
         (alone,) = run_protocol(data, [run], engine, print_freq=0)

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from classifier_runs import FLAGS, LOG_KEYS, KillingCheckpoint, command, complete, contents, logs_of
+from classifier_runs import FLAGS, LOG_KEYS, Killing, command, complete, contents, logs_of
 
 from cog.commands import logreg
 from cog.errors import CogError
 from cog.features import feature_files
-from cog.logreg import engine, protocol, train
+from cog.logreg import engine, train, unfinished
 from cog.results import concept_counts
 from cog.runtime.output import BusyError, Output, state
 from cog.runtime.signals import Interrupted
@@ -266,7 +266,7 @@ PAIRS = ["CLF.N_TRIALS", "12", "CLF.BATCH_SIZE", "8", *SEEDS]
 @pytest.fixture
 def signalled(monkeypatch):
     """Return a function: a signal comes when the engine offers the k-th state from now (None: never)."""
-    offered, original = [], engine.Checkpoint.offer
+    offered, original = [], unfinished.Unfinished.offer
 
     def set_up(k, number=signal.SIGTERM):
         offered.clear()
@@ -277,7 +277,7 @@ def signalled(monkeypatch):
                 os.kill(os.getpid(), number)
             return original(self, *args)
 
-        monkeypatch.setattr(engine.Checkpoint, "offer", offer)
+        monkeypatch.setattr(unfinished.Unfinished, "offer", offer)
         return offered
 
     return set_up
@@ -347,7 +347,7 @@ def test_other_settings_or_versions_begin_again(feature_folders, tmp_path, signa
     with pytest.raises(Interrupted):
         logreg.main(argv)
     signalled(None)
-    journal = Output(out, {}).work / protocol.JOURNAL_FILE
+    journal = Output(out, {}).work / unfinished.TRIALS_FILE
     stored = json.loads(journal.read_text())
     assert len(stored["trials"][0]) == 10
     stored["group"]["versions"]["optuna"] = "1.0"
@@ -392,12 +392,12 @@ def test_a_run_that_another_process_works_on(feature_folders, tmp_path):
 
 def test_states_are_saved_now_and_then(tmp_path):
     """After two minutes, or when a save has taken long, later; here after each epoch."""
-    checkpoint = KillingCheckpoint(tmp_path / "a.pt")
-    checkpoint.offer({}, {"epochs": 1})
-    assert checkpoint.restore({})["epochs"] == 1 and checkpoint.restore({"other": 1}) is None
-    lazy = engine.Checkpoint(tmp_path / "b.pt")
-    lazy.offer({}, {})
-    assert not (tmp_path / "b.pt").exists()
+    saved = Killing(tmp_path)
+    saved.offer({}, {"epochs": 1})
+    assert saved.restore({})["epochs"] == 1 and saved.restore({"other": 1}) is None
+    saved.add([[]])
+    unfinished.Unfinished(tmp_path, {"seeds": [0]}).offer({}, {})
+    assert not (tmp_path / unfinished.TRAINING_FILE).exists()
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ from cog.features import feature_files, sampling
 from cog.features.feature_files import FeatureSet
 from cog.logreg.engine import Engine
 from cog.logreg.protocol import cause, run_protocol
-from cog.logreg.search import Journal, Search, Trial
+from cog.logreg.search import Search, Trial
 from cog.logreg.settings import Settings
+from cog.logreg.unfinished import TRIALS_FILE, Unfinished
 from cog.runtime import seeds
 
 QUICK = Settings(seed=22, n_trials=4, n_epochs=4, batch_size=64)
@@ -40,7 +41,7 @@ class Spy(Engine):
 
 def run(settings, *of, train=TRAIN, test=TEST, engine=None, **options):
     engine = engine or Spy()
-    data, _ = engine.prepare(train, test, settings)
+    data = engine.prepare(train, test, settings)
     runs = [dataclasses.replace(settings, seed=seed) for seed in of or (settings.seed,)]
     return run_protocol(data, runs, engine, print_freq=0, **options)
 
@@ -75,19 +76,19 @@ def test_trials_are_those_of_optunas_own_loop():
     assert not search.best.diverged and search.best.val_top1 == study.best_value
 
 
-def test_a_journal_is_continued_by_its_group_alone(tmp_path, caplog):
-    path, group = tmp_path / "trials.json", {"seeds": [1, 2]}
+def test_trials_are_continued_by_their_group_alone(tmp_path, caplog):
+    group = {"seeds": [1, 2]}
     pairs = [[(1.0, 1e-6)], [(2.0, 1e-6)]]
     trials = [[Trial(0, *pair, 50.0, False, 1.0)] for (pair,) in pairs]
-    Journal(path, group).add(trials)
-    again = Journal(path, group)
+    Unfinished(tmp_path, group).add(trials)
+    again = Unfinished(tmp_path, group)
     assert again.find(0, 1) == trials and again.find(0, 2) is None and again.find(1, 1) is None
     for damage in ("{", "[]", '{"group": {"seeds": [1, 2]}, "trials": [[{"number": 0}], []]}'):
         caplog.clear()
-        path.write_text(damage)
-        assert Journal(path, group).find(0, 1) is None
+        (tmp_path / TRIALS_FILE).write_text(damage)
+        assert Unfinished(tmp_path, group).find(0, 1) is None
         assert "is damaged" in caplog.text
-    assert Journal(path, {"seeds": [1]}).trials == [[]]
+    assert Unfinished(tmp_path, {"seeds": [1]}).trials == [[]]
     assert "of another group" in caplog.text
 
 
@@ -149,7 +150,7 @@ def test_streams_of_a_seed_do_not_depend_on_the_number_of_trials_or_other_seeds(
 def test_labels_of_any_kind_and_small_classes(caplog):
     remap = torch.tensor([-5, 3, 10, 11, 700, 10**12, 10**13, 10**14])
     odd = FeatureSet(TRAIN.x, remap[TRAIN.y], "odd"), FeatureSet(TEST.x, remap[TEST.y], "odd")
-    data, _ = Engine(torch.device("cpu")).prepare(*odd, QUICK)
+    data = Engine(torch.device("cpu")).prepare(*odd, QUICK)
     assert data.labels == remap.tolist() and torch.equal(data.y, TRAIN.y)
     keep = torch.cat([(TRAIN.y != 5).nonzero()[:, 0], (TRAIN.y == 5).nonzero()[:3, 0]])
     few = FeatureSet(TRAIN.x[keep], TRAIN.y[keep], "few")
