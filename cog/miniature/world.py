@@ -47,21 +47,8 @@ UNSEEN_FAMILIES = (
 #: Numbers of a concept that determine its appearance; standard normal over all concepts.
 TRAITS = (
     *("hue_a", "hue_b", "ink_a", "ink_b", "value", "elongation", "lobes", "depth", "squareness", "frequency"),
-    *(
-        "angle",
-        "cross",
-        "contrast",
-        "rings",
-        "rim",
-        "core",
-        "place",
-        "taper",
-        "bend",
-        "sky_a",
-        "sky_b",
-        "glow_a",
-    ),
-    "glow_b",
+    *("angle", "cross", "contrast", "rings", "rim", "core", "place", "taper", "bend"),
+    *("sky_a", "sky_b", "glow_a", "glow_b"),
 )
 
 SIZE = 64

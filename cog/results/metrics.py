@@ -130,8 +130,8 @@ def _classifier(evaluation: str, metric: str, n_shot: int) -> Metric | None:
 
 # --- the analyses of this toolkit
 
-_NEIGHBORS = re.compile(r"(?P<metric>top1|top5)_k(?P<k>\d{1,9})_weighted")
-_MEANS = re.compile(r"(?P<metric>top1|top5)(?:_(?P<distance>[a-z]+))?")
+_NEIGHBORS = re.compile(r"(top1|top5)_k(\d{1,9})_weighted")
+_MEANS = re.compile(r"(top1|top5)(?:_([a-z]+))?")
 _KMEANS = {
     "purity": "purity, largest class of each cluster",
     "purity_v1": "purity as in the paper's first version, largest cluster of each class",
@@ -152,20 +152,18 @@ _ALIGNMENT = {
 
 
 def _knn(_: str, metric: str) -> Metric | None:
-    match = _NEIGHBORS.fullmatch(metric)
-    if match is None:
+    if (match := _NEIGHBORS.fullmatch(metric)) is None:
         return None
-    label = f"kNN, k={match['k']}, weighted, {METRIC_LABELS[match['metric']]}"
-    return Metric("knn", label, PERCENT, 1, order=(1, match["metric"], int(match["k"])))
+    top, k = match.groups()
+    return Metric("knn", f"kNN, k={k}, weighted, {METRIC_LABELS[top]}", PERCENT, 1, order=(1, top, int(k)))
 
 
 def _ncm(_: str, metric: str) -> Metric | None:
-    match = _MEANS.fullmatch(metric)
-    if match is None:
+    if (match := _MEANS.fullmatch(metric)) is None:
         return None
-    distance = f", {match['distance']}" if match["distance"] else ""
-    label = f"nearest class mean{distance}, {METRIC_LABELS[match['metric']]}"
-    return Metric("ncm", label, PERCENT, 1, order=(2, match["metric"], match["distance"] or ""))
+    top, distance = match.groups("")
+    label = ", ".join(filter(None, ("nearest class mean", distance, METRIC_LABELS[top])))
+    return Metric("ncm", label, PERCENT, 1, order=(2, top, distance))
 
 
 def _kmeans(_: str, metric: str) -> Metric | None:
@@ -195,8 +193,4 @@ def _confident(trained_on: str, metric: str) -> Metric | None:
     return Metric("confident", label, PERCENT, 2, better=0, order=(5.5, natural_key(trained_on)))
 
 
-declare("knn", _knn)
-declare("ncm", _ncm)
-declare("kmeans", _kmeans)
-declare("alignment", _alignment)
-declare("confident", _confident)
+_DECLARED |= {"knn": _knn, "ncm": _ncm, "kmeans": _kmeans, "alignment": _alignment, "confident": _confident}

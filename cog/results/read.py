@@ -103,20 +103,18 @@ def read(
     """
     if published is not None and published not in papers.SOURCES:
         raise CogError(f"published {published!r} is not known, expected {' or '.join(papers.SOURCES)}")
-    found, frames = Found(), []
+    found = Found()
     if folder is not None:
         found = runs.read_folder(folder, seeds=seeds)
     elif root is not None:
-        found = runs.find(
-            root,
-            models=models,
-            datasets=datasets,
-            n_shots=n_shots,
-            seeds=seeds,
-            evaluations=evaluations,
-            analyses=evaluations is None,
-        )
-    frames += [_of_runs(found), _of_analyses(found)]
+        filters: dict[str, Any] = {
+            "models": models,
+            "datasets": datasets,
+            "n_shots": n_shots,
+            "evaluations": evaluations,
+        }
+        found = runs.find(root, **filters, seeds=seeds)
+    frames = [_of_runs(found), _of_analyses(found)]
     stated = [share.load(path, flag=flag) for path in imports]
     if published is not None:
         stated.append(scores_of(papers.rows(published)))

@@ -13,7 +13,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,11 +76,9 @@ class Run:
     lr: float | None  # of the final training
     at_edge: bool  # whether lr is at the upper end of its interval
     diverged: bool
-    settings: Mapping[str, Any] = field(
-        repr=False
-    )  # as recorded, without seed and shots; shared between runs
-    used: Mapping[str, Mapping[str, Any]] = field(repr=False)  # recorded identity of the features by split
-    versions: Mapping[str, Any] = field(repr=False)
+    settings: Mapping[str, Any]  # as recorded, without seed and shots; shared between runs
+    used: Mapping[str, Mapping[str, Any]]  # recorded identity of the features by split
+    versions: Mapping[str, Any]
     device: str | None
     precision: str | None
     finished: str  # time of the end, ISO 8601, UTC, or ""
@@ -119,7 +117,10 @@ def read_run(path: str, place: Place, features: Features, *, limit: int = 0) -> 
     classes = sha256(train.get("class_list_sha256"))
     data = data_of(place.dataset, n_classes=n_classes, n_train=n_train, n_test=n_test, classes=classes)
     match = _FINAL_FOLDER.fullmatch(final)
-    lr = number(stated["lr"] if "lr" in stated else _float(match["lr"] if match else None))
+    try:
+        lr = number(stated["lr"] if "lr" in stated else float((match and match["lr"]) or "nan"))
+    except ValueError:  # of a name such as final-lr-1-1_wd-2
+        lr = None
     return Run(
         *(place.model, place.dataset, place.evaluation, n_shot, place.seed, path, final, top1, top5, counts),
         data=f"limit-{limit}, {data}" if limit else data,
@@ -256,13 +257,6 @@ def _shared(content: str, evaluation: str) -> tuple[dict[str, Any], str]:
 
 def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _float(stated: str | None) -> float | None:
-    try:
-        return float(stated or "")
-    except ValueError:
-        return None
 
 
 def at_upper_edge(value: float | None, interval: Any) -> bool:

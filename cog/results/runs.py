@@ -53,7 +53,6 @@ def find(
     n_shots: Iterable[int] | None = None,
     evaluations: Collection[str] | None = None,
     seeds: Iterable[int] | None = None,
-    analyses: bool = True,
 ) -> Found:
     """Return the results below a models root, in one walk over the folders.
 
@@ -63,8 +62,8 @@ def find(
 
     Args:
         root: folder of the layout in ``cog/paths.py``.
-        models: names or patterns of names (``deit_*``); None: all, as for the filters of runs.
-        analyses: whether to include analyses.
+        models: names or patterns of names (``deit_*``); None: all, as for the other filters.
+        evaluations: names of classifiers; analyses are read without them only.
 
     Raises:
         CogError: ``root`` is not a readable folder, or a name is not valid.
@@ -77,9 +76,9 @@ def find(
         for dataset in sorted(_folders(folder, reader.skip), key=dataset_key):
             if of_datasets is not None and dataset not in of_datasets:
                 continue
-            for name in reader.results(f"{folder}/{dataset}", "analysis_" if analyses else "\0"):
+            for name in reader.results(f"{folder}/{dataset}", "analysis_" if evaluations is None else "\0"):
                 path, parsed = f"{folder}/{dataset}/{name}", paths.parse_evaluation_folder(name)
-                if analyses and (analysis := paths.parse_analysis_folder(name)) is not None:
+                if evaluations is None and (analysis := paths.parse_analysis_folder(name)) is not None:
                     reader.read_analysis(path, model, dataset, analysis)
                 elif parsed is not None and (evaluations is None or parsed[0] in evaluations):
                     is_wanted = of_shots is None or parsed[1] in of_shots

@@ -44,29 +44,12 @@ class TestEveryAnalysis:
     def _setting(self, world, tmp_path, monkeypatch, name):
         monkeypatch.setenv("COG_WORDNET_DIR", str(tmp_path / "no_wordnet"))  # reading WordNet takes long
         self.output = tmp_path / "out"
-        self.argv = [
-            "--models_root_dir",
-            str(world / "models"),
-            "--model",
-            "tiny_net",
-            "--dataset",
-            "cog_l1",
-            "--device",
-            "cpu",
-            "--output_dir",
-            str(self.output),
-            "--analysis",
-            name,
-        ]
-        self.argv += FLAGS.get(name, ())
+        argv = f"--models_root_dir {world}/models --model tiny_net --dataset cog_l1 --device cpu"
+        self.argv = f"{argv} --output_dir {self.output} --analysis {name}".split() + [*FLAGS.get(name, ())]
 
     def run(self, *more: str) -> analysis_records.AnalysisRecord:
-        assert (
-            analyze_features.main(
-                [*self.argv, *more, "ANALYSIS.KMEANS_SEEDS", "[1, 2]", "ANALYSIS.KNN_K", "[1, 5]"]
-            )
-            == 0
-        )
+        keys = ("ANALYSIS.KMEANS_SEEDS", "[1, 2]", "ANALYSIS.KNN_K", "[1, 5]")
+        assert analyze_features.main([*self.argv, *more, *keys]) == 0
         [folder] = self.output.iterdir()
         record = analysis_records.read(folder)
         assert isinstance(record, analysis_records.AnalysisRecord), record

@@ -35,20 +35,8 @@ def models(tmp_path) -> Path:
 
 
 def analyze(models: Path, *more: str, datasets: tuple[str, ...] = ("in1k",)) -> int:
-    return main(
-        [
-            "--models_root_dir",
-            str(models),
-            "--model",
-            "tiny_net",
-            "--dataset",
-            *datasets,
-            "--device",
-            "cpu",
-            *more,
-            *FAST,
-        ]
-    )
+    argv = f"--models_root_dir {models} --model tiny_net --device cpu --dataset".split()
+    return main([*argv, *datasets, *more, *FAST])
 
 
 def result(models: Path, name: str, dataset: str = "in1k") -> AnalysisRecord:
@@ -134,19 +122,13 @@ OWN_FOLDERS = "--train_features_dir a --test_features_dir b"
     [
         ("--analysis ncm --trained_on in1k", "--trained_on is for --analysis confident and has no effect"),
         ("--levels_csv x", "--levels_csv is for --analysis concepts and has no effect"),
-        (
-            "--analysis kmean",
-            r"--analysis 'kmean' is not an analysis, expected alignment, concepts, confident, kmeans",
-        ),
+        ("--analysis kmean", r"--analysis 'kmean' is not an analysis, expected alignment, concepts, conf"),
         ("--model tiny_net", "no features: give --models_root_dir with --model and --dataset"),
         ("--dataset ../x", "is not a data set name"),
         ("--test_features_dir a --analysis ncm --output_dir o", "give --train_features_dir"),
         (OWN_FOLDERS, "nowhere to write: give --output_dir"),
         (f"{OWN_FOLDERS} --dataset in1k cog_l1", "--train_features_dir is of one output"),
-        (
-            f"{OWN_FOLDERS} --output_dir o --analysis knn",
-            "there are no train features a; run extract_features.py first",
-        ),
+        (f"{OWN_FOLDERS} --output_dir o --analysis knn", "no train features a; run extract_features.py"),
         ("ANALYSIS.KNN_K [0]", r"ANALYSIS.KNN_K = \[0\] is not valid"),
         ("ANALYSIS.KMEANS_SEEDS [1,1]", "a list of different whole numbers"),
         ("ANALYSIS.KMEANS_K -1", "a number from 0"),

@@ -29,12 +29,6 @@ def test_levels_are_written_as_plain_lists_of_strings(tmp_path, levels):
     assert plain == expected and {type(wnid) for level in plain for wnid in level} == {str}
 
 
-def test_arrays_and_tuples_are_read(tmp_path):
-    path = tmp_path / "levels.pkl"
-    path.write_bytes(pickle.dumps((np.array([A, B]), (C,))))
-    assert level_files.read_levels(path) == [[A, B], [C]]
-
-
 @pytest.mark.parametrize(
     ("data", "says"),
     [
@@ -95,11 +89,6 @@ def test_levels_never_overlap_and_use_both_ends(n_levels, size, spare):
     gaps = np.diff(starts) - size
     assert gaps.min() >= 0
     assert len(set(gaps[:-1])) <= 1 and 0 <= gaps[-1] - gaps[0] < n_levels - 1
-
-
-def test_too_few_concepts():
-    with pytest.raises(CogError, match="4,999 eligible concepts are too few for 5 levels of 1,000"):
-        build.cut(4999, n_levels=5, level_size=1000)
 
 
 def test_rank():

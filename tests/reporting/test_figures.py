@@ -66,10 +66,8 @@ def test_figures_of_the_first_version():
     names = [name for name, *_ in _draw_all(means)]
     assert {"fig3", "drop", "mlp", "v1_fig5", "v1_fig8", "v1_fig9"} <= set(names)
     dims = drawn(means, "v1_fig8").data
-    assert (
-        dims.query("evaluation == 'logreg_pca32' and model == 'sup_resnet50' and dataset == 'in1k'").shape[0]
-        == 1
-    )
+    one = "evaluation == 'logreg_pca32' and model == 'sup_resnet50' and dataset == 'in1k'"
+    assert len(dims.query(one)) == 1
 
 
 def _draw_all(means):
@@ -90,18 +88,9 @@ def test_numbers_on_other_data_are_never_drawn_beside_the_papers(tmp_path):
 
 
 def test_of_many_models_the_best_have_names():
-    rows = [
-        {
-            "source": "runs",
-            "model": f"m_{n}",
-            "dataset": "in1k",
-            "evaluation": "logreg",
-            "n_shot": 0,
-            "value": 50.0 + n,
-        }
-        for n in range(40)
-    ]
-    looks = style.looks(pd.DataFrame(rows).assign(pretraining="IN-1K", metric="top1"))
+    place = {"source": "runs", "dataset": "in1k", "evaluation": "logreg", "n_shot": 0, "metric": "top1"}
+    rows = [{**place, "model": f"m_{n}", "value": 50.0 + n} for n in range(40)]
+    looks = style.looks(pd.DataFrame(rows).assign(pretraining="IN-1K"))
     named = {model for (_, model), look in looks.items() if look.label}
     assert named == {f"m_{n}" for n in range(33, 40)}
     assert len({looks["runs", model].color for model in named}) == 7

@@ -72,9 +72,7 @@ def test_classifiers_of_other_kinds():
     view = views.analysis(means, ["mlp", "pca", "finetune"])
     assert cell_of(view, evaluation="mlp", metric="top1") == "66.5 ± 0.5"
     assert cell_of(view, evaluation="mlp", metric="relative_to_logreg") == "+9.9 ± 1.2"
-    assert cell_of(view, evaluation="finetune", metric="logreg_relative") == "-32.8 (1/2)".replace(
-        " (1/2)", ""
-    )
+    assert cell_of(view, evaluation="finetune", metric="logreg_relative") == "-32.8"
     assert set(view["evaluation"]) == {"mlp", "logreg_pca32", "finetune"}
     assert "my_own" in set(views.analysis(means, ["all"])["evaluation"])
 
@@ -83,11 +81,8 @@ def test_a_metric_and_a_view_of_ones_own(monkeypatch):
     """Each is one function in one file."""
 
     def describe(rest, metric):
-        return (
-            metrics.Metric("depth", f"depth of {rest}", unit=metrics.UNIT, decimals=1)
-            if metric == "d"
-            else None
-        )
+        known = metrics.Metric("depth", f"depth of {rest}", unit=metrics.UNIT, decimals=1)
+        return known if metric == "d" else None
 
     def best(means: pd.DataFrame) -> pd.DataFrame:
         view = means.loc[means.groupby("dataset")["value"].idxmax()]
@@ -124,9 +119,8 @@ def test_the_example_of_the_documentation(tmp_path):
 
 def test_reading_nothing_is_a_warning_and_wrong_names_are_errors(tmp_path, caplog):
     assert cog.read_results(tmp_path).empty and "no result of any model" in caplog.text
-    assert cog.read_results(published="v1", models="swav_*", datasets="in1k")["model"].unique() == [
-        "swav_resnet50"
-    ]
+    some = cog.read_results(published="v1", models="swav_*", datasets="in1k")
+    assert set(some["model"]) == {"swav_resnet50"}
     with pytest.raises(CogError, match="v3"):
         cog.read_results(published="v3")
     assert len(cog.average(cog.read_results(tmp_path))) == 0

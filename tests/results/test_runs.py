@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import json
 import os
 import pickle
-import re
-import sys
 
 import numpy as np
 import pytest
@@ -77,16 +74,8 @@ def test_equal_rows_are_equal_features_whatever_else_is_recorded():
     "settings, evaluation, expected",
     [
         ({}, "logreg", ""),
-        (
-            {"n_trials": 30, "lr_interval": [0.1, 100.0], "normalize": True, "lr": None, "precision": "bf16"},
-            "logreg",
-            "",
-        ),
-        (
-            {"n_trials": 3, "n_epochs": 4, "normalize": False},
-            "logreg",
-            "n_trials 3, n_epochs 4, normalize False",
-        ),
+        ({"n_trials": 30, "lr_interval": [0.1, 100.0], "lr": None, "precision": "bf16"}, "logreg", ""),
+        ({"n_trials": 3, "normalize": False}, "logreg", "n_trials 3, normalize False"),
         ({"lr_interval": [0.1, 10.0], "lr": 2.5}, "logreg", "lr_interval 0.1 to 10, lr 2.5"),
         ({"classifier": "mlp"}, "mine", "classifier mlp"),
         ({"classifier": "mlp", "normalize": False, "wd_interval": [1e-8, 1e-4]}, "mlp", ""),
@@ -187,10 +176,7 @@ FINAL = {"folder": "final-lr-1_wd-1", "test_top1": 50.0, "test_top5": 70.0}
         ({"final": {**FINAL, "test_top1": None}}, "test_top1 is NoneType, expected a percentage"),
         ({"final": {**FINAL, "test_top1": float("nan")}}, "test_top1 is nan"),
         ({"final": {**FINAL, "test_top5": 101.0}}, "test_top5 is 101.0"),
-        (
-            {"final": {**FINAL, "correct_per_class": "MDIA", "images_per_class": 50}},
-            "results.json was changed",
-        ),
+        ({"final": {**FINAL, "correct_per_class": "MDIA", "images_per_class": 50}}, "was changed"),
         ("", "is empty"),
         ("{", "not valid JSON"),
         ("[]", "expected a JSON object"),
@@ -305,12 +291,8 @@ def test_one_folder_tells_what_it_is_from_its_path(tmp_path, folder, described, 
 
 
 def test_filters_and_names(tmp_path):
-    for name in (
-        "b/net10/cog_l2/eval_logreg",
-        "b/net10/in1k/eval_logreg_N16",
-        "A/net/in1k/eval_mlp",
-        ".c/x/in1k/eval_l",
-    ):
+    names = "b/net10/cog_l2/eval_logreg b/net10/in1k/eval_logreg_N16 A/net/in1k/eval_mlp .c/x/in1k/eval_l"
+    for name in names.split():
         make_seed_folder(tmp_path / name / "seed-22")
     make_seed_folder(tmp_path / "b/net10/cog_l2/eval_logreg/seed-37")
 
@@ -340,105 +322,41 @@ def test_links_are_followed_and_loops_end(tmp_path):
     assert only(runs.find(root)).model == "a_b"
 
 
-def test_a_folder_without_permission_is_named(tmp_path, monkeypatch):
-    make_seed_folder(tmp_path / "a/b/in1k/eval_logreg/seed-22")
-    make_seed_folder(tmp_path / "a/c/in1k/eval_logreg/seed-22")
-    scandir = os.scandir
-
-    def failing(path):
-        if str(path) == str(tmp_path / "a/b/in1k"):
-            raise PermissionError(13, "Permission denied")
-        return scandir(path)
-
-    monkeypatch.setattr(runs.os, "scandir", failing)
-    found = runs.find(tmp_path)
-    assert [run.model for run in found.runs] == ["a_c"]
-    assert [str(one) for one in found.skipped] == [f"{tmp_path}/a/b/in1k: cannot be read: Permission denied"]
-
-
 def test_analyses_are_rows(tmp_path):
     folder = tmp_path / "a/b/in1k/analysis_kmeans"
     folder.mkdir(parents=True)
     per_seed = {"0": {"ami": 0.4}, "1": {"ami": 0.6}}
-    record = AnalysisRecord(
-        "kmeans", None, None, {}, {"ami": 0.6, "none": None}, seeds=[0, 1], per_seed=per_seed
-    )
+    values = {"ami": 0.6, "none": None}
+    record = AnalysisRecord("kmeans", None, None, {}, values, seeds=[0, 1], per_seed=per_seed)
     analysis_records.write(folder, record)
     (tmp_path / "a/b/in1k/analysis_knn").mkdir()
     results = read.read(tmp_path)
     rows = {row.metric: row for row in results.scores.itertuples()}
     assert {metric: row.value for metric, row in rows.items()} == {"ami": 0.6, "ami_min": 0.4, "ami_max": 0.6}
-    assert (
-        rows["ami"].std == pytest.approx(0.1)
-        and rows["ami"].model == "a_b"
-        and rows["ami"].evaluation == "kmeans"
-    )
+    ami = rows["ami"]
+    assert (ami.std, ami.model, ami.evaluation) == (pytest.approx(0.1), "a_b", "kmeans")
     assert [one.path.name for one in results.found.skipped] == ["analysis_knn"]
-    (folder / "results.json").write_text(
-        (folder / "results.json").read_text().replace('"kmeans"', '"knn"', 1)
-    )
+    text = (folder / "results.json").read_text()
+    (folder / "results.json").write_text(text.replace('"kmeans"', '"knn"', 1))
     assert "folder's name says kmeans" in str(read.read(tmp_path).found.skipped[0])
 
 
 def test_pretraining_and_data_are_those_of_the_features(tmp_path):
     base = tmp_path / "sup/resnet50/in1k"
-    make_record(
-        make_seed_folder(base / "eval_logreg/seed-22"), record={"n_classes": 1000, "rows": {"test": 50_000}}
-    )
-    described = {
-        "pretraining": "web",
-        "n_images": 1_281_167,
-        "n_failed": 9_999,
-        "class_list_sha256": "c" * 64,
-    }
+    counts = {"n_classes": 1000, "rows": {"test": 50_000}}
+    make_record(make_seed_folder(base / "eval_logreg/seed-22"), record=counts)
+    described = {"pretraining": "web", "n_images": 1_281_167, "n_failed": 9_999}
+    described["class_list_sha256"] = "c" * 64
     (base / "features_train").mkdir()
     (base / "features_train/features.json").write_text(json.dumps(described))
     [row, _] = read.read(tmp_path).scores.to_dict("records")
     assert (row["pretraining"], row["data"]) == ("web", "1,271,168 training images")
-    (base / "features_train/features.json").write_text(
-        json.dumps({**described, "n_failed": 0, "pretraining": "?"})
-    )
+    described |= {"n_failed": 0, "pretraining": "?"}
+    (base / "features_train/features.json").write_text(json.dumps(described))
     [row, _] = read.read(tmp_path).scores.to_dict("records")
-    assert (row["pretraining"], row["data"]) == ("IN-1K", "list of classes cccccccc"), (
-        "the name's; other classes"
-    )
+    assert (row["pretraining"], row["data"]) == ("IN-1K", "list of classes cccccccc"), "the name's"
     limited = tmp_path / "limit-2"
     (tmp_path / "sup").rename(limited.with_name("x"))
     limited.mkdir()
     (tmp_path / "x").rename(limited / "sup")
     assert read.read(limited).scores.loc[0, "data"].startswith("limit-2, ")
-
-
-_accesses: list[str] | None = None
-
-
-def _note_access(event, arguments):
-    if _accesses is not None and event == "open":
-        _accesses.append(str(arguments[0]))
-
-
-def test_each_file_is_opened_once_and_only_those_that_count(tmp_path):
-    global _accesses
-    expected = []
-    for split in ("train", "test"):
-        features = tmp_path / f"a/b/in1k/features_{split}"
-        features.mkdir(parents=True)
-        (features / "features.json").write_text(json.dumps({"n_images": 3}))
-        expected.append(features / "features.json")
-    for seed in (22, 37, 45):
-        for folder in ("eval_logreg", "eval_logreg_N8"):
-            run = make_seed_folder(tmp_path / "a/b/in1k" / folder / f"seed-{seed}")
-            if seed == 45:  # the original toolkit's
-                expected.append(run / "final-lr-10.5_wd-1e-06/logs.pkl")
-                continue
-            make_record(run, seed=seed, n_shot=8 if folder.endswith("8") else 0)
-            expected.append(run / "results.json")
-    sys.addaudithook(_note_access)
-    _accesses = []
-    try:
-        results = read.read(tmp_path)
-        opened = collections.Counter(path for path in _accesses if re.search("seed-|features_", path))
-    finally:
-        _accesses = None
-    assert len(results.scores) == 12 and not results.found.skipped
-    assert opened == {str(path): 1 for path in expected}

@@ -88,13 +88,7 @@ def test_published_numbers_survive_and_stay_published(tmp_path):
 def test_documented_form(tmp_path, images):
     counts = ConceptCounts(array("B", [9, 8, 0, 10]), images, "5" * 64)
     [row] = rows("a_b", [100 * 27 / counts.n_images], seeds=(22,), folder="/secret/folder")
-    row |= {
-        "correct": counts,
-        "data": "benchmark",
-        "classes": "9" * 64,
-        "protocol": "n_epochs 3",
-        "features": "4b7e",
-    }
+    row |= {"correct": counts, "classes": "9" * 64, "protocol": "n_epochs 3", "features": "4b7e"}
     row |= {"data": "4 classes", "images": 40}
     path = write(tmp_path / "f.json", [row, *stated("a_b", 1.0, 0.5, source="paper")], label="lab")
     content = json.loads(path.read_text())
@@ -194,33 +188,6 @@ def test_impossible_results_are_refused_in_one_line(tmp_path, good, where, value
     assert text.startswith(f"--import {path}: ") and message in text and "\n" not in text and len(text) < 400
 
 
-def test_files_that_cannot_be_read(tmp_path):
-    (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "pipe")
-    with open(tmp_path / "large", "wb") as handle:
-        handle.truncate((1 << 28) + 1)
-    for name, content in (
-        ("empty", b""),
-        ("binary", b"\xff\xfe"),
-        ("deep", b"[" * 10**6),
-        ("digits", b"9" * 10**6),
-    ):
-        (tmp_path / name).write_bytes(content)
-    for name, message in {
-        "folder": "is a folder",
-        "pipe": "is not a regular file",
-        "absent": "does not exist",
-        "large": "of at most",
-        "empty": "is empty",
-        "binary": "not valid JSON",
-        "deep": "not valid JSON",
-        "digits": "not valid JSON",
-    }.items():
-        with pytest.raises(CogError, match=message) as error:
-            share.load(tmp_path / name)
-        assert len(str(error.value)) < 500
-
-
 def test_merging():
     one, two, three = (
         scores_of(rows(m, [70.0], source=s)) for m, s in (("a_b", "x"), ("a_c", "x"), ("a_b", "y"))
@@ -233,13 +200,7 @@ def test_merging():
 
 
 def test_rows_that_cannot_be_read_are_not_written(tmp_path):
-    for changes, message in (
-        ({"model": ""}, "runs without a model name"),
-        ({"dataset": "a/b"}, "dataset is"),
-    ):
+    for changes, message in (({"model": ""}, "runs without a model"), ({"dataset": "a/b"}, "dataset is")):
         with pytest.raises(CogError, match=message):
-            write(
-                tmp_path / "f.json",
-                [*rows("x_y", [1.0]), *({**row, **changes} for row in rows("a_b", [1.0]))],
-            )
+            write(tmp_path / "f.json", [*rows("x_y", [1.0]), {**rows("a_b", [1.0])[0], **changes}])
     assert list(tmp_path.iterdir()) == []
