@@ -20,13 +20,13 @@ from cog.errors import CogError, first_line
 from cog.features.feature_files import FeatureSet
 from cog.features.notebook import extract_features
 from cog.levels import wordnet
-from cog.logreg.engine import Engine, TrainSpec, cpu_has_bfloat16, learning_rate
+from cog.logreg.engine import Engine, cpu_has_bfloat16, learning_rate
 from cog.logreg.mlp import initial_layers
 from cog.logreg.settings import Settings
 from cog.runtime.device import exact_float32, resolve_device
 from cog.runtime.log import duration, size, versions
 from cog.runtime.memory import available_memory
-from cog.runtime.seeds import cpu_generator
+from cog.runtime.seeds import cpu_generator, torch_seed
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 
@@ -113,15 +113,19 @@ def _classifiers(device: torch.device) -> Looks:
     x = torch.randn(CLASSES, DIM, generator=cpu_generator(0))[y]
     x = torch.nn.functional.normalize(x + 2 * torch.randn(ROWS, DIM, generator=cpu_generator(1)))
     test = FeatureSet(-x[:CLASSES], y[:CLASSES], "doctor")  # no rows of the training set
-    expected, start = _plain_weights(x, y, settings), initial_layers([DIM, CLASSES], 1)[0][0]
-    spec = TrainSpec(torch.arange(ROWS)[None], [[(10.0, 1e-6)]], init_seeds=[1], order_seeds=[2])
+    expected, start = (
+        _plain_weights(x, y, settings),
+        initial_layers([DIM, CLASSES], torch_seed(0, "init"))[0][0],
+    )
+    rows, pairs = torch.arange(ROWS)[None], [[(10.0, 1e-6)]]
     for precision in _precisions(device, WEIGHT_ERRORS):
         engine = Engine(device, precision)
         data = engine.prepare(FeatureSet(x, y, "doctor"), test, settings)
-        weight = engine.fit(data, spec, settings).classifier(0).layers[0][0].cpu()  # compiles
+        trained = engine.fit(data, [settings], rows, pairs, stage="search")
+        weight = trained.classifier(0).layers[0][0].cpu()  # compiles
         error = float((weight - expected).norm() / (expected - start).norm())
         began = time.monotonic()
-        engine.fit(data, spec, settings)
+        engine.fit(data, [settings], rows, pairs, stage="search")
         rate = settings.n_epochs * -(-ROWS // settings.batch_size) / (time.monotonic() - began)
         seconds = 100 * (30 * 0.8 + 1) * N_TRAIN / settings.batch_size / rate
         text = f"{precision}: weights within {error:.1g} of plain PyTorch on the CPU; {rate:.3g} steps/s"
@@ -134,8 +138,9 @@ def _classifiers(device: torch.device) -> Looks:
 
 def _plain_weights(x: torch.Tensor, y: torch.Tensor, settings: Settings) -> torch.Tensor:
     """Return the weight ``(C, d)`` that ``torch.optim.SGD`` gives a ``torch.nn.Linear`` in float32 on the CPU."""
-    linear, generator = torch.nn.Linear(DIM, CLASSES), cpu_generator(2)
-    for parameter, initial in zip(linear.parameters(), initial_layers([DIM, CLASSES], 1)[0], strict=True):
+    linear, generator = torch.nn.Linear(DIM, CLASSES), cpu_generator(torch_seed(0, "order"))
+    start = initial_layers([DIM, CLASSES], torch_seed(0, "init"))[0]
+    for parameter, initial in zip(linear.parameters(), start, strict=True):
         parameter.data.copy_(initial)
     sgd = torch.optim.SGD(linear.parameters(), momentum=settings.momentum, weight_decay=1e-6)
     with exact_float32():

@@ -28,7 +28,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +50,7 @@ from cog.logreg.unfinished import Unfinished
 from cog.runtime import memory
 from cog.runtime.device import exact_float32, require_precision
 from cog.runtime.log import size
-from cog.runtime.seeds import cpu_generator
+from cog.runtime.seeds import cpu_generator, torch_seed
 
 logger = logging.getLogger(__name__)
 
@@ -124,26 +124,6 @@ def learning_rate(base: float, epoch: int, n_epochs: int) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class TrainSpec:
-    """S x K classifiers to train in lockstep: those of a seed see the same batches and start from the same weights.
-
-    Attributes:
-        rows: rows to train on, int64 ``(S, n)``.
-        pairs: of each seed, base learning rate and weight decay (l2 penalty on weights and biases, as in
-            ``torch.optim.SGD``) of its K classifiers.
-        init_seeds: seeds of the initial weights.
-        order_seeds: seeds of the order of the samples.
-        record: whether the test set is scored after every epoch for the logs; only with K = 1.
-    """
-
-    rows: torch.Tensor
-    pairs: list[list[tuple[float, float]]]
-    init_seeds: list[int]
-    order_seeds: list[int]
-    record: bool = False
-
-
-@dataclass(frozen=True, eq=False)
 class Trained:
     """Trained classifiers.
 
@@ -204,13 +184,7 @@ class Engine:
     ) -> Lockstep:
         """Return what is trained in lockstep, a function of settings, shapes and the size of the memory alone.
 
-        Args:
-            train: training features.
-            test: test features.
-            settings: settings of the runs.
-            n_classes: number of classes.
-            n_seeds: number of seeds.
-            total: bytes of memory; None: those of a GPU, else those available to a process on the host.
+        ``total``: bytes of memory; None: those of a GPU, else those available to a process on the host.
 
         Raises:
             CogError: when a single classifier does not fit.
@@ -302,46 +276,54 @@ class Engine:
     def fit(
         self,
         data: Data,
-        spec: TrainSpec,
-        settings: Settings,
+        runs: Sequence[Settings],
+        rows: torch.Tensor,
+        pairs: list[list[tuple[float, float]]],
         *,
+        stage: str,
         on_epoch: OnEpoch | None = None,
         unfinished: Unfinished | None = None,
     ) -> Trained:
-        """Train the classifiers of ``spec`` in lockstep.
+        """Train S x K classifiers in lockstep: those of a seed see the same batches and start from the same weights.
 
         Args:
             data: the data set.
-            spec: rows, pairs and seeds.
-            settings: settings of the runs.
+            runs: settings of the S runs, which differ in the seed alone.
+            rows: rows to train on, int64 ``(S, n)``.
+            pairs: of each seed, base learning rate and weight decay (l2 penalty on weights and biases, as in
+                ``torch.optim.SGD``) of its K classifiers.
+            stage: of the random streams, ``search`` or ``final``. In the final training, with K = 1, the test set is
+                scored after every epoch.
             on_epoch: function called after every recorded epoch, except for epochs of an earlier session.
             unfinished: where the training is saved; None: nowhere.
 
         Raises:
             Interrupted: when the process was asked to end; the training is saved then.
         """
-        key = {"pairs": [[list(pair) for pair in pairs] for pairs in spec.pairs], "record": spec.record}
-        key["orders"] = spec.order_seeds
+        record = stage == "final"
+        seeds = [torch_seed(run.seed, "order", stage=stage, n_shot=run.n_shot) for run in runs]
+        key: dict[str, Any] = {"pairs": [[list(pair) for pair in of_seed] for of_seed in pairs]}
+        key |= {"record": record, "orders": seeds}
         unfinished = unfinished or Unfinished(None, {"seeds": []})
         saved = unfinished.restore(key) or {"epochs": 0, "seconds": 0.0}
-        first, n_epochs, start = saved["epochs"], settings.n_epochs, time.monotonic() - saved["seconds"]
-        n, predictions = spec.rows.shape[1], None
-        logs = saved.get("logs") or [metrics.new_logs() for _ in spec.pairs]
+        first, n_epochs, start = saved["epochs"], runs[0].n_epochs, time.monotonic() - saved["seconds"]
+        n, predictions = rows.shape[1], None
+        logs = saved.get("logs") or [metrics.new_logs() for _ in runs]
         with products(self.device, self.precision):
-            learner = self._begin(data, spec, settings)
+            learner = self._begin(data, runs, n, pairs, stage)
             if first:
                 learner.resume(saved["values"])
             alive = finite = learner.is_finite()
-            rows = spec.rows.to(data.train.place)
-            rates = _rates(spec, n_epochs).to(self.device)
-            orders = _draw_orders(spec, first, n_epochs, pinned=rows.is_cuda)
+            rows = rows.to(data.train.place)
+            rates = _rates(pairs, n_epochs).to(self.device)
+            orders = _draw_orders(seeds, n, first, n_epochs, pinned=rows.is_cuda)
             order = next(orders)
             for epoch in range(first, n_epochs):
                 ordered = rows.gather(1, order.to(rows.device, non_blocking=True))
                 learner.epoch(ordered, data.targets[ordered.to(self.device)], rates[epoch])
                 order = next(orders, order)  # drawn while the device works
                 last = epoch + 1 == n_epochs
-                if last or spec.record or epoch % _EPOCHS_AHEAD == 0:
+                if last or record or epoch % _EPOCHS_AHEAD == 0:
                     alive, finite = finite, learner.is_finite()  # waits for the device
                 last = last or not any(map(any, finite))
                 if learner.sums is not None:
@@ -351,7 +333,7 @@ class Engine:
                             data.test, data.test_y, learner.logits, (len(logs), data.n_classes), exact=last
                         )
                     sums = learner.sums.tolist()
-                    for s, ((lr, _),) in enumerate(spec.pairs):
+                    for s, ((lr, _),) in enumerate(pairs):
                         if alive[s][0]:  # the logs of a diverged training end with its last epoch
                             rate = learning_rate(
                                 lr, epoch + 1, n_epochs
@@ -362,10 +344,10 @@ class Engine:
                 if last:
                     break
                 state = {"epochs": epoch + 1, "seconds": time.monotonic() - start, "values": learner.state}
-                unfinished.offer(key, state | {"logs": logs if spec.record else None})
-        seconds = (time.monotonic() - start) / sum(map(len, spec.pairs))
+                unfinished.offer(key, state | {"logs": logs if record else None})
+        seconds = (time.monotonic() - start) / sum(map(len, pairs))
         diverged = [[not fine for fine in of_seed] for of_seed in finite]
-        return Trained(learner, diverged, seconds, logs if spec.record else None, predictions)
+        return Trained(learner, diverged, seconds, logs if record else None, predictions)
 
     @torch.no_grad()
     def validate(self, data: Data, rows: torch.Tensor, trained: Trained) -> list[list[float]]:
@@ -377,17 +359,25 @@ class Engine:
                 top1.append(metrics.validate(data.train, data.targets, of_seed, logits_of, shape))
         return top1
 
-    def _begin(self, data: Data, spec: TrainSpec, settings: Settings) -> Classifiers | Mlp:
+    def _begin(
+        self,
+        data: Data,
+        runs: Sequence[Settings],
+        n: int,
+        pairs: list[list[tuple[float, float]]],
+        stage: str,
+    ) -> Classifiers | Mlp:
         """Return classifiers at the start of their training; buffers, graphs and compiled code are used again."""
-        s, k, n = len(spec.pairs), len(spec.pairs[0]), spec.rows.shape[1]
+        s, k, settings, record = len(pairs), len(pairs[0]), runs[0], stage == "final"
+        seeds = [torch_seed(run.seed, "init", stage=stage) for run in runs]
         batch = min(settings.batch_size, n)
         sizes = settings.layer_sizes(data.train.dim, data.n_classes)
-        key = (s, k, batch, settings.momentum, spec.record, data)
-        wd = torch.tensor([[wd for _, wd in pairs] for pairs in spec.pairs])
-        options: dict[str, Any] = {"batch": batch, "momentum": settings.momentum, "record": spec.record}
+        key = (s, k, batch, settings.momentum, record, data)
+        wd = torch.tensor([[wd for _, wd in of_seed] for of_seed in pairs])
+        options: dict[str, Any] = {"batch": batch, "momentum": settings.momentum, "record": record}
         if settings.is_mlp:
             network = Mlp(data.train, sizes, relu=settings.has_relu, **options)
-            network.begin(initial_layers(sizes, spec.init_seeds[0]), wd)
+            network.begin(initial_layers(sizes, seeds[0]), wd)
             return network
         if self._kept is None or self._kept[0] != key:
             self._kept = None  # frees the memory
@@ -395,7 +385,7 @@ class Engine:
             self._kept = key, Classifiers(data.train, shape, fused=self._fused, **options)
         learner = self._kept[1]
         assert isinstance(learner, Classifiers)
-        learner.begin(*_starts(self.device, *sizes, *spec.init_seeds), wd)
+        learner.begin(*_starts(self.device, *sizes, *seeds), wd)
         return learner
 
 
@@ -407,23 +397,25 @@ def _starts(device: torch.device, dim: int, n_classes: int, *seeds: int) -> Laye
     return weight, bias
 
 
-def _rates(spec: TrainSpec, n_epochs: int) -> torch.Tensor:
+def _rates(pairs: list[list[tuple[float, float]]], n_epochs: int) -> torch.Tensor:
     """Return the learning rates of all epochs, ``(n_epochs, S, K)``."""
     return torch.tensor(
         [
-            [[learning_rate(lr, epoch, n_epochs) for lr, _ in pairs] for pairs in spec.pairs]
+            [[learning_rate(lr, epoch, n_epochs) for lr, _ in of_seed] for of_seed in pairs]
             for epoch in range(n_epochs)
         ]
     )
 
 
-def _draw_orders(spec: TrainSpec, first: int, n_epochs: int, *, pinned: bool) -> Iterator[torch.Tensor]:
+def _draw_orders(
+    seeds: list[int], n: int, first: int, n_epochs: int, *, pinned: bool
+) -> Iterator[torch.Tensor]:
     """Yield the order of the samples of each seed in the epochs from ``first`` on, int64 ``(S, n)``."""
-    generators = [cpu_generator(seed) for seed in spec.order_seeds]
+    generators = [cpu_generator(seed) for seed in seeds]
     with ThreadPoolExecutor(len(generators)) as pool:
         draw = pool.map if pinned else map  # a GPU would wait for five orders of a million rows
         for epoch in range(n_epochs):
-            orders = torch.empty(spec.rows.shape, dtype=torch.int64, pin_memory=pinned)
+            orders = torch.empty(len(seeds), n, dtype=torch.int64, pin_memory=pinned)
             list(draw(_permute, orders, generators))
             if epoch >= first:
                 yield orders

@@ -22,7 +22,7 @@ import torch
 
 from cog.errors import CogError
 from cog.features import sampling
-from cog.logreg.engine import Engine, OnEpoch, TrainSpec
+from cog.logreg.engine import Engine, OnEpoch
 from cog.logreg.features import Data
 from cog.logreg.metrics import Logs, describe_last_epoch
 from cog.logreg.mlp import TrainedClassifier
@@ -125,10 +125,10 @@ def run_protocol(
         chosen = [(first.lr, first.wd)] * len(runs)
     all_rows = torch.arange(len(data.y))
     rows = torch.stack([_draw_few_shot(data, run, all_rows, stage="final") for run in runs])
-    spec = _train_spec(runs, rows, [[pair] for pair in chosen], stage="final")
     with Progress(first.n_epochs, "final training", unit="epochs") as progress:
         on_epoch = _make_epoch_logger(runs, progress, print_freq)
-        final = engine.fit(data, spec, first, on_epoch=on_epoch, unfinished=unfinished)
+        of_final = (data, runs, rows, [[pair] for pair in chosen])
+        final = engine.fit(*of_final, stage="final", on_epoch=on_epoch, unfinished=unfinished)
     counts = {"search_train": train_rows.shape[1], "search_val": val_rows.shape[1]}
     counts |= {"final_train": rows.shape[1], "test": len(data.test_y)}
     results = []
@@ -178,14 +178,6 @@ def _draw_few_shot(data: Data, run: Settings, rows: torch.Tensor, *, stage: str)
     return rows
 
 
-def _train_spec(
-    runs: Sequence[Settings], rows: torch.Tensor, pairs: list[list[tuple[float, float]]], *, stage: str
-) -> TrainSpec:
-    inits = [seeds.torch_seed(run.seed, "init", stage=stage) for run in runs]
-    orders = [seeds.torch_seed(run.seed, "order", stage=stage, n_shot=run.n_shot) for run in runs]
-    return TrainSpec(rows, pairs, inits, orders, record=stage == "final")
-
-
 def _train(
     data: Data,
     runs: Sequence[Settings],
@@ -200,8 +192,7 @@ def _train(
 
     Trials of a search share initial weights and order, so they differ by learning rate and weight decay alone.
     """
-    spec = _train_spec(runs, train_rows, pairs, stage="search")
-    trained = engine.fit(data, spec, runs[0], unfinished=unfinished)
+    trained = engine.fit(data, runs, train_rows, pairs, stage="search", unfinished=unfinished)
     start = time.monotonic()
     scores = engine.validate(data, val_rows, trained)
     seconds = trained.seconds + (time.monotonic() - start) / sum(map(len, pairs))

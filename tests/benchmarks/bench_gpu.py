@@ -28,7 +28,7 @@ import plain_logreg
 from cog.features import sampling
 from cog.features.feature_files import FeatureSet
 from cog.logreg import protocol
-from cog.logreg.engine import Engine, TrainSpec
+from cog.logreg.engine import Engine
 from cog.logreg.features import Data
 from cog.logreg.protocol import run_protocol
 from cog.logreg.search import Search, Trial
@@ -91,10 +91,10 @@ def splits(y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def step_seconds(engine: Engine, data: Data, rows: torch.Tensor, s: int, k: int) -> float:
     """Return the seconds of a step of S seeds x K trials, from trainings of 2 and of 6 epochs."""
     pairs = [[(1.0 + i, 1e-6) for i in range(k)] for _ in range(s)]
-    spec = TrainSpec(rows[:s], pairs, list(range(s)), list(range(s)))
 
     def train(n_epochs: int) -> None:
-        engine.fit(data, spec, Settings(seed=0, n_epochs=n_epochs, batch_size=BATCH))
+        runs = [Settings(seed=seed, n_epochs=n_epochs, batch_size=BATCH) for seed in range(s)]
+        engine.fit(data, runs, rows[:s], pairs, stage="search")
 
     train(4)  # compiles, records the graphs, and reserves memory on the host
     short, long = timed(lambda: train(2)), timed(lambda: train(6))
@@ -145,12 +145,15 @@ def tell_few(engine: Engine, data: Data) -> None:
     )
     few, val = (torch.stack(each) for each in zip(*(protocol._split(data, one) for one in runs), strict=True))
     parts = {"rows of 5 seeds": timed(lambda: [protocol._split(data, one) for one in runs])}
-    for name, k, record in (("10 trials", 10, False), ("1 trial", 1, False), ("final training", 1, True)):
+    for name, k, stage in (
+        ("10 trials", 10, "search"),
+        ("1 trial", 1, "search"),
+        ("final training", 1, "final"),
+    ):
         pairs = [[(1.0 + i, 1e-6) for i in range(k)] for _ in SEEDS]
-        spec = TrainSpec(few, pairs, list(SEEDS), list(SEEDS), record)
-        engine.fit(data, spec, shorter[0])
-        parts[name] = timed(lambda s=spec: engine.fit(data, s, runs[0]))
-        trained = engine.fit(data, spec, shorter[0])
+        engine.fit(data, shorter, few, pairs, stage=stage)
+        parts[name] = timed(lambda p=pairs, s=stage: engine.fit(data, runs, few, p, stage=s))
+        trained = engine.fit(data, shorter, few, pairs, stage=stage)
         parts[f"score of {name}"] = timed(lambda t=trained: engine.validate(data, val, t))
     parts["20 x 5 suggestions"] = timed(lambda: [suggest(one) for one in runs])
     tell("  of which", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts.items()))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 
 import torch
 
 from cog.features.feature_files import FeatureSet
-from cog.logreg.engine import Engine, TrainSpec, learning_rate
+from cog.logreg.engine import Engine, learning_rate
 from cog.logreg.mlp import initial_layers
 from cog.logreg.settings import Settings
 from cog.logreg.unfinished import Unfinished
+from cog.runtime.seeds import torch_seed
 
 # ------------------------------------------------------------------------------------------------------------
 # The command
@@ -71,24 +73,40 @@ def feature_set(n=1200, dim=32, n_classes=8, seed=0, spread=2.0, name="tiny_net_
 TRAIN, TEST = feature_set(), feature_set(400, seed=1, name="tiny_net_birds_test")
 
 
+@dataclasses.dataclass(eq=False)
+class Spec:
+    """Rows ``(S, n)``, and pairs of learning rate and weight decay ``(S, K)``; the seeds are 0 to S - 1."""
+
+    rows: torch.Tensor
+    pairs: list[list[tuple[float, float]]]
+    record: bool = False
+
+    @property
+    def stage(self):
+        return "final" if self.record else "search"
+
+    def seeds(self, purpose):
+        return [torch_seed(seed, purpose, stage=self.stage) for seed in range(len(self.pairs))]
+
+
 def spec_of(n_seeds, n_trials, *, n=1000, wd=1e-4, record=False):
     """S x K trainings on rows that each seed draws."""
     rows = [
         torch.randperm(len(TRAIN), generator=torch.Generator().manual_seed(s))[:n] for s in range(n_seeds)
     ]
     pairs = [[(0.5 + k + 0.1 * s, k * wd) for k in range(n_trials)] for s in range(n_seeds)]
-    return TrainSpec(torch.stack(rows), pairs, list(range(n_seeds)), list(range(50, 50 + n_seeds)), record)
+    return Spec(torch.stack(rows), pairs, record)
 
 
 def sgd(spec, settings, s, k):
     """Train ``nn.Linear`` by ``torch.optim.SGD`` as classifier k of seed s; return its start and its end."""
-    ((start, bias),) = initial_layers([TRAIN.x.shape[1], int(TRAIN.y.max()) + 1], spec.init_seeds[s])
+    ((start, bias),) = initial_layers([TRAIN.x.shape[1], int(TRAIN.y.max()) + 1], spec.seeds("init")[s])
     linear = torch.nn.Linear(*reversed(start.shape))
     with torch.no_grad():
         linear.weight.copy_(start), linear.bias.copy_(bias)
     lr, wd = spec.pairs[s][k]
     optimizer = torch.optim.SGD(linear.parameters(), lr=lr, momentum=settings.momentum, weight_decay=wd)
-    generator = torch.Generator().manual_seed(spec.order_seeds[s])
+    generator = torch.Generator().manual_seed(spec.seeds("order")[s])
     for epoch in range(settings.n_epochs):
         optimizer.param_groups[0]["lr"] = learning_rate(lr, epoch, settings.n_epochs)
         order = torch.randperm(spec.rows.shape[1], generator=generator)
@@ -111,7 +129,8 @@ def fit(spec, settings, *, precision="fp32", device="cpu", fused=None, place=Non
     """Train; return engine, data and the trained classifiers. ``place``: of the features, None: as the engine says."""
     engine = Engine(torch.device(device), precision, fused=fused)
     data = engine.prepare(TRAIN, TEST, settings, n_seeds=len(spec.pairs), place=place)
-    return engine, data, engine.fit(data, spec, settings, **options)
+    runs = [dataclasses.replace(settings, seed=seed) for seed in range(len(spec.pairs))]
+    return engine, data, engine.fit(data, runs, spec.rows, spec.pairs, stage=spec.stage, **options)
 
 
 def parameters(trained):

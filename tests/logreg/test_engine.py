@@ -100,9 +100,11 @@ def test_a_recorded_training_has_the_curves_of_the_original_loop():
     spec = spec_of(1, 1, n=1000, record=True)
     (pair,), model = spec.pairs[0], torch.nn.Linear(32, 8)
     with torch.no_grad():
-        for parameter, values in zip(model.parameters(), mlp.initial_layers([32, 8], 0)[0], strict=True):
+        for parameter, values in zip(
+            model.parameters(), mlp.initial_layers([32, 8], spec.seeds("init")[0])[0], strict=True
+        ):
             parameter.copy_(values)
-    generator = torch.Generator().manual_seed(spec.order_seeds[0])
+    generator = torch.Generator().manual_seed(spec.seeds("order")[0])
     rows = spec.rows[0]
     expected = plain_logreg.fit(
         model,
@@ -176,8 +178,8 @@ def test_a_network_equals_the_original_loop(kind, layers):
     settings = dataclasses.replace(QUICK, classifier=kind, mlp_hidden=24, mlp_layers=layers)
     spec = dataclasses.replace(spec_of(1, 1, record=True), pairs=[[(0.1, 1e-3)]])
     activation = {"mlp": torch.nn.ReLU, "mlp_noact": torch.nn.Identity}[kind]
-    oracle = plain_logreg.network([32, *[24] * layers, 8], activation, seed=spec.init_seeds[0])
-    generator, rows = torch.Generator().manual_seed(spec.order_seeds[0]), spec.rows[0]
+    oracle = plain_logreg.network([32, *[24] * layers, 8], activation, seed=spec.seeds("init")[0])
+    generator, rows = torch.Generator().manual_seed(spec.seeds("order")[0]), spec.rows[0]
     expected = plain_logreg.fit(
         oracle,
         (TRAIN.x[rows], TRAIN.y[rows]),
