@@ -164,20 +164,17 @@ def get_cfg(
             ``configs/`` that is not named like a model (it would be ignored in silence, as the original
             toolkit's ``clip.yaml`` was).
     """
-    files = []
+    values = [(key, value, entry_source) for key, value in (entry_values or {}).items()]
     if model_name is not None:
         split_model_name(model_name)  # it becomes part of a file name
         for path in sorted(configs_dir().glob("*.yaml")):
             if not constants.is_model_name(path.stem):
                 raise CogError(f"{path} matches no model name (<title>_<architecture>): rename it")
-            files += [path] if path.stem == model_name else []
-    values = [(key, value, entry_source) for key, value in (entry_values or {}).items()]
-    for path in files:
-        tree = read_yaml(path)
-        if not isinstance(tree, dict | None):
-            expected = "a YAML mapping such as CLF: {N_EPOCHS: 100}"
-            raise CogError(f"{path} has {type(tree).__name__}, expected {expected}")
-        values += [(key, _parse(value), str(path)) for key, value in _flatten(tree or {})]
+            tree = read_yaml(path) if path.stem == model_name else None
+            if not isinstance(tree, dict | None):
+                expected = "a YAML mapping such as CLF: {N_EPOCHS: 100}"
+                raise CogError(f"{path} has {type(tree).__name__}, expected {expected}")
+            values += [(key, _parse(value), str(path)) for key, value in _flatten(tree or {})]
     pairs = zip(opts[::2], opts[1::2], strict=True)
     values += [(key, _parse(text), "the command line") for key, text in pairs]
     cfg = default_cfg()

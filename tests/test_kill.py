@@ -20,6 +20,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -161,9 +162,7 @@ def _be(command: Command, out: Path, log: Path, act: Callable[[int], None]) -> N
         os.dup2(descriptor, 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
         sys.argv = [command.script, *command.argv.replace("{out}", str(out)).split()]
-        if (
-            command.script == "logreg.py"
-        ):  # save after every epoch, so that there is something to continue from
+        if command.script == "logreg.py":  # save after every epoch: something to continue from
             unfinished = importlib.import_module("cog.logreg.unfinished").Unfinished
             unfinished.interval, unfinished.most_share = 0.0, 1e9
         count_operations(out, act)
@@ -173,8 +172,6 @@ def _be(command: Command, out: Path, log: Path, act: Callable[[int], None]) -> N
             code = int(error.code or 0)
         sys.stdout.flush()
     except BaseException:
-        import traceback
-
         traceback.print_exc()
         sys.stderr.flush()
     finally:
@@ -218,26 +215,26 @@ class Bench:
     def undisturbed(self, name: str) -> tuple[dict[str, Any], int, float]:
         """Return files, number of operations and seconds of an undisturbed run."""
         command = self.commands[name]
-        if command.runs is None:
-            for note in ("modules", "operations"):  # the first run says what to import before the fork
-                counted: list[int] = []
-                command.fresh(self.out)
-                pid = os.fork()
-                if pid == 0:
-                    exit_, os._exit = os._exit, lambda code: (self._note(note, counted), exit_(code))
-                    _be(command, self.out, self.log, counted.append)
-                began = time.monotonic()
-                assert code_of(pid) == 0, self.log.read_text()
-                seconds = time.monotonic() - began
-                for module in (self.place / note).read_text().split() if note == "modules" else ():
-                    with contextlib.suppress(Exception):
-                        importlib.import_module(module)
-            n_operations = len((self.place / "operations").read_text().split())
+        for _ in range(0 if command.runs else 2):  # the first run says what to import before the fork
+            counted: list[int] = []
+            command.fresh(self.out)
+            began = time.monotonic()
+            pid = os.fork()
+            if pid == 0:
+                exit_, os._exit = os._exit, lambda code: (self._note(counted), exit_(code))
+                _be(command, self.out, self.log, counted.append)
+            assert code_of(pid) == 0, self.log.read_text()
+            seconds = time.monotonic() - began
+            modules, n_operations = json.loads((self.place / "note.json").read_text())
+            for module in modules:
+                with contextlib.suppress(Exception):
+                    importlib.import_module(module)
             command.runs = snapshot(self.out), n_operations, seconds
+        assert command.runs is not None
         return command.runs
 
-    def _note(self, note: str, counted: list[int]) -> None:
-        (self.place / note).write_text(" ".join(sys.modules if note == "modules" else map(str, counted)))
+    def _note(self, counted: list[int]) -> None:
+        (self.place / "note.json").write_text(json.dumps([[*sys.modules], len(counted)]))
 
     def end(
         self, name: str, ending: Callable[[int], None], act: Callable[[int], None] = lambda k: None
@@ -287,19 +284,6 @@ def killed_before_operations(bench: Bench, name: str, n: int) -> None:
         bench.end(name, lambda pid: None, act)
 
 
-def ended_at_random(bench: Bench, name: str, number: signal.Signals, n: int) -> None:
-    """End a command by a signal at ``n`` instants, one in each n-th part of its time."""
-    seconds, rng = bench.undisturbed(name)[2], random.Random(name)
-    for index in range(n):
-        instant = (index + rng.random()) * seconds / n
-
-        def ending(pid: int, instant: float = instant) -> None:
-            time.sleep(instant)
-            os.kill(pid, number)
-
-        bench.end(name, ending)
-
-
 def test_a_run_that_is_killed_and_repeated_is_the_same_run(bench):
     killed_before_operations(bench, "run", 3)
 
@@ -309,14 +293,20 @@ def test_killed_before_every_kth_operation(bench, name):
     killed_before_operations(bench, name, int(os.environ.get("COG_KILLS", "12")))
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("name", SLOW)
-def test_killed_at_random_instants(bench, name):
-    ended_at_random(bench, name, signal.SIGKILL, int(os.environ.get("COG_KILLS", "30")))
+def test_ended_at_random_instants(bench, name, number):
+    """One instant in each n-th part of the time that the command takes."""
+    n = int(os.environ.get("COG_KILLS", "30")) if number == signal.SIGKILL else 10
+    seconds, rng = bench.undisturbed(name)[2], random.Random(name)
+    for index in range(n):
+        instant = (index + rng.random()) * seconds / n
 
+        def ending(pid: int, instant: float = instant) -> None:
+            time.sleep(instant)
+            os.kill(pid, number)
 
-@pytest.mark.parametrize("name", SLOW)
-def test_terminated_at_random_instants(bench, name):
-    ended_at_random(bench, name, signal.SIGTERM, 10)
+        bench.end(name, ending)
 
 
 @pytest.mark.parametrize("name", ["run", *SLOW[:1], *SLOW[2:]])

@@ -75,7 +75,8 @@ class Output:
     @property
     def work(self) -> Path:
         """Folder of unfinished work."""
-        return work_folder(self.path)
+        path = _real(self.path)
+        return path.with_name(f".{path.name}.work")
 
     def read(self) -> dict[str, Any] | None:
         """Return the record of the result; None without a result. A CogError says why it cannot be read."""
@@ -250,7 +251,7 @@ def state(path: Path, record: str) -> State:
     """Return the state of the output folder ``path`` with the last file ``record``, from files alone."""
     if (path / record).is_file():
         return State(DONE)
-    folder = work_folder(path)
+    folder = Output(path, {}).work
     if not folder.is_dir():
         return State(MISSING)
     with contextlib.suppress(OSError, CogError), locked(folder, make=False) as is_free:
@@ -261,12 +262,6 @@ def state(path: Path, record: str) -> State:
     except CogError:
         return State(DONE) if (path / record).is_file() else State(INTERRUPTED)
     return State(FAILED, str(failure.get("reason", "")))
-
-
-def work_folder(path: Path) -> Path:
-    """Return the folder of unfinished work on the result ``path``."""
-    path = _real(path)
-    return path.with_name(f".{path.name}.work")
 
 
 def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -335,12 +330,7 @@ def _release(descriptor: int) -> None:
         os.close(descriptor)
 
 
-def _release_all() -> None:
-    for descriptor in [*_held]:
-        _release(descriptor)
-
-
-os.register_at_fork(after_in_child=_release_all)
+os.register_at_fork(after_in_child=lambda: [*map(_release, [*_held])])
 
 
 def _owner(folder: Path) -> str:

@@ -51,14 +51,21 @@ def load_pickle(path: str | os.PathLike[str], *, largest: int = LARGEST_PICKLE) 
     try:
         return unpickle(files.contents(path, "pickle", largest))
     except UnsafeFileError as error:
-        raise UnsafeFileError(
-            f"refused to read {path}: it contains {error}; expected a pickle of only lists, dicts, "
-            "strings, numbers and numpy arrays. Get the file from its authors again"
-        ) from None
+        raise _refused(path, str(error)) from None
     except MALFORMED as error:
-        raise CogError(
-            f"{path} is not a readable pickle ({type(error).__name__}: {str(error)[:200]}); is it complete?"
-        ) from None
+        raise _damaged(path, "pickle", error) from None
+
+
+def _refused(path: str | os.PathLike[str], found: str) -> UnsafeFileError:
+    return UnsafeFileError(
+        f"refused to read {path}: it contains {found}; expected only plain containers, strings, numbers and "
+        "arrays; get the file from its authors again"
+    )
+
+
+def _damaged(path: str | os.PathLike[str], kind: str, error: Exception) -> CogError:
+    detail = f"{type(error).__name__}: {first_line(error)[:200]}"
+    return CogError(f"{path} is not a readable {kind} ({detail}); is the download complete?")
 
 
 def unpickle(
@@ -352,19 +359,12 @@ def load_torch(path: str | os.PathLike[str], *, allow: Sequence[Any] = (), mmap:
             warnings.simplefilter("ignore")  # meant for programmers; faults for users are errors here
             return torch.load(Path(path), map_location="cpu", weights_only=True, mmap=mmap or None)
     except UnsafeFileError as error:
-        refused = str(error)
+        raise _refused(path, str(error)) from None
     except CogError:
         raise
     except Exception as error:  # torch documents no list, and broken files raise nearly every type
-        if not (refused := _refused_by_torch(head.decode("latin-1"), error)):
-            detail = first_line(error)[:200]
-            raise CogError(
-                f"{path} is not a readable torch file ({detail}); is the download complete?"
-            ) from None
-    raise UnsafeFileError(
-        f"refused to read {path}: it contains {refused}; expected a file of torch.save with only tensors in "
-        "plain containers"
-    )
+        found = _refused_by_torch(head.decode("latin-1"), error)
+        raise (_refused(path, found) if found else _damaged(path, "torch file", error)) from None
 
 
 def _refused_by_torch(head: str, error: Exception) -> str:
@@ -395,5 +395,4 @@ def load_safetensors(path: str | os.PathLike[str]) -> dict[str, Any]:
             raise ValueError(f"a header of {header} bytes, expected at most {_LARGEST_HEADER}")
         return load(content)
     except Exception as error:  # SafetensorError, and nearly every type for lying headers
-        detail = first_line(error)[:200]
-        raise CogError(f"{path} is not a readable safetensors file ({detail}); is it complete?") from None
+        raise _damaged(path, "safetensors file", error) from None
