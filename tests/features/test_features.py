@@ -170,17 +170,3 @@ def test_rounded_features_are_read_as_their_float32_values(tmp_path, dtype, norm
     assert kept.x.dtype == dtype and torch.equal(kept.x, x)
     assert torch.equal(feature_files.load(tmp_path / "plain", normalize=normalize, rounded=True).x, expected)
     assert_every_reader_returns(expected, kept)
-
-
-@pytest.mark.parametrize(("dtype", "ways"), [(torch.bfloat16, [True]), (torch.float32, [True, False])])
-def test_rounded_features_take_one_copy_in_memory(tmp_path, monkeypatch, dtype, ways):
-    """They become float32 straight from the file; float32 features are read, the file may vanish afterwards."""
-    save_rows(tmp_path, torch.ones(30, 4, dtype=dtype))
-    asked, load_torch = [], feature_files.load_torch
-    monkeypatch.setattr(
-        feature_files,
-        "load_torch",
-        lambda path, mmap=False: asked.append(mmap) or load_torch(path, mmap=mmap),
-    )
-    loaded = feature_files.load(tmp_path)
-    assert asked == ways and loaded.x.dtype == torch.float32 and loaded.norms is None
