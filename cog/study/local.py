@@ -66,6 +66,94 @@ class Slots:
         return result | ({"CUDA_VISIBLE_DEVICES": self.gpus[slot % len(self.gpus)]} if self.gpus else {})
 
 
+class _Tasks:
+    """The tasks of a study while they run.
+
+    Attributes:
+        waiting: tasks that have not begun, by number.
+        running: process, slot and start of the others, in seconds.
+        codes: exit codes of those that have ended.
+        received: signals that this process has got.
+    """
+
+    def __init__(self, tasks: Mapping[int, Task], log_dir: Path, slots: Slots) -> None:
+        self.all, self.log_dir, self.slots = tasks, log_dir, slots
+        self.waiting, self.codes = dict(tasks), dict[int, int]()
+        self.running: dict[int, tuple[subprocess.Popen[bytes], int, float]] = {}
+        self.received: list[signal.Signals] = []
+        self.room = memory.available_memory()
+
+    def tell(self, number: signal.Signals) -> None:
+        """Send a signal to the running tasks."""
+        for process, _, _ in list(self.running.values()):
+            if process.poll() is None:
+                process.send_signal(number)
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Let the running tasks save and end; with the second ^C, end them at once."""
+        again = bool(self.received) and number == signal.SIGINT
+        self.received.append(signal.Signals(number))
+        self.tell(signal.SIGINT if again else signal.SIGTERM)
+
+    def ready(self, memory_of: Callable[[Task], int]) -> int | None:
+        """Return the number of a task that can begin now."""
+        if self.received or len(self.running) >= self.slots.n:
+            return None
+        unfinished = [*self.waiting.values(), *(self.all[number] for number in self.running)]
+        taken = sum(memory_of(self.all[number]) for number in self.running)
+        for number, task in self.waiting.items():
+            has_room = not self.running or self.room is None or taken + memory_of(task) <= self.room
+            if has_room and not any(task.needs(other) for other in unfinished):
+                return number
+        return None
+
+    def start(self, number: int, commands: Mapping[str, Sequence[str]]) -> None:
+        """Start a task in the first free slot."""
+        task = self.waiting.pop(number)
+        slot = min({*range(self.slots.n)} - {slot for _, slot, _ in self.running.values()})
+        logger.info("[%d/%d] %s", len(self.all) - len(self.waiting), len(self.all), task)
+        process = _start(command_of(task, commands), self.log(number), self.slots.environment(slot))
+        self.running[number] = process, slot, time.monotonic()
+        if self.received:  # while the process was being started
+            process.send_signal(signal.SIGTERM)
+
+    def collect(self) -> None:
+        """Note and log the tasks that have ended."""
+        for number, (process, _, began) in list(self.running.items()):
+            if (code := process.poll()) is None:
+                continue
+            del self.running[number]
+            self.codes[number] = code = code if code >= 0 else 128 - code
+            if code == 0:
+                logger.info("%s: done in %s", self.all[number], duration(time.monotonic() - began))
+            elif not (self.received and code in (EXIT_CODE, 130, 128 + signal.SIGTERM)):
+                log = self.log(number)
+                logger.error("%s: exit code %d: %s (%s)", self.all[number], code, last_line(log), log)
+
+    def report(self) -> None:
+        """Log what the running tasks do."""
+        for number, (_, _, began) in self.running.items():
+            line = last_line(self.log(number))
+            logger.info("%s, %s: %s", self.all[number], duration(time.monotonic() - began), line)
+        logger.info("%d of %d tasks have ended", len(self.codes), len(self.all))
+
+    def log(self, number: int) -> Path:
+        """Return the log of a task."""
+        return self.log_dir / f"{number}.log"
+
+    def exit_code(self) -> int:
+        """Return the exit code of :func:`run_here`."""
+        if self.received:
+            n_done = list(self.codes.values()).count(0)
+            text = f"{n_done} of {len(self.all)} tasks are done; the same command continues"
+            logger.error("ended by %s: %s", self.received[0].name, text)
+            return 130 if self.received[0] == signal.SIGINT else EXIT_CODE
+        failed = {self.all[number]: code for number, code in self.codes.items() if code}
+        # A classifier without features fails for the reason of its extraction.
+        different = {code for task, code in failed.items() if not any(task.needs(other) for other in failed)}
+        return 0 if not failed else different.pop() if len(different) == 1 else CogError.exit_code
+
+
 def run_here(
     tasks: Mapping[int, Task],
     commands: Mapping[str, Sequence[str]],
@@ -91,88 +179,25 @@ def run_here(
     Raises:
         CogError: a program cannot be started, or a log cannot be written.
     """
-    received: list[signal.Signals] = []
-    running: dict[int, tuple[subprocess.Popen[bytes], int, float]] = {}  # process, slot, start
-    waiting, codes = dict(tasks), dict[int, int]()
-    room, reported = memory.available_memory(), time.monotonic()
-
-    def tell(number: signal.Signals) -> None:
-        for process, _, _ in list(running.values()):
-            if process.poll() is None:
-                process.send_signal(number)
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        again = bool(received) and number == signal.SIGINT
-        received.append(signal.Signals(number))
-        tell(signal.SIGINT if again else signal.SIGTERM)
-
-    def ready() -> int | None:
-        """Return a task that can begin now."""
-        if received or len(running) >= slots.n:
-            return None
-        unfinished = [*waiting.values(), *(tasks[number] for number in running)]
-        taken = sum(memory_of(tasks[number]) for number in running)
-        for number, task in waiting.items():
-            has_room = not running or room is None or taken + memory_of(task) <= room
-            if has_room and not any(task.needs(other) for other in unfinished):
-                return number
-        return None
-
-    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, *handled())}
+    state, reported = _Tasks(tasks, log_dir, slots), time.monotonic()
+    previous = {number: signal.signal(number, state.on_signal) for number in (signal.SIGINT, *handled())}
     try:
-        while running or (waiting and not received):
-            if (number := ready()) is not None:
-                task, slot = (
-                    waiting.pop(number),
-                    min({*range(slots.n)} - {slot for _, slot, _ in running.values()}),
-                )
-                logger.info("[%d/%d] %s", len(tasks) - len(waiting), len(tasks), task)
-                process = _start(
-                    command_of(task, commands), log_dir / f"{number}.log", slots.environment(slot)
-                )
-                running[number] = process, slot, time.monotonic()
-                if received:  # while the process was being started
-                    process.send_signal(signal.SIGTERM)
+        while state.running or (state.waiting and not state.received):
+            if (number := state.ready(memory_of)) is not None:
+                state.start(number, commands)
                 continue
             time.sleep(_POLL_SECONDS)
-            now = time.monotonic()
-            for number, (process, _, began) in list(running.items()):
-                if process.poll() is not None:
-                    del running[number]
-                    codes[number] = code = (
-                        process.returncode if process.returncode >= 0 else 128 - process.returncode
-                    )
-                    _tell_end(
-                        tasks[number], code, now - began, log_dir / f"{number}.log", is_ending=bool(received)
-                    )
-            if now - reported >= _REPORT_SECONDS:
-                reported = now
-                for number, (_, _, began) in running.items():
-                    line = last_line(log_dir / f"{number}.log")
-                    logger.info("%s, %s: %s", tasks[number], duration(now - began), line)
-                logger.info("%d of %d tasks have ended", len(codes), len(tasks))
+            state.collect()
+            if time.monotonic() - reported >= _REPORT_SECONDS:
+                reported = time.monotonic()
+                state.report()
     finally:
-        tell(signal.SIGTERM)
-        for process, _, _ in running.values():
+        state.tell(signal.SIGTERM)
+        for process, _, _ in state.running.values():
             process.wait()
         for signal_number, handler in previous.items():
             signal.signal(signal_number, handler)
-    n_done = list(codes.values()).count(0)
-    if received:
-        text = f"{n_done} of {len(tasks)} tasks are done; the same command continues"
-        logger.error("ended by %s: %s", received[0].name, text)
-        return 130 if received[0] == signal.SIGINT else EXIT_CODE
-    failed = {tasks[number]: code for number, code in codes.items() if code}
-    # A classifier without features fails for the reason of its extraction.
-    different = {code for task, code in failed.items() if not any(task.needs(other) for other in failed)}
-    return 0 if not failed else different.pop() if len(different) == 1 else CogError.exit_code
-
-
-def _tell_end(task: Task, code: int, seconds: float, log: Path, *, is_ending: bool) -> None:
-    if code == 0:
-        logger.info("%s: done in %s", task, duration(seconds))
-    elif not (is_ending and code in (EXIT_CODE, 130, 128 + signal.SIGTERM)):
-        logger.error("%s: exit code %d: %s (%s)", task, code, last_line(log), log)
+    return state.exit_code()
 
 
 def memory_of(study: Study, task: Task) -> int:
