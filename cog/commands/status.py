@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import functools
 import json
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,7 +28,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     flags.add(parser, "models_root_dir", required=True)
     flags.add(parser, "model", help="names, or patterns such as 'deit_*' (default: those of the study)")
-    parser.add_argument("--format", choices=("text", "csv", "json"), default="text", help="default: text")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
     return parser.parse_args(argv)
 
 
@@ -50,13 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     states = units.survey(study)
     if args.format == "text":
         print(status.draw(study, states), end="")
-    elif args.format == "json":
-        print(json.dumps(status.records(study, states), indent=1))
     else:
-        records = status.records(study, states)
-        writer = csv.DictWriter(sys.stdout, list(records[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
+        print(json.dumps(status.records(study, states), indent=1))
     return 0
 
 

@@ -81,7 +81,7 @@ def _reasons(word: str, reasons: Collection[tuple[Unit, str]]) -> str:
         f"  {same[0]}{f' and {len(same) - 1} more' if len(same) > 1 else ''}: {printable(detail)}\n"
         for detail, same in list(together.items())[:_LISTED]
     ]
-    more = [f"  ... and {len(together) - _LISTED} more (--format csv lists all)\n"] * (
+    more = [f"  ... and {len(together) - _LISTED} more (--format json lists all)\n"] * (
         len(together) > _LISTED
     )
     return "".join([f"\n{word}:\n", *lines, *more]) if together else ""
