@@ -15,7 +15,7 @@ import logging
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cog import config, constants, paths
 from cog.commands import flags
@@ -212,12 +212,9 @@ def _write(args: argparse.Namespace) -> None:
     from cog.reporting.figures import draw
     from cog.results import frame, share
 
-    checks: dict[str, Any] = {"figures": outputs.check_folder} | dict.fromkeys(
-        ("report", "export"), outputs.check_file
-    )
     targets = {
-        flag: check(name, flag=f"--{flag}", overwrite=args.overwrite)
-        for flag, check in checks.items()
+        flag: outputs.check(name, flag=f"--{flag}", overwrite=args.overwrite, folder=flag == "figures")
+        for flag in ("figures", "report", "export")
         if (name := getattr(args, flag))
     }
     if len(set(targets.values())) < len(targets):

@@ -72,10 +72,8 @@ def test_the_interval_is_that_of_a_plain_bootstrap():
     y = x + rng.normal(size=200)
     value, low, high = concepts.spearman(x, y)
     assert value == pytest.approx(stats.spearmanr(x, y).statistic)
-    plain = stats.bootstrap(
-        (x, y), lambda a, b: stats.spearmanr(a, b).statistic, paired=True, vectorized=False, method="percentile",
-        n_resamples=2000,
-    )  # fmt: skip
+    options = {"paired": True, "vectorized": False, "method": "percentile", "n_resamples": 2000}
+    plain = stats.bootstrap((x, y), lambda a, b: stats.spearmanr(a, b).statistic, **options)
     assert [low, high] == pytest.approx(list(plain.confidence_interval), abs=0.02)
     assert concepts.spearman(np.ones(9), y[:9]) == (None, None, None)
 
