@@ -56,7 +56,7 @@ def joined(name: str | None) -> Iterator[tuple[Rank, torch.device]]:
         raise CogError(f"--device {name} is one GPU, and there are {rank.size} processes; give --device cuda")
     if rank.number:  # the first process of each machine tells what all find
         logging.getLogger("cog").setLevel(logging.CRITICAL + 1 if rank.local else logging.ERROR)
-    device = resolve_device(name, rank, float64=True)
+    device = resolve_device(name, float64=True)
     if rank.size == 1:
         yield rank, device
         return
