@@ -59,8 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     planned = [train.plan_runs(one) for one in each]
     with signals.deferred():
         for runs, on_train, on_test in planned:
-            if open_runs := train.pending(runs, overwrite=args.overwrite):
-                train.train_all(runs, open_runs, on_train, on_test, args)
+            train.train_all(runs, on_train, on_test, args)
     return 0
 
 

@@ -244,7 +244,7 @@ class Engine:
             test: test features ``(m, d)``.
             settings: settings of the runs, which differ in seed and shots only.
             n_seeds: number of seeds.
-            place: what is trained in lockstep, and the place of the features; None: see :meth:`lockstep`.
+            place: value of :meth:`lockstep`; None: it decides.
 
         Raises:
             CogError: features that do not fit together; too little memory.

@@ -118,7 +118,12 @@ def run_protocol(
                 for search, trials_of_seed in zip(searches, told, strict=True):
                     search.tell(trials_of_seed)
         for search, run in zip(searches, runs, strict=True):
-            _require_success(search, run)
+            if search.best.diverged:
+                rates = [trial.lr for trial in search.trials]
+                raise CogError(
+                    f"training diverged in all {len(rates)} trials of seed {run.seed} (learning rates {min(rates):.3g} "
+                    f"to {max(rates):.3g}); lower CLF.LR_INTV{'' if run.normalize else ' or set CLF.NORM_FTS True'}"
+                )
     chosen = [(search.best.lr, search.best.wd) for search in searches]
     if not searches:
         assert first.lr is not None and first.wd is not None
@@ -203,15 +208,6 @@ def _train(
         ]
         for of_seed, top1, diverged in zip(pairs, scores, trained.diverged, strict=True)
     ]
-
-
-def _require_success(search: Search, run: Settings) -> None:
-    if all(trial.diverged for trial in search.trials):
-        rates = [trial.lr for trial in search.trials]
-        raise CogError(
-            f"training diverged in all {len(rates)} trials of seed {run.seed} (learning rates {min(rates):.3g} to "
-            f"{max(rates):.3g}); lower CLF.LR_INTV{'' if run.normalize else ' or set CLF.NORM_FTS True'}"
-        )
 
 
 def _make_epoch_logger(runs: Sequence[Settings], progress: Progress, print_freq: int) -> OnEpoch:

@@ -96,7 +96,7 @@ def counts_per_class(
 ) -> dict[str, Any]:
     """Return the numbers of correct predictions and of images of each class; empty when they contradict the accuracy.
 
-    They do when logits are not finite: ``argmax``, which is predicted, and the rank of the true class then disagree.
+    They do when logits are not finite, since ``argmax`` and the rank of the true class then disagree.
     """
     import torch
 
@@ -118,8 +118,7 @@ def write_run(
 
     ``metadata`` has further entries of that file.
     """
-    classifier = result.classifier
-    dim, n_classes = classifier.sizes[0], classifier.sizes[-1]
+    classifier, n_classes = result.classifier, data.n_classes
     final = write_final(stage, classifier, data.test_y, lr=result.lr, wd=result.wd)
     results = {
         "status": "complete",
@@ -130,7 +129,7 @@ def write_run(
         "n_shot": run.settings.n_shot,
         "identity": run.output.identity,
         "n_classes": n_classes,
-        "feature_dim": dim,
+        "feature_dim": data.train.dim,
         "labels": None if data.labels == list(range(n_classes)) else data.labels,
         "rows": result.rows,
         "final": final,

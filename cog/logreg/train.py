@@ -114,32 +114,13 @@ def _output_of(args: argparse.Namespace, cfg: CfgNode, model_dir: ModelDir | Non
     return folder.with_name(f"{folder.name}_N{n_shot}" if n_shot else folder.name) / seed_folder(seed)
 
 
-def pending(runs: Sequence[Run], *, overwrite: bool = False) -> list[Run]:
-    """Return the runs that are not done; the accuracies of the others are printed.
-
-    Raises:
-        OutputError: a folder has another run, or files of others.
-    """
-    open_runs = []
-    for run in runs:
-        if not run.output.is_done(overwrite=overwrite):
-            open_runs.append(run)
-            continue
-        logger.info("%s is complete, skipped", run.output.path)
-        print_accuracies((run.output.read() or {}).get("final", {}), run.output.path)
-    return open_runs
-
-
-def train_all(
-    runs: Sequence[Run], open_runs: Sequence[Run], train: Path, test: Path, args: argparse.Namespace
-) -> None:
-    """Load the features once and do all runs on them; publish each finished run and print its accuracies.
+def train_all(runs: Sequence[Run], train: Path, test: Path, args: argparse.Namespace) -> None:
+    """Load the features once and do the runs that are not done; publish each, and print the accuracies of all.
 
     When a run fails or the process is interrupted, the finished runs stay, and the same call continues the others.
 
     Args:
         runs: all requested runs; they differ in seed and number of shots only.
-        open_runs: those of them that are not done.
         train: feature file of the training images.
         test: feature file of the test images.
         args: flags ``device``, ``print_freq`` and ``overwrite``.
@@ -149,6 +130,15 @@ def train_all(
             :func:`cog.logreg.protocol.run_protocol`.
         Interrupted: when the process was asked to end.
     """
+    open_runs = []
+    for run in runs:
+        if not run.output.is_done(overwrite=args.overwrite):
+            open_runs.append(run)
+            continue
+        logger.info("%s is complete, skipped", run.output.path)
+        print_accuracies((run.output.read() or {}).get("final", {}), run.output.path)
+    if not open_runs:
+        return
     from cog.features import feature_files
     from cog.logreg.engine import Engine
     from cog.runtime.device import resolve_device
@@ -163,7 +153,6 @@ def train_all(
         )
         data = engine.prepare(on_train, on_test, first, n_seeds=len(seeds))
         del on_train, on_test
-    paths = {run.output.path for run in open_runs}
     by_shots: dict[int, list[Run]] = {}
     for run in runs:
         by_shots.setdefault(run.settings.n_shot, []).append(run)
@@ -171,7 +160,7 @@ def train_all(
     parts = [of[i : i + most] for of in by_shots.values() for i in range(0, len(of), most)]
     for number, part in enumerate(parts):
         signals.check("finished runs are saved" if number else "no training was begun")
-        if wanted := [run for run in part if run.output.path in paths]:
+        if wanted := [run for run in part if run in open_runs]:
             _do_group(part, wanted, data, engine, args)
 
 
@@ -182,15 +171,7 @@ def _do_group(
     engine: Engine,
     args: argparse.Namespace,
 ) -> None:
-    """Train a group, and write and publish those of its runs that are not done.
-
-    Args:
-        part: runs that may be in lockstep.
-        wanted: those of them that are not done.
-        data: the data set.
-        engine: engine of the training.
-        args: flags.
-    """
+    """Train those of ``part``, which may be in lockstep, that are ``wanted``; write and publish them."""
     import torch
 
     from cog.logreg import protocol
