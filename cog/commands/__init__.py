@@ -18,7 +18,9 @@ def _require_packages() -> None:
     if importlib.util.find_spec("yacs") is not None:
         return
     python = Path(__file__).parents[2] / ".venv/bin/python"
-    if os.access(python, os.X_OK) and not os.path.samefile(sys.prefix, python.parents[1]):
+    # Once: with "python -S", that Python lacks them, too.
+    if os.access(python, os.X_OK) and os.environ.setdefault("COG_STARTED_BY", "") != str(python):
+        os.environ["COG_STARTED_BY"] = str(python)
         os.execv(python, [str(python), *sys.orig_argv[1:]])
     sys.stderr.write(
         f"error: {sys.executable} lacks the toolkit's requirements; activate the environment it is installed in "
