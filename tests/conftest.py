@@ -78,13 +78,23 @@ def _use_memory_for_files():
 #: Files of the slowest tests, slowest first, so that no process waits for them at the end. The second mostly waits for
 #: SLURM.
 _LONGEST = (
-    "test_miniature.py", "test_slurm.py", "test_docs.py", "test_models_golden.py", "test_sources.py", "test_kill.py",
-    "test_experiments_driver.py", "test_models_faults.py", "test_bash_scripts.py", "test_models.py",
-    "test_similarity.py", "test_report_browser.py", "test_figures_drawn.py", "test_build_levels.py",
-    "test_sources_hub.py", "test_extract.py", "test_shards.py", "test_pack.py", "test_noisy_copy.py",
-    "test_study_local.py", "test_engine.py", "test_faults.py", "test_bad_input.py",
-    "test_uncertainty.py", "test_report_page.py", "test_study.py", "test_safe_load.py", "test_house.py",
-)  # fmt: skip
+    "test_miniature.py",
+    "test_slurm.py",
+    "test_docs.py",
+    "test_models_golden.py",
+    "test_chunks.py",
+    "test_kill.py",
+    "test_output.py",
+    "test_bash_scripts.py",
+    "test_faults.py",
+    "test_libraries.py",
+    "test_experiments_driver.py",
+    "test_report_browser.py",
+    "test_build_levels.py",
+    "test_extract.py",
+    "test_finetune.py",
+    "test_noisy_copy.py",
+)
 
 
 def pytest_collection_modifyitems(config, items):

@@ -23,7 +23,7 @@ _N_TRAIN_IN1K, _N_TRAIN_LEVEL = (1_281_167, 1_281_167), (732_000, 1_300_000)
 _NEARLY = 0.002
 
 #: Settings of the paper's protocol (Sec. 4.1, supplement B.3; epochs and intervals: configuration of the
-#: original toolkit): the name in the records of runs, the value, and the key of the configuration.
+#: original toolkit): the name in the records of runs, the value, and the key of the configuration, or words.
 PROTOCOL: dict[str, tuple[Any, str]] = {
     "n_trials": (30, "CLF.N_TRIALS"),
     "n_epochs": (100, "CLF.N_EPOCHS"),
@@ -33,10 +33,9 @@ PROTOCOL: dict[str, tuple[Any, str]] = {
     "lr_interval": ([0.1, 100.0], "CLF.LR_INTV"),
     "wd_interval": ([1e-12, 1e-4], "CLF.WD_INTV"),
     "normalize": (True, "CLF.NORM_FTS"),
-    "lr": (None, "CLF.LR"),
-    "wd": (None, "CLF.WD"),
+    "lr": (None, "learning rate"),
+    "wd": (None, "weight decay"),
     "classifier": ("logreg", "CLF.TYPE"),
-    "pca_dim": (0, "CLF.PCA_DIM"),
     "max_per_class": (0, "CLF.MAX_PER_CLASS"),
 }
 
@@ -104,7 +103,7 @@ def unlike_protocol(settings: Mapping[str, Any], evaluation: str) -> str:
     usual = {name: value for name, (value, _) in PROTOCOL.items()} | {"classifier": kind}
     usual |= {_KEYS[key]: value for key, value in constants.CLASSIFIERS.get(kind, {}).items()}
     if match:
-        usual |= {"pca_dim": int(match["pca"] or 0), "max_per_class": int(match["max"] or 0)}
+        usual["max_per_class"] = int(match["max"] or 0)
     if kind == "finetune":  # the defaults of FINETUNE
         usual = {"n_epochs": 30, "batch_size": 1024, "lr": 0.01}
     differing = (name for name in usual if name in settings and plain(settings[name]) != plain(usual[name]))

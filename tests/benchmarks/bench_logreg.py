@@ -1,7 +1,7 @@
 """Classifiers on a CPU: whole protocols, in turns with an earlier commit of the toolkit and with the original's loop.
 
-    git worktree add /tmp/previous COMMIT
-    python tests/benchmarks/bench_logreg.py --previous /tmp/previous [--cases 512x100 2048x1000 few1 few8]
+    git worktree add ../previous COMMIT
+    python tests/benchmarks/bench_logreg.py --previous ../previous [--cases 512x100 2048x1000 few1 few8]
         [--precisions bf16 fp32] [--repeats 3] [--threads 2] [--epochs 100] [--no_study]
 
 Each protocol (30 trials and the final training of one seed, scored on a test set after every epoch) runs in a process

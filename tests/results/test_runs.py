@@ -80,7 +80,6 @@ def test_equal_rows_are_equal_features_whatever_else_is_recorded():
         ({"classifier": "mlp"}, "mine", "classifier mlp"),
         ({"classifier": "mlp", "normalize": False, "wd_interval": [1e-8, 1e-4]}, "mlp", ""),
         ({"classifier": "mlp", "normalize": True}, "mlp", "normalize True"),
-        ({"classifier": "logreg", "pca_dim": 8}, "logreg_pca8", ""),
         ({"n_epochs": 30, "lr": 0.01, "n_trials": 0}, "finetune", ""),
         ({"n_epochs": 3, "lr": 0.01}, "finetune", "n_epochs 3"),
     ],
