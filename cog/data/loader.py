@@ -7,6 +7,7 @@ lock is held, which they would keep. Pixels come back as uint8 in shared memory.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -135,7 +136,7 @@ def decoded(
         collate_fn=_unchanged,  # type: ignore[arg-type]
         num_workers=n_workers,
         multiprocessing_context="fork" if n_workers else None,
-        worker_init_fn=_leave_signals_to_the_parent,
+        worker_init_fn=functools.partial(_begin_worker, os.getpid()),
         pin_memory=pin_memory,
         generator=torch.Generator(),  # the default draws from the global one
     )
@@ -168,8 +169,10 @@ def _unchanged(piece: Piece) -> Piece:
     return piece
 
 
-def _leave_signals_to_the_parent(worker: int) -> None:
+def _begin_worker(parent: int, worker: int) -> None:
     """A terminal and a cluster send their signals to all processes; the parent decides what they mean."""
+    if os.getppid() != parent:  # killed right after the fork: PyTorch would wait for the end of process 1
+        os._exit(1)
     for number in (signal.SIGINT, *signals.SIGNALS):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # with it, the parent ends a process that hangs

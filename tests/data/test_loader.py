@@ -71,3 +71,13 @@ def test_workers_are_at_most_one_per_processor(monkeypatch):
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     assert usable_workers(-1) == 2  # its share of the machine
+
+
+@pytest.mark.parametrize("parent_lives", [True, False])
+def test_a_decoding_process_ends_when_its_parent_was_killed_right_after_the_fork(parent_lives):
+    parent = os.getpid() if parent_lives else os.getppid()
+    pid = os.fork()
+    if pid == 0:
+        loader._begin_worker(parent, 0)
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (7 if parent_lives else 1)
