@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -24,6 +25,9 @@ from cog.study.units import DELETED, Study, Unit
 
 if TYPE_CHECKING:
     from cog.models.choice import ModelChoice
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,10 @@ def other_results(
     """
     made = [unit for unit, state in states.items() if state.word in (DONE, DELETED)]
     described = networks.describe_all(list(dict.fromkeys(unit.model for unit in made)))
+    if unknown := [model for model, network in described.items() if not network]:
+        logger.warning(
+            "finished results are kept as they are, of networks that cannot be loaded: %s", some(unknown)
+        )
     wanted_settings = {
         model: settings.from_config(
             config.get_cfg(model_name=model, opts=list(opts)), seed=0, momentum=0.9, lr=None, wd=None

@@ -129,3 +129,9 @@ def test_features_of_the_original_toolkit_are_taken_as_they_are(world):
         record["identity"] |= {f"{split}_features": {"rows_sha256": "x"} for split in ("train", "test")}
         path.write_text(json.dumps(record))
     assert world.others() == ([], 0)
+
+
+def test_results_of_a_network_that_is_gone_are_kept_and_told(world, caplog):
+    world.checkpoint.unlink()
+    assert world.others() == ([], 0)
+    assert "cannot be loaded: sup_resnet50" in caplog.text
