@@ -37,8 +37,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "the features); with --seeds or --n_shot: <output_dir>[_N<n_shot>]/seed-<seed>/",
     )
     flags.add(group, "overwrite", "device")
-    fraction = cli_tools.real_number(0.0, 1.0, "0 <= momentum < 1")
-    group.add_argument("--mom", type=fraction, default=0.9, help="momentum of SGD (default: 0.9)")
+    group.add_argument("--mom", type=float, default=0.9, help="momentum of SGD (default: 0.9)")
     group.add_argument(
         "--print_freq",
         type=cli_tools.whole_number(0),

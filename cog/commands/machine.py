@@ -122,7 +122,7 @@ def _classifiers(device: torch.device) -> Looks:
         engine = Engine(device, precision)
         data = engine.prepare(FeatureSet(x, y, "doctor"), test, settings)
         trained = engine.fit(data, [settings], rows, pairs, stage="search")
-        weight = trained.classifier(0).layers[0][0].cpu()  # compiles
+        weight = trained.learner.layers(0, 0)[0][0].cpu()  # compiles
         error = float((weight - expected).norm() / (expected - start).norm())
         began = time.monotonic()
         engine.fit(data, [settings], rows, pairs, stage="search")

@@ -25,7 +25,6 @@ from cog.errors import CogError, first_line, some
 from cog.features.rows import sampled_rows
 from cog.finetune.recipe import Recipe
 from cog.finetune.train import STATE_FILE, Epochs, Training, build
-from cog.logreg.mlp import TrainedClassifier
 from cog.logreg.run_files import CONTENTS, RESULTS_FILE, print_accuracies, write_final
 from cog.models.choice import ModelChoice, preprocess_of
 from cog.runtime import files, log, signals
@@ -179,10 +178,10 @@ def _write(
     recipe, network = training.recipe, training.network
     cfg, head = recipe.cfg, network.head
     weight, bias = (tensor.detach().cpu() for tensor in (head.weight, head.bias))
-    classifier = TrainedClassifier([(weight, bias)], logs=done.logs, predictions=done.predictions)
-    final = write_final(
-        stage, classifier, torch.from_numpy(lists[1].labels), lr=recipe.lr, wd=cfg.FINETUNE.WEIGHT_DECAY
-    )
+    assert done.predictions is not None
+    trained = [(weight, bias)], done.logs, done.predictions
+    labels, pair = torch.from_numpy(lists[1].labels), {"lr": recipe.lr, "wd": cfg.FINETUNE.WEIGHT_DECAY}
+    final = write_final(stage, *trained, labels, **pair)
     backbone = collections.OrderedDict(
         (name, tensor.detach().cpu().contiguous())
         for name, tensor in network.backbone.network.state_dict().items()

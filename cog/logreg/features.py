@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 import torch
 
-from cog.errors import CogError
-from cog.features import sampling
 from cog.features.feature_files import FeatureSet
 
-logger = logging.getLogger(__name__)
-
-#: Rows moved at a time.
+#: Rows that are rounded at a time.
 _CHUNK = 65_536
 
 
 class Features:
     """Features ``(n, d)`` of one split, in the type of their file.
 
-    They are on the device of the computation, with a copy in bfloat16 where products take that and memory allows it, or
-    on the host, from where batches are sent. The values of a batch are the same in all cases.
+    They are on the device of the computation, with a copy in bfloat16 where products take that and memory allows it,
+    or on the host, from where batches are sent. The values of a batch are the same in all cases.
 
     Args:
-        features: the features. Those in float32 may be kept without a copy; they are never changed.
+        features: the features; they are never changed.
         device: device of the computation.
         dtype: type of the products in training, float32 or bfloat16.
         resident: whether the features go to the device.
         copy: whether to make the copy in bfloat16.
-
-    Attributes:
-        n, dim: shape.
-        device: device of the computation.
-        dtype: type of the products in training.
-        place: device of the features, where row numbers have to be.
-
-    Raises:
-        CogError: values beyond the range of bfloat16 (3.39e38).
     """
 
     def __init__(
@@ -51,24 +37,15 @@ class Features:
     ) -> None:
         self.n, self.dim = features.x.shape
         self.device, self.dtype = device, dtype
+        #: Where the features are, and row numbers have to be.
         self.place = device if resident else torch.device("cpu")
-        self._x, self._norms = features.x, features.norms
-        if self.place.type != "cpu":
-            self._x = torch.empty(features.x.shape, dtype=features.x.dtype, device=device)
-            for target, part in zip(self._x.split(_CHUNK), features.x.split(_CHUNK), strict=True):
-                target.copy_(part)
-            self._norms = None if features.norms is None else features.norms.to(device)
+        self._x = features.x.contiguous().to(self.place)
+        self._norms = None if features.norms is None else features.norms.to(self.place)
         self._low: torch.Tensor | None = None
-        is_stored_so = self._x.dtype == dtype and self._norms is None
-        if dtype != torch.float32 and copy and not is_stored_so:
-            low = torch.empty(self._x.shape, dtype=dtype, device=self.place)
-            for start in range(0, self.n, _CHUNK):
-                low[start : start + _CHUNK] = self._exact(slice(start, start + _CHUNK))
-            self._low = low
-        if dtype != torch.float32 and self._largest() > torch.finfo(dtype).max:
-            raise CogError(
-                "features of 3.39e38 and more do not fit into bfloat16; set CLF.PRECISION fp32 or CLF.NORM_FTS True"
-            )
+        if dtype != torch.float32 and copy and not (self._x.dtype == dtype and self._norms is None):
+            self._low = torch.empty(self._x.shape, dtype=dtype, device=self.place)
+            for rows in torch.arange(self.n, device=self.place).split(_CHUNK):
+                self._low[rows] = self._exact(rows).to(dtype)
 
     @property
     def is_resident(self) -> bool:
@@ -103,28 +80,13 @@ class Features:
             return out.copy_(x, non_blocking=True)
         return x.to(self.device, non_blocking=True)
 
-    def part(self, start: int, stop: int, *, exact: bool) -> torch.Tensor:
-        """Return the rows from ``start`` to ``stop``, read-only, on the device, see :meth:`rows`."""
-        if exact and self._x.dtype == torch.float32 and self._norms is None:
-            return self._x[start:stop].to(self.device)
-        if not exact and self._low is not None:
-            return self._low[start:stop].to(self.device)
-        return self.rows(torch.arange(start, stop, device=self.place), exact=exact)
-
-    def _exact(self, which: slice | torch.Tensor) -> torch.Tensor:
-        x = self._x[which].float() if isinstance(which, slice) else self._x.index_select(0, which).float()
-        return x if self._norms is None else x.div_(self._norms[which])
+    def _exact(self, index: torch.Tensor) -> torch.Tensor:
+        x = self._x.index_select(0, index).float()
+        return x if self._norms is None else x.div_(self._norms[index])
 
     def _pinned(self, n: int, dtype: torch.dtype) -> torch.Tensor:
         # PyTorch reuses pinned memory only after its copy to the device is done.
         return torch.empty(n, self.dim, dtype=dtype, pin_memory=self.device.type == "cuda")
-
-    def _largest(self) -> float:
-        """Return the largest magnitude, rounded as in a batch."""
-        if self._norms is not None or self._x.dtype != torch.float32:
-            return 0.0  # rounded types have the range already
-        parts = [part.abs().max() for part in self._x.split(_CHUNK)]
-        return float(torch.stack(parts).max().to(self.dtype).double())
 
 
 @dataclass(frozen=True)
@@ -155,7 +117,6 @@ class Data:
         test: test features ``(m, d)``.
         test_y: test labels in 0..C-1, int64 ``(m,)``, on the device.
         labels: the C original labels, ascending.
-        cap: record of ``CLF.MAX_PER_CLASS`` for results.json; empty without it.
         together: what is trained in lockstep.
     """
 
@@ -165,24 +126,9 @@ class Data:
     test: Features
     test_y: torch.Tensor
     labels: list[int]
-    cap: dict[str, dict[str, int]]
     together: Lockstep
 
     @property
     def n_classes(self) -> int:
         """C."""
         return len(self.labels)
-
-
-def cap(train: FeatureSet, n: int) -> tuple[FeatureSet, dict[str, dict[str, int]]]:
-    """Return at most ``n`` training images per class (paper supplement B.1; 0: all), and the record of this choice."""
-    if not n:
-        return train, {}
-    rows, n_short = sampling.cap_per_class(train.y, n)
-    logger.info("at most %d training images per class: %d of %d", n, len(rows), len(train))
-    if n_short:
-        logger.warning("%d classes have fewer than CLF.MAX_PER_CLASS %d images", n_short, n)
-    norms = None if train.norms is None else train.norms[rows]
-    kept = FeatureSet(train.x[rows], train.y[rows], train.name, norms, train.class_list)
-    record = {"n": n, "rows": len(rows), "of_rows": len(train), "smaller_classes": n_short}
-    return kept, {"max_per_class": record}

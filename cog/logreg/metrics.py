@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 
@@ -12,9 +12,6 @@ from cog.runtime.device import has_float64
 #: Largest number of rows, and of logits, that are computed at once. On a CPU they stay in the cache (1024 x 1000
 #: float32 is 4 MB); a GPU needs more work between two waits.
 _CPU_CHUNK, _GPU_CHUNK = (1024, 1 << 20), (16_384, 1 << 27)
-
-#: Function from features ``(b, d)`` to the float32 logits of M classifiers, ``(b, M, C)``.
-Logits = Callable[[torch.Tensor], torch.Tensor]
 
 #: Mean cross-entropy in nats, top-1 and top-5 accuracy in percent. Top-5: the true class is among the min(5, C) best.
 Scores = tuple[float, float, float]
@@ -37,16 +34,16 @@ def append_epoch(logs: Logs, train: Scores, test: Scores, lr: float) -> None:
 
 def describe_last_epoch(logs: Logs, n_epochs: int) -> str:
     """Return a line about the last epoch in the logs of a training with ``n_epochs`` epochs."""
-    done, last = len(logs["lr"]), {name: values[-1] for name, values in logs.items()}
+    last = {name: values[-1] for name, values in logs.items()}
     return (
-        f"epoch {done} of {n_epochs} ({100 * done // n_epochs} %): train loss {last['train/loss']:.4f}, train top-1 "
-        f"{last['train/top1']:.2f}, test loss {last['test/loss']:.4f}, test top-1 {last['test/top1']:.2f}, top-5 "
-        f"{last['test/top5']:.2f}"
+        f"epoch {len(logs['lr'])} of {n_epochs}: train loss {last['train/loss']:.4f}, train top-1 "
+        f"{last['train/top1']:.2f}, test loss {last['test/loss']:.4f}, test top-1 {last['test/top1']:.2f}, "
+        f"top-5 {last['test/top5']:.2f}"
     )
 
 
 def true_class_rank(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return the number of classes that are ranked before the true one.
+    """Return the number of classes that are ranked before the true one, int64 ``(n,)`` in 0..C.
 
     Among equal logits the lower class index comes first, as with ``argmax``: counting ties as correct would report
     100 % for a classifier with all logits equal. A true class with a logit that is not finite is ranked last.
@@ -54,9 +51,6 @@ def true_class_rank(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     Args:
         logits: floating-point ``(n, C)``.
         y: int64 ``(n,)``.
-
-    Returns:
-        int64 ``(n,)`` in 0..C.
     """
     target = logits.gather(1, y[:, None])
     # Sums of float32 are several times faster than sums of bool, and exact up to 2^24.
@@ -77,9 +71,9 @@ def _tied_before(logits: torch.Tensor, target: torch.Tensor, y: torch.Tensor) ->
     return ((logits == target) & lower_index).sum(-1).float()
 
 
-def sum_dtype(device: torch.device) -> torch.dtype:
-    """Return the type of sums over many rows."""
-    return torch.float64 if has_float64(device) else torch.float32
+def new_sums(n: int, device: torch.device) -> torch.Tensor:
+    """Return zeros ``(n, 3)`` for sums over many rows: loss, top-1 and top-5 hits."""
+    return torch.zeros(n, 3, dtype=torch.float64 if has_float64(device) else torch.float32, device=device)
 
 
 def add_batch(sums: torch.Tensor, logits: torch.Tensor, y: torch.Tensor) -> None:
@@ -118,53 +112,32 @@ def to_scores(sums: list[float], n: int) -> Scores:
 
 
 def evaluate(
-    features: Features, y: torch.Tensor, logits_of: Logits, shape: tuple[int, int], *, exact: bool = True
-) -> tuple[list[Scores], torch.Tensor | None]:
-    """Score M classifiers on all rows, in chunks.
+    features: Features,
+    y: torch.Tensor,
+    rows: torch.Tensor,
+    logits_of: Callable[[torch.Tensor], torch.Tensor],
+    shape: tuple[int, int],
+    *,
+    exact: bool = True,
+) -> tuple[list[list[float]], torch.Tensor]:
+    """Score M classifiers on rows, in chunks.
 
     Args:
         features: features ``(n, d)``.
         y: labels, int64 ``(n,)``, on the device.
-        logits_of: the classifiers.
+        rows: rows to score, int64 ``(m,)``.
+        logits_of: function from features ``(b, d)`` to the float32 logits of the classifiers, ``(b, M, C)``.
         shape: M and C.
         exact: whether to use float32 features; False: those in the type of the training, for curves.
 
     Returns:
-        Scores ``(M)`` and, when exact, the predicted classes as int64 ``(M, n)`` on the CPU.
+        Sums of loss, top-1 and top-5 hits ``(M, 3)``, and the predicted classes, int64 ``(M, m)``.
     """
-    sums = torch.zeros(shape[0], 3, dtype=sum_dtype(y.device), device=y.device)
-    predictions = []
-    for part, size in _chunks(len(y), features.device, shape):
-        logits, labels = logits_of(features.part(part, part + size, exact=exact)), y[part : part + size]
+    sums, predictions = new_sums(shape[0], y.device), []
+    most_rows, values = _CPU_CHUNK if y.device.type == "cpu" else _GPU_CHUNK
+    for part in rows.to(features.place).split(max(64, min(most_rows, values // (shape[0] * shape[1])))):
+        logits, labels = logits_of(features.rows(part, exact=exact)), y[part.to(y.device)]
         for m in range(shape[0]):
             add_batch(sums[m], logits[:, m], labels)
-        if exact:
-            predictions.append(logits.argmax(2))
-    return [to_scores(each, len(y)) for each in sums.tolist()], torch.cat(
-        predictions
-    ).T.cpu() if exact else None
-
-
-def validate(
-    features: Features, y: torch.Tensor, rows: torch.Tensor, logits_of: Logits, shape: tuple[int, int]
-) -> list[float]:
-    """Return the top-1 accuracy of M classifiers on ``rows`` (int64 ``(m,)``), in percent, from float32 features.
-
-    The other arguments are those of :func:`evaluate`.
-    """
-    rows = rows.to(features.place)
-    hits = torch.zeros(shape[0], dtype=torch.int64, device=y.device)
-    for start, size in _chunks(len(rows), y.device, shape):
-        part = rows[start : start + size]
-        logits, labels = logits_of(features.rows(part, exact=True)), y[part.to(y.device)]
-        for m in range(shape[0]):
-            hits[m] += (true_class_rank(logits[:, m], labels) < 1).sum()
-    return [100 * count / len(rows) for count in hits.tolist()]
-
-
-def _chunks(n: int, device: torch.device, shape: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Yield start and size of chunks of ``n`` rows for logits of a shape ``(M, C)``."""
-    rows, values = _CPU_CHUNK if device.type == "cpu" else _GPU_CHUNK
-    size = max(64, min(rows, values // (shape[0] * shape[1])))
-    for start in range(0, n, size):
-        yield start, min(size, n - start)
+        predictions.append(logits.argmax(2))
+    return sums.tolist(), torch.cat(predictions).T

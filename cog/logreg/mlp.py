@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 
 import torch
 
@@ -20,74 +19,34 @@ from cog.runtime.seeds import cpu_generator
 Layer = tuple[torch.Tensor, torch.Tensor]
 
 
-@dataclass(eq=False)
-class TrainedClassifier:
-    """A trained classifier.
-
-    Attributes:
-        layers: weight and bias of each layer, float32, in order; one layer for logistic regression.
-        relu: whether hidden layers have an activation.
-        diverged: whether a weight was no longer finite at the end of the training.
-        logs: one value per epoch, see :func:`cog.logreg.metrics.new_logs`; None unless they were recorded.
-        predictions: classes predicted for the test set after the last epoch, int64 ``(m,)``; None without logs.
-        seconds: duration in seconds; the share of one classifier when several were trained together.
-    """
-
-    layers: list[Layer]
-    relu: bool = True
-    diverged: bool = False
-    logs: dict[str, list[float]] | None = None
-    predictions: torch.Tensor | None = None
-    seconds: float = 0.0
-
-    @property
-    def sizes(self) -> list[int]:
-        """Widths from the features to the logits, ``[d, h, ..., C]``."""
-        return [self.layers[0][0].shape[1], *(len(bias) for _, bias in self.layers)]
-
-    def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """Return float32 logits ``(b, C)`` of features ``(b, d)``; products are taken in the type of the features."""
-        for weight, bias in self.layers[:-1]:
-            x = torch.addmm(bias.to(x.dtype), x, weight.to(x.dtype).T)
-            if self.relu:
-                x.relu_()
-        weight, bias = self.layers[-1]
-        if x.dtype != torch.float32:
-            return torch.mm(x, weight.to(x.dtype).T).float().add_(bias)
-        return torch.addmm(bias, x, weight.T)
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return the parameters on the CPU, under the names of ``torch.nn.Linear`` or of the Sequential of an MLP."""
-        names = build_module(self.sizes, relu=self.relu).state_dict()
-        return dict(zip(names, (values.cpu() for layer in self.layers for values in layer), strict=True))
-
-
-def build_module(sizes: list[int], *, relu: bool) -> torch.nn.Module:
-    """Return a module without memory: ``Linear``, or ``Sequential`` with hidden layers, for ``[d, h, ..., C]``."""
-    with torch.device("meta"):
-        linears = [torch.nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
-        between = torch.nn.ReLU if relu else torch.nn.Identity
-        hidden = [module for linear in linears[:-1] for module in (linear, between())]
-        return torch.nn.Sequential(*hidden, linears[-1]) if hidden else linears[0]
-
-
 def initial_layers(sizes: list[int], seed: int) -> list[Layer]:
     """Draw weights and biases for widths ``[d, h, ..., C]`` as ``torch.nn.Linear`` does: uniform within 1 / sqrt(d).
 
-    One generator draws all values, layer by layer and weight before bias, which gives the values of a
-    ``torch.nn.Sequential`` of ``Linear`` layers after ``torch.manual_seed(seed)``.
+    The values are those of a ``torch.nn.Sequential`` of ``Linear`` layers after ``torch.manual_seed(seed)``.
     """
     generator = cpu_generator(seed)
     layers = []
     for fan_in, fan_out in itertools.pairwise(sizes):
-        bound = 1 / math.sqrt(fan_in)
-        # nn.Linear: kaiming_uniform with a = sqrt(5), so 1 / sqrt(fan_in) up to the rounding of this expression
-        weight_bound = (
-            bound if len(sizes) == 2 else math.sqrt(3.0) * (math.sqrt(2.0 / (1 + 5)) / math.sqrt(fan_in))
-        )
+        bound = weight_bound = 1 / math.sqrt(fan_in)
+        if len(sizes) > 2:  # the same up to rounding: kaiming_uniform with a = sqrt(5)
+            weight_bound = math.sqrt(3.0) * (math.sqrt(2.0 / (1 + 5)) / math.sqrt(fan_in))
         weight = torch.empty(fan_out, fan_in).uniform_(-weight_bound, weight_bound, generator=generator)
         layers.append((weight, torch.empty(fan_out).uniform_(-bound, bound, generator=generator)))
     return layers
+
+
+def state_dict(layers: list[Layer]) -> dict[str, torch.Tensor]:
+    """Return the parameters under the names of ``torch.nn.Linear``, or of the ``Sequential`` of an MLP, on the CPU."""
+    prefixes = [f"{2 * i}." for i in range(len(layers))] if len(layers) > 1 else [""]
+    named = zip(prefixes, layers, strict=True)
+    return {f"{p}{n}": t.cpu() for p, layer in named for n, t in zip(("weight", "bias"), layer, strict=True)}
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Return float32 logits of features ``(b, d)``, whose type is that of the product."""
+    if x.dtype == torch.float32:
+        return torch.addmm(bias, x, weight.T)
+    return torch.mm(x, weight.to(x.dtype).T).float().add_(bias)
 
 
 class Mlp:
@@ -95,7 +54,8 @@ class Mlp:
 
     Args:
         features: training features ``(n, d)``; a step on bfloat16 ones uses autocast.
-        sizes: widths ``[d, h, ..., C]``.
+        layers: initial layers.
+        wd: weight decay.
         relu: whether hidden layers have an activation.
         batch: rows of a batch.
         momentum: momentum of SGD.
@@ -105,35 +65,28 @@ class Mlp:
     def __init__(
         self,
         features: Features,
-        sizes: list[int],
+        layers: list[Layer],
+        wd: float,
         *,
         relu: bool,
         batch: int,
         momentum: float,
-        record: bool = False,
+        record: bool,
     ) -> None:
-        self._features, self._batch, self._relu, self._momentum = features, batch, relu, momentum
-        self._module = build_module(sizes, relu=relu).to_empty(device=features.device)
-        self._velocities = [torch.zeros_like(p, requires_grad=False) for p in self._module.parameters()]
-        self._wd = 0.0
-        zeros = torch.zeros(1, 3, dtype=metrics.sum_dtype(features.device), device=features.device)
-        self.sums = zeros if record else None
-
-    @property
-    def state(self) -> dict[str, torch.Tensor]:
-        """Tensors that the next step depends on, by name."""
-        velocities = {f"velocity{i}": velocity for i, velocity in enumerate(self._velocities)}
-        return self._module.state_dict() | velocities
-
-    def begin(self, layers: list[Layer], wd: torch.Tensor) -> None:
-        """Put the network at the start of a training."""
-        self._wd = float(wd)
-        initial = [values for layer in layers for values in layer]
-        with torch.no_grad():
-            for parameter, values in zip(self._module.parameters(), initial, strict=True):
-                parameter.copy_(values)
-            for velocity in self._velocities:
-                velocity.zero_()
+        self._features, self._wd, self._relu, self._batch, self._momentum = (
+            features,
+            wd,
+            relu,
+            batch,
+            momentum,
+        )
+        values = [tensor.to(features.device) for layer in layers for tensor in layer]
+        self._layers = list(zip(values[::2], values[1::2], strict=True))
+        self._velocities = [torch.zeros_like(tensor) for tensor in values]
+        #: Tensors that the next step depends on.
+        self.state = {str(i): tensor for i, tensor in enumerate([*values, *self._velocities])}
+        self._parameters = [tensor.requires_grad_() for tensor in values]
+        self.sums = metrics.new_sums(1, features.device) if record else None
 
     def resume(self, state: dict[str, torch.Tensor]) -> None:
         """Continue from a saved :attr:`state`."""
@@ -142,32 +95,34 @@ class Mlp:
 
     def epoch(self, rows: torch.Tensor, y: torch.Tensor, lr: torch.Tensor) -> None:
         """Do the steps of an epoch on rows and labels ``(1, n)`` with a learning rate ``(1, 1)``."""
-        parameters, rate = list(self._module.parameters()), float(lr)
+        rate, cast = float(lr), self._features.dtype != torch.float32
         if self.sums is not None:
             self.sums.zero_()
         for part, labels in zip(rows[0].split(self._batch), y[0].split(self._batch), strict=True):
             x = self._features.rows(part)
             with torch.enable_grad():
-                with torch.autocast(x.device.type, torch.bfloat16, enabled=x.dtype != torch.float32):
-                    logits = self._module(x)
-                loss = torch.nn.functional.cross_entropy(logits.float(), labels)
-                gradients = torch.autograd.grad(loss, parameters)
+                with torch.autocast(x.device.type, torch.bfloat16, enabled=cast):
+                    for i, layer in enumerate(self._layers):
+                        x = torch.nn.functional.linear(x.relu() if i and self._relu else x, *layer)
+                loss = torch.nn.functional.cross_entropy(x.float(), labels)
+                gradients = torch.autograd.grad(loss, self._parameters)
             if self.sums is not None:
-                metrics.add_batch(self.sums[0], logits.detach().float(), labels)
-            for parameter, gradient, velocity in zip(parameters, gradients, self._velocities, strict=True):
-                velocity.mul_(self._momentum).add_(gradient).add_(parameter, alpha=self._wd)
-                parameter.sub_(velocity, alpha=rate)
+                metrics.add_batch(self.sums[0], x.detach().float(), labels)
+            for values, gradient, velocity in zip(self._parameters, gradients, self._velocities, strict=True):
+                velocity.mul_(self._momentum).add_(gradient).add_(values, alpha=self._wd)
+                values.sub_(velocity, alpha=rate)
 
-    def layers(self, s: int = 0, k: int = 0) -> list[Layer]:
+    def layers(self, s: int, k: int) -> list[Layer]:
         """Return weight and bias of each layer; the tensors change with the next step."""
-        values = [parameter.detach() for parameter in self._module.parameters()]
-        return list(zip(values[::2], values[1::2], strict=True))
+        return [(weight.detach(), bias.detach()) for weight, bias in self._layers]
 
     def is_finite(self) -> list[list[bool]]:
         """Return whether the parameters are finite, ``(1, 1)``; waits for the device."""
-        sums = [values.sum() for layer in self.layers() for values in layer]
-        return [[math.isfinite(float(torch.stack(sums).sum()))]]
+        return [[math.isfinite(float(torch.stack([values.sum() for values in self._parameters]).sum()))]]
 
     def logits(self, x: torch.Tensor, seed: int | None = None) -> torch.Tensor:
-        """Return float32 logits ``(b, 1, C)`` of features ``(b, d)``."""
-        return TrainedClassifier(self.layers(), self._relu).logits(x)[:, None]
+        """Return float32 logits ``(b, 1, C)`` of features ``(b, d)``, whose type is that of the products."""
+        for weight, bias in self._layers[:-1]:
+            x = torch.addmm(bias.to(x.dtype), x, weight.to(x.dtype).T)
+            x = x.relu_() if self._relu else x
+        return linear(x, *self._layers[-1])[:, None]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import numbers
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,10 +18,9 @@ from cog.features.notebook import OWN_NETWORK, extract_features, words_of
 from cog.logreg.engine import Engine
 from cog.logreg.protocol import run_protocol
 from cog.logreg.run_files import counts_per_class
-from cog.logreg.settings import FLAGS, KEYS, Settings, from_config
+from cog.logreg.settings import Settings, from_config, keys
 from cog.results import concept_counts, frame
 from cog.results.benchmark import data_of, unlike_protocol
-from cog.runtime import files
 from cog.runtime.device import resolve_device
 
 if TYPE_CHECKING:
@@ -47,8 +44,8 @@ def evaluate(
 
     Args:
         backbone: network as for :func:`cog.extract_features`; None when ``train`` and ``test`` are features.
-        train: training images as for :func:`cog.extract_features`, or their features (a ``FeatureSet``, or the path of
-            an ``X_Y.pth``).
+        train: training images as for :func:`cog.extract_features`, or their features (a ``FeatureSet``, or the path
+            of an ``X_Y.pth``).
         test: test images or features, of the same classes.
         n_shot: number of training images per class, or several such numbers; 0 or ``"all"``: all images.
         seeds: seed of the run, or seeds of several runs, which are trained in lockstep.
@@ -67,97 +64,66 @@ def evaluate(
         CogError: an unknown setting, a value out of range; see also :func:`cog.extract_features` and
             :func:`cog.logreg.protocol.run_protocol`.
     """
-    words = words_of(opts)
-    for key in words[::2]:
-        if not key.startswith("FT_EXTRACT."):
-            raise CogError(
-                f"{key} in opts: they are those of the extraction; give settings by name (n_trials=10)"
-            )
-    known = {field.name for field in dataclasses.fields(Settings)} - {"seed", "n_shot"}
-    for name in settings.keys() - known:
-        raise CogError(f"{name} is not a setting of evaluate(), expected one of {', '.join(sorted(known))}")
-    shots, seeds = _whole_numbers("n_shot", n_shot), _whole_numbers("seeds", seeds)
-    first = _settings(settings, words)
+    shots = [0 if isinstance(n, str) and n == "all" else n for n in _several(n_shot)]
+    several = [[_settings(settings, opts, seed, n) for seed in _several(seeds)] for n in shots]
+    if not several or not several[0]:
+        raise CogError("evaluate() without seeds, or without n_shot: give one or several numbers")
+    first = several[0][0]
     how: dict[str, Any] = {
         "device": device,
         "n_workers": n_workers,
         "opts": opts,
         "normalize": first.normalize,
     }
-    features = [_features(backbone, images, **how) for images in (train, test)]
-    model = (
-        str(getattr(backbone, "name", OWN_NETWORK)) if backbone is not None else _model_of(train, features[0])
-    )
+    on_train, on_test = (_features(backbone, images, **how) for images in (train, test))
     engine = Engine(resolve_device(device), first.precision)
-    data = engine.prepare(features[0], features[1], first, n_seeds=len(seeds))
+    data = engine.prepare(on_train, on_test, first, n_seeds=len(several[0]))
     evaluation = variant_name(first.classifier, max_per_class=first.max_per_class)
-    rows = []
-    for n in shots:
-        for start in range(0, len(seeds), data.together.seeds):
-            part = seeds[start : start + data.together.seeds]
-            group = [dataclasses.replace(first, seed=seed, n_shot=n) for seed in part]
-            for run, result in zip(group, run_protocol(data, group, engine), strict=True):
-                logs, predictions = result.classifier.logs, result.classifier.predictions
-                assert logs is not None and predictions is not None
-                top1, top5 = (logs[f"test/{metric}"][-1] for metric in ("top1", "top5"))
-                counts = {"n_classes": data.n_classes, "n_test": result.rows["test"]}
-                n_train, classes = (None if n else result.rows["final_train"]), features[0].class_list
-                per_class = counts_per_class(predictions, data.test_y, data.n_classes, top1=top1)
-                row = {
-                    "source": frame.RUNS,
-                    "model": model,
-                    "dataset": dataset,
-                    "evaluation": evaluation,
-                    "n_shot": n,
-                    "seed": run.seed,
-                    "images": result.rows["test"],
-                    "data": data_of(dataset, n_train=n_train, classes=classes, **counts),
-                    "classes": classes,
-                    "protocol": unlike_protocol(dataclasses.asdict(run), evaluation),
-                }
-                correct = concept_counts.read(per_class, n_classes=data.n_classes, top1=top1)
-                rows.append(row | {"metric": "top1", "value": top1, "correct": correct})
-                rows.append(row | {"metric": "top5", "value": top5})
+    of_all = {
+        "source": frame.RUNS,
+        "model": on_train.name if backbone is None else str(getattr(backbone, "name", OWN_NETWORK)),
+        "dataset": dataset,
+        "evaluation": evaluation,
+        "images": len(data.test_y),
+        "classes": on_train.class_list,
+    }
+    counts: dict[str, Any] = {
+        "n_classes": data.n_classes,
+        "n_test": len(data.test_y),
+        "classes": on_train.class_list,
+    }
+    rows, most = [], data.together.seeds
+    for group in (runs[i : i + most] for runs in several for i in range(0, len(runs), most)):
+        for run, result in zip(group, run_protocol(data, group, engine), strict=True):
+            top1, top5 = (result.logs[f"test/{metric}"][-1] for metric in ("top1", "top5"))
+            per_class = counts_per_class(result.predictions, data.test_y, data.n_classes, top1=top1)
+            correct = concept_counts.read(per_class, n_classes=data.n_classes, top1=top1)
+            n_train = None if run.n_shot else result.rows["final_train"]
+            protocol = unlike_protocol(dataclasses.asdict(run), evaluation)
+            row = {"n_shot": run.n_shot, "seed": run.seed, "protocol": protocol}
+            row |= {"data": data_of(dataset, n_train=n_train, **counts)}
+            rows.append(of_all | row | {"metric": "top1", "value": top1, "correct": correct})
+            rows.append(of_all | row | {"metric": "top5", "value": top5})
     return frame.scores_of(rows)
 
 
-def _settings(given: Mapping[str, Any], opts: Sequence[str]) -> Settings:
-    """Return the settings of a configuration with the given values, which checks them and knows the other defaults.
-
-    Raises:
-        CogError: see :func:`cog.config.get_cfg` and :class:`Settings`.
-    """
-    keys = {field.name: KEYS.get(field.name, field.name.upper()) for field in dataclasses.fields(Settings)}
-    plain = {name: v.item() if isinstance(v, np.generic) else v for name, v in given.items()}
-    others = {name: plain.pop(name) for name in FLAGS if name in plain}
-    values = {f"CLF.{keys[name]}": value for name, value in plain.items()}
-    cfg = config.get_cfg(opts=opts, entry_values=values, entry_source="evaluate()")
-    return from_config(cfg, seed=0, **others)
+def _several(given: Any) -> list[Any]:
+    """Return one or several values as a list, each once."""
+    values = [given] if isinstance(given, str) or np.ndim(given) == 0 else list(given)
+    return list(dict.fromkeys(values))
 
 
-def _whole_numbers(name: str, given: Any) -> list[int]:
-    """Return one or several whole numbers, which must differ; among numbers of shots, ``"all"`` is 0."""
-    several = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
-    if name == "n_shot":
-        several = [0 if isinstance(number, str) and number == "all" else number for number in several]
-    are_whole = (
-        isinstance(n, numbers.Integral) and not isinstance(n, bool) and 0 <= int(n) < 2**32 for n in several
-    )
-    if not all(are_whole) or not 0 < len(several) == len(set(several)):
-        also = ', 0 or "all" for all images' if name == "n_shot" else ""
-        raise CogError(
-            f"{name} = {given!r}: expected one or several different whole numbers from 0 to 4294967295{also}"
-        )
-    return list(map(int, several))
-
-
-def _model_of(train: Any, features: FeatureSet) -> str:
-    """Return the name of the model of a file of features; the name of the features if it is not recorded."""
-    record = None if isinstance(train, FeatureSet) else Path(train).parent / "features.json"
-    described = files.read_object(record) if record is not None and record.is_file() else {}
-    identity = described.get("identity")
-    named = (identity if isinstance(identity, dict) else described).get("model")
-    return str(named or features.name)
+def _settings(given: Mapping[str, Any], opts: Sequence[object], seed: Any, n_shot: Any) -> Settings:
+    """Return the settings of a configuration with the given values, which checks them and knows the others."""
+    words, others = words_of(opts), dict(given)
+    if not all(key.startswith("FT_EXTRACT.") for key in words[::2]):
+        raise CogError(f"opts = {words} are those of the extraction; give settings by name (n_trials=10)")
+    momentum = others.pop("momentum", 0.9)
+    named = {f"CLF.{keys().get(name, name.upper())}": value for name, value in others.items()}
+    named |= {"EVAL.SEED": seed, "CLF.N_SHOT": n_shot}
+    values = {key: value.item() if isinstance(value, np.generic) else value for key, value in named.items()}
+    cfg = config.get_cfg(opts=words, entry_values=values, entry_source="evaluate()")
+    return from_config(cfg, seed=cfg.EVAL.SEED, momentum=momentum)
 
 
 def _features(backbone: nn.Module | None, images: Any, *, normalize: bool, **how: Any) -> FeatureSet:

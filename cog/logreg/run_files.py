@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     import torch
 
     from cog.logreg.features import Data
-    from cog.logreg.mlp import TrainedClassifier
+    from cog.logreg.metrics import Logs
+    from cog.logreg.mlp import Layer
     from cog.logreg.protocol import RunResult
 
 RESULTS_FILE = "results.json"
@@ -61,34 +62,51 @@ def print_accuracies(final: Mapping[str, Any], path: Path) -> None:
 
 
 def write_final(
-    stage: Path, classifier: TrainedClassifier, labels: torch.Tensor, *, lr: float, wd: float
+    stage: Path,
+    layers: list[Layer],
+    logs: Logs,
+    predictions: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    lr: float,
+    wd: float,
+    diverged: bool = False,
 ) -> dict[str, Any]:
     """Write the files of a final training, and return the entry ``final`` of ``results.json``.
 
     Args:
         stage: folder to write into.
-        classifier: the classifier, with logs and predictions (-1: an image that was not decoded).
-        labels: true classes of the test images, int64 ``(n,)``.
+        layers: weight and bias of each layer.
+        logs: one value per epoch.
+        predictions: classes predicted for the test images, int64 ``(n,)`` (-1: an image that was not decoded).
+        labels: their true classes, int64 ``(n,)``.
         lr: learning rate of the final training.
         wd: weight decay of the final training.
+        diverged: whether the training diverged.
     """
     import torch
 
-    assert classifier.logs is not None and classifier.predictions is not None
+    from cog.logreg.mlp import state_dict
+
     # interned like names in the source, so that pickles of continued runs are equal to the byte
-    logs = {sys.intern(name): values for name, values in classifier.logs.items()}
-    top1, top5, n_classes = logs["test/top1"][-1], logs["test/top5"][-1], classifier.sizes[-1]
-    folder = f"final-lr-{lr}_wd-{wd}"
-    final = stage / folder
+    logs = {sys.intern(name): values for name, values in logs.items()}
+    top1, top5 = (logs[f"test/{name}"][-1] for name in ("top1", "top5"))
+    final = stage / f"final-lr-{lr}_wd-{wd}"
     final.mkdir()
     files.write_pickle(final / "logs.pkl", logs)
     # One entry per epoch in the original toolkit (5 GB per full-scale run); here the last epoch's alone.
-    files.write_pickle(final / "preds.pkl", [classifier.predictions.numpy().copy()])
+    files.write_pickle(final / "preds.pkl", [predictions.numpy().copy()])
     with files.atomic_write(final / "model.pth") as handle:
-        torch.save({"model": collections.OrderedDict(classifier.state_dict())}, handle)
-    accuracies = {"test_top1": top1, "test_top5": top5, "diverged": classifier.diverged}
-    counts = counts_per_class(classifier.predictions, labels, n_classes, top1=top1)
-    return {"folder": folder, "lr": lr, "wd": wd} | accuracies | counts
+        torch.save({"model": collections.OrderedDict(state_dict(layers))}, handle)
+    entries = {
+        "folder": final.name,
+        "lr": lr,
+        "wd": wd,
+        "test_top1": top1,
+        "test_top5": top5,
+        "diverged": diverged,
+    }
+    return entries | counts_per_class(predictions, labels, len(layers[-1][1]), top1=top1)
 
 
 def counts_per_class(
@@ -100,15 +118,13 @@ def counts_per_class(
     """
     import torch
 
-    labels = labels.cpu()[predictions >= 0]
-    right = labels[predictions[predictions >= 0] == labels]
-    correct, images = (torch.bincount(classes, minlength=n_classes).tolist() for classes in (right, labels))
-    entries = concept_counts.write(correct, images)
-    try:
-        concept_counts.read(entries, n_classes=n_classes, top1=top1)
-    except ValueError:
+    decoded = predictions >= 0
+    labels = labels.cpu()[decoded]
+    right = labels[predictions[decoded] == labels]
+    if abs(100 * len(right) / max(len(labels), 1) - top1) > concept_counts.TOLERANCE_PERCENT:
         return {}
-    return entries
+    correct, images = (torch.bincount(classes, minlength=n_classes).tolist() for classes in (right, labels))
+    return concept_counts.write(correct, images)
 
 
 def write_run(
@@ -118,27 +134,24 @@ def write_run(
 
     ``metadata`` has further entries of that file.
     """
-    classifier, n_classes = result.classifier, data.n_classes
-    final = write_final(stage, classifier, data.test_y, lr=result.lr, wd=result.wd)
+    trained = result.layers, result.logs, result.predictions
+    final = write_final(stage, *trained, data.test_y, lr=result.lr, wd=result.wd, diverged=result.diverged)
+    searched = sum(trial.seconds for trial in result.trials)
     results = {
         "status": "complete",
         **run.metadata,
-        **data.cap,
         **metadata,
         "seed": run.settings.seed,
         "n_shot": run.settings.n_shot,
         "identity": run.output.identity,
-        "n_classes": n_classes,
+        "n_classes": data.n_classes,
         "feature_dim": data.train.dim,
-        "labels": None if data.labels == list(range(n_classes)) else data.labels,
+        "labels": None if data.labels == list(range(data.n_classes)) else data.labels,
         "rows": result.rows,
         "final": final,
         "best_trial": result.best_trial,
         "trials": [dataclasses.asdict(trial) for trial in result.trials],
-        "seconds": {
-            "search": round(sum(trial.seconds for trial in result.trials), 3),
-            "final": round(classifier.seconds, 3),
-        },
+        "seconds": {"search": round(searched, 3), "final": round(result.seconds, 3)},
     }
     files.write_json(stage / RESULTS_FILE, results)
     return final

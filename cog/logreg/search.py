@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from cog.logreg.settings import Settings
+from cog.errors import CogError
+from cog.logreg.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -31,41 +30,27 @@ class Trial:
     seconds: float  # the share of one trial when several were trained together
 
 
-@contextlib.contextmanager
-def _quiet_optuna() -> Iterator[Any]:
-    """Import Optuna (which takes a second), without its log lines and, in the block, without its warnings.
-
-    Optuna has called ``multivariate``, which the protocol uses, experimental since 2020.
-    """
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        yield optuna
-
-
 class Search:
     """The search of one seed: Optuna's multivariate TPE, asked and told in turns, as in the original toolkit.
-
-    Args:
-        settings: settings of the run.
 
     Attributes:
         trials: finished trials, in order.
     """
 
     def __init__(self, settings: Settings) -> None:
-        from optuna.distributions import FloatDistribution
+        import optuna  # takes a second
 
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
         intervals = {"lr": settings.lr_interval, "wd": settings.wd_interval}
-        self._space = {name: FloatDistribution(*ends, log=True) for name, ends in intervals.items()}
-        with _quiet_optuna() as optuna:
+        distribution = optuna.distributions.FloatDistribution
+        self._space = {name: distribution(*ends, log=True) for name, ends in intervals.items()}
+        with warnings.catch_warnings():  # Optuna has called ``multivariate`` experimental since 2020
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             sampler = optuna.samplers.TPESampler(
                 multivariate=True, seed=settings.seed, n_startup_trials=N_STARTUP_TRIALS
             )
-            self._study: Any = optuna.create_study(sampler=sampler, direction="maximize")
-        self._seed = settings.seed
+        self._study: Any = optuna.create_study(sampler=sampler, direction="maximize")
+        self._settings = settings
         self.trials: list[Trial] = []
         self._asked: list[Any] = []
 
@@ -73,6 +58,20 @@ class Search:
     def best(self) -> Trial:
         """Trial with the highest validation accuracy; of equal ones the first, as in Optuna."""
         return max(self.trials, key=lambda trial: (not trial.diverged, trial.val_top1, -trial.number))
+
+    def choose(self) -> tuple[float, float]:
+        """Return the pair of the best trial.
+
+        Raises:
+            CogError: all trials diverged.
+        """
+        if self.best.diverged:
+            hint = "" if self._settings.normalize else " or set CLF.NORM_FTS True"
+            raise CogError(
+                f"training diverged in all {len(self.trials)} trials of seed {self._settings.seed}; lower "
+                f"CLF.LR_INTV{hint}"
+            )
+        return self.best.lr, self.best.wd
 
     def ask(self, n: int) -> list[tuple[float, float]]:
         """Return the next ``n`` pairs of learning rate and weight decay."""
@@ -87,13 +86,6 @@ class Search:
         for asked, trial in zip(self._asked, trials, strict=True):
             self._study.tell(asked, trial.val_top1)
             self.trials.append(trial)
-            logger.info(
-                "seed %d, trial %2d: lr %9.4g, wd %8.2e, validation top-1 %6.2f%s (best %.2f)",
-                self._seed,
-                trial.number,
-                trial.lr,
-                trial.wd,
-                trial.val_top1,
-                ", diverged" if trial.diverged else "",
-                self.best.val_top1,
-            )
+            facts = self._settings.seed, trial.number, trial.lr, trial.wd, trial.val_top1
+            shown = "seed %d, trial %2d: lr %9.4g, wd %8.2e, validation top-1 %6.2f%s (best %.2f)"
+            logger.info(shown, *facts, ", diverged" if trial.diverged else "", self.best.val_top1)

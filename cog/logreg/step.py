@@ -8,8 +8,7 @@ each in two forms with equal results:
 * In place, on buffers that are allocated once: on CPUs, where new memory costs more than arithmetic, and on every
   device without a compiler.
 
-The mathematics are those of ``torch.nn.Linear``, ``CrossEntropyLoss`` and ``torch.optim.SGD``. With bfloat16 features,
-products take bfloat16 operands and accumulate in float32; weights, momentum and softmax are float32.
+Products of bfloat16 features accumulate in float32; weights, momentum and softmax are float32 in any case.
 """
 
 from __future__ import annotations
@@ -26,15 +25,14 @@ import torch
 from cog.errors import first_line
 from cog.logreg import metrics
 from cog.logreg.features import Features
-from cog.logreg.mlp import Layer
+from cog.logreg.mlp import Layer, linear
 
 logger = logging.getLogger(__name__)
 
 GRAPH_STEPS = 20
 
-# ------------------------------------------------------------------------------------------------------------
-# Between the products. Shapes: logits (S, B, K, C), bias (S, K, C), y int64 (S, B), share float32 (B,): 1 / rows of the
-# batch, 0 for a row that only fills it; weights (S, K, C, d); rates lr and wd (S, K, 1, 1), or (S, K, 1) for a bias.
+# --- Between the products. Shapes: logits (S, B, K, C), bias (S, K, C), y int64 (S, B), share float32 (B,): 1 / rows
+# of the batch, 0 for a row that only fills it; weights (S, K, C, d); lr and wd (S, K, 1, 1), or (S, K, 1) for a bias.
 
 
 def softmax_gradient(
@@ -99,10 +97,6 @@ def update_in_place(
         parameter.addcmul_(velocity, lr, value=-1.0)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# The compiler
-
-
 @functools.cache
 def compiled(function: Callable[..., Any], *key: object) -> Callable[..., Any]:
     """Return a function compiled for the one shape and precision that ``key`` stands for.
@@ -120,15 +114,9 @@ def has_compiler(device_type: str) -> bool:
     try:
         return bool(torch.compile(lambda x: x + 1, dynamic=False)(torch.ones(8, device=device_type))[0] == 2)
     except Exception as error:  # of many libraries: no Triton, no C compiler, an unknown GPU
-        logger.warning(
-            "torch.compile does not work for %s (%s); training is correct, but slower",
-            device_type,
-            first_line(error),
-        )
+        reason = device_type, first_line(error)
+        logger.warning("torch.compile does not work for %s (%s); training is correct, but slower", *reason)
         return False
-
-
-# ------------------------------------------------------------------------------------------------------------
 
 
 class Classifiers:
@@ -167,7 +155,7 @@ class Classifiers:
         self._low = torch.zeros(shape, dtype=dtype, device=device) if dtype != torch.float32 else None
         self._factors = (weight if self._low is None else self._low).view(s, k * c, d)
         self._lr, self._wd = torch.zeros(2, s, k, device=device)
-        self.sums = torch.zeros(s, 3, dtype=metrics.sum_dtype(device), device=device) if record else None
+        self.sums = metrics.new_sums(s, device) if record else None
         self._fused = (device.type == "cuda" and has_compiler("cuda")) if fused is None else fused
         if self._fused:
             key = (*shape, batch, momentum, dtype, torch.get_float32_matmul_precision(), device.type)
@@ -191,7 +179,7 @@ class Classifiers:
     def begin(self, weight: torch.Tensor, bias: torch.Tensor, wd: torch.Tensor) -> None:
         """Begin a training from weights ``(S, C, d)`` and biases ``(S, C)``, with weight decays ``(S, K)``."""
         self._wd.copy_(wd)
-        self._decays = wd.tolist()
+        self._decays = wd.float().tolist()  # those of the device, without waiting for it
         zeros = torch.zeros(())
         values = {"weight": weight[:, None], "bias": bias[:, None], "velocity": zeros, "bias_velocity": zeros}
         self.resume(values)
@@ -245,19 +233,13 @@ class Classifiers:
         return torch.isfinite(self.state["weight"].sum((2, 3)) + self.state["bias"].sum(2)).tolist()
 
     def logits(self, x: torch.Tensor, seed: int | None = None) -> torch.Tensor:
-        """Return float32 logits ``(b, M, C)`` of features ``(b, d)``, whose type is that of the product.
+        """Return float32 logits of features ``(b, d)``, whose type is that of the product.
 
-        M is K for the classifiers of one seed, S K for those of all.
+        ``(b, K, C)`` for the classifiers of one seed, ``(b, S K, C)`` for those of all.
         """
         which = slice(None) if seed is None else slice(seed, seed + 1)
         weight, bias = self.state["weight"][which].flatten(0, 2), self.state["bias"][which].flatten()
-        if x.dtype == torch.float32:
-            logits = torch.addmm(bias, x, weight.T)
-        else:
-            logits = torch.mm(x, weight.to(x.dtype).T).float().add_(bias)
-        return logits.view(len(x), -1, self.shape[2])
-
-    # --------------------------------------------------------------------------------------------------------
+        return linear(x, weight, bias).view(len(x), -1, self.shape[2])
 
     def _steps_fused(self, rows: torch.Tensor, y: torch.Tensor, share: torch.Tensor) -> None:
         """Do up to :data:`GRAPH_STEPS` steps T on rows and labels ``(T, S, B)`` with shares ``(T, B)``."""
@@ -322,10 +304,8 @@ class Classifiers:
             if self._low is None:
                 torch.addmm(bias[s].view(-1), x, factors.T, out=floats)
             else:
-                torch.mm(x, factors.T, out=logits)
-                floats.copy_(logits).add_(
-                    bias[s].view(-1)
-                )  # one operation on mixed types would make a copy first
+                torch.mm(x, factors.T, out=logits)  # one operation on mixed types would make a copy first
+                floats.copy_(logits).add_(bias[s].view(-1))
             if self.sums is not None:
                 metrics.add_batch(self.sums[s], floats, y[s])
             softmax_gradient_in_place(floats.view(b, k, c), y[s], b)

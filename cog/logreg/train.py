@@ -1,8 +1,8 @@
 """From flags to published runs: the work of ``logreg.py``.
 
 The seeds of a number of shots are one unit of work, as far as they fit into memory: a group in lockstep. Each run is
-published as a folder of its own. The trials and the state of the training of a group lie in the work folder of its last
-run, which is published last.
+published as a folder of its own. The trials and the state of the training of a group lie in the work folder of its
+last run, which is published last.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from cog import config, constants
 from cog.errors import CogError
 from cog.features.folder import identify_input, no_features, require_one_network
 from cog.logreg.run_files import CONTENTS, RESULTS_FILE, Run, print_accuracies, write_run
-from cog.logreg.settings import from_config
+from cog.logreg.settings import PACKAGES, from_config
 from cog.logreg.unfinished import read_trials
 from cog.paths import ModelDir, check_dataset_name, features_file, seed_folder
 from cog.runtime import files, log, signals
-from cog.runtime.output import Output, Work
+from cog.runtime.output import Output
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from cog.logreg.features import Data
 
 logger = logging.getLogger(__name__)
-
-#: Packages on which the bits of a run depend.
-_PACKAGES = ("torch", "optuna", "numpy")
 
 
 def plan_runs(args: argparse.Namespace) -> tuple[list[Run], Path, Path]:
@@ -47,14 +44,14 @@ def plan_runs(args: argparse.Namespace) -> tuple[list[Run], Path, Path]:
     """
     train, test, model_dir = _find_features(args)
     require_one_network(train, test)
-    features = {
-        f"{split}_features": identify_input(file) for split, file in (("train", train), ("test", test))
-    }
+    features = {"train_features": identify_input(train), "test_features": identify_input(test)}
     for flag, values, key in (("--seeds", args.seeds, "EVAL.SEED"), ("--n_shot", args.n_shot, "CLF.N_SHOT")):
         if values is not None and key in args.opts[::2]:
             raise CogError(f"{flag} and {key} are both given; leave one of them out")
     cfg = config.get_cfg(model_name=args.model, opts=args.opts)
     config.check_new_name(cfg, cfg.CLF.TYPE)
+    facts = {"model": args.model, "dataset": args.dataset, "versions": log.versions(PACKAGES)}
+    facts |= {"train_features": str(train), "test_features": str(test)}
     runs = []
     for n_shot in args.n_shot or [cfg.CLF.N_SHOT]:
         for seed in args.seeds or [cfg.EVAL.SEED]:
@@ -62,16 +59,8 @@ def plan_runs(args: argparse.Namespace) -> tuple[list[Run], Path, Path]:
             of_run = config.get_cfg(model_name=args.model, opts=[*args.opts, *pair])
             settings = from_config(of_run, seed=seed, momentum=args.mom)
             identity = json.loads(json.dumps(dataclasses.asdict(settings) | features))
-            metadata = {
-                "model": args.model,
-                "dataset": args.dataset,
-                "train_features": str(train),
-                "test_features": str(test),
-                "configuration": config.flat(of_run),
-                "versions": log.versions(_PACKAGES),
-            }
-            path = _output_of(args, of_run, model_dir)
-            runs.append(Run(settings, Output(path, identity, RESULTS_FILE, CONTENTS), metadata))
+            output = Output(_output_of(args, of_run, model_dir), identity, RESULTS_FILE, CONTENTS)
+            runs.append(Run(settings, output, facts | {"configuration": config.flat(of_run)}))
     return runs, train, test
 
 
@@ -82,7 +71,7 @@ def _find_features(args: argparse.Namespace) -> tuple[Path, Path, ModelDir | Non
     if (args.train_features_dir is None) != (args.test_features_dir is None):
         raise CogError("give both --train_features_dir and --test_features_dir, or neither")
     model_dir = None
-    if args.models_root_dir is not None and args.model is not None and args.dataset is not None:
+    if None not in (args.models_root_dir, args.model, args.dataset):
         model_dir = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
     if args.train_features_dir is not None:
         folders = [Path(args.train_features_dir), Path(args.test_features_dir)]
@@ -130,51 +119,45 @@ def train_all(runs: Sequence[Run], train: Path, test: Path, args: argparse.Names
             :func:`cog.logreg.protocol.run_protocol`.
         Interrupted: when the process was asked to end.
     """
-    open_runs = []
+    wanted = []
     for run in runs:
         if not run.output.is_done(overwrite=args.overwrite):
-            open_runs.append(run)
+            wanted.append(run)
             continue
         logger.info("%s is complete, skipped", run.output.path)
         print_accuracies((run.output.read() or {}).get("final", {}), run.output.path)
-    if not open_runs:
+    if not wanted:
         return
     from cog.features import feature_files
     from cog.logreg.engine import Engine
     from cog.runtime.device import resolve_device
     from cog.runtime.memory import exhaustion_explained
 
-    first = runs[0].settings
+    first, shots = runs[0].settings, list(dict.fromkeys(run.settings.n_shot for run in runs))
     engine = Engine(resolve_device(args.device), first.precision)
-    seeds = list(dict.fromkeys(run.settings.seed for run in runs))
     with exhaustion_explained("preparing the training", "take a smaller CLF.BATCH_SIZE"):
         on_train, on_test = (
             feature_files.load(file, normalize=first.normalize, rounded=True) for file in (train, test)
         )
-        data = engine.prepare(on_train, on_test, first, n_seeds=len(seeds))
-        del on_train, on_test
-    by_shots: dict[int, list[Run]] = {}
-    for run in runs:
-        by_shots.setdefault(run.settings.n_shot, []).append(run)
+        data = engine.prepare(on_train, on_test, first, n_seeds=len(runs) // len(shots))
+        del on_train, on_test  # they may be on a device now
+    of_shots = [[run for run in runs if run.settings.n_shot == n] for n in shots]
     most = data.together.seeds
-    parts = [of[i : i + most] for of in by_shots.values() for i in range(0, len(of), most)]
-    for number, part in enumerate(parts):
+    for number, group in enumerate(
+        part[i : i + most] for part in of_shots for i in range(0, len(part), most)
+    ):
         signals.check("finished runs are saved" if number else "no training was begun")
-        if wanted := [run for run in part if run in open_runs]:
-            _do_group(part, wanted, data, engine, args)
+        if open_runs := [run for run in group if run in wanted]:
+            _do_group(group, open_runs, data, engine, args.print_freq)
 
 
 def _do_group(
-    part: Sequence[Run],
-    wanted: Sequence[Run],
-    data: Data,
-    engine: Engine,
-    args: argparse.Namespace,
+    group: Sequence[Run], wanted: Sequence[Run], data: Data, engine: Engine, print_freq: int
 ) -> None:
-    """Train those of ``part``, which may be in lockstep, that are ``wanted``; write and publish them."""
+    """Train those of a group that are ``wanted``; write and publish them."""
     import torch
 
-    from cog.logreg import protocol
+    from cog.logreg.protocol import run_protocol
     from cog.runtime.memory import exhaustion_explained
 
     with contextlib.ExitStack() as stack:
@@ -182,46 +165,28 @@ def _do_group(
         works = [(run, work) for run, work in works if not work.published]  # by another process, just now
         if not works:
             return
-        folder = works[-1][1].folder
-        group = _group(part, [run for run, _ in works], folder)
         for _, work in works:
             stack.enter_context(log.log_file(work.folder / "program.log"))
-        seeds = " ".join(str(run.settings.seed) for run in group)
-        logger.info(
-            "%s: seeds %s, CLF.N_SHOT %d", works[-1][0].output.path.parent, seeds, group[0].settings.n_shot
-        )
-        with exhaustion_explained(
-            f"training classifiers of {data.n_classes} classes", "take a smaller CLF.BATCH_SIZE"
-        ):
-            results = protocol.run_protocol(
-                data,
-                [run.settings for run in group],
-                engine,
-                folder=folder,
-                versions=dict(works[0][0].metadata["versions"]),
-                print_freq=args.print_freq,
-            )
-        by_seed = {run.settings.seed: result for run, result in zip(group, results, strict=True)}
+        last, work = works[-1]
+        # A group that was interrupted between the publications of its runs has to be trained as a whole, since the
+        # last bits depend on what is in lockstep.
+        begun = read_trials(work.folder)[0].get("seeds", [])
+        whole = [run for run in group if run.settings.seed in begun]
+        seeds = [run.settings.seed for run, _ in works]
+        if len(whole) < len(begun) or not {*seeds} <= {*begun}:
+            whole = [run for run, _ in works]
+        lockstep = [run.settings.seed for run in whole]
+        logger.info("%s: seeds %s, CLF.N_SHOT %d", last.output.path.parent, lockstep, last.settings.n_shot)
+        settings = [run.settings for run in whole]
+        task = f"training classifiers of {data.n_classes} classes"
+        with exhaustion_explained(task, "take a smaller CLF.BATCH_SIZE"):
+            results = run_protocol(data, settings, engine, folder=work.folder, print_freq=print_freq)
         facts: dict[str, Any] = {"device": engine.device.type, "precision": engine.precision}
         facts["threads"] = torch.get_num_threads()  # the last bits depend on it on a CPU
-        facts["lockstep"] = [run.settings.seed for run in group]
+        facts["lockstep"] = lockstep
+        by_seed = dict(zip(lockstep, results, strict=True))
         for run, work in works:
-            _publish(run, work, by_seed[run.settings.seed], data, facts)
-
-
-def _publish(run: Run, work: Work, result: Any, data: Data, facts: dict[str, Any]) -> None:
-    with work.publish() as stage:
-        final = write_run(stage, result, data, run, facts | {"finished": log.now()})
-    print_accuracies(final, run.output.path)
-
-
-def _group(part: Sequence[Run], wanted: Sequence[Run], folder: Path) -> Sequence[Run]:
-    """Return the runs to train in lockstep: those that are not done, or the group of unfinished work on them.
-
-    A group that was interrupted between the publications of its runs has to be trained as a whole, since the last bits
-    depend on what is in lockstep.
-    """
-    stored = read_trials(folder) or {"group": {"seeds": []}}
-    begun = [run for run in part if run.settings.seed in stored["group"]["seeds"]]
-    is_all = len(begun) == len(stored["group"]["seeds"]) and all(run in begun for run in wanted)
-    return begun if is_all else wanted
+            with work.publish() as stage:
+                result = by_seed[run.settings.seed]
+                final = write_run(stage, result, data, run, facts | {"finished": log.now()})
+            print_accuracies(final, run.output.path)

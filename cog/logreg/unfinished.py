@@ -26,9 +26,6 @@ class Unfinished:
     Args:
         folder: folder of the files; None: nothing is saved.
         group: JSON values that identify the group (``seeds``) and its arithmetic: other work is not continued.
-
-    Attributes:
-        trials: finished trials of each seed, in order.
     """
 
     #: Seconds between two saves of a training (SIGKILL may cost that much), and largest share of the time for them.
@@ -37,16 +34,18 @@ class Unfinished:
     def __init__(self, folder: Path | None, group: dict[str, Any]) -> None:
         self._folder, self._group = folder, group
         self._saved, self._wait = time.monotonic(), self.interval
+        #: Finished trials of each seed, in order.
         self.trials: list[list[Trial]] = [[] for _ in group["seeds"]]
-        stored = read_trials(folder)
-        if stored is None:
-            self.add(self.trials)
-        elif stored["group"] != group:
-            logger.warning("%s has trials of another group or of other versions; they are made again", folder)
+        stored, trials = read_trials(folder)
+        if stored == group:
+            self.trials = trials
+            logger.info("%d trials were finished before", len(trials[0]))
         else:
-            self.trials = [[Trial(**trial) for trial in trials] for trials in stored["trials"]]
-            if n := len(self.trials[0]):
-                logger.info("%d trials were finished before", n)
+            if stored:
+                logger.warning(
+                    "%s has trials of another group or of other versions; they are made again", folder
+                )
+            self.add(self.trials)
 
     def find(self, first: int, n: int) -> list[list[Trial]] | None:
         """Return ``n`` finished trials of each seed, from number ``first`` on; None if there are fewer."""
@@ -96,17 +95,14 @@ class Unfinished:
         signals.check("the training so far is saved")
 
 
-def read_trials(folder: Path | None) -> dict[str, Any] | None:
-    """Return ``group`` and ``trials`` of a folder; None without a readable file (a warning tells of damage)."""
+def read_trials(folder: Path | None) -> tuple[dict[str, Any], list[list[Trial]]]:
+    """Return group and trials of a folder; both empty without a readable file (a warning tells of damage)."""
     if folder is None or not (path := folder / TRIALS_FILE).is_file():
-        return None
+        return {}, []
     try:
         stored = files.read_object(path)
-        numbers = [[Trial(**trial).number for trial in trials] for trials in stored["trials"]]
-        if len(numbers) == len(stored["group"]["seeds"]) and all(n == [*range(len(n))] for n in numbers):
-            return stored
-        reason = "trials are missing"
+        trials = [[Trial(**trial) for trial in of_seed] for of_seed in stored["trials"]]
+        return stored["group"] | {"seeds": list(stored["group"]["seeds"])}, trials
     except (CogError, TypeError, KeyError) as error:
-        reason = str(error)
-    logger.warning("%s is damaged (%s); its trials are made again", path, reason)
-    return None
+        logger.warning("%s is damaged (%s); its trials are made again", path, error)
+        return {}, []

@@ -130,21 +130,6 @@ def whole_number(minimum: int) -> Callable[[str], int]:
     return parse
 
 
-def real_number(low: float, high: float, expected: str) -> Callable[[str], float]:
-    """Return an argparse type for numbers from ``low`` to below ``high``, in messages ``expected``."""
-
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-        if not low <= value < high:
-            raise argparse.ArgumentTypeError(f"{text} is out of range, expected {expected}")
-        return value
-
-    return parse
-
-
 def python_target(text: str) -> str:
     """Return ``text`` unchanged if it has the form ``FILE.py:function`` (an argparse type)."""
     file, _, function = text.rpartition(":")

@@ -93,9 +93,7 @@ def other_results(
             "finished results are kept as they are, of networks that cannot be loaded: %s", some(unknown)
         )
     wanted_settings = {
-        model: settings.from_config(
-            config.get_cfg(model_name=model, opts=list(opts)), seed=0, momentum=0.9, lr=None, wd=None
-        )
+        model: settings.from_config(config.get_cfg(model_name=model, opts=list(opts)), seed=0)
         for model in described
     }
     features: dict[Unit, dict[str, Any]] = {}

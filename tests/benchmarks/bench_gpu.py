@@ -117,7 +117,7 @@ def tell_protocol(engine: Engine, data: Data) -> None:
     def run(n_epochs: int) -> None:
         shorter = [dataclasses.replace(one, n_epochs=n_epochs) for one in runs]
         results = run_protocol(data, shorter, engine, print_freq=0)
-        top1 = [f"{result.classifier.logs['test/top1'][-1]:.2f}" for result in results]
+        top1 = [f"{result.logs['test/top1'][-1]:.2f}" for result in results]
         print(f"          {n_epochs} epoch(s): test top-1 {' '.join(top1)}", flush=True)
 
     seconds = [timed(lambda n=n: run(n)) for n in (1, 1, 3)]

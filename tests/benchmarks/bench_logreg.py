@@ -83,7 +83,7 @@ def run(case: str, precision: str, n_epochs: int, seeds: list[int]) -> dict[str,
         start = time.perf_counter()
         results = [protocol.run_protocol(data, one, engine) for one in runs]
     seconds = time.perf_counter() - start
-    return {"seconds": seconds, "top1": results[0].classifier.logs["test/top1"][-1]}
+    return {"seconds": seconds, "top1": getattr(results[0], "classifier", results[0]).logs["test/top1"][-1]}
 
 
 def plain(case: str, n_epochs: int, n_runs: int) -> dict[str, float]:

@@ -3,8 +3,7 @@ oracle of the tests (of networks, too).
 
 Faithful in what costs time: a shuffled gather by advanced indexing per step, ``nn.Linear``, ``CrossEntropyLoss``,
 ``torch.optim.SGD``, top-1 and top-5 with ``topk`` and three ``.item()`` per step, the whole validation (or test)
-set in batches after every epoch, a prediction vector kept per epoch, and copies of the training and validation
-rows for the search.
+set in batches after every epoch, and a prediction vector kept per epoch.
 """
 
 from __future__ import annotations
@@ -15,29 +14,27 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+Set = tuple[torch.Tensor, torch.Tensor]
 
-def network(
-    sizes: Sequence[int], activation: type[torch.nn.Module] = torch.nn.ReLU, *, seed: int
-) -> torch.nn.Sequential:
-    """Linear layers with activations between them, as torch initializes them after ``manual_seed``."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        linear = [torch.nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
+
+def network(sizes: Sequence[int], activation: type[torch.nn.Module]) -> torch.nn.Sequential:
+    """Return linear layers with activations between them."""
+    linear = [torch.nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
     between = [layer for one in linear[:-1] for layer in (one, activation())]
     return torch.nn.Sequential(*between, linear[-1])
 
 
-def accuracy(logits: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Top-1 and top-5 in percent, as one-element tensors."""
+def accuracies(logits: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+    """Return top-1 and top-5 in percent, as one-element tensors."""
     best = logits.topk(min(5, logits.shape[1]), 1, True, True)[1].t()
     correct = best.eq(y.view(1, -1).expand_as(best))
-    return tuple(correct[:k].reshape(-1).float().sum(0, keepdim=True) * (100.0 / len(y)) for k in (1, 5))  # type: ignore[return-value]
+    return [correct[:k].reshape(-1).float().sum(0, keepdim=True) * (100.0 / len(y)) for k in (1, 5)]
 
 
 def fit(
     model: torch.nn.Module,
-    train: tuple[torch.Tensor, torch.Tensor],
-    test: tuple[torch.Tensor, torch.Tensor],
+    train: Set,
+    test: Set,
     *,
     lr: float,
     wd: float,
@@ -46,12 +43,12 @@ def fit(
     momentum: float = 0.9,
     next_order: Callable[[int], torch.Tensor] = torch.randperm,
 ) -> dict[str, list[float]]:
-    """Train one classifier.
+    """Train a linear layer or a network in place, and score it on the test set after every epoch.
 
     Args:
-        model: a linear layer or a network, changed in place.
+        model: the classifier.
         train: features float32 ``(n, d)`` and labels int64 ``(n,)``, on the device to compute on.
-        test: the same, scored after every epoch.
+        test: the same of the test set.
         lr: base learning rate, cosine decay.
         wd: weight decay.
         n_epochs: epochs to train.
@@ -60,61 +57,46 @@ def fit(
         next_order: gives the order of the samples of an epoch.
 
     Returns:
-        Per-epoch logs (they stop at the first loss that is not finite).
+        Logs per epoch; they stop at the first loss that is not finite.
     """
-    x, y = train
-    criterion = torch.nn.CrossEntropyLoss()
+    names = [f"{part}/{name}" for part in ("train", "test") for name in ("loss", "top1", "top5")]
+    logs: dict[str, list[float]] = {name: [] for name in names}
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=wd)
-    logs: dict[str, list[float]] = {
-        f"{s}/{k}": [] for s in ("train", "test") for k in ("loss", "top1", "top5")
-    }
     predictions = []
     for epoch in range(n_epochs):
-        order = next_order(len(y)).to(x.device)
-        sums = [0.0, 0.0, 0.0]
-        for start in range(0, len(y), batch_size):
-            batch = order[start : start + batch_size]
-            features, labels = x[batch], y[batch]
-            logits = model(features)
-            loss = criterion(logits, labels)
-            if not torch.isfinite(loss):
-                return logs
-            top1, top5 = accuracy(logits, labels)
-            sums = [s + v.item() * len(labels) for s, v in zip(sums, (loss, top1, top5), strict=True)]
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        _log(logs, "train", sums, len(y))
-        predictions.append(_validate(model, criterion, test, batch_size, logs))
+        order = next_order(len(train[1])).to(train[1].device)
+        scores = _pass(model, train, order, batch_size, optimizer)[0]
+        if not scores:
+            return logs
+        with torch.no_grad():
+            everything = torch.arange(len(test[1]), device=test[1].device)
+            tested, predicted = _pass(model, test, everything, batch_size, None)
+        predictions.append(predicted.cpu())
+        for name, value in zip(names, [*scores, *tested], strict=True):
+            logs[name].append(value)
         for group in optimizer.param_groups:
             group["lr"] = lr * 0.5 * (1.0 + math.cos(math.pi * epoch / n_epochs))
     return logs
 
 
-def _validate(
-    model: torch.nn.Module,
-    criterion: torch.nn.Module,
-    test: tuple[torch.Tensor, torch.Tensor],
-    batch_size: int,
-    logs: dict[str, list[float]],
-) -> torch.Tensor:
-    x, y = test
-    sums = [0.0, 0.0, 0.0]
-    predictions = torch.full((len(y),), -1, dtype=torch.int32, device=x.device)
-    with torch.no_grad():
-        everything = torch.arange(len(y), device=x.device)
-        for start in range(0, len(y), batch_size):
-            batch = everything[start : start + batch_size]
-            features, labels = x[batch], y[batch]
-            logits = model(features)
-            loss = criterion(logits, labels)
-            predictions[start : start + len(labels)] = logits.argmax(1)
-            top1, top5 = accuracy(logits, labels)
-            sums = [s + v.item() * len(labels) for s, v in zip(sums, (loss, top1, top5), strict=True)]
-    _log(logs, "test", sums, len(y))
-    return predictions.cpu()
-
-
-def _log(logs: dict[str, list[float]], split: str, sums: list[float], n: int) -> None:
-    for key, value in zip(("loss", "top1", "top5"), sums, strict=True):
-        logs[f"{split}/{key}"].append(value / n)
+def _pass(
+    model: torch.nn.Module, rows: Set, order: torch.Tensor, batch_size: int, optimizer: torch.optim.SGD | None
+) -> tuple[list[float], torch.Tensor]:
+    """Return mean loss, top-1 and top-5 (empty: a loss is not finite), and the predictions."""
+    sums, predictions = [0.0, 0.0, 0.0], torch.full((len(order),), -1, dtype=torch.int32, device=order.device)
+    for start in range(0, len(order), batch_size):
+        batch = order[start : start + batch_size]
+        x, y = rows[0][batch], rows[1][batch]
+        logits = model(x)
+        loss = torch.nn.functional.cross_entropy(logits, y)
+        if optimizer is None:
+            predictions[start : start + len(y)] = logits.argmax(1)
+        elif not torch.isfinite(loss):
+            return [], predictions
+        values = (loss, *accuracies(logits, y))
+        sums = [total + value.item() * len(y) for total, value in zip(sums, values, strict=True)]
+        if optimizer is not None:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return [total / len(order) for total in sums], predictions

@@ -1,4 +1,4 @@
-"""Short classifier runs for tests, and their oracle: ``torch.optim.SGD``."""
+"""Short classifier runs for tests, and their oracle: the loop of the original toolkit."""
 
 from __future__ import annotations
 
@@ -6,32 +6,25 @@ import dataclasses
 import json
 import pickle
 
+import plain_logreg
 import torch
 
 from cog.features.feature_files import FeatureSet
-from cog.logreg.engine import Engine, learning_rate
+from cog.logreg.engine import Engine
 from cog.logreg.mlp import initial_layers
 from cog.logreg.settings import Settings
 from cog.logreg.unfinished import Unfinished
-from cog.runtime.seeds import torch_seed
+from cog.runtime.seeds import cpu_generator, torch_seed
 
-# ------------------------------------------------------------------------------------------------------------
-# The command
+# --- The command
 
 FLAGS = ["CLF.N_TRIALS", "3", "CLF.N_EPOCHS", "4", "--device", "cpu", "--print_freq", "0"]
 LOG_KEYS = {"train/loss", "train/top1", "train/top5", "test/loss", "test/top1", "test/top5", "lr"}
 
 
 def command(feature_folders, output, *extra):
-    train, test = feature_folders
-    places = [
-        "--train_features_dir",
-        str(train),
-        "--test_features_dir",
-        str(test),
-        "--output_dir",
-        str(output),
-    ]
+    train, test = map(str, feature_folders)
+    places = ["--train_features_dir", train, "--test_features_dir", test, "--output_dir", str(output)]
     return [*places, *FLAGS, *extra]
 
 
@@ -58,19 +51,20 @@ def complete(root):
     return sorted(str(path.parent.relative_to(root)) for path in root.rglob("results.json"))
 
 
-# ------------------------------------------------------------------------------------------------------------
-# The engine
+# --- The engine
 
 
 def feature_set(n=1200, dim=32, n_classes=8, seed=0, spread=2.0, name="tiny_net_birds_train"):
     """l2-normalized clusters; those of all seeds have the same centers."""
-    centers = torch.randn(n_classes, dim, generator=torch.Generator().manual_seed(99))
+    centers = torch.randn(n_classes, dim, generator=cpu_generator(99))
     y = torch.arange(n) % n_classes
-    x = centers[y] + spread * torch.randn(n, dim, generator=torch.Generator().manual_seed(seed))
+    x = centers[y] + spread * torch.randn(n, dim, generator=cpu_generator(seed))
     return FeatureSet(torch.nn.functional.normalize(x), y, name)
 
 
 TRAIN, TEST = feature_set(), feature_set(400, seed=1, name="tiny_net_birds_test")
+
+QUICK = Settings(seed=0, n_epochs=4, batch_size=128)
 
 
 @dataclasses.dataclass(eq=False)
@@ -85,70 +79,57 @@ class Spec:
     def stage(self):
         return "final" if self.record else "search"
 
-    def seeds(self, purpose):
-        return [torch_seed(seed, purpose, stage=self.stage) for seed in range(len(self.pairs))]
-
 
 def spec_of(n_seeds, n_trials, *, n=1000, wd=1e-4, record=False):
     """S x K trainings on rows that each seed draws."""
-    rows = [
-        torch.randperm(len(TRAIN), generator=torch.Generator().manual_seed(s))[:n] for s in range(n_seeds)
-    ]
+    rows = [torch.randperm(len(TRAIN), generator=cpu_generator(s))[:n] for s in range(n_seeds)]
     pairs = [[(0.5 + k + 0.1 * s, k * wd) for k in range(n_trials)] for s in range(n_seeds)]
     return Spec(torch.stack(rows), pairs, record)
 
 
-def sgd(spec, settings, s, k):
-    """Train ``nn.Linear`` by ``torch.optim.SGD`` as classifier k of seed s; return its start and its end."""
-    ((start, bias),) = initial_layers([TRAIN.x.shape[1], int(TRAIN.y.max()) + 1], spec.seeds("init")[s])
-    linear = torch.nn.Linear(*reversed(start.shape))
+def plain(spec, settings, s=0, k=0):
+    """Train classifier k of seed s by the loop of the original toolkit; return initial layers, model and logs."""
+    sizes = settings.layer_sizes(TRAIN.x.shape[1], len(TRAIN.y.unique()))
+    layers = initial_layers(sizes, torch_seed(s, "init", stage=spec.stage))
+    model = plain_logreg.network(sizes, torch.nn.ReLU if settings.has_relu else torch.nn.Identity)
     with torch.no_grad():
-        linear.weight.copy_(start), linear.bias.copy_(bias)
+        for parameter, values in zip(model.parameters(), sum(layers, ()), strict=True):
+            parameter.copy_(values)
+    orders = cpu_generator(torch_seed(s, "order", stage=spec.stage, n_shot=settings.n_shot))
     lr, wd = spec.pairs[s][k]
-    optimizer = torch.optim.SGD(linear.parameters(), lr=lr, momentum=settings.momentum, weight_decay=wd)
-    generator = torch.Generator().manual_seed(spec.seeds("order")[s])
-    for epoch in range(settings.n_epochs):
-        optimizer.param_groups[0]["lr"] = learning_rate(lr, epoch, settings.n_epochs)
-        order = torch.randperm(spec.rows.shape[1], generator=generator)
-        for rows in spec.rows[s][order].split(settings.batch_size):
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(linear(TRAIN.x[rows]), TRAIN.y[rows]).backward()
-            optimizer.step()
-    return start, linear.weight.detach(), linear.bias.detach()
+    how = {"n_epochs": settings.n_epochs, "batch_size": settings.batch_size, "momentum": settings.momentum}
+    how["next_order"] = lambda n: torch.randperm(n, generator=orders)
+    sets = (TRAIN.x[spec.rows[s]], TRAIN.y[spec.rows[s]]), (TEST.x, TEST.y)
+    return layers, model, plain_logreg.fit(model, *sets, lr=lr, wd=wd, **how)
 
 
 def error(trained, spec, settings, s, k):
     """Return the distance of a trained weight from the oracle's, relative to the way from the start."""
-    start, weight, bias = sgd(spec, settings, s, k)
-    found = trained.classifier(s, k).layers[0]
-    assert torch.allclose(found[1].cpu(), bias, atol=2e-2)
-    return float((found[0].cpu() - weight).norm() / (weight - start).norm())
+    ((start, _),), model, _ = plain(spec, settings, s, k)
+    (weight, bias), (found, found_bias) = model[0].state_dict().values(), trained.learner.layers(s, k)[0]
+    assert torch.allclose(found_bias.cpu(), bias, atol=2e-2)
+    return float((found.cpu() - weight).norm() / (weight - start).norm())
 
 
 def fit(spec, settings, *, precision="fp32", device="cpu", fused=None, place=None, **options):
-    """Train; return engine, data and the trained classifiers. ``place``: of the features, None: as the engine says."""
+    """Train; return engine, data and the trained classifiers. ``place``: a Lockstep instead of the engine's."""
     engine = Engine(torch.device(device), precision, fused=fused)
-    data = engine.prepare(TRAIN, TEST, settings, n_seeds=len(spec.pairs), place=place)
+    if place is not None:
+        engine.lockstep = lambda *args, **sizes: place
+    data = engine.prepare(TRAIN, TEST, settings, n_seeds=len(spec.pairs))
     runs = [dataclasses.replace(settings, seed=seed) for seed in range(len(spec.pairs))]
     return engine, data, engine.fit(data, runs, spec.rows, spec.pairs, stage=spec.stage, **options)
 
 
 def parameters(trained):
     """Return the bits of all weights and biases."""
-    return [
-        values.cpu().clone().view(torch.int32)
-        for s, of_seed in enumerate(trained.diverged)
-        for k in range(len(of_seed))
-        for layer in trained.learner.layers(s, k)
-        for values in layer
-    ]
+    places = [(s, k) for s, of_seed in enumerate(trained.diverged) for k in range(len(of_seed))]
+    layers = [layer for place in places for layer in trained.learner.layers(*place)]
+    return [values.cpu().clone().view(torch.int32) for layer in layers for values in layer]
 
 
 def same(one, other):
     return all(map(torch.equal, one, other))
-
-
-QUICK = Settings(seed=0, n_epochs=4, batch_size=128)
 
 
 class Killed(BaseException):

@@ -35,8 +35,7 @@ MADE = {
 }
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Files
+# --- Files
 
 
 def test_files_are_those_of_the_contract(feature_folders, tmp_path, capsys):
@@ -77,7 +76,6 @@ def test_results_json(feature_folders, tmp_path):
     assert (data["status"], data["seed"], data["n_shot"]) == ("complete", 37, 4)
     assert (data["n_classes"], data["feature_dim"], data["labels"]) == (3, 8, None)
     assert data["rows"] == {"search_train": 12, "search_val": 3, "final_train": 12, "test": 30}
-    assert data["max_per_class"] == {"n": 8, "rows": 24, "of_rows": 30, "smaller_classes": 0}
     assert [trial["number"] for trial in data["trials"]] == [0, 1, 2]
     assert data["trials"][data["best_trial"]]["lr"] == data["final"]["lr"]
     assert data["final"]["test_top1"] == logs_of(out)["test/top1"][-1] and data["final"]["diverged"] is False
@@ -142,8 +140,7 @@ def test_networks_are_ordinary_runs_with_their_own_defaults(feature_folders, tmp
     assert results["final"]["test_top1"] == pytest.approx(top1)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# What is there already
+# --- What is there already
 
 
 def test_existing_runs_are_skipped_refused_or_replaced(feature_folders, tmp_path, capsys):
@@ -207,8 +204,7 @@ def test_a_complete_run_is_skipped_without_loading_torch(workshop, python, repos
     subprocess.run([python, "-c", script], cwd=repository, check=True)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Identity of the features
+# --- Identity of the features
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -256,8 +252,7 @@ def test_training_images_in_the_test_set_are_told(tmp_path, caplog, dtype, n_sha
     assert warns == (f"{n_shared} of 30 test features" in caplog.text)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Interrupted
+# --- Interrupted
 
 
 PAIRS = ["CLF.N_TRIALS", "12", "CLF.BATCH_SIZE", "8", *SEEDS]
@@ -324,15 +319,16 @@ def test_a_group_that_is_killed_while_it_publishes_is_finished_as_that_group(
     logreg.main(argv)
     whole = contents(tmp_path / "out")
     shutil.rmtree(tmp_path / "out")
-    published, calls = train._publish, []
+    written, calls = train.write_run, []
 
-    def publish(*args):
+    def write_run(*args):
         if len(calls) == n_published:
             raise KeyboardInterrupt
-        calls.append(published(*args))
+        calls.append(args)
+        return written(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(train, "_publish", publish)
+        patch.setattr(train, "write_run", write_run)
         with pytest.raises(KeyboardInterrupt):
             logreg.main(argv)
     assert len(complete(tmp_path)) == n_published

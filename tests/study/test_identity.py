@@ -36,7 +36,7 @@ class World:
                 (path / "X_Y.pth").write_bytes(b"rows")
                 (path / "features.json").write_text(json.dumps({"identity": made, "rows_sha256": unit.split}))
             else:
-                run = from_config(cfg, seed=unit.seed, momentum=0.9, lr=None, wd=None)
+                run = from_config(cfg, seed=unit.seed)
                 run = dataclasses.asdict(dataclasses.replace(run, n_shot=unit.n_shot))
                 (path / "results.json").write_text(json.dumps({"identity": {**run, **features}}))
 
