@@ -108,10 +108,7 @@ def _top1(args: argparse.Namespace) -> int:
     require_checkpoint(checkpoint, "checkpoint")
     device = resolve_device(args.device)
     n_workers = min(n_processors(), 16)
-    accuracy, n_images = verify.top1(
-        row, checkpoint, args.in1k_images_root, device=device, n_workers=n_workers
-    )
-    print(verify.verdict(row, accuracy, n_images))
+    print(verify.top1(row, checkpoint, args.in1k_images_root, device, n_workers))
     return 0
 
 

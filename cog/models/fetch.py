@@ -1,8 +1,4 @@
-"""The files of checkpoints, and their download.
-
-Downloads are continued after cut connections and killed commands, checked, and moved into place as a whole.
-Proxies are taken from the environment (``http_proxy``, ``https_proxy``, ``no_proxy``) by urllib.
-"""
+"""The files of checkpoints, and their download: continued, checked, and moved into place as a whole."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from cog.errors import CogError, first_line, os_errors_explained
+from cog.errors import CogError, first_line
 from cog.models.spec import PaperModel
 from cog.paths import ModelDir
 from cog.runtime import files
@@ -27,21 +23,17 @@ from cog.runtime import files
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
-_RETRY_WAIT_S = 2.0  # before the first repetition; it doubles with each further one
-_MB = 1_000_000
+_RETRY_WAIT_S = 1.0  # it doubles with each repetition without progress
 
 #: Suffix of the index of a TensorFlow checkpoint.
 INDEX = ".index"
 
 
 def checkpoint_files(path: str | os.PathLike[str]) -> list[Path]:
-    """Return the files of a checkpoint: the file itself, or the parts of a TensorFlow checkpoint.
+    """Return the existing files of a checkpoint in a fixed order; empty when there is none.
 
     Args:
         path: a file, or the common prefix of ``.index`` and ``.data-...-of-...`` (or the ``.index`` file).
-
-    Returns:
-        The existing files in a fixed order; empty when there is no such checkpoint.
     """
     path = Path(path)
     if path.is_file() and path.suffix != INDEX:
@@ -54,23 +46,13 @@ def checkpoint_files(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def require_checkpoint(path: str | os.PathLike[str], flag: str) -> list[Path]:
-    """Return the files of a checkpoint, see :func:`checkpoint_files`, after a check that all are readable.
-
-    Raises:
-        CogError: no such checkpoint, or an unreadable file; the message names ``flag``.
-    """
-    parts = checkpoint_files(path) or [Path(path)]
-    for part in parts:
-        files.require_file(part, flag)
-    return parts
+    """Return the files of a checkpoint after a check that all are readable; a CogError names ``flag``."""
+    return [files.require_file(part, flag) for part in checkpoint_files(path) or [Path(path)]]
 
 
 def sha256(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a checkpoint; of one in several files, that of the index followed by the data."""
     return files.sha256(*require_checkpoint(path, "checkpoint"))
-
-
-# --- downloads
 
 
 def fetch(
@@ -79,14 +61,8 @@ def fetch(
     """Bring the checkpoints of models into place; with ``dry_run`` the downloads are only listed.
 
     Yields:
-        Name of the model, "ready", "manual", "failed" or "would download", and an explanation, after each
-        model.
-
-    Raises:
-        CogError: the root cannot be written to.
+        Name of the model, "ready", "manual", "failed" or "would download", and an explanation.
     """
-    if not dry_run:
-        files.ensure_writable_dir(root, "<models_root_dir>")
     for row in models:
         target = ModelDir(Path(root), row.name).checkpoint
         try:
@@ -98,105 +74,92 @@ def fetch(
 def _fetch(row: PaperModel, target: Path, dry_run: bool) -> tuple[str, str]:
     targets = [target.with_name(f"{target.name}{suffix}") for suffix in row.parts]
     if all(path.is_file() for path in targets):
-        if row.is_published(digest := files.sha256(*targets)) is False:
-            raise CogError(
-                f"{target} exists but is not the published file (SHA-256 {digest}, expected {row.sha256}); "
-                "remove it to download it again"
-            )
+        _check(row, targets)
         return "ready", f"already there, SHA-256 {'as published' if row.sha256 else 'not known'}"
     if row.browser:
         how = f"open {row.url} in a browser (of a folder: the file .pth.tar or .pth), save it as {target}"
         return "manual", how
     if dry_run:
         return "would download", row.url
-    files.ensure_writable_dir(target.parent, "folder")
+    files.ensure_writable_dir(target.parent, "<models_root_dir>")
     parts = [path.with_name(f".{path.name}.part") for path in targets]
+    # Without a known hash, a part of another version of the file would not be noticed.
+    for part in () if row.sha256 else parts:
+        part.unlink(missing_ok=True)
+    for suffix, part in zip(row.parts, parts, strict=True):
+        _download(row.url + suffix, part)
     try:
-        for suffix, part in zip(row.parts, parts, strict=True):
-            if not row.sha256:
-                part.unlink(missing_ok=True)  # a mixture of two versions of the file would not be noticed
-            _download(row.url + suffix, part)
-            digest = files.sha256(part)
-            if row.is_published(digest) is False:
-                part.unlink()
-                raise CogError(f"{row.url} is the wrong file: SHA-256 {digest}, expected {row.sha256}")
-            if row.member:
-                _unpack(part, row.member)
-        with os_errors_explained(f"cannot write {target}"):
-            # The index of a TensorFlow checkpoint comes last: without the index, the checkpoint does not
-            # exist.
-            for part, path in zip(parts, targets, strict=True):
-                os.replace(part, path)
-    finally:
-        for part in [] if row.sha256 else parts:
+        _check(row, parts)
+        if row.member:
+            _unpack(parts[0], row.member)
+        # The index of a TensorFlow checkpoint comes last: without it, the checkpoint does not exist.
+        for part, path in zip(parts, targets, strict=True):
+            os.replace(part, path)
+    except CogError:
+        for part in parts:
             part.unlink(missing_ok=True)
+        raise
     return "ready", f"downloaded from {row.url}"
+
+
+def _check(row: PaperModel, paths: list[Path]) -> None:
+    """Refuse a file that is not the published one, or a page in its place."""
+    if row.is_published(digest := files.sha256(*paths)) is False:
+        raise CogError(
+            f"{paths[0]} is not the published file: SHA-256 {digest}, expected {row.sha256}; remove it"
+        )
+    with open(paths[0], "rb") as file:
+        head = file.read(99).lstrip().lower()
+    if not head or head.startswith((b"<!doctype", b"<html")):
+        raise CogError(f"{row.url} gave {'a web page' if head else 'nothing'} instead of the file")
 
 
 def _download(url: str, part: Path) -> None:
     """Download ``url`` to ``part``, from its end on; a file that changes is downloaded as a whole."""
     version = problem = ""
-    attempt = 0
+    attempt, size = 0, -1
     while attempt < _ATTEMPTS:
-        if attempt:
-            time.sleep(_RETRY_WAIT_S * 2 ** (attempt - 1))
-            logger.warning("%s: %s; trying again (%d of %d)", url, problem, attempt + 1, _ATTEMPTS)
-        size = part.stat().st_size if part.is_file() else 0
+        if problem:
+            time.sleep(_RETRY_WAIT_S * 2**attempt)
+            logger.warning("%s: %s; trying again", url, problem)
+        before, size = size, part.stat().st_size if part.is_file() else 0
+        attempt = 0 if size > before else attempt + 1  # only attempts without progress count
         headers = {"User-Agent": "imagenet-cog", "Accept-Encoding": "identity"}
         if size:
             headers |= {"Range": f"bytes={size}-"} | ({"If-Range": version} if version else {})
+        request = urllib.request.Request(url, headers=headers)
         try:
-            with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as answer:
+            with (
+                urllib.request.urlopen(request, timeout=60) as answer,
+                open(part, "ab" if answer.status == 206 else "wb") as file,
+            ):
                 version = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
-                _save(answer, part, url)
-            return
+                total = file.tell() + int(answer.headers.get("Content-Length") or 0)
+                shutil.copyfileobj(answer, file, 1 << 20)
+                os.fsync(file.fileno())
+                if file.tell() >= total:
+                    return
+                problem = f"cut at {file.tell():,} of {total:,} bytes"
         except urllib.error.HTTPError as error:
             problem = f"HTTP {error.code} {error.reason}"
             if error.code == 416:  # the part is no part of this file
                 part.unlink()
             elif error.code < 500 and error.code not in (408, 425, 429):
-                raise CogError(f"{url}: {problem}") from None
+                break
         except (OSError, http.client.HTTPException) as error:
-            problem = f"the connection failed ({first_line(error)})"
-        except ValueError as error:
-            raise CogError(f"{url} is not a usable link ({error})") from None
-        grown = part.is_file() and part.stat().st_size > size
-        attempt = 1 if grown else attempt + 1  # only attempts without progress count
-    raise CogError(f"{url}: {problem} ({_ATTEMPTS} attempts)")
-
-
-def _save(answer: http.client.HTTPResponse, part: Path, url: str) -> None:
-    with (
-        os_errors_explained(f"cannot write {part}"),
-        open(part, "ab" if answer.status == 206 else "wb") as file,
-    ):
-        total = file.tell() + int(answer.headers.get("Content-Length") or 0)
-        logger.info("%s: %.0f of %.0f MB", url, file.tell() / _MB, total / _MB)
-        shutil.copyfileobj(answer, file, _MB)
-        file.flush()
-        os.fsync(file.fileno())
-        if file.tell() < total:
-            raise http.client.IncompleteRead(b"", total - file.tell())
-    head = part.read_bytes()[:99] if part.stat().st_size < _MB else b"large"
-    if not head.strip() or head.lstrip().lower().startswith((b"<!doctype", b"<html")):
-        part.unlink()
-        raise CogError(f"{url}: {'a web page' if head else 'nothing'} instead of the file")
+            problem = first_line(error)
+    raise CogError(f"cannot download {url}: {problem}")
 
 
 def _unpack(path: Path, member: str) -> None:
     """Replace a zip archive by one of its members."""
     try:
         with zipfile.ZipFile(path) as archive:
-            usual = [
-                info
-                for info in archive.infolist()
-                if info.filename.rpartition("/")[2] == member
-                and info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-                and info.file_size < 20 * path.stat().st_size  # weights hardly compress
-            ]
-            if len(usual) != 1:
-                raise CogError(f"the archive holds {len(usual)} usual files {member}, expected one")
-            with archive.open(usual[0]) as content, files.atomic_write(path) as out:
-                shutil.copyfileobj(content, out, _MB)
+            (info,) = (info for info in archive.infolist() if info.filename.rpartition("/")[2] == member)
+            usual = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+            if not usual or info.file_size > 20 * path.stat().st_size:  # weights hardly compress
+                raise ValueError(f"{member} would grow to {info.file_size:,} bytes")
+            with archive.open(info) as content, files.atomic_write(path) as out:
+                shutil.copyfileobj(content, out, 1 << 20)
     except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:
-        raise CogError(f"the archive is damaged ({first_line(error)})") from None
+        raise CogError(f"the archive is damaged, or without one {member} ({first_line(error)})") from None

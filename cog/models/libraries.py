@@ -10,7 +10,6 @@ import dataclasses
 import inspect
 import logging
 import os
-import re
 import sys
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -24,12 +23,10 @@ from cog.constants import CHECKPOINT_FILE
 from cog.data.pixels import Preprocess
 from cog.errors import CogError, first_line, nearest
 from cog.models.backbone import Backbone, Forward, features_of, n_blocks, pool
-from cog.models.checkpoint import load_strictly, read_state
-from cog.models.preprocessing import from_mapping, from_preset, from_processor
+from cog.models.checkpoint import State, load_strictly, read_state
+from cog.models.preprocessing import from_mapping, from_processor
 
 logger = logging.getLogger(__name__)
-
-State = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -37,28 +34,20 @@ class LibraryModel:
     """A model of a library that can be loaded.
 
     Attributes:
-        preprocess: preprocessing with which the library makes the input of its weights from an image.
-        link: address of the library's weights, for messages; empty without weights.
+        preprocess: the library's way from an image to the input of its weights.
         load: function from a checkpoint (None: the library's own weights) and the side of images in pixels to
-            the network without classifier and its forward pass (None: the network itself). It may raise any
-            exception.
+            the network without classifier and its forward pass (None: the network itself).
         tokens: function from the network, images and n to the tokens ``(B, N, D)`` of its last n blocks,
-            normalized, last block last, and the number of tokens before those of the patches; None: it gives
-            no tokens.
+            normalized, and the number of tokens before those of the patches; None: it gives no tokens.
     """
 
     preprocess: Preprocess
-    link: str
     load: Callable[[Path | None, int], tuple[nn.Module, Forward | None]]
     tokens: Callable[[Any, torch.Tensor, int], tuple[list[torch.Tensor], int]] | None = None
 
 
 def find(name: str, folder: Path | None = None) -> LibraryModel:
-    """Return a model by its full name, such as timm_resnet18; ``folder`` may hold files beside its weights.
-
-    Raises:
-        CogError: a library that is not installed, or that has no such model.
-    """
+    """Return a model by its full name (timm_resnet18); ``folder`` may hold files beside its weights."""
     title, _, model = name.partition("_")
     function, package = LIBRARIES[title]
     try:
@@ -70,18 +59,10 @@ def find(name: str, folder: Path | None = None) -> LibraryModel:
 
 
 def load(name: str, checkpoint: Path | None, size: int | None, pooling: str, folder: Path | None) -> Backbone:
-    """Load a model of a library, without its classifier; ``checkpoint`` None: the library's own weights.
-
-    Raises:
-        CogError: unsafe or unfitting checkpoint, failed download, or a size for which the library has no
-            network.
-    """
+    """Load a model of a library, without its classifier; ``checkpoint`` None: the library's own weights."""
     model = find(name, folder)
     own_size = model.preprocess.size
     size = size or own_size
-    place = "give it as --ckpt_file" if folder is None else f"save it as {folder / CHECKPOINT_FILE}"
-    if checkpoint is None and not model.link:
-        raise CogError(f"there are no weights of {name} to download, and no checkpoint; {place}")
     try:
         with _only_weights():
             network, forward = model.load(checkpoint, size)
@@ -90,10 +71,10 @@ def load(name: str, checkpoint: Path | None, size: int | None, pooling: str, fol
             raise
         raise CogError(f"{error}; are the weights for images of {own_size} pixels alone?") from error
     except Exception as error:  # the libraries raise errors of many types
-        rest = f"; without a network, get {model.link} and {place}" if checkpoint is None else ""
+        place = "give it as --ckpt_file" if folder is None else f"save it as {folder / CHECKPOINT_FILE}"
         raise CogError(
             f"model {name} cannot be loaded for images of {size} x {size} pixels ({type(error).__name__}: "
-            f"{first_line(error)}){rest}"
+            f"{first_line(error)})" + f"; without a network, get its file and {place}" * (checkpoint is None)
         ) from error
     if pooling != "default":
         if (tokens := model.tokens) is None:
@@ -122,50 +103,28 @@ def _only_weights() -> Iterator[None]:
             os.environ[variable] = before
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Print no warnings: open_clip warns that a network is random before its weights are loaded."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
+def _require_known(title: str, name: str, names: Collection[str]) -> None:
+    if name not in names:
+        near = nearest(name, names, n=3, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(f'{title}_{known}' for known in near)}?" if near else ""
+        raise CogError(f"--model '{title}_{name}': {title} has no model {name!r}{hint}")
 
 
-def _unknown(title: str, name: str, names: Collection[str]) -> CogError:
-    near = nearest(name, names, n=3, cutoff=0.5)
-    hint = f"; did you mean {' or '.join(f'{title}_{known}' for known in near)}?" if near else ""
-    return CogError(f"--model '{title}_{name}': {title} has no model {name!r}{hint}")
-
-
-def _fit(
-    network: nn.Module,
-    state: State,
-    origin: object,
-    *,
-    heads: Collection[str] = (),
-    convert: Callable[[State, nn.Module], State] | None = None,
-) -> None:
+def _fit(network: nn.Module, checkpoint: Path, heads: Collection[str] = (), convert: Any = None) -> None:
     """Load parameters strictly, without classifiers, after the library's conversion if they do not fit."""
     expected = {name: value.shape for name, value in network.state_dict().items()}
     beginnings = tuple(f"{head}." for head in heads)
 
-    def without(full: State) -> State:
+    def without_heads(full: State) -> State:
         return {name: v for name, v in full.items() if name in expected or not name.startswith(beginnings)}
 
-    state = without(state)
+    state = without_heads(read_state(checkpoint, expected))
     if convert is not None and {name: value.shape for name, value in state.items()} != expected:
-        try:
-            state = without(convert(dict(state), network))
-        except Exception as error:  # a function for original releases fails on a file of another model
-            logger.debug("%s: %s", origin, error)
-    load_strictly(network, state, str(origin))
-
-
-def _converter(network: nn.Module) -> Any:
-    """Return timm's conversion of files for a network: names of authors, position embeddings; or None."""
-    return getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
+        with contextlib.suppress(
+            Exception
+        ):  # it is for original releases, and fails on a file of another model
+            state = without_heads(convert(dict(state), network))
+    load_strictly(network, state, checkpoint)
 
 
 # --- timm: the input of the classifier, with timm's pooling
@@ -174,14 +133,8 @@ def _converter(network: nn.Module) -> Any:
 def _timm(name: str, folder: Path | None) -> LibraryModel:
     import timm
 
-    tagged = timm.list_models(pretrained=True)
-    if not timm.is_model(name):
-        raise _unknown("timm", name, [*timm.list_models(), *tagged])
-    try:
-        entry = timm.get_pretrained_cfg(name)
-    except RuntimeError:  # an unknown tag
-        same = [known for known in tagged if known.partition(".")[0] == name.partition(".")[0]]
-        raise _unknown("timm", name, same) from None
+    _require_known("timm", name, [*timm.list_models(), *timm.list_models(pretrained=True)])
+    entry = timm.get_pretrained_cfg(name)
     values = {} if entry is None else entry.to_dict(remove_source=False, remove_null=True)
     config = timm.data.resolve_data_config({}, pretrained_cfg=values or {"num_classes": 1000})
     if config["input_size"][0] != 3:
@@ -189,25 +142,23 @@ def _timm(name: str, folder: Path | None) -> LibraryModel:
     if config["crop_mode"] == "border":
         logger.warning("timm_%s: timm pads its images; here their center is cropped", name)
     preprocess = from_mapping(config, f"timm_{name}")
-    repository = values.get("hf_hub_id")
-    link = f"https://huggingface.co/{repository}" if repository else values.get("url") or ""
+    classifier = values.get("classifier") or ()
+    classifier = (classifier,) if isinstance(classifier, str) else classifier
+    heads = {layer.partition(".")[0] for layer in classifier}  # of some, also a normalization (head.bn)
 
     def load(checkpoint: Path | None, size: int) -> tuple[nn.Module, None]:
         options: dict[str, Any] = {"pretrained": checkpoint is None, "num_classes": 0}
-        sized: dict[str, Any] = {} if size == preprocess.size else {"img_size": size}
         try:
+            sized = {} if size == preprocess.size else {"img_size": size}
             network = timm.create_model(name, **options, **sized)
         except TypeError:  # img_size is no argument of networks that take any size
             network = timm.create_model(name, **options)
         if checkpoint is not None:
-            layers = values.get("classifier") or ()
-            # Some classifiers consist of a normalization and a linear layer (head.bn, head.linear).
-            heads = {layer.partition(".")[0] for layer in ((layers,) if isinstance(layers, str) else layers)}
-            state = read_state(checkpoint, network.state_dict())
-            _fit(network, state, checkpoint, heads=heads, convert=_converter(network))
+            convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
+            _fit(network, checkpoint, heads, convert)
         return network, None
 
-    return LibraryModel(preprocess, link, load, _timm_tokens)
+    return LibraryModel(preprocess, load, _timm_tokens)
 
 
 def _timm_tokens(network: Any, x: torch.Tensor, n: int) -> tuple[list[torch.Tensor], int]:
@@ -215,62 +166,52 @@ def _timm_tokens(network: Any, x: torch.Tensor, n: int) -> tuple[list[torch.Tens
     if n == 1:
         return [network.forward_features(x)], n_prefix
     options = {"return_prefix_tokens": True, "output_fmt": "NLC", "intermediates_only": True}
-    try:
-        blocks = network.forward_intermediates(x, indices=n, norm=True, **options)
-    except (TypeError, AttributeError, AssertionError) as error:
-        raise CogError(
-            f"FT_EXTRACT.POOLING last{n}: {type(network).__name__} of timm does not give the tokens of {n} "
-            f"blocks ({first_line(error)}); leave it out"
-        ) from error
+    blocks = network.forward_intermediates(x, indices=n, norm=True, **options)
     return [torch.cat([prefix, patches], 1) for patches, prefix in blocks], n_prefix
 
 
 # --- torchvision: classifiers without their last layer
-
-#: Names of parameters in the files of DenseNets, which were written before torch 0.4.
-_DENSENET = re.compile(r"(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.\w+)")
 
 
 def _torchvision(name: str, folder: Path | None) -> LibraryModel:
     import torchvision.models as zoo
 
     model, _, tag = name.partition(".")
-    if model not in (names := zoo.list_models(module=zoo)):
-        raise _unknown("torchvision", name, names)
+    _require_known("torchvision", model, zoo.list_models(module=zoo))
     register: Any = zoo.get_model_weights(model)
-    if tag and tag not in register.__members__:
-        raise _unknown("torchvision", name, [f"{model}.{known}" for known in register.__members__])
+    _require_known("torchvision", name, [model, *(f"{model}.{known}" for known in register.__members__)])
     weights = register[tag] if tag else register.DEFAULT
 
-    def convert(state: State, network: Any) -> State:
-        if isinstance(network, zoo.VisionTransformer):
-            interpolate: Any = zoo.vision_transformer.interpolate_embeddings
-            return dict(interpolate(network.image_size, network.patch_size, state))
-        return {_DENSENET.sub(r"\1\2", key): value for key, value in state.items()}
-
     def load(checkpoint: Path | None, size: int) -> tuple[nn.Module, None]:
-        arguments: dict[str, Any] = {}
-        if model in ("inception_v3", "googlenet"):
-            # The weights come from another framework and expect pixels from -1 to 1; the network converts its
-            # input.
-            arguments = {"transform_input": True, "aux_logits": False, "init_weights": False}
-        elif model.startswith("vit_"):
-            arguments = {"image_size": size}
-        network = zoo.get_model(model, weights=None, **arguments)
+        arguments: dict[str, Any] = {"weights": weights}
+        if checkpoint is not None:
+            arguments = {"weights": None}
+            if model in ("inception_v3", "googlenet"):
+                # Their weights expect pixels from -1 to 1; the network converts its input.
+                arguments |= {"transform_input": True, "aux_logits": False, "init_weights": False}
+        network = zoo.get_model(model, **arguments)
         head = [
             key
             for key, module in network.named_modules()
             if getattr(module, "out_features", getattr(module, "out_channels", None)) == 1000
         ][-1]
         network.set_submodule(head, nn.Identity())
-        if checkpoint is None:
-            state, origin = weights.get_state_dict(progress=False, check_hash=True), weights.url
-        else:
-            state, origin = read_state(checkpoint, network.state_dict()), checkpoint
-        _fit(network, state, origin, heads=(head, "AuxLogits", "aux1", "aux2"), convert=convert)
+        if checkpoint is not None:
+            _fit(network, checkpoint, (head, "AuxLogits", "aux1", "aux2"))
         return network, None
 
-    return LibraryModel(from_preset(weights.transforms(), f"torchvision_{name}"), weights.url, load)
+    preset = weights.transforms()
+    preprocess = from_mapping(
+        {
+            "image_size": preset.crop_size[0],
+            "resize_size": preset.resize_size[0],
+            "mean": preset.mean,
+            "std": preset.std,
+            "interpolation": preset.interpolation.value,
+        },
+        f"torchvision_{name}",
+    )
+    return LibraryModel(preprocess, load)
 
 
 # --- open_clip: image towers, with the output of ``encode_image``, not normalized
@@ -280,16 +221,15 @@ def _open_clip(name: str, folder: Path | None) -> LibraryModel:
     import open_clip
 
     model, _, tag = name.partition(".")
-    known = [f"{architecture}.{weights}" for architecture, weights in open_clip.list_pretrained()]
-    if model not in open_clip.list_models() or (tag and name not in known):
-        raise _unknown("openclip", name, [*known, *open_clip.list_models()])
+    released = [f"{architecture}.{weights}" for architecture, weights in open_clip.list_pretrained()]
+    _require_known("openclip", name, [*released, *open_clip.list_models()])
     weights = open_clip.get_pretrained_cfg(model, tag) if tag else {}
     values = dataclasses.asdict(open_clip.transform.PreprocessCfg()) | weights
     preprocess = from_mapping(
         {
             "image_size": (open_clip.get_model_config(model) or {})["vision_cfg"].get("image_size", 224),
-            "mean": tuple(values["mean"]),
-            "std": tuple(values["std"]),
+            "mean": values["mean"],
+            "std": values["std"],
             "interpolation": values["interpolation"],
             "squash": values["resize_mode"] == "squash",
         },
@@ -297,27 +237,21 @@ def _open_clip(name: str, folder: Path | None) -> LibraryModel:
     )
 
     def load(checkpoint: Path | None, size: int) -> tuple[nn.Module, Forward]:
-        with _quiet():
+        if checkpoint is None and not tag:
+            raise CogError(f"there are no weights of openclip_{name} to download; give a tag, or --ckpt_file")
+        logging.disable(logging.WARNING)  # it warns that a network is random before its weights are loaded
+        try:
             whole = open_clip.create_model(
                 model,
                 pretrained=tag if checkpoint is None else None,
-                # Weights that were trained with QuickGELU get it.
-                force_quick_gelu=weights.get("quick_gelu", False),
+                force_quick_gelu=weights.get("quick_gelu", False),  # weights that were trained with it get it
                 force_image_size=None if size == preprocess.size else size,
             )
+        finally:
+            logging.disable(logging.NOTSET)
         network: Any = whole.visual
-
-        def convert(state: State, tower: Any) -> State:
-            if hasattr(tower, "trunk"):
-                trunk = {key[6:]: value for key, value in state.items() if key.startswith("trunk.")}
-                trunk = _converter(tower.trunk)(trunk, tower.trunk)
-                return state | {f"trunk.{key}": value for key, value in trunk.items()}
-            full = {f"visual.{key}": value for key, value in state.items()}
-            open_clip.model.resize_pos_embed(full, whole)
-            return {key.removeprefix("visual."): value for key, value in full.items()}
-
         if checkpoint is not None:
-            _fit(network, read_state(checkpoint, network.state_dict()), checkpoint, convert=convert)
+            _fit(network, checkpoint)
 
         def forward(x: torch.Tensor) -> torch.Tensor:
             features = network(x)
@@ -325,7 +259,7 @@ def _open_clip(name: str, folder: Path | None) -> LibraryModel:
 
         return network, forward
 
-    return LibraryModel(preprocess, weights.get("hf_hub") or weights.get("url") or "", load)
+    return LibraryModel(preprocess, load)
 
 
 # --- transformers: ``AutoModel`` with its pooling, or the image tower of CLIP; ``hf_<organization>--<name>``
@@ -349,9 +283,8 @@ def _transformers(name: str, folder: Path | None) -> LibraryModel:
         except Exception as error:  # transformers raises errors of many types
             remedy = "" if folder is None else f"; without a network, save it as {folder / file}"
             raise CogError(
-                f"model {full_name}: {file} of {place} is of no model that transformers "
-                f"{transformers.__version__} knows ({first_line(error)}); code of the repository is not "
-                f"run{remedy}"
+                f"model {full_name}: transformers {transformers.__version__} cannot use {file} of {place} "
+                f"({first_line(error)}); code of the repository is not run{remedy}"
             ) from error
 
     config = read(transformers.AutoConfig, "config.json")
@@ -362,14 +295,16 @@ def _transformers(name: str, folder: Path | None) -> LibraryModel:
             config.mask_ratio = 0.0
         options: dict[str, Any] = {"config": config, "dtype": torch.float32, "output_loading_info": True}
         options["ignore_mismatched_sizes"] = True  # they are in the loading info
+        kind: Any = transformers.AutoModel
         if checkpoint is None:
-            kind: Any = transformers.AutoModel
             network, info = kind.from_pretrained(repository, trust_remote_code=False, **options)
         else:
-            state = {k: v.float() if v.is_floating_point() else v for k, v in read_state(checkpoint).items()}
             with torch.device("meta"):
-                kind = type(transformers.AutoModel.from_config(config, trust_remote_code=False))
-            network, info = kind.from_pretrained(None, state_dict=state, **options)
+                model = kind.from_config(config, trust_remote_code=False)
+            names = [*model.state_dict(), *(f"{model.base_model_prefix}.{key}" for key in model.state_dict())]
+            state = read_state(checkpoint, names)
+            state = {key: v.float() if v.is_floating_point() else v for key, v in state.items()}
+            network, info = type(model).from_pretrained(None, state_dict=state, **options)
         missing = [key for key in info["missing_keys"] if not key.startswith(_TEXT)]
         if missing and all(key.startswith("pooler.") for key in missing):
             network.pooler, missing = None, []  # the file of a classifier that does not use the pooler
@@ -384,17 +319,14 @@ def _transformers(name: str, folder: Path | None) -> LibraryModel:
 
         def forward(x: torch.Tensor) -> torch.Tensor:
             output = _transformers_output(network, x, "get_image_features")
-            if isinstance(output, torch.Tensor):  # of transformers 4
-                return output
-            if getattr(output, "pooler_output", None) is not None:
+            if isinstance(output, torch.Tensor) or getattr(output, "pooler_output", None) is not None:
                 return features_of(output, name=full_name)
             tokens, n_prefix = _transformers_tokens(network, x, 1)
             return pool(tokens, n_prefix, "cls" if n_prefix else "mean", name=full_name)
 
         return network, forward
 
-    preprocess = from_processor(processor.to_dict(), full_name)
-    return LibraryModel(preprocess, f"https://huggingface.co/{repository}", load, _transformers_tokens)
+    return LibraryModel(from_processor(processor.to_dict(), full_name), load, _transformers_tokens)
 
 
 def _transformers_output(network: Any, x: torch.Tensor, part: str, **options: Any) -> Any:
@@ -415,22 +347,18 @@ def _transformers_output(network: Any, x: torch.Tensor, part: str, **options: An
 
 
 def _transformers_tokens(network: Any, x: torch.Tensor, n: int) -> tuple[list[torch.Tensor], int]:
-    states = {"output_hidden_states": True} if n > 1 else {}
-    output = _transformers_output(network, x, "vision_model", **states)
+    output = _transformers_output(network, x, "vision_model", output_hidden_states=n > 1)
     config = getattr(network.config, "vision_config", network.config)
     n_prefix = getattr(config, "num_register_tokens", 0) or 0
     n_prefix += sum(key.rpartition(".")[2] in _TOKENS for key, _ in network.named_parameters())
     if n == 1:
         return [output.last_hidden_state], n_prefix
     vision = getattr(network, "vision_model", network)
-    norms = [getattr(vision, key) for key in ("layernorm", "post_layernorm", "norm") if hasattr(vision, key)]
-    blocks = list(output.hidden_states or ())  # before the first block, and after each
-    if not norms or len(blocks) <= n or blocks[0].ndim != 3:
-        raise CogError(
-            f"FT_EXTRACT.POOLING last{n}: {type(network).__name__} of transformers does not give the tokens "
-            f"of {n} blocks; leave it out"
-        )
-    return [norms[0](tokens) for tokens in blocks[-n:]], n_prefix
+    norm = next(
+        getattr(vision, key) for key in ("layernorm", "post_layernorm", "norm") if hasattr(vision, key)
+    )
+    # Before the first block, and after each.
+    return [norm(tokens) for tokens in output.hidden_states[1:][-n:]], n_prefix
 
 
 #: Function and package of each library, by the first part of the models' names.

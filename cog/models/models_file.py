@@ -16,50 +16,22 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cog import config
-from cog.constants import GEOMETRIES, POOLINGS, is_model_name
+from cog.constants import GEOMETRIES, POOLINGS
 from cog.errors import CogError
+from cog.models.preprocessing import KEYS, check_keys, keys_of
 from cog.models.spec import PRETRAINING
+from cog.paths import split_model_name
 
-
-@dataclass(frozen=True)
-class ModelEntry:
-    """The entry of one model; ``cfg`` has the configuration keys of its preprocess and pooling."""
-
-    name: str
-    source: str | None = None
-    loader: str | None = None
-    checkpoint: str | None = None
-    cfg: dict[str, Any] = field(default_factory=dict)
-    pretraining: str | None = None
-    label: str | None = None
-    group: str | None = None
-
-
-_FIELDS = ("source", "loader", "checkpoint", "preprocess", "pooling", "pretraining", "label", "group")
-
-_KEYS = {
-    "image_size": "FT_EXTRACT.IMAGE_CROP_SIZE",
-    "resize_size": "FT_EXTRACT.IMAGE_RESIZE_SIZE",
-    "mean": "FT_EXTRACT.IMAGE_NORM.MEAN",
-    "std": "FT_EXTRACT.IMAGE_NORM.STD",
-    "interpolation": "FT_EXTRACT.IMAGE_INTERPOLATION",
-    "squash": "FT_EXTRACT.IMAGE_SQUASH",
-}
+_KEYS = ("source", "loader", "checkpoint", "preprocess", "pooling", "pretraining", "label", "group")
+_KNOWN = {"pooling": POOLINGS, "pretraining": PRETRAINING}
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the entries by name, unchecked.
-
-    Raises:
-        CogError: a file that cannot be read, is no YAML, or does not hold entries by name.
-    """
-    if not os.path.isfile(path):
-        raise CogError(f"--models_file {path} does not exist or is not a file; check the path")
+    """Return the entries by name, unchecked; a CogError for a file that holds none."""
     tree = config.read_yaml(path)
     if not isinstance(tree, dict):
         raise CogError(
@@ -69,46 +41,36 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     return {str(name): entry for name, entry in tree.items()}
 
 
-def parse(path: str | os.PathLike[str], name: str, entry: Any) -> ModelEntry:
-    """Return the checked entry of a model.
+def parse(path: str | os.PathLike[str], name: str, entry: Any) -> dict[str, Any]:
+    """Return the checked values of an entry by key, with "cfg", the configuration keys that it sets.
 
     Raises:
         CogError: an ill-formed name, an unknown key or a value that cannot be used.
     """
-    from cog.models.preprocessing import KEYS, check_keys, from_mapping  # imports Pillow
-
     place = f"{path}: {name}"
-    if not is_model_name(name):
-        raise CogError(f"{place} is not a model name, expected <model_title>_<architecture_name>")
-    entry = {} if entry is None else entry
-    if not isinstance(entry, dict):
-        raise CogError(f"{place} is {type(entry).__name__}, expected keys such as {', '.join(_FIELDS[:3])}")
-    check_keys(entry, _FIELDS, place)
-    values = {key: value for key, value in entry.items() if value is not None}
+    split_model_name(name, flag=f"{path}:")
+    if not isinstance(entry, dict | None):
+        raise CogError(f"{place} is {type(entry).__name__}, expected keys such as {', '.join(_KEYS[:3])}")
+    values = {key: value for key, value in (entry or {}).items() if value is not None}
+    check_keys(values, _KEYS, place)
     for key, value in values.items():
         if key != "preprocess" and not (isinstance(value, str) and value.strip() and len(value) < 1000):
             raise CogError(f"{place}: {key} {value!r} is not text, expected a string")
-    for key, known in (("pooling", POOLINGS), ("pretraining", PRETRAINING)):
-        if values.get(key, known[0]) not in known:
-            raise CogError(f"{place}: {key} {values[key]!r} is not known, expected {', '.join(known)}")
+        if key in _KNOWN and value not in _KNOWN[key]:
+            raise CogError(f"{place}: {key} {value!r} is not known, expected {', '.join(_KNOWN[key])}")
     if "source" in values and "loader" in values:
         raise CogError(f"{place} has a source and a loader; give one of them")
-    cfg: dict[str, Any] = {}
-    given = values.pop("preprocess", "protocol")
+    given = values.pop("preprocess", GEOMETRIES[0])
+    cfg: dict[str, Any] = {"FT_EXTRACT.POOLING": values.pop("pooling", POOLINGS[0])}
     if isinstance(given, dict):
-        from_mapping(given, place)
-        given = {"resize_size": given["image_size"], **given} if "image_size" in given else given
-        cfg = {_KEYS[key]: value for key, value in given.items()}
+        cfg |= keys_of(given, place)
     elif given in GEOMETRIES:
-        cfg = {"FT_EXTRACT.PREPROCESS": given} if given != GEOMETRIES[0] else {}
+        cfg["FT_EXTRACT.PREPROCESS"] = given
     else:
-        raise CogError(
-            f"{place}: preprocess {given!r} is not known, expected {', '.join(GEOMETRIES)} or some of "
-            f"{', '.join(KEYS)}"
-        )
-    if "pooling" in values:
-        cfg["FT_EXTRACT.POOLING"] = values.pop("pooling")
+        raise CogError(f"{place}: preprocess {given!r}, expected {', '.join((*GEOMETRIES, *KEYS))}")
     folder = Path(path).resolve().parent
-    for key in values.keys() & {"loader", "checkpoint"}:
-        values[key] = str(folder / values[key])
-    return ModelEntry(name, cfg=cfg, **values)
+    return (
+        values
+        | {key: str(folder / values[key]) for key in values.keys() & {"loader", "checkpoint"}}
+        | {"cfg": cfg}
+    )

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
 
 import timm
 import torch
 import torch.nn.functional as F
-from timm.layers import Conv2dSame
+from timm.layers import Conv2dSame, make_divisible
 from timm.layers.pool2d_same import MaxPool2dSame
 from timm.models.vision_transformer import Block, Mlp
 from torch import nn
 from torchvision.models import get_model
 
-if TYPE_CHECKING:
-    from cog.models.spec import PaperModel
+from cog.models.spec import PaperModel
 
 
-def build(spec: PaperModel, *, classifier: bool = False) -> nn.Module:
-    """Build a model's network on the meta device, without weights.
-
-    Args:
-        spec: row of the model.
-        classifier: whether the network keeps its classifier.
-    """
-    library, _, name = spec.network.partition(":")
+def build(row: PaperModel, *, classifier: bool = False) -> nn.Module:
+    """Build a model's network on the meta device, without weights, and without classifier by default."""
+    library, _, name = row.network.partition(":")
     with torch.device("meta"):  # no memory and no random values for weights that are loaded later
         if library == "timm":
             network = timm.create_model(name)
@@ -34,9 +27,8 @@ def build(spec: PaperModel, *, classifier: bool = False) -> nn.Module:
             network = get_model(name, weights=None, **(inception if name == "inception_v3" else {}))
         else:
             network = globals()[name]()
-    if not classifier:
-        for head in spec.head:
-            network.set_submodule(head, nn.Identity())
+    for head in () if classifier else row.head:
+        network.set_submodule(head, nn.Identity())
     return network
 
 
@@ -57,41 +49,27 @@ def resnet50_same() -> nn.Module:
     return network
 
 
-# ---- T2T-ViT_t-14 (Yuan et al. 2021), whose tokens-to-token module uses transformers --------------------
-# The code follows the paper and the authors' description of the file; differences to DeiT: no bias in qkv,
-# LayerNorm eps 1e-5, MLP ratio 3, fixed position embedding.
-
-
-class TokenAttention(nn.Module):
-    """Single-head attention from ``(B, N, in_dim)`` to ``(B, N, dim)``.
-
-    The skip connection starts at the values, since the widths differ, and the logits are scaled by the
-    INPUT width ** -0.5, as in the authors' code.
-    """
-
-    def __init__(self, in_dim: int, dim: int) -> None:
-        super().__init__()
-        self.scale = in_dim**-0.5
-        self.qkv = nn.Linear(in_dim, 3 * dim, bias=False)
-        self.proj = nn.Linear(dim, dim)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.qkv(x).chunk(3, dim=-1)
-        return v + self.proj(F.scaled_dot_product_attention(q, k, v, scale=self.scale))
+# ---- T2T-ViT_t-14 (Yuan et al. 2021), whose tokens-to-token module uses transformers
+# Differences to DeiT: no bias in qkv, LayerNorm eps 1e-5, MLP ratio 3, fixed position embedding.
 
 
 class TokenTransformer(nn.Module):
-    """One block of the tokens-to-token module."""
+    """A block of the tokens-to-token module, with one head, from ``(B, N, in_dim)`` to ``(B, N, dim)``."""
 
     def __init__(self, in_dim: int, dim: int) -> None:
         super().__init__()
+        self.scale = in_dim**-0.5  # of the width of the input, as in the authors' code
         self.norm1 = nn.LayerNorm(in_dim)
-        self.attn = TokenAttention(in_dim, dim)
+        self.attn = nn.Module()
+        self.attn.qkv = nn.Linear(in_dim, 3 * dim, bias=False)
+        self.attn.proj = nn.Linear(dim, dim)
         self.norm2 = nn.LayerNorm(dim)
         self.mlp = Mlp(dim)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.attn(self.norm1(x))
+        q, k, v = self.attn.qkv(self.norm1(x)).chunk(3, dim=-1)
+        # The skip connection starts at the values, since the widths differ.
+        x = v + self.attn.proj(F.scaled_dot_product_attention(q, k, v, scale=self.scale))
         return x + self.mlp(self.norm2(x))
 
 
@@ -100,10 +78,9 @@ class TokensToToken(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        token_dim = 64
-        self.attention1 = TokenTransformer(3 * 7 * 7, token_dim)
-        self.attention2 = TokenTransformer(token_dim * 3 * 3, token_dim)
-        self.project = nn.Linear(token_dim * 3 * 3, dim)
+        self.attention1 = TokenTransformer(3 * 7 * 7, 64)
+        self.attention2 = TokenTransformer(64 * 3 * 3, 64)
+        self.project = nn.Linear(64 * 3 * 3, dim)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.attention1(F.unfold(x, 7, stride=4, padding=2).transpose(1, 2))
@@ -121,7 +98,6 @@ def _unfold_tokens(x: torch.Tensor) -> torch.Tensor:
 class T2TViT(nn.Module):
     """T2T-ViT: the feature is the class token after the final LayerNorm."""
 
-    pos_embed: torch.Tensor
     num_prefix_tokens = 1
 
     def __init__(self) -> None:
@@ -131,9 +107,8 @@ class T2TViT(nn.Module):
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
         # Fixed sinusoids, but stored in the file: a buffer, and not counted as a parameter.
         self.register_buffer("pos_embed", torch.zeros(1, (224 // 16) ** 2 + 1, dim))
-        self.blocks = nn.Sequential(
-            *(Block(dim, num_heads=6, mlp_ratio=3.0, norm_layer=nn.LayerNorm) for _ in range(14))
-        )
+        blocks = (Block(dim, num_heads=6, mlp_ratio=3.0, norm_layer=nn.LayerNorm) for _ in range(14))
+        self.blocks = nn.Sequential(*blocks)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, 1000)
 
@@ -148,11 +123,10 @@ class T2TViT(nn.Module):
         return self.head(self.forward_features(x)[:, 0])
 
 
-# ---- NAT-M4 (Lu et al. 2021), a MobileNetV3-like network found by neural architecture transfer ----------
-# The table is the published ``net.config`` of M4.
+# ---- NAT-M4 (Lu et al. 2021), a MobileNetV3-like network found by neural architecture transfer
 
-# Width in, width out, kernel, stride, width inside (0: no expansion), squeeze-excite, skip connection.
-# The inner width is taken from the config: it is not always a multiple of the input width.
+# Its published net.config: width in, width out, kernel, stride, width inside (0: no expansion; not always a
+# multiple of the width in), squeeze-excite, skip connection.
 _BLOCKS = (
     (24, 24, 3, 1, 0, False, True),
     (24, 32, 3, 2, 72, False, False),
@@ -177,27 +151,15 @@ _BLOCKS = (
 )
 
 
-def _squeezed_width(width: int) -> int:
-    """Return a quarter of ``width``, rounded to a multiple of 8 but never below 90 % of the quarter."""
-    quarter = width // 4
-    rounded = max(8, (quarter + 4) // 8 * 8)
-    return rounded + 8 if rounded < 0.9 * quarter else rounded
-
-
 class _SqueezeExcite(nn.Module):
     """Channel gates from the global average, with a hard sigmoid."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        squeezed = _squeezed_width(width)
-        self.fc = nn.Sequential(
-            OrderedDict(
-                reduce=nn.Conv2d(width, squeezed, 1),
-                relu=nn.ReLU(),
-                expand=nn.Conv2d(squeezed, width, 1),
-                gate=nn.Hardsigmoid(),
-            )
-        )
+        inside = make_divisible(width // 4)
+        reduce, expand = nn.Conv2d(width, inside, 1), nn.Conv2d(inside, width, 1)
+        layers = OrderedDict(reduce=reduce, relu=nn.ReLU(), expand=expand, gate=nn.Hardsigmoid())
+        self.fc = nn.Sequential(layers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * self.fc(x.mean((2, 3), keepdim=True))
@@ -212,53 +174,42 @@ class ConvLayer(nn.Module):
         w_out: int,
         kernel: int = 1,
         stride: int = 1,
-        *,
         groups: int = 1,
+        *,
         norm: bool = True,
-        activation: bool = True,
+        mish: bool = True,
         squeeze_excite: bool = False,
     ) -> None:
         super().__init__()
-        self.activation = activation
-        self.conv = nn.Conv2d(
-            w_in, w_out, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=False
-        )
+        self.mish = mish
+        self.conv = nn.Conv2d(w_in, w_out, kernel, stride, kernel // 2, groups=groups, bias=False)
         self.bn = nn.BatchNorm2d(w_out) if norm else nn.Identity()
         self.se = _SqueezeExcite(w_out) if squeeze_excite else nn.Identity()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.bn(self.conv(x))
-        return self.se(F.mish(x) if self.activation else x)
+        return self.se(F.mish(x) if self.mish else x)
 
 
 class _Block(nn.Module):
     """Expansion (optional), depthwise convolution, linear projection: a row of ``_BLOCKS``."""
 
     def __init__(
-        self,
-        w_in: int,
-        w_out: int,
-        kernel: int,
-        stride: int,
-        width: int,
-        squeeze_excite: bool,
-        has_skip: bool,
+        self, w_in: int, w_out: int, kernel: int, stride: int, width: int, squeeze_excite: bool, skip: bool
     ) -> None:
         super().__init__()
-        self.has_skip = has_skip
+        self.skip = skip
         layers: OrderedDict[str, nn.Module] = OrderedDict()
         if width:
             layers["inverted_bottleneck"] = ConvLayer(w_in, width)
         width = width or w_in
-        layers["depth_conv"] = ConvLayer(
-            width, width, kernel, stride, groups=width, squeeze_excite=squeeze_excite
-        )
-        layers["point_linear"] = ConvLayer(width, w_out, activation=False)
+        layers["depth_conv"] = ConvLayer(width, width, kernel, stride, width, squeeze_excite=squeeze_excite)
+        layers["point_linear"] = ConvLayer(width, w_out, mish=False)
         self.mobile_inverted_conv = nn.Sequential(layers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.mobile_inverted_conv(x)
-        return x + y if self.has_skip else y
+        return x + y if self.skip else y
 
 
 class NatM4(nn.Module):

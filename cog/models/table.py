@@ -1,4 +1,4 @@
-"""The table of models, for ``models list`` and the documentation."""
+"""The table of models, for ``models list``; the documentation has it with further columns."""
 
 from __future__ import annotations
 
@@ -6,34 +6,16 @@ from collections.abc import Iterable
 
 from cog.models.spec import PaperModel
 
-_MEANS = {
-    (0.485, 0.456, 0.406): "ImageNet",
-    (0.5, 0.5, 0.5): "0.5 / 0.5",
-    (0.0, 0.0, 0.0): "none",
-    (0.48145466, 0.4578275, 0.40821073): "CLIP's",
-}
+_COLUMNS = ("model", "label", "category", "pretraining", "dim", "input", "mean / std", "top-1", "file")
 
 
 def markdown(models: Iterable[PaperModel]) -> str:
     """Return the models as a Markdown table."""
-    rows = [_row(spec) for spec in models]
-    lines = [rows[0].keys(), ["---"] * len(rows[0]), *(row.values() for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (_COLUMNS, ["---"] * 9, *map(_cells, models)))
 
 
-def _row(spec: PaperModel) -> dict[str, str]:
-    return {
-        "model": spec.name,
-        "label": spec.label,
-        "category": spec.category,
-        "pretraining": spec.pretraining,
-        "comparable": "yes" if spec.comparable else "no",
-        "dim": str(spec.dim),
-        "input": str(spec.size),
-        "mean / std": _MEANS[spec.mean],
-        "top-1": "" if spec.top1 is None else f"{spec.top1:.2f}",
-        "file": f"[{'with a browser' if spec.browser else 'link'}](<{spec.url}{spec.parts[-1]}>)",
-        "license": spec.license or "unknown",
-        "publication": spec.paper,
-        "notes": spec.note,
-    }
+def _cells(row: PaperModel) -> tuple[str, ...]:
+    norm = " / ".join(f"{values[0]:.3g}" for values in row.norm) or "ImageNet"
+    top1 = "" if row.top1 is None else f"{row.top1:.2f}"
+    file = f"[{'with a browser' if row.browser else 'link'}](<{row.url}{row.parts[-1]}>)"
+    return row.name, row.label, row.category, row.pretraining, str(row.dim), str(row.size), norm, top1, file

@@ -23,7 +23,8 @@ def list_models(root: Path, file: str | None) -> tuple[list[str], dict[str, CogE
     faults: dict[str, CogError] = {}
     for name, entry in (models_file.read(file) if file is not None else {}).items():
         try:
-            names.append(models_file.parse(file or "", name, entry).name)
+            models_file.parse(file or "", name, entry)
+            names.append(name)
         except CogError as error:
             faults[name] = error
     return [name for name in dict.fromkeys(names) if constants.is_model_name(name)], faults

@@ -1,8 +1,8 @@
-"""Models of timm and torchvision by name: their own features, and one line for everything else."""
+"""Models of timm, torchvision, open_clip and transformers by name: the libraries' own features."""
 
 from __future__ import annotations
 
-import pickle
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,112 +11,222 @@ import timm
 import torch
 import torchvision
 from hostile import Payload
-from marks import first_quick
+from marks import first_quick, later
+from PIL import Image
 from plain_pixels import plain_inputs
 from random_networks import randomize
 from safetensors.torch import save_file
+from torchvision import transforms
 
 import cog
 from cog import constants
 from cog.commands import extract_features
 from cog.errors import CogError
 from cog.models import libraries
-from cog.models.backbone import Backbone
 from cog.models.choice import find_model
 from cog.models.networks import T2TViT
 
+open_clip, transformers = later("open_clip"), later("transformers")
+
 pytestmark = pytest.mark.usefixtures("quick_initial_values")
+_NEEDS = {"openclip": open_clip, "hf": transformers}
 
-#: Name, and side of the images in pixels.
-TIMM = {"test_resnet": 64, "test_convnext": 64, "test_vit": 160, "mobilenetv3_small_050": 64}
-TIMM_SLOW = {
-    "test_efficientnet": 64,
-    "test_vit3": 160,
-    "test_vit4": 160,
-    "test_byobnet": 64,
-    "convnext_atto": 64,
-    "vit_tiny_patch16_224": 224,
-    "eva02_tiny_patch14_224": 224,
-    "swin_tiny_patch4_window7_224": 224,
-    "swinv2_tiny_window8_256": 256,
-    "vit_small_patch14_dinov2": 112,
-    "vit_small_patch14_reg4_dinov2": 112,
-    "vit_small_patch16_dinov3": 256,
-    "vit_tiny_r_s16_p8_224": 224,  # a hybrid of convolutions and attention
-    "levit_128s": 224,  # two classifiers
-    "crossvit_9_240": 240,
-    "deit3_small_patch16_224": 224,
-    "beit_base_patch16_224": 224,
+#: Name and side of the images; those of torchvision also with the classifier.
+QUICK = (
+    *("timm_test_resnet 64", "timm_test_convnext 64", "timm_test_vit 160", "timm_mobilenetv3_small_050 64"),
+    *("torchvision_mobilenet_v3_small 64 classifier.3", "torchvision_shufflenet_v2_x0_5 64 fc"),
+    *("openclip_small-ViT 32", "openclip_small-CoCa 32", "openclip_small-RN 64", "openclip_small-timm 160"),
+    *("hf_vit 32", "hf_vit_mae 32", "hf_resnet 32", "hf_clip 32"),
+)
+SLOW = """
+timm_test_efficientnet 64, timm_test_vit3 160, timm_test_vit4 160, timm_test_byobnet 64,
+timm_convnext_atto 64, timm_vit_tiny_patch16_224 224, timm_eva02_tiny_patch14_224 224,
+timm_swin_tiny_patch4_window7_224 224, timm_swinv2_tiny_window8_256 256,
+timm_vit_small_patch14_dinov2 112, timm_vit_small_patch14_reg4_dinov2 112,
+timm_vit_small_patch16_dinov3 256, timm_vit_tiny_r_s16_p8_224 224, timm_levit_128s 224,
+timm_crossvit_9_240 240, timm_deit3_small_patch16_224 224, timm_beit_base_patch16_224 224,
+torchvision_resnet18 64 fc, torchvision_mnasnet0_5 64 classifier.1, torchvision_regnet_y_400mf 64 fc,
+torchvision_vit_b_32 224 heads.head, torchvision_swin_t 224 head,
+torchvision_convnext_tiny 64 classifier.2, torchvision_densenet121 64 classifier,
+torchvision_efficientnet_b0 64 classifier.1, torchvision_inception_v3 299 fc,
+torchvision_googlenet 224 fc, torchvision_vgg11 224 classifier.6,
+torchvision_maxvit_t 224 classifier.5, openclip_ViT-B-32.openai 224, openclip_RN50.openai 224,
+openclip_ViT-B-16-SigLIP.webli 224, openclip_convnext_base.laion400m_s13b_b51k 224,
+openclip_EVA02-B-16.merged2b_s8b_b131k 224, hf_deit 32, hf_beit 32, hf_dinov2 32,
+hf_dinov2_with_registers 32, hf_swin 32, hf_convnext 32, hf_siglip 32
+"""
+NETWORKS = first_quick(len(QUICK), [*QUICK, *(case.strip() for case in SLOW.split(","))])
+
+_TEXT = {"context_length": 8, "vocab_size": 64, "width": 16, "heads": 2, "layers": 1}
+_VIT = {"image_size": 32, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8}
+_POOLED = {"attentional_pool": True, "attn_pooler_queries": 9, "attn_pooler_heads": 2, "output_tokens": True}
+#: Image towers of open_clip.
+OPEN_CLIP = {
+    "small-ViT": _VIT,
+    "small-CoCa": _VIT | _POOLED,
+    "small-RN": {"image_size": 64, "layers": [1, 1, 1, 1], "width": 16, "patch_size": None},
+    "small-timm": {
+        "image_size": 160,
+        "timm_model_name": "test_vit",
+        "timm_pool": "avg",
+        "timm_proj": "linear",
+    },
 }
 
-#: Classifier, and side of the images.
-TORCHVISION = {"mobilenet_v3_small": ("classifier.3", 64), "shufflenet_v2_x0_5": ("fc", 64)}
-TORCHVISION_SLOW = {
-    "resnet18": ("fc", 64),
-    "mnasnet0_5": ("classifier.1", 64),
-    "regnet_y_400mf": ("fc", 64),
-    "vit_b_32": ("heads.head", 224),
-    "swin_t": ("head", 224),
-    "convnext_tiny": ("classifier.2", 64),
-    "densenet121": ("classifier", 64),
-    "efficientnet_b0": ("classifier.1", 64),
-    "inception_v3": ("fc", 299),
-    "googlenet": ("fc", 224),
-    "vgg11": ("classifier.6", 224),
-    "maxvit_t": ("classifier.5", 224),
+_SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+_SMALL = _SIZES | {"image_size": 32, "patch_size": 8}
+_TEXT_HF = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+_SWIN = {"patch_size": 4, "embed_dim": 16, "depths": [1], "num_heads": [2], "window_size": 4}
+_STAGES = {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1]}
+#: Configurations of transformers by type of model; those of others are ``_SMALL``.
+TRANSFORMERS = {
+    "beit": _SMALL | {"use_relative_position_bias": True},
+    "dinov2_with_registers": _SMALL | {"num_register_tokens": 2},
+    "swin": _SWIN | {"image_size": 32},
+    "convnext": _STAGES | {"image_size": 32},
+    "resnet": _STAGES | {"embedding_size": 8},
+    "clip": {"vision_config": _SMALL, "text_config": _TEXT_HF, "projection_dim": 24},
+    "siglip": {"vision_config": _SMALL, "text_config": _TEXT_HF},
+}
+STATISTICS = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.4]}
+PROCESSOR = {
+    **{"size": {"shortest_edge": 42}, "crop_size": {"height": 32, "width": 32}, "do_center_crop": True},
+    **{"resample": 3, "image_processor_type": "CLIPImageProcessor", **STATISTICS},
 }
 
 
-def cases(quick, slow):
-    return [*quick, *(pytest.param(name, marks=pytest.mark.slow) for name in slow)]
+def need(name: str) -> None:
+    if _NEEDS.get(name.partition("_")[0], timm) is None:
+        pytest.skip(f"the library of {name} is not installed (pip install '.[hub]')")
+
+
+@pytest.fixture(scope="module")
+def small_models(tmp_path_factory):
+    if open_clip is not None:
+        folder = tmp_path_factory.mktemp("open_clip")
+        for name, vision in OPEN_CLIP.items():
+            config = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": _TEXT}
+            if name == "small-CoCa":
+                config |= {"custom_text": True, "multimodal_cfg": {**_TEXT, "embed_cls": True}}
+            (folder / f"{name}.json").write_text(json.dumps(config))
+        open_clip.add_model_config(folder)
 
 
 def write(root: Path, name: str, state: object) -> Path:
     title, _, architecture = name.partition("_")
     path = root / title / architecture / "model.ckpt"
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(state, path)
     return path
 
 
-def load(name: str, root: Path, *opts: str) -> Backbone:
+def load(name: str, root: Path, *opts: str):
     """Load a model whose checkpoint lies below ``root``, as commands do."""
     choice = find_model(name, root=root)
-    return choice.load("cpu", choice.config(opts))
+    return choice.load(torch.device("cpu"), choice.config(opts))
 
 
 def images(size: int) -> torch.Tensor:
     return torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(5)) * 2 - 1
 
 
-@pytest.mark.parametrize("name", cases(TIMM, TIMM_SLOW))
-def test_features_are_those_of_timm(name, tmp_path):
-    size = (TIMM | TIMM_SLOW)[name]
-    network = randomize(timm.create_model(name, **({"img_size": size} if "dinov2" in name else {})))
-    path = write(tmp_path, f"timm_{name}", network.state_dict())
-    network.reset_classifier(0)
-    x = images(size)
-    with torch.no_grad():
-        expected = network(x)
-        backbone = cog.load_backbone(f"timm_{name}", path, image_size=x.shape[-1])
-        assert torch.equal(backbone(x), expected) and expected.std(0).max() > 0
-    assert backbone.feature_dim == expected.shape[1]
+def make_transformer(root: Path, kind: str):
+    """Write configuration and weights of a small model ``hf_<kind>``, and return it."""
+    config = transformers.AutoConfig.for_model(kind, **TRANSFORMERS.get(kind, _SMALL))
+    model = randomize(transformers.AutoModel.from_config(config))
+    model.save_pretrained(root / "hf" / kind)
+    (root / "hf" / kind / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+    return model
 
 
-@pytest.mark.parametrize("name", cases(TORCHVISION, TORCHVISION_SLOW))
-def test_features_are_what_torchvisions_classifier_gets(name, tmp_path):
-    head, size = (TORCHVISION | TORCHVISION_SLOW)[name]
-    extra = {"init_weights": False, "transform_input": True} if name in ("inception_v3", "googlenet") else {}
-    network = randomize(torchvision.models.get_model(name, weights=None, **extra))
-    seen = []
-    network.get_submodule(head).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    x = images(size)
-    with torch.no_grad():
+def released(full: str, root: Path, x: torch.Tensor, head: str = "") -> torch.Tensor:
+    """Write a file of a model with its classifier or text tower; return the features that its users take."""
+    library, _, name = full.partition("_")
+    if library == "timm":
+        sized = {"img_size": x.shape[-1]} if "dinov2" in name else {}
+        network = randomize(timm.create_model(name, **sized))
+        write(root, full, network.state_dict())
+        network.reset_classifier(0)
+        return network(x)
+    if library == "torchvision":
+        extra = (
+            {"init_weights": False, "transform_input": True} if name in ("inception_v3", "googlenet") else {}
+        )
+        network, seen = randomize(torchvision.models.get_model(name, weights=None, **extra)), []
+        network.get_submodule(head).register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
         network(x)
-        path = write(tmp_path, f"torchvision_{name}", network.state_dict())
-        backbone = cog.load_backbone(f"torchvision_{name}", path, image_size=size)
-        assert torch.equal(backbone(x), seen[0]) and seen[0].std(0).max() > 0
-    assert backbone.feature_dim == seen[0].shape[1]
+        write(root, full, network.state_dict())
+        return seen[0]
+    if library == "openclip":
+        model, _, tag = name.partition(".")
+        network = randomize(open_clip.create_model(model, pretrained=None, force_quick_gelu=tag == "openai"))
+        write(root, full, network.state_dict())
+        return network.encode_image(x, normalize=False)
+    network = make_transformer(root, name)
+    if name in ("clip", "siglip"):
+        features = network.get_image_features(pixel_values=x)
+        return getattr(features, "pooler_output", features)
+    if name == "vit_mae":
+        network.config.mask_ratio = network.embeddings.config.mask_ratio = 0.0
+        return network(x, noise=torch.arange(16.0).expand(len(x), -1)).last_hidden_state[:, 0]
+    return network(x).pooler_output.flatten(1)
+
+
+def file_of(name: str, root: Path) -> Path:
+    folder = root / name.replace("_", "/", 1)
+    return next(path for path in (folder / "model.ckpt", folder / "model.safetensors") if path.exists())
+
+
+#: One small network of each library.
+SMALL = ("timm_test_vit 160", "torchvision_shufflenet_v2_x0_5 64 fc", "openclip_small-ViT 32", "hf_vit 32")
+
+
+class TestEveryLibrary:
+    """Holds for each library: a new one is tested by its networks above."""
+
+    @pytest.mark.parametrize("case", NETWORKS)
+    def test_features_are_those_of_the_library(self, case, small_models, tmp_path):
+        name, size, *head = case.split()
+        need(name)
+        x = images(int(size))
+        with torch.no_grad():
+            expected = released(name, tmp_path, x, *head)
+            backbone = cog.load_backbone(name, file_of(name, tmp_path), image_size=int(size))
+            assert torch.equal(backbone(x), expected) and expected.std(0).max() > 0
+            assert torch.equal(backbone(x), expected)  # nothing is drawn at random
+        assert backbone.feature_dim == expected.shape[1]
+        assert not any("text" in key for key in backbone.state_dict())
+
+    @pytest.mark.parametrize("case", SMALL)
+    def test_files_must_fit(self, case, small_models, tmp_path):
+        name, size, *head = case.split()
+        need(name)
+        with torch.no_grad():
+            released(name, tmp_path, images(int(size)), *head)
+        state = cog.load_backbone(name, file_of(name, tmp_path)).network.state_dict()
+        key = next(key for key in state if key.endswith("weight"))
+        for changed, says in (({}, "missing"), ({key: torch.zeros(3)}, "of another shape|instead of")):
+            path = write(tmp_path / "other", name, {k: v for k, v in state.items() if k != key} | changed)
+            with pytest.raises(CogError, match=rf"does not fit the architecture: .*({says}).*{key}") as error:
+                cog.load_backbone(name, path, model_dir=file_of(name, tmp_path).parent)
+            assert "\n" not in str(error.value)
+
+    @pytest.mark.parametrize(
+        "name, near",
+        [
+            ("timm_vit_base_patch14_dinov", "timm_vit_base_patch14_dinov2"),
+            ("timm_test_vit.r161_in1k", "timm_test_vit.r160_in1k"),
+            ("torchvision_resnt50", "torchvision_resnet50"),
+            ("torchvision_resnet50.IMAGENET_V2", "torchvision_resnet50.IMAGENET1K_V2"),
+            ("torchvision_fcn_resnet50", "torchvision_wide_resnet50_2"),  # segments
+            ("openclip_ViT-B-32.openia", "openclip_ViT-B-32.openai"),
+        ],
+    )
+    def test_an_unknown_name_lists_the_nearest(self, name, near):
+        need(name)
+        with pytest.raises(CogError, match="has no model") as error:
+            libraries.find(name)
+        assert near in str(error.value) and "\n" not in str(error.value)
 
 
 def test_every_name_of_timm_can_name_a_folder():
@@ -124,194 +234,108 @@ def test_every_name_of_timm_can_name_a_folder():
     assert len(names) > 1000 and all(constants.is_model_name(f"timm_{name}") for name in names)
 
 
-def named(prefix: str, state: dict) -> dict:
-    return {prefix + name: value for name, value in state.items()}
-
-
-def other(state: dict) -> dict:
-    """Return weights that are not to be loaded."""
-    return {name: value + 1 for name, value in state.items()}
-
-
-#: Forms in which training scripts save weights, those with a second set of weights as averages.
-WRAPPINGS = {
-    "training": lambda state: {"state_dict": state, "epoch": 3},
-    "no averages": lambda state: {"state_dict": state, "state_dict_ema": {}, "model_ema": None},
-    "parallel": lambda state: named("module.", state),
-    "compiled": lambda state: {"state_dict": named("_orig_mod.", state)},
-    "parallel, compiled": lambda state: {"model": named("module._orig_mod.", state)},
-    "compiled, parallel": lambda state: named("_orig_mod.module.", state),
-    "Lightning": lambda state: {"state_dict": named("model.", state) | {"loss.weight": torch.zeros(3)}},
-    "backbone and head": lambda state: {
-        "model": {"state_dict": named("module.backbone.", state) | {"module.head.weight": torch.zeros(3, 3)}}
-    },
-    "averages of timm": lambda state: {"state_dict": other(state), "state_dict_ema": named("module.", state)},
-    "averages of torchvision": lambda state: {
-        "model": other(state),
-        "model_ema": {"n_averaged": torch.tensor(5), **named("module.", state)},
-    },
-    "averages beside": lambda state: {"model": other(state), "ema": state, "opt": {}},
-    "averages, compiled": lambda state: {
-        "model": named("_orig_mod.", other(state)),
-        "model_ema": named("module._orig_mod.", state),
-    },
-    "parts": lambda state: {"model": {"backbone": state, "head": {"weight": torch.zeros(3, 3)}}},
-    "DINO": lambda state: {
-        "student": named("module.backbone.", other(state)),
-        "teacher": named("backbone.", state) | {"head.mlp.0.weight": torch.zeros(3, 3)},
-    },
-    "DINO in one": lambda state: {
-        "state_dict": named("student.backbone.", other(state))
-        | named("backbone.", other(state))
-        | named("teacher.backbone.", state)
-    },
-    "without classifier": lambda state: {n: value for n, value in state.items() if not n.startswith("fc.")},
-    "another classifier": lambda state: state | {"fc.weight": torch.zeros(7, 3), "fc.bias": torch.zeros(7)},
-}
-
-
-#: Those with averages in an entry beside one of other weights.
-ANNOUNCED = {"averages of timm", "averages of torchvision", "averages beside", "averages, compiled"}
-
-
-@pytest.mark.parametrize("wrapping", WRAPPINGS)
-def test_files_of_training_scripts(wrapping, tmp_path, caplog):
-    caplog.set_level("INFO", logger="cog")
-    state = randomize(timm.create_model("test_resnet")).state_dict()
-    path = write(tmp_path, "timm_test_resnet", WRAPPINGS[wrapping](state))
-    loaded = cog.load_backbone("timm_test_resnet", path).network.state_dict()
-    assert loaded and all(torch.equal(value, state[name]) for name, value in loaded.items())
-    assert ("averaged weights" in caplog.text) == (wrapping in ANNOUNCED)
-
-
-def test_a_file_with_unknown_names_is_refused_with_advice(tmp_path):
-    state = timm.create_model("test_resnet").state_dict()
-    path = write(tmp_path, "timm_test_resnet", {"state_dict": named("net.0.", state)})
-    with pytest.raises(
-        CogError, match=r"missing .*conv1.*unexpected .*net\.0\.conv1.*; rename them, or load"
-    ):
-        cog.load_backbone("timm_test_resnet", path)
-    average = {"state_dict": state, "state_dict_ema": {"conv1.0.weight": state["conv1.0.weight"]}}
-    with pytest.raises(CogError, match="missing"):  # not the other weights in its place
-        cog.load_backbone("timm_test_resnet", write(tmp_path / "2", "timm_test_resnet", average))
-
-
-@pytest.mark.parametrize(
-    "edit, said",
-    [
-        (lambda state: state.pop("norm.weight"), r"missing 1 \(norm.weight\)"),
-        (lambda state: state.update(extra=torch.zeros(3)), r"unexpected 1 \(extra\)"),
-        (lambda state: state.update({"norm.weight": torch.zeros(3)}), r"norm.weight \(3,\) instead of"),
-    ],
-)
-def test_checkpoints_must_fit(edit, said, tmp_path):
-    state = timm.create_model("test_vit").state_dict()
-    edit(state)
-    with pytest.raises(CogError, match=f"does not fit the architecture: .*{said}"):
-        cog.load_backbone("timm_test_vit", write(tmp_path, "timm_test_vit", state))
-
-
-def test_pickles_of_numpy_arrays(tmp_path):
-    state = randomize(torchvision.models.shufflenet_v2_x0_5()).state_dict()
-    arrays = {name: value.numpy() for name, value in state.items()}
-    arrays["conv1.0.weight"] = arrays["conv1.0.weight"].astype(">f4")
-    path = tmp_path / "model.ckpt"
-    path.write_bytes(pickle.dumps({"state_dict": arrays, "epoch": 3}))
-    loaded = cog.load_backbone("torchvision_shufflenet_v2_x0_5", path).network.state_dict()
-    assert loaded and all(torch.equal(value, state[name]) for name, value in loaded.items())
-    arrays["conv1.0.weight"] = np.array(["a", "b"])
-    path.write_bytes(pickle.dumps(arrays))
-    with pytest.raises(CogError, match=r"conv1.0.weight is an array of <U1, expected numbers$"):
-        cog.load_backbone("torchvision_shufflenet_v2_x0_5", path)
-
-
-@pytest.mark.parametrize(
-    "name, near",
-    [
-        ("timm_vit_base_patch14_dinov", "timm_vit_base_patch14_dinov2"),
-        ("timm_test_vit.r161_in1k", "timm_test_vit.r160_in1k"),
-        ("torchvision_resnt50", "torchvision_resnet50"),
-        ("torchvision_resnet50.IMAGENET_V2", "torchvision_resnet50.IMAGENET1K_V2"),
-        ("torchvision_fcn_resnet50", "torchvision_wide_resnet50_2"),  # segments
-    ],
-)
-def test_wrong_names(name, near):
-    with pytest.raises(CogError, match="has no model") as error:
-        libraries.find(name)
-    assert near in str(error.value) and "\n" not in str(error.value)
+# ---- pooling
 
 
 @pytest.mark.parametrize("name", first_quick(1, ["test_vit", "test_vit3", "test_vit4"]))
 def test_pooling_of_timms_tokens(name, tmp_path):
     network = randomize(timm.create_model(name, num_classes=0))
     path = write(tmp_path, f"timm_{name}", network.state_dict())
-    assert network.num_prefix_tokens == 1
     x = images(160)
     with torch.no_grad():
         tokens = network.forward_features(x)
-        mean = network.fc_norm(tokens[:, 1:].mean(1))
-        assert torch.equal(cog.load_backbone(f"timm_{name}", path, pooling="mean")(x), mean)
-        cls = network.fc_norm(tokens[:, 0])
-        assert torch.equal(cog.load_backbone(f"timm_{name}", path, pooling="cls")(x), cls)
-        assert torch.equal(
-            cog.load_backbone(f"timm_{name}", path, pooling="cls+mean")(x), torch.cat([cls, mean], 1)
-        )
+        cls, mean = network.fc_norm(tokens[:, 0]), network.fc_norm(tokens[:, 1:].mean(1))
+        for pooling, expected in {"cls": cls, "mean": mean, "cls+mean": torch.cat([cls, mean], 1)}.items():
+            assert torch.equal(cog.load_backbone(f"timm_{name}", path, pooling=pooling)(x), expected)
 
 
 @pytest.mark.slow
 def test_pooling_of_the_tokens_of_the_papers_models(tmp_path):
     timms = timm.create_model("deit_small_distilled_patch16_224")
     own = {"deit_small_distilled": (timms, 2), "t2tvit_t14": (T2TViT(), 1)}
-    x = images(224)
+    x, path = images(224), tmp_path / "model.ckpt"
     for name, (network, n_prefix) in own.items():
-        torch.save({"model": randomize(network).state_dict()}, tmp_path / "model.ckpt")
+        torch.save({"model": randomize(network).state_dict()}, path)
         with torch.no_grad():
             tokens = network.forward_features(x)
-            both = cog.load_backbone(name, tmp_path / "model.ckpt", pooling="cls+mean")
+            both = cog.load_backbone(name, path, pooling="cls+mean")
             assert torch.equal(both(x), torch.cat([tokens[:, 0], tokens[:, n_prefix:].mean(1)], 1))
-            assert both.feature_dim == 768
-            assert torch.equal(cog.load_backbone(name, tmp_path / "model.ckpt")(x), tokens[:, 0])
-    text = r"^FT_EXTRACT.POOLING mean: model dino_resnet50 gives no tokens; leave it out$"
-    with pytest.raises(CogError, match=text):
-        cog.load_backbone("dino_resnet50", tmp_path / "model.ckpt", pooling="mean")
+            assert torch.equal(cog.load_backbone(name, path)(x), tokens[:, 0])
+    with pytest.raises(CogError, match="POOLING mean: model dino_resnet50 gives no tokens; leave it out$"):
+        cog.load_backbone("dino_resnet50", path, pooling="mean")
+
+
+@pytest.mark.parametrize("kind", first_quick(2, ["vit", "dinov2_with_registers", "clip", "deit"]))
+def test_pooling_of_transformers_tokens(kind, tmp_path):
+    need("hf")
+    model, n_prefix = make_transformer(tmp_path, kind), {"dinov2_with_registers": 3, "deit": 2}.get(kind, 1)
+    x, path = images(32), file_of(f"hf_{kind}", tmp_path)
+    with torch.no_grad():
+        tokens = getattr(model, "vision_model", model)(x).last_hidden_state
+        for pooling, expected in (("cls", tokens[:, 0]), ("mean", tokens[:, n_prefix:].mean(1))):
+            assert torch.equal(cog.load_backbone(f"hf_{kind}", path, pooling=pooling)(x), expected)
 
 
 @pytest.mark.parametrize(
-    "name", first_quick(1, ["test_vit", "vit_small_patch14_reg4_dinov2", "deit_tiny_patch16_224"])
+    "name, size",
+    first_quick(
+        3,
+        [
+            *(("timm_test_vit", 160), ("hf_dinov2_with_registers", 32), ("hf_clip", 32), ("hf_vit", 32)),
+            *(("timm_vit_small_patch14_reg4_dinov2", 112), ("timm_deit_tiny_patch16_224", 224)),
+        ],
+    ),
 )
-def test_the_last_blocks_of_timms_vits(name, tmp_path):
+def test_the_last_blocks_of_vits(name, size, tmp_path):
     """As DINOv2 is evaluated: the class tokens of the last blocks, normalized, one after the other."""
-    size = {"test_vit": 160, "vit_small_patch14_reg4_dinov2": 112}.get(name, 224)
-    network = randomize(timm.create_model(name, num_classes=0, img_size=size))
-    path = write(tmp_path, f"timm_{name}", network.state_dict())
-    seen = []
-    for block in network.blocks:
-        block.register_forward_hook(lambda _, __, output: seen.append(output))
-    x = images(size)
+    need(name)
+    library, _, kind = name.partition("_")
+    if library == "hf":
+        network, n = make_transformer(tmp_path, kind), 2
+        network = getattr(network, "vision_model", network)
+        blocks = max((m for m in network.modules() if isinstance(m, torch.nn.ModuleList)), key=len)
+        norm = getattr(network, "post_layernorm", None) or network.layernorm
+    else:
+        network, n = randomize(timm.create_model(kind, num_classes=0, img_size=size)), 4
+        write(tmp_path, name, network.state_dict())
+        blocks, norm = network.blocks, network.norm
+    seen: list[torch.Tensor] = []
+    for block in blocks:
+        block.register_forward_hook(
+            lambda _, __, output: seen.append(output[0] if isinstance(output, tuple) else output)
+        )
+    x, path = images(size), file_of(name, tmp_path)
     with torch.no_grad():
         network(x)
-        expected = torch.cat([network.norm(tokens)[:, 0] for tokens in seen[-4:]], 1)
-        backbone = cog.load_backbone(f"timm_{name}", path, image_size=size, pooling="last4")
-        assert torch.equal(backbone(x), expected) and backbone.feature_dim == expected.shape[1]
+        expected = torch.cat([norm(tokens)[:, 0] for tokens in seen[-n:]], 1)
+        assert torch.equal(cog.load_backbone(name, path, image_size=size, pooling=f"last{n}")(x), expected)
+        with pytest.raises(CogError, match="POOLING last12 |last-n"):
+            cog.load_backbone(name, path, image_size=size, pooling="last12")(x)
 
 
 @pytest.mark.parametrize(
-    ("name", "pooling", "says"),
+    ("case", "pooling", "says"),
     [
-        ("timm_test_resnet", "mean", "POOLING mean is for models that give tokens .* leave it out"),
+        ("timm_test_resnet 64", "mean", "POOLING mean is for models that give tokens"),
+        ("timm_test_convnext 64", "last4", "unexpected keyword argument"),
         (
-            "timm_test_convnext",
-            "last4",
-            "POOLING last4: ConvNeXt of timm does not give the tokens of 4 blocks",
+            "torchvision_shufflenet_v2_x0_5 64 fc",
+            "mean",
+            "model torchvision_shufflenet_v2_x0_5 gives no tokens",
         ),
-        ("torchvision_shufflenet_v2_x0_5", "mean", "model torchvision_shufflenet_v2_x0_5 gives no tokens"),
+        ("openclip_small-RN 64", "cls", "POOLING cls: model openclip_small-RN gives no tokens"),
     ],
 )
-def test_pooling_of_networks_without_tokens(name, pooling, says, tmp_path):
-    library, _, model = name.partition("_")
-    network = timm.create_model(model) if library == "timm" else torchvision.models.get_model(model)
+def test_pooling_of_networks_without_tokens(case, pooling, says, small_models, tmp_path):
+    name, size, *head = case.split()
+    need(name)
+    with torch.no_grad():
+        released(name, tmp_path, images(int(size)), *head)
     with pytest.raises(CogError, match=says):
-        cog.load_backbone(name, write(tmp_path, name, network.state_dict()), pooling=pooling)
+        cog.load_backbone(name, file_of(name, tmp_path), pooling=pooling)
+
+
+# ---- image sizes, and weights of the libraries
 
 
 @pytest.mark.slow
@@ -322,48 +346,50 @@ def test_position_embeddings_of_timm_are_resized(tmp_path):
     larger.load_state_dict(timm.models.vision_transformer.checkpoint_filter_fn(network.state_dict(), larger))
     x = images(96)
     with torch.no_grad():
-        assert torch.equal(
-            cog.load_backbone("timm_vit_tiny_patch16_224", path, image_size=96)(x), larger.eval()(x)
-        )
+        backbone = cog.load_backbone("timm_vit_tiny_patch16_224", path, image_size=96)
+        assert torch.equal(backbone(x), larger.eval()(x))
 
 
 def test_other_sizes_are_tried_before_extraction(tmp_path):
-    path = write(tmp_path, "timm_test_vit", timm.create_model("test_vit").state_dict())
-    assert load("timm_test_vit", tmp_path).feature_dim == 64
+    state = timm.create_model("test_vit").state_dict()
+    path = write(tmp_path, "timm_test_vit", state)
     with pytest.raises(CogError, match=r"images of 100 x 100 pixels"):
         load("timm_test_vit", tmp_path, "FT_EXTRACT.IMAGE_CROP_SIZE", "100")
-    state = timm.create_model("test_vit").state_dict() | {"norm.weight": torch.zeros(3)}
-    torch.save(state, path)
+    torch.save(state | {"norm.weight": torch.zeros(3)}, path)
     with pytest.raises(CogError, match=r"norm.weight \(3,\) .* for images of 160 pixels alone"):
         cog.load_backbone("timm_test_vit", path, image_size=96)
 
 
-# ---- weights of the libraries ---------------------------------------------------------------------------
-
-
-def test_torchvisions_own_weights(tmp_path, monkeypatch):
-    state = randomize(torchvision.models.resnet18()).state_dict()
+def test_own_weights_of_timm_and_torchvision(tmp_path, monkeypatch):
     cached = tmp_path / "hub/checkpoints/resnet18-f37072fd.pth"
     cached.parent.mkdir(parents=True)
+    state = randomize(torchvision.models.resnet18()).state_dict()
     torch.save(state, cached)
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
-    network = cog.load_backbone("torchvision_resnet18", None).network
-    assert torch.equal(network.conv1.weight, state["conv1.weight"])
-
-
-def test_timms_own_weights(tmp_path, monkeypatch):
+    assert torch.equal(cog.load_backbone("torchvision_resnet18").network.conv1.weight, state["conv1.weight"])
     state = randomize(timm.create_model("test_resnet")).state_dict()
     save_file(state, tmp_path / "model.safetensors")
-    asked = []
+    file = str(tmp_path / "model.safetensors")
+    monkeypatch.setattr(timm.models._hub, "hf_hub_download", lambda *_, **__: file)
+    assert torch.equal(cog.load_backbone("timm_test_resnet").network.conv1[0].weight, state["conv1.0.weight"])
 
-    def download(repo_id, **_):
-        asked.append(repo_id)
-        return str(tmp_path / "model.safetensors")
 
-    monkeypatch.setattr(timm.models._hub, "hf_hub_download", download)
-    network = cog.load_backbone("timm_test_resnet").network
-    assert asked == ["timm/test_resnet.r160_in1k"]
-    assert torch.equal(network.conv1[0].weight, state["conv1.0.weight"])
+@pytest.mark.slow
+def test_open_clips_own_weights(small_models, tmp_path, monkeypatch):
+    """open_clip finds the file in its cache, and gets nothing but weights from it."""
+    need("openclip")
+    model, file = randomize(open_clip.create_model("small-ViT", pretrained=None)), tmp_path / "weights.pt"
+    torch.save({"state_dict": model.state_dict()}, file)
+    entry = {"url": "https://example.org/weights.pt", "quick_gelu": True}
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "small-ViT", {"mine": entry})
+    monkeypatch.setattr(open_clip.factory, "download_pretrained", lambda *_, **__: str(file))
+    backbone = cog.load_backbone("openclip_small-ViT.mine")
+    assert "QuickGELU" in repr(backbone.network)
+    assert torch.equal(backbone.network.class_embedding, model.visual.class_embedding)
+    torch.save({"state_dict": Payload(tmp_path / "marker")}, file)
+    with pytest.raises(CogError, match="cannot be loaded"):
+        cog.load_backbone("openclip_small-ViT.mine")
+    assert not (tmp_path / "marker").exists()
 
 
 @pytest.mark.parametrize("name", ["timm_test_resnet", "torchvision_resnet18"])
@@ -384,27 +410,141 @@ def test_without_a_network(tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError("no route to host\nmore")
 
+    (tmp_path / "models").mkdir()
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     monkeypatch.setattr(torch.hub, "download_url_to_file", fail)
     monkeypatch.setattr(timm.models._hub, "hf_hub_download", fail)
-    for name, link in (
-        ("torchvision_resnet18", "https://download.pytorch.org/models/resnet18-f37072fd.pth"),
-        ("timm_test_resnet", "https://huggingface.co/timm/test_resnet.r160_in1k"),
-    ):
-        with pytest.raises(CogError) as error:
-            load(name, tmp_path)
-        line = str(error.value)
-        assert "no route to host" in line and "\n" not in line and link in line
-        assert str(tmp_path / name.replace("_", "/", 1) / "model.ckpt") in line
-    with pytest.raises(CogError, match=r"no weights of timm_test_maxvit .*timm/test_maxvit/model\.ckpt"):
-        load("timm_test_maxvit", tmp_path)
+    for name in ("torchvision_resnet18", "timm_test_resnet"):
+        with pytest.raises(CogError, match=r"no route to host\); .* save it as .*/model.ckpt$"):
+            load(name, tmp_path / "models")
+    with pytest.raises(CogError, match=r"No pretrained weights exist .*timm/test_maxvit/model\.ckpt"):
+        load("timm_test_maxvit", tmp_path / "models")
+    if open_clip is not None:
+        with pytest.raises(CogError, match="no weights of openclip_ViT-B-32 to download"):
+            cog.load_backbone("openclip_ViT-B-32")
 
 
-# ---- extraction -----------------------------------------------------------------------------------------
+# ---- files of transformers
+
+
+def test_a_classifier_of_transformers_gives_its_class_token(tmp_path):
+    need("hf")
+    make_transformer(tmp_path, "vit")
+    config = transformers.AutoConfig.for_model("vit", **_SMALL, num_labels=5)
+    classifier = randomize(transformers.AutoModelForImageClassification.from_config(config))
+    classifier.save_pretrained(tmp_path / "hf/vit")
+    x = images(32)
+    with torch.no_grad():
+        expected = classifier.vit(x).last_hidden_state[:, 0]
+        backbone = cog.load_backbone("hf_vit", file_of("hf_vit", tmp_path))
+        assert torch.equal(backbone(x), expected)  # not a pooler with random weights
+
+
+@pytest.mark.parametrize(
+    "file, content, says",
+    [
+        ("config.json", None, "save it as"),
+        ("preprocessor_config.json", None, "save it as"),
+        (
+            "config.json",
+            '{"model_type": "own", "auto_map": {"AutoConfig": "net.C"}}',
+            "repository is not run",
+        ),
+        ("config.json", "[1]", ""),
+        ("config.json", '{"model_type": "vit", "hidden_size": "many"}', ""),
+        ("preprocessor_config.json", '{"size": "large"}', ""),
+        ("preprocessor_config.json", '{"size": 32, "image_mean": [1]}', "expected three numbers"),
+        ("preprocessor_config.json", '{"size": 32, "resample": 9}', ""),
+    ],
+)
+def test_bad_files_of_transformers_run_no_code(file, content, says, tmp_path, monkeypatch):
+    need("hf")
+    make_transformer(tmp_path, "vit")
+    marker = tmp_path / "marker"
+    (tmp_path / "hf/vit/net.py").write_text(f"open({str(marker)!r}, 'w')")
+    (tmp_path / "hf/vit" / file).unlink()
+    if content is not None:
+        (tmp_path / "hf/vit" / file).write_text(content)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(CogError, match=says) as error:
+        load("hf_vit", tmp_path)
+    assert not marker.exists() and "\n" not in str(error.value) and len(str(error.value)) < 700
+
+
+# ---- preprocessing
+
+
+def photo() -> Image.Image:
+    """Return a smooth picture that is not square."""
+    noise = np.random.default_rng(0).integers(0, 256, (11, 15, 3), dtype=np.uint8)
+    return Image.fromarray(noise).resize((467, 335), Image.Resampling.BICUBIC)
+
+
+def as_the_model_sees_it(name: str, folder: Path | None = None) -> torch.Tensor:
+    pre = libraries.find(name, folder).preprocess
+    size = (pre.resize, pre.resize) if pre.squash else pre.resize
+    interpolation = transforms.InterpolationMode(pre.interpolation)
+    steps = [transforms.Resize(size, interpolation), transforms.CenterCrop(pre.size), transforms.ToTensor()]
+    return transforms.Compose([*steps, transforms.Normalize(pre.mean, pre.std)])(photo())
+
+
+def own_transform(title: str, name: str):
+    """Return the function with which a library makes the input of a model."""
+    if title == "timm":
+        config = timm.data.resolve_data_config({}, pretrained_cfg=timm.get_pretrained_cfg(name).to_dict())
+        return timm.data.create_transform(**config, is_training=False)
+    model, _, tag = name.partition(".")
+    if title == "torchvision":
+        return torchvision.models.get_model_weights(model)[tag].transforms()
+    known = open_clip.pretrained.get_pretrained_cfg(model, tag)
+    config = {key: known[key] for key in ("mean", "std", "interpolation", "resize_mode")}
+    return open_clip.transform.image_transform_v2(
+        open_clip.transform.PreprocessCfg(size=224, **config), False
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"torchvision_{name}.IMAGENET1K_V1" for name in ("resnet50", "swin_v2_t")),
+        "torchvision_resnet50.IMAGENET1K_V2",
+        *(
+            f"timm_{name}"
+            for name in ("resnet18.tv_in1k", "resnet50.a1_in1k", "vit_base_patch16_siglip_224.webli")
+        ),
+        *("openclip_ViT-B-32.openai", "openclip_ViT-B-16-SigLIP.webli"),
+    ],
+)
+def test_preprocessing_is_that_of_the_library(name):
+    need(name)
+    title, _, model = name.partition("_")
+    torch.testing.assert_close(
+        as_the_model_sees_it(name), own_transform(title, model)(photo()), rtol=0, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    "kind, entries",
+    [
+        ("CLIPImageProcessor", PROCESSOR),
+        ("ViTImageProcessor", {"size": {"height": 30, "width": 30}, "resample": 2, **STATISTICS}),
+        ("ConvNextImageProcessor", {"size": {"shortest_edge": 28}, "crop_pct": 0.875, **STATISTICS}),
+        ("ConvNextImageProcessor", {"size": {"shortest_edge": 384}, "crop_pct": 0.875, **STATISTICS}),
+        ("SiglipImageProcessor", {"size": {"height": 24, "width": 24}, "resample": 3, "do_normalize": False}),
+    ],
+)
+def test_preprocessing_is_that_of_transformers(kind, entries, tmp_path):
+    need("hf")
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps(entries | {"image_processor_type": kind}))
+    transformers.AutoConfig.for_model("vit").save_pretrained(tmp_path)
+    processor = getattr(transformers, f"{kind}Pil", None) or getattr(transformers, kind)
+    expected = processor(**entries)(photo(), return_tensors="pt")["pixel_values"][0]
+    torch.testing.assert_close(as_the_model_sees_it("hf_vit", tmp_path), expected, rtol=0, atol=1e-5)
 
 
 def test_extraction_takes_the_librarys_preprocessing(image_tree, tmp_path, caplog):
-    caplog.set_level("INFO", logger="cog")
     network = randomize(timm.create_model("test_vit"))
     write(tmp_path, "timm_test_vit.r160_in1k", network.state_dict())
     network.reset_classifier(0)
@@ -412,7 +552,6 @@ def test_extraction_takes_the_librarys_preprocessing(image_tree, tmp_path, caplo
     command = [*arguments.split(), "--images_root", str(image_tree), "--split", "test"]
     assert extract_features.main([*command, "FT_EXTRACT.IMAGE_NORM.MEAN", "[0.4, 0.5, 0.6]"]) == 0
     folder = tmp_path / "timm/test_vit.r160_in1k/birds/features_test"
-    assert "images of 160 pixels" in caplog.text and "std [0.5, 0.5, 0.5]; 64 features (pool" in caplog.text
     stored = torch.load(folder / "X_Y.pth", weights_only=True)
     statistics = {"mean": [0.4, 0.5, 0.6], "std": [0.5, 0.5, 0.5]}
     x = plain_inputs(folder, image_tree / "test", resize=160, crop=160, **statistics)

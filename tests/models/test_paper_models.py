@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import hollow
 import pytest
 import tiny
@@ -17,7 +15,7 @@ import cog
 from cog.commands.models import main
 from cog.data.pixels import IMAGENET_MEAN, IMAGENET_STD
 from cog.errors import CogError
-from cog.models import networks, table, verify
+from cog.models import networks, verify
 from cog.models.checkpoint import load_paper_model
 from cog.models.choice import LIBRARIES, find_model
 from cog.models.paper_models import MODELS
@@ -25,16 +23,10 @@ from cog.models.spec import CATEGORIES, PaperModel
 
 
 def test_the_models_of_the_paper():
-    counts = {category: len(cog.list_models(category)) for category in CATEGORIES.values()}
-    assert counts == {
-        "reference": 1,
-        "architecture": 10,
-        "self-supervision": 10,
-        "regularization": 6,
-        "web-data": 4,
-        "other": 3,
-    }
+    assert [len(cog.list_models(category)) for category in CATEGORIES.values()] == [1, 10, 10, 6, 4, 3]
     assert not {name.partition("_")[0] for name in MODELS} & {*LIBRARIES}
+    more = {name for name, row in MODELS.items() if row.pretraining != "IN-1K"} - {"clip_resnet50-trunk"}
+    assert more == {*cog.list_models("web-data")}
 
 
 #: Millions of parameters in the paper's table of models, where they are not those of a ResNet-50.
@@ -60,11 +52,6 @@ QUICK = ("sup_resnet50", "sup_inception-v3", "sup_vgg19", "deit_small_distilled"
 class TestEveryModel:
     """Holds for each row: a new one is tested by being declared."""
 
-    def test_the_row_is_complete(self, name):
-        row = MODELS[name]
-        assert row.label and row.paper and row.url.startswith("https://")
-        assert re.fullmatch(r"([0-9a-f]{8}|[0-9a-f]{64})?", row.sha256)
-
     def test_parameters_and_width_are_those_of_the_paper(self, name):
         row = MODELS[name]
         network = networks.build(row).eval()
@@ -74,14 +61,11 @@ class TestEveryModel:
         y = network(torch.empty(1, 3, row.size, row.size, device="meta"))
         assert tuple(y.shape) == (1, row.dim)
 
-    def test_a_released_classifier_has_1000_classes(self, name):
-        row = MODELS[name]
-        if row.top1 is None:
-            assert list(row.declared) == ["protocol"]
-            return
-        size = row.declared["model"].size
-        x = torch.empty(2, 3, size, size, device="meta")
-        assert tuple(networks.build(row, classifier=True).eval()(x).shape) == (2, 1000)
+        assert ("model" in row.declared) == (row.top1 is not None)
+        if row.top1 is not None:
+            size = row.declared["model"].size
+            x = torch.empty(2, 3, size, size, device="meta")
+            assert tuple(networks.build(row, classifier=True).eval()(x).shape) == (2, 1000)
 
     def test_a_file_in_its_layout_loads(self, name, tmp_path):
         # Hollow files of other containers have no shapes; the golden tests load full ones.
@@ -93,18 +77,15 @@ class TestEveryModel:
 def test_preprocessing_is_that_of_the_weights():
     clip = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
     other = {
-        "sup_inception-v3": ((0.5,) * 3, (0.5,) * 3, 299),
-        "simclrv2_resnet50": ((0.0,) * 3, (1.0,) * 3, 224),
-        "clip_resnet50": (*clip, 224),
-        "clip_resnet50-trunk": (*clip, 224),
+        **{"sup_inception-v3": ((0.5,) * 3, (0.5,) * 3), "simclrv2_resnet50": ((0.0,) * 3, (1.0,) * 3)},
+        **{"clip_resnet50": clip, "clip_resnet50-trunk": clip},
     }
-    sizes = {"deit_base_distilled_384": 384, "efficientnet_b1": 240, "efficientnet_b4": 380}
+    sizes = {"sup_inception-v3": 299, "deit_base_distilled_384": 384}
+    sizes |= {"efficientnet_b1": 240, "efficientnet_b4": 380}
     for name, row in MODELS.items():
         pre = row.declared["protocol"]
-        assert (pre.mean, pre.std, pre.size) == other.get(
-            name, (IMAGENET_MEAN, IMAGENET_STD, sizes.get(name, 224))
-        )
-        assert pre == pre.protocol()
+        assert (pre.mean, pre.std) == other.get(name, (IMAGENET_MEAN, IMAGENET_STD))
+        assert pre.size == sizes.get(name, 224) and pre == pre.protocol()
     assert MODELS["nat_m4"].declared["model"].size == 240
 
 
@@ -132,46 +113,40 @@ def test_unknown_names_and_rows_are_refused():
     with pytest.raises(CogError, match="`python -m cog models list` lists the paper's"):
         find_model("tiny_net")
     with pytest.raises(CogError, match="pretraining 'JFT', expected IN-1K"):
-        PaperModel("a_b", "", "", "", pretraining="JFT")
-
-
-def test_the_papers_models_on_web_data_and_no_others_have_seen_more():
-    more = {name for name, row in MODELS.items() if row.pretraining != "IN-1K"} - {"clip_resnet50-trunk"}
-    assert more == {*cog.list_models("web-data")}
+        PaperModel("a_b", "", "", pretraining="JFT")
 
 
 # ---- the command ----------------------------------------------------------------------------------------
 
 
-def test_list_is_the_table_of_the_page(capsys, repository):
+def test_list_is_the_beginning_of_the_table_of_the_page(capsys, repository):
     assert main(["list"]) == 0
-    printed = capsys.readouterr().out.strip()
-    assert printed == table.markdown(MODELS.values())
-    assert [line.split()[1] for line in printed.splitlines()[2:]] == list(MODELS)
-    assert printed in (repository / "docs/models.md").read_text(encoding="utf-8")
+    printed = capsys.readouterr().out.strip().splitlines()
+    assert [line.split()[1] for line in printed[2:]] == list(MODELS)
+    page = (repository / "docs/models.md").read_text(encoding="utf-8")
+    assert all(f"\n{line} " in page for line in printed)
 
 
 @pytest.mark.slow
 def test_check(tmp_path, capsys):
-    good, bad, deep = folders = [tmp_path / name for name in ("dino/resnet50", "swav/resnet50", "nat/m4")]
-    for folder in folders:
-        folder.mkdir(parents=True)
-    hollow.write("dino_resnet50", good / "model.ckpt")
-    hollow.write("nat_m4", bad / "model.ckpt")
-    rules.write_checkpoint("nat_m4", "A", deep / "model.ckpt")
+    for name, folder in (
+        ("dino_resnet50", "dino/resnet50"),
+        ("nat_m4", "swav/resnet50"),
+        ("nat_m4", "nat/m4"),
+    ):
+        (tmp_path / folder).mkdir(parents=True)
+        hollow.write(name, tmp_path / folder / "model.ckpt")
     assert main(["check", str(tmp_path)]) == 2
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 + len(MODELS)
     assert {*lines[-1].split(", ")} == {"2 ok", "1 bad", f"{len(MODELS) - 3} absent"}
     by_model = {line.split()[0]: line for line in lines[:-1]}
-    assert "23.5M parameters fit" in by_model["dino_resnet50"]
+    assert by_model.keys() == MODELS.keys()
+    assert "23.5M parameters fit, features (2, 2048), rms " in by_model["dino_resnet50"]
     assert " bad " in by_model["swav_resnet50"] and "does not fit" in by_model["swav_resnet50"]
-    assert main(["check", str(tmp_path), "nat_m4"]) == 0
-    assert "features (2, 1536), rms " in capsys.readouterr().out
     assert main(["check", str(tmp_path), "clip_resnet50"]) == 2
-    weights = torch.load(deep / "model.ckpt", weights_only=True)
-    weights["first_conv.conv.weight"][0] = float("nan")
-    torch.save(weights, deep / "model.ckpt")
+    weights = torch.load(tmp_path / "nat/m4/model.ckpt", weights_only=True)
+    weights["first_conv.conv.weight"] = torch.full((24, 3, 3, 3), float("nan"))
+    torch.save(weights, tmp_path / "nat/m4/model.ckpt")
     assert main(["check", str(tmp_path), "nat_m4"]) == 2 and "NaN" in capsys.readouterr().out
 
 
@@ -203,9 +178,7 @@ def test_top1(tmp_path, capsys):
     with pytest.raises(CogError, match=r"cannot decode .*2\.JPEG"):
         main(["top1", *arguments])
     with pytest.raises(CogError, match="no published ImageNet-1K accuracy is known for dino_resnet50"):
-        verify.top1(MODELS["dino_resnet50"], checkpoint, tmp_path, device=torch.device("cpu"))
-    assert verify.verdict(row, 80.2, 50_000).endswith(": as published")
-    assert verify.verdict(row, 79.9, 50_000).endswith("NOT as published")
+        verify.top1(MODELS["dino_resnet50"], checkpoint, str(tmp_path), torch.device("cpu"))
 
 
 def test_command_line_errors(capsys):
