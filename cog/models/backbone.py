@@ -176,10 +176,9 @@ def load_own(loader: str | Loader, name: str, checkpoint: Path | None, folder: P
     except CogError:
         raise
     except (Exception, SystemExit) as error:
-        hint = f"; there is no checkpoint in {folder}: ckpt_file is None" if folder and not checkpoint else ""
         raise CogError(
-            f"the loader of model {name} failed with {type(error).__name__}: {first_line(error)}{hint} "
-            "(COG_DEBUG=1 shows where)"
+            f"the loader of model {name} failed with {type(error).__name__}: {first_line(error)} (ckpt_file: "
+            f"{checkpoint}; COG_DEBUG=1 shows where)"
         ) from error
     parts = loaded if isinstance(loaded, tuple) else (loaded,)
     network, forward, preprocess = (*parts, None, None, None)[:3]

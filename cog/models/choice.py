@@ -171,7 +171,7 @@ def find_model(
     if isinstance(loader, str):
         file, _, function = loader.rpartition(":")
         if not file.endswith(".py") or not function.isidentifier():
-            raise CogError(f"{loader_flag} {loader!r} is not of the form FILE.py:load_my_model")
+            raise CogError(f"{loader_flag} {loader} is not of the form FILE.py:load_my_model")
         files.require_file(file, loader_flag)
     elif loader is None and not is_library and source not in MODELS:
         raise unknown_model(source, {*entries} - {name}, f"{models_file}: {name}: " if entry else "")
