@@ -115,7 +115,9 @@ def test_flags_and_variables_of_the_drivers_exist(page, flags):
 def test_the_models_file_of_the_page_is_one_and_the_table_of_data_sets_is_up_to_date(tmp_path):
     file = tmp_path / "models.yaml"
     file.write_text(block("docs/own-models.md", "yaml", "# models.yaml\n"))
-    assert [models_file.parse(file, name, entry).get("label") for name, entry in models_file.read(file).items()]
+    assert [
+        models_file.parse(file, name, entry).get("label") for name, entry in models_file.read(file).items()
+    ]
     for dataset in datasets.DATASETS.values():
         first = "cog_l1" if dataset.name == datasets.LEVELS else dataset.name
         (row,) = re.findall(rf"^\| `{first}`.*", read("docs/data.md"), re.MULTILINE)
