@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 
 from cog.analysis import classifiers
 from cog.analysis.base import Data, analysis
-from cog.data.images import open_store
 from cog.data.pixels import load_rgb
+from cog.data.images import find_images
 from cog.errors import CogError
 from cog.features.folder import identify_input, network_differences, read_image_paths
 from cog.levels.wordnet import word_finder
@@ -148,7 +148,11 @@ def confident(data: Data) -> dict[str, Number]:
 
 def _draw(path: Path, table: pd.DataFrame, root: Path) -> None:
     """Draw the images of rows of the list, each with its concept and its prediction."""
-    store = open_store(root)
+    try:
+        store = find_images(root, {name.rpartition("/")[0] for name in table.image}).store
+    except CogError as error:
+        logger.warning("no picture of the images, which cannot be read: %s", error)
+        return
     n_lines, n_unreadable = -(-len(table) // _COLUMNS), 0
     figure = Figure(figsize=(2 * _COLUMNS, 2.4 * n_lines), layout="constrained")
     panels = figure.subplots(n_lines, _COLUMNS, squeeze=False).ravel()

@@ -98,7 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         CogError: bad arguments or input; no file is written.
     """
     args = parse_args(argv)
-    from cog.data import images, level_files
+    from cog.data import level_files
+    from cog.data.images import find_images
     from cog.levels import inputs, report, selection, wordnet
     from cog.levels.build import build, equals_published
     from cog.runtime import files, log
@@ -108,9 +109,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     cfg = config.get_cfg(opts=args.opts).LEVELS
     paths = _require_inputs(args)
-    store, counts, old = None, {}, None
-    if args.imagenet_images_root is not None:
-        store = images.open_store(files.require_dir(args.imagenet_images_root, "--imagenet_images_root"))
+    root, found, counts, old = args.imagenet_images_root, None, {}, None
+    if root is not None:
+        files.require_dir(root, "--imagenet_images_root")
     if args.rerank is not None:
         old = level_files.read_levels(args.rerank)
         if args.level_size is None and len({len(level) for level in old}) > 1:
@@ -118,8 +119,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     graph = wordnet.load_wordnet()
     if args.image_counts is not None:
         counts = inputs.read_counts(paths["image_counts"])
-    elif store is not None:
-        counts = inputs.count_images(store)
+    elif root is not None:
+        found = find_images(root)
+        counts = inputs.count_images(found)
 
     every_seen = inputs.read_wnids(paths["seen_wnids"])
     seen = sorted(set(every_seen) & set(counts)) or sorted(every_seen)
@@ -163,10 +165,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if chosen is not None:
         tables["concepts.csv"] = report.concepts_table(chosen, graph, counts).to_csv(index=False)
     split = None
-    if store is not None:
+    if root is not None:
         wnids = {wnid for level in built.levels for wnid in level}
         limits = {"n_test": cfg.N_TEST, "max_train": cfg.MAX_TRAIN}
-        split = inputs.draw_split(store, wnids, counts=counts, seed=args.seed, **limits)
+        found = found or find_images(root, wnids)
+        split = inputs.draw_split(found, wnids, counts=counts, seed=args.seed, **limits)
         if args.image_counts is None:
             rows = (f"{wnid},{n_images}\n" for wnid, n_images in sorted(counts.items()))
             tables["image_counts.csv"] = "".join(["wnid,n_images\n", *rows])

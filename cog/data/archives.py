@@ -1,39 +1,56 @@
-"""Members of tar and zip files: their places in the file and their bytes, without unpacking the file.
-
-Headers are read once, for the index. A member is then read with ``pread``, which has no file position that
-forked processes would share.
-"""
+"""Images in tar and zip files, read without unpacking: one cached index of names and places of members."""
 
 from __future__ import annotations
 
 import errno
-import functools
+import hashlib
 import io
+import json
+import logging
 import os
 import stat
 import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
-from typing import IO, NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
 
-from cog.errors import CogError
+import numpy as np
+
+from cog.data.classes import LABEL_FILES, name_images, require_apart
+from cog.data.wnids import is_wnid
+from cog.errors import CogError, os_errors_explained
 from cog.runtime import files
+from cog.runtime.log import Progress
 
-#: Number of archives that a process keeps open; ImageNet-21K has 21,841.
-MOST_OPEN = 64
+logger = logging.getLogger(__name__)
+
+#: Version of the index; it changes with the names of images and with the form of rows.
+INDEX_VERSION = 7
+
+#: Number of threads: listing folders and reading headers is limited by the file system, not by the processors.
+N_THREADS = 16
 
 #: Largest size of an image in bytes, packed or not: an archive of a few kilobytes can claim any size.
 LARGEST_IMAGE = 1 << 29
 
-#: Kinds of members: bare data, stored or deflated data after the local header of a zip file, a tar file, what
-#: is no plain file (a link, a device, sparse, encrypted, packed in another way) and cannot be read.
-PLAIN, STORED, DEFLATED, TAR_INSIDE, OTHER = range(5)
+#: Kinds of members: bare data, stored or deflated data after the local header of a zip file, and what cannot be
+#: read: links, devices, sparse, encrypted or packed in another way.
+PLAIN, STORED, DEFLATED, OTHER = range(4)
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
-_LARGEST_HEADER = 1 << 20  # bytes of a chain of extended headers
-_LONGEST_PATH = 4096  # letters: all rows of an index are as long as the longest
+_LARGEST_HEADER = 1 << 20  # bytes
+
+
+class Archive(NamedTuple):
+    """A tar or zip file in a certain state."""
+
+    path: str
+    size: int
+    mtime_ns: int
 
 
 class Member(NamedTuple):
@@ -46,61 +63,13 @@ class Member(NamedTuple):
     kind: int
 
 
-class Source(NamedTuple):
-    """A tar or zip file in a certain state, or the tar file ``inside`` one; the time is in nanoseconds."""
-
-    path: str
-    size: int
-    mtime_ns: int
-    inside: Member | None = None
-
-    @classmethod
-    def of(cls, path: str | os.PathLike[str]) -> Source:
-        """Return an archive in its current state, or raise an OSError."""
-        status = os.stat(path)
-        return cls(os.fspath(path), status.st_size, status.st_mtime_ns)
-
-    @property
-    def label(self) -> str:
-        """The path, with the archive as a folder."""
-        return f"{self.path}/{self.inside.path}" if self.inside else self.path
+def state(path: str | os.PathLike[str]) -> Archive:
+    """Return an archive in its current state, or raise an OSError."""
+    status = os.stat(path)
+    return Archive(os.fspath(path), status.st_size, status.st_mtime_ns)
 
 
-class _OpenFile:
-    """It is closed with its last reference, so that no thread reads another file under its number."""
-
-    def __init__(self, handle: IO[bytes]) -> None:
-        self._handle, self.number = handle, handle.fileno()
-
-    def __del__(self) -> None:
-        self._handle.close()
-
-
-@functools.lru_cache(MOST_OPEN)
-def _open(path: str, size: int, mtime_ns: int) -> _OpenFile:
-    file = _OpenFile(files.open_regular(path, buffering=0))
-    _require_same(os.fstat(file.number), path, size, mtime_ns)
-    return file
-
-
-def _require_same(status: os.stat_result, path: str, size: int, mtime_ns: int) -> None:
-    if (status.st_size, status.st_mtime_ns) != (size, mtime_ns):
-        raise OSError(errno.ESTALE, "the archive has changed since it was indexed", path)
-
-
-def _pread(source: Source, offset: int, size: int) -> bytes:
-    """Return ``size`` bytes of an archive; fewer at its end."""
-    try:
-        data = os.pread((file := _open(*source[:3])).number, size, offset)
-    except OSError:
-        _open.cache_clear()  # a restarted file server does not accept old descriptors
-        data = os.pread((file := _open(*source[:3])).number, size, offset)
-    while len(data) < size and (more := os.pread(file.number, size - len(data), offset + len(data))):
-        data += more
-    return data
-
-
-def read_member(source: Source, member: Member) -> bytes:
+def read_member(archive: Archive, member: Member) -> bytes:
     """Return the bytes of a member, unpacked.
 
     Raises:
@@ -110,17 +79,22 @@ def read_member(source: Source, member: Member) -> bytes:
         what = "it is a link, a device, sparse, encrypted, or not packed by deflate, expected a plain file"
         raise OSError(errno.EINVAL, what, member.path)
     require_size(member.size, member.path)
-    if member.kind == PLAIN:
-        return _pread(source, member.offset, member.size)
-    header = _pread(source, member.offset, _LOCAL_HEADER.size)
-    if len(header) < _LOCAL_HEADER.size or header[:4] != b"PK\3\4":
-        raise OSError(errno.EIO, "its header in the zip file is damaged", member.path)
-    _, n_name, n_extra = _LOCAL_HEADER.unpack(header)
-    data = _pread(source, member.offset + _LOCAL_HEADER.size + n_name + n_extra, member.size)
+    with files.open_regular(archive.path, buffering=0) as handle:
+        status = os.fstat(handle.fileno())
+        if (status.st_size, status.st_mtime_ns) != archive[1:]:
+            raise OSError(errno.ESTALE, "the archive has changed since it was indexed", archive.path)
+        handle.seek(member.offset)
+        if member.kind != PLAIN:
+            header = handle.read(_LOCAL_HEADER.size).ljust(_LOCAL_HEADER.size, b"\0")
+            magic, n_name, n_extra = _LOCAL_HEADER.unpack(header)
+            if magic != b"PK\3\4":
+                raise OSError(errno.EIO, "its header in the zip file is damaged", member.path)
+            handle.seek(n_name + n_extra, os.SEEK_CUR)
+        data = handle.read(member.size)
     if member.kind == DEFLATED:
         data = inflate(data, member.path, wbits=-zlib.MAX_WBITS)
-    if zlib.crc32(data) != member.crc:
-        raise OSError(errno.EIO, "its bytes in the zip file are damaged (CRC-32)", member.path)
+    if len(data) != member.size if member.kind == PLAIN else zlib.crc32(data) != member.crc:
+        raise OSError(errno.EIO, "its bytes are damaged or cut off", member.path)
     return data
 
 
@@ -131,8 +105,8 @@ def inflate(data: bytes, name: str, *, wbits: int) -> bytes:
         unpacked = stream.decompress(data, LARGEST_IMAGE)
     except zlib.error as error:
         raise OSError(errno.EIO, f"its compressed bytes are damaged ({error})", name) from error
+    require_size(len(unpacked) + (not stream.eof), name)
     if not stream.eof:
-        require_size(len(unpacked) + 1, name)
         raise OSError(errno.EIO, "its compressed bytes end too early", name)
     return unpacked
 
@@ -143,52 +117,53 @@ def require_size(size: int, name: str) -> None:
         raise OSError(errno.EFBIG, f"it has more than {LARGEST_IMAGE >> 20} MiB, expected an image", name)
 
 
-class _Headers(io.BufferedReader):
-    """A file of which no more bytes are read at once than headers can have."""
+def members(path: str, wanted: Collection[str] | None = None) -> Iterator[Member]:
+    """Yield the files in an archive, and in a tar file inside below its name; only headers are read.
 
+    Tar files inside of WordNet ids that are not ``wanted`` (default: all are) are passed over. A CogError tells
+    of what is no archive, damaged, cut off, or names files outside of it.
+    """
+    if path.lower().endswith(".zip"):
+        yield from _zip_members(path)
+        return
+    with _Headers(files.open_regular(path, buffering=0)) as handle:  # type: ignore[arg-type]
+        for member in _tar_members(handle, path, 0, os.fstat(handle.fileno()).st_size):
+            folder, name = member.path[:-4], os.path.basename(member.path)
+            if not _is_tar(member):
+                yield member
+            elif wanted is None or not is_wnid(name[:-4]) or name[:-4] in wanted:
+                label = f"{path}/{member.path}"
+                for inner in _tar_members(handle, label, member.offset, member.offset + member.size):
+                    if _is_tar(inner):
+                        raise CogError(f"{label} is in an archive and has a tar file {inner.path}; unpack it")
+                    yield inner._replace(path=f"{folder}/{inner.path}")
+
+
+def _is_tar(member: Member) -> bool:
+    name = os.path.basename(member.path).lower()
+    return member.kind == PLAIN and name.endswith(".tar") and name[0] != "."
+
+
+class _Headers(io.BufferedReader):
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or not 0 <= size <= _LARGEST_HEADER:
             raise OSError(errno.EFBIG, f"a header of {size:,} bytes")
         return super().read(size)
 
 
-def members(source: Source) -> Iterator[Member]:
-    """Yield the files in an archive, without folders; only headers are read.
-
-    Raises:
-        CogError: it is no archive, damaged, cut off, compressed as a whole, or names files outside of it.
-        OSError: it cannot be read, or has changed.
-    """
-    with _Headers(files.open_regular(source.path, buffering=0)) as handle:  # type: ignore[arg-type]
-        _require_same(os.fstat(handle.fileno()), *source[:3])
-        if source.path.lower().endswith(".zip"):
-            yield from _zip_members(source)
-            return
-        handle.seek(source.inside.offset if source.inside else 0)
-        if handle.peek(2)[:2] == b"\x1f\x8b":
-            raise CogError(
-                f"{source.label} is compressed as a whole; unpack it once with gunzip (it stays one file)"
-            )
-        stop = min(source.inside.offset + source.inside.size, source.size) if source.inside else source.size
-        yield from _tar_members(handle, stop, source.label)
-
-
-def _tar_members(handle: _Headers, stop: int, label: str) -> Iterator[Member]:
-    """Yield the members of the tar file between the position of the handle and ``stop``."""
+def _tar_members(handle: _Headers, label: str, start: int, stop: int) -> Iterator[Member]:
     last, end, fault = "its beginning", -1, ""
+    handle.seek(start)
     try:
         with tarfile.open(fileobj=handle, mode="r:") as tar:
-            info = tar.next()
-            while info is not None:
+            while end < stop and (info := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # the list would grow to gigabytes
                 if info.size < 0 or tar.offset <= end:
                     raise tarfile.ReadError("a negative size")
                 end, last = tar.offset, f"its member {info.name[:200]!r}"
-                is_tar, is_plain = info.name.lower().endswith(".tar"), info.isreg() and not info.issparse()
-                kind = (TAR_INSIDE if is_tar else PLAIN) if is_plain else OTHER
+                kind = PLAIN if info.isreg() and not info.issparse() else OTHER
                 if not info.isdir():
                     yield Member(_inside(info.name, label), info.offset_data, info.size, 0, kind)
-                info = tar.next() if end < stop else None
             end = tar.offset
         handle.seek(min(end, stop))
         if end > stop:
@@ -201,25 +176,97 @@ def _tar_members(handle: _Headers, stop: int, label: str) -> Iterator[Member]:
         raise CogError(f"{label} cannot be read as a tar file after {last}: {fault}; fetch it again")
 
 
-def _zip_members(source: Source) -> Iterator[Member]:
+def _zip_members(path: str) -> Iterator[Member]:
     try:
-        directory = zipfile.ZipFile(source.path).infolist()
+        with zipfile.ZipFile(path) as archive:
+            directory = archive.infolist()
     except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error) as error:
-        raise CogError(f"{source.path} cannot be read as a zip file: {error}; fetch it again") from error
+        raise CogError(f"{path} cannot be read as a zip file: {error}; fetch it again") from error
     for info in directory:
         kind = {zipfile.ZIP_STORED: STORED, zipfile.ZIP_DEFLATED: DEFLATED}.get(info.compress_type, OTHER)
         mode = info.external_attr >> 16 if info.create_system == 3 else 0  # of Unix
         if info.flag_bits & 1 or stat.S_IFMT(mode) not in (0, stat.S_IFREG):
             kind = OTHER
         if not info.filename.endswith("/"):
-            path = _inside(info.filename, source.path)
-            yield Member(path, info.header_offset, info.compress_size, info.CRC, kind)
+            name = _inside(info.filename, path)
+            yield Member(name, info.header_offset, info.compress_size, info.CRC, kind)
 
 
-def _inside(path: str, archive: str) -> str:
-    """Return the path of a member without ``./``."""
+def _inside(path: str, label: str) -> str:
     parts = path.split("/")
-    if parts[0] == "" or ".." in parts or "\0" in path or len(path) > _LONGEST_PATH:
+    if parts[0] == "" or ".." in parts or "\0" in path or len(path) > 4096:
         found = f"has a member {path[:200]!r}, which names no file in it"
-        raise CogError(f"{archive} {found}; this is no archive of images")
+        raise CogError(f"{label} {found}; this is no archive of images")
     return "/".join(part for part in parts if part not in ("", "."))
+
+
+# ---- the index
+
+
+def index(
+    packed: Sequence[Archive], wanted: Collection[str] | None, *, is_split: bool
+) -> tuple[np.ndarray, list[str]]:
+    """Return places of the images of classes in archives, sorted by name, and what is not read.
+
+    They come from the cache folder if these archives were indexed before. Rows have ``name``, ``owner`` (number
+    of the archive), and the fields of a member.
+    """
+    folders = {Path(each.path).resolve().parent for each in packed}
+    places = [place / name for folder in folders for place in (folder, folder.parent) for name in LABEL_FILES]
+    labels = [state(path) for path in sorted(places) if path.is_file()]
+    text = str((INDEX_VERSION, is_split, sorted(folders), packed, labels, wanted and sorted(wanted)))
+    cache = Path(os.environ.get("COG_CACHE_DIR") or os.path.expanduser("~/.cache/imagenet-cog"))
+    path = cache / f"images-{hashlib.sha256(os.fsencode(text)).hexdigest()[:20]}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return stored["rows"], json.loads(str(stored["unread"]))
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        logger.warning("the index %s cannot be read and is made anew (%s)", path, error)
+    rows, unread = _scan(packed, wanted, is_split=is_split)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with files.atomic_write(path) as handle:
+            np.savez_compressed(handle, rows=rows, unread=json.dumps(unread))
+    except (CogError, OSError) as error:
+        logger.warning("the index of the images is not kept for the next command: %s", error)
+    return rows, unread
+
+
+def _scan(
+    packed: Sequence[Archive], wanted: Collection[str] | None, *, is_split: bool
+) -> tuple[np.ndarray, list[str]]:
+    def scan(owner: int) -> tuple[np.ndarray, dict[tuple[str, ...], str], list[str]]:
+        archive = packed[owner]
+        with os_errors_explained(f"cannot read {archive.path}"):
+            # Of members with the same path the last counts, as in unpacking.
+            found = {member.path: member for member in members(archive.path, wanted)}
+
+            def read(path: str) -> bytes:
+                return read_member(archive, found[path])
+
+            named, unread = name_images(Path(archive.path), found, read, is_split=is_split)
+        rows = _rows([(os.fsencode(name), owner, *found[path][1:]) for name, path, _ in named])
+        folders = {folder: archive.path for _, _, folder in named if folder}
+        return rows, folders, [f"{archive.path}/{path}" for path in unread]
+
+    parts, folders, unread = [_rows([])], dict[tuple[str, ...], str](), list[str]()
+    pool = ThreadPoolExecutor(N_THREADS)
+    try:
+        with Progress(len(packed), "reading headers", unit="archives") as progress:
+            for rows, of_classes, beside in pool.map(scan, range(len(packed))):
+                parts.append(rows)
+                folders |= of_classes
+                unread += beside
+                progress.update()
+    finally:
+        pool.shutdown(cancel_futures=True)
+    require_apart(folders)
+    rows = np.concatenate(parts)
+    return rows[np.argsort(rows["name"], kind="stable")], unread
+
+
+def _rows(rows: list[tuple]) -> np.ndarray:
+    fields = [("owner", "<i4"), ("offset", "<u8"), ("size", "<u8"), ("crc", "<u4"), ("kind", "u1")]
+    return np.array(rows, [("name", f"S{max((len(row[0]) for row in rows), default=1)}"), *fields])

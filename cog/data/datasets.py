@@ -35,33 +35,20 @@ class OfficialCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class Dataset:
-    """The declaration of a named data set, or of all levels.
+    """The declaration of a named data set, or of all levels."""
 
-    Attributes:
-        name: value of ``--dataset``; :data:`LEVELS` for ``cog_l1``, ``cog_l2``, ...
-        label: name in tables and figures; ``{level}`` stands for the number of a level.
-        root: flag, without ``--``, of the folder of the images; data sets may share a flag.
-        layout: files below that folder, unpacked.
-        title: full name of the images, for help and documentation.
-        folders: folder below the root by split; no entry when both splits share the root.
-        files: further flags that the data set needs: those of the level files.
-        counts: counts of the official data by split; empty when there are none.
-    """
-
-    name: str
-    label: str
-    root: str
-    layout: str
-    title: str = ""
-    folders: Mapping[str, str] = field(default_factory=dict)
-    files: tuple[str, ...] = ()
-    counts: Mapping[str, OfficialCounts] = field(default_factory=dict)
+    name: str  # value of --dataset; LEVELS for cog_l1, cog_l2, ...
+    label: str  # in tables and figures; {level} stands for the number of a level
+    root: str  # flag, without --, of the folder of the images; data sets may share a flag
+    layout: str  # files below that folder, unpacked
+    folders: Mapping[str, str] = field(default_factory=dict)  # below the root by split, if any
+    files: tuple[str, ...] = ()  # flags of the level files
+    counts: Mapping[str, OfficialCounts] = field(default_factory=dict)  # by split, if known
 
     @property
     def flags(self) -> dict[str, str]:
         """Help of every flag that the data set needs, by name without ``--``."""
-        images = ", ".join(filter(None, (self.title, f"holds {self.layout}")))
-        texts = {self.root: images, **{flag: f"{flag}.pkl" for flag in self.files}}
+        texts = {self.root: f"holds {self.layout}", **{flag: f"{flag}.pkl" for flag in self.files}}
         return {flag: f"for {self.name}: {text}" for flag, text in texts.items()}
 
     def images(self, dataset: str, split: str, values: Mapping[str, str]) -> ImageList:
@@ -75,49 +62,35 @@ class Dataset:
         return images.from_class_folders(dataset, split, folder, flag=f"--{self.root}")
 
 
+def _in1k(name: str, label: str, root: str, n_train: int, n_test: int) -> Dataset:
+    counts = {"train": OfficialCounts(1000, n_train), "test": OfficialCounts(1000, n_test)}
+    layout, folders = "{train,val}/<wnid>/*", constants.IN1K_FOLDERS
+    return Dataset(name, label, root, layout, folders, counts=counts)
+
+
+#: Images of the levels (paper Sec. 3.2, 4.1, A.1).
+_LEVELS = {
+    "train": OfficialCounts(1000, per_class=(732, 1300)),
+    "test": OfficialCounts(1000, per_class=(50, 50)),
+}
+_LEVEL_FILES = ("cog_levels_mapping_file", "cog_concepts_split_file")
+
 #: The declarations by name, in the order of tables, figures and flags.
 DATASETS = {
     declared.name: declared
     for declared in (
+        _in1k(constants.IN1K, "IN-1K", "in1k_images_root", 1_281_167, 50_000),
+        # The counts are those of Table 4 in supplement C.4 of the paper.
+        _in1k(constants.IN1K_BLURRED, "IN-1K-b", "images_root", 1_281_066, 49_997),
         Dataset(
-            name=constants.IN1K,
-            label="IN-1K",
-            title="ILSVRC-2012",
-            root="in1k_images_root",
-            layout="{train,val}/<wnid>/*.JPEG",
-            folders=constants.IN1K_FOLDERS,
-            counts={"train": OfficialCounts(1000, 1_281_167), "test": OfficialCounts(1000, 50_000)},
-        ),
-        Dataset(  # paper supplement C.4; the counts are those of its Table 4
-            name=constants.IN1K_BLURRED,
-            label="IN-1K-b",
-            title="IN-1K with faces blurred",
-            root="images_root",
-            layout="{train,val}/<wnid>/*",
-            folders=constants.IN1K_FOLDERS,
-            counts={"train": OfficialCounts(1000, 1_281_066), "test": OfficialCounts(1000, 49_997)},
-        ),
-        Dataset(  # paper Sec. 3.2, 4.1, A.1
-            name=LEVELS,
-            label="L{level}",
-            title="ImageNet-21K",
-            root="imagenet_images_root",
-            layout="<wnid>/*.JPEG",
-            files=("cog_levels_mapping_file", "cog_concepts_split_file"),
-            counts={
-                "train": OfficialCounts(1000, per_class=(732, 1300)),
-                "test": OfficialCounts(1000, per_class=(50, 50)),
-            },
+            LEVELS, "L{level}", "imagenet_images_root", "<wnid>/*.JPEG", files=_LEVEL_FILES, counts=_LEVELS
         ),
     )
 }
 
 #: A data set of the user's own, under any name.
 OWN = Dataset(
-    name="a data set of your own",
-    label="",
-    root="images_root",
-    layout="{train,test}/<class>/*",
+    *("a data set of your own", "", "images_root", "{train,test}/<class>/*"),
     folders={"train": "train", "test": "test"},
 )
 
@@ -160,20 +133,10 @@ class ImageSources:
 
     values: Mapping[str, str | None]
 
-    def declaration(self, dataset: str) -> Dataset:
-        """Return the declaration of a data set; with ``--images_root``, other names are a user's own."""
-        paths.check_dataset_name(dataset)
-        declared = find(dataset) or (OWN if self.values.get(OWN.root) is not None else None)
-        if declared is None:
-            known = f"{', '.join(names())}{did_you_mean(dataset, names())}"
-            advice = f"for a data set of your own give --{OWN.root} DIR with DIR/{OWN.layout}"
-            raise CogError(f"--dataset {dataset} is not one of {known}; {advice}")
-        return declared
-
     def require(self, dataset: str, *, why: str | None = None) -> dict[str, str]:
         """Return the values of the flags that a data set needs, by name; ``why`` begins a message about one."""
         given = {}
-        for flag in self.declaration(dataset).flags:
+        for flag in self._declaration(dataset).flags:
             value = self.values.get(flag)
             if value is None:
                 own = self.values.get(OWN.root)
@@ -185,10 +148,19 @@ class ImageSources:
 
     def list_images(self, dataset: str, split: str) -> ImageList:
         """Return the images of a data set and split; log counts that differ from the official data."""
-        images = self.declaration(dataset).images(dataset, split, self.require(dataset))
+        images = self._declaration(dataset).images(dataset, split, self.require(dataset))
         for line in count_differences(images):
             logger.warning("%s", line)
         return images
+
+    def _declaration(self, dataset: str) -> Dataset:
+        paths.check_dataset_name(dataset)
+        declared = find(dataset) or (OWN if self.values.get(OWN.root) is not None else None)
+        if declared is None:
+            known = f"{', '.join(names())}{did_you_mean(dataset, names())}"
+            advice = f"for a data set of your own give --{OWN.root} DIR with DIR/{OWN.layout}"
+            raise CogError(f"--dataset {dataset} is not one of {known}; {advice}")
+        return declared
 
 
 def count_differences(images: ImageList) -> list[str]:
@@ -197,17 +169,13 @@ def count_differences(images: ImageList) -> list[str]:
     if declared is None or images.split not in declared.counts:
         return []
     expected, counts = declared.counts[images.split], images.counts()
-    pairs = [(f"{expected.n_classes} classes", f"{len(counts)}", expected.n_classes == len(counts))]
-    if expected.n_images is not None:
-        pairs.append((f"{expected.n_images} images", f"{len(images)}", expected.n_images == len(images)))
-    if expected.per_class is not None:
-        low, high = expected.per_class
-        outside = int(((counts < low) | (counts > high)).sum())
-        found = f"{_span(counts.min(), counts.max())} ({outside} of {len(counts)} classes outside)"
-        pairs.append((f"{_span(low, high)} images per class", found, outside == 0))
+    low, high = expected.per_class or (0, len(images))
+    outside = int(((counts < low) | (counts > high)).sum())
+    found = f"{counts.min()} to {counts.max()} ({outside} of {len(counts)} classes outside)"
+    differing = {
+        f"{expected.n_classes} classes, found {len(counts)}": len(counts) != expected.n_classes,
+        f"{expected.n_images} images, found {len(images)}": expected.n_images not in (None, len(images)),
+        f"{low} to {high} images per class, found {found}": outside > 0,
+    }
     begin = f"{images.dataset} {images.split}: expected"
-    return [f"{begin} {wanted}, found {found}" for wanted, found, is_equal in pairs if not is_equal]
-
-
-def _span(low: int, high: int) -> str:
-    return f"{low}" if low == high else f"{low} to {high}"
+    return [f"{begin} {line}" for line, is_different in differing.items() if is_different]

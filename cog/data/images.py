@@ -7,56 +7,197 @@ labels are 0..C-1 in that class order.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import logging
 import os
 import re
-from collections.abc import Sequence
+import zlib
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from cog import constants
-from cog.data import classes, level_files
-from cog.data.stores import (
-    ARCHIVE_SUFFIXES,
-    COMPRESSED_SUFFIXES,
-    N_THREADS,
-    ArchiveImages,
-    FolderImages,
-    ImageStore,
-    entries_of,
-)
+from cog.data import archives, classes, level_files
+from cog.data.archives import Archive, Member
+from cog.data.classes import IMAGE_SUFFIXES
 from cog.data.wnids import is_wnid
-from cog.errors import CogError, os_errors_explained, some
+from cog.errors import CogError, os_errors_explained, printable, some
+from cog.runtime import files
 
 logger = logging.getLogger(__name__)
 
-_NUMBERED = re.compile(r"(?P<name>.*?)(?P<number>[0-9]+)([-_.]of[-_.](?P<total>[0-9]{1,6}))?")
-_THUMBNAILS = re.compile(r"_*thumb(s|nails?)?", re.IGNORECASE)
+#: Suffixes (lower case) of archives; those that are compressed as a whole are not read.
+ARCHIVES = (".tar", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+
+
+class ImageStore:
+    """Reader of the images in the class folders of a root, by name ``<class>/<file>``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def stat(self, name: str) -> tuple[int, float]:
+        """Return the stored size of an image in bytes, and the time of its file or archive in seconds."""
+        status = os.stat(self.root / name)
+        return status.st_size, status.st_mtime
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of an image, unpacked if it is compressed with gzip (some of ImageNet-21K are).
+
+        An OSError tells of one that is missing, damaged in its archive, or larger than ``LARGEST_IMAGE``.
+        """
+        data = self._read(name)
+        is_gzip = data[:3] == b"\x1f\x8b\x08"
+        return archives.inflate(data, name, wbits=16 + zlib.MAX_WBITS) if is_gzip else data
+
+    def _read(self, name: str) -> bytes:
+        with files.open_regular(self.root / name, buffering=0) as handle:
+            archives.require_size(os.fstat(handle.fileno()).st_size, name)
+            return handle.read()
+
+
+class ArchiveImages(ImageStore):
+    """Reader of images in archives; ``rows`` are those of :func:`cog.data.archives.index`."""
+
+    def __init__(self, root: Path, packed: Sequence[Archive], rows: np.ndarray) -> None:
+        super().__init__(root)
+        self._packed, self._rows = packed, rows
+
+    def stat(self, name: str) -> tuple[int, float]:
+        """Return the stored size of an image in bytes, and the time of its archive in seconds."""
+        archive, member = self._place(name)
+        return member.size, archive.mtime_ns / 1e9
+
+    def _read(self, name: str) -> bytes:
+        return archives.read_member(*self._place(name))
+
+    def _place(self, name: str) -> tuple[Archive, Member]:
+        key, names = os.fsencode(name), self._rows["name"]
+        row = bisect_left(names, key)
+        if row == len(names) or names[row] != key:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        _, owner, *place = self._rows[row].item()
+        return self._packed[owner], Member(name, *place)
+
+
+class Found(NamedTuple):
+    """A reader of images, their sorted names by class, and files and folders that are not read."""
+
+    store: ImageStore
+    images: dict[str, list[str]]
+    unread: list[str]
+
+    def warn(self, what: str) -> None:
+        """Log a line about what is not read, images first."""
+        if self.unread:
+            ordered = sorted(self.unread, key=lambda path: (not path.lower().endswith(IMAGE_SUFFIXES), path))
+            why = "are not read, since they are no images in class folders"
+            logger.warning(
+                "%s: %d files or folders %s: %s", what, len(ordered), why, printable(some(ordered))
+            )
+
+
+def find_images(root: str | os.PathLike[str], wanted: Collection[str] | None = None) -> Found:
+    """Return the images of classes (default: all) below a root, in the first of these forms that fits.
+
+    Class folders; archives in the root; archives beside a missing root that are named like it: for ``train``
+    such as ``train.tar``, ``ILSVRC2012_img_train.zip`` or ``train-00001-of-00008.tar``, for ``val`` also with
+    ``validation``. A CogError tells of what cannot be read, and of folders that may be classes or not.
+    """
+    root = Path(root)
+    is_split = not root.is_dir()
+    folder = root.parent if is_split else root
+    with os_errors_explained(f"cannot list the images below {root}"), os.scandir(folder) as entries:
+        is_dir = {entry.name: entry.is_dir() for entry in entries if entry.name[0] != "."}
+        if is_split:
+            word = "(val|validation)" if root.name == "val" else re.escape(root.name)
+            named = re.compile(rf"(.*[-_.])?{word}([-_.][0-9]+([-_.]of[-_.][0-9]+)?)?\.[^0-9]*")
+            is_dir = {name: False for name in is_dir if named.fullmatch(name)}
+        labels = [name for name in is_dir if is_dir[name] and not classes.is_no_class(name)]
+        packed = [name for name in is_dir if not is_dir[name] and name.lower().endswith((".tar", ".zip"))]
+        read = labels or packed
+        if packed and not labels:
+            found = _in_archives(root, [folder / name for name in sorted(packed)], wanted, is_split=is_split)
+        else:
+            found = _in_folders(root, sorted(labels) if wanted is None else wanted)
+    for name in is_dir.keys() - {*read, *classes.LABEL_FILES}:
+        if is_dir[name] or name.lower().endswith((*IMAGE_SUFFIXES, *ARCHIVES)):
+            found.unread.append(str(folder / name))
+    return found
+
+
+def _in_folders(root: Path, wanted: Collection[str]) -> Found:
+    unread = list[str]()
+
+    def stop(error: OSError) -> None:
+        raise error
+
+    def listed(folder: str) -> list[str]:
+        top = os.path.join(root, folder)
+        walk = os.walk(top, onerror=stop, followlinks=True) if os.path.isdir(top) else ()
+        paths = (f"{folder}{at[len(top) :]}/{name}" for at, _, names in walk for name in names)
+        images, others = classes.images_among(paths)
+        if nested := [path for path in images if path.count("/") > folder.count("/") + 1]:
+            todo = (
+                "move the images into the class folder, or give a folder in which these are the class folders"
+            )
+            raise CogError(f"{root / folder} has folders with images, such as {nested[0]}; {todo}")
+        unread.extend(os.path.join(root, path) for path in others)
+        return sorted(images)
+
+    with ThreadPoolExecutor(archives.N_THREADS) as pool:
+        return Found(ImageStore(root), dict(zip(wanted, pool.map(listed, wanted), strict=True)), unread)
+
+
+def _in_archives(
+    root: Path, paths: Sequence[Path], wanted: Collection[str] | None, *, is_split: bool
+) -> Found:
+    """Find images in archives; those named by a WordNet id are looked into if their class is wanted."""
+    _require_all(paths)
+    alone = {path: path.stem for path in paths if is_wnid(path.stem)}
+    packed = [archives.state(p) for p in paths if wanted is None or p not in alone or alone[p] in wanted]
+    rows, unread = archives.index(packed, wanted, is_split=is_split)
+    names = [os.fsdecode(name) for name in rows["name"].tolist()]
+    for row in np.flatnonzero(rows["name"][1:] == rows["name"][:-1])[:1].tolist():
+        first, second = (packed[owner].path for owner in rows["owner"][row : row + 2])
+        raise CogError(f"image {names[row]} is in {first} and again in {second}; keep or rename one")
+    labels = {*alone.values()} | {name.partition("/")[0] for name in names} if wanted is None else wanted
+    images: dict[str, list[str]] = {label: [] for label in sorted(labels)}
+    for name in sorted(names):
+        if (label := name.partition("/")[0]) in images:
+            images[label].append(name)
+    return Found(ArchiveImages(root, packed, rows), images, unread)
+
+
+def _require_all(paths: Sequence[Path]) -> None:
+    """Refuse archives ``...-00001-of-00008`` that are not all there."""
+    numbered: dict[tuple[str, int], set[int]] = {}
+    for path in paths:
+        if match := re.fullmatch(r"(.*?)([0-9]+)[-_.]of[-_.]([0-9]{1,6})", path.stem):
+            numbered.setdefault((match[1], int(match[3])), set()).add(int(match[2]))
+    for (name, total), numbers in numbered.items():
+        first = 1 if total in numbers else 0
+        if missing := sorted({*range(first, first + total)} - numbers):
+            lacks = f"lacks {len(missing)} of {total} archives {name}..., such as number {missing[0]}"
+            raise CogError(f"{paths[0].parent} {lacks}; fetch them")
 
 
 @dataclass(frozen=True, eq=False)
 class ImageList:
-    """The images of one split of a data set; it may be pickled and forked.
+    """The images of one split of a data set; it may be pickled and forked."""
 
-    Attributes:
-        dataset: name, such as ``cog_l1``.
-        split: ``train`` or ``test``.
-        store: reader of the images.
-        files: paths relative to the root, bytes ``[n]`` (dtype S): one compact block for a million files.
-        labels: int64 ``[n]``, 0..C-1.
-        classes: the C class names, sorted.
-    """
-
-    dataset: str
-    split: str
+    dataset: str  # name, such as cog_l1
+    split: str  # train or test
     store: ImageStore
-    files: np.ndarray
-    labels: np.ndarray
-    classes: tuple[str, ...]
+    files: np.ndarray  # paths relative to the root, bytes (n,) (dtype S): a compact block for a million files
+    labels: np.ndarray  # int64 (n,), 0..C-1
+    classes: tuple[str, ...]  # the C class names, sorted
 
     def __len__(self) -> int:
         return len(self.files)
@@ -71,7 +212,7 @@ class ImageList:
         return os.fsdecode(bytes(self.files[row]))
 
     def read(self, row: int) -> bytes:
-        """Return the bytes of one image, unpacked; see :meth:`cog.data.stores.ImageStore.read`."""
+        """Return the bytes of one image, see :meth:`ImageStore.read`."""
         return self.store.read(self.file(row))
 
     def stat(self, row: int) -> tuple[int, float]:
@@ -106,176 +247,46 @@ def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> 
     A warning tells what is there and not read; what can be read in two ways is an error. Archives beside a
     missing folder replace it. ``flag`` names the folder in messages.
     """
-    store = open_store(folder)
-    forms = f"expected {folder}/<class>/<image>, or the same in tar or zip files"
-    if isinstance(store, FolderImages) and not folder.is_dir():
-        raise CogError(f"{flag}: {folder} does not exist or is not a folder; {forms}")
-    with os_errors_explained(f"{flag}: cannot list {folder}"):
-        store.prepare()
-        names = store.classes()
-        with ThreadPoolExecutor(N_THREADS) as pool:
-            files = list(pool.map(store.names, names))
-    unread = store.unread.lines()
-    if not names:
-        raise CogError(f"{flag}: {folder} holds no class folders; {forms}{hint(folder)}")
-    if empty := [name for name, images in zip(names, files, strict=True) if not images]:
-        raise CogError(
-            f"{flag}: {len(empty)} of {len(names)} class folders in {folder} hold no images ({some(empty)}); "
-            f"add images or remove the folders{''.join(f'; {line}' for line in unread)}"
-        )
-    if store.nested:
-        raise CogError(
-            f"{flag}: in {folder}, folders inside class folders hold images: {some(sorted(store.nested))}; "
-            "move the images into the class folders, or give a folder in which these are the class folders"
-        )
-    if thumbnails := next(filter(_THUMBNAILS.fullmatch, names), None):
-        raise CogError(
-            f"{flag}: {folder / thumbnails} is a class or holds thumbnails; rename it, or remove it"
-        )
-    for line in unread:
-        logger.warning("%s %s: %s", dataset, split, line)
-    return _image_list(dataset, split, store, names, files)
+    form = f"expected {folder}/<class>/<image>, or the same in tar or zip files"
+    found = find_images(folder)
+    wrong = "does not exist, or holds no class folders" if not found.images else ""
+    if empty := [name for name, images in found.images.items() if not images]:
+        wrong = f"has {len(empty)} of {len(found.images)} class folders without images ({some(empty)})"
+    elif thumbnails := [n for n in found.images if re.fullmatch("_*thumb(s|nails?)?", n, re.IGNORECASE)]:
+        wrong = f"has a folder {thumbnails[0]}, which is a class or holds thumbnails; rename or remove it"
+    if wrong:
+        raise CogError(f"{flag}: {folder} {wrong}; {form}{hint(folder)}")
+    found.warn(f"{dataset} {split}")
+    return _image_list(dataset, split, found.store, found.images)
 
 
 def from_level(dataset: str, split: str, root: Path, *, levels_file: str, split_file: str) -> ImageList:
     """List one concept generalization level, ``cog_l<k>``, from the two level files."""
     level, levels = constants.cog_level(dataset), level_files.read_levels(levels_file)
     if level is None or level > len(levels):
+        known = f"cog_l1 to cog_l{len(levels)}"
+        raise CogError(f"--dataset {dataset}: {levels_file} has {len(levels)} levels, {known}")
+    chosen = level_files.read_split(split_file, concepts=sorted(levels[level - 1]))
+    listed = {wnid: sorted(map(str, parts[split])) for wnid, parts in chosen.items()}
+    folders = {wnid: os.path.dirname(images[0]) for wnid, images in listed.items()}
+    found = find_images(root, set(folders.values()))
+    if lost := [wnid for wnid, folder in folders.items() if not found.images[folder]]:
         raise CogError(
-            f"--dataset {dataset}: {levels_file} has {len(levels)} levels, cog_l1 to cog_l{len(levels)}"
-        )
-    concepts = sorted(levels[level - 1])
-    chosen = level_files.read_split(split_file, concepts=concepts)
-    files = [sorted(map(str, chosen[wnid][split])) for wnid in concepts]
-    store = open_store(root)
-    folders = [images[0].rpartition("/")[0] for images in files]
-    with os_errors_explained(f"--imagenet_images_root: cannot read {root}"):
-        store.prepare(folders)
-        with ThreadPoolExecutor(N_THREADS) as pool:
-            present = list(pool.map(store.has_class, folders))
-    if lost := [wnid for wnid, exists in zip(concepts, present, strict=True) if not exists]:
-        raise CogError(
-            f"--imagenet_images_root {root} lacks the folders of {len(lost)} of the {len(concepts)} concepts "
+            f"--imagenet_images_root {root} lacks the folders of {len(lost)} of the {len(listed)} concepts "
             f"of {dataset} ({some(lost)}); expected {root}/<wnid>/*.JPEG{hint(root)}"
         )
-    return _image_list(dataset, split, store, concepts, files)
+    return _image_list(dataset, split, found.store, listed)
 
 
-def _image_list(
-    dataset: str, split: str, store: ImageStore, names: Sequence[str], files: Sequence[Sequence[str]]
-) -> ImageList:
-    flat = [os.fsencode(file) for class_files in files for file in class_files]
+def hint(root: Path) -> str:
+    """Return what a folder holds, as the end of a message."""
+    return f"; found {some(sorted(os.listdir(root)))}" if root.is_dir() else ""
+
+
+def _image_list(dataset: str, split: str, store: ImageStore, listed: Mapping[str, list[str]]) -> ImageList:
+    flat = [os.fsencode(file) for class_files in listed.values() for file in class_files]
     if broken := next((file for file in flat if b"\n" in file or b"\r" in file), None):
         # Files with lists of paths have one path per line.
-        raise CogError(
-            f"the name of {os.fsdecode(broken)!r} in {store.root} contains a line break; rename it"
-        )
-    labels = np.repeat(np.arange(len(names), dtype=np.int64), [len(class_files) for class_files in files])
-    return ImageList(dataset, split, store, np.array(flat, dtype=bytes), labels, tuple(names))
-
-
-# ---- the form of the images below a root
-
-
-def open_store(root: str | os.PathLike[str]) -> ImageStore:
-    """Return the reader of the images below a root, chosen by the contents of the root.
-
-    The first form that fits is taken: class folders; archives in the root; archives beside a missing root,
-    named like the root (``val``: ``.../ILSVRC2012_img_val.tar``), else with a folder of its name inside. If
-    none fits, it reads class folders, without any images.
-    """
-    root = Path(root)
-    try:
-        folders, paths = _contents(root)
-        return FolderImages(root) if folders or not paths else _open_archives(root, paths)
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except OSError:
-        return FolderImages(root)  # listing the folder raises the error again
-    try:
-        _, beside = _contents(root.parent)
-    except OSError:
-        return FolderImages(root)
-    named = [path for path in beside if stands_for(path.stem, root.name)]
-    if named:
-        return _open_archives(root, named, part=root.name)
-    splits = ("train", "val", "test")
-    others = [
-        path
-        for path in beside
-        if not is_wnid(path.stem) and not any(stands_for(path.stem, split) for split in splits)
-    ]
-    return _open_archives(root, others, part=root.name, whole=False) if others else FolderImages(root)
-
-
-def stands_for(stem: str, part: str) -> bool:
-    """Return whether an archive of this name holds a part of a data set.
-
-    ``train``: ``train.tar``, ``ILSVRC2012_img_train.zip``, ``imagenet1k-train-0007.tar`` or
-    ``train-00001-of-00008.tar``; ``val`` is also written ``validation``.
-    """
-    word = "(val|validation)" if part == "val" else re.escape(part)
-    return re.fullmatch(rf"(.*[-_.])?{word}([-_.][0-9]+([-_.]of[-_.][0-9]+)?)?", stem) is not None
-
-
-def _open_archives(
-    root: Path, paths: list[Path], *, part: str | None = None, whole: bool = True
-) -> ImageStore:
-    store = ArchiveImages(root, paths, part=part, whole=whole)
-    folder = paths[0].parent
-    numbered: dict[tuple[str, str], set[int]] = {}
-    for path in paths:
-        if (match := _NUMBERED.fullmatch(path.stem)) is not None and not is_wnid(path.stem):
-            numbered.setdefault((match["name"], match["total"] or ""), set()).add(int(match["number"]))
-    for (name, total), numbers in numbered.items():
-        # All of a known total, counted from 0 or 1, or those between the others.
-        first = min(1, *numbers) if int(total or -1) in numbers else 0 if total else min(numbers)
-        stop = first + int(total) if total else max(numbers)
-        if not total and stop - first > 2 * len(numbers):
-            continue  # years, or other numbers
-        missing = sorted(set(range(first, stop)) - numbers)
-        if missing and total:
-            lacks = f"lacks {len(missing)} of {total} archives {name}...of-{total}"
-            raise CogError(f"{folder} {lacks}, such as number {missing[0]}; fetch them")
-        if missing:
-            kind = "archives that are missing between numbered ones"
-            store.unread.add(kind, f"{name}{missing[0]}", len(missing))
-    for entry in entries_of(folder):
-        suffix = next((suffix for suffix in COMPRESSED_SUFFIXES if entry.name.lower().endswith(suffix)), "")
-        stem = entry.name.removesuffix(suffix)
-        if suffix and entry.name not in classes.LABEL_FILES and (part is None or stands_for(stem, part)):
-            store.unread.add("archives", entry.path)
-    return store
-
-
-def hint(root: str | os.PathLike[str]) -> str:
-    """Return what a folder holds instead of images, as the end of a message; "" if it cannot be listed."""
-    root = Path(root)
-    try:
-        names = [entry.name for entry in entries_of(root)]
-    except OSError:
-        return ""
-    if any(name.lower().endswith(COMPRESSED_SUFFIXES) for name in names):
-        return f"; archives that are compressed as a whole are not read: gunzip those in {root} once"
-    if inside := next((name for name in names if _holds_synsets(root / name)), None):
-        return f"; the synset folders are in {root / inside}, give that folder"
-    return f"; found {some(names)}" if names else ""
-
-
-def _contents(folder: Path) -> tuple[list[str], list[Path]]:
-    """Return the names of the sub-folders of a folder that may be classes, and its archives."""
-    folders, archives = [], []
-    for entry in entries_of(folder):
-        if entry.name.lower().endswith(ARCHIVE_SUFFIXES) and entry.is_file():
-            archives.append(folder / entry.name)
-        elif entry.is_dir() and not classes.is_no_class(entry.name):
-            folders.append(entry.name)
-    return folders, archives
-
-
-def _holds_synsets(folder: Path) -> bool:
-    """Return whether a folder has folders or archives of synsets."""
-    try:
-        return any(is_wnid(entry.name.partition(".")[0]) for entry in os.scandir(folder))
-    except OSError:
-        return False
+        raise CogError(f"the name of {os.fsdecode(broken)!r} in {store.root} has a line break; rename it")
+    labels = np.repeat(np.arange(len(listed), dtype=np.int64), list(map(len, listed.values())))
+    return ImageList(dataset, split, store, np.array(flat, dtype=bytes), labels, tuple(listed))

@@ -1,7 +1,7 @@
 """Decoded images in row order, from processes of :class:`torch.utils.data.DataLoader`.
 
-The processes are forked (within milliseconds, and they share the lists of images), so before CUDA is used and while no
-lock is held, which they would keep. Pixels come back as uint8 in shared memory.
+The processes are forked (within milliseconds, and they share the lists of images), so before CUDA is used and
+while no lock is held, which they would keep. Pixels come back as uint8 in shared memory.
 """
 
 from __future__ import annotations
@@ -30,31 +30,19 @@ from cog.runtime.ranks import this_rank
 #: Rows that a process decodes at a time. Fewer cost messages, more cost shared memory.
 PIECE = 32
 
-#: First row, row after the last one.
-Span = tuple[int, int]
-
-#: Row, reason.
-Failures = list[tuple[int, str]]
-
-#: Stored size in bytes and checksum (CRC-32) of the bytes that were read, by row.
-Facts = dict[int, tuple[int, int]]
+Span = tuple[int, int]  # first row, row after the last one
+Failures = list[tuple[int, str]]  # row, reason
+Facts = dict[int, tuple[int, int]]  # stored size and checksum (CRC-32) of the bytes that were read, by row
 
 
 @dataclass(frozen=True, eq=False)
 class Decoder:
-    """Decodes rows of an image list.
-
-    Attributes:
-        images: the image list.
-        preprocess: size, resize, interpolation and squash are used.
-        load_truncated: whether missing data of truncated files are filled with gray; otherwise such files fail.
-        noted: rows whose facts are noted.
-    """
+    """Decodes rows of an image list; mean and std of ``preprocess`` are not used."""
 
     images: ImageList
     preprocess: Preprocess
-    load_truncated: bool = False
-    noted: Collection[int] = field(default=frozenset(), repr=False)
+    load_truncated: bool = False  # whether missing data of truncated files are gray; else such files fail
+    noted: Collection[int] = field(default=frozenset(), repr=False)  # rows whose facts are noted
 
     def decode(self, data: bytes, row: int) -> np.ndarray:
         """Return the pixels of the image of a row, uint8 ``(size, size, 3)``, from its bytes."""
@@ -62,13 +50,7 @@ class Decoder:
 
 
 class Piece(NamedTuple):
-    """Decoded images of consecutive rows.
-
-    Attributes:
-        pixels: uint8 ``(n, size, size, 3)``; zeros where an image failed.
-        failures: rows of the images that could not be decoded, with reasons.
-        facts: facts of the rows of :attr:`Decoder.noted`.
-    """
+    """Consecutive rows: uint8 ``(n, size, size, 3)``, zeros where an image failed; failures; facts."""
 
     pixels: torch.Tensor
     failures: Failures
@@ -76,7 +58,7 @@ class Piece(NamedTuple):
 
 
 def usable_workers(n_workers: int) -> int:
-    """Return a number of decoding processes: at most, and for -1 exactly, this process's share of the processors."""
+    """Return ``n_workers``, at most this process's share of the processors; all of these for -1."""
     share = max(1, n_processors() // this_rank().local_size)
     return share if n_workers < 0 else min(n_workers, share)
 
@@ -89,19 +71,17 @@ class _Pieces(Dataset):
         number, first, stop = piece
         decoder = self.decoders[number]
         size = decoder.preprocess.size
-        pixels = torch.empty(stop - first, size, size, 3, dtype=torch.uint8)
+        made = Piece(torch.zeros(stop - first, size, size, 3, dtype=torch.uint8), [], {})
         if get_worker_info():
             # Here and not by the queue: without room, the queue would only print a message, and wait for ever.
-            pixels.share_memory_()
-        made = Piece(pixels, [], {})
-        for row, place in zip(range(first, stop), pixels.numpy(), strict=True):
+            made.pixels.share_memory_()
+        for row, place in zip(range(first, stop), made.pixels.numpy(), strict=True):
             try:
                 data = decoder.images.read(row)
                 if row in decoder.noted:
                     made.facts[row] = decoder.images.stat(row)[0], zlib.crc32(data)
                 place[:] = decoder.decode(data, row)
             except Exception as error:  # Pillow may raise any exception for a damaged file
-                place[:] = 0
                 # Without the path of the image, so that the records of equal images are equal.
                 reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
                 made.failures.append((row, f"{type(error).__name__}: {' '.join(reason.split())}"))
@@ -115,58 +95,39 @@ def decoded(
     n_workers: int,
     pin_memory: bool = False,
 ) -> Iterator[Piece]:
-    """Start the processes at once, and return an iterator of the decoded pieces, in order.
+    """Start ``n_workers`` processes (0: none) at once, and return an iterator of the decoded pieces, in order.
 
-    Args:
-        decoders: decoders of the pieces.
-        pieces: number of the decoder, first row, row after the last one.
-        n_workers: number of processes; 0: the calling process decodes. The pixels do not depend on it.
-        pin_memory: whether the pixels are in pinned memory, from which a GPU copies without waiting.
-
-    Raises:
-        CogError: the shared memory of the machine does not suffice, a process died.
+    A piece is the number of its decoder, its first row, and the row after its last one. A CogError tells of
+    shared memory that does not suffice (64 MB in containers), or of a process that died.
     """
     n_workers = min(n_workers, len(pieces))
-    if n_workers:
-        _require_shared_memory(decoders, pieces, n_workers)
+    largest = max(
+        [(stop - first) * 3 * decoders[i].preprocess.size ** 2 for i, first, stop in pieces], default=0
+    )
+    # Two pieces ahead of each process, one in use, one on its way; all processes of a machine share the memory.
+    needed = (2 * n_workers + 2) * largest * this_rank().local_size if n_workers else 0
+    if os.path.isdir("/dev/shm") and (free := shutil.disk_usage("/dev/shm").free) < needed:
+        raise CogError(
+            f"/dev/shm has {free / 1e6:.0f} MB free, and {n_workers} decoding processes need {needed / 1e6:.0f} "
+            "MB; enlarge it (docker run --shm-size=2g), or lower FT_EXTRACT.N_WORKERS (0: no shared memory)"
+        )
     loader = DataLoader(
         _Pieces(decoders),
         sampler=pieces,  # type: ignore[arg-type]
         batch_size=None,  # a piece is a batch
-        collate_fn=_unchanged,  # type: ignore[arg-type]
+        collate_fn=lambda piece: piece,
         num_workers=n_workers,
         multiprocessing_context="fork" if n_workers else None,
         worker_init_fn=functools.partial(_begin_worker, os.getpid()),
         pin_memory=pin_memory,
         generator=torch.Generator(),  # the default draws from the global one
     )
-    started = iter(loader)
-
-    def explained() -> Iterator[Piece]:
-        with worker_failures_explained():
-            yield from started
-
-    return explained()
+    return _explained(iter(loader))
 
 
-def _require_shared_memory(
-    decoders: Sequence[Decoder], pieces: Sequence[tuple[int, int, int]], n_workers: int
-) -> None:
-    """Refuse a small /dev/shm (64 MB in containers), where processes would end somewhere in the middle."""
-    largest = max(
-        (stop - first) * 3 * decoders[number].preprocess.size ** 2 for number, first, stop in pieces
-    )
-    # Two pieces ahead of each process, one in use, one on its way; all processes of a machine share the memory.
-    needed = (2 * n_workers + 2) * largest * this_rank().local_size
-    if os.path.isdir("/dev/shm") and (free := shutil.disk_usage("/dev/shm").free) < needed:
-        raise CogError(
-            f"/dev/shm has {free / 1e6:.0f} MB free, and {n_workers} decoding processes need {needed / 1e6:.0f} MB; "
-            "enlarge it (docker run --shm-size=2g), or lower FT_EXTRACT.N_WORKERS (0: no shared memory)"
-        )
-
-
-def _unchanged(piece: Piece) -> Piece:
-    return piece
+def _explained(started: Iterator[Piece]) -> Iterator[Piece]:
+    with worker_failures_explained():
+        yield from started
 
 
 def _begin_worker(parent: int, worker: int) -> None:
@@ -179,23 +140,18 @@ def _begin_worker(parent: int, worker: int) -> None:
 
 
 def is_worker_failure(error: Exception) -> bool:
-    """Return whether an error tells the end of a decoding process; PyTorch raises it at any place of the parent."""
+    """Return whether an error tells the end of a decoding process; PyTorch raises it anywhere in the parent."""
     return isinstance(error, RuntimeError) and ("DataLoader worker" in str(error) or "(shm)" in str(error))
 
 
 @contextlib.contextmanager
 def worker_failures_explained() -> Iterator[None]:
-    """Turn the end of a decoding process in the block into one line.
-
-    Raises:
-        Interrupted: a cluster has ended all processes of a job.
-    """
+    """Turn the end of a decoding process in the block into one line, or Interrupted if a cluster ended it."""
     try:
         yield
     except RuntimeError as error:
         if not is_worker_failure(error):
             raise
         signals.check("decoding processes have ended")
-        raise CogError(
-            f"decoding stopped: {str(error).strip().splitlines()[-1]} (is there enough memory?)"
-        ) from error
+        last = str(error).strip().splitlines()[-1]
+        raise CogError(f"decoding stopped: {last} (is there enough memory?)") from error

@@ -1,16 +1,9 @@
 """Pixels of an image for the network, exactly as Pillow computes them.
 
-Decoding is ``PIL.Image.open(file).convert("RGB")`` alone, as in the original toolkit:
-
-* grayscale is repeated over the channels; CMYK is converted by Pillow's formula (no color profile);
-* transparency (RGBA, LA, palette) is dropped, not blended;
-* images of one channel with more than 8 bits, which Pillow would clip, are errors;
-* EXIF orientation is not applied;
-* the first frame of an animation is taken;
-* a truncated file is an error, unless ``FT_EXTRACT.LOAD_TRUNCATED_IMAGES`` is set.
-
-Resizing and cropping are those of torchvision's ``Resize`` and ``CenterCrop`` on Pillow images (tests compare
-them bit by bit), without importing torchvision.
+Decoding is ``PIL.Image.open(file).convert("RGB")`` alone, as in the original toolkit: grayscale is repeated over
+the channels, CMYK is converted by Pillow's formula (no color profile), transparency is dropped and not blended,
+EXIF orientation is not applied, the first frame of an animation is taken. Resizing and cropping are those of
+torchvision's ``Resize`` and ``CenterCrop`` on Pillow images, without importing torchvision.
 """
 
 from __future__ import annotations
@@ -31,8 +24,8 @@ from cog.runtime import files
 if TYPE_CHECKING:
     import torch
 
-#: Accepted formats of image files, whose suffixes do not matter (ImageNet has PNG files named .JPEG). Pillow has more:
-#: it would pass a file that begins like PostScript to Ghostscript, which is an interpreter of programs.
+#: Accepted formats, whatever the suffix (ImageNet has PNG files named .JPEG). Pillow has more: it would pass a
+#: file that begins like PostScript to Ghostscript, which is an interpreter of programs.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 
 # Palette transparency and broken EXIF blocks do not change the pixels used here.
@@ -46,26 +39,17 @@ IMAGENET_STD: RGB = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Preprocess:
-    """From an image to the input of a network; ``dataclasses.asdict`` is the record.
+    """From an image to the input of a network; ``dataclasses.asdict`` is the record."""
 
-    Attributes:
-        size: side of the center crop, in pixels.
-        resize: length of the shortest side before the crop, in pixels; of both sides with ``squash``.
-        mean: per-channel (RGB) mean of pixels in [0, 1].
-        std: per-channel (RGB) standard deviation.
-        interpolation: one of :data:`cog.constants.INTERPOLATIONS` (Pillow's filters, antialiased).
-        squash: whether both sides are resized to ``resize``, without regard to the image's shape.
-    """
-
-    size: int = 224
-    resize: int = 224
-    mean: RGB = IMAGENET_MEAN
+    size: int = 224  # side of the center crop, in pixels
+    resize: int = 224  # length of the shortest side before; of both sides with squash
+    mean: RGB = IMAGENET_MEAN  # of channels in [0, 1]
     std: RGB = IMAGENET_STD
-    interpolation: str = "bicubic"
-    squash: bool = False
+    interpolation: str = "bicubic"  # one of cog.constants.INTERPOLATIONS: Pillow's filters, antialiased
+    squash: bool = False  # whether the shape of the image is ignored
 
     def protocol(self) -> Preprocess:
-        """Return this preprocessing with the benchmark's geometry: shortest side resized to the crop, bicubic."""
+        """Return this with the benchmark's geometry: shortest side resized to the crop, bicubic."""
         return dataclasses.replace(self, resize=self.size, interpolation="bicubic", squash=False)
 
     def decoding(self) -> Preprocess:
@@ -77,7 +61,8 @@ def load_rgb(source: str | os.PathLike[str] | bytes, *, load_truncated: bool = F
     """Decode an image, given as a file or as its bytes, to an RGB Pillow image.
 
     Raises:
-        OSError: the source is not a regular file (a pipe, a folder), has another format, or more than 8 bits.
+        OSError: the source is not a regular file (a pipe, a folder), has another format, or has one channel of
+            more than 8 bits, which Pillow would clip.
         Exception: any other error that Pillow raises for an image that cannot be decoded.
     """
     ImageFile.LOAD_TRUNCATED_IMAGES = load_truncated  # Pillow has one setting for the whole process
@@ -97,13 +82,10 @@ def load_rgb(source: str | os.PathLike[str] | bytes, *, load_truncated: bool = F
 
 
 def resize_and_crop(image: Image.Image, preprocess: Preprocess) -> np.ndarray:
-    """Resize an RGB image (antialiased) and cut out the center.
+    """Return the center of a resized RGB image, uint8 ``(size, size, 3)``, with the bits of torchvision.
 
-    The whole image is resized although the crop shows a part of it: ``Image.resize(box=...)`` rounds the part's corners
-    to float32, and rows and columns resized apart are equal only where Pillow happens to take the rows first.
-
-    Returns:
-        uint8 ``(size, size, 3)``, equal bit for bit to torchvision's result on Pillow images.
+    The whole image is resized although the crop shows a part of it: ``Image.resize(box=...)`` rounds the corners
+    of the part to float32.
     """
     unit, side = min(image.size), preprocess.size
     if preprocess.squash:
@@ -124,10 +106,8 @@ def normalizer(
     """Return mean and std as float32 ``(1, 3, 1, 1)`` on ``device``."""
     import torch
 
-    first, second = (
-        torch.tensor(list(each), dtype=torch.float32, device=device).view(1, 3, 1, 1) for each in (mean, std)
-    )
-    return first, second
+    values = torch.tensor([list(mean), list(std)], dtype=torch.float32, device=device)
+    return values[0].view(1, 3, 1, 1), values[1].view(1, 3, 1, 1)
 
 
 def to_input(
@@ -137,19 +117,10 @@ def to_input(
     *,
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
-    """Turn uint8 pixels into the network's input on the device of ``mean``.
+    """Turn uint8 pixels ``(b, h, w, 3)`` into the network's input, float32 ``(b, 3, h, w)``.
 
-    The arithmetic is that of torchvision's ``ToTensor`` and ``Normalize``, in the same order, so that the
-    result is equal bit for bit; bytes are moved to the device, not floats.
-
-    Args:
-        pixels: uint8 ``(b, h, w, 3)``.
-        mean: float32 ``(1, 3, 1, 1)``.
-        std: float32 ``(1, 3, 1, 1)``.
-        memory_format: that of the result (default: contiguous); for ``torch.channels_last`` nothing is transposed.
-
-    Returns:
-        float32 ``(b, 3, h, w)``.
+    The arithmetic, on the device of ``mean`` and ``std``, is that of torchvision's ``ToTensor`` and
+    ``Normalize``, in the same order, so that the bits are equal. Default ``memory_format``: contiguous.
     """
     import torch
 

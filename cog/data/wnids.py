@@ -7,15 +7,13 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-_WNID = re.compile(r"n[0-9]{8}")
-
 #: The 1000 classes of ILSVRC-2012, one id per line.
 IN1K_LIST = Path(__file__).parent / "in1k_wnids.txt"
 
 
 def is_wnid(text: str) -> bool:
     """Return whether ``text`` has the form of a noun id: ``n`` and the 8 digits of a byte offset."""
-    return _WNID.fullmatch(text) is not None
+    return re.fullmatch("n[0-9]{8}", text) is not None
 
 
 def class_list_digest(classes: Iterable[str]) -> str:

@@ -5,21 +5,16 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cog import constants
 from cog.data import datasets, level_files
-from cog.data.images import hint
-from cog.data.stores import ImageStore
+from cog.data.images import Found, hint
 from cog.data.wnids import is_wnid
 from cog.errors import CogError, os_errors_explained, some
 from cog.runtime import files
 
 logger = logging.getLogger(__name__)
-
-#: Number of folders that are listed at the same time: waiting for a network file system takes most of the time.
-_THREADS = 8
 
 
 def read_wnids(path: Path) -> list[str]:
@@ -61,24 +56,18 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
     return [(number, fields) for number, fields in rows if fields and not fields[0].startswith("#")]
 
 
-def count_images(store: ImageStore) -> dict[str, int]:
-    """Return the number of images of each concept, by ascending wnid, from the folders or archives of a root."""
-    with os_errors_explained(f"cannot list --imagenet_images_root {store.root}"):
-        classes = store.classes()
-        wnids = [name for name in classes if is_wnid(name)]
-        store.prepare(wnids)
-    if not wnids:
+def count_images(found: Found) -> dict[str, int]:
+    """Return the number of images of each concept, by ascending wnid, among those below a root."""
+    counts = {name: len(images) for name, images in found.images.items() if is_wnid(name)}
+    root = found.store.root
+    if not counts:
         raise CogError(
-            f"--imagenet_images_root {store.root} has no folder named by a noun id, expected one folder per synset, "
-            f"such as n02084071, or the same in tar or zip files{hint(store.root)}"
+            f"--imagenet_images_root {root} has no folder named by a noun id, expected one folder per synset, "
+            f"such as n02084071, or the same in tar or zip files{hint(root)}"
         )
-    if others := sorted(set(classes) - set(wnids)):
-        logger.warning("ignored in %s, since their names are no noun ids: %s", store.root, some(others))
-    with ThreadPoolExecutor(_THREADS) as pool:
-        sizes = pool.map(lambda wnid: len(_names(store, wnid)), wnids)
-        counts = dict(zip(wnids, sizes, strict=True))
-    for line in store.unread.lines():
-        logger.warning("%s", line)
+    if others := sorted({*found.images} - {*counts}):
+        logger.warning("ignored in %s, since their names are no noun ids: %s", root, some(others))
+    found.warn(f"--imagenet_images_root {root}")
     return counts
 
 
@@ -93,7 +82,7 @@ def count_in1k(root: str) -> list[int]:
 
 
 def draw_split(
-    store: ImageStore,
+    found: Found,
     wnids: Iterable[str],
     *,
     counts: Mapping[str, int],
@@ -103,30 +92,18 @@ def draw_split(
 ) -> level_files.Split:
     """Draw the images of every concept, see :func:`cog.data.level_files.draw`.
 
-    A warning names concepts with another number of images on disk than in ``counts``; a folder that cannot be listed,
-    or has too few images, is a CogError.
+    A warning names concepts with another number of images on disk than in ``counts``; too few are a CogError.
     """
-    changed = []
-
-    def of_concept(wnid: str) -> dict:
-        names = _names(store, wnid)
-        if counts.get(wnid, len(names)) != len(names):
-            changed.append(wnid)
-        return level_files.draw(names, wnid=wnid, n_test=n_test, max_train=max_train, seed=seed)
-
-    wnids = sorted(set(wnids))
-    with ThreadPoolExecutor(_THREADS) as pool:
-        split = dict(zip(wnids, pool.map(of_concept, wnids), strict=True))
+    split, changed = {}, []
+    for wnid in sorted(set(wnids)):
+        names = found.images.get(wnid, [])
+        changed += [wnid] if counts.get(wnid, len(names)) != len(names) else []
+        split[wnid] = level_files.draw(names, wnid=wnid, n_test=n_test, max_train=max_train, seed=seed)
     if changed:
         logger.warning(
             "%d of %d concepts have another number of images on disk than in the counts: %s",
             len(changed),
             len(split),
-            some(sorted(changed)),
+            some(changed),
         )
     return split
-
-
-def _names(store: ImageStore, wnid: str) -> list[str]:
-    with os_errors_explained(f"cannot list the images in {store.root / wnid}"):
-        return store.names(wnid)

@@ -18,7 +18,6 @@ from cog.errors import CogError
 NEW = Dataset(
     name="scenes",
     label="Scenes",
-    title="365 scenes",
     root="scenes_images_root",
     layout="{learn,exam}/<class>/*.jpg",
     folders={"train": "learn", "test": "exam"},

@@ -85,7 +85,7 @@ def train(chosen):
 
 RING: dict = train([])
 RING[A]["train"].append(RING)
-NO_CHARACTER = f"concept {A}, train contains characters that no file name can have"
+NO_CHARACTER = f"concept {A}, train contains .* inside the root"
 
 
 @pytest.mark.parametrize(
@@ -96,14 +96,14 @@ NO_CHARACTER = f"concept {A}, train contains characters that no file name can ha
             for kind in (list, np.array)
             for name in ("\ud800.JPEG", "a\udfff.JPEG")
         ),
-        (RING, "not a file name"),
-        ([], "holds an empty list"),
-        ({}, "holds an empty dict"),
+        (RING, "expected a list or an array of file names"),
+        ([], "holds no dict"),
+        ({}, "holds no dict"),
         ({A: {"train": names(A, 1)}}, "no 'train' and 'test'"),
-        ({A: {"train": names(A, 1), "test": []}}, "at least one file name"),
-        ({A: {"train": names(A, 1), "test": np.arange(3)}}, "an array of int64, expected"),
-        ({A: {"train": names(A, 1), "test": "x.JPEG"}}, "test is a str"),
-        ({A: {"train": names(A, 1), "test": [1]}}, "not a file name"),
+        ({A: {"train": names(A, 1), "test": []}}, "expected a list or an array"),
+        ({A: {"train": names(A, 1), "test": np.arange(3)}}, "expected a list or an array"),
+        ({A: {"train": names(A, 1), "test": "x.JPEG"}}, "expected a list"),
+        ({A: {"train": names(A, 1), "test": [1]}}, "expected a list"),
         ({A: {"train": names(A, 1), "test": np.array([names(A, 2)])}}, "expected a list or an array"),
         ({A: {"train": names(A, 1, 2), "test": names(A, 2)}}, "the same image twice"),
         ({A: {"train": names(A, 1, 1), "test": names(A, 2)}}, "the same image twice"),

@@ -32,11 +32,11 @@ def test_levels_are_written_as_plain_lists_of_strings(tmp_path, levels):
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ([], "an empty list"),
-        ({}, "an empty dict"),
-        ("n00000001", "a str, expected a list of levels"),
-        ([[A], []], "level 2 is an empty list"),
-        ([A, B], "level 1 is a str"),
+        ([], "no list of levels"),
+        ({}, "no list of levels"),
+        ("n00000001", "no list of levels"),
+        ([[A], []], r"level 2 is \[\]"),
+        ([A, B], "level 1 is .n00000001"),
         ([[A, "dog"]], "level 1 contains 'dog'"),
         ([[A, 7]], "level 1 contains 7"),
         ([[A, B, A]], f"level 1 lists {A} twice"),
