@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 
 from cog.analysis import classifiers
 from cog.analysis.base import Data, analysis
-from cog.data.pixels import load_rgb
 from cog.data.images import find_images
+from cog.data.pixels import load_rgb
 from cog.errors import CogError
 from cog.features.folder import identify_input, network_differences, read_image_paths
 from cog.levels.wordnet import word_finder
