@@ -14,21 +14,10 @@ True
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "CogError",
-    "__version__",
-    "average",
-    "evaluate",
-    "extract_features",
-    "list_models",
-    "load_backbone",
-    "read_results",
-    "table",
-]
 
 _HOMES = {
     "CogError": "cog.errors",
@@ -41,15 +30,15 @@ _HOMES = {
     "table": "cog.reporting.render",
 }
 
+__all__ = list(_HOMES)
+
 
 def __getattr__(name: str) -> Any:
     # Imported on first use: `import cog` must not cost an import of torch.
     if name not in _HOMES:
         raise AttributeError(f"module 'cog' has no attribute {name!r}")
-    import importlib
-
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*_HOMES, "__version__"]

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
 
-from cog.commands import COMMANDS
-from cog.runtime import cli
+import cog
+from cog.errors import did_you_mean
 
 
 def main() -> None:
     """Run the command that the first argument names; without an argument, print the list of commands."""
-    words = sys.argv[1:]
-    commands = {command.name: command for command in COMMANDS}
-    width = max(map(len, commands))
-    parser = cli.OneLineParser(
-        prog="python -m cog",
-        usage="python -m cog [-h] [--version] COMMAND ...",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Commands (each with --help):\n"
-        + "\n".join(f"  {command.name:<{width}}  {command.help}" for command in COMMANDS),
-    )
-    parser.add_argument("command", metavar="COMMAND", choices=tuple(commands), help="one of the above")
-    if not words:
-        parser.print_help()
-        return
-    command = commands[parser.parse_args(words[:1]).command]
-    sys.argv = [f"python -m cog {command.name}", *words[1:]]
-    importlib.import_module(command.module).cli()
+    # By name, like the functions of ``cog``: this file starts what is above the room that it lies in.
+    commands = {command.name: command for command in importlib.import_module("cog.commands").COMMANDS}
+    name, *words = sys.argv[1:] or ["--help"]
+    if name in commands:
+        sys.argv = [f"python -m cog {name}", *words]
+        importlib.import_module(commands[name].module).cli()
+    elif name == "--version":
+        print(f"imagenet-cog {cog.__version__}")
+    elif name in ("-h", "--help"):
+        print("usage: python -m cog [-h] [--version] COMMAND ...\n\nCommands (each with --help):")
+        for command in commands.values():
+            print(f"  {command.name:<{max(map(len, commands))}}  {command.help}")
+    else:
+        hint = did_you_mean(name, commands) or f"; expected {', '.join(commands)}"
+        print(f"python -m cog: error: unknown command {name!r}{hint}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

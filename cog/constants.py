@@ -1,16 +1,11 @@
-"""Literals that flags, paths, bash scripts and documentation share.
-
-Names that a user types or finds on disk are spelled here once; a test compares the bash scripts
-and the README with them.
-"""
+"""Literals that flags, paths, bash scripts and documentation share, spelled here once."""
 
 from __future__ import annotations
 
 import re
 
 IN1K = "in1k"
-#: IN-1K with faces blurred (paper supplement C.4): the same classes and layout, 104 images fewer. It is not
-#: one of the six data sets of the benchmark, so DATASETS does not have it.
+#: IN-1K with faces blurred (paper supplement C.4): the same classes and layout, 104 images fewer.
 IN1K_BLURRED = "in1k_blurred"
 SPLITS = ("train", "test")
 
@@ -30,40 +25,32 @@ FEATURES_FILE = "X_Y.pth"
 LEVELS_FILE = "cog_levels_mapping_file.pkl"
 SPLIT_FILE = "cog_concepts_split_file.pkl"
 
-#: Values of ``FT_EXTRACT.PREPROCESS``: geometry of the benchmark, or that of the model's authors.
+#: Values of ``FT_EXTRACT.PREPROCESS``, ``POOLING`` and ``IMAGE_INTERPOLATION`` (Pillow's filters).
 GEOMETRIES = ("protocol", "model")
-
-#: Values of ``FT_EXTRACT.POOLING``, for models whose output is tokens.
 POOLINGS = ("default", "cls", "mean", "cls+mean", *(f"last{n}" for n in range(2, 13)))
-
-#: Values of ``FT_EXTRACT.IMAGE_INTERPOLATION``: Pillow's filters, all antialiased except "nearest".
 INTERPOLATIONS = ("bicubic", "bilinear", "lanczos", "nearest", "box", "hamming")
 
 #: Values of ``CLF.PRECISION``, the precision of the matrix products in training.
 PRECISIONS = ("auto", "fp32", "tf32", "bf16")
 
-#: Values of ``CLF.TYPE``, with the configuration keys that each type sets by default: intervals and
-#: unnormalized input of the MLPs as in the first version of the paper (supplement C.3; its search intervals
-#: are those of its section B).
+#: Values of ``CLF.TYPE``, with the keys that each sets by default: for MLPs as in the first version of the
+#: paper (supplement C.3; its search intervals are those of its section B).
 CLASSIFIERS: dict[str, dict[str, object]] = {
     "logreg": {},
     "mlp": {"NORM_FTS": False, "LR_INTV": (1e-1, 1e2), "WD_INTV": (1e-8, 1e-4)},
     "mlp_noact": {"NORM_FTS": False, "LR_INTV": (1e-2, 1e1), "WD_INTV": (1e-8, 1e-4)},
 }
 
-_COG_LEVEL = re.compile(r"cog_l([1-9][0-9]{0,5})")
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-
 
 def cog_level(dataset: str) -> int | None:
     """Return the 1-based level of ``cog_l<k>``, or None when ``dataset`` is not a level."""
-    match = _COG_LEVEL.fullmatch(dataset)
+    match = re.fullmatch(r"cog_l([1-9][0-9]{0,5})", dataset)
     return int(match.group(1)) if match else None
 
 
 def is_plain_name(name: str) -> bool:
     """Return whether ``name`` can be one folder name: letters, digits and ``._+-``, no leading dot."""
-    return _PLAIN_NAME.fullmatch(name) is not None
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name) is not None
 
 
 def is_model_name(name: str) -> bool:

@@ -1,7 +1,6 @@
 """Errors that a user can cause and fix, and helpers for their messages.
 
-The message of a ``CogError`` is one line: the input, the expected input, and what to do. Scripts print
-that line and exit with ``exit_code``; library callers catch the exception.
+Their messages are one line: found, expected, what to do. Scripts print it and exit with ``exit_code``.
 """
 
 from __future__ import annotations
@@ -37,14 +36,7 @@ def first_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def os_errors_explained(failed: str) -> Iterator[None]:
-    """Turn an error of the operating system in the block into one line.
-
-    Args:
-        failed: description of the failure that begins the message, such as "cannot read /models/x.ckpt".
-
-    Raises:
-        CogError: the description and the reason that the operating system gives.
-    """
+    """Turn an error of the system in the block into a CogError: ``failed`` ("cannot read a.ckpt"), and why."""
     try:
         yield
     except OSError as error:
@@ -59,8 +51,7 @@ def nearest(word: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.6)
 
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Return ``; did you mean mem?`` for an unknown word, or "" when no name is close."""
-    near = nearest(word, known, cutoff=cutoff)
-    return f"; did you mean {near[0]}?" if near else ""
+    return "".join(f"; did you mean {name}?" for name in nearest(word, known, cutoff=cutoff))
 
 
 def some(names: Sequence[str], n: int = 3) -> str:
@@ -71,8 +62,4 @@ def some(names: Sequence[str], n: int = 3) -> str:
 
 def printable(text: str) -> str:
     """Return text of others on one line and encodable: what could control a terminal becomes escapes."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text
-    )
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

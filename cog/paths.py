@@ -1,4 +1,4 @@
-"""The layout of ``<models_root_dir>``; no other module builds these paths.
+"""The layout of ``<models_root_dir>``.
 
 ::
 
@@ -8,8 +8,8 @@
         <dataset>/eval_<name>[_N<n_shot>]/seed-<seed>/
         <dataset>/analysis_<name>/
 
-Features of ``extract_features.py --limit N`` lie below ``<models_root_dir>/limit-<N>/`` in the same layout.
-Other commands are given that root; the checkpoints of its models are those of ``<models_root_dir>``.
+Features of ``extract_features.py --limit N`` lie below ``<models_root_dir>/limit-<N>/`` in the same layout,
+without checkpoints; other commands are given that root.
 """
 
 from __future__ import annotations
@@ -22,18 +22,14 @@ from pathlib import Path
 from cog import constants
 from cog.errors import CogError
 
-# The original toolkit's code wrote "eval_logreg-N8/seed_22" where its README says
-# "eval_logreg_N8/seed-22": both are read, the README's form is written.
+# The original toolkit's code wrote eval_logreg-N8/seed_22, its README says eval_logreg_N8/seed-22: both are read.
 _EVAL_FOLDER = re.compile(r"eval_(?P<name>(?!N[0-9]+$).+?)(?:[_-]N(?P<n_shot>[0-9]+))?")
-_SEED_FOLDER = re.compile(r"seed[-_](?P<seed>[0-9]+)")
-_ANALYSIS_FOLDER = re.compile(r"analysis_(?P<name>[A-Za-z0-9][A-Za-z0-9._+-]*)")
-_LIMIT_FOLDER = re.compile(r"limit-(?P<limit>[1-9][0-9]{0,8})")
 
 
 def limit_of(root: str | os.PathLike[str]) -> int:
     """Return N for a root ``limit-<N>``; 0 for all others."""
-    match = _LIMIT_FOLDER.fullmatch(os.path.basename(os.path.abspath(root)))
-    return int(match["limit"]) if match else 0
+    match = re.fullmatch(r"limit-([1-9][0-9]{0,8})", os.path.basename(os.path.abspath(root)))
+    return int(match[1]) if match else 0
 
 
 def limit_above(path: str | os.PathLike[str]) -> int:
@@ -41,23 +37,11 @@ def limit_above(path: str | os.PathLike[str]) -> int:
     return next(filter(None, map(limit_of, [path, *Path(os.path.abspath(path)).parents])), 0)
 
 
-def with_limit(root: str | os.PathLike[str], limit: int) -> Path:
-    """Return the root ``limit-<limit>`` in a root; a root of this name is returned as it is."""
-    return Path(root) if limit_of(root) == limit else Path(root) / f"limit-{limit}"
-
-
-def without_limit(root: str | os.PathLike[str]) -> Path:
-    """Return the root of all models: the parent of a root ``limit-<N>``, else ``root`` itself."""
-    return Path(os.path.abspath(root)).parent if limit_of(root) else Path(root)
-
-
 def split_model_name(model: str, *, flag: str = "--model") -> tuple[str, str]:
     """Split ``<model_title>_<architecture_name>`` at the first underscore; a CogError names ``flag``."""
     if not constants.is_model_name(model):
-        raise CogError(
-            f"{flag} {model!r} is not a model name, expected <model_title>_<architecture_name> "
-            "such as sup_resnet50 (letters, digits and ._+- only)"
-        )
+        form = "<model_title>_<architecture_name> such as sup_resnet50 (letters, digits and ._+-)"
+        raise CogError(f"{flag} {model!r} is not a model name, expected {form}")
     title, _, architecture = model.partition("_")
     return title, architecture
 
@@ -66,8 +50,7 @@ def check_dataset_name(dataset: str) -> str:
     """Return ``dataset`` when it can name a folder; else raise a CogError."""
     if not constants.is_plain_name(dataset):
         raise CogError(
-            f"--dataset {dataset!r} is not a data set name, expected one of {', '.join(constants.DATASETS)} "
-            "or a name of your own (letters, digits and ._+- only)"
+            f"--dataset {dataset!r} is not a data set name such as cog_l1 (letters, digits and ._+-)"
         )
     return dataset
 
@@ -79,19 +62,16 @@ class ModelDir:
     root: Path
     model: str
 
-    def __post_init__(self) -> None:
-        split_model_name(self.model)
-        object.__setattr__(self, "root", Path(self.root))
-
     @property
     def path(self) -> Path:
         """The folder ``<root>/<model_title>/<architecture_name>``."""
-        return self.root.joinpath(*split_model_name(self.model))
+        return Path(self.root, *split_model_name(self.model))
 
     @property
     def home(self) -> Path:
         """The folder of the checkpoint and of files beside it: :attr:`path` without ``limit-<N>``."""
-        return without_limit(self.root).joinpath(*split_model_name(self.model))
+        root = Path(os.path.abspath(self.root)).parent if limit_of(self.root) else self.root
+        return ModelDir(root, self.model).path
 
     @property
     def checkpoint(self) -> Path:
@@ -112,11 +92,7 @@ class ModelDir:
 
     def run(self, dataset: str, *, name: str, n_shot: int, seed: int) -> Path:
         """Return the folder of one classifier run."""
-        return self.evaluation(dataset, name=name, n_shot=n_shot) / seed_folder(seed)
-
-    def analysis(self, dataset: str, name: str) -> Path:
-        """Return the folder of the result of one analysis."""
-        return self.path / check_dataset_name(dataset) / analysis_folder(name)
+        return self.evaluation(dataset, name=name, n_shot=n_shot) / f"seed-{seed}"
 
 
 def features_file(path: str | os.PathLike[str]) -> Path:
@@ -130,11 +106,6 @@ def evaluation_folder(name: str, n_shot: int) -> str:
     return f"eval_{name}_N{n_shot}" if n_shot else f"eval_{name}"
 
 
-def seed_folder(seed: int) -> str:
-    """Return ``seed-<seed>``."""
-    return f"seed-{seed}"
-
-
 def parse_evaluation_folder(folder: str) -> tuple[str, int] | None:
     """Return ``(name, n_shot)`` of an evaluation folder in either spelling, or None."""
     match = _EVAL_FOLDER.fullmatch(folder)
@@ -143,16 +114,5 @@ def parse_evaluation_folder(folder: str) -> tuple[str, int] | None:
 
 def parse_seed_folder(folder: str) -> int | None:
     """Return the seed of a seed folder in either spelling, or None."""
-    match = _SEED_FOLDER.fullmatch(folder)
-    return int(match["seed"]) if match else None
-
-
-def analysis_folder(name: str) -> str:
-    """Return ``analysis_<name>``."""
-    return f"analysis_{name}"
-
-
-def parse_analysis_folder(folder: str) -> str | None:
-    """Return the name of an analysis folder, or None."""
-    match = _ANALYSIS_FOLDER.fullmatch(folder)
-    return match["name"] if match else None
+    match = re.fullmatch(r"seed[-_]([0-9]+)", folder)
+    return int(match[1]) if match else None

@@ -24,7 +24,7 @@ from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
 from cog.features.folder import identify_input, no_features, require_one_network
-from cog.paths import ModelDir, analysis_folder, features_file
+from cog.paths import ModelDir, features_file
 from cog.results import analysis_records
 from cog.results.analysis_records import AnalysisRecord, Number
 from cog.runtime import log, signals
@@ -223,7 +223,7 @@ def _plan(
         require_one_network(*map(data.file, each.splits))
     for split in each.splits:
         identity[f"{split}_features"] = identify_input(data.file(split))
-    output = Output(path / analysis_folder(f"{each.name}{suffix}"), plain(identity))
+    output = Output(path / f"analysis_{each.name}{suffix}", plain(identity))
     return None if output.is_done(overwrite=overwrite) else (each, data, output, f"{each.name}{suffix}")
 
 

@@ -102,7 +102,7 @@ def _input(args: argparse.Namespace) -> tuple[Data, Path]:
         )
     if output is None:
         raise CogError("nowhere to write: give --output_dir")
-    device = resolve_device(args.device, float64=True)
+    device = resolve_device(args.device)
     return Data(args.model, args.dataset, model_dir, folders, cfg, vars(args), device), Path(output)
 
 

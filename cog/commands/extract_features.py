@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cog import constants
 from cog.commands import flags
 from cog.errors import CogError, some
-from cog.paths import ModelDir, with_limit
+from cog.paths import ModelDir, limit_of
 from cog.runtime import cli as cli_tools
 from cog.runtime import files, signals
 from cog.runtime.ranks import this_rank
@@ -85,7 +85,9 @@ def plan(args: argparse.Namespace) -> list[Extraction]:
     def folder(model: Model, pair: tuple[str, str]) -> Path:
         if args.output_dir is not None:
             return Path(args.output_dir)
-        root = with_limit(args.models_root_dir, args.limit) if args.limit else args.models_root_dir
+        root = Path(args.models_root_dir)
+        if args.limit and limit_of(root) != args.limit:
+            root /= f"limit-{args.limit}"
         return ModelDir(root, model.choice.name).features(*pair)
 
     return [

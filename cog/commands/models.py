@@ -18,13 +18,12 @@ from cog.runtime import files
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the flags, without access to files."""
-    parser = cli_tools.OneLineParser(prog=cli_tools.started_as("cog models"), description=__doc__)
-    commands = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", parser_class=cli_tools.OneLineParser
-    )
+    no_opts = "have no effect here"
+    parser = cli_tools.Parser(__doc__ or "", no_opts=no_opts)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, text: str, *, root: bool = True) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=text, description=text)
+        added = commands.add_parser(name, help=text, description=text, no_opts=no_opts)
         added.set_defaults(run=globals()[f"_{name}"])
         if root:
             added.add_argument("models_root_dir", help="folder of all models")

@@ -15,7 +15,7 @@ from cog.data.loader import PIECE, Decoder, Facts, Failures, Piece, Span, decode
 from cog.data.pixels import Preprocess, normalizer, to_input
 from cog.errors import CogError, first_line
 from cog.runtime import memory
-from cog.runtime.device import allow_tf32, exact_float32
+from cog.runtime.device import exact_float32
 
 logger = logging.getLogger(__name__)
 
@@ -98,9 +98,7 @@ class Extractor:
             n: number of rows of the batch, including failed images.
         """
         on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
-        with exact_float32(), on_device:
-            if self.precision == "tf32":
-                allow_tf32()
+        with exact_float32(tf32=self.precision == "tf32"), on_device:
             parts = [self._forward(part) for part in pixels.split(self._per_pass)[: -(-n // self._per_pass)]]
             y = torch.cat(parts)[:n].float()
             if not self._is_checked:
@@ -153,7 +151,7 @@ class Extractor:
                 # On a CPU, a pass does not get smaller with the batch, see pass_sizes.
                 is_smaller = self.device.type != "cpu" or self.batch_size > self._per_pass
                 todo = "lower FT_EXTRACT.BATCH_SIZE" if is_smaller else ""
-                raise memory.explain(error, task=task, todo=todo) from error
+                raise memory.explain(error, task, todo) from error
             if self.width is None and self._format is torch.channels_last:
                 # A network that uses x.view(...) cannot work on this layout; the usual layout is tried.
                 self._use(torch.contiguous_format)

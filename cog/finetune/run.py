@@ -28,7 +28,7 @@ from cog.finetune.train import STATE_FILE, Epochs, Training, build
 from cog.logreg.run_files import CONTENTS, RESULTS_FILE, print_accuracies, write_final
 from cog.models.choice import ModelChoice, preprocess_of
 from cog.runtime import files, log, signals
-from cog.runtime.device import device_name, full_float32, require_precision, resolve_device
+from cog.runtime.device import device_name, exact_float32, require_precision, resolve_device
 from cog.runtime.output import LOG_FILE, Output
 from cog.runtime.ranks import Rank, this_rank
 
@@ -55,7 +55,7 @@ def joined(name: str | None) -> Iterator[tuple[Rank, torch.device]]:
         raise CogError(f"--device {name} is one GPU, and there are {rank.size} processes; give --device cuda")
     if rank.number:  # the first process of each machine tells what all find
         logging.getLogger("cog").setLevel(logging.CRITICAL + 1 if rank.local else logging.ERROR)
-    device = resolve_device(name, float64=True)
+    device = resolve_device(name)
     if rank.size == 1:
         yield rank, device
         return
@@ -147,7 +147,7 @@ def fine_tune(
         network = build(choice.load(device, cfg), recipe, n_classes=len(train.classes), device=device)
         workers = {"n_workers": usable_workers(cfg.FT_EXTRACT.N_WORKERS), "allowed": allow_failures}
         training = Training(network, recipe, device, rank=rank.number, **workers)
-        with full_float32():
+        with exact_float32(deterministic=False):
             done = training.run(train, test, result.work / STATE_FILE)
         if rank.number == 0:
             with work.publish() as stage:

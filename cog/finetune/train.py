@@ -163,7 +163,7 @@ class Training:
         start = time.monotonic() - done.seconds
         n_steps = recipe.steps_per_epoch(len(train))
         n_images = n_steps * ft.BATCH_SIZE
-        progress = Progress((ft.N_EPOCHS - done.n) * n_images, "fine-tuning", bar=self._rank == 0)
+        progress = Progress((ft.N_EPOCHS - done.n) * n_images, "fine-tuning")
         with torch.random.fork_rng(devices=[]), progress:
             while done.n < ft.N_EPOCHS:
                 begun = time.monotonic()

@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 
 from cog.errors import CogError
-from cog.runtime.memory import without_garbage_collection
 
 logger = logging.getLogger(__name__)
 
@@ -158,8 +157,7 @@ def _usual_places() -> Iterator[Path | zipfile.Path]:
 def _read(folder: Path | zipfile.Path) -> NounGraph:
     try:
         data, index = ((folder / name).read_bytes().decode("ascii") for name in ("data.noun", "index.noun"))
-        with without_garbage_collection():  # a million small objects, none of them garbage
-            return _parse(data, index, str(folder))
+        return _parse(data, index, str(folder))
     except (OSError, ValueError, LookupError, zipfile.BadZipFile) as error:
         raise CogError(
             f"{folder} is not the complete noun database of WordNet 3.0, whose byte offsets are ImageNet's ids "

@@ -81,12 +81,10 @@ def products(precision: str) -> Iterator[None]:
 
     By default, cuBLAS may sum up parts of bfloat16 products in bfloat16.
     """
-    with exact_float32():
+    with exact_float32(tf32=precision == "tf32"):
         matmul = torch.backends.cuda.matmul
         saved = matmul.allow_bf16_reduced_precision_reduction
         matmul.allow_bf16_reduced_precision_reduction = False
-        if precision == "tf32":
-            torch.set_float32_matmul_precision("high")  # exact_float32 restores the setting
         try:
             yield
         finally:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 
 from cog.logreg.features import Features
-from cog.runtime.device import has_float64
 
 #: Largest number of rows, and of logits, that are computed at once. On a CPU they stay in the cache (1024 x 1000
 #: float32 is 4 MB); a GPU needs more work between two waits.
@@ -73,7 +72,7 @@ def _tied_before(logits: torch.Tensor, target: torch.Tensor, y: torch.Tensor) ->
 
 def new_sums(n: int, device: torch.device) -> torch.Tensor:
     """Return zeros ``(n, 3)`` for sums over many rows: loss, top-1 and top-5 hits."""
-    return torch.zeros(n, 3, dtype=torch.float64 if has_float64(device) else torch.float32, device=device)
+    return torch.zeros(n, 3, dtype=torch.float64, device=device)
 
 
 def add_batch(sums: torch.Tensor, logits: torch.Tensor, y: torch.Tensor) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 from torch import nn
 
 from cog import config, constants
-from cog.config import variant_name
 from cog.errors import CogError
 from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
@@ -78,7 +77,7 @@ def evaluate(
     on_train, on_test = (_features(backbone, images, **how) for images in (train, test))
     engine = Engine(resolve_device(device), first.precision)
     data = engine.prepare(on_train, on_test, first, n_seeds=len(several[0]))
-    evaluation = variant_name(first.classifier, max_per_class=first.max_per_class)
+    evaluation = f"{first.classifier}_max{first.max_per_class}" if first.max_per_class else first.classifier
     of_all = {
         "source": frame.RUNS,
         "model": on_train.name if backbone is None else str(getattr(backbone, "name", OWN_NETWORK)),

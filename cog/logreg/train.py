@@ -23,7 +23,7 @@ from cog.features.folder import identify_input, no_features, require_one_network
 from cog.logreg.run_files import CONTENTS, RESULTS_FILE, Run, print_accuracies, write_run
 from cog.logreg.settings import PACKAGES, from_config
 from cog.logreg.unfinished import read_trials
-from cog.paths import ModelDir, check_dataset_name, features_file, seed_folder
+from cog.paths import ModelDir, check_dataset_name, features_file
 from cog.runtime import files, log, signals
 from cog.runtime.output import Output
 
@@ -100,7 +100,7 @@ def _output_of(args: argparse.Namespace, cfg: CfgNode, model_dir: ModelDir | Non
     if args.seeds is None and args.n_shot is None:
         return Path(args.output_dir)
     folder = Path(os.path.normpath(args.output_dir))
-    return folder.with_name(f"{folder.name}_N{n_shot}" if n_shot else folder.name) / seed_folder(seed)
+    return folder.with_name(f"{folder.name}_N{n_shot}" if n_shot else folder.name) / f"seed-{seed}"
 
 
 def train_all(runs: Sequence[Run], train: Path, test: Path, args: argparse.Namespace) -> None:

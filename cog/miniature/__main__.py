@@ -25,7 +25,6 @@ def parser() -> cli_tools.Parser:
         "The generated miniature: draw its images (make), train its network on the seen concepts (train), or, at the "
         "end, put examples of all concepts into one picture and show the accuracies beside the known answer (check). "
         "Existing images and networks are kept.",
-        prog=cli_tools.started_as("cog.miniature"),
         no_opts="have no effect here",
     )
     p.add_argument("step", choices=("make", "train", "check"), help="what to do, see above")

@@ -158,7 +158,7 @@ def make_world(folder: Path, graph: NounGraph, *, seed: int = 0, n_train: int = 
     """
     settings = {"seed": seed, "n_train": n_train, "n_test": n_test}
     if (folder / RECORD).exists():
-        if (found := files.read_json(folder / RECORD)) != settings:
+        if (found := files.read_object(folder / RECORD)) != settings:
             raise CogError(
                 f"{folder} holds a miniature made with other settings ({found}), expected {settings}; give another "
                 "--output_dir or delete that folder"
@@ -167,7 +167,7 @@ def make_world(folder: Path, graph: NounGraph, *, seed: int = 0, n_train: int = 
     work = folder / ".drawing"
     if not work.exists() and ((folder / IN1K_DIR).exists() or (folder / IN21K_DIR).exists()):
         raise CogError(f"{folder} holds images that are not of a miniature; give another --output_dir")
-    files.ensure_writable_dir(folder, "--output_dir")
+    folder.mkdir(parents=True, exist_ok=True)
     for left in (work / IN1K_DIR, work / IN21K_DIR, folder / IN1K_DIR, folder / IN21K_DIR):
         shutil.rmtree(left, ignore_errors=True)  # of an interrupted call
     seen, unseen = choose_concepts(graph, seed)

@@ -9,12 +9,10 @@ modules and storages.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import struct
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,27 +21,11 @@ import google_crc32c
 import numpy as np
 import torch
 
-from cog.errors import CogError, UnsafeFileError, os_errors_explained
+from cog.errors import CogError, UnsafeFileError
 from cog.runtime import files, safe_load
 
 #: Most entries of nested mappings and modules, which may contain one another.
 _MOST_ENTRIES = 100_000
-
-
-@contextlib.contextmanager
-def _errors_explained(path: Path, kind: str) -> Iterator[None]:
-    """Turn the errors of a block that reads a file of a kind, such as "safetensors file", into one line."""
-    try:
-        with os_errors_explained(f"cannot read {path}"):
-            yield
-    except UnsafeFileError as error:
-        raise UnsafeFileError(
-            f"refused to read {path}: it contains {error}; expected only parameters in plain containers"
-        ) from None
-    except (*safe_load.MALFORMED, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise CogError(
-            f"{path} is not a readable {kind} ({type(error).__name__}: {error}); is it complete?"
-        ) from None
 
 
 # --- TensorFlow
@@ -59,12 +41,12 @@ def read_tensorflow(path: Path, index: Path, *shards: Path, prefix: str) -> dict
         raise CogError(
             f"{path}: there is no data file beside {index.name} ({index.stem}.data-00000-of-00001)"
         )
-    with _errors_explained(path, "TensorFlow checkpoint"):
+    with safe_load.explained(path, "TensorFlow checkpoint"):
         expected = int(shards[0].name.rpartition("-")[2])
         if len(shards) != expected:
             raise ValueError(f"{len(shards)} of {expected} data files are there")
         tensors = {}
-        for key, value in _table(files.contents(index, "index of a TensorFlow checkpoint")):
+        for key, value in _table(files.contents(index)):
             name = key.decode()
             if name:  # the empty name is that of the header
                 read = _tensor(name, value, shards)
@@ -189,7 +171,9 @@ def _named_tuple(name: Any, fields: Any, module: Any, defaults: Any = None) -> t
 
 
 def _array(constructor: Any, arguments: Any, state: Any, attributes: Any = None) -> np.ndarray:
-    return safe_load.build_array(constructor, arguments, state)
+    made = constructor(*arguments)
+    made.__setstate__(state)
+    return made
 
 
 def _mapping(content: Any) -> dict[Any, Any]:
@@ -206,15 +190,18 @@ _HAIKU: dict[tuple[str, str], Any] = {
 }
 
 
+class _HaikuReader(safe_load.Reader):
+    def stand_in(self, module: str, name: str) -> Any:
+        return _HAIKU.get((module, name)) or super().stand_in(module, name)
+
+
 def read_haiku(path: Path) -> Any:
     """Return the object in a pickle of BYOL, or of plain arrays; trees become dicts of their arrays.
 
     ``{"experiment_state": {"online_params/res_net50/~/initial_conv/w": array, ...}, ...}``
     """
-    with _errors_explained(path, "checkpoint"):
-        data = safe_load.unpickle(
-            files.contents(path, "checkpoint"), names=lambda module, name: _HAIKU.get((module, name))
-        )
+    with safe_load.explained(path, "checkpoint"):
+        data = _HaikuReader(files.contents(path)).load()
         if not isinstance(data, dict):
             return data
         return {k: _flat(v, "/", np.ndarray) if isinstance(v, dict) else v for k, v in data.items()}
@@ -252,7 +239,7 @@ _DTYPES_BY_STORAGE = {
 }
 
 
-class _Module(safe_load.Instance):
+class _Module:
     """A stand-in for an instance of a class compiled into the archive; it keeps only the attributes."""
 
     __slots__ = ("attributes",)
@@ -273,13 +260,18 @@ def _rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) 
     return safe_load.Sealed(storage.value.as_strided(tuple(size), tuple(stride), offset))
 
 
+class _ScriptReader(safe_load.Reader):
+    def stand_in(self, module: str, name: str) -> Any:
+        return _script_name(module, name) or super().stand_in(module, name)
+
+
 def _script_name(module: str, name: str) -> Any:
     """Return the stand-in of a name in a TorchScript archive; None if weights do not need it."""
     if module.split(".")[0] == "__torch__":
         return _Module
     kind = name.removesuffix("Storage")
     if module in ("torch", "torch.cuda") and kind in _DTYPES_BY_STORAGE:
-        return safe_load.Sealed(_DTYPES_BY_STORAGE[kind])
+        return _DTYPES_BY_STORAGE[kind]
     if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
         return _rebuild_tensor
     kinds = ("build_intlist", "build_doublelist", "build_boollist", "build_tensorlist", "restore_type_tag")
@@ -292,7 +284,7 @@ def read_torchscript(path: Path) -> dict[str, torch.Tensor]:
     torch.jit is not used, and the archive's code is not read.
     """
     with (
-        _errors_explained(path, "TorchScript archive"),
+        safe_load.explained(path, "TorchScript archive"),
         files.open_regular(path) as handle,
         zipfile.ZipFile(safe_load.require_stored(handle)) as archive,
     ):
@@ -313,7 +305,9 @@ def read_torchscript(path: Path) -> dict[str, torch.Tensor]:
             return storage(pid[2], pid[1].value)
 
         data = archive.read(f"{folder}/data.pkl")
-        module = safe_load.unpickle(data, names=_script_name, persistent=persistent)
+        reader = _ScriptReader(data)
+        reader.persistent_load = persistent
+        module = reader.load()
         if not isinstance(module, _Module):
             raise CogError(f"{path} holds no module, expected a TorchScript archive of a network")
         sealed = _flat(module.attributes, ".", safe_load.Sealed)

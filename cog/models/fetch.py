@@ -81,7 +81,7 @@ def _fetch(row: PaperModel, target: Path, dry_run: bool) -> tuple[str, str]:
         return "manual", how
     if dry_run:
         return "would download", row.url
-    files.ensure_writable_dir(target.parent, "<models_root_dir>")
+    target.parent.mkdir(parents=True, exist_ok=True)
     parts = [path.with_name(f".{path.name}.part") for path in targets]
     # Without a known hash, a part of another version of the file would not be noticed.
     for part in () if row.sha256 else parts:

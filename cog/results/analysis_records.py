@@ -71,7 +71,7 @@ def read(folder: str | os.PathLike[str]) -> AnalysisRecord:
     """
     folder = Path(folder)
     path = folder / RESULTS_FILE
-    data = files.read_object(path, "record of an analysis")
+    data = files.read_object(path)
     if data.get("status") != "complete":
         raise CogError(f"{path} has status {data.get('status')!r}, expected 'complete'")
     name = data.get("analysis")

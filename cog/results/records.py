@@ -147,7 +147,7 @@ def load_record(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
         CogError: the file cannot be read, or holds no object.
     """
     file = os.path.join(folder, RESULTS_FILE)
-    return files.read_object(file, "record of a run", largest=_LARGEST) if os.path.lexists(file) else None
+    return files.read_object(file, largest=_LARGEST) if os.path.lexists(file) else None
 
 
 def _final(record: Mapping[str, Any], place: Place) -> tuple[str, float, float]:

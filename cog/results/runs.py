@@ -78,8 +78,8 @@ def find(
                 continue
             for name in reader.results(f"{folder}/{dataset}", "analysis_" if evaluations is None else "\0"):
                 path, parsed = f"{folder}/{dataset}/{name}", paths.parse_evaluation_folder(name)
-                if evaluations is None and (analysis := paths.parse_analysis_folder(name)) is not None:
-                    reader.read_analysis(path, model, dataset, analysis)
+                if evaluations is None and name.startswith("analysis_"):
+                    reader.read_analysis(path, model, dataset, name.removeprefix("analysis_"))
                 elif parsed is not None and (evaluations is None or parsed[0] in evaluations):
                     is_wanted = of_shots is None or parsed[1] in of_shots
                     reader.list_runs(path, (model, dataset, *parsed), of_seeds if is_wanted else ())

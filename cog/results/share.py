@@ -191,7 +191,7 @@ def load(path: str | os.PathLike[str], *, flag: str = "--import") -> pd.DataFram
         CogError: the file cannot be read, has another form, or contains impossible results.
     """
     path = files.require_file(path, flag)
-    content = files.read_json(path, "file of --export", largest=_LARGEST)
+    content = files.read_object(path, largest=_LARGEST)
     try:
         return scores_of(_read_file(content, name=path.stem))
     except _Invalid as error:

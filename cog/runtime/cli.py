@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import re
@@ -14,90 +15,64 @@ from typing import Any, NoReturn
 
 from cog import __version__
 from cog.constants import is_unset
-from cog.errors import CogError, did_you_mean
+from cog.errors import CogError, did_you_mean, printable
 from cog.runtime import memory, signals
-from cog.runtime.log import readable, set_up_logging
+from cog.runtime.log import set_up_logging
 
 _CONFIG_KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z][A-Z0-9_]*)+")
 
-_UNSET_HELP = "An argument given as None or null (any case) counts as not given."
-
-CONFIG_HELP = (
-    "KEY VALUE pairs anywhere on the command line override the configuration, for example "
-    f"`EVAL.SEED 55 CLF.N_SHOT 8`. All keys and defaults: configs/default.py. {_UNSET_HELP}"
-)
+CONFIG_HELP = """KEY VALUE pairs anywhere on the command line override the configuration, for example
+`EVAL.SEED 55 CLF.N_SHOT 8`. All keys and defaults: configs/default.py. An argument given as None or null
+counts as not given."""
 
 
-def started_as(module: str) -> str:
-    """Return the command that started a package: ``python -m cog models``, ``cog-models``, or its module."""
-    typed = os.path.basename(sys.argv[0])
-    return typed if typed.startswith(("python -m cog ", "cog-")) else f"python -m {module}"
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """An argument parser without abbreviations, with error messages of one line."""
-
-    def __init__(self, *, prog: str | None = None, **options: Any) -> None:
-        # Python 3.14 would name every command "python -m cog".
-        super().__init__(prog=prog or os.path.basename(sys.argv[0]), **options, allow_abbrev=False)
-        self.add_argument("--version", action="version", version=f"imagenet-cog {__version__}")
-
-    def parse_args(self, args: Sequence[str] | None = None, namespace=None):  # type: ignore[override]
-        """Parse ``args`` (default: the command line)."""
-        namespace, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            hint = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions, cutoff=0.7)
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-        return namespace
-
-    def error(self, message: str) -> NoReturn:
-        """Print one line and exit with code 2."""
-        self.exit(2, f"{self.prog}: error: {readable(' '.join(message.split()))} (see {self.prog} --help)\n")
-
-
-class Parser(OneLineParser):
-    """An argument parser that also accepts ``KEY VALUE`` options.
+class Parser(argparse.ArgumentParser):
+    """An argument parser without abbreviations, with error messages of one line, that accepts ``KEY VALUE``.
 
     ``KEY VALUE`` pairs are stored in ``args.opts`` (a flat list). Optional flags given as ``None`` or
     ``null`` keep their defaults, because bash drivers pass unset variables that way.
 
     Args:
-        description: first paragraph of the help.
-        prog: name of the command in messages; None: the file name of the running script.
         no_opts: end of the error message about ``KEY VALUE`` pairs of a command without them; None: accepted.
     """
 
-    def __init__(self, description: str, prog: str | None = None, *, no_opts: str | None = None) -> None:
-        epilog = CONFIG_HELP if no_opts is None else _UNSET_HELP
-        super().__init__(prog=prog, description=description, epilog=epilog)
+    def __init__(
+        self, description: str = "", *, prog: str | None = None, no_opts: str | None = None, **options: Any
+    ) -> None:
+        # Python 3.14 would name every command "python -m cog".
+        options |= {"prog": prog or os.path.basename(sys.argv[0]), "epilog": None if no_opts else CONFIG_HELP}
+        super().__init__(description=description, allow_abbrev=False, **options)
         self._no_opts = no_opts
+        self.add_argument("--version", action="version", version=f"imagenet-cog {__version__}")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace=None):  # type: ignore[override]
         """Parse ``args`` (default: the command line) into a namespace with ``opts``."""
-        actions = [action for action in self._actions if action.nargs in (None, "+")]
-        valued = {option for action in actions for option in action.option_strings}
-        flags, opts = self._split(sys.argv[1:] if args is None else args, valued)
-        namespace = super().parse_args(flags, namespace)
+        flags, opts = self._split(sys.argv[1:] if args is None else args)
+        namespace, unknown = self.parse_known_args(flags, namespace)
+        if unknown:
+            hint = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions, cutoff=0.7)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         if opts and self._no_opts is not None:
             self.error(f"{opts[0]} and other KEY VALUE pairs {self._no_opts}")
-        for name, value in vars(namespace).items():  # shells do not expand the ~ of --flag=~/folder
-            at_home = [_at_home(v) for v in value] if isinstance(value, list) else _at_home(value)
-            setattr(namespace, name, at_home)
         namespace.opts = opts
         return namespace
 
-    def _split(self, argv: Sequence[str], valued: set[str]) -> tuple[list[str], list[str]]:
+    def _split(self, argv: Sequence[str]) -> tuple[list[str], list[str]]:
         """Separate flags with their values (which may look like a key) from ``[KEY, VALUE, ...]``.
 
         ``--flag None`` and ``--flag=null`` are left out; an empty value would be the current folder.
         """
+        valued = {
+            name for action in self._actions if action.nargs in (None, "+") for name in action.option_strings
+        }
         flags: list[str] = []
         opts: list[str] = []
         words = iter(argv)
         for word in words:
             flag, is_joined, value = word.partition("=")
             if flag in valued:
-                given = [word] if is_joined else [word, *islice(words, 1)]
+                # Shells do not expand the ~ of --flag=~/folder.
+                given = [f"{flag}={os.path.expanduser(value)}"] if is_joined else [word, *islice(words, 1)]
                 value = value if is_joined else given[-1]
                 if not value.strip():
                     self.error(f"argument {flag}: the value is empty; leave the flag out, or give None")
@@ -110,22 +85,19 @@ class Parser(OneLineParser):
                 self.error(f"option {word} has no value; expected KEY VALUE pairs")
         return flags, opts
 
-
-def _at_home(value: Any) -> Any:
-    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
+    def error(self, message: str) -> NoReturn:
+        """Print one line and exit with code 2."""
+        self.exit(2, f"{self.prog}: error: {printable(' '.join(message.split()))} (see {self.prog} --help)\n")
 
 
 def whole_number(minimum: int) -> Callable[[str], int]:
     """Return an argparse type for integers from ``minimum``."""
 
     def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-        if value < minimum:
-            raise argparse.ArgumentTypeError(f"{value} is too small, expected {minimum} or more")
-        return value
+        with contextlib.suppress(ValueError):
+            if int(text) >= minimum:
+                return int(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {minimum}")
 
     return parse
 
@@ -144,42 +116,35 @@ def run(
     *,
     continues: bool = False,
 ) -> NoReturn:
-    """Run the ``main`` of a script and exit: with code 0, or that of a ``CogError`` after its one line.
+    """Run the ``main`` of a script and exit: with code 0, or that of an error after its one line.
 
-    Lack of memory and errors of the operating system end in one line and exit code 2, too. ``COG_DEBUG=1`` in
-    the environment shows the traceback behind an error.
-
-    Args:
-        main: function of the script.
-        argv: its arguments; None: those of the process.
-        continues: whether the same command continues work that ^C has interrupted.
+    Lack of memory and errors of the operating system are one line, too; ``COG_DEBUG=1`` shows the traceback.
+    ``continues`` says that the same command continues work that ^C has interrupted.
     """
     set_up_logging()
     logger = logging.getLogger("cog")
     if getattr(sys.stdout, "errors", None) == "strict" and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # a path may contain bytes that are not text
+    code = 0
     try:
         code = main(argv) or 0
         sys.stdout.flush()
     except KeyboardInterrupt:
         logger.error("interrupted%s", "; the same command continues" if continues else "")
         code = 130
-    except BrokenPipeError:
-        # The reader of the output (`| head`) has closed the pipe; exit without a message, as other tools do.
-        _discard_output()
+    except BrokenPipeError:  # the reader (`| head`) has closed the pipe: no message, as of other tools
         code = 141
     except (CogError, MemoryError, RuntimeError, OSError) as error:
         explained = _explain(error)
         if os.environ.get("COG_DEBUG") == "1":
             traceback.print_exc()
         logger.error("%s", explained)
-        try:
-            sys.stdout.flush()
-        except OSError:
-            _discard_output()
         code = explained.exit_code
-        if code == signals.EXIT_CODE:
-            signals.requeue()
+        signals.requeue(str(explained))
+    try:
+        sys.stdout.flush()
+    except OSError:  # Python flushes once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
 
@@ -187,16 +152,9 @@ def _explain(error: Exception) -> CogError:
     """Return an error as a ``CogError`` of one line; raise it again when it is a fault of the program."""
     if isinstance(error, CogError):
         return error
-    if isinstance(error, OSError):
-        # Errors without a check of their own: permissions, circular links, full disks.
+    if isinstance(error, OSError):  # without a check of their own: permissions, circular links, full disks
         failed = f"cannot access {error.filename}" if error.filename else "input or output failed"
         return CogError(f"{failed}: {error.strerror or error}")
-    if not memory.is_exhausted(error):
-        raise error
-    todo = "do less at a time (fewer seeds and shots, smaller batches)"
-    return memory.explain(error, task=f"{os.path.basename(sys.argv[0])} was running", todo=todo)
-
-
-def _discard_output() -> None:
-    """Send the rest of the output to /dev/null, so that Python can flush it at exit without an error."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if memory.is_exhausted(error):
+        return memory.explain(error, "working", "do less at a time (smaller batches, fewer seeds and shots)")
+    raise error

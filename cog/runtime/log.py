@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import importlib.metadata
-import io
 import logging
 import os
 import platform
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from termcolor import colored
 
@@ -21,22 +19,14 @@ from cog.errors import printable
 
 logger = logging.getLogger("cog")
 
-#: Longer lines of messages are cut: a name in a file can have a million characters.
-_LONGEST_LINE = 2000
-
-
-def readable(text: str) -> str:
-    """Return a message for display: long lines cut, control characters escaped."""
-    lines = text.split("\n")
-    cut = (f"{line[:_LONGEST_LINE]}..." if len(line) > _LONGEST_LINE else line for line in lines)
-    return "\n".join(map(printable, cut))
+_LINE = "{desc}: {n_fmt} of {total_fmt}{unit} ({percentage:.0f} %), {rate_fmt}, {remaining} left"
 
 
 class _Formatter(logging.Formatter):
     """Warnings and errors begin with their level, in color on a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        message = readable(record.getMessage())
+        message = "\n".join(map(printable, record.getMessage().split("\n")))
         if record.levelno < logging.WARNING:
             return message
         color = "yellow" if record.levelno == logging.WARNING else "red"
@@ -44,38 +34,24 @@ class _Formatter(logging.Formatter):
         return f"{colored(record.levelname.lower(), color, no_color=plain, force_color=not plain)}: {message}"
 
 
-class _Console(logging.StreamHandler):
-    """Handler for standard error, of a class of its own so that there is one."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        bar = getattr(sys.modules.get("tqdm"), "tqdm", None)
-        with bar.external_write_mode(self.stream) if bar else contextlib.nullcontext():
-            super().emit(record)
-
-
 def set_up_logging() -> None:
     """Send the package's log to standard error, once."""
-    if not any(isinstance(handler, _Console) for handler in logger.handlers):
-        handler = _Console(sys.stderr)
+    logging.raiseExceptions = False  # on a full disk, the result files raise one error, not every message
+    if not any(isinstance(handler.formatter, _Formatter) for handler in logger.handlers):
+        handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(_Formatter())
         logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
 
 
-class _LogFile(logging.FileHandler):
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Ignore a full disk: the result files raise one error for it, instead of one per message."""
-
-
 @contextlib.contextmanager
 def log_file(path: Path) -> Iterator[None]:
     """Append the log of the package to ``path`` while the block runs, beginning with the command line."""
-    handler = _LogFile(path, mode="a", encoding="utf-8", errors="backslashreplace")
+    handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     logger.addHandler(handler)
-    command = logging.LogRecord("cog", logging.INFO, __file__, 0, "command: %s", (" ".join(sys.argv),), None)
-    handler.handle(command)
+    handler.handle(logging.makeLogRecord({"levelname": "INFO", "msg": f"command: {' '.join(sys.argv)}"}))
     try:
         yield
     finally:
@@ -85,84 +61,54 @@ def log_file(path: Path) -> Iterator[None]:
 
 
 class Progress:
-    """Progress of long work: a bar on a terminal, else a line in the log now and then.
+    """Progress of long work: now and then a line in the log.
 
-    Args:
-        total: number of units.
-        label: name of the work.
-        unit: plural name of a unit.
-        interval: seconds from one line to the next.
-        bar: False for one of several counters at the same time.
+    ``total`` is the number of units, with their plural name; ``interval`` the seconds between two lines.
     """
 
-    def __init__(
-        self, total: int, label: str, *, unit: str = "images", interval: float = 30.0, bar: bool = True
-    ) -> None:
-        from tqdm import tqdm
-
-        tqdm.monitor_interval = 0  # no thread beside ours
-        options: dict[str, Any] = {"smoothing": 0.1, "dynamic_ncols": True}
-        if not bar or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-            shown = "{desc}: {n_fmt} of {total_fmt}{unit} ({percentage:.0f} %), {rate_fmt}, {remaining} left"
-            options = {"delay": interval, "mininterval": interval, "miniters": 1, "leave": False}
-            options |= {"file": _Lines(), "bar_format": shown}
-        self._bar = tqdm(total=total, desc=label, unit=f" {unit}", **options)
-
-    def update(self, count: int = 1) -> None:
-        """Count more finished units, and show the progress."""
-        self._bar.update(count)
+    def __init__(self, total: int, label: str, *, unit: str = "images", interval: float = 30.0) -> None:
+        self.done, self._skipped, self._interval = 0, 0, interval
+        self._of = {"total": total, "prefix": label, "unit": f" {unit}", "bar_format": _LINE}
+        self._start = self._shown = time.monotonic()
 
     def skip(self, count: int) -> None:
         """Count units that an earlier session finished; the rate and the time left do not include them."""
-        self._bar.initial += count
-        self._bar.n += count
+        self.done += count
+        self._skipped += count
 
-    @property
-    def done(self) -> int:
-        """Number of finished units."""
-        return int(self._bar.n)
+    def update(self, count: int = 1) -> None:
+        """Count more finished units."""
+        self.done += count
+        if (now := time.monotonic()) - self._shown >= self._interval:
+            from tqdm import tqdm
+
+            self._shown, elapsed = now, now - self._start
+            line = tqdm.format_meter(n=self.done, elapsed=elapsed, initial=self._skipped, **self._of)
+            logger.info("%s", line)
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.close()
-
-
-class _Lines(io.TextIOBase):
-    """Takes what tqdm would draw, as lines of the log."""
-
-    def write(self, text: str) -> int:
-        if text := text.strip():
-            logger.info("%s", text)
-        return len(text)
+        pass
 
 
 def duration(seconds: float) -> str:
-    """Format seconds as ``42s``, ``3m12s``, ``2h05m`` or, from two days on, ``3d04h``."""
-    seconds = round(seconds)
-    for low, large, small in ((48 * 3600, 86400, 3600), (3600, 3600, 60), (60, 60, 1)):
-        if seconds >= low:
-            names = {86400: "dh", 3600: "hm", 60: "ms"}[large]
-            return f"{seconds // large}{names[0]}{seconds % large // small:02d}{names[1]}"
-    return f"{seconds}s"
+    """Return a time as text, such as ``2:05:00``."""
+    return str(datetime.timedelta(seconds=round(seconds)))
 
 
 def size(n_bytes: float) -> str:
-    """Return a number of bytes as text with a readable unit."""
-    unit, name = next((u for u in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")) if n_bytes >= u[0]), (1e3, "kB"))
-    return f"{n_bytes / unit:.3g} {name}"
+    """Return a number of bytes as text, such as ``2.5 GB``."""
+    return f"{n_bytes / 1e9:.3g} GB"
 
 
-def versions(packages: Iterable[str]) -> dict[str, str | None]:
-    """Return the versions of Python, of this toolkit and of ``packages`` (None: not installed)."""
-    found: dict[str, str | None] = {"python": platform.python_version(), "imagenet-cog": cog.__version__}
-    for package in packages:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = None
-    return found
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of Python, of this toolkit and of installed ``packages``."""
+    from importlib.metadata import version
+
+    own = {"python": platform.python_version(), "imagenet-cog": cog.__version__}
+    return own | {package: version(package) for package in packages}
 
 
 def now() -> str:

@@ -33,7 +33,7 @@ from cog.runtime import files, signals
 DONE, RUNNING, FAILED, INTERRUPTED, MISSING = "done", "running", "failed", "interrupted", "missing"
 
 LOG_FILE, FAILURE_FILE = "program.log", "failed.json"
-_LOCK, _NOTE, _STAGE, _OLD, _GONE = ".lock", "identity.json", "stage-", "old-", "gone-"
+_LOCK, _NOTE = ".lock", "identity.json"
 
 #: Descriptors of the locks of this process; a forked worker would keep them locked after its parent's end.
 _held: set[int] = set()
@@ -60,11 +60,10 @@ class Output:
 
     Attributes:
         path: folder of the result.
-        identity: what determines the result: settings, digests of the inputs. JSON must give it back equal
-            (lists, no tuples).
+        identity: settings and digests of the inputs; JSON must give it back equal (lists, no tuples).
         record: file of the result whose entry ``identity`` has the identity; written last.
-        contents: patterns of the names that a result may have, those of folders with a slash at the end: a
-            folder with other entries is never replaced. Empty: any files beside the record, which must exist.
+        contents: patterns of the names in a result, those of folders with a slash; a folder with others is
+            never replaced. Empty: any files beside the record.
     """
 
     path: Path
@@ -73,10 +72,14 @@ class Output:
     contents: tuple[str, ...] = ()
 
     @property
+    def target(self) -> Path:
+        """The folder itself, if ``path`` is a link: users link features to another disk."""
+        return Path(os.path.realpath(self.path))
+
+    @property
     def work(self) -> Path:
         """Folder of unfinished work."""
-        path = _real(self.path)
-        return path.with_name(f".{path.name}.work")
+        return self.target.with_name(f".{self.target.name}.work")
 
     def read(self) -> dict[str, Any] | None:
         """Return the record of the result; None without a result. A CogError says why it cannot be read."""
@@ -99,81 +102,52 @@ class Output:
         """Return the same as :meth:`is_done`, changing nothing; subclasses may have further conditions."""
         if self.path.exists() and not self.path.is_dir():
             raise OutputError(f"{self.path} is a file, expected a folder for the result; move it away")
-        names = []
-        if self.path.is_dir():
-            names = sorted(
-                f"{entry.name}/" if entry.is_dir() else entry.name for entry in os.scandir(self.path)
-            )
-        patterns = self.contents or (("*[!/]",) if self.record in names else ())
-        foreign = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in patterns)]
-        if overwrite and foreign:
-            raise OutputError(
-                f"{self.path} has files of others ({some(foreign)}), not replaced; move them away"
-            )
-        try:
-            record = self.read()
-        except CogError as error:
-            if overwrite:
-                return False
-            raise OutputError(f"{error}; add --overwrite to replace {self.path}") from error
-        if record is None:
-            if names and not overwrite:
-                advice = "move them away" + ("" if foreign else ", or add --overwrite to replace the folder")
-                raise OutputError(f"{self.path} has files ({some(names)}) and no {self.record}; {advice}")
+        entries = os.scandir(self.path) if self.path.is_dir() else ()
+        names = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries)
+        usual = self.contents or (("*[!/]",) if self.record in names else ())
+        foreign = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in usual)]
+        if foreign and (overwrite or self.record not in names):
+            raise OutputError(f"{self.path} has files of others ({some(foreign)}); move them away")
+        if not names or (overwrite and self.record not in names):
             return False
-        stored = record.get("identity")
-        changed = differences(stored if isinstance(stored, dict) else {}, self.identity)
+        changed = [f"{some(names)}, and no {self.record}"]
+        if self.record in names:
+            try:
+                stored = (self.read() or {}).get("identity")
+                changed = differences(stored if isinstance(stored, dict) else {}, self.identity)
+            except CogError as error:
+                changed = [str(error)]
         if changed and not overwrite:
             raise OutputError(
                 f"{self.path} has another result ({'; '.join(changed)}); add --overwrite to replace it"
             )
         return not changed
 
-    def _has_equal_result(self) -> bool:
-        try:
-            return self.has_result()
-        except CogError:
-            return False
-
-    def _was_overtaken(self, error: Exception) -> bool:
-        """Return whether another process has published the equal result and cleared up (without locks)."""
-        return isinstance(error.__cause__ or error, FileNotFoundError) and self._has_equal_result()
-
     @contextlib.contextmanager
     def claimed(self) -> Iterator[Work]:
         """Work on the output in the block.
 
-        What the block leaves in the work folder is there again at the next start. A failure is noted there,
-        with its reason. When another process has just finished the result, ``published`` of the yielded work
-        is True, and nothing is left to do.
+        What the block leaves in the work folder is there again at the next start, also the reason of a
+        failure. With ``published`` of the yielded work, another process has just finished the result.
 
         Raises:
             BusyError: another process works on it.
-            CogError: the disk is full.
         """
-        with locked(self.work, patience=1.0) as is_owner:  # an observer holds the lock for a moment
+        with locked(self.work) as is_owner:
             if not is_owner:
                 raise BusyError(f"another process works on {self.path} ({_owner(self.work)})")
             work = Work(self)
-            try:
-                work.begin()
-            except (CogError, OSError) as error:
-                if not self._was_overtaken(error):
-                    raise
-                work.published = True
+            work.begin()
             try:
                 yield work
                 work.end()
             except (signals.Interrupted, BusyError):
                 raise
             except Exception as error:
-                if self._was_overtaken(error):
-                    return
-                explained = _explained(error, self.path)
-                with contextlib.suppress(CogError, OSError):
-                    reason = str(explained) or type(error).__name__
+                with contextlib.suppress(CogError):
+                    reason = str(error) or type(error).__name__
                     files.write_json(work.folder / FAILURE_FILE, {"reason": reason})
-                raise explained from error.__cause__
+                raise
 
 
 @dataclass
@@ -190,51 +164,39 @@ class Work:
 
     def begin(self) -> None:
         """Keep the states of earlier work on the same result, and remove those of another."""
-        note, target, identity = self.folder / _NOTE, _real(self.output.path), dict(self.output.identity)
+        note, target, identity = self.folder / _NOTE, self.output.target, dict(self.output.identity)
         (self.folder / FAILURE_FILE).unlink(missing_ok=True)
-        for old in self.folder.glob(f"{_OLD}*"):  # killed between the two renames of a replacement
+        for old in self.folder.glob("old-*"):  # killed between the two renames of a replacement
             if not target.exists():
                 old.rename(target)
         try:
-            is_continued = files.read_json(note) == identity
+            is_continued = files.read_object(note) == identity
         except CogError:  # missing, or damaged by others
             is_continued = False
-        _empty(self.folder, f"{_STAGE}*" if is_continued else "*")
+        _empty(self.folder, "stage-*" if is_continued else "*")
         if not is_continued:
             files.write_json(note, identity)
-        self.published = self.output._has_equal_result()
+        with contextlib.suppress(CogError):
+            self.published = self.output.has_result()
 
     @contextlib.contextmanager
     def publish(self) -> Iterator[Path]:
         """Yield an empty folder, which becomes the result, with the log file, when the block succeeds.
 
         An old result stays until the new one is complete. Where another process was faster (possible only
-        without locks), its result stays: it is equal.
+        without locks), its equal result is replaced.
         """
-        token, target = secrets.token_hex(8), _real(self.output.path)
-        stage, old = self.folder / f"{_STAGE}{token}", self.folder / f"{_OLD}{token}"
+        token, target = secrets.token_hex(8), self.output.target
+        stage = self.folder / f"stage-{token}"
         stage.mkdir()
-        try:
-            yield stage
-            with contextlib.suppress(FileNotFoundError):
-                shutil.copyfile(self.folder / LOG_FILE, stage / LOG_FILE)
-            for path in [*stage.rglob("*"), stage]:
-                _sync(path)
-        except BaseException:
-            shutil.rmtree(stage, ignore_errors=True)
-            raise
-        try:
-            stage.rename(target)  # fails when there is a result
-        except OSError:
-            if not target.exists():
-                raise
-            if not self.output._has_equal_result():
-                target.rename(old)
-                try:
-                    stage.rename(target)
-                except OSError:
-                    old.rename(target)
-                    raise
+        yield stage
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copyfile(self.folder / LOG_FILE, stage / LOG_FILE)
+        for path in [*stage.rglob("*"), stage]:
+            _sync(path)
+        if target.exists():
+            target.rename(self.folder / f"old-{token}")
+        stage.rename(target)
         _sync(target.parent)
         self.published = True
 
@@ -249,18 +211,16 @@ class Work:
 
 def state(path: Path, record: str) -> State:
     """Return the state of the output folder ``path`` with the last file ``record``, from files alone."""
-    if (path / record).is_file():
-        return State(DONE)
     folder = Output(path, {}).work
-    if not folder.is_dir():
-        return State(MISSING)
-    with contextlib.suppress(OSError, CogError), locked(folder, make=False) as is_free:
+    if (path / record).is_file() or not folder.is_dir():
+        return State(DONE if (path / record).is_file() else MISSING)
+    with contextlib.suppress(OSError), locked(folder, look=True) as is_free:
         if not is_free:
             return State(RUNNING, _owner(folder))
     try:
         failure = files.read_object(folder / FAILURE_FILE, largest=1 << 20)
     except CogError:
-        return State(DONE) if (path / record).is_file() else State(INTERRUPTED)
+        return State(DONE if (path / record).is_file() else INTERRUPTED)
     return State(FAILED, str(failure.get("reason", "")))
 
 
@@ -277,51 +237,45 @@ def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: st
 
 
 @contextlib.contextmanager
-def locked(folder: Path, *, patience: float = 0.0, make: bool = True) -> Iterator[bool]:
-    """Lock a folder in the block; yield False when another process keeps it locked, else True.
+def locked(folder: Path, *, look: bool = False) -> Iterator[bool]:
+    """Lock a folder, which is made, in the block; yield False when another process keeps it locked, else True.
 
-    ``patience``: seconds to try. The folder is made if it is missing. With ``make`` False, only look:
-    observers do not disturb each other, and leave no trace.
+    With ``look``, leave no trace: observers do not disturb each other, and an owner waits for them.
     """
-    end, is_owner = time.monotonic() + patience, None
-    while is_owner is None:
-        descriptor = _open_lock(folder, make=make)
+    flags = (os.O_RDONLY if look else os.O_RDWR | os.O_CREAT) | os.O_NOFOLLOW | os.O_NONBLOCK
+    end, is_owner = time.monotonic() + (0 if look else 1), True
+    while True:
+        try:
+            if not look:
+                with contextlib.suppress(FileExistsError):
+                    folder.mkdir(parents=True)
+            descriptor = os.open(folder / _LOCK, flags, 0o666)
+        except FileNotFoundError:  # the folder has just been removed
+            if look:
+                raise
+            continue
         _held.add(descriptor)
         try:
-            fcntl.flock(descriptor, (fcntl.LOCK_EX if make else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if look else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(descriptor), os.stat(folder / _LOCK)):
-                is_owner = True
+                break
+        except BlockingIOError:
+            is_owner = time.monotonic() < end
+            time.sleep(0.01)
         except FileNotFoundError:  # the last owner has removed the file in between
             pass
-        except BlockingIOError:
-            is_owner = False if time.monotonic() >= end else None
-            time.sleep(0.01)
         except OSError:  # a file system without locks
-            is_owner = True
-        if is_owner is None:
-            _release(descriptor)
+            break
+        if not is_owner:
+            break
+        _release(descriptor)
     try:
-        if make and is_owner:
+        if is_owner and not look:
             with contextlib.suppress(OSError):  # a full disk: the name is for messages alone
-                os.truncate(descriptor, 0)
-                os.pwrite(descriptor, f"{socket.gethostname()}, process {os.getpid()}".encode(), 0)
+                os.pwrite(descriptor, f"{socket.gethostname()}, process {os.getpid()}".ljust(80).encode(), 0)
         yield is_owner
     finally:
         _release(descriptor)
-
-
-def _open_lock(folder: Path, *, make: bool) -> int:
-    flags = (os.O_RDWR | os.O_CREAT if make else os.O_RDONLY) | os.O_NOFOLLOW | os.O_NONBLOCK
-    while True:
-        try:
-            if make:
-                folder.mkdir(parents=True, exist_ok=True)
-            return os.open(folder / _LOCK, flags, 0o666)
-        except FileNotFoundError:  # the folder has just been removed
-            if not make:
-                raise
-        except OSError as error:
-            raise CogError(f"cannot write into {folder}: {error.strerror}") from error
 
 
 def _release(descriptor: int) -> None:
@@ -336,22 +290,17 @@ os.register_at_fork(after_in_child=lambda: [*map(_release, [*_held])])
 def _owner(folder: Path) -> str:
     """Return host and process of the last owner of a work folder, for messages."""
     try:
-        return files.contents(folder / _LOCK, largest=1 << 12).decode("utf-8", "replace")
+        return files.contents(folder / _LOCK, largest=1 << 12).decode("utf-8", "replace").strip()
     except CogError:
         return "unknown host"
 
 
-def _real(path: Path) -> Path:
-    """Return the folder that a link means: users link features to another disk."""
-    return path.resolve() if path.is_symlink() else path
-
-
 def _empty(folder: Path, pattern: str) -> None:
     """Remove what matches in a work folder; folders by a rename first: nobody publishes a part of one."""
-    for path in [*folder.glob(pattern), *folder.glob(f"{_GONE}*")]:
+    for path in [*folder.glob(pattern), *folder.glob("gone-*")]:
         with contextlib.suppress(FileNotFoundError):
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path.rename(folder / f"{_GONE}{secrets.token_hex(8)}"))
+                shutil.rmtree(path.rename(folder / f"gone-{secrets.token_hex(8)}"))
             elif path.name != _LOCK:
                 path.unlink()
 
@@ -365,12 +314,3 @@ def _sync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def _explained(error: Exception, path: Path) -> Exception:
-    """Return the error of a full disk in one line; any other error as it is."""
-    if files.is_full_disk_of_torch(error):
-        return CogError(f"cannot write into {path}: the data are incomplete (disk full?)")
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-        return CogError(f"cannot write into {path}: {error.strerror}")
-    return error

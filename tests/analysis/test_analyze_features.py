@@ -40,7 +40,7 @@ def analyze(models: Path, *more: str, datasets: tuple[str, ...] = ("in1k",)) -> 
 
 
 def result(models: Path, name: str, dataset: str = "in1k") -> AnalysisRecord:
-    found = analysis_records.read(ModelDir(models, "tiny_net").analysis(dataset, name))
+    found = analysis_records.read(ModelDir(models, "tiny_net").path / dataset / f"analysis_{name}")
     assert isinstance(found, AnalysisRecord), found
     return found
 
@@ -170,7 +170,7 @@ def test_a_signal_ends_the_work_and_the_same_command_finishes_it(models, monkeyp
         ) as end:
             analyze(models)
     assert end.value.exit_code == 75
-    assert not (ModelDir(models, "tiny_net").analysis("in1k", "knn") / "results.json").exists()
+    assert not (ModelDir(models, "tiny_net").path / "in1k/analysis_knn/results.json").exists()
     analyze(models)
     assert {name: result(models, name).values for name in LABEL_FREE} == whole
 

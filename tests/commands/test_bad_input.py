@@ -62,7 +62,7 @@ extract | --dataset ../birds | --dataset '../birds'
 extract | --dataset 'my birds' | --dataset 'my birds'
 extract | --dataset in2k --images_root - | in2k; in1k; --images_root
 extract | --split val | --split; 'val'; train, test
-extract | --device tpux | --device 'tpux'
+extract | --device tpux | --device tpux
 extract | --device meta | --device meta
 extract | --device cuda:99 | --device cuda:99
 extract | --allow_failures -1 | --allow_failures; -1
@@ -159,9 +159,9 @@ level | | {w}/ | pickle split.pkl dict.fromkeys(tiny.WNIDS, {"train": ONE, "test
 level | | {w}/ | pickle split.pkl dict.fromkeys(tiny.WNIDS, {"train": ONE, "test": ONE})
 level | | {w}/split.pkl; n01440764 | pickle split.pkl {"n01443537": {"train": ONE, "test": OTHER}}
 level | | {w}/in21k; n01443537 | remove in21k/n01443537
-logreg | | {w}/XY; empty | write XY b''
+logreg | | {w}/XY; complete | write XY b''
 logreg | | {w}/XY; complete | cut XY
-logreg | | {w}/XY; a text file that begins with | write XY b'hello world'
+logreg | | {w}/XY; not a readable torch file | write XY b'hello world'
 logreg | | {w}/XY; list | torch XY [torch.zeros(2)]
 logreg | | {w}/XY; Y | features XY dict(X=None)
 logreg | | {w}/XY; (240,) | features XY dict(X=x.flatten())

@@ -33,7 +33,7 @@ def test_lists_have_spaces_or_commas(parser, words):
         ("--split tset", "--split: invalid choice: 'tset'"),
         ("--split ,", "--split: expected at least one value"),
         ("--split test --seeds 22,x", "--seeds: 'x' is not a whole number"),
-        ("--split test --n_shot -1", "--n_shot: -1 is too small"),
+        ("--split test --n_shot -1", "--n_shot: '-1' is not a whole number"),
     ],
 )
 def test_bad_value_is_one_line(parser, capsys, words, says):

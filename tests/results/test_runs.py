@@ -141,7 +141,7 @@ GOOD = pickle.dumps(make_logs())
 @pytest.mark.parametrize(
     "logs, reason",
     [
-        (b"", "not a readable pickle"),
+        (b"", "is empty"),
         (GOOD[: len(GOOD) // 2], "not a readable pickle"),
         ([1, 2], "expected a dict of lists"),
         ({"test/top5": [1.0]}, "no list test/top1"),

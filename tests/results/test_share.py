@@ -121,7 +121,6 @@ def good(tmp_path_factory):
 
 ROW, MEAN, CORRECT = ("rows", 1), ("rows", 2), ("rows", 1, "correct")
 BAD = [
-    ((), [1], "not a file of --export"),
     (("format",), "lm results", "not a file of --export"),
     (("version",), 7, "version is 7, expected 1"),
     (("entries",), [], 'unknown entry "entries"'),

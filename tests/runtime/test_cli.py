@@ -1,4 +1,4 @@
-"""The command line of all scripts: KEY VALUE pairs, None, errors in one line, and the speed of --help."""
+"""The command line of all scripts: KEY VALUE pairs, None, errors in one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from cog.errors import CogError, FailedImagesError
 from cog.runtime import cli
-from cog.runtime.log import Progress, duration, set_up_logging, size
+from cog.runtime.log import Progress, set_up_logging
 
 
 @pytest.fixture
@@ -27,6 +27,7 @@ def parser():
 
 
 SEED, SHOTS = ["EVAL.SEED", "55"], ["CLF.N_SHOT", "8"]
+LIKE_FLAGS = ["CLF.LR_INTV", "--x", "EVAL.NAME", "CLF.N"]
 
 
 @pytest.mark.parametrize(
@@ -34,14 +35,14 @@ SEED, SHOTS = ["EVAL.SEED", "55"], ["CLF.N_SHOT", "8"]
     [
         (["--model", "a", *SEED, *SHOTS], "a", None, SEED + SHOTS),
         (["--names", "x", *SEED, "--model=a", *SHOTS], "a", None, SEED + SHOTS),
-        (["CLF.LR_INTV", "--x", "EVAL.NAME", "CLF.N"], None, None, ["CLF.LR_INTV", "--x", "EVAL.NAME", "CLF.N"]),
+        (LIKE_FLAGS, None, None, LIKE_FLAGS),
         (["--ckpt_file", "MODEL.PTH", *SHOTS], None, "MODEL.PTH", SHOTS),
         (["--overwrite", *SHOTS], None, None, SHOTS),
         (["--ckpt_file=~/x"], None, "/home/me/x", []),  # shells leave this ~ as it is
         (["--count=None", "--model", " NULL ", "--ckpt_file", "null.pth"], None, "null.pth", []),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_pairs_may_stand_anywhere_and_none_is_unset(parser, monkeypatch, argv, model, ckpt_file, opts):
     monkeypatch.setenv("HOME", "/home/me")
     args = parser.parse_args(argv)
@@ -52,18 +53,18 @@ def test_pairs_may_stand_anywhere_and_none_is_unset(parser, monkeypatch, argv, m
     ("argv", "message"),
     [
         (["--model", "a", "CLF.N_SHOT"], "CLF.N_SHOT has no value"),
-        *(([text, "8"], "unrecognized arguments") for text in ("clf.n_shot", "CLF", "CLF.", "CLF N_SHOT", "1.5")),
+        *(([text, "8"], "unrecognized arguments") for text in ("clf.n_shot", "CLF", "CLF N_SHOT", "1.5")),
         *((argv, "the value is empty") for argv in (["--model", ""], ["--model="], ["--ckpt_file", "  "])),
         (["--modle", "x"], "did you mean --model?"),
         (["--zebra"], "unrecognized arguments: --zebra (see"),  # like no flag: without a hint
-        (["--over"], "unrecognized arguments: --over"),  # an abbreviation would change its meaning with a new flag
+        (["--over"], "unrecognized arguments: --over"),  # an abbreviation would change with a new flag
         (["x\ny"], "x y"),
         (["--mod\x1b[2Jel"], "--mod\\x1b[2Jel"),
         *(([f"--count={text}"], "--count") for text in ("0", "-1", "1.5", "one", "1e3", "a\nb")),
-        *(([f"--loader={text}"], "not of the form FILE.py:load_my_model") for text in ("file.py", ":f", "file.py:f()")),
+        *(([f"--loader={text}"], "form FILE.py:load_my_model") for text in ("file.py", ":f", "file.py:f()")),
     ],
     ids=repr,
-)  # fmt: skip
+)
 def test_wrong_arguments_are_one_line(parser, capsys, argv, message):
     with pytest.raises(SystemExit) as stop:
         parser.parse_args(argv)
@@ -102,7 +103,7 @@ def test_errors_end_in_one_line_with_their_code(capsys, main, code, text):
 
 
 def test_out_of_memory_is_one_line_and_bugs_keep_their_traceback(capsys, monkeypatch):
-    code, text = ends(raising(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")), capsys)
+    code, text = ends(raising(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB\nmore")), capsys)
     assert code == 2 and "do less at a time" in text and text.count("\n") == 1
     with pytest.raises(RuntimeError, match="shapes"):
         cli.run(raising(RuntimeError("shapes do not match")), [])
@@ -123,19 +124,16 @@ def test_levels_are_colored_on_terminals_alone(capsys, monkeypatch, variable, co
     assert len(logging.getLogger("cog").handlers) == 1
 
 
-def test_progress_is_lines_where_there_is_no_terminal(caplog):
+def test_progress_is_lines_with_the_time_left(caplog):
     with caplog.at_level("INFO", logger="cog"), Progress(4, "search", unit="trials", interval=0) as progress:
         progress.skip(2)
         progress.update()
-    assert any(re.match(r"search: 3 of 4 trials \(75 %\), .* left", line) for line in caplog.messages)
-    assert (progress.done, duration(59.6), duration(7261), size(2.5e9)) == (3, "1m00s", "2h01m", "2.5 GB")
+    assert re.match(r"search: 3 of 4 trials \(75 %\), .* left", caplog.messages[-1])
 
 
 def test_a_reader_that_goes_away_and_a_full_disk_end_quietly(python, repository):
     code = "from cog.runtime import cli; cli.run(lambda argv: print('x' * 1000000))"
     for end, expected in (("| head -c 1 >/dev/null; exit ${PIPESTATUS[0]}", 141), ("> /dev/full", 2)):
-        line = f'"{python}" -c "{code}" {end}'
-        done = subprocess.run(
-            ["bash", "-c", line], cwd=repository, capture_output=True, text=True, check=False
-        )
+        line = ["bash", "-c", f'"{python}" -c "{code}" {end}']
+        done = subprocess.run(line, cwd=repository, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr.count("\n")) == (expected, expected == 2), done.stderr

@@ -170,7 +170,7 @@ def test_states_from_missing_to_done(tmp_path):
             assert (work.folder / "state").read_text() == "1"
             raise error
         assert state(out.path, out.record) == State("interrupted")
-    with output.locked(out.work, make=False):  # observers do not see each other
+    with output.locked(out.work, look=True):  # observers do not see each other
         assert state(out.path, out.record) == State("interrupted")
     assert job(out.path, "x") == 3  # the states of another identity are not continued from
     assert state(out.path, out.record) == State("done")
@@ -193,7 +193,7 @@ def test_another_result_is_named_and_kept_until_the_new_one_is_complete(tmp_path
         with work.publish() as stage:
             (stage / "a").write_text("new")
             raise ZeroDivisionError
-    assert content(target) == "old" and not list(work.folder.glob("stage-*"))
+    assert content(target) == "old"
     assert job(target, "new", overwrite=True) == 3 and content(target) == "new"
     assert job(target, "new", overwrite=True) == 0  # it is the wanted result
 

@@ -1,11 +1,10 @@
-"""Signals that wait for the end of a unit, files that are whole or absent, memory, device, seeds."""
+"""Signals that wait for the end of a unit, files that are whole or absent, memory, device, ranks, seeds."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
-import threading
 import time
 
 import pytest
@@ -13,6 +12,7 @@ import torch
 
 from cog.errors import CogError
 from cog.runtime import device, files, memory, seeds, signals
+from cog.runtime.ranks import Rank, this_rank
 from cog.runtime.signals import Interrupted, check, deferred, requested
 
 
@@ -20,35 +20,21 @@ from cog.runtime.signals import Interrupted, check, deferred, requested
 def test_work_goes_on_until_it_asks(number):
     before = [signal.getsignal(each) for each in signals.SIGNALS]
     done = []
-    with (
-        pytest.raises(Interrupted, match=f"ended by {number.name}: 1 of 2 units.*continues") as caught,
-        deferred(),
-    ):
+    with pytest.raises(Interrupted, match=f"ended by {number.name}: 1 of 2.*continues") as caught, deferred():
         check("nothing")
         os.kill(os.getpid(), number)
-        os.kill(os.getpid(), signal.SIGTERM)  # repeated signals are one
+        os.kill(os.getpid(), signal.SIGTERM)  # the first one decides
         done.append("the rest of the unit")
-        with deferred():
-            assert requested() == number.name
+        assert requested() == number.name
         check("1 of 2 units")
     assert done and caught.value.exit_code == 75 and requested() is None
     assert [signal.getsignal(each) for each in signals.SIGNALS] == before
 
 
-def test_threads_leave_signals_alone_and_workers_end_by_them():
+def test_workers_end_by_the_signals_of_their_parent():
     """Pools end their workers by SIGTERM; a worker that only took note of it would never be gone."""
-    context, handlers, before = multiprocessing.get_context("fork"), [], signal.getsignal(signal.SIGTERM)
-
-    def work():
-        with deferred():
-            handlers.append(signal.getsignal(signal.SIGTERM))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert handlers == [before]
     with deferred():
-        worker = context.Process(target=time.sleep, args=(30,))
+        worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(30,))
         worker.start()
         time.sleep(0.2)
         worker.terminate()
@@ -62,14 +48,14 @@ def test_a_file_is_the_old_one_or_the_new_one(tmp_path):
     with pytest.raises(ZeroDivisionError), files.atomic_write(path) as handle:
         handle.write(b"half")
         raise ZeroDivisionError
-    assert files.read_json(path) == {"caf\u00e9\udcff": 1} and os.listdir(tmp_path) == ["a.json"]
+    assert files.read_object(path) == {"caf\u00e9\udcff": 1} and os.listdir(tmp_path) == ["a.json"]
     for where in (tmp_path / "absent/a", tmp_path / "a.json/b", tmp_path):
         with pytest.raises(CogError, match="cannot write"):
             files.write_text(where, "")
     with pytest.raises(CogError, match="disk full"), files.atomic_write(path) as handle:
         raise RuntimeError("PytorchStreamWriter failed writing file data/0")
+    files.write_text(path, "[1]")
     with pytest.raises(CogError, match="expected a JSON object"):
-        files.write_text(path, "[1]")
         files.read_object(path)
 
 
@@ -93,16 +79,15 @@ def test_a_device_is_accepted_when_a_product_on_it_ran(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(device.glob, "glob", lambda pattern: [])
     assert device.resolve_device(None) == device.resolve_device("cpu") == torch.device("cpu")
-    for name in ("gpu", "cuda", "meta"):
+    for name in ("gpu", "cuda:99", "cuda:x", "meta"):
         with pytest.raises(CogError, match=r"--device.*(is not a device|cannot be used)"):
             device.resolve_device(name)
-    monkeypatch.setattr(
-        device.glob, "glob", lambda pattern: ["/dev/null"]
-    )  # there is one, and PyTorch cannot use it
-    if "CUDA_VISIBLE_DEVICES" not in os.environ:
+    # There is a GPU, and PyTorch cannot use it.
+    monkeypatch.setattr(device.glob, "glob", lambda pattern: ["/dev/null"])
+    if not torch.cuda.device_count():
         with pytest.raises(CogError, match="or give --device cpu"):
             device.resolve_device(None)
-    with pytest.raises(CogError, match="CLF.PRECISION tf32 needs an NVIDIA GPU since Ampere"):
+    with pytest.raises(CogError, match=r"CLF\.PRECISION tf32 needs an NVIDIA GPU since Ampere"):
         device.require_precision(torch.device("cpu"), "CLF.PRECISION", "tf32")
 
 
@@ -122,7 +107,7 @@ def test_float32_is_exact_after_either_interface_and_is_put_back(is_newer):
     try:
         with device.exact_float32():
             assert not {"tf32", "bf16"} & {*now()[0]} and backends.cudnn.deterministic
-            device.allow_tf32()
+        with device.exact_float32(tf32=True):
             assert backends.cuda.matmul.fp32_precision == "tf32"
         assert now() == before
     finally:
@@ -130,13 +115,29 @@ def test_float32_is_exact_after_either_interface_and_is_put_back(is_newer):
         torch.set_float32_matmul_precision("highest")
 
 
+SRUN = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_NODES": "3"}
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, Rank()),
+        ({**SRUN, "SLURM_STEP_ID": "0"}, Rank(3, 8, 1, 3)),
+        (SRUN, Rank()),  # a batch script
+        ({**SRUN, **TORCHRUN, "SLURM_STEP_ID": "0"}, Rank(1, 4, 1, 2)),
+    ],
+)
+def test_rank_is_that_of_torchrun_or_of_a_job_step(monkeypatch, variables, expected):
+    for name in (*SRUN, *TORCHRUN, "SLURM_STEP_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert this_rank() == expected
+
+
 def test_random_streams_are_independent_and_those_of_earlier_versions():
     assert seeds.torch_seed(22, "split") == 8472135465790890115
-    words = {
-        seeds.torch_seed(22, purpose, stage=stage, n_shot=n_shot)
-        for purpose in seeds.PURPOSES
-        for stage in seeds.STAGES
-        for n_shot in (0, 8)
-    }
-    assert len(words) == len(seeds.PURPOSES) * 2 * 2
+    places = [(purpose, stage, n) for purpose in seeds.PURPOSES for stage in seeds.STAGES for n in (0, 8)]
+    assert len({seeds.torch_seed(22, p, stage=stage, n_shot=n) for p, stage, n in places}) == len(places)
     assert seeds.numpy_rng(22, "draw").integers(1 << 30) == seeds.numpy_rng(22, "draw").integers(1 << 30)

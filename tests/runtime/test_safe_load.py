@@ -6,13 +6,10 @@ import argparse
 import collections
 import contextlib
 import copyreg
-import functools
 import io
 import os
 import pickle
 import signal
-import tarfile
-import warnings
 import zipfile
 from pathlib import Path
 
@@ -31,11 +28,7 @@ from cog.runtime import files, safe_load
 @pytest.fixture(autouse=True)
 def time_limit():
     """End a test with an error after 20 seconds."""
-
-    def stop(*_):
-        raise AssertionError("took longer than 20 seconds")
-
-    previous = signal.signal(signal.SIGALRM, stop)
+    previous = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("took longer than 20 seconds"))
     signal.alarm(20)
     yield
     signal.alarm(0)
@@ -54,81 +47,66 @@ def form(value):
     return type(value).__name__, value
 
 
+TYPES = ("i1", "u4", "i8", "f2", "f4", "f8", "c16", "?", ">f4")
 VALUES = {
-    "plain": [1, -1, 2**70, 0.1, float("inf"), "é\n\\", b"", b"\x00\xff", None, True, 1j, bytearray(b"\xe9a")],
+    "plain": [1, -1, 2**70, 0.1, float("inf"), "é\n\\", b"", b"\x00\xff", None, True],
     "nested": {"a": [(), (1, 2, 3, 4)], "b": {"c": [{}, []]}, ("t", 1): "tuple key"},
     "sets": [set(), {1, "a"}, frozenset({2, 3}), {(1, 2)}],
     "dicts": [collections.OrderedDict(b=1, a=2), collections.defaultdict(list, {"x": [1]})],
-    "long": [list(range(3000)), [0.5] * 2345, dict.fromkeys(range(3000), "x"), "x" * 100_000],
+    "long": [list(range(3000)), dict.fromkeys(range(3000), "x"), "x" * 100_000],
     "text arrays": [np.array(["n01440764/a.JPEG", "é", ""]), np.array([b"abc", b"\xff"]), np.array("abc")],
-    "numbers": [np.arange(6).reshape(2, 3).astype(t) for t in ("i1", "u4", "i8", "f2", "f4", "f8", "c16", "?", ">f4")],
+    "numbers": [np.arange(6).reshape(2, 3).astype(t) for t in TYPES],
     "objects": [np.array(["a", "bc"], dtype=object), np.array([["a", "bc"], ["d", "e"]], dtype=object)],
-    "layouts": [np.asfortranarray(np.ones((2, 3))), np.arange(12.0).reshape(3, 4)[:, ::2], np.empty((0, 3))],
-    "scalars": [np.float32(0.1), np.int64(-1), np.bool_(True), np.str_("abc"), np.str_(""), np.bytes_(b"\xff")],
-    "split file": {"n01440764": {"train": np.array(["a/b.JPEG", "a/c.JPEG"]), "test": np.array(["a/d.JPEG"])}},
-}  # fmt: skip
+    "layouts": [np.asfortranarray(np.ones((2, 3))), np.arange(12.0)[::2], np.empty((0, 3))],
+    "scalars": [np.float32(0.1), np.int64(-1), np.bool_(True), np.str_("abc"), np.bytes_(b"\xff")],
+}
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_pickles_of_data_are_equal_to_what_numpy_reads(name):
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         content = pickle.dumps(VALUES[name], protocol=protocol)
-        assert form(safe_load.unpickle(content)) == form(pickle.loads(content)), protocol
-
-
-@pytest.mark.parametrize("names", [("numpy.core", "numpy._core"), ("numpy._core", "numpy.core")], ids=str)
-def test_numpy_1_and_numpy_2_are_read_alike(names):
-    value = [np.array(["a", "b"]), np.float32(0.5), np.array(["a", "bc"], dtype=object)]
-    old, new = (f"c{name}.multiarray\n".encode() for name in names)
-    content = pickle.dumps(value, protocol=2).replace(old, new)
-    assert new in content and form(safe_load.unpickle(content)) == form(value)
+        for core in (b"numpy.core.", b"numpy._core."):  # numpy 1 and 2
+            other = content.replace(b"cnumpy._core.", b"c" + core) if protocol < 4 else content
+            assert form(safe_load.Reader(other).load()) == form(pickle.loads(content)), protocol
 
 
 def test_strings_and_arrays_of_python_2():
-    # {'a': numpy.array([1.5, -2.]) } as Python 2.7 with numpy 1.16 writes it with protocol 2: raw data are STRINGs.
+    # {'a': numpy.array([1.5, -2.]) } as Python 2.7 with numpy 1.16 writes it with protocol 2.
     content = (
-        b"\x80\x02}q\x01U\x01aq\x02cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85U\x01b"
-        b"\x87Rq\x05(K\x01K\x02\x85cnumpy\ndtype\nq\x06U\x02f8K\x00K\x01\x87Rq\x07(K\x03U\x01<NNNJ\xff\xff\xff\xff"
-        b"J\xff\xff\xff\xffK\x00tb\x89U\x10\x00\x00\x00\x00\x00\x00\xf8?\x00\x00\x00\x00\x00\x00\x00\xc0tbs."
+        b"\x80\x02}q\x01U\x01aq\x02cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85U"
+        b"\x01b\x87Rq\x05(K\x01K\x02\x85cnumpy\ndtype\nq\x06U\x02f8K\x00K\x01\x87Rq\x07(K\x03U\x01<NNNJ\xff\xff"
+        b"\xff\xffJ\xff\xff\xff\xffK\x00tb\x89U\x10\x00\x00\x00\x00\x00\x00\xf8?\x00\x00\x00\x00\x00\x00\x00\xc0"
+        b"tbs."
     )
-    assert form(safe_load.unpickle(content)) == form({"a": np.array([1.5, -2.0])})
+    read = safe_load.Reader(content).load()
+    assert form(read) == form({"a": np.array([1.5, -2.0])})
+    assert form(pickle.loads(pickle.dumps(read))) == form(read)  # what is written again has no class of ours
 
-
-# --- hostile files
 
 READERS = {
-    "pickle": (safe_load.load_pickle, {**hostile.PICKLES, **hostile.BYTES, **hostile.MORE}),
+    "pickle": (safe_load.load_pickle, {**hostile.PICKLES, **hostile.BYTES}),
     "torch": (safe_load.load_torch, hostile.TORCH_FILES),
     "safetensors": (safe_load.load_safetensors, hostile.SAFETENSORS),
-    "json": (
-        files.read_json,
-        {"deep": b"[" * 200_000, "deep objects": b'{"a":' * 200_000, "100,000 digits": b"9" * 100_000},
-    ),
+    "json": (files.read_object, {"deep": b"[" * 200_000, "100,000 digits": b"9" * 100_000}),
 }
 CASES = [(reader, name) for reader, (_, contents) in READERS.items() for name in contents]
-
-#: Data that are strange and call nothing; they may be read.
-HARMLESS = {
-    *("read-only buffer", "instance of an admitted function", "instance, protocol 1", "items of an array"),
-    *("items of a list", "memo far away"),
-}
 
 
 @pytest.mark.parametrize(("reader", "name"), CASES, ids=[" ".join(case) for case in CASES])
 def test_nothing_in_a_file_runs_or_writes(tmp_path, monkeypatch, reader, name):
-    """The canary is a file with a name of six letters, CANARY, in the current folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(copyreg, "_inverted_registry", {7: ("os", "system")})
     monkeypatch.setattr(copyreg, "_extension_cache", {9: os.system})
     (load, contents), path = READERS[reader], tmp_path / "data.pkl"
     content = contents[name]
     path.write_bytes(content(Path("CANARY")) if callable(content) else content)
-    try:
+    with pytest.raises(CogError) as error:
         load(path)
-        assert name in HARMLESS
-    except CogError as error:
-        assert str(path) in str(error) and "\n" not in str(error)
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
     assert os.listdir(tmp_path) == ["data.pkl"]
+    for value in (np.arange(3), b"\xff", collections.OrderedDict(a=1), np.float32(0.5), {1}):
+        assert form(safe_load.Reader(pickle.dumps(value, protocol=2)).load()) == form(value)
 
 
 @pytest.mark.parametrize("name", [*hostile.PICKLES, *hostile.TORCH_FILES])
@@ -140,17 +118,9 @@ def test_control_these_files_run_code_where_nothing_is_restricted(tmp_path, name
     assert canary.exists()
 
 
-def test_hostile_files_change_nothing_for_the_next_one():
-    for content in (*hostile.BYTES.values(), *hostile.MORE.values()):
-        with contextlib.suppress(CogError, *safe_load.MALFORMED):
-            safe_load.unpickle(content)
-    for value in (np.arange(3), b"\xff", collections.OrderedDict(a=1), np.float32(0.5), {1}):
-        assert form(safe_load.unpickle(pickle.dumps(value, protocol=2))) == form(value)
-
-
 def test_a_refusal_names_what_is_refused_and_a_large_file_its_size(tmp_path):
     path = tmp_path / "data.pkl"
-    path.write_bytes(hostile._call("os", "system", "true"))
+    path.write_bytes(hostile.call("os:system", "true"))
     with pytest.raises(
         UnsafeFileError, match=r"refused to read .*data.pkl: it contains os\.system; .* again"
     ):
@@ -161,7 +131,7 @@ def test_a_refusal_names_what_is_refused_and_a_large_file_its_size(tmp_path):
             safe_load.load_torch(path)
         assert safe_load.load_torch(path, allow=[argparse.Namespace])["args"].lr == 0.1
     path.write_bytes(pickle.dumps([1.0] * 1000))
-    with pytest.raises(CogError, match="has 9,0.. bytes, expected a pickle of at most 1,000"):
+    with pytest.raises(CogError, match="has 9,0.. bytes, expected at most 1,000"):
         safe_load.load_pickle(path, largest=1000)
 
 
@@ -181,33 +151,30 @@ def test_zip_archives_are_judged_by_their_directory(tmp_path):
         safe_load.load_torch(path)
 
 
-# --- broken files, and what is not a file of the right kind
-
-
-@functools.cache
-def samples(kind: str) -> list[bytes]:
-    if kind == "pickle":
-        return [
-            pickle.dumps(value, protocol=protocol) for protocol in (0, 2, 4, 5) for value in VALUES.values()
-        ]
-    buffers = io.BytesIO(), io.BytesIO()
-    for buffer, is_new in zip(buffers, (True, False), strict=True):
+def samples() -> list[tuple[str, bytes]]:
+    protocols = (0, 2, 4, 5)
+    found = [("pickle", pickle.dumps(value, protocol=p)) for p in protocols for value in VALUES.values()]
+    for is_new in (True, False):
+        buffer = io.BytesIO()
         torch.save({"X": torch.ones(6, 4), "name": "a"}, buffer, _use_new_zipfile_serialization=is_new)
-    return [buffer.getvalue() for buffer in buffers]
+        found += [("torch", buffer.getvalue())] * 20
+    return found
 
 
-@pytest.mark.parametrize("kind", ["pickle", "torch"])
 @settings(
-    max_examples=n_examples(50, 1000), deadline=3000, derandomize=True, database=None,
+    max_examples=n_examples(50, 1000),
+    deadline=3000,
+    derandomize=True,
+    database=None,
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 @given(data=st.data())
-def test_broken_files_are_read_or_refused_in_one_line(tmp_path_factory, kind, data):
-    content = bytearray(data.draw(st.sampled_from(samples(kind))))
+def test_broken_files_are_read_or_refused_in_one_line(tmp_path_factory, data):
+    kind, whole = data.draw(st.sampled_from(samples()))
+    content = bytearray(whole)
     for _ in range(data.draw(st.integers(1, 6))):
         position = data.draw(st.integers(0, max(len(content) - 1, 0)))
-        length = data.draw(st.integers(0, 40))
-        content[position : position + length] = data.draw(st.binary(max_size=9))
+        content[position : position + data.draw(st.integers(0, 40))] = data.draw(st.binary(max_size=9))
     path = tmp_path_factory.getbasetemp() / "mutated"
     path.write_bytes(content)
     try:
@@ -219,41 +186,15 @@ def test_broken_files_are_read_or_refused_in_one_line(tmp_path_factory, kind, da
 @pytest.mark.parametrize("reader", READERS)
 def test_pipes_folders_and_devices_are_refused_at_once(tmp_path, reader):
     os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for path, message in (
-        (tmp_path, "folder"),
+        (tmp_path, "not a regular file"),
         (tmp_path / "pipe", "not a regular file"),
-        (tmp_path / "empty", "empty"),
         (tmp_path / "absent", "No such file"),
         (tmp_path / "loop", "levels of symbolic links"),
-        (tmp_path / ("x" * 300), "too long"),
         (tmp_path / "nul\0byte", "null byte"),
         (Path("/dev/zero"), "not a regular file"),
-        (Path("/proc/self/mem"), "empty|Input/output error"),
+        (Path("/proc/self/mem"), "empty|Input/output error|not a readable"),
     ):
         with pytest.raises(CogError, match=message):
             READERS[reader][0](path)
-
-
-def test_containers_that_torch_cannot_read_safely_say_what_they_are(tmp_path):
-    script, legacy, other = tmp_path / "script.pt", tmp_path / "legacy.tar", tmp_path / "other.zip"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), script)
-    with tarfile.open(legacy, "w") as archive:
-        for name in ("sys_info", "pickle", "tensors", "storages"):
-            info = tarfile.TarInfo(name)
-            info.size = 4
-            archive.addfile(info, io.BytesIO(b"\x80\x02N."))
-    with zipfile.ZipFile(other, "w") as archive:
-        archive.writestr("readme.txt", "no checkpoint")
-    (tmp_path / "page.ckpt").write_text("<html><body>404 Not Found</body></html>")
-    for path, message in (
-        *((script, "TorchScript archive"), (legacy, r"torch 0\.1"), (other, "other.zip")),
-        (tmp_path / "page.ckpt", "text file that begins with '<html>"),
-    ):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # a warning on the terminal would come before our one line
-            with pytest.raises(CogError, match=message):
-                safe_load.load_torch(path)

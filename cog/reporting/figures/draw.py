@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from cog.errors import CogError, printable
+from cog.errors import CogError, os_errors_explained, printable
 from cog.reporting.figures import experiments, protocol, search, style
 from cog.reporting.figures.lines import Sheet
 from cog.results.frame import LOGREG, dataset_label, shots_label
@@ -129,7 +129,8 @@ def write(means: pd.DataFrame, scores: pd.DataFrame, folder: str | os.PathLike[s
     Raises:
         CogError: nothing to draw, a folder that cannot be written.
     """
-    files.ensure_writable_dir(folder, "--figures")
+    with os_errors_explained(f"cannot write into --figures {folder}"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     with drawing():
         for name, _, sheet in draw(means):
