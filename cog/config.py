@@ -49,7 +49,11 @@ def _expected(value: Any, default: Any, allowed: tuple[Any, ...]) -> str:
     is_good = all(type(v) in (int, type(usual[0])) and allowed[0] <= v <= allowed[1] for v in parts)
     words = f"a number from {allowed[0]} to {allowed[1]}"
     if isinstance(default, list) and type(usual[0]) is int:
-        return "" if is_good and len({*parts}) == len(parts) > 0 else f"different numbers, each {words}"
+        return (
+            ""
+            if is_good and len({*parts}) == len(parts) > 0
+            else f"a list of different numbers, each {words}"
+        )
     is_good = is_good and len(parts) == len(usual) and (isinstance(default, list) or parts == sorted(parts))
     return "" if is_good else words if len(usual) == 1 else f"values such as {default}, each {words}"
 
@@ -185,4 +189,4 @@ def check_new_name(cfg: CfgNode, kind: str) -> None:
     name = cfg.EVAL.NAME
     taken = name in {FINETUNE, *CLASSIFIERS} - {default_cfg().EVAL.NAME, kind}
     if taken or re.search(r"_max[0-9]+$", name):
-        raise CogError(f"EVAL.NAME {name} is a name of other runs than those of {kind}; take another name")
+        raise CogError(f"EVAL.NAME {name} is the name of other runs than those of {kind}; take another name")

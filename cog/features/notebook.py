@@ -62,7 +62,7 @@ def extract_features(
     fx, preprocess, place = cfg.FT_EXTRACT, preprocess_of(cfg), resolve_device(device)
     require_precision(place, "FT_EXTRACT.PRECISION", fx.PRECISION)
     extractor = Extractor(
-        backbone.move(place), preprocess, place, batch_size=fx.BATCH_SIZE, precision=fx.PRECISION
+        backbone.to(place), preprocess, place, batch_size=fx.BATCH_SIZE, precision=fx.PRECISION
     )
     x, failures = extract(
         extractor, Decoder(images, preprocess, fx.LOAD_TRUNCATED_IMAGES), n_workers=n_workers

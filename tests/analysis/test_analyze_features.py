@@ -130,7 +130,7 @@ OWN_FOLDERS = "--train_features_dir a --test_features_dir b"
         (f"{OWN_FOLDERS} --dataset in1k cog_l1", "--train_features_dir is of one output"),
         (f"{OWN_FOLDERS} --output_dir o --analysis knn", "no train features a; run extract_features.py"),
         ("ANALYSIS.KNN_K [0]", r"ANALYSIS.KNN_K = \[0\] is not valid"),
-        ("ANALYSIS.KMEANS_SEEDS [1,1]", "a list of different whole numbers"),
+        ("ANALYSIS.KMEANS_SEEDS [1,1]", "a list of different numbers"),
         ("ANALYSIS.KMEANS_K -1", "a number from 0"),
     ],
 )
@@ -183,7 +183,7 @@ def test_a_failed_analysis_leaves_the_others_and_says_so(models, monkeypatch):
     with pytest.raises(CogError, match="no space left"):
         analyze(models)
     assert result(models, "alignment")
-    folder = ModelDir(models, "tiny_net").analysis("in1k", "kmeans")
+    folder = ModelDir(models, "tiny_net").path / "in1k/analysis_kmeans"
     assert output.state(folder, "results.json") == output.State("failed", "no space left")
     assert not folder.exists()
     monkeypatch.undo()
