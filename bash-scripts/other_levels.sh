@@ -44,7 +44,7 @@ for measure in ${measures}; do
 done
 [[ "${embeddings}" == "None" ]] || build embedding --similarity="${embeddings}"
 for ((draw = 1; draw <= draws; draw++)); do
-    build "random${draw}" --similarity=random --seed="${draw}" --n_levels=1
+    build "random${draw}" --similarity=random --n_levels=1 EVAL.SEED "${draw}"
 done
 run "${python}" "${repository}/build_levels.py" --compare "${levels}" ${built[@]+"${built[@]}"}
 [[ "${models_root_dir}" != "None" ]] || exit 0

@@ -49,7 +49,7 @@ step() {
 
 # study MODELS SHOTS LOGS: features and classifiers of both splits of all data sets.
 study() {
-    run "${python}" -m cog.commands.study --models_root_dir "${models}" --log_dir "${output_dir}/$3" --model $1 --n_shot $2 \
+    run "${python}" -m cog study --models_root_dir "${models}" --log_dir "${output_dir}/$3" --model $1 --n_shot $2 \
         --seeds ${seeds} --n_processes "${n_jobs}" --models_file "${output_dir}/models.yaml" \
         --model_loader cog/miniature/network.py:load_my_model \
         --in1k_images_root "${output_dir}/in1k" --imagenet_images_root "${output_dir}/in21k" \

@@ -12,19 +12,19 @@ from cog.errors import did_you_mean
 def main() -> None:
     """Run the command that the first argument names; without an argument, print the list of commands."""
     # By name, like the functions of ``cog``: this file starts what is above the room that it lies in.
-    commands = {command.name: command for command in importlib.import_module("cog.commands").COMMANDS}
+    commands = importlib.import_module("cog.commands")
     name, *words = sys.argv[1:] or ["--help"]
-    if name in commands:
+    if name in commands.COMMANDS:
         sys.argv = [f"python -m cog {name}", *words]
-        importlib.import_module(commands[name].module).cli()
+        importlib.import_module(commands.module_of(name)).cli()
     elif name == "--version":
         print(f"imagenet-cog {cog.__version__}")
     elif name in ("-h", "--help"):
         print("usage: python -m cog [-h] [--version] COMMAND ...\n\nCommands (each with --help):")
-        for command in commands.values():
-            print(f"  {command.name:<{max(map(len, commands))}}  {command.help}")
+        for command, text in commands.COMMANDS.items():
+            print(f"  {command:<{max(map(len, commands.COMMANDS))}}  {text}")
     else:
-        hint = did_you_mean(name, commands) or f"; expected {', '.join(commands)}"
+        hint = did_you_mean(name, commands.COMMANDS) or f"; expected {', '.join(commands.COMMANDS)}"
         print(f"python -m cog: error: unknown command {name!r}{hint}", file=sys.stderr)
         sys.exit(2)
 

@@ -18,7 +18,7 @@ import pytest
 import tiny
 
 from cog import config, constants
-from cog.commands import COMMANDS, analyze_features, extract_features, logreg
+from cog.commands import COMMANDS, analyze_features, extract_features, logreg, module_of
 from cog.data import datasets
 from cog.models import models_file
 
@@ -31,7 +31,7 @@ BLOCK = re.compile(r"^(?P<needs><!-- needs: [^\n]+ -->\n)?```(\w*)\n(.*?)^```$",
 PYTHON = """#!/bin/bash
 case "$*" in
     *logreg.py*) exec {python} "$@" --device cpu CLF.N_TRIALS 1 CLF.N_EPOCHS 2 CLF.MLP_HIDDEN 4 ;;
-    *extract_features.py*) exec {python} "$@" --device cpu FT_EXTRACT.N_WORKERS 0 ;;
+    *extract_features.py*) exec {python} "$@" FT_EXTRACT.N_WORKERS 0 ;;
     "-m pytest "*) exec {python} "$@" --collect-only ;;
     *) exec {python} "$@" ;;
 esac
@@ -99,7 +99,7 @@ def flags() -> set[str]:
         with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
             name = "argparse.ArgumentParser._print_message"
             patch.setattr(name, lambda self, text, file=None: shown.append(text))
-            importlib.import_module(command.module).main(["--help"])
+            importlib.import_module(module_of(command)).main(["--help"])
     return set(re.findall(r"--[a-z][a-z0-9_]*", "".join(shown))) | set(OTHER_FLAGS.split())
 
 
@@ -175,7 +175,7 @@ def template(network, tmp_path_factory) -> Path:
         link.symlink_to(network / "my.ckpt")
     shutil.copy(network / "my_net.py", root)
     tiny.write_loader(root / "their_net.py")
-    common = f"--model sup_resnet50 dino_resnet50 --models_root_dir {models} --device cpu --dataset cog_l5"
+    common = f"--model sup_resnet50 dino_resnet50 --models_root_dir {models} --dataset cog_l5"
     both = f"{common} {' '.join(constants.DATASETS[:-1])}"
     images = f"--in1k_images_root {world}/in1k --imagenet_images_root {world}/in21k --split train test"
     files = f"--cog_levels_mapping_file {levels} --cog_concepts_split_file {split_file}"

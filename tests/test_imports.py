@@ -8,7 +8,7 @@ import sys
 
 from result_folders import make_record, make_seed_folder
 
-from cog.commands import COMMANDS
+from cog.commands import COMMANDS, module_of
 
 FRAMEWORKS = "torch torchvision tensorflow jax haiku dill timm clip open_clip safetensors pycls"
 DRAWING = "matplotlib PIL"
@@ -24,7 +24,7 @@ STATEMENTS = (
     )),
     (f"{FRAMEWORKS} {DRAWING} {COMPUTING} tqdm", (
         "import cog.runtime.safe_load",
-        *(f"shows_help('{command.module}')" for command in COMMANDS),
+        *(f"shows_help('{module_of(name)}')" for name in COMMANDS),
         "import cog.levels.wordnet, cog.data.level_files, cog.levels.selection, cog.levels.build",
         "from cog.results import published; published.rows()",
         "from cog.commands import print_results",

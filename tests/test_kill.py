@@ -87,7 +87,7 @@ def commands(work: Path) -> dict[str, Command]:
     (work / "seen.txt").write_text("\n".join(SEEN))
     pair = f"--train_features_dir {work}/features_train --test_features_dir {work}/features_test --device cpu"
     images = (
-        f"--dataset birds --model_loader {loader}:load_my_model --images_root {work}/images --device cpu "
+        f"--dataset birds --model_loader {loader}:load_my_model --images_root {work}/images "
         "FT_EXTRACT.IMAGE_RESIZE_SIZE 16 FT_EXTRACT.IMAGE_CROP_SIZE 16 FT_EXTRACT.N_WORKERS 0"
     )
     training = "CLF.N_EPOCHS 3 CLF.BATCH_SIZE 16 CLF.N_TRIALS"

@@ -1,8 +1,7 @@
-"""Analyze pre-extracted features and trained classifiers: clusters, alignment and uniformity, neighbors, class means;
-confident predictions on other data; accuracy per concept.
+"""Analyze features and classifiers: clusters, alignment, neighbors, class means; label noise; concepts.
 
-Every result is a record <dataset>/analysis_<name>/results.json that print_results.py reads. With several data sets and
-analyses one process does all of them; the features of each data set are read once.
+Every result is a record <dataset>/analysis_<name>/results.json that print_results.py reads. With several data
+sets and analyses one process does all of them; the features of each data set are read once.
 """
 
 from __future__ import annotations
@@ -23,59 +22,43 @@ from cog.runtime import files
 if TYPE_CHECKING:
     from cog.analysis.base import Data
 
+EXAMPLES = (
+    "--models_root_dir /models --model sup_resnet50 --dataset in1k cog_l5",
+    "--models_root_dir /models --model sup_resnet50 --dataset cog_l5 --analysis concepts --levels_csv levels.csv",
+)
+
 _ALL = "all"
-
-
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Return the parsed flags; no file is read or written."""
-    parser = flags.parser(
-        __doc__ or "",
-        "--models_root_dir /models --model sup_resnet50 --dataset in1k cog_l5",
-        "--analysis concepts --levels_csv levels.csv --models_root_dir /models --model sup_resnet50 --dataset cog_l5",
-    )
-    work = parser.add_argument_group("what to do")
-    listed = (
-        "kmeans: clusters and classes; alignment: alignment and uniformity; knn: nearest neighbors; ncm: nearest class "
-        "means; confident: confident predictions of the classifiers of --trained_on on other data (label noise); "
-        "concepts: accuracy per concept and its correlation with similarity; all: the first four (default)"
-    )
-    work.add_argument("--analysis", action=flags.Several, default=[_ALL], metavar="NAME", help=listed)
-    work.add_argument(
-        "--trained_on", metavar="DATASET", help="data set whose classifiers are applied (confident)"
-    )
-    work.add_argument("--levels_csv", metavar="FILE", help="levels.csv of build_levels.py (concepts)")
-    group = parser.add_argument_group("features: of models and data sets, or in folders of your own")
-    flags.add(
-        group, "models_root_dir", "model", "dataset", "train_features_dir", "test_features_dir", "output_dir"
-    )
-    flags.add(parser.add_argument_group("run"), "device", "overwrite")
-    return parser.parse_args(argv)
+_HELP = (
+    "kmeans: clusters and classes; alignment: alignment and uniformity; knn: nearest neighbors; ncm: nearest "
+    "class means; confident: confident predictions of the classifiers of --trained_on on other data (label "
+    "noise); concepts: accuracy per concept and its correlation with similarity; all: the first four (default)"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compute the results that are missing and return the exit code.
-
-    Raises:
-        CogError: flags contradict each other, an input is missing, or a folder has another result.
-    """
-    args = parse_args(argv)
+    """Compute the results that are missing and return the exit code."""
+    parser = flags.parser(__doc__ or "", *EXAMPLES)
+    add = parser.add_argument
+    add("--analysis", action=flags.Several, default=[_ALL], metavar="NAME", help=_HELP)
+    add("--trained_on", metavar="DATASET", help="data set whose classifiers are applied (confident)")
+    add("--levels_csv", metavar="FILE", help="levels.csv of build_levels.py (concepts)")
+    flags.add(parser, "models_root_dir", "model", "dataset", "train_features_dir", "test_features_dir")
+    flags.add(parser, "output_dir", "device", "overwrite")
+    args = parser.parse_args(argv)
     from cog.analysis import base  # imports torch
 
     known = base.load_all()
     for name in args.analysis:
         if name not in (*known, _ALL):
             raise CogError(f"--analysis {name!r} is not an analysis, expected {', '.join(known)} or {_ALL}")
-    wanted = {
-        name
-        for name, each in known.items()
-        if name in args.analysis or (_ALL in args.analysis and each.in_all)
-    }
+    is_all = _ALL in args.analysis
+    wanted = [name for name, each in known.items() if name in args.analysis or (is_all and each.in_all)]
     for flag, name in (("trained_on", "confident"), ("levels_csv", "concepts")):
         if getattr(args, flag) is not None and name not in wanted:
             raise CogError(f"--{flag} is for --analysis {name} and has no effect here; leave it out")
     of_one = ("train_features_dir", "test_features_dir", "output_dir")
     inputs = [_input(one) for one in flags.each(args, "model", "dataset", of_one=of_one)]
-    base.run([known[name] for name in sorted(wanted)], inputs, overwrite=args.overwrite)
+    base.run([known[name] for name in wanted], inputs, overwrite=args.overwrite)
     return 0
 
 
@@ -96,10 +79,10 @@ def _input(args: argparse.Namespace) -> tuple[Data, Path]:
         folders = folders or {split: model_dir.features(args.dataset, split) for split in constants.SPLITS}
         output = output or model_dir.path / args.dataset
     if not folders:
-        raise CogError(
-            "no features: give --models_root_dir with --model and --dataset, or --train_features_dir and "
-            "--test_features_dir"
+        advice = (
+            "--models_root_dir with --model and --dataset, or --train_features_dir and --test_features_dir"
         )
+        raise CogError(f"no features: give {advice}")
     if output is None:
         raise CogError("nowhere to write: give --output_dir")
     device = resolve_device(args.device)

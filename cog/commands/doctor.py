@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 from collections.abc import Sequence
@@ -12,18 +11,14 @@ from cog.errors import CogError
 from cog.runtime import cli as cli_tools
 
 
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Return the parsed flags; no file is read or written."""
-    examples = ("", "--device cuda:1", "--format json")
-    parser = flags.parser(__doc__ or "", *examples, no_opts="have no effect here")
-    flags.add(parser, "device")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
-    return parser.parse_args(argv)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Try all parts that a study needs; return 0 if they work, else 2."""
-    args = parse_args(argv)
+    parser = flags.parser(
+        __doc__ or "", "", "--device cuda:1", "--format json", no_opts="have no effect here"
+    )
+    flags.add(parser, "device")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    args = parser.parse_args(argv)
     from cog.commands import machine  # imports torch
 
     findings = []

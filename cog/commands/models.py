@@ -7,6 +7,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from cog.commands import flags
 from cog.errors import CogError
 from cog.models.choice import unknown_model
 from cog.models.paper_models import MODELS
@@ -15,40 +16,34 @@ from cog.paths import ModelDir
 from cog.runtime import cli as cli_tools
 from cog.runtime import files
 
-
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the flags, without access to files."""
-    no_opts = "have no effect here"
-    parser = cli_tools.Parser(__doc__ or "", no_opts=no_opts)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def command(name: str, text: str, *, root: bool = True) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=text, description=text, no_opts=no_opts)
-        added.set_defaults(run=globals()[f"_{name}"])
-        if root:
-            added.add_argument("models_root_dir", help="folder of all models")
-        return added
-
-    command("list", "print the table of models", root=False)
-    fetching = command("fetch", "download checkpoints to <models_root_dir>/<title>/<architecture>/model.ckpt")
-    fetching.add_argument("models", nargs="*", metavar="MODEL", help="names, such as dino_resnet50")
-    fetching.add_argument("--all", action="store_true", help="all models")
-    fetching.add_argument("--dry_run", action="store_true", help="only print what would be done")
-    checking = command(
-        "check", "verify checkpoints: hash, names and shapes of parameters, a run of the network"
-    )
-    checking.add_argument("models", nargs="*", metavar="MODEL", help="names (default: all that are there)")
-    top1 = command("top1", "measure the ImageNet-1K accuracy of a released classifier")
-    top1.add_argument("model", metavar="MODEL", help="name, such as sup_resnet50")
-    top1.add_argument("--in1k_images_root", required=True, help="holds val/<wnid>/*.JPEG")
-    top1.add_argument("--device", help="cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)")
-    return parser.parse_args(argv)
+HELP = {
+    "list": "print the table of models",
+    "fetch": "download checkpoints to <models_root_dir>/<title>/<architecture>/model.ckpt",
+    "check": "verify checkpoints: hash, names and shapes of parameters, a run of the network",
+    "top1": "measure the ImageNet-1K accuracy of a released classifier",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    args = parse_args(argv)
-    return args.run(args)
+    no_opts = "have no effect here"
+    parser = cli_tools.Parser(__doc__ or "", no_opts=no_opts)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in HELP.items():
+        command = commands.add_parser(name, help=text, description=text, no_opts=no_opts)
+        if name != "list":
+            command.add_argument("models_root_dir", help="folder of all models")
+        if name == "top1":
+            command.add_argument("models", nargs=1, metavar="MODEL", help="name, such as sup_resnet50")
+            command.add_argument("--in1k_images_root", required=True, help="holds val/<wnid>/*.JPEG")
+            command.add_argument("--device", **flags.FLAGS["device"])
+        elif name != "list":
+            command.add_argument("models", nargs="*", metavar="MODEL", help="names, such as dino_resnet50")
+        if name == "fetch":
+            command.add_argument("--all", action="store_true", help="all models")
+            command.add_argument("--dry_run", action="store_true", help="only print what would be done")
+    args = parser.parse_args(argv)
+    return {"list": _list, "fetch": _fetch, "check": _check, "top1": _top1}[args.command](args)
 
 
 def _chosen(names: Sequence[str]) -> list[PaperModel]:
@@ -96,8 +91,8 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _top1(args: argparse.Namespace) -> int:
-    (row,) = _chosen([args.model])
-    files.require_dir(args.in1k_images_root, "--in1k_images_root")
+    (row,) = _chosen(args.models)
+    images = str(files.require_dir(args.in1k_images_root, "--in1k_images_root"))
     from cog.models import verify
     from cog.models.fetch import require_checkpoint
     from cog.runtime.device import resolve_device
@@ -105,13 +100,9 @@ def _top1(args: argparse.Namespace) -> int:
 
     checkpoint = ModelDir(args.models_root_dir, row.name).checkpoint
     require_checkpoint(checkpoint, "checkpoint")
-    device = resolve_device(args.device)
-    n_workers = min(n_processors(), 16)
-    print(verify.top1(row, checkpoint, args.in1k_images_root, device, n_workers))
+    device, n_workers = resolve_device(args.device), min(n_processors(), 16)
+    print(verify.top1(row, checkpoint, images, device, n_workers))
     return 0
 
 
 cli = functools.partial(cli_tools.run, main)
-
-if __name__ == "__main__":
-    cli()

@@ -1,9 +1,9 @@
-"""Classify the concepts of the levels in levels by other similarities and random draws (paper, Fig. 7; v1, Fig. 11).
+"""Classify the concepts of the levels in levels by other similarities and random draws (paper, Fig. 7).
 
---levels_dir holds one output folder of build_levels.py --rerank for each kind of levels, with the name of the kind
-(wup, jcn, random1 ...; bash-scripts/other_levels.sh builds them). The extracted features of the published levels are
-grouped into these levels, classifiers are trained on them as by logreg.py, whose KEY VALUE pairs are taken, and the
-accuracies are printed and drawn. Complete results are skipped.
+--levels_dir holds one output folder of build_levels.py --rerank for each kind of levels, with the name of the
+kind (wup, jcn, random1 ...; bash-scripts/other_levels.sh builds them). The features of the published levels
+are grouped into these levels, classifiers are trained on them as by logreg.py, whose KEY VALUE pairs are
+taken, and the accuracies are printed and drawn (v1: Fig. 11). Complete results are skipped.
 """
 
 from __future__ import annotations
@@ -30,43 +30,34 @@ _LEVEL = r"^(?P<kind>.+)_l(?P<level>[0-9]{1,3})$"
 _LABELS = {"cog": "published (Lin)", "wup": "Wu-Palmer", "jcn": "Jiang-Conrath", "embedding": "word vectors"}
 
 
-def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Return the parsed flags; no file is read or written."""
-    parser = cli_tools.Parser(__doc__ or "")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Group features by the levels of each kind, train, print the table, draw the figure."""
+    example = (
+        "--models_root_dir /models --model sup_resnet50 --levels_dir other/levels --output_dir other/models"
+    )
+    parser = flags.parser(__doc__ or "", example)
     flags.add(parser, "models_root_dir", "model", required=True)
-    levels_help = "folder with an output folder of build_levels.py for each kind of levels"
-    flags.add(parser, "levels_dir", required=True, metavar="DIR", help=levels_help)
-    output_help = "root of the features and results on other levels, laid out like --models_root_dir"
-    flags.add(parser, "output_dir", required=True, help=f"{output_help}; with the figure")
+    text = "folder with an output folder of build_levels.py for each kind of levels"
+    parser.add_argument("--levels_dir", required=True, metavar="DIR", help=text)
+    text = (
+        "root of the features and results on other levels, laid out like --models_root_dir; with the figure"
+    )
+    flags.add(parser, "output_dir", required=True, help=text)
     flags.add(parser, "seeds", default=list(constants.SEEDS))
     flags.add(parser, "device")
-    return parser.parse_args(argv)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Group features by the levels of each kind, train, print the table, draw the figure, and return the exit code.
-
-    Raises:
-        CogError: bad arguments, no levels, or missing features.
-    """
-    args = parse_args(argv)
+    args = parser.parse_args(argv)
     for one in flags.each(args, "model"):
         cfg = config.get_cfg(model_name=one.model, opts=args.opts)
-        datasets = _group(one)
+        names = _group(one)
         given = ["--models_root_dir", args.output_dir, "--model", one.model, "--device", str(args.device)]
-        given += ["--dataset", *datasets, "--seeds", *map(str, args.seeds)]
+        given += ["--dataset", *names, "--seeds", *map(str, args.seeds)]
         if code := logreg.main([*given, *args.opts]):
             return code
         from cog.results import read
 
-        scores = read.read(
-            args.output_dir,
-            models=[one.model],
-            datasets=datasets,
-            n_shots=[cfg.CLF.N_SHOT],
-            seeds=args.seeds,
-            evaluations=[config.evaluation_name(cfg)],
-        ).scores
+        which = {"n_shots": [cfg.CLF.N_SHOT], "evaluations": [config.evaluation_name(cfg)]}
+        how = {"models": [one.model], "datasets": names, "seeds": args.seeds, **which}
+        scores = read.read(args.output_dir, **how).scores
         scores = scores[scores["metric"] == "top1"]
         if scores.empty:
             raise CogError(f"{args.output_dir} has no runs of {one.model} that can be read")
@@ -81,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _group(args: argparse.Namespace) -> list[str]:
-    """Group the features by the levels of each kind, beside links to the published ones; return the data sets."""
+    """Group the features by the levels of each kind, beside links to the published ones; return data sets."""
     from cog.features.derived import regroup
 
     source = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
@@ -93,9 +84,7 @@ def _group(args: argparse.Namespace) -> list[str]:
     there = sorted(folder.parent.name for folder in source.path.glob("*/features_test"))
     levels = [name for name in there if constants.cog_level(name) is not None]
     if not levels:
-        raise CogError(
-            f"{source.path} has no features of any level; run extract_features.py on cog_l1, cog_l2, ... first"
-        )
+        raise CogError(f"{source.path} has no features of any level; run extract_features.py on them first")
     datasets = [name for name in (constants.IN1K, *levels) if name in there]
     target.path.mkdir(parents=True, exist_ok=True)
     for name in datasets:
@@ -109,9 +98,9 @@ def _group(args: argparse.Namespace) -> list[str]:
 
 
 def compare(top1: pd.Series) -> tuple[pd.DataFrame, float]:
-    """Return accuracies, a row per kind of levels and a column per level, and half of the 95 % interval over draws.
+    """Return accuracies, a row per kind of levels and a column per level, and half of the interval over draws.
 
-    ``top1`` has the accuracies in percent by name of the data set. The mean of the draws stands at every level.
+    ``top1`` has accuracies in percent by data set. The mean of the draws stands at every level.
     """
     from scipy import stats
 
@@ -130,17 +119,15 @@ def compare(top1: pd.Series) -> tuple[pd.DataFrame, float]:
 
 
 def draw(path: Path, table: pd.DataFrame, interval: float) -> None:
-    """Draw accuracies by level, a line for each kind of levels, with a band for the interval over random draws."""
+    """Draw accuracies by level, a line for each kind of levels, with a band for random draws."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.0, 3.6), layout="constrained")
     axes = figure.add_subplot(ylabel="top-1 (%)")
     for kind, row in table.iterrows():
-        (line,) = axes.plot(list(table), row, marker="o", markersize=3, label=kind)
+        axes.plot(list(table), row, marker="o", markersize=3, label=kind)
     if interval:
-        axes.fill_between(
-            list(table), row - interval, row + interval, color=line.get_color(), alpha=0.2, lw=0
-        )
+        axes.fill_between(list(table), row - interval, row + interval, color="gray", alpha=0.2, lw=0)
     axes.legend(fontsize=8)
     with files.atomic_write(path) as handle:
         figure.savefig(handle, format="png", dpi=150, metadata={"Software": None})

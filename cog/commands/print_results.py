@@ -29,60 +29,55 @@ if TYPE_CHECKING:
 
     from cog.results.read import Results
 
-logger = logging.getLogger("cog")  # the same name when run with python -m
+logger = logging.getLogger("cog")
 
-#: Values of ``--show``, ``--format`` and ``--published``; a test compares them with the views, formats and
-#: sources.
+#: Values of ``--show``, ``--format`` and ``--published``; a test compares them with views, formats and sources.
 VIEWS = ("accuracy", "fewshot", "rank", "drop")
 FORMATS = ("text", "markdown", "latex", "csv", "json")
 PAPERS = ("v2", "v1")
 
+EXAMPLES = (
+    "--models_root_dir /models --published",
+    "--models_root_dir /models --model sup_resnet50 --dataset cog_l5",
+    "--models_root_dir /models --model sup_resnet50 mine_net --relative_to sup_resnet50 --report page.html",
+)
+
 _WIDTH = 100
+
+_PUBLISHED = "the paper's results of its 31 models: v2, the final version (default), or v1, of January 2021"
+_SHOW = (
+    "accuracy (default): models x data sets, a table per number of shots; fewshot: models x shots, a table "
+    "per data set (Tables 5-10); rank: among the models shown; drop: change since in1k in percent"
+)
+_RELATIVE = (
+    "differences to a model in points, with 95%% intervals over concepts and seeds, and whether they are "
+    "significant after Holm's correction for all of them"
+)
+_ANALYSIS = (
+    "other experiments, a table per number: analyses (kmeans, alignment, knn ...), other classifiers (mlp, "
+    "balanced, finetune ...), or all. Other views of a classifier: give its keys, CLF.TYPE mlp"
+)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Return the flags.
-
-    Raises:
-        CogError: flags contradict each other, or there is nothing to read.
-    """
-    parser = flags.parser(__doc__ or "")
-    group = parser.add_argument_group("source of the results")
-    add = group.add_argument
-    add(
-        "--models_root_dir", **flags.FLAGS["models_root_dir"]
-    )  # an exported one would be read beside other sources
+    """Return the flags; a CogError says that they contradict each other, or that there is nothing to read."""
+    parser = flags.parser(__doc__ or "", *EXAMPLES)
+    add = parser.add_argument
+    add("--models_root_dir", **flags.FLAGS["models_root_dir"])  # not an exported one: there are other sources
     add("--logreg_root_dir", metavar="DIR", help="one evaluation folder, with a subfolder per seed")
     add("--import", dest="imports", nargs="+", metavar="FILE", help="files of --export")
-    text = "the paper's results of its 31 models: v2, the final version (default), or v1, of January 2021"
-    add("--published", nargs="?", const=PAPERS[0], choices=PAPERS, help=text)
-    group = parser.add_argument_group("selection; default: all that is found")
-    flags.add(group, "model", help="names, or quoted patterns such as 'deit_*'; tables keep the order given")
-    flags.add(group, "dataset", "n_shot", "seeds")
-    add = parser.add_argument_group("what is shown").add_argument
-    text = (
-        "accuracy (default): models x data sets, a table per number of shots; fewshot: models x shots, a "
-        "table per data set (Tables 5-10); rank: among the models shown; drop: change since in1k in percent"
-    )
-    add("--show", choices=VIEWS, help=text)
-    text = (
-        "differences to a model in points, with 95%% intervals over concepts and seeds, and whether they are "
-        "significant after Holm's correction for all of them"
-    )
-    add("--relative_to", metavar="MODEL", help=text)
-    text = (
-        "other experiments, a table per number: analyses (kmeans, alignment, knn ...), other classifiers "
-        "(mlp, pca, balanced, finetune ...), or all. Other views of a classifier: give its keys, CLF.TYPE mlp"
-    )
-    add("--analysis", action=flags.Several, metavar="NAME", help=text)
+    add("--published", nargs="?", const=PAPERS[0], choices=PAPERS, help=_PUBLISHED)
+    flags.add(parser, "model", help="names, or quoted patterns such as 'deit_*'; tables keep the order given")
+    flags.add(parser, "dataset", "n_shot", "seeds")
+    add("--show", choices=VIEWS, help=_SHOW)
+    add("--relative_to", metavar="MODEL", help=_RELATIVE)
+    add("--analysis", action=flags.Several, metavar="NAME", help=_ANALYSIS)
     text = "default: text. csv and json have top-5 accuracies and all digits; latex has the paper's names"
     add("--format", choices=FORMATS, default="text", help=text)
-    group = parser.add_argument_group("instead of tables")
-    add = group.add_argument
     add("--export", metavar="FILE", help="write the selected results as one file to share, see --import")
     add("--figures", metavar="DIR", help="draw the paper's figures and the searches, with their data as CSV")
     add("--report", metavar="FILE", help="write a self-contained HTML page")
-    flags.add(group, "overwrite")
+    flags.add(parser, "overwrite")
     args = parser.parse_args(argv)
     args.imports = [file for file in args.imports or () if not constants.is_unset(file)]
     chosen = [flag for flag in ("show", "relative_to", "analysis") if getattr(args, flag)]
@@ -92,30 +87,24 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         if args.model or args.dataset or args.n_shot:
             logger.warning("--logreg_root_dir names the runs: other flags that select runs have no effect")
         args.models_root_dir = args.model = args.dataset = args.n_shot = None
-    source = args.models_root_dir or args.logreg_root_dir
-    if not (source or args.imports or args.published):
+    args.source = args.models_root_dir or args.logreg_root_dir
+    if not (args.source or args.imports or args.published):
         raise CogError("nothing to read: give --models_root_dir, --logreg_root_dir, --import or --published")
-    limit = paths.limit_above(source) if source else 0
-    if limit and (args.published or args.export):
-        raise CogError(
-            f"results below limit-{limit} are a test of the commands on a few images; they are neither shown "
-            "beside published numbers nor exported"
-        )
     return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Read results, show them, and return the exit code.
-
-    Raises:
-        CogError: the arguments are wrong, or there is no result to show.
-    """
+    """Read results, show them, and return the exit code."""
     args = parse(argv)
     if args.export or args.figures or args.report:
         _write(args)
-    else:
-        width = shutil.get_terminal_size((_WIDTH, 0)).columns if sys.stdout.isatty() else _WIDTH
-        _print(_tables(args, width))
+        return 0
+    text = _tables(args, shutil.get_terminal_size((_WIDTH, 0)).columns if sys.stdout.isatty() else _WIDTH)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # the terminal's encoding may lack the plus-minus sign
+        text = text.replace("±", "+-").replace("†", "*").replace("‡", "#")
+    print(text, end="")
     return 0
 
 
@@ -130,11 +119,10 @@ def _read(args: argparse.Namespace, *, everything: bool) -> Results:
                 paths.split_model_name(name, flag=flag)
     one_model = args.model[0] if len(args.model or ()) == 1 and not is_pattern(args.model[0]) else None
     cfg = config.get_cfg(model_name=one_model, opts=args.opts)
-    if "CLF.N_SHOT" in args.opts[::2]:
-        if args.n_shot not in (None, [cfg.CLF.N_SHOT]):
-            raise CogError("--n_shot and CLF.N_SHOT disagree; give one of them")
-        args.n_shot = [cfg.CLF.N_SHOT]
-    elif args.n_shot is None and one_model and len(args.dataset or ()) == 1 and _is_plain(args):
+    if "CLF.N_SHOT" in args.opts[::2] and args.n_shot not in (None, [cfg.CLF.N_SHOT]):
+        raise CogError("--n_shot and CLF.N_SHOT disagree; give one of them")
+    is_one = one_model and len(args.dataset or ()) == 1 and _is_plain(args)
+    if "CLF.N_SHOT" in args.opts[::2] or (args.n_shot is None and is_one):
         args.n_shot = [cfg.CLF.N_SHOT]
     evaluation = config.evaluation_name(cfg)
     if args.logreg_root_dir:
@@ -155,13 +143,13 @@ def _read(args: argparse.Namespace, *, everything: bool) -> Results:
         flag="--import",
     )
     results = results if everything else read.of_evaluation(results, evaluation)
-    read.warn_of_skipped(results.found.skipped)
+    skipped = results.found.skipped
+    read.warn_of_skipped(skipped)
     if results.scores.empty:
         shots = f" with n_shot {' '.join(map(str, args.n_shot))}" if args.n_shot else ""
         shots += f" with seeds {' '.join(map(str, args.seeds))}" if args.seeds else ""
-        root = args.models_root_dir or args.logreg_root_dir
-        skipped = results.found.skipped
-        raise CogError(read.nothing_found(root, args.model, args.dataset, skipped, evaluation, more=shots))
+        wanted = args.source, args.model, args.dataset, skipped, evaluation
+        raise CogError(read.nothing_found(*wanted, more=shots))
     return results
 
 
@@ -217,38 +205,22 @@ def _write(args: argparse.Namespace) -> None:
         for flag in ("figures", "report", "export")
         if (name := getattr(args, flag))
     }
-    if len(set(targets.values())) < len(targets):
-        raise CogError("two outputs have the same path; give each its own")
     if export := targets.pop("export", None):
         share.write(export, _read(args, everything=True).scores)
         logger.info("wrote %s", export)
     if not targets:
         return
     args.published = args.published or PAPERS[0]  # figures and page show the published results, too
-    results = _read(args, everything=True)
+    results, seeds = _read(args, everything=True), args.seeds or ()
     if folder := targets.get("figures"):
-        means = frame.average(results.scores, args.seeds or ())
-        logger.info("wrote %d files to %s", len(draw.write(means, results.scores, folder)), folder)
+        n = len(draw.write(frame.average(results.scores, seeds), results.scores, folder))
+        logger.info("wrote %d files to %s", n, folder)
     if target := targets.get("report"):
         if lost := report.not_shown(target, results):
             raise CogError(f"--report {target} shows more ({some(lost)}), so it stays; name another file")
-        root, seeds = args.models_root_dir or args.logreg_root_dir, args.seeds or ()
-        report.write(target, results, root=root, baseline=args.relative_to, seeds=seeds, created=now())
+        how = {"root": args.source, "baseline": args.relative_to, "seeds": seeds, "created": now()}
+        report.write(target, results, **how)
         logger.info("wrote %s", target)
 
 
-def _print(text: str) -> None:
-    encoding = sys.stdout.encoding or "utf-8"
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:  # the terminal's encoding may lack the plus-minus sign
-        text = text.replace("±", "+-").replace("†", "*").replace("‡", "#")
-        text = text.encode(encoding, "backslashreplace").decode(encoding)
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
 cli = functools.partial(command_line.run, main)
-
-if __name__ == "__main__":
-    cli()

@@ -1,1 +1,1 @@
-"""Studies of many models and data sets: units of work, tasks, SLURM, local workers."""
+"""Studies of many models and data sets: outputs, tasks, SLURM, this machine, results."""

@@ -1,216 +1,119 @@
-"""A study on this machine: tasks side by side, each with its own GPU or share of the processors and of the memory."""
+"""A study on this machine: tasks side by side, each with its own GPU or its share of processors and memory."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import glob
 import logging
 import os
-import re
 import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 
 from cog import constants
 from cog.errors import CogError, os_errors_explained
 from cog.paths import ModelDir
-from cog.runtime import memory
-from cog.runtime.log import duration
-from cog.runtime.signals import EXIT_CODE, handled
-from cog.study.tasks import EXTRACT, Task, command_of
+from cog.runtime import memory, signals
+from cog.study.tasks import EXTRACT, Task
 from cog.study.units import Study
 
 logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
 
-#: Seconds between two reports on the running tasks; tasks write lines of progress as often.
-_REPORT_SECONDS = 30.0
-
-#: Memory of a process with PyTorch, a network and its batches; classifiers need 1.5 times their features more.
-_PROCESS_BYTES = 1_000_000_000
+_PROCESS_BYTES = 1_000_000_000  # of memory, with PyTorch and batches
 
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
-@dataclass(frozen=True)
-class Slots:
-    """Places of tasks that run side by side; a task keeps its share of the processors however many run.
-
-    Attributes:
-        n: largest number of tasks at a time.
-        n_threads: threads of each; the last bits of results depend on it, so it does not change in a study.
-        gpus: GPUs by their names in ``CUDA_VISIBLE_DEVICES``, which the slots get in turn.
-    """
-
-    n: int
-    n_threads: int
-    gpus: Sequence[str] = ()
-
-    @classmethod
-    def of_machine(cls, study: Study, n: int | None) -> Slots:
-        """Return ``n`` slots; None: one per GPU, without GPUs one per processor, but no more than pairs of a study."""
-        gpus, n_processors = find_gpus(), len(os.sched_getaffinity(0))
-        n = n or len(gpus) or min(n_processors, len(study.pairs()))
-        given = os.environ.get("OMP_NUM_THREADS", "")
-        return cls(n, int(given) if given.isdigit() else max(1, n_processors // n), gpus)
-
-    def environment(self, slot: int) -> dict[str, str]:
-        """Return the environment variables of the tasks of a slot."""
-        result = {**os.environ, "OMP_NUM_THREADS": str(self.n_threads)}
-        return result | ({"CUDA_VISIBLE_DEVICES": self.gpus[slot % len(self.gpus)]} if self.gpus else {})
-
-
-class _Tasks:
-    """The tasks of a study while they run.
-
-    Attributes:
-        waiting: tasks that have not begun, by number.
-        running: process, slot and start of the others, in seconds.
-        codes: exit codes of those that have ended.
-        received: signals that this process has got.
-    """
-
-    def __init__(self, tasks: Mapping[int, Task], log_dir: Path, slots: Slots) -> None:
-        self.all, self.log_dir, self.slots = tasks, log_dir, slots
-        self.waiting, self.codes = dict(tasks), dict[int, int]()
-        self.running: dict[int, tuple[subprocess.Popen[bytes], int, float]] = {}
-        self.received: list[signal.Signals] = []
-        self.room = memory.available_memory()
-
-    def tell(self, number: signal.Signals) -> None:
-        """Send a signal to the running tasks."""
-        for process, _, _ in list(self.running.values()):
-            if process.poll() is None:
-                process.send_signal(number)
-
-    def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Let the running tasks save and end; with the second ^C, end them at once."""
-        again = bool(self.received) and number == signal.SIGINT
-        self.received.append(signal.Signals(number))
-        self.tell(signal.SIGINT if again else signal.SIGTERM)
-
-    def ready(self, memory_of: Callable[[Task], int]) -> int | None:
-        """Return the number of a task that can begin now."""
-        if self.received or len(self.running) >= self.slots.n:
-            return None
-        unfinished = [*self.waiting.values(), *(self.all[number] for number in self.running)]
-        taken = sum(memory_of(self.all[number]) for number in self.running)
-        for number, task in self.waiting.items():
-            has_room = not self.running or self.room is None or taken + memory_of(task) <= self.room
-            if has_room and not any(task.needs(other) for other in unfinished):
-                return number
-        return None
-
-    def start(self, number: int, commands: Mapping[str, Sequence[str]]) -> None:
-        """Start a task in the first free slot."""
-        task = self.waiting.pop(number)
-        slot = min({*range(self.slots.n)} - {slot for _, slot, _ in self.running.values()})
-        logger.info("[%d/%d] %s", len(self.all) - len(self.waiting), len(self.all), task)
-        process = _start(command_of(task, commands), self.log(number), self.slots.environment(slot))
-        self.running[number] = process, slot, time.monotonic()
-        if self.received:  # while the process was being started
-            process.send_signal(signal.SIGTERM)
-
-    def collect(self) -> None:
-        """Note and log the tasks that have ended."""
-        for number, (process, _, began) in list(self.running.items()):
-            if (code := process.poll()) is None:
-                continue
-            del self.running[number]
-            self.codes[number] = code = code if code >= 0 else 128 - code
-            if code == 0:
-                logger.info("%s: done in %s", self.all[number], duration(time.monotonic() - began))
-            elif not (self.received and code in (EXIT_CODE, 130, 128 + signal.SIGTERM)):
-                log = self.log(number)
-                logger.error("%s: exit code %d: %s (%s)", self.all[number], code, last_line(log), log)
-
-    def report(self) -> None:
-        """Log what the running tasks do."""
-        for number, (_, _, began) in self.running.items():
-            line = last_line(self.log(number))
-            logger.info("%s, %s: %s", self.all[number], duration(time.monotonic() - began), line)
-        logger.info("%d of %d tasks have ended", len(self.codes), len(self.all))
-
-    def log(self, number: int) -> Path:
-        """Return the log of a task."""
-        return self.log_dir / f"{number}.log"
-
-    def exit_code(self) -> int:
-        """Return the exit code of :func:`run_here`."""
-        if self.received:
-            n_done = list(self.codes.values()).count(0)
-            text = f"{n_done} of {len(self.all)} tasks are done; the same command continues"
-            logger.error("ended by %s: %s", self.received[0].name, text)
-            return 130 if self.received[0] == signal.SIGINT else EXIT_CODE
-        failed = {self.all[number]: code for number, code in self.codes.items() if code}
-        # A classifier without features fails for the reason of its extraction.
-        different = {code for task, code in failed.items() if not any(task.needs(other) for other in failed)}
-        return 0 if not failed else different.pop() if len(different) == 1 else CogError.exit_code
-
-
 def run_here(
+    study: Study,
     tasks: Mapping[int, Task],
     commands: Mapping[str, Sequence[str]],
     log_dir: Path,
-    slots: Slots,
-    memory_of: Callable[[Task], int] = lambda task: 0,
+    n: int | None = None,
 ) -> int:
-    """Run tasks, each as soon as what it needs has ended, however that ended, and return an exit code.
+    """Run tasks, each as soon as what it needs has ended, however that ended, with logs ``<number>.log``.
 
-    A first signal lets the running tasks save and end, and no further task starts; a second ^C ends them at once. A
-    task ends with this process, also when that is killed.
-
-    Args:
-        tasks: tasks to run, by number.
-        commands: command lines of the stages.
-        log_dir: folder of their logs, ``<number>.log``.
-        slots: where they run.
-        memory_of: bytes that a task needs; without room beside the running ones it waits.
-
-    Returns:
-        130 or 75 after a signal, 0 if all tasks succeeded, the code of the failed ones if it is the same, else 2.
-
-    Raises:
-        CogError: a program cannot be started, or a log cannot be written.
+    At most ``n`` run at a time (None: one per GPU, without GPUs one per processor), fewer while memory is
+    short. At a signal the running tasks save and end, at a second ^C at once; they also end when this process
+    is killed. Returns 0, or the exit code of the failed tasks: 2 if they have several.
     """
-    state, reported = _Tasks(tasks, log_dir, slots), time.monotonic()
-    previous = {number: signal.signal(number, state.on_signal) for number in (signal.SIGINT, *handled())}
-    try:
-        while state.running or (state.waiting and not state.received):
-            if (number := state.ready(memory_of)) is not None:
-                state.start(number, commands)
-                continue
-            time.sleep(_POLL_SECONDS)
-            state.collect()
-            if time.monotonic() - reported >= _REPORT_SECONDS:
-                reported = time.monotonic()
-                state.report()
-    finally:
-        state.tell(signal.SIGTERM)
-        for process, _, _ in state.running.values():
-            process.wait()
-        for signal_number, handler in previous.items():
-            signal.signal(signal_number, handler)
-    return state.exit_code()
+    gpus, n_processors = find_gpus(), len(os.sched_getaffinity(0))
+    n = n or len(gpus) or min(n_processors, len(study.pairs()))
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    # The last bits of results depend on the number of threads, so it does not change in a study.
+    n_threads = given if given.isdigit() else str(max(1, n_processors // n))
+    logger.info("%d tasks at a time, %s threads each", n, n_threads)
+    room = memory.available_memory()
+    waiting, codes = dict(tasks), dict[int, int]()
+    running: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}  # by slot: number of the task, process
+
+    def next_task() -> int | None:
+        now = [tasks[number] for number, _ in running.values()]
+        taken = sum(memory_of(study, task) for task in now)
+        for number, task in waiting.items():
+            has_room = not now or room is None or taken + memory_of(study, task) <= room
+            if has_room and not any(map(task.needs, [*waiting.values(), *now])):
+                return number
+        return None
+
+    with signals.deferred():
+        try:
+            while (running or waiting) and not signals.requested():
+                if len(running) < n and (number := next_task()) is not None:
+                    slot = min({*range(n)} - running.keys())
+                    environment = {**os.environ, "OMP_NUM_THREADS": n_threads}
+                    if gpus:
+                        environment["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
+                    task, log = waiting.pop(number), log_dir / f"{number}.log"
+                    logger.info("[%d/%d] %s", len(tasks) - len(waiting), len(tasks), task)
+                    running[slot] = number, _start(task.command(commands), log, environment)
+                    continue
+                time.sleep(_POLL_SECONDS)
+                for slot, (number, process) in list(running.items()):
+                    if (code := process.poll()) is not None:
+                        del running[slot]
+                        codes[number] = code if code >= 0 else 128 - code
+                        log = log_dir / f"{number}.log"
+                        if code:
+                            logger.error(
+                                "%s: exit code %d: %s (%s)", tasks[number], code, _last_line(log), log
+                            )
+                        n_failed = sum(map(bool, codes.values()))
+                        facts = len(codes) - n_failed, len(tasks), n_failed, len(running)
+                        logger.info("%d of %d tasks are done, %d failed, %d run", *facts)
+        finally:
+            _end([process for _, process in running.values()])
+        signals.check(f"{len(codes)} of {len(tasks)} tasks had ended")
+    failed = [tasks[number] for number, code in codes.items() if code]
+    # A classifier without features fails for the reason of its extraction.
+    different = {code for k, code in codes.items() if code and not any(map(tasks[k].needs, failed))}
+    return 0 if not failed else different.pop() if len(different) == 1 else CogError.exit_code
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Let processes save and end; with ^C, end them at once."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        for process in processes:
+            process.send_signal(number)
+        with contextlib.suppress(KeyboardInterrupt):
+            for process in processes:
+                process.wait()
+            return
 
 
 def memory_of(study: Study, task: Task) -> int:
-    """Return the bytes of memory that a task needs, roughly: networks and batches, or features and their batches."""
-    n_bytes = _PROCESS_BYTES
-    for place in (ModelDir(study.root, model) for model in task.models):
-        with contextlib.suppress(OSError):
-            if task.stage == EXTRACT:
-                n_bytes += 2 * place.checkpoint.stat().st_size
-            else:
-                files = [place.features_file(task.dataset, split) for split in constants.SPLITS]
-                n_bytes += sum(file.stat().st_size for file in files) * 3 // 2
-    return n_bytes
+    """Return the bytes of memory that a task needs, roughly: libraries, and networks or features."""
+    places = [ModelDir(study.root, model) for model in task.models]
+    paths = [place.checkpoint for place in places]
+    if task.stage != EXTRACT:
+        paths = [place.features_file(task.dataset, split) for place in places for split in constants.SPLITS]
+    return _PROCESS_BYTES + sum(path.stat().st_size for path in paths if path.is_file()) * 3 // 2
 
 
 def find_gpus() -> list[str]:
@@ -218,23 +121,12 @@ def find_gpus() -> list[str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=60, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return re.findall(r"^GPU (\d+):", done.stdout, re.MULTILINE) if done.returncode == 0 else []
+    there = [path for path in glob.glob("/dev/nvidia[0-9]*") if os.access(path, os.R_OK | os.W_OK)]
+    return [str(number) for number in range(len(there))]
 
 
-def last_line(log: Path) -> str:
-    """Return the last line with text of a log; "" if it cannot be read."""
-    try:
-        with open(log, "rb") as handle:
-            handle.seek(max(0, log.stat().st_size - 4096))
-            lines = handle.read().decode("utf-8", "replace").split("\n")
-    except OSError:
-        return ""
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
 
@@ -247,7 +139,7 @@ def _start(command: Sequence[str], log: Path, environment: Mapping[str, str]) ->
         if prctl is not None:
             prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # it has ended before
-            os._exit(EXIT_CODE)
+            os._exit(signals.EXIT_CODE)
 
     with os_errors_explained(f"cannot start a task with the log {log}"), open(log, "ab") as handle:
         handle.write(f"{shlex.join(command)}\n".encode("utf-8", "surrogateescape"))

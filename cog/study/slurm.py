@@ -1,8 +1,8 @@
-"""A study on SLURM: an array of extractions, an array of classifiers for each, and a last job that makes the table.
+"""A study on SLURM: an array of extractions, one of classifiers for each, and a last job that makes the table.
 
-Classifiers begin when the extraction that they need has ended, however that ended (``afterany``), and look for
-themselves whether the features are there. So nothing depends on the exit codes that SLURM sees. A task that is
-submitted twice ends in a moment.
+Classifiers begin when the extraction that they need has ended, however that ended (``afterany``), and look
+for themselves whether the features are there. So nothing depends on the exit codes that SLURM sees. A task
+that is submitted twice ends in a moment.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ TASK_SCRIPT = REPOSITORY / "bash-scripts" / "slurm" / "task.sh"
 #: Seconds before the time limit at which a task gets the signal to save its work; SLURM looks twice a minute.
 SIGNAL_SECONDS = 120
 
-_TIMEOUT_SECONDS = 60
-
-#: Beginnings of the variables that SLURM's commands do not get: the user's filters of ``squeue``, and the variables of
-#: a job that submits a study, which ``sbatch`` would pass on to other jobs.
+#: Beginnings of variables that SLURM's commands do not get: filters of ``squeue``, and what ``sbatch`` would
+#: pass on from a job that submits a study.
 _NOT_FOR_SLURM = ("SQUEUE_", "SLURM_ARRAY_", "SLURM_JOB_ID", "SLURM_RESTART_COUNT")
 
 
@@ -37,32 +35,21 @@ def job_name(log_dir: Path) -> str:
 
 
 def run_slurm(*command: str) -> str:
-    """Run one of SLURM's commands and return its output.
-
-    Raises:
-        CogError: the command does not exist, fails, or does not answer.
-    """
+    """Run one of SLURM's commands and return its output; a CogError says why there is none."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(_NOT_FOR_SLURM)}
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+            command, env=environment, capture_output=True, text=True, timeout=60, check=False
         )
-    except FileNotFoundError:
-        raise CogError(f"{command[0]} was not found; run this where SLURM's commands are") from None
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CogError(f"{command[0]} does not answer: {error}") from error
     if done.returncode != 0:
-        reason = done.stderr.strip() or f"exit code {done.returncode}"
-        raise CogError(f"{command[0]} failed: {reason}")
+        raise CogError(f"{command[0]} failed: {done.stderr.strip() or f'exit code {done.returncode}'}")
     return done.stdout
 
 
 def queued_tasks(log_dir: Path) -> dict[int, str]:
-    """Return the waiting and running tasks of the studies with a log folder: number -> ``<job>_<number>``.
-
-    Raises:
-        CogError: ``squeue`` fails or does not answer.
-    """
+    """Return the waiting and running tasks of the studies with a log folder: number -> ``<job>_<number>``."""
     mine = [f"--user={os.getuid()}", f"--name={job_name(log_dir)}"]
     text = run_slurm("squeue", *mine, "--array", "--noheader", "--format=%F %K %T")
     rows = [line.split() for line in text.splitlines() if "COMPLETING" not in line]  # has ended
@@ -73,43 +60,28 @@ def submit(
     tasks: Mapping[int, Task],
     listed: Mapping[int, Task],
     commands: Mapping[str, Sequence[str]],
-    last: Sequence[str],
+    last: str,
     options: Sequence[str],
     log_dir: Path,
     *,
     dry_run: bool,
-) -> int:
-    """Submit the tasks that are not in the queue, and after them a job that runs ``last``; print a line per job.
+) -> None:
+    """Submit those of the ``listed`` tasks that are to do and not in the queue, then a job of the script ``last``.
 
-    Args:
-        tasks: tasks to do, by number.
-        listed: all tasks of the study, by number.
-        commands: command lines of the stages.
-        last: command of the last job, which makes the table.
-        options: arguments of ``sbatch``.
-        log_dir: folder of the list and the logs.
-        dry_run: whether to only print the commands of SLURM.
-
-    Returns:
-        The number of tasks that were, or would be, submitted.
-
-    Raises:
-        CogError: SLURM refuses a job; the number of a task is too large for it; there is no checkout.
+    ``options`` are arguments of ``sbatch``. Prints a line per job, or with ``dry_run`` its command alone.
     """
     if not TASK_SCRIPT.is_file():
-        raise CogError(
-            f"{TASK_SCRIPT} does not exist; run studies from a checkout of the repository, see README.md"
-        )
+        raise CogError(f"{TASK_SCRIPT} does not exist; run studies from a checkout of the repository")
     jobs = queued_tasks(log_dir)
     new = {number: task for number, task in tasks.items() if number not in jobs}
     print(f"{len(new)} tasks to submit, {len(tasks) - len(new)} are queued", flush=True)
     if not new:
-        return 0
+        return
     size = re.search(r"^MaxArraySize\s*=\s*(\d+)", run_slurm("scontrol", "show", "config"), re.MULTILINE)
     if size and max(new) >= int(size[1]):
         raise CogError(
-            f"line {max(new)} of {log_dir / TASKS_FILE} cannot be the index of a job array: SLURM's MaxArraySize is "
-            f"{size[1]} here; use another --log_dir"
+            f"line {max(new)} of {log_dir / TASKS_FILE} cannot be the index of a job array: SLURM's "
+            f"MaxArraySize is {size[1]} here; use another --log_dir"
         )
     # % and backslashes have a meaning in the value of --output.
     logs = str(log_dir).replace("\\", "\\\\").replace("%", "%%")
@@ -119,11 +91,9 @@ def submit(
         dependency = [f"--dependency=afterany:{':'.join(after)}"] if after else []
         # The name comes after the user's options: the queue is read by it.
         sbatch = ["sbatch", "--parsable", *options, f"--job-name={job_name(log_dir)}", *dependency, *words]
-        if dry_run:
-            print(shlex.join(sbatch), flush=True)
-            return "JOB"
-        job = run_slurm(*sbatch).strip().splitlines()[-1].split(";")[0]  # "number;cluster" in a federation
-        print(f"{job}  {stage}: {words[0]}", flush=True)
+        # "number;cluster" in a federation
+        job = "JOB" if dry_run else run_slurm(*sbatch).strip().splitlines()[-1].split(";")[0]
+        print(shlex.join(sbatch) if dry_run else f"{job}  {stage}: {words[0]}", flush=True)
         return job
 
     for stage in (EXTRACT, LOGREG):
@@ -137,5 +107,4 @@ def submit(
             job = send(stage, after, f"--array={','.join(map(str, numbers))}", *ours, *command)
             jobs |= {number: f"{job}_{number}" for number in numbers}
     everything = sorted({job.rpartition("_")[0] for number, job in jobs.items() if number in listed})
-    send("results", everything, f"--output={logs}/results.log", f"--wrap={shlex.join(last)}")
-    return len(new)
+    send("results", everything, f"--output={logs}/results.log", f"--wrap={last}")

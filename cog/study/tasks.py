@@ -5,24 +5,23 @@
     extract cog_l1 dino_resnet50 sup_resnet50     the features of models on a data set, both splits
     logreg cog_l1 dino_resnet50                   classifiers of one model, all seeds and shots
 
-A line is a piece of work; how it is done (folders, settings) comes from the command. Its number is its name for ever:
-the index in job arrays, and the log ``<log_dir>/<number>.log``. What is done stands in the output folders alone, so a
+A line is a piece of work; how it is done comes from the command. Its number is its name for ever: the index
+in job arrays, and the log ``<log_dir>/<number>.log``. What is done stands in the output folders alone, so a
 task that runs twice ends in a moment.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
+import shlex
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cog import constants
 from cog.errors import os_errors_explained
 from cog.runtime.output import DONE, State
-from cog.study.units import Study, Unit
+from cog.study.units import OTHER, Study, Unit
 
 #: The checkout, which is the working folder of the scripts.
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -52,30 +51,27 @@ class Task:
         same = self.dataset == other.dataset and set(self.models) <= set(other.models)
         return (other.stage, self.stage) == (EXTRACT, LOGREG) and same
 
+    def command(self, commands: Mapping[str, Sequence[str]]) -> list[str]:
+        """Return the command line, from that of the stage, as ``task.sh`` builds it."""
+        python, script, *flags = commands[self.stage]
+        return [python, script, "--dataset", self.dataset, "--model", *self.models, *flags]
 
-def commands_of(study: Study, flags: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return the command line of each stage, without data set and models; ``flags`` has further flags of the stages."""
-    root = f"--models_root_dir={study.root}"
+
+def commands_of(study: Study, extract: Sequence[str], logreg: Sequence[str]) -> dict[str, list[str]]:
+    """Return the command line of each stage, without data set and models, with further flags of each."""
+    python, root = sys.executable, f"--models_root_dir={study.root}"
     grid = ["--seeds", *map(str, study.seeds), "--n_shot", *map(str, study.n_shots)]
-    extract = [sys.executable, f"{REPOSITORY / 'extract_features.py'}", root, "--split", *constants.SPLITS]
-    logreg = [sys.executable, f"{REPOSITORY / 'logreg.py'}", root, *grid]
-    return {EXTRACT: [*extract, *flags[EXTRACT]], LOGREG: [*logreg, *flags[LOGREG]]}
-
-
-def command_of(task: Task, commands: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the command line of a task, as ``task.sh`` builds it."""
-    python, script, *flags = commands[task.stage]
-    return [python, script, "--dataset", task.dataset, "--model", *task.models, *flags]
+    return {
+        EXTRACT: [python, f"{REPOSITORY}/extract_features.py", root, "--split", *constants.SPLITS, *extract],
+        LOGREG: [python, f"{REPOSITORY}/logreg.py", root, *grid, *logreg],
+    }
 
 
 def list_tasks(study: Study, log_dir: Path, *, append: bool = True) -> dict[int, Task]:
     """Return the tasks of a study by number; those that the list does not have are appended.
 
-    The first line of a task counts, and the list is read again after an append. So processes that append at once agree,
-    with locks or without; a torn line is a number that nobody uses.
-
-    Raises:
-        CogError: the list cannot be read or written.
+    The first line of a task counts, and the list is read again after an append. So processes that append at
+    once agree, with locks or without; a torn line is a number that nobody uses.
     """
     path = log_dir / TASKS_FILE
     while True:
@@ -99,16 +95,14 @@ def _numbered(study: Study, lines: Sequence[str]) -> dict[int, Task]:
         numbers.setdefault(line, number)
     extractions, classifiers = [], []
     for dataset in study.datasets:
-        left = dict.fromkeys(study.models)  # a listed pass stays as it is; only other models get a new one
+        left = list(study.models)  # a listed pass stays as it is; only other models get a new one
         for line in numbers:
-            stage, _, rest = line.partition(" ")
-            models = tuple(rest.split()[1:])
-            if stage == EXTRACT and rest.split()[:1] == [dataset] and left.keys() & set(models):
-                extractions.append(Task(EXTRACT, dataset, models))
-                left = {model: None for model in left if model not in models}
-        models = tuple(left)
-        for first in range(0, len(models), MODELS_PER_PASS):
-            extractions.append(Task(EXTRACT, dataset, models[first : first + MODELS_PER_PASS]))
+            words = line.split()
+            if words[:2] == [EXTRACT, dataset] and {*left} & {*words[2:]}:
+                extractions.append(Task(EXTRACT, dataset, tuple(words[2:])))
+                left = [model for model in left if model not in words]
+        for first in range(0, len(left), MODELS_PER_PASS):
+            extractions.append(Task(EXTRACT, dataset, tuple(left[first : first + MODELS_PER_PASS])))
         classifiers += [Task(LOGREG, dataset, (model,)) for model in study.models]
     tasks = [*extractions, *classifiers]
     new = [str(task) for task in tasks if str(task) not in numbers]
@@ -116,41 +110,43 @@ def _numbered(study: Study, lines: Sequence[str]) -> dict[int, Task]:
     return {numbers[str(task)]: task for task in tasks}
 
 
-@contextlib.contextmanager
-def one_at_a_time(log_dir: Path) -> Iterator[None]:
-    """Wait until no other process lists or submits tasks in a log folder.
-
-    Where a file system has no locks, tasks may be queued twice, which costs a moment.
-
-    Raises:
-        CogError: the folder cannot be written to.
-    """
-    with os_errors_explained(f"cannot write into --log_dir {log_dir}"):
-        log_dir.mkdir(parents=True, exist_ok=True)
-        file = open(log_dir / ".lock", "ab")  # noqa: SIM115
-    with file:
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def outputs_to_make(
-    study: Study, task: Task, states: Mapping[Unit, State], other: Collection[Unit]
-) -> list[Unit]:
-    """Return the outputs of a task that are missing, or in ``other`` (results of other computations, to be replaced).
+def is_open(study: Study, task: Task, states: Mapping[Unit, State]) -> bool:
+    """Return whether something is left to do: what is missing, or another computation's.
 
     Features whose runs are all done are not needed: they may have been deleted.
     """
-    units: list[Unit] = []
     for model in task.models:
         if model not in study.models:  # in a pass that an earlier study has listed
             continue
-        runs = study.runs(model, task.dataset)
-        made = {run for run in runs if states[run].word == DONE and run not in other}
-        if task.stage == LOGREG:
-            units += [run for run in runs if run not in made]
-            continue
-        features = study.features(model, task.dataset)
-        is_needed = len(made) < len(runs)
-        units += [unit for unit in features if unit in other or (is_needed and states[unit].word != DONE)]
-    return units
+        words = {states[run].word for run in study.runs(model, task.dataset)}
+        if task.stage == EXTRACT:
+            of_features = {states[unit].word for unit in study.features(model, task.dataset)}
+            words = of_features if words != {DONE} else of_features & {OTHER}
+        if words - {DONE}:
+            return True
+    return False
+
+
+def script(study: Study, log_dir: Path, opts: Sequence[str]) -> str:
+    """Return the shell commands that write the files, and print the table and what is missing from it.
+
+    A file appears when it is complete; with no finished run the exit code is that of ``print_results.py``.
+    """
+    python = ["env", f"PYTHONPATH={REPOSITORY}", sys.executable]
+    root = f"--models_root_dir={study.root}"
+    lists = {"model": study.models, "dataset": study.datasets, "n_shot": study.n_shots, "seeds": study.seeds}
+    chosen = [word for flag, values in lists.items() for word in (f"--{flag}", *map(str, values))]
+    show = [*python, f"{REPOSITORY}/print_results.py", root, *chosen, *opts]
+    # The view is given because the result of a single cell would be printed seed by seed.
+    table, page = [*show, "--show", "accuracy"], [*show, "--report", f"{log_dir}/report.html", "--overwrite"]
+    made = '"$made"'  # a folder of this process alone
+    lines = [
+        f'cd {shlex.quote(str(log_dir))} && made=$(mktemp -d "$PWD/.made-XXXXXX") || exit',
+        f"trap 'rm -r {made}' EXIT",
+        f"{shlex.join([*python, '-m', 'cog', 'status', root])} > {made}/status.txt && mv {made}/status.txt .",
+        f"{shlex.join(table)} > {made}/results.txt || exit",
+        f"grep ' of .* %)$' status.txt >> {made}/results.txt",  # how much is done
+        f"cat {made}/results.txt && mv {made}/results.txt .",
+        f"{shlex.join(page)} || true",  # the page of a wider study stays
+    ]
+    return "\n".join(lines)

@@ -1,47 +1,49 @@
-"""The outputs of a study and their states, which are read from folders alone: features of a split, classifier runs.
+"""The outputs of a study (features of a split, classifier runs) and their states, read from folders alone.
 
-Every process and every user gets the same states. This module does not import torch, and thousands of folders take
-seconds.
+Every process and every user gets the same states. Thousands of folders take seconds.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tabulate import tabulate
+
 from cog import constants
-from cog.errors import CogError, some
+from cog.errors import CogError, printable
 from cog.paths import ModelDir
 from cog.runtime import files, output
 from cog.runtime.output import DONE, FAILED, INTERRUPTED, MISSING, RUNNING, State
 
-#: State of features that were deleted when all runs of a study were done (``--delete_features``).
-DELETED = "deleted"
-
-STATES = (DONE, DELETED, RUNNING, FAILED, INTERRUPTED, MISSING)
+#: States beside those of :mod:`cog.runtime.output`: features that were deleted when their runs were done,
+#: and results of another computation than that of the study (:func:`cog.study.networks.compared`).
+DELETED, OTHER = "deleted", "other"
 
 FEATURES_RECORD, RUN_RECORD = "features.json", "results.json"
 
 #: Description of the last study in a models root, which ``status`` shows.
 STUDY_FILE = "study.json"
 
-# On a network file system, every file costs a round trip.
-_THREADS = 16
+_THREADS = 16  # on a network file system, every file costs a round trip
+
+_LETTERS = {DELETED: "d", RUNNING: "r", FAILED: "f", INTERRUPTED: "i"}
+
+#: Largest number of reasons that are listed one by one.
+_LISTED = 20
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One output: the features of a split, or a classifier run.
+    """One output: the features of a ``split``, or (``split`` is "") a classifier run.
 
-    Attributes:
-        split: ``train`` or ``test`` of features; "" of a run.
-        n_shot: training images per class of a run, 0 = all.
-        seed: seed of a run.
+    ``n_shot``: training images per class of a run, 0 = all.
     """
 
     model: str
@@ -51,19 +53,18 @@ class Unit:
     seed: int = 0
 
     def __str__(self) -> str:
-        place = f"{self.model} on {self.dataset}"
         if self.split:
-            return f"features of {place} {self.split}"
-        return f"classifier of {place}, {f'N = {self.n_shot}' if self.n_shot else 'all images'}, seed {self.seed}"
+            return f"features of {self.model} on {self.dataset} {self.split}"
+        shots = f"N = {self.n_shot}" if self.n_shot else "all images"
+        return f"classifier of {self.model} on {self.dataset}, {shots}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class Study:
-    """The outputs to be computed: every model on every data set, with all seeds and numbers of shots.
+    """The wanted outputs: every model on every data set, with all seeds and shots (0 = all images).
 
     Attributes:
         root: ``<models_root_dir>``.
-        n_shots: training images per class, 0 = all.
         evaluation: name of the evaluation, see :func:`cog.config.evaluation_name`.
     """
 
@@ -76,22 +77,16 @@ class Study:
 
     @classmethod
     def of_entries(cls, entries: Mapping[str, Any]) -> Study:
-        """Return the study with the entries of :meth:`as_json`.
-
-        Raises:
-            CogError: they do not describe a study.
-        """
-        values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in entries.items()
-        }
+        """Return the study that :meth:`as_json` describes; a CogError says that it is none."""
         try:
-            return cls(**values | {"root": Path(values["root"])})
+            lists = {key: tuple(entries[key]) for key in ("models", "datasets", "seeds", "n_shots")}
+            return cls(Path(entries["root"]), **lists, evaluation=entries["evaluation"])
         except (KeyError, TypeError) as error:
-            raise CogError(f"{some(list(entries))}: these entries do not describe a study") from error
+            raise CogError(f"this describes no study ({error}): {entries}") from error
 
     def as_json(self) -> str:
         """Return the study as text of one line."""
-        return json.dumps(dataclasses.asdict(self) | {"root": str(self.root)})
+        return json.dumps(dataclasses.asdict(self), default=str)
 
     def pairs(self) -> list[tuple[str, str]]:
         """Return every pair (model, data set)."""
@@ -102,14 +97,8 @@ class Study:
         return [Unit(model, dataset, split) for split in constants.SPLITS]
 
     def runs(self, model: str, dataset: str) -> list[Unit]:
-        """Return the classifier runs of one pair in the order of computation."""
+        """Return the classifier runs of one pair."""
         return [Unit(model, dataset, "", n_shot, seed) for n_shot in self.n_shots for seed in self.seeds]
-
-    def units(self) -> Iterator[Unit]:
-        """Yield every output."""
-        for pair in self.pairs():
-            yield from self.features(*pair)
-            yield from self.runs(*pair)
 
     def folder(self, unit: Unit) -> Path:
         """Return the folder of an output."""
@@ -119,46 +108,70 @@ class Study:
         return place.run(unit.dataset, name=self.evaluation, n_shot=unit.n_shot, seed=unit.seed)
 
     def record(self, unit: Unit) -> dict[str, Any]:
-        """Return ``features.json`` or ``results.json`` of an output; empty without the file.
-
-        Raises:
-            CogError: the file cannot be read.
-        """
+        """Return ``features.json`` or ``results.json`` of an output; empty without the file."""
         path = self.folder(unit) / (FEATURES_RECORD if unit.split else RUN_RECORD)
         return files.read_object(path) if path.is_file() else {}
 
 
 def survey(study: Study) -> dict[Unit, State]:
-    """Return the state of every output; those whose folder cannot be read count as failed."""
-
-    def of_pair(pair: tuple[str, str]) -> dict[Unit, State]:
-        return {unit: _state(study, unit) for unit in (*study.features(*pair), *study.runs(*pair))}
-
-    states: dict[Unit, State] = {}
+    """Return the state of every output."""
+    pairs = study.pairs()
+    units = [unit for pair in pairs for unit in (*study.features(*pair), *study.runs(*pair))]
     with ThreadPoolExecutor(_THREADS) as pool:
-        for part in pool.map(of_pair, study.pairs()):
-            states |= part
-    return states
+        return dict(zip(units, pool.map(lambda unit: _state(study, unit), units), strict=True))
 
 
 def _state(study: Study, unit: Unit) -> State:
     folder = study.folder(unit)
-    try:
-        if not unit.split:
-            return output.state(folder, RUN_RECORD)
-        if (folder / constants.FEATURES_FILE).is_file():  # of this toolkit or the original one
-            return State(DONE)
-        if (folder / FEATURES_RECORD).is_file():
-            return State(DELETED)
-        return output.state(folder, FEATURES_RECORD)
-    except OSError as error:
-        return State(FAILED, f"cannot read {error.filename}: {error.strerror}")
+    if not unit.split:
+        return output.state(folder, RUN_RECORD)
+    if (folder / constants.FEATURES_FILE).is_file():  # of this toolkit or the original one
+        return State(DONE)
+    state = output.state(folder, FEATURES_RECORD)
+    return State(DELETED) if state.word == DONE else state
 
 
-def needs_network(study: Study, states: Mapping[Unit, State], model: str) -> bool:
-    """Return whether features of a model are missing that a run needs which is not done."""
-    return any(
-        any(states[unit].word != DONE for unit in study.features(model, dataset))
-        and any(states[run].word != DONE for run in study.runs(model, dataset))
-        for dataset in study.datasets
-    )
+def draw(study: Study, states: Mapping[Unit, State]) -> str:
+    """Return the table, the totals, and lists of running and failed outputs."""
+    counts: dict[tuple[str, str, bool], Counter[str]] = defaultdict(Counter)
+    for unit, state in states.items():
+        for model in (unit.model, "all"):
+            for dataset in (unit.dataset, "all"):
+                counts[model, dataset, bool(unit.split)][state.word] += 1
+
+    def entry(model: str, dataset: str, is_features: bool) -> str:
+        found = counts[model, dataset, is_features]
+        marks = "".join(f" {found[word]}{letter}" for word, letter in _LETTERS.items() if found[word])
+        return f"{found[DONE] + found[DELETED]}/{found.total()}{marks}"
+
+    columns = [*study.datasets, "all"]
+    rows = [
+        [model, *(f"{entry(model, dataset, True)}, {entry(model, dataset, False)}" for dataset in columns)]
+        for model in (*study.models, "all")
+    ]
+    letters = ", ".join(f"{letter} {word}" for word, letter in _LETTERS.items())
+    text = f"features and classifier runs, done/wanted; of the others {letters}, the rest missing\n\n"
+    text += f"{tabulate(rows, ['', *columns], disable_numparse=True)}\n\n"
+    for label, is_features in (("features", True), ("classifier runs", False)):
+        found = counts["all", "all", is_features]
+        words = (DONE, DELETED, RUNNING, FAILED, INTERRUPTED, MISSING)
+        parts = ", ".join(f"{found[word]} {word}" for word in words if found[word])
+        percentage = 100 * (found[DONE] + found[DELETED]) // max(1, found.total())
+        text += f"{label}: {parts} of {found.total()} ({percentage} %)\n"
+    for word in (RUNNING, FAILED):
+        if lines := reasons(states, word):
+            text += "\n".join(["", f"{word}:", *(f"  {line}" for line in lines), ""])
+    return text
+
+
+def reasons(states: Mapping[Unit, State], word: str) -> list[str]:
+    """Return a line for each detail of outputs in a state: several with the same detail are one entry."""
+    together: dict[str, list[Unit]] = defaultdict(list)
+    for unit, state in states.items():
+        if state.word == word:
+            together[state.detail].append(unit)
+    lines = [
+        f"{same[0]}{f' and {len(same) - 1} more' if len(same) > 1 else ''}: {printable(detail)}"
+        for detail, same in list(together.items())[:_LISTED]
+    ]
+    return lines + [f"... and {len(together) - _LISTED} more"] * (len(together) > _LISTED)

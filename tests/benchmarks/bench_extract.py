@@ -167,9 +167,10 @@ def command(
         "--models_root_dir",
         str(root / "models"),
     ]
-    words += ["--model_loader", f"{root / 'loaders.py'}:{network}", "--device", device]
+    words += ["--model_loader", f"{root / 'loaders.py'}:{network}"]
     words += ["FT_EXTRACT.N_WORKERS", str(workers), *settings]
     environment = {**os.environ, "PYTHONPATH": str(checkout), "COG_RANKS": "0"}
+    environment |= {} if device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
     ended = subprocess.run(words, check=False, cwd=checkout, env=environment, capture_output=True, text=True)
     if ended.returncode:
         sys.exit(ended.stderr[-2000:])

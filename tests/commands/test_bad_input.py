@@ -28,12 +28,12 @@ SCRIPTS = {"extract_features": extract_features, "logreg": logreg, "print_result
 #: Right command lines; "{w}" is the folder of the workshop.
 LINES = {
     "extract": "extract_features --model tiny_net --model_loader {w}/my_net.py:load_my_model --split test "
-    "--dataset birds --images_root {w}/birds --output_dir {w}/out --device cpu",
+    "--dataset birds --images_root {w}/birds --output_dir {w}/out",
     "level": "extract_features --model tiny_net --model_loader {w}/my_net.py:load_my_model --split test "
-    "--dataset cog_l1 --output_dir {w}/out --device cpu --imagenet_images_root {w}/in21k "
+    "--dataset cog_l1 --output_dir {w}/out --imagenet_images_root {w}/in21k "
     "--cog_levels_mapping_file {w}/levels.pkl --cog_concepts_split_file {w}/split.pkl",
     "logreg": "logreg --train_features_dir {w}/models/tiny/net/birds/features_train "
-    "--test_features_dir {w}/models/tiny/net/birds/features_test --output_dir {w}/out --device cpu",
+    "--test_features_dir {w}/models/tiny/net/birds/features_test --output_dir {w}/out",
     "root": "logreg --models_root_dir {w}/models --model tiny_net --dataset birds --device cpu",
     "print": "print_results --models_root_dir {w}/results",
 }
@@ -62,9 +62,7 @@ extract | --dataset ../birds | --dataset '../birds'
 extract | --dataset 'my birds' | --dataset 'my birds'
 extract | --dataset in2k --images_root - | in2k; in1k; --images_root
 extract | --split val | --split; 'val'; train, test
-extract | --device tpux | --device tpux
-extract | --device meta | --device meta
-extract | --device cuda:99 | --device cuda:99
+extract | --split , | --split; at least one value
 extract | --allow_failures -1 | --allow_failures; -1
 extract | FT_EXTRACT.WORKERS 1 | FT_EXTRACT.WORKERS; FT_EXTRACT.N_WORKERS
 extract | CLF.N_SHOT | CLF.N_SHOT; no value
@@ -96,6 +94,11 @@ logreg | --train_features_dir - --test_features_dir - --output_dir - | --models_
 logreg | --test_features_dir - | --train_features_dir; --test_features_dir
 logreg | --output_dir - | --output_dir
 logreg | --output_dir {w}/my_net.py | {w}/my_net.py is a file
+logreg | --device tpux | --device tpux
+logreg | --device meta | --device meta
+logreg | --device cuda:99 | --device cuda:99
+logreg | --seeds 22,x | --seeds; 'x'
+logreg | --n_shot -1 | --n_shot; -1
 logreg | --mom 1 | --mom; 1
 logreg | --mom fast | --mom; 'fast'
 logreg | CLF.N_TRIALS 0 | CLF.N_TRIALS 0; CLF.LR_INTV

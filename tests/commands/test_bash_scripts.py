@@ -43,7 +43,7 @@ def test_names_are_those_of_the_package(repository):
 @pytest.fixture
 def extract(bash, workshop):
     """Return a function that runs extract_features.sh for the workshop's network."""
-    network = ["model_name=tiny_net", f"model_loader={workshop.loader}:load_my_model", "--device", "cpu"]
+    network = ["model_name=tiny_net", f"model_loader={workshop.loader}:load_my_model"]
     sizes = ["FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "16"]
 
     def run(*words):
@@ -287,7 +287,7 @@ def test_the_quickstart_uses_the_device_and_all_processors(bash, program, tmp_pa
         done = bash("quickstart.sh", f"output_dir={tmp_path / 'out'}", "seeds=22", **given)
         assert done.returncode == 0, done.stderr
         notes = tmp_path / "python.notes"
-        studies = [line for line in notes.read_text().splitlines() if "cog.commands.study" in line]
+        studies = [line for line in notes.read_text().splitlines() if " cog study " in line]
         notes.unlink()
         assert len(studies) == 2 and all(f"--n_processes {n_processes} " in line for line in studies)
         assert not any("--device" in line or "birds" in line for line in studies)

@@ -89,7 +89,7 @@ def test_features_are_equal_bit_for_bit(folders, root, tmp_path):
         else:
             place.symlink_to(folders)
         argv = ["--model", "tiny_net", "--model_loader", f"{loader}:load_my_model", "--dataset", "birds"]
-        argv += ["--split", "train", "--images_root", str(place.parent), "--device", "cpu"]
+        argv += ["--split", "train", "--images_root", str(place.parent)]
         argv += ["--models_root_dir", str(tmp_path / form), "FT_EXTRACT.N_WORKERS", "0"]
         assert extract_features.main(argv) == 0
         found[form] = (tmp_path / form / "tiny/net/birds/features_train/X_Y.pth").read_bytes()

@@ -35,7 +35,7 @@ RESIZE = ["FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "1
 def arguments(images, loader, output, *extra, workers=0):
     return [
         "--model", "tiny_net", "--dataset", "birds", "--split", "test", "--images_root", str(images),
-        "--model_loader", f"{loader}:load_my_model", "--output_dir", str(output), "--device", "cpu",
+        "--model_loader", f"{loader}:load_my_model", "--output_dir", str(output),
         "FT_EXTRACT.N_WORKERS", str(workers), "FT_EXTRACT.BATCH_SIZE", "4", *RESIZE, *extra,
     ]  # fmt: skip
 
@@ -278,7 +278,7 @@ def test_counts_are_reported_not_asserted(many, workshop, caplog):
 
 def test_limit_takes_the_first_images_of_the_first_classes_into_a_root_of_its_own(many, workshop):
     everything = many(["in1k"], ["train", "test"])
-    assert extract_features.main([*everything, "--limit", "2"]) == 0
+    assert extract_features.main([*everything, "--models_root_dir", str(workshop.models / "limit-2")]) == 0
     before = tiny.snapshot(workshop.models / "limit-2")
     assert not (workshop.models / "tiny/net/in1k").exists()
     assert extract_features.main(everything) == 0
@@ -472,7 +472,11 @@ def test_chunks_of_a_gpu_have_the_features_of_their_rows(extract_birds, image_tr
     monkeypatch.setattr(chunks, "CHUNK", 1)
     spoil(image_tree)
     for device in ("cpu", "cuda"):
-        assert extract_birds("--allow_failures", "2", "--device", device, output=device, workers=2) == 0
+        with monkeypatch.context() as patch:
+            if device == "cpu":
+                patch.setenv("CUDA_VISIBLE_DEVICES", "")
+                patch.setattr(torch.cuda, "is_available", lambda: False)
+            assert extract_birds("--allow_failures", "2", output=device, workers=2) == 0
     reference, found = features_of(tmp_path / "cpu"), features_of(tmp_path / "cuda")
     torch.testing.assert_close(found["X"], reference["X"], rtol=1e-4, atol=1e-4)
     assert torch.equal(found["Y"], reference["Y"])
@@ -492,7 +496,7 @@ def many(workshop):
 
     def command(datasets, splits, *more):
         return [
-            "--model", "tiny_net", "--models_root_dir", str(workshop.models), "--device", "cpu",
+            "--model", "tiny_net", "--models_root_dir", str(workshop.models),
             "--model_loader", f"{workshop.loader}:load_my_model", "--in1k_images_root", str(workshop.in1k),
             "--imagenet_images_root", str(workshop.in21k), "--cog_levels_mapping_file", str(workshop.levels_file),
             "--cog_concepts_split_file", str(workshop.split_file), *RESIZE, "FT_EXTRACT.N_WORKERS", "1",

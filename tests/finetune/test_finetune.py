@@ -283,7 +283,7 @@ def test_a_damaged_state_is_refused(train, tmp_path, content):
 
 
 def arguments(birds: Path, file: Path, *more: str) -> list[str]:
-    flags = f"--model my_net --dataset birds --images_root {birds} --model_loader {file}:load_my_model --device cpu"
+    flags = f"--model my_net --dataset birds --images_root {birds} --model_loader {file}:load_my_model"
     keys = "FT_EXTRACT.N_WORKERS 0 FINETUNE.N_EPOCHS 2 FINETUNE.BATCH_SIZE 8 FINETUNE.BATCH_PER_DEVICE 4"
     return [*flags.split(), *more, *SMALL, *keys.split(), "FINETUNE.LR", "1.6"]
 
@@ -486,7 +486,6 @@ def test_all_models_can_be_trained():
 @pytest.mark.parametrize("precision", ["auto", "fp16", "fp32"])
 def test_a_gpu_trains_and_continues(birds, net, tmp_path, monkeypatch, precision):
     flags = arguments(birds, net, "--output_dir", str(tmp_path / "out"))
-    flags[flags.index("--device") + 1] = "cuda"
     flags += ["FINETUNE.PRECISION", precision]
     with monkeypatch.context() as patch:
         patch.setattr(signals, "requested", lambda: "SIGTERM")

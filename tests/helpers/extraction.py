@@ -60,7 +60,7 @@ def arguments(root: Path, output: Path, *more: str, workers: int = 0) -> list[st
     """Return the arguments of an extraction in batches of four images."""
     return [
         "--model", "placed_net", "--dataset", "birds", "--split", "test", "--images_root", str(root / "birds"),
-        "--model_loader", f"{root / 'net.py'}:load_my_model", "--output_dir", str(output), "--device", "cpu",
+        "--model_loader", f"{root / 'net.py'}:load_my_model", "--output_dir", str(output),
         "FT_EXTRACT.N_WORKERS", str(workers), "FT_EXTRACT.BATCH_SIZE", "4", *more,
     ]  # fmt: skip
 

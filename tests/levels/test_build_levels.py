@@ -241,7 +241,7 @@ def test_every_measure_builds(toy, measure):
 
 
 def test_random_control(toy):
-    flags = ("--image_counts", toy.counts, "--similarity", "random", "--overwrite", "--seed")
+    flags = ("--image_counts", toy.counts, "--similarity", "random", "--overwrite", "EVAL.SEED")
     toy.run(*flags, "1")
     first = toy.levels()
     assert not (toy.out / "similarity.png").exists()

@@ -174,7 +174,7 @@ def real(shared_dir, tmp_path_factory):
          "--split", "train", "test", "--model_loader", f"{miniature / 'real_nets.py'}:load_my_model",
          "--in1k_images_root", str(miniature / "in1k"), "--imagenet_images_root", str(miniature / "in21k"),
          "--cog_levels_mapping_file", str(miniature / "cog_levels_mapping_file_balanced.pkl"),
-         "--cog_concepts_split_file", str(miniature / "cog_concepts_split_file.pkl"), "--device", "cpu",
+         "--cog_concepts_split_file", str(miniature / "cog_concepts_split_file.pkl"),
          "FT_EXTRACT.IMAGE_RESIZE_SIZE", "128", "FT_EXTRACT.IMAGE_CROP_SIZE", "112"]
     )  # fmt: skip
     return {

@@ -228,7 +228,7 @@ def test_extraction_ends_in_one_line_and_writes_nothing(image_tree, tmp_path, ca
     path.write_bytes(path.read_bytes()[:5000])
     arguments = (
         f"--model deit_small_distilled --ckpt_file {path} --output_dir {tmp_path}/features --dataset birds "
-        f"--split test --images_root {image_tree} --device cpu FT_EXTRACT.N_WORKERS 0"
+        f"--split test --images_root {image_tree} FT_EXTRACT.N_WORKERS 0"
     ).split()
     with pytest.raises(SystemExit) as done:
         cli_tools.run(extract_features.main, arguments)

@@ -548,7 +548,7 @@ def test_extraction_takes_the_librarys_preprocessing(image_tree, tmp_path, caplo
     network = randomize(timm.create_model("test_vit"))
     write(tmp_path, "timm_test_vit.r160_in1k", network.state_dict())
     network.reset_classifier(0)
-    arguments = f"--model timm_test_vit.r160_in1k --models_root_dir {tmp_path} --dataset birds --device cpu"
+    arguments = f"--model timm_test_vit.r160_in1k --models_root_dir {tmp_path} --dataset birds"
     command = [*arguments.split(), "--images_root", str(image_tree), "--split", "test"]
     assert extract_features.main([*command, "FT_EXTRACT.IMAGE_NORM.MEAN", "[0.4, 0.5, 0.6]"]) == 0
     folder = tmp_path / "timm/test_vit.r160_in1k/birds/features_test"

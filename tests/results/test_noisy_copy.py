@@ -44,7 +44,7 @@ def features(shared_dir, tmp_path_factory):
     (model / "model.ckpt").symlink_to(miniature / "models/mobilenet/v2_100/model.ckpt")
     words = (
         f"--model mobilenet_v2_100 --models_root_dir {root} --dataset {' '.join(DATASETS)} --split train test "
-        f"--model_loader {miniature / 'real_nets.py'}:load_my_model --device cpu "
+        f"--model_loader {miniature / 'real_nets.py'}:load_my_model "
         f"--in1k_images_root {miniature / 'in1k'} --imagenet_images_root {miniature / 'in21k'} "
         f"--cog_levels_mapping_file {miniature / 'cog_levels_mapping_file_balanced.pkl'} "
         f"--cog_concepts_split_file {miniature / 'cog_concepts_split_file.pkl'} "

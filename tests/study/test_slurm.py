@@ -185,7 +185,7 @@ def test_failing_extraction_is_repaired(slurm, submit, studies, undisturbed):
     states = wait(slurm, jobs)
     assert sorted(states.values()) == ["COMPLETED"] * 4 + ["FAILED"] * 3
     assert slurm.show(f"{jobs['extract'][0]}_1")["ExitCode"] == "3:0"
-    assert "4 of 8 classifier runs are missing" in (studies.log_dir / "results.txt").read_text()
+    assert "classifier runs: 4 done, 4 missing of 8 (50 %)" in (studies.log_dir / "results.txt").read_text()
     broken.write_bytes(image)
     os.utime(broken, ns=(times.st_atime_ns, times.st_mtime_ns))
     again = submit()

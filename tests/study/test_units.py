@@ -1,0 +1,92 @@
+"""States of outputs, read from folders alone, and the table of ``status``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+
+import pytest
+from result_folders import small_study
+
+from cog.commands import status as command
+from cog.errors import CogError
+from cog.runtime.output import DONE, Output
+from cog.study import units
+from cog.study.units import Study, Unit
+
+FAILED_RUN = Unit("b_net", "cog_l1", "", 8, 2)
+
+
+def finish(study: Study, wanted: list[Unit]) -> None:
+    for unit in wanted:
+        folder = study.folder(unit)
+        folder.mkdir(parents=True)
+        (folder / (units.FEATURES_RECORD if unit.split else units.RUN_RECORD)).write_text('{"identity": {}}')
+        if unit.split:
+            (folder / "X_Y.pth").write_bytes(b"features")
+
+
+@pytest.fixture
+def study(tmp_path):
+    """Two models on two data sets: everything is done but one run, which has failed."""
+    made = small_study(tmp_path / "models")
+    finish(made, [unit for unit in units.survey(made) if unit != FAILED_RUN])
+    with pytest.raises(CogError), Output(made.folder(FAILED_RUN), {}).claimed():
+        raise CogError("out of\nmemory")
+    (made.root / units.STUDY_FILE).write_text(made.as_json())
+    return made
+
+
+def show(study, capsys, *words: str) -> str:
+    assert command.main(["--models_root_dir", str(study.root), *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_states_come_from_folders(study):
+    interrupted, missing, deleted = study.runs("a_net", "in1k")[0], *study.features("a_net", "in1k")
+    shutil.rmtree(study.folder(interrupted))
+    with Output(study.folder(interrupted), {}).claimed():
+        state = units.survey(study)[interrupted]
+        assert state.word == "running" and "process" in state.detail
+    shutil.rmtree(study.folder(missing))
+    (study.folder(deleted) / "X_Y.pth").unlink()
+    of_original = study.features("b_net", "in1k")[0]
+    (study.folder(of_original) / "features.json").unlink()
+    states = units.survey(study)
+    words = [states[unit].word for unit in (interrupted, missing, deleted, FAILED_RUN, of_original)]
+    assert words == ["interrupted", "missing", "deleted", "failed", DONE]
+    assert states[FAILED_RUN].detail == "out of memory"
+    assert [state.word for state in states.values()].count(DONE) == 20
+
+
+def test_status_shows_percentages_and_reasons(study, capsys):
+    text = show(study, capsys)
+    row = next(line for line in text.splitlines() if line.startswith("b_net"))
+    assert row.split("  ")[1:] == ["2/2, 4/4", "2/2, 3/4 1f", "4/4, 7/8 1f"]
+    assert "classifier runs: 15 done, 1 failed of 16 (93 %)" in text
+    assert "failed:\n  classifier of b_net on cog_l1, N = 8, seed 2: out of memory\n" in text
+    assert "b_net" not in show(study, capsys, "--model", "a_*")
+    rows = json.loads(show(study, capsys, "--format", "json"))
+    assert [row for row in rows if row["state"] == "failed"] == [
+        {"model": "b_net", "dataset": "cog_l1", "split": "", "n_shot": 8, "seed": 2}
+        | {"state": "failed", "detail": "out of memory"}
+    ]
+
+
+def test_status_without_a_study_is_that_of_the_protocol(study, capsys):
+    assert Study.of_entries(json.loads(study.as_json())) == study
+    (study.root / units.STUDY_FILE).unlink()
+    assert "of 540 (" in show(study, capsys)
+    (study.root / units.STUDY_FILE).write_text('{"root": "x"}')
+    with pytest.raises(CogError, match="describes no study"):
+        show(study, capsys)
+
+
+@pytest.mark.slow
+def test_status_of_forty_models_takes_seconds(tmp_path):
+    study = Study(tmp_path, tuple(f"a_{n}" for n in range(40)))
+    finish(study, list(units.survey(study)))
+    began = time.monotonic()
+    text = units.draw(study, units.survey(study))
+    assert time.monotonic() - began < 10 and "10800 done of 10800 (100 %)" in text
