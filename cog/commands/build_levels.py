@@ -27,8 +27,9 @@ logger = logging.getLogger(__name__)
 
 REPORT = "report.json"
 
-#: Patterns of all files that a result may have.
-CONTENTS = (constants.LEVELS_FILE, constants.SPLIT_FILE, "*.csv", "*.png", REPORT)
+#: All files that a result may have.
+TABLES, PICTURES = ("levels.csv", "concepts.csv", "image_counts.csv"), ("similarity.png", "images.png")
+CONTENTS = (constants.LEVELS_FILE, constants.SPLIT_FILE, *TABLES, *PICTURES, REPORT)
 
 EXAMPLES = (
     "--image_counts fall11_image_counts.csv --imagenet_images_root /in21k --output_dir levels",
@@ -181,7 +182,7 @@ def _require_inputs(args: argparse.Namespace) -> dict[str, Path]:
     if args.imagenet_images_root is None and args.image_counts is None and args.rerank is None:
         raise CogError("nothing to build from: give --imagenet_images_root, --image_counts, or --rerank")
     if args.output_dir is not None and not args.overwrite and (Path(args.output_dir) / REPORT).exists():
-        raise CogError(f"--output_dir {args.output_dir} holds levels; choose another one or add --overwrite")
+        raise CogError(f"{args.output_dir} holds levels; choose another folder or add --overwrite")
     for flag in ("imagenet_images_root", "in1k_images_root"):
         if getattr(args, flag) is not None:
             files.require_dir(getattr(args, flag), f"--{flag}")
