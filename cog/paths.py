@@ -8,7 +8,7 @@
         <dataset>/eval_<name>[_N<n_shot>]/seed-<seed>/
         <dataset>/analysis_<name>/
 
-Features of ``extract_features.py --limit N`` lie below ``<models_root_dir>/limit-<N>/`` in the same layout,
+``<models_root_dir>/limit-<N>/`` is a root for the first N images of the first N classes in the same layout,
 without checkpoints; other commands are given that root.
 """
 
