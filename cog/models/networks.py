@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Any
 
 import timm
 import torch
@@ -126,28 +127,28 @@ class T2TViT(nn.Module):
 # ---- NAT-M4 (Lu et al. 2021), a MobileNetV3-like network found by neural architecture transfer
 
 # Its published net.config: width in, width out, kernel, stride, width inside (0: no expansion; not always a
-# multiple of the width in), squeeze-excite, skip connection.
+# multiple of the width in), squeeze-excite.
 _BLOCKS = (
-    (24, 24, 3, 1, 0, False, True),
-    (24, 32, 3, 2, 72, False, False),
-    (32, 32, 5, 1, 128, False, True),
-    (32, 32, 3, 1, 96, False, True),
-    (32, 48, 5, 2, 128, True, False),
-    (48, 48, 5, 1, 192, True, True),
-    (48, 48, 3, 1, 288, True, True),
-    (48, 48, 5, 1, 144, True, True),
-    (48, 96, 7, 2, 288, False, False),
-    (96, 96, 5, 1, 576, False, True),
-    (96, 96, 3, 1, 288, False, True),
-    (96, 96, 5, 1, 384, False, True),
-    (96, 136, 3, 1, 576, True, False),
-    (136, 136, 5, 1, 816, True, True),
-    (136, 136, 7, 1, 816, True, True),
-    (136, 136, 3, 1, 544, True, True),
-    (136, 192, 3, 2, 816, True, False),
-    (192, 192, 3, 1, 1152, True, True),
-    (192, 192, 5, 1, 1152, True, True),
-    (192, 192, 3, 1, 576, True, True),
+    (24, 24, 3, 1, 0, False),
+    (24, 32, 3, 2, 72, False),
+    (32, 32, 5, 1, 128, False),
+    (32, 32, 3, 1, 96, False),
+    (32, 48, 5, 2, 128, True),
+    (48, 48, 5, 1, 192, True),
+    (48, 48, 3, 1, 288, True),
+    (48, 48, 5, 1, 144, True),
+    (48, 96, 7, 2, 288, False),
+    (96, 96, 5, 1, 576, False),
+    (96, 96, 3, 1, 288, False),
+    (96, 96, 5, 1, 384, False),
+    (96, 136, 3, 1, 576, True),
+    (136, 136, 5, 1, 816, True),
+    (136, 136, 7, 1, 816, True),
+    (136, 136, 3, 1, 544, True),
+    (136, 192, 3, 2, 816, True),
+    (192, 192, 3, 1, 1152, True),
+    (192, 192, 5, 1, 1152, True),
+    (192, 192, 3, 1, 576, True),
 )
 
 
@@ -165,51 +166,33 @@ class _SqueezeExcite(nn.Module):
         return x * self.fc(x.mean((2, 3), keepdim=True))
 
 
-class ConvLayer(nn.Module):
-    """Convolution, BatchNorm, mish, squeeze-excite; all but the convolution optional."""
-
-    def __init__(
-        self,
-        w_in: int,
-        w_out: int,
-        kernel: int = 1,
-        stride: int = 1,
-        groups: int = 1,
-        *,
-        norm: bool = True,
-        mish: bool = True,
-        squeeze_excite: bool = False,
-    ) -> None:
-        super().__init__()
-        self.mish = mish
-        self.conv = nn.Conv2d(w_in, w_out, kernel, stride, kernel // 2, groups=groups, bias=False)
-        self.bn = nn.BatchNorm2d(w_out) if norm else nn.Identity()
-        self.se = _SqueezeExcite(w_out) if squeeze_excite else nn.Identity()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.bn(self.conv(x))
-        return self.se(F.mish(x) if self.mish else x)
+def _layer(
+    w_in: int, w_out: int, kernel: int = 1, stride: int = 1, groups: int = 1, **parts: Any
+) -> nn.Module:
+    """Build a convolution, followed by ``parts``."""
+    conv = nn.Conv2d(w_in, w_out, kernel, stride, kernel // 2, groups=groups, bias=False)
+    return nn.Sequential(OrderedDict(conv=conv, **parts))
 
 
 class _Block(nn.Module):
     """Expansion (optional), depthwise convolution, linear projection: a row of ``_BLOCKS``."""
 
-    def __init__(
-        self, w_in: int, w_out: int, kernel: int, stride: int, width: int, squeeze_excite: bool, skip: bool
-    ) -> None:
+    def __init__(self, w_in: int, w_out: int, kernel: int, stride: int, width: int, excites: bool) -> None:
         super().__init__()
-        self.skip = skip
+        self.skips = w_in == w_out and stride == 1
         layers: OrderedDict[str, nn.Module] = OrderedDict()
         if width:
-            layers["inverted_bottleneck"] = ConvLayer(w_in, width)
+            layers["inverted_bottleneck"] = _layer(w_in, width, bn=nn.BatchNorm2d(width), act=nn.Mish())
         width = width or w_in
-        layers["depth_conv"] = ConvLayer(width, width, kernel, stride, width, squeeze_excite=squeeze_excite)
-        layers["point_linear"] = ConvLayer(width, w_out, mish=False)
+        parts = {"bn": nn.BatchNorm2d(width), "act": nn.Mish()}
+        parts |= {"se": _SqueezeExcite(width)} if excites else {}
+        layers["depth_conv"] = _layer(width, width, kernel, stride, width, **parts)
+        layers["point_linear"] = _layer(width, w_out, bn=nn.BatchNorm2d(w_out))
         self.mobile_inverted_conv = nn.Sequential(layers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.mobile_inverted_conv(x)
-        return x + y if self.skip else y
+        return x + y if self.skips else y
 
 
 class NatM4(nn.Module):
@@ -217,10 +200,10 @@ class NatM4(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first_conv = ConvLayer(3, 24, 3, 2)
+        self.first_conv = _layer(3, 24, 3, 2, bn=nn.BatchNorm2d(24), act=nn.Mish())
         self.blocks = nn.Sequential(*(_Block(*row) for row in _BLOCKS))
-        self.final_expand_layer = ConvLayer(192, 1152)
-        self.feature_mix_layer = ConvLayer(1152, 1536, norm=False)
+        self.final_expand_layer = _layer(192, 1152, bn=nn.BatchNorm2d(1152), act=nn.Mish())
+        self.feature_mix_layer = _layer(1152, 1536, act=nn.Mish())
         self.classifier = nn.Sequential(OrderedDict(linear=nn.Linear(1536, 1000)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
