@@ -154,7 +154,7 @@ def find_model(
     """Return a model by name, after checks that its files exist; nothing is loaded.
 
     Args:
-        name: a model of the paper, of a library (timm_resnet18), of ``models_file``, or one with a ``loader``.
+        name: a model of the paper, of a library (timm_resnet18), of ``models_file``, or with a ``loader``.
         root: value of ``--models_root_dir``.
         checkpoint: value of ``--ckpt_file``; None: ``model.ckpt`` or ``model.safetensors`` in its folder.
         loader: value of ``--model_loader``, or a function.
@@ -232,8 +232,8 @@ def load_backbone(
     Args:
         model_name: ``<model_title>_<architecture_name>``; unless ``loader`` is given one of
             :func:`cog.list_models`, or a model of a library, such as timm_resnet18.
-        checkpoint: a file, or the common prefix of a TensorFlow checkpoint's files. None: a loader gets none, a
-            library's model takes the library's own weights.
+        checkpoint: a file, or the common prefix of a TensorFlow checkpoint's files. None: a loader gets none,
+            and a library's model takes the library's own weights.
         device: device of the network, such as ``"cuda:0"``.
         loader: loader of a model of your own: ``"FILE.py:load_my_model"`` or the function itself.
         model_dir: folder of further files (default: the folder of the checkpoint).

@@ -61,15 +61,12 @@ def find(name: str, folder: Path | None = None) -> LibraryModel:
 def load(name: str, checkpoint: Path | None, size: int | None, pooling: str, folder: Path | None) -> Backbone:
     """Load a model of a library, without its classifier; ``checkpoint`` None: the library's own weights."""
     model = find(name, folder)
-    own_size = model.preprocess.size
-    size = size or own_size
+    size = size or model.preprocess.size
     try:
         with _only_weights():
             network, forward = model.load(checkpoint, size)
-    except CogError as error:
-        if size == own_size:
-            raise
-        raise CogError(f"{error}; are the weights for images of {own_size} pixels alone?") from error
+    except CogError:
+        raise
     except Exception as error:  # the libraries raise errors of many types
         place = "give it as --ckpt_file" if folder is None else f"save it as {folder / CHECKPOINT_FILE}"
         raise CogError(
@@ -120,9 +117,7 @@ def _fit(network: nn.Module, checkpoint: Path, heads: Collection[str] = (), conv
 
     state = without_heads(read_state(checkpoint, expected))
     if convert is not None and {name: value.shape for name, value in state.items()} != expected:
-        with contextlib.suppress(
-            Exception
-        ):  # it is for original releases, and fails on a file of another model
+        with contextlib.suppress(Exception):  # what is for original releases fails on other files
             state = without_heads(convert(dict(state), network))
     load_strictly(network, state, checkpoint)
 
@@ -137,8 +132,6 @@ def _timm(name: str, folder: Path | None) -> LibraryModel:
     entry = timm.get_pretrained_cfg(name)
     values = {} if entry is None else entry.to_dict(remove_source=False, remove_null=True)
     config = timm.data.resolve_data_config({}, pretrained_cfg=values or {"num_classes": 1000})
-    if config["input_size"][0] != 3:
-        raise CogError(f"model timm_{name} takes inputs of {config['input_size']}, expected RGB images")
     if config["crop_mode"] == "border":
         logger.warning("timm_%s: timm pads its images; here their center is cropped", name)
     preprocess = from_mapping(config, f"timm_{name}")
@@ -201,17 +194,9 @@ def _torchvision(name: str, folder: Path | None) -> LibraryModel:
         return network, None
 
     preset = weights.transforms()
-    preprocess = from_mapping(
-        {
-            "image_size": preset.crop_size[0],
-            "resize_size": preset.resize_size[0],
-            "mean": preset.mean,
-            "std": preset.std,
-            "interpolation": preset.interpolation.value,
-        },
-        f"torchvision_{name}",
-    )
-    return LibraryModel(preprocess, load)
+    sizes = preset.crop_size[0], preset.resize_size[0]
+    mean, std = tuple(preset.mean), tuple(preset.std)
+    return LibraryModel(Preprocess(*sizes, mean, std, preset.interpolation.value), load)
 
 
 # --- open_clip: image towers, with the output of ``encode_image``, not normalized
@@ -225,16 +210,10 @@ def _open_clip(name: str, folder: Path | None) -> LibraryModel:
     _require_known("openclip", name, [*released, *open_clip.list_models()])
     weights = open_clip.get_pretrained_cfg(model, tag) if tag else {}
     values = dataclasses.asdict(open_clip.transform.PreprocessCfg()) | weights
-    preprocess = from_mapping(
-        {
-            "image_size": (open_clip.get_model_config(model) or {})["vision_cfg"].get("image_size", 224),
-            "mean": values["mean"],
-            "std": values["std"],
-            "interpolation": values["interpolation"],
-            "squash": values["resize_mode"] == "squash",
-        },
-        f"openclip_{name}",
-    )
+    declared = {key: values[key] for key in ("mean", "std", "interpolation")}
+    declared["image_size"] = (open_clip.get_model_config(model) or {})["vision_cfg"].get("image_size", 224)
+    declared["squash"] = values["resize_mode"] == "squash"
+    preprocess = from_mapping(declared, f"openclip_{name}")
 
     def load(checkpoint: Path | None, size: int) -> tuple[nn.Module, Forward]:
         if checkpoint is None and not tag:
@@ -264,9 +243,11 @@ def _open_clip(name: str, folder: Path | None) -> LibraryModel:
 
 # --- transformers: ``AutoModel`` with its pooling, or the image tower of CLIP; ``hf_<organization>--<name>``
 
-#: Parts of image-text models that images do not pass through, and parameters that hold one token each.
+#: Parts of image-text models that images do not pass through, parameters that hold one token each, and last
+#: normalizations.
 _TEXT = ("text_model", "text_projection", "logit_scale", "logit_bias")
 _TOKENS = ("cls_token", "class_embedding", "distillation_token")
+_NORMS = ("layernorm", "post_layernorm", "norm")
 
 
 def _transformers(name: str, folder: Path | None) -> LibraryModel:
@@ -293,8 +274,8 @@ def _transformers(name: str, folder: Path | None) -> LibraryModel:
     def load(checkpoint: Path | None, size: int) -> tuple[nn.Module, Forward]:
         if config.model_type == "vit_mae":
             config.mask_ratio = 0.0
-        options: dict[str, Any] = {"config": config, "dtype": torch.float32, "output_loading_info": True}
-        options["ignore_mismatched_sizes"] = True  # they are in the loading info
+        options: dict[str, Any] = {"config": config, "dtype": torch.float32, "ignore_mismatched_sizes": True}
+        options["output_loading_info"] = True  # with the mismatched sizes
         kind: Any = transformers.AutoModel
         if checkpoint is None:
             network, info = kind.from_pretrained(repository, trust_remote_code=False, **options)
@@ -333,9 +314,7 @@ def _transformers_output(network: Any, x: torch.Tensor, part: str, **options: An
     """Return the output of a network, or of ``part`` of a model of images and texts."""
     config = network.config
     inner = getattr(config, "vision_config", config)
-    run = network if inner is config else getattr(network, part, None)
-    if run is None:
-        raise CogError(f"{type(network).__name__} of transformers has no known image tower")
+    run = network if inner is config else getattr(network, part)
     parameters = inspect.signature(getattr(run, "forward", run)).parameters
     other_size = x.shape[-1] != getattr(inner, "image_size", x.shape[-1])
     if other_size and "interpolate_pos_encoding" in parameters:
@@ -354,11 +333,9 @@ def _transformers_tokens(network: Any, x: torch.Tensor, n: int) -> tuple[list[to
     if n == 1:
         return [output.last_hidden_state], n_prefix
     vision = getattr(network, "vision_model", network)
-    norm = next(
-        getattr(vision, key) for key in ("layernorm", "post_layernorm", "norm") if hasattr(vision, key)
-    )
-    # Before the first block, and after each.
-    return [norm(tokens) for tokens in output.hidden_states[1:][-n:]], n_prefix
+    norm = next(getattr(vision, key) for key in _NORMS if hasattr(vision, key))
+    blocks = output.hidden_states[1:]  # the first is before the first block
+    return [norm(tokens) for tokens in blocks[-n:]], n_prefix
 
 
 #: Function and package of each library, by the first part of the models' names.

@@ -356,7 +356,7 @@ def test_other_sizes_are_tried_before_extraction(tmp_path):
     with pytest.raises(CogError, match=r"images of 100 x 100 pixels"):
         load("timm_test_vit", tmp_path, "FT_EXTRACT.IMAGE_CROP_SIZE", "100")
     torch.save(state | {"norm.weight": torch.zeros(3)}, path)
-    with pytest.raises(CogError, match=r"norm.weight \(3,\) .* for images of 160 pixels alone"):
+    with pytest.raises(CogError, match=r"norm.weight \(3,\)"):
         cog.load_backbone("timm_test_vit", path, image_size=96)
 
 
