@@ -26,15 +26,10 @@ logger = logging.getLogger(__name__)
 
 State = dict[str, torch.Tensor]
 
-_AVERAGED = ("state_dict_ema", "model_ema", "ema_state_dict", "ema", "teacher")
-
-#: Entries that hold a state dict in the files of training scripts; averaged weights come before others.
-WRAPPERS = (*_AVERAGED, "state_dict", "model", "module", "backbone")
-
-#: Beginnings of names: of averages, and those that DataParallel, torch.compile and training scripts add.
-_OF_AVERAGES = ("teacher.", "model_ema.", "ema_model.", "ema.")
-_PREFIXES = (*_OF_AVERAGES, "module.", "_orig_mod.", "backbone.", "visual.", "model.")
-_MOST_WRAPPERS = 4  # a dict may hold itself
+#: Entries, or beginnings of names, below which files have averaged weights, and other weights.
+_AVERAGES = ("state_dict_ema.", "model_ema.", "ema_state_dict.", "ema_model.", "ema.", "teacher.")
+_HOLDERS = (*_AVERAGES, "state_dict.", "model.", "module.", "_orig_mod.", "backbone.", "visual.")
+_MOST_HOLDERS = 6  # for hostile files
 
 _SCALAR = np.float64(0).__reduce__()[0]
 
@@ -62,18 +57,14 @@ def read(path: Path, *, prefix: str = "") -> Any:
         return containers.read_tensorflow(path, *parts, prefix=prefix)
     with os_errors_explained(f"cannot read {path}"), files.open_regular(path) as handle:
         head = handle.read(512)
-    if not head or head.lstrip().lower().startswith(
-        (b"<!doctype", b"<html", b"<?xml", b"version https://git")
-    ):
+    if not head or head.lstrip().lower().startswith((b"<!doctype", b"<html", b"version https://git")):
         raise CogError(
             f"{path} is {'a web page or a Git LFS pointer' if head else 'empty'}, not a checkpoint; get it "
             "with a browser, or by `git lfs pull`"
         )
-    if head.startswith(b"PK\x03\x04"):
-        return (
-            containers.read_torchscript(path) if _is_torchscript(path) else load_torch(path, allow=_ALLOWED)
-        )
-    if head.startswith(_LEGACY_TORCH):
+    if head.startswith(b"PK\x03\x04") and _is_torchscript(path):
+        return containers.read_torchscript(path)
+    if head.startswith((b"PK\x03\x04", _LEGACY_TORCH)):
         return load_torch(path, allow=_ALLOWED)
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= os.path.getsize(path) - 8:
         return load_safetensors(path)
@@ -91,11 +82,11 @@ def _is_torchscript(path: Path) -> bool:
 def read_state(path: Path, expected: Collection[str]) -> State:
     """Return the parameters in a checkpoint of a library or of a user's training script.
 
-    They may lie in entries of the file (:data:`WRAPPERS`), and their names may begin with ``module.``,
+    They may lie in entries of the file such as "state_dict", and their names may begin with ``module.``,
     ``_orig_mod.``, ``backbone.`` and the like, in any combination; ``expected``, the names of the network's
     parameters, decide about them. Averaged weights are taken if there are any.
     """
-    return _tensors(_without_prefixes(_innermost(read(path), path), expected), path)
+    return _tensors(_held(_flat(path), expected, path), path)
 
 
 def load_paper_model(row: PaperModel, path: Path, *, classifier: bool = False) -> nn.Module:
@@ -104,63 +95,50 @@ def load_paper_model(row: PaperModel, path: Path, *, classifier: bool = False) -
     The file is the authors', or another in one of the usual wrappings.
     """
     network = networks.build(row, classifier=classifier)
-    data = read(path, prefix=row.prefix)
-    if row.key and isinstance(data, dict) and isinstance(data.get(row.key), dict):
-        data = data[row.key]
-    state = _innermost(data, path)
-    expected = network.state_dict().keys()
-    if theirs := _below(state, row.prefix):
-        state = {name: v for name, v in theirs.items() if not name.startswith(row.drop or ("\0",))}
-        if row.rename and not expected & state.keys():
-            state = getattr(renames, row.rename)(state, network)
-    state = _without_prefixes(state, expected)
-    if not classifier:
-        heads = tuple(f"{head}." for head in row.head)
-        state = {name: value for name, value in state.items() if not name.startswith(heads or ("\0",))}
+    flat = _flat(path, row.prefix)
+    if row.rename and (theirs := _below(flat, row.prefix)):
+        state = getattr(renames, row.rename)(theirs, network)
+    else:
+        state = _held(flat, network.state_dict(), path, (row.prefix,) if row.prefix else ())
+    left_out = (*row.drop, *(f"{head}." for head in row.head if not classifier))
+    state = {name: value for name, value in state.items() if not name.startswith(left_out)}
     load_strictly(network, _tensors(state, path), path)
     return network
 
 
-def _innermost(data: Any, path: Path) -> dict[str, Any]:
-    """Return the state dict inside the entries that training scripts wrap around it."""
-    for _ in range(_MOST_WRAPPERS):
-        if isinstance(data, dict):
-            inner = [key for key in WRAPPERS if isinstance(data.get(key), dict) and data[key]]
-            if len(inner) > 1 and inner[0] in _AVERAGED:
-                logger.info("%s: %s is read, not %s: averaged weights", path, inner[0], some(inner[1:]))
-            data = data[inner[0]] if inner else data
-    entries = data if isinstance(data, dict) else {}
-    others = [
-        str(name) for name, value in entries.items() if not isinstance(value, torch.Tensor | np.ndarray)
-    ]
-    if not entries or others:
-        held = f"entries {some(others)}" if entries else f"a {type(data).__name__}"
-        raise CogError(
-            f"{path} holds {held}; expected a dict of parameter tensors, or one in an entry "
-            f"{', '.join(WRAPPERS)}; is it the right checkpoint?"
-        )
-    return {str(name): value for name, value in entries.items()}
+def _flat(path: Path, prefix: str = "") -> dict[str, Any]:
+    """Return the tensors and arrays of a checkpoint, named by their entries: ``state_dict.conv1.weight``."""
+    data = read(path, prefix=prefix)
+    leaves = dict(containers.leaves(data)) if isinstance(data, dict) else {}
+    if state := {name: v for name, v in leaves.items() if isinstance(v, torch.Tensor | np.ndarray)}:
+        return state
+    held = f"entries {some(list(leaves))}" if leaves else f"a {type(data).__name__}"
+    raise CogError(f"{path} holds {held}; expected a dict of parameter tensors; is it the right checkpoint?")
 
 
-def _without_prefixes(state: dict[str, Any], expected: Collection[str]) -> dict[str, Any]:
+def _held(
+    flat: dict[str, Any], expected: Collection[str], path: Path, holders: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """Return the parameters below the beginning that leaves most of the expected names, averages first."""
+    scores = []
+    for holder, state in _candidates(flat, (*_HOLDERS, *holders)):
+        n_found = len({*expected} & state.keys())
+        averaged = n_found > 0 and any(f".{average}" in f".{holder}" for average in _AVERAGES)
+        scores.append((averaged, n_found, holder, state))
+    best = max(scores, key=lambda score: score[:2])
+    if best[0] and any(n_found for averaged, n_found, *_ in scores if not averaged):
+        logger.info("%s: %s is read, averaged weights, not the others", path, best[2])
+    return best[3]
 
-    def score(candidate: tuple[bool, dict[str, Any]]) -> tuple[bool, int]:
-        averaged, names = candidate
-        n_found = len({*expected} & names.keys())
-        return averaged and n_found > 0, n_found
 
-    return max(_below_all(state), key=score)[1]
-
-
-def _below_all(
-    state: dict[str, Any], averaged: bool = False, deep: int = _MOST_WRAPPERS
-) -> Iterator[tuple[bool, dict[str, Any]]]:
-    """Yield whether names say that they are of averages, and the parameters below each beginning of names."""
-    yield averaged, state
-    for prefix in _PREFIXES if deep else ():
-        if inner := _below(state, prefix):
-            yield from _below_all(inner, averaged or prefix in _OF_AVERAGES, deep - 1)
+def _candidates(
+    state: dict[str, Any], holders: tuple[str, ...], above: str = "", deep: int = _MOST_HOLDERS
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the parameters below each beginning of names."""
+    yield above, state
+    for holder in holders if deep else ():
+        if inner := _below(state, holder):
+            yield from _candidates(inner, holders, above + holder, deep - 1)
 
 
 def _below(state: dict[str, Any], prefix: str) -> dict[str, Any]:
@@ -169,13 +147,13 @@ def _below(state: dict[str, Any], prefix: str) -> dict[str, Any]:
 
 def _tensors(state: dict[str, Any], path: Path) -> State:
     """Return parameters as tensors; pickles may hold NumPy arrays, also of the other byte order."""
+
+    def tensor(value: Any) -> torch.Tensor:
+        native = np.array(value, dtype=value.dtype.newbyteorder("="), order="C")
+        return torch.from_numpy(native)
+
     try:
-        return {
-            name: value
-            if isinstance(value, torch.Tensor)
-            else torch.from_numpy(np.array(value, dtype=value.dtype.newbyteorder("="), order="C"))
-            for name, value in state.items()
-        }
+        return {n: value if isinstance(value, torch.Tensor) else tensor(value) for n, value in state.items()}
     except (TypeError, ValueError) as error:
         raise CogError(f"{path} holds arrays that are no numbers ({error})") from None
 

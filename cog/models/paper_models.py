@@ -40,7 +40,7 @@ def _efficientnet(version: str, number: int, dim: int, size: int, top1: float) -
         network=f"timm:efficientnet_{version.lower()}",
         dim=dim,
         head=("classifier",),
-        key="model_state",
+        prefix="model_state.",
         rename="pycls_timm",
         size=size,
         top1=top1,
@@ -136,8 +136,7 @@ _ROWS: dict[str, Row] = {
         label="s-BYOL",
         url=_GOOGLE + "deepmind-byol/checkpoints/pretrain_res50x1.pkl",
         network="cog:resnet50_same",
-        key="experiment_state",
-        prefix="online_",
+        prefix="experiment_state.online_",
         rename="byol_haiku",
     ),
     "mocov2_resnet50": dict(
@@ -166,7 +165,7 @@ _ROWS: dict[str, Row] = {
         label="s-OBoW",
         url="https://github.com/valeoai/obow/releases/download/v0.1.0/"
         "ImageNetFull_ResNet50_OBoW_full_feature_extractor.zip",
-        key="network",
+        prefix="network.",
         member="tochvision_resnet50_student_K8192_epoch200.pth.tar",
     ),
     "barlow_resnet50": dict(

@@ -18,8 +18,8 @@ from torch import nn
 _LEAVES = {
     **dict.fromkeys(("kernel", "gamma", "w", "scale"), "weight"),
     **dict.fromkeys(("beta", "offset"), "bias"),
-    **dict.fromkeys(("moving_mean", "~/mean_ema/average"), "running_mean"),
-    **dict.fromkeys(("moving_variance", "~/var_ema/average"), "running_var"),
+    **dict.fromkeys(("moving_mean", "~/mean_ema.average"), "running_mean"),
+    **dict.fromkeys(("moving_variance", "~/var_ema.average"), "running_var"),
 }
 
 
@@ -51,13 +51,13 @@ def simclr_tensorflow(state: dict[str, Any], network: nn.Module) -> dict[str, An
 
 
 _HAIKU = re.compile(
-    r"\w+/res_net50/~/(?:block_group_(\d)/~/block_(\d)/~/)?(initial_|shortcut_)?(conv|batchnorm)(?:_(\d))?/"
-    r"(w|scale|offset|~/(?:mean|var)_ema/average)"
+    r"\w+\.res_net50/~/(?:block_group_(\d)/~/block_(\d)/~/)?(initial_|shortcut_)?(conv|batchnorm)(?:_(\d))?"
+    r"[/.](w|scale|offset|~/(?:mean|var)_ema\.average)"
 )
 
 
 def byol_haiku(state: dict[str, Any], network: nn.Module) -> dict[str, Any]:
-    """Rename BYOL's arrays, ``params/<module>/<leaf>`` and ``state/<module>/~/mean_ema/average``.
+    """Rename BYOL's arrays, ``params.<module>.<leaf>`` and ``state.<module>/~/mean_ema.average``.
 
     Evaluation uses "average" of the moving averages; "hidden" and "counter" only serve to update it.
     """
@@ -70,7 +70,7 @@ def byol_haiku(state: dict[str, Any], network: nn.Module) -> dict[str, Any]:
                 layer = f"downsample.{int(kind == 'batchnorm')}"
             where = f"layer{int(stage) + 1}.{block}." if stage else ""
             renamed[f"{where}{layer}.{_LEAVES[leaf]}"] = _tensor(array, leaf)
-        elif "/res_net50/" in name and not name.endswith(("/hidden", "/counter")):  # not a head's
+        elif ".res_net50/" in name and not name.endswith((".hidden", ".counter")):  # not a head's
             renamed[name] = array
     return renamed
 

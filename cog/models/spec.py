@@ -39,8 +39,8 @@ class PaperModel:
         dim: D of the (B, D) output.
         head: names of the classifier's modules, replaced by ``nn.Identity``.
         class_token: whether the network gives tokens, and the feature is the class token.
-        key: entry of the file with the state dict, if none of :data:`cog.models.checkpoint.WRAPPERS` has it.
-        prefix: beginning of the names of the backbone's parameters in the file.
+        prefix: beginning of the names of the backbone's parameters in the file, with entries that hold them
+            and are not among :data:`cog.models.checkpoint._HOLDERS`.
         drop: beginnings (after ``prefix``) of the names of parameters beside the backbone.
         rename: name of a function of :mod:`cog.models.renames`.
         size: side of the images, in pixels.
@@ -60,7 +60,6 @@ class PaperModel:
     dim: int = 2048
     head: tuple[str, ...] = ("fc",)
     class_token: bool = False
-    key: str = ""
     prefix: str = ""
     drop: tuple[str, ...] = ()
     rename: str = ""
