@@ -87,7 +87,7 @@ WRAPPINGS = {
     },
 }
 #: Those with averages in an entry beside one of other weights.
-ANNOUNCED = {"averages of timm", "averages of torchvision", "averages beside", "averages, compiled"}
+ANNOUNCED = {name for name in WRAPPINGS if name.startswith("averages")} | {"DINO in one"}
 
 
 def write(path, data):
