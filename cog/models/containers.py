@@ -2,14 +2,13 @@
 
 TensorFlow checkpoints (SimCLR-v2) have the format V2, "bundle": the index is a LevelDB table
 (https://github.com/google/leveldb/blob/main/doc/table_format.md) of protocol buffers ``BundleEntryProto``
-(tensorflow/core/protobuf/tensor_bundle.proto), the data files hold raw tensors. Pickles of DeepMind's BYOL
-were written by dill, with Haiku's mappings of numpy arrays. TorchScript archives (CLIP) hold a pickle of
-modules and storages.
+(tensorflow/core/protobuf/tensor_bundle.proto), the data files hold raw tensors. DeepMind's BYOL was pickled
+by dill, with Haiku's mappings of arrays. TorchScript archives (CLIP) hold a pickle of modules and storages.
 """
 
 from __future__ import annotations
 
-import functools
+import io
 import struct
 import zipfile
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ import google_crc32c
 import numpy as np
 import torch
 
-from cog.errors import UnsafeFileError
 from cog.runtime import files, safe_load
 
 
@@ -48,36 +46,29 @@ def read_tensorflow(path: Path, index: Path, *shards: Path, prefix: str) -> dict
         tensors = {}
         for key, message in _table(files.contents(index)):
             if key:  # the empty name is that of the header
-                fields = {1: 0, 2: b"", 3: 0, 4: 0, 5: 0} | dict(_fields(message))
-                shard, (first, size) = shards[fields[3]], (fields[4], fields[5])
+                fields = {2: b"", 3: 0, 4: 0} | dict(_fields(message))
+                shard, first, size = shards[fields[3]], fields[4], fields[5]
                 if first + size > shard.stat().st_size:
                     raise ValueError(f"the data of {key.decode()} are incomplete")
                 if key.startswith(prefix.encode()):
                     with files.open_regular(shard) as file:
                         file.seek(first)
-                        tensors[key.decode()] = _tensor(file.read(size), fields)
+                        raw = file.read(size)
+                    _check(raw, fields[6])
+                    shape = [dict(_fields(part)).get(1, 0) for n, part in _fields(fields[2]) if n == 2]
+                    tensors[key.decode()] = np.frombuffer(raw, _DTYPES[fields[1]]).reshape(shape)
         return tensors
-
-
-def _tensor(raw: bytes, fields: dict[int, Any]) -> np.ndarray:
-    """Return the tensor that a ``BundleEntryProto`` describes."""
-    shape = [dict(_fields(dimension)).get(1, 0) for part, dimension in _fields(fields[2]) if part == 2]
-    _check(raw, fields[6])
-    return np.frombuffer(raw, _DTYPES[fields[1]]).reshape(shape)
 
 
 def _table(table: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the keys and values of a LevelDB table."""
-    footer = table[-48:]
-    if struct.unpack("<Q", footer[40:])[0] != 0xDB4775248B80FB57:
+    if struct.unpack("<Q", table[-8:])[0] != 0xDB4775248B80FB57:
         raise ValueError("it does not end as an index does")
-    numbers, position = [], 0
-    for _ in range(4):  # place and size of the meta block, which is empty, and of the index block
-        number, position = _varint(footer, position)
-        numbers.append(number)
+    footer = io.BytesIO(table[-48:])
+    numbers = [_varint(footer) for _ in range(4)]  # places and sizes of the meta block and of the index block
     for _, handle in _block(table, *numbers[2:]):
-        first, position = _varint(handle, 0)
-        yield from _block(table, first, _varint(handle, position)[0])
+        stream = io.BytesIO(handle)
+        yield from _block(table, _varint(stream), _varint(stream))
 
 
 def _block(table: bytes, first: int, size: int) -> Iterator[tuple[bytes, bytes]]:
@@ -85,40 +76,34 @@ def _block(table: bytes, first: int, size: int) -> Iterator[tuple[bytes, bytes]]
     data = table[first : first + size + 1]
     _check(data, struct.unpack("<I", table[first + size + 1 : first + size + 5])[0])
     stop = size - 4 * (struct.unpack("<I", data[-5:-1])[0] + 1)  # before the restart points
-    position, key = 0, b""
-    while position < stop:
-        shared, position = _varint(data, position)
-        fresh, position = _varint(data, position)
-        length, position = _varint(data, position)
-        key = key[:shared] + data[position : position + fresh]
-        position += fresh + length
-        yield key, data[position - length : position]
+    stream, key = io.BytesIO(data), b""
+    while stream.tell() < stop:
+        shared, fresh, length = (_varint(stream) for _ in range(3))
+        key = key[:shared] + stream.read(fresh)
+        yield key, stream.read(length)
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
     """Yield ``(field number, value)`` of a protocol buffer; values are numbers, or bytes."""
-    position = 0
-    while position < len(message):
-        tag, position = _varint(message, position)
+    stream = io.BytesIO(message)
+    while stream.tell() < len(message):
+        tag = _varint(stream)
         kind = tag & 7
-        number, position = _varint(message, position) if kind in (0, 2) else ({1: 8, 5: 4}[kind], position)
-        if kind == 0:
-            yield tag >> 3, number
+        if kind in (0, 2):
+            number = _varint(stream)
+            yield tag >> 3, stream.read(number) if kind else number
         else:
-            raw = message[position : position + number]
-            position += number
-            yield tag >> 3, raw if kind == 2 else int.from_bytes(raw, "little")
+            yield tag >> 3, int.from_bytes(stream.read({1: 8, 5: 4}[kind]), "little")
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return a base-128 number of at most 64 bits and the position after it."""
+def _varint(stream: io.BytesIO) -> int:
+    """Return a base-128 number of at most 64 bits."""
     number = 0
     for shift in range(0, 64, 7):
-        octet = data[position]
-        position += 1
+        octet = stream.read(1)[0]
         number |= (octet & 127) << shift
         if octet < 128:
-            return number, position
+            return number
     raise ValueError("a number does not end")
 
 
@@ -148,16 +133,17 @@ def _array(constructor: Any, arguments: Any, state: Any, attributes: Any = None)
     return made
 
 
+#: dill moved its module in 0.2.8, Haiku renamed its mappings in August 2020.
+_HAIKU = {
+    **{f"dill.{module}._create_namedtuple": _named_tuple for module in ("dill", "_dill")},
+    **{f"dill.{module}._create_array": _array for module in ("dill", "_dill")},
+    **{f"haiku._src.data_structures.{name}": dict for name in ("FlatMapping", "frozendict")},
+}
+
+
 class _HaikuReader(safe_load.Reader):
     def stand_in(self, module: str, name: str) -> Any:
-        if module in ("dill._dill", "dill.dill"):  # it moved in 0.2.8
-            return {"_create_namedtuple": _named_tuple, "_create_array": _array}.get(name)
-        if module == "haiku._src.data_structures" and name in (
-            "FlatMapping",
-            "frozendict",
-        ):  # until August 2020
-            return dict
-        return super().stand_in(module, name)
+        return _HAIKU.get(f"{module}.{name}") or super().stand_in(module, name)
 
 
 def read_haiku(path: Path) -> Any:
@@ -171,19 +157,13 @@ def read_haiku(path: Path) -> Any:
 
 # --- TorchScript
 
-_STORAGES = {
-    **{"DoubleStorage": torch.float64, "FloatStorage": torch.float32, "HalfStorage": torch.float16},
-    **{"BFloat16Storage": torch.bfloat16, "LongStorage": torch.int64, "IntStorage": torch.int32},
-    "BoolStorage": torch.bool,
-}
+_TYPES = ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Bool")
+_STORAGES = {f"{name}Storage": getattr(torch, name.lower()) for name in _TYPES}
 _LISTS = ("build_intlist", "build_doublelist", "build_boollist", "build_tensorlist", "restore_type_tag")
 
 
 class _Module(dict):  # type: ignore[type-arg]
     """A stand-in for an instance of a class compiled into the archive: its attributes."""
-
-    def __new__(cls, *_: Any) -> _Module:
-        return super().__new__(cls)
 
     def __init__(self, *_: Any) -> None:
         super().__init__()
@@ -200,11 +180,7 @@ def _rebuild_tensor(storage: safe_load.Sealed, offset: int, size: Any, stride: A
 class _ScriptReader(safe_load.Reader):
     def __init__(self, archive: zipfile.ZipFile, folder: str) -> None:
         super().__init__(archive.read(f"{folder}/data.pkl"))
-        self.storage = functools.cache(functools.partial(self._storage, archive, f"{folder}/data"))
-
-    def _storage(self, archive: zipfile.ZipFile, folder: str, key: str, dtype: torch.dtype) -> Any:
-        data = bytearray(archive.read(f"{folder}/{key}"))
-        return safe_load.Sealed(torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype))
+        self.archive, self.folder = archive, folder
 
     def stand_in(self, module: str, name: str) -> Any:
         if module.split(".")[0] == "__torch__":
@@ -218,10 +194,10 @@ class _ScriptReader(safe_load.Reader):
         return super().stand_in(module, name)
 
     def persistent_load(self, pid: Any) -> Any:
-        kind, dtype, key, *_ = pid
-        if kind != "storage":
-            raise UnsafeFileError("a persistent id that is not a storage")
-        return self.storage(key, dtype.value)
+        _, dtype, key, *_ = pid  # of a storage
+        data = bytearray(self.archive.read(f"{self.folder}/data/{key}"))
+        flat = torch.frombuffer(data, dtype=dtype.value) if data else torch.empty(0, dtype=dtype.value)
+        return safe_load.Sealed(flat)
 
 
 def read_torchscript(path: Path) -> dict[str, torch.Tensor]:

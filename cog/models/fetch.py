@@ -38,11 +38,9 @@ def checkpoint_files(path: str | os.PathLike[str]) -> list[Path]:
     path = Path(path)
     if path.is_file() and path.suffix != INDEX:
         return [path]
-    prefix = path.with_suffix("") if path.suffix == INDEX else path
-    index = prefix.with_name(prefix.name + INDEX)
-    if not index.is_file():
-        return []
-    return [index, *sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.data-*-of-*"))]
+    prefix = str(path).removesuffix(INDEX)
+    found = sorted(path.parent.glob(f"{glob.escape(os.path.basename(prefix))}.data-*-of-*"))
+    return [Path(prefix + INDEX), *found] if os.path.isfile(prefix + INDEX) else []
 
 
 def require_checkpoint(path: str | os.PathLike[str], flag: str) -> list[Path]:
@@ -84,21 +82,21 @@ def _fetch(row: PaperModel, target: Path, dry_run: bool) -> tuple[str, str]:
     target.parent.mkdir(parents=True, exist_ok=True)
     parts = [path.with_name(f".{path.name}.part") for path in targets]
     # Without a known hash, a part of another version of the file would not be noticed.
-    for part in () if row.sha256 else parts:
-        part.unlink(missing_ok=True)
     for suffix, part in zip(row.parts, parts, strict=True):
+        if not row.sha256:
+            part.unlink(missing_ok=True)
         _download(row.url + suffix, part)
     try:
         _check(row, parts)
         if row.member:
             _unpack(parts[0], row.member)
-        # The index of a TensorFlow checkpoint comes last: without it, the checkpoint does not exist.
-        for part, path in zip(parts, targets, strict=True):
-            os.replace(part, path)
     except CogError:
         for part in parts:
-            part.unlink(missing_ok=True)
+            part.unlink()
         raise
+    # The index of a TensorFlow checkpoint comes last: without it, the checkpoint does not exist.
+    for part, path in zip(parts, targets, strict=True):
+        os.replace(part, path)
     return "ready", f"downloaded from {row.url}"
 
 
@@ -108,8 +106,7 @@ def _check(row: PaperModel, paths: list[Path]) -> None:
         raise CogError(
             f"{paths[0]} is not the published file: SHA-256 {digest}, expected {row.sha256}; remove it"
         )
-    with open(paths[0], "rb") as file:
-        head = file.read(99).lstrip().lower()
+    head = files.contents(paths[0])[:99].lstrip().lower() if paths[0].stat().st_size < 1 << 20 else b"weights"
     if not head or head.startswith((b"<!doctype", b"<html")):
         raise CogError(f"{row.url} gave {'a web page' if head else 'nothing'} instead of the file")
 

@@ -1,17 +1,4 @@
-"""``models.yaml``: a user's models in one file, one entry per name.
-
-::
-
-    mine_dinov2:                                     # <title>_<architecture>: folder of its features
-      source: timm_vit_base_patch14_dinov2.lvd142m   # a model of a library or of the paper, or:
-      loader: nets.py:load_my_model                  # a loader; paths are relative to this file's folder
-      checkpoint: weights/vit.pth
-      preprocess: model                              # or protocol, or some of preprocessing.KEYS
-      pooling: cls+mean
-      pretraining: IN-21K
-      label: DINOv2 (cls+mean)
-      group: self-supervised
-"""
+"""``models.yaml``: a user's models in one file, one entry per name (docs/own-models.md)."""
 
 from __future__ import annotations
 

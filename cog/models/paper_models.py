@@ -15,14 +15,17 @@ _DROPBOX = "https://www.dropbox.com/"
 _GOOGLE = "https://storage.googleapis.com/"
 _NAVER = "https://download.europe.naverlabs.com/ComputerVision/"
 
-Row = dict[str, Any]
+
+def row(label: str, url: str, **fields: Any) -> dict[str, Any]:
+    """Return the fields of a row."""
+    return {"label": label, "url": url, **fields}
 
 
-def _deit(label: str, file: str, dim: int, top1: float) -> Row:
+def _deit(label: str, file: str, dim: int, top1: float) -> dict[str, Any]:
     size, distilled = int(file[-16:-13]), "distilled" in file
-    return dict(
-        label=label,
-        url=f"{_FB}deit/{file}",
+    return row(
+        label,
+        f"{_FB}deit/{file}",
         network=f"timm:{file.rpartition('-')[0]}",
         dim=dim,
         head=("head", "head_dist") if distilled else ("head",),
@@ -33,10 +36,10 @@ def _deit(label: str, file: str, dim: int, top1: float) -> Row:
     )
 
 
-def _efficientnet(version: str, number: int, dim: int, size: int, top1: float) -> Row:
-    return dict(
-        label=f"a-EfficientNet-{version}",
-        url=f"{_FB}pycls/dds_baselines/{number}/EN-{version}_dds_8gpu.pyth",
+def _efficientnet(version: str, number: int, dim: int, size: int, top1: float) -> dict[str, Any]:
+    return row(
+        f"a-EfficientNet-{version}",
+        f"{_FB}pycls/dds_baselines/{number}/EN-{version}_dds_8gpu.pyth",
         network=f"timm:efficientnet_{version.lower()}",
         dim=dim,
         head=("classifier",),
@@ -48,35 +51,33 @@ def _efficientnet(version: str, number: int, dim: int, size: int, top1: float) -
     )
 
 
-def _clip(label: str, **fields: Any) -> Row:
+def _clip(label: str, **fields: Any) -> dict[str, Any]:
     sha256 = "afeb0e10f9e5a86da6080e35cf09123aca3b358a0c3e3b6c78a7b63bc04b6762"
     norm = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-    return fields | dict(
-        label=label,
-        url=f"https://openaipublic.azureedge.net/clip/models/{sha256}/RN50.pt",
+    return row(
+        label,
+        f"https://openaipublic.azureedge.net/clip/models/{sha256}/RN50.pt",
         prefix="visual.",
         rename="clip_timm",
         norm=norm,
         pretraining="web",
+        **fields,
     )
 
 
-_ROWS: dict[str, Row] = {
+_ROWS: dict[str, dict[str, Any]] = {
     # The files that the original toolkit names (19c8e357, b121ed2d, 1a9a5a14) are of torch 0.1 and 0.2;
     # torchvision released the same tensors again under these names.
-    "sup_resnet50": dict(label="ResNet50", url=_TORCH + "resnet50-0676ba61.pth", top1=76.13),
+    "sup_resnet50": row("ResNet50", _TORCH + "resnet50-0676ba61.pth", top1=76.13),
     # ---- architecture
-    "sup_resnet152": dict(
-        label="a-ResNet152",
-        url=_TORCH + "resnet152-394f9c45.pth",
-        network="torchvision:resnet152",
-        top1=78.31,
+    "sup_resnet152": row(
+        "a-ResNet152", _TORCH + "resnet152-394f9c45.pth", network="torchvision:resnet152", top1=78.31
     ),
     # The weights expect (x - 0.5) / 0.5: torchvision converts inside (transform_input) when it loads them.
     # The original toolkit normalized with ImageNet's statistics and skipped the conversion.
-    "sup_inception-v3": dict(
-        label="a-Inception-v3",
-        url=_TORCH + "inception_v3_google-0cc3c7bd.pth",
+    "sup_inception-v3": row(
+        "a-Inception-v3",
+        _TORCH + "inception_v3_google-0cc3c7bd.pth",
         network="torchvision:inception_v3",
         drop=("AuxLogits.",),
         size=299,
@@ -84,9 +85,9 @@ _ROWS: dict[str, Row] = {
         top1=77.29,
         authors=(342, 299, "bilinear"),
     ),
-    "sup_vgg19": dict(
-        label="a-VGG19",
-        url=_TORCH + "vgg19_bn-c79401a0.pth",
+    "sup_vgg19": row(
+        "a-VGG19",
+        _TORCH + "vgg19_bn-c79401a0.pth",
         network="torchvision:vgg19_bn",
         dim=4096,
         head=("classifier.6",),
@@ -99,10 +100,10 @@ _ROWS: dict[str, Row] = {
     "deit_base_distilled_384": _deit(
         "a-DeiT-B-distilled", "deit_base_distilled_patch16_384-d0272ac0.pth", 768, 85.2
     ),
-    "nat_m4": dict(
-        label="a-NAT-M4",
-        # The only known copy, on the author's own site.
-        url="https://www.zhichaolu.com/assets/neural-architecture-transfer/pretrained/imagenet/"
+    # The only known copy, on the author's own site.
+    "nat_m4": row(
+        "a-NAT-M4",
+        "https://www.zhichaolu.com/assets/neural-architecture-transfer/pretrained/imagenet/"
         "net-img@240-flops@600-top1@80.5/net.weights",
         network="cog:NatM4",
         dim=1536,
@@ -112,9 +113,9 @@ _ROWS: dict[str, Row] = {
     ),
     "efficientnet_b1": _efficientnet("B1", 161304979, 1280, 240, 75.9),
     "efficientnet_b4": _efficientnet("B4", 161305098, 1792, 380, 78.6),
-    "t2tvit_t14": dict(
-        label="a-T2T-ViT-t-14",
-        url="https://github.com/yitu-opensource/T2T-ViT/releases/download/main/81.7_T2T_ViTt_14.pth.tar",
+    "t2tvit_t14": row(
+        "a-T2T-ViT-t-14",
+        "https://github.com/yitu-opensource/T2T-ViT/releases/download/main/81.7_T2T_ViTt_14.pth.tar",
         network="cog:T2TViT",
         dim=384,
         head=("head",),
@@ -123,128 +124,117 @@ _ROWS: dict[str, Row] = {
         authors=(248, 224, "bicubic"),
     ),
     # ---- self-supervision
-    "simclrv2_resnet50": dict(
-        label="s-SimCLR-v2",
-        url=_GOOGLE + "simclr-checkpoints/simclrv2/pretrained/r50_1x_sk0/model.ckpt-250228",
+    "simclrv2_resnet50": row(
+        "s-SimCLR-v2",
+        _GOOGLE + "simclr-checkpoints/simclrv2/pretrained/r50_1x_sk0/model.ckpt-250228",
         network="cog:resnet50_same_pool",
         prefix="base_model/",
         rename="simclr_tensorflow",
         parts=(".data-00000-of-00001", ".index"),
         norm=((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
     ),
-    "byol_resnet50": dict(
-        label="s-BYOL",
-        url=_GOOGLE + "deepmind-byol/checkpoints/pretrain_res50x1.pkl",
+    "byol_resnet50": row(
+        "s-BYOL",
+        _GOOGLE + "deepmind-byol/checkpoints/pretrain_res50x1.pkl",
         network="cog:resnet50_same",
         prefix="experiment_state.online_",
         rename="byol_haiku",
     ),
-    "mocov2_resnet50": dict(
-        label="s-MoCo-v2",
-        url=_FB + "moco/moco_checkpoints/moco_v2_800ep/moco_v2_800ep_pretrain.pth.tar",
+    "mocov2_resnet50": row(
+        "s-MoCo-v2",
+        _FB + "moco/moco_checkpoints/moco_v2_800ep/moco_v2_800ep_pretrain.pth.tar",
         prefix="module.encoder_q.",
     ),
-    "mochi_resnet50": dict(
-        label="s-MoCHi",
-        url=_NAVER + "MOCHI_models/mochi_512_1024_512_e1000.pth.tar",
-        prefix="module.encoder_q.",
+    "mochi_resnet50": row(
+        "s-MoCHi", _NAVER + "MOCHI_models/mochi_512_1024_512_e1000.pth.tar", prefix="module.encoder_q."
     ),
-    "infomin_resnet50": dict(
-        label="s-InfoMin",
-        url=_DROPBOX + "sh/87d24jqsl6ra7t2/AAAzMTynP3Qc8mIE4XWkgILUa/InfoMin_800.pth?dl=1",
+    "infomin_resnet50": row(
+        "s-InfoMin",
+        _DROPBOX + "sh/87d24jqsl6ra7t2/AAAzMTynP3Qc8mIE4XWkgILUa/InfoMin_800.pth?dl=1",
         prefix="module.encoder.",
     ),
-    "swav_resnet50": dict(
-        label="s-SwAV",
-        url=_FB + "deepcluster/swav_800ep_pretrain.pth.tar",
+    "swav_resnet50": row(
+        "s-SwAV",
+        _FB + "deepcluster/swav_800ep_pretrain.pth.tar",
         prefix="module.",
         drop=("projection_head.", "prototypes."),
     ),
-    "dino_resnet50": dict(label="s-DINO", url=_FB + "dino/dino_resnet50_pretrain/dino_resnet50_pretrain.pth"),
-    "obow_resnet50": dict(
-        label="s-OBoW",
-        url="https://github.com/valeoai/obow/releases/download/v0.1.0/"
+    "dino_resnet50": row("s-DINO", _FB + "dino/dino_resnet50_pretrain/dino_resnet50_pretrain.pth"),
+    "obow_resnet50": row(
+        "s-OBoW",
+        "https://github.com/valeoai/obow/releases/download/v0.1.0/"
         "ImageNetFull_ResNet50_OBoW_full_feature_extractor.zip",
         prefix="network.",
         member="tochvision_resnet50_student_K8192_epoch200.pth.tar",
     ),
-    "barlow_resnet50": dict(
-        label="s-BarlowTwins",
-        url=_FB + "barlowtwins/epochs1000_bs2048_lr0.2_lambd0.0051_proj_8192_8192_8192_scale0.024/"
-        "resnet50.pth",
+    "barlow_resnet50": row(
+        "s-BarlowTwins",
+        _FB + "barlowtwins/epochs1000_bs2048_lr0.2_lambd0.0051_proj_8192_8192_8192_scale0.024/resnet50.pth",
     ),
-    "compress_resnet50": dict(
-        label="s-CompReSS",
-        url="https://drive.google.com/file/d/15rzzSkcedEuCE7Cm8yLXopA5PqHUQscb",
-        browser=True,
+    "compress_resnet50": row(
+        "s-CompReSS", "https://drive.google.com/file/d/15rzzSkcedEuCE7Cm8yLXopA5PqHUQscb", browser=True
     ),
     # ---- regularization
-    "mixup_resnet50": dict(
-        label="r-MixUp",
-        url=_DROPBOX + "sh/g64c8bda61n12if/AACyaTZnku_Sgibc9UvOSblNa?dl=0",
-        browser=True,
-        top1=77.42,
+    "mixup_resnet50": row(
+        "r-MixUp", _DROPBOX + "sh/g64c8bda61n12if/AACyaTZnku_Sgibc9UvOSblNa?dl=0", browser=True, top1=77.42
     ),
-    "manifold-mixup_resnet50": dict(
-        label="r-Manifold-MixUp",
-        url=_DROPBOX + "sh/bjardjje11pti0g/AABFGW0gNrNE8o8TqUf4-SYSa?dl=0",
+    "manifold-mixup_resnet50": row(
+        "r-Manifold-MixUp",
+        _DROPBOX + "sh/bjardjje11pti0g/AABFGW0gNrNE8o8TqUf4-SYSa?dl=0",
         browser=True,
         top1=77.5,
     ),
-    "cutmix_resnet50": dict(
-        label="r-CutMix",
-        url=_DROPBOX + "sh/w8dvfgdc3eirivf/AABnGcTO9wao9xVGWwqsXRala?dl=0",
-        browser=True,
-        top1=78.6,
+    "cutmix_resnet50": row(
+        "r-CutMix", _DROPBOX + "sh/w8dvfgdc3eirivf/AABnGcTO9wao9xVGWwqsXRala?dl=0", browser=True, top1=78.6
     ),
-    "relabel_resnet50": dict(
-        label="r-ReLabel", url=_DROPBOX + "s/a0jzq3933s1wcig/rn50_relabel_78.9.pth?dl=1", top1=78.9
+    "relabel_resnet50": row(
+        "r-ReLabel", _DROPBOX + "s/a0jzq3933s1wcig/rn50_relabel_78.9.pth?dl=1", top1=78.9
     ),
-    "advrobust_resnet50": dict(
-        label="r-Adv-Robust",
-        # Where the authors moved the file; the original link expired in 2021.
-        url="https://huggingface.co/madrylab/robust-imagenet-models/resolve/main/resnet50_l2_eps0.1.ckpt",
+    # Where the authors moved the file; the original link expired in 2021.
+    "advrobust_resnet50": row(
+        "r-Adv-Robust",
+        "https://huggingface.co/madrylab/robust-imagenet-models/resolve/main/resnet50_l2_eps0.1.ckpt",
         prefix="module.model.",
         top1=74.78,
     ),
-    "mealv2_resnet50": dict(
-        label="r-MEAL-v2",
-        url="https://github.com/szq0214/MEAL-V2/releases/download/v1.0.0/MEALV2_ResNet50_224.pth",
+    "mealv2_resnet50": row(
+        "r-MEAL-v2",
+        "https://github.com/szq0214/MEAL-V2/releases/download/v1.0.0/MEALV2_ResNet50_224.pth",
         top1=80.67,
     ),
     # ---- web data
-    "mopro_resnet50": dict(
-        label="d-MoPro",
-        url=_GOOGLE + "sfr-pcl-data-research/MoPro_checkpoint/MoPro_V1_epoch90.tar",
+    "mopro_resnet50": row(
+        "d-MoPro",
+        _GOOGLE + "sfr-pcl-data-research/MoPro_checkpoint/MoPro_V1_epoch90.tar",
         prefix="module.encoder_q.",
         drop=("classifier.", "fc1.", "fc2."),
         pretraining="web",
     ),
-    "ssup_resnet50": dict(
-        label="d-Semi-Sup",
-        url=_FB + "semiweaksupervision/model_files/semi_supervised_resnet50-08389792.pth",
+    "ssup_resnet50": row(
+        "d-Semi-Sup",
+        _FB + "semiweaksupervision/model_files/semi_supervised_resnet50-08389792.pth",
         top1=79.3,
         pretraining="IN-1K + other",
     ),
-    "swsup_resnet50": dict(
-        label="d-Semi-Weakly-Sup",
-        url=_FB + "semiweaksupervision/model_files/semi_weakly_supervised_resnet50-16a12f1b.pth",
+    "swsup_resnet50": row(
+        "d-Semi-Weakly-Sup",
+        _FB + "semiweaksupervision/model_files/semi_weakly_supervised_resnet50-16a12f1b.pth",
         top1=81.2,
         pretraining="IN-1K + other",
     ),
     "clip_resnet50": _clip("d-CLIP", network="timm:resnet50_clip", dim=1024, head=()),
     # ---- not in the paper
     "clip_resnet50-trunk": _clip("CLIP (trunk)", network="timm:resnet50_clip_gap", head=("head.fc",)),
-    "trex_resnet50": dict(label="t-ReX", url=_NAVER + "trex_models/trex.pth"),
-    "trexstar_resnet50": dict(label="t-ReX*", url=_NAVER + "trex_models/trexstar.pth"),
+    "trex_resnet50": row("t-ReX", _NAVER + "trex_models/trex.pth"),
+    "trexstar_resnet50": row("t-ReX*", _NAVER + "trex_models/trexstar.pth"),
 }
 
-MODELS: dict[str, PaperModel] = {name: PaperModel(name, **row) for name, row in _ROWS.items()}
+MODELS: dict[str, PaperModel] = {name: PaperModel(name, **fields) for name, fields in _ROWS.items()}
 
 
 def list_models(category: str | None = None) -> list[str]:
     """Return the names of all models, or of one category, in the paper's order; other models come last."""
-    return [name for name, row in MODELS.items() if category in (None, row.category)]
+    return [name for name, model in MODELS.items() if category in (None, model.category)]
 
 
 def pretraining(name: str) -> str:

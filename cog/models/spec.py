@@ -30,47 +30,28 @@ PRETRAINING = ("IN-1K", "IN-21K", "IN-1K + other", "web", "unknown")
 class PaperModel:
     """A model of the benchmark: its network, the place of its weights in the authors' file, its input.
 
-    Attributes:
-        name: ``<model_title>_<architecture_name>``.
-        label: label in the paper's tables.
-        url: link to the authors' file, or to a web page if ``browser``.
-        network: ``torchvision:NAME``, ``timm:NAME`` or ``cog:FUNCTION`` (of :mod:`cog.models.networks`); the
-            default has its stride in the 3x3 convolutions, and its feature is the global average pool.
-        dim: D of the (B, D) output.
-        head: names of the classifier's modules, replaced by ``nn.Identity``.
-        class_token: whether the network gives tokens, and the feature is the class token.
-        prefix: beginning of the names of the backbone's parameters in the file, with entries that hold them
-            and are not among :data:`cog.models.checkpoint._HOLDERS`.
-        drop: beginnings (after ``prefix``) of the names of parameters beside the backbone.
-        rename: name of a function of :mod:`cog.models.renames`.
-        size: side of the images, in pixels.
-        norm: mean and standard deviation (RGB) of pixels in [0, 1]; empty: ImageNet's.
-        top1: ImageNet-1K accuracy that the authors report, in percent; None without a released classifier.
-        authors: the authors' image protocol for that accuracy: shortest side, crop, interpolation.
-        parts: suffix of ``url`` and of ``model.ckpt`` for each file of the checkpoint.
-        member: name of the checkpoint inside a zip archive at ``url``.
-        browser: whether the link needs a browser.
-        pretraining: data that the weights were trained on, one of ``PRETRAINING``.
+    ``network`` is ``torchvision:NAME``, ``timm:NAME`` or ``cog:FUNCTION`` of :mod:`cog.models.networks`; the
+    default has its stride in the 3x3 convolutions, and its feature is the global average pool.
     """
 
-    name: str
-    label: str
-    url: str
+    name: str  # <model_title>_<architecture_name>
+    label: str  # in the paper's tables
+    url: str  # of the authors' file, or of a web page if ``browser``
     network: str = "torchvision:resnet50"
-    dim: int = 2048
-    head: tuple[str, ...] = ("fc",)
-    class_token: bool = False
-    prefix: str = ""
-    drop: tuple[str, ...] = ()
-    rename: str = ""
-    size: int = 224
-    norm: tuple[RGB, RGB] | tuple[()] = ()
-    top1: float | None = None
-    authors: tuple[int, int, str] = (256, 224, "bilinear")
-    parts: tuple[str, ...] = ("",)
-    member: str = ""
-    browser: bool = False
-    pretraining: str = "IN-1K"
+    dim: int = 2048  # D of the (B, D) output
+    head: tuple[str, ...] = ("fc",)  # modules of the classifier, replaced by nn.Identity
+    class_token: bool = False  # whether the network gives tokens, and the feature is the class token
+    prefix: str = ""  # beginning of the names of the backbone's parameters, with entries that hold them
+    drop: tuple[str, ...] = ()  # beginnings (after ``prefix``) of names of parameters beside the backbone
+    rename: str = ""  # function of cog.models.renames
+    size: int = 224  # side of the images, in pixels
+    norm: tuple[RGB, RGB] | tuple[()] = ()  # mean and standard deviation of pixels in [0, 1]; ImageNet's
+    top1: float | None = None  # IN-1K accuracy by the authors, in percent; None without a released classifier
+    authors: tuple[int, int, str] = (256, 224, "bilinear")  # shortest side, crop, interpolation for ``top1``
+    parts: tuple[str, ...] = ("",)  # suffixes of ``url`` and of model.ckpt for each file of the checkpoint
+    member: str = ""  # name of the checkpoint inside a zip archive at ``url``
+    browser: bool = False  # whether the link needs a browser
+    pretraining: str = "IN-1K"  # data of the training, one of PRETRAINING
 
     def __post_init__(self) -> None:
         split_model_name(self.name)
