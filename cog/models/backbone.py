@@ -28,12 +28,8 @@ Loader = Callable[[dict[str, Any]], Any]
 class Backbone(nn.Module):
     """A frozen network: float32 ``(B, 3, H, W)`` in, float32 ``(B, D)`` out, always in eval mode.
 
-    Attributes:
-        network: the network.
-        name: name of the model.
-        pooling: value of ``FT_EXTRACT.POOLING``.
-        declared: preprocessing by value of ``FT_EXTRACT.PREPROCESS``; empty when nothing is declared.
-        feature_dim: D; None until an image has passed.
+    ``declared`` is its preprocessing by value of ``FT_EXTRACT.PREPROCESS``, empty when nothing is declared;
+    ``feature_dim`` is D, None until :meth:`probe`.
     """
 
     def __init__(
@@ -85,12 +81,7 @@ class Backbone(nn.Module):
 def features_of(
     output: Any, *, name: str, pooling: str = "default", n_prefix: int | None = None
 ) -> torch.Tensor:
-    """Return the features ``(B, D)`` in the output of a network.
-
-    Args:
-        output: a tensor, or a dict or object with ``pooler_output`` or ``last_hidden_state``.
-        n_prefix: number of tokens before those of the patches; None: derived from the number of tokens.
-    """
+    """Return the features ``(B, D)`` in a tensor, or a dict or object with ``pooler_output`` or tokens."""
     y = output if isinstance(output, torch.Tensor) else _field(output, name, pooling)
     shape = tuple(y.shape)
     if pooling != "default":
@@ -136,14 +127,10 @@ def n_blocks(pooling: str) -> int:
 def pool(
     tokens: Sequence[torch.Tensor], n_prefix: int, pooling: str, *, name: str, norm: nn.Module | None = None
 ) -> torch.Tensor:
-    """Return one vector per image.
+    """Return one vector per image from the tokens ``(B, N, D)`` of the last blocks, last block last.
 
-    Args:
-        tokens: tokens ``(B, N, D)`` of the last blocks of a network, last block last.
-        n_prefix: number of tokens before those of the patches; the first of them is the class token.
-        pooling: "cls", "mean" (of the patches' tokens), "cls+mean" (both), or "last4": the class tokens of
-            the last 4 blocks, as DINOv2 is evaluated (Oquab et al. 2023, section 7.1).
-        norm: normalization applied to each vector; None: no normalization.
+    ``n_prefix`` tokens, the class token first, come before those of the patches. "cls+mean" is both, "last4"
+    the class tokens of the last 4 blocks, as DINOv2 is evaluated (Oquab et al. 2023, section 7.1).
     """
     last, problem = tokens[-1], ""
     if last.ndim != 3:
@@ -163,11 +150,7 @@ def pool(
 
 
 def load_own(loader: str | Loader, name: str, checkpoint: Path | None, folder: Path | None) -> Backbone:
-    """Return the network of a user's loader: ``FILE.py:FUNCTION`` (the file is executed), or the function.
-
-    Raises:
-        CogError: a missing file or function, a failing import or loader, or another result.
-    """
+    """Return the network of a user's loader: ``FILE.py:FUNCTION`` (the file is executed), or the function."""
     function = _import(loader) if isinstance(loader, str) else loader
     places = {"ckpt_file": checkpoint, "model_dir": folder or (checkpoint and checkpoint.parent)}
     arguments = {"model_name": name} | {key: path and str(path) for key, path in places.items()}

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from cog.errors import CogError, os_errors_explained, some
+from cog.errors import CogError, some
 from cog.models import containers, networks, renames
-from cog.models.fetch import INDEX, require_checkpoint
+from cog.models.fetch import INDEX, no_weights, require_checkpoint
 from cog.models.spec import PaperModel
 from cog.runtime import files
 from cog.runtime.safe_load import load_safetensors, load_torch
@@ -55,13 +55,10 @@ def read(path: Path, *, prefix: str = "") -> Any:
     parts = require_checkpoint(path, "checkpoint")
     if parts[0].suffix == INDEX:
         return containers.read_tensorflow(path, *parts, prefix=prefix)
-    with os_errors_explained(f"cannot read {path}"), files.open_regular(path) as handle:
-        head = handle.read(512)
-    if not head or head.lstrip().lower().startswith((b"<!doctype", b"<html", b"version https://git")):
-        raise CogError(
-            f"{path} is {'a web page or a Git LFS pointer' if head else 'empty'}, not a checkpoint; get it "
-            "with a browser, or by `git lfs pull`"
-        )
+    if problem := no_weights(path):
+        raise CogError(f"{path} holds {problem}; get it with a browser, or by `git lfs pull`")
+    with files.open_regular(path) as handle:
+        head = handle.read(len(_LEGACY_TORCH))
     if head.startswith(b"PK\x03\x04") and _is_torchscript(path):
         return containers.read_torchscript(path)
     if head.startswith((b"PK\x03\x04", _LEGACY_TORCH)):

@@ -38,9 +38,7 @@ class ModelChoice:
     """A model that can be loaded."""
 
     name: str  # <model_title>_<architecture_name>
-    source: (
-        str  # name of the network in the paper or a library; FILE.py:FUNCTION (without folders) of a loader
-    )
+    source: str  # name in the paper or a library; FILE.py:FUNCTION (without folders) of a loader
     checkpoint: Path | None = None  # None: a loader needs none, or the library has its own weights
     loader: str | Loader | None = None  # FILE.py:FUNCTION of the user's loader, or the function
     folder: Path | None = None  # may hold further files of the model
@@ -96,12 +94,7 @@ class ModelChoice:
         return config.get_cfg(declared=self.declared(), **options)
 
     def load(self, device: torch.device, cfg: CfgNode) -> Backbone:
-        """Return the frozen network for the image size and the pooling of a configuration of :meth:`config`.
-
-        Raises:
-            CogError: unsafe or unfitting checkpoint, failing loader or download, or an image size that the
-                network does not take.
-        """
+        """Return the frozen network for the image size and the pooling of a configuration."""
         size = cfg.FT_EXTRACT.IMAGE_CROP_SIZE
         return self.network(size, cfg.FT_EXTRACT.POOLING).probe(size, device)
 
@@ -132,9 +125,7 @@ class ModelChoice:
     def summary(self, backbone: Backbone, cfg: CfgNode) -> str:
         """Return one line about the input and the features of the network."""
         if backbone.feature_dim == 1000:
-            logger.warning(
-                "%s gives 1000 features: if they are class scores, remove its classifier", self.name
-            )
+            logger.warning("%s gives 1000 features: are they class scores? Remove its classifier", self.name)
         n_parameters = sum(parameter.numel() for parameter in backbone.parameters())
         fx, pre = cfg.FT_EXTRACT, preprocess_of(cfg)
         return (
@@ -153,12 +144,9 @@ def find_model(
 ) -> ModelChoice:
     """Return a model by name, after checks that its files exist; nothing is loaded.
 
-    Args:
-        name: a model of the paper, of a library (timm_resnet18), of ``models_file``, or with a ``loader``.
-        root: value of ``--models_root_dir``.
-        checkpoint: value of ``--ckpt_file``; None: ``model.ckpt`` or ``model.safetensors`` in its folder.
-        loader: value of ``--model_loader``, or a function.
-        models_file: value of ``--models_file``; other arguments precede the entry of the model there.
+    ``name`` is a model of the paper, of a library (timm_resnet18), of ``models_file``, or with a ``loader``.
+    The others are the values of ``--models_root_dir``, ``--ckpt_file`` (None: ``model.ckpt`` or
+    ``model.safetensors`` in the model's folder), ``--model_loader`` (or a function) and ``--models_file``.
     """
     split_model_name(name)
     entries = own_models.read(models_file) if models_file is not None else {}
@@ -230,8 +218,7 @@ def load_backbone(
     """Load a model and freeze it: float32 ``(B, 3, H, W)`` -> ``(B, D)``.
 
     Args:
-        model_name: ``<model_title>_<architecture_name>``; unless ``loader`` is given one of
-            :func:`cog.list_models`, or a model of a library, such as timm_resnet18.
+        model_name: one of :func:`cog.list_models`, of a library (timm_resnet18), or any with a loader.
         checkpoint: a file, or the common prefix of a TensorFlow checkpoint's files. None: a loader gets none,
             and a library's model takes the library's own weights.
         device: device of the network, such as ``"cuda:0"``.

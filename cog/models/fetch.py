@@ -48,6 +48,15 @@ def require_checkpoint(path: str | os.PathLike[str], flag: str) -> list[Path]:
     return [files.require_file(part, flag) for part in checkpoint_files(path) or [Path(path)]]
 
 
+def no_weights(path: Path) -> str:
+    """Return what a file is that a failed download left: "a web page", for example; "" for others."""
+    with files.open_regular(path) as file:
+        head = file.read(512).lstrip().lower()
+    if head.startswith((b"<!doctype", b"<html", b"version https://git")):
+        return "a web page or a Git LFS pointer"
+    return "" if head else "nothing"
+
+
 def sha256(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a checkpoint; of one in several files, that of the index followed by the data."""
     return files.sha256(*require_checkpoint(path, "checkpoint"))
@@ -106,9 +115,8 @@ def _check(row: PaperModel, paths: list[Path]) -> None:
         raise CogError(
             f"{paths[0]} is not the published file: SHA-256 {digest}, expected {row.sha256}; remove it"
         )
-    head = files.contents(paths[0])[:99].lstrip().lower() if paths[0].stat().st_size < 1 << 20 else b"weights"
-    if not head or head.startswith((b"<!doctype", b"<html")):
-        raise CogError(f"{row.url} gave {'a web page' if head else 'nothing'} instead of the file")
+    if problem := no_weights(paths[0]):
+        raise CogError(f"{row.url} gave {problem} instead of the file")
 
 
 def _download(url: str, part: Path) -> None:

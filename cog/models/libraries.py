@@ -31,18 +31,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LibraryModel:
-    """A model of a library that can be loaded.
+    """A model of a library that can be loaded."""
 
-    Attributes:
-        preprocess: the library's way from an image to the input of its weights.
-        load: function from a checkpoint (None: the library's own weights) and the side of images in pixels to
-            the network without classifier and its forward pass (None: the network itself).
-        tokens: function from the network, images and n to the tokens ``(B, N, D)`` of its last n blocks,
-            normalized, and the number of tokens before those of the patches; None: it gives no tokens.
-    """
-
-    preprocess: Preprocess
+    preprocess: Preprocess  # the library's way from an image to the input of its weights
+    #: From a checkpoint (None: the library's own weights) and the side of images to the network without
+    #: classifier, and its forward pass (None: the network itself).
     load: Callable[[Path | None, int], tuple[nn.Module, Forward | None]]
+    #: From the network, images and n to the tokens ``(B, N, D)`` of its last n blocks, normalized, and the
+    #: number of tokens before those of the patches; None: it gives no tokens.
     tokens: Callable[[Any, torch.Tensor, int], tuple[list[torch.Tensor], int]] | None = None
 
 
@@ -53,9 +49,7 @@ def find(name: str, folder: Path | None = None) -> LibraryModel:
     try:
         return function(model, folder)
     except ImportError as error:
-        raise CogError(
-            f"--model {name} needs {package}, which cannot be imported ({error}); pip install {package}"
-        ) from None
+        raise CogError(f"--model {name} needs {package} ({error}); pip install {package}") from None
 
 
 def load(name: str, checkpoint: Path | None, size: int | None, pooling: str, folder: Path | None) -> Backbone:
@@ -257,19 +251,16 @@ def _transformers(name: str, folder: Path | None) -> LibraryModel:
     transformers.utils.logging.set_verbosity_error()  # its reports of parameters have many lines
     repository, full_name = name.replace("--", "/", 1), f"hf_{name}"
 
-    def read(kind: Any, file: str) -> Any:
-        place = str(folder) if folder is not None and (folder / file).is_file() else repository
-        try:
-            return kind.from_pretrained(place, trust_remote_code=False)
-        except Exception as error:  # transformers raises errors of many types
-            remedy = "" if folder is None else f"; without a network, save it as {folder / file}"
-            raise CogError(
-                f"model {full_name}: transformers {transformers.__version__} cannot use {file} of {place} "
-                f"({first_line(error)}); code of the repository is not run{remedy}"
-            ) from error
-
-    config = read(transformers.AutoConfig, "config.json")
-    processor = read(transformers.AutoImageProcessor, "preprocessor_config.json")
+    place = folder if folder is not None and (folder / "config.json").is_file() else repository
+    try:
+        config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
+        processor = transformers.AutoImageProcessor.from_pretrained(place, trust_remote_code=False)
+    except Exception as error:  # transformers raises errors of many types
+        raise CogError(
+            f"model {full_name}: transformers cannot use {place} ({first_line(error)}); code of the repository "
+            "is not run; without a network, save its config.json and preprocessor_config.json in "
+            f"{folder or 'the folder of the checkpoint'}"
+        ) from error
 
     def load(checkpoint: Path | None, size: int) -> tuple[nn.Module, Forward]:
         if config.model_type == "vit_mae":

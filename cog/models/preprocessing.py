@@ -55,11 +55,7 @@ def keys_of(values: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def from_mapping(values: Mapping[str, Any], source: str) -> Preprocess:
-    """Return the preprocessing of a mapping with some of :data:`KEYS`, or of timm's ``resolve_data_config``.
-
-    Raises:
-        CogError: an unknown key, or a value that cannot be used; the message names ``source``.
-    """
+    """Return that of a mapping with some of :data:`KEYS`, or of timm's ``resolve_data_config``."""
     if "input_size" in values:
         side = _square(values["input_size"][-2:], source)
         values = {
@@ -106,14 +102,8 @@ def from_processor(values: Mapping[str, Any], source: str) -> Preprocess:
 
 
 def declared(value: Any, source: str) -> dict[str, Preprocess]:
-    """Return what a user's loader declares, by value of ``FT_EXTRACT.PREPROCESS``; empty without one.
-
-    Args:
-        value: None, a mapping (:func:`from_mapping`) or an image processor of transformers. Functions are
-            ignored: modules may have one of this name for another purpose.
-        source: origin of the value, for messages.
-    """
-    if value is None or inspect.isroutine(value):
+    """Return what a user's loader declares by value of ``FT_EXTRACT.PREPROCESS``; empty without it."""
+    if value is None or inspect.isroutine(value):  # modules may have a function of this name
         return {}
     if hasattr(value, "image_mean") and hasattr(value, "to_dict"):
         pre = from_processor(value.to_dict(), source)

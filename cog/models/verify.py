@@ -31,19 +31,16 @@ def check(models: Iterable[PaperModel], root: str | os.PathLike[str]) -> Iterato
     """
     for row in models:
         path = ModelDir(Path(root), row.name).checkpoint
-        if not checkpoint_files(path):
-            yield row.name, "absent", f"there is no {path}"
-            continue
         try:
-            yield row.name, "ok", _facts(row, path)
+            found = checkpoint_files(path)
+            yield row.name, *(("ok", _facts(row, path)) if found else ("absent", f"there is no {path}"))
         except CogError as error:
             yield row.name, "bad", str(error)
 
 
 def _facts(row: PaperModel, path: Path) -> str:
-    digest = sha256(path)
+    digest, backbone = sha256(path), load_backbone(row.name, path)
     published = {True: "as published", False: "not the published file", None: "none is published"}
-    backbone = load_backbone(row.name, path)
     x = torch.linspace(-1, 1, 2 * 3 * row.size * row.size).view(2, 3, row.size, row.size)
     with torch.inference_mode():
         y = backbone(x)

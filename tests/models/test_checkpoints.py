@@ -157,7 +157,7 @@ def test_truncated_file(name, share, tmp_path):
     victim = path if path.is_file() else path.with_name(path.name + ".data-00000-of-00001")
     victim.write_bytes(victim.read_bytes()[: int(victim.stat().st_size * share)])
     line = refusal(name, path)
-    assert "complete?" in line or "is empty" in line
+    assert "complete?" in line or "holds nothing" in line
 
 
 @pytest.mark.parametrize("name", [case for case in NAMES if case != "simclrv2_resnet50"])
@@ -186,8 +186,8 @@ def replace_in_zip(path, ending, data):
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"", "is empty"),
-        (b"<!DOCTYPE html><html></html>", "is a web page"),
+        (b"", "holds nothing"),
+        (b"<!DOCTYPE html><html></html>", "holds a web page"),
         (b"version https://git-lfs.github.com/spec/v1\noid", "Git LFS pointer"),
         (b"\x93NUMPY\x01\x00", "is not a readable checkpoint"),
         (b"PK\x03\x04 and nothing more", "is not a readable torch file"),

@@ -153,7 +153,7 @@ def test_what_cannot_be_continued_starts_again(server, tmp_path, change, monkeyp
     ("path", "says"),
     [
         (f"/{64 * '0'}/a", "is not the published file: SHA-256"),
-        ("/page", "gave a web page instead"),
+        ("/page", "gave a web page"),
         ("/empty", "gave nothing instead"),
         ("/no", "HTTP 404"),
         ("/500", "HTTP 500"),

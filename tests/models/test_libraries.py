@@ -443,8 +443,8 @@ def test_a_classifier_of_transformers_gives_its_class_token(tmp_path):
 @pytest.mark.parametrize(
     "file, content, says",
     [
-        ("config.json", None, "save it as"),
-        ("preprocessor_config.json", None, "save it as"),
+        ("config.json", None, "without a network, save its config.json"),
+        ("preprocessor_config.json", None, "without a network, save its config.json"),
         (
             "config.json",
             '{"model_type": "own", "auto_map": {"AutoConfig": "net.C"}}',
@@ -453,7 +453,7 @@ def test_a_classifier_of_transformers_gives_its_class_token(tmp_path):
         ("config.json", "[1]", ""),
         ("config.json", '{"model_type": "vit", "hidden_size": "many"}', ""),
         ("preprocessor_config.json", '{"size": "large"}', ""),
-        ("preprocessor_config.json", '{"size": 32, "image_mean": [1]}', "expected values such as"),
+        ("preprocessor_config.json", '{"size": 32, "image_mean": [1]}', r"MEAN = \[1\] is not valid"),
         ("preprocessor_config.json", '{"size": 32, "resample": 9}', ""),
     ],
 )
@@ -469,7 +469,7 @@ def test_bad_files_of_transformers_run_no_code(file, content, says, tmp_path, mo
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(CogError, match=says) as error:
         load("hf_vit", tmp_path)
-    assert not marker.exists() and "\n" not in str(error.value) and len(str(error.value)) < 700
+    assert not marker.exists() and "\n" not in str(error.value) and len(str(error.value)) < 900
 
 
 # ---- preprocessing
