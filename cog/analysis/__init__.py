@@ -1,4 +1,1 @@
-"""Analyses of features without training a classifier on them, and of trained classifiers beyond their accuracy.
-
-``base`` has what they share, and each other module declares one or two; ``registry`` lists them.
-"""
+"""Analyses: functions from features, or from trained classifiers, to numbers."""

@@ -1,7 +1,7 @@
 """What all analyses share: their declaration, their input, and the computation of their results.
 
-An analysis is a function from :class:`Data` to numbers by name, declared by :func:`analysis`. Every module of this
-package is imported by ``analyze_features.py``, so a new file with one function is a new analysis.
+An analysis is a function from :class:`Data` to numbers by name, declared by :func:`analysis`. All files of
+the package are imported by ``analyze_features.py``: a new file with one function is a new analysis.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from yacs.config import CfgNode
@@ -38,17 +38,12 @@ logger = logging.getLogger(__name__)
 #: Number of rows in a block. A constant, so that results do not depend on the memory of a machine.
 BLOCK = 4096
 
-#: Largest share of a GPU's free memory for features; the rest is for blocks of distances.
-_USABLE = 0.8
-
 
 @dataclass(frozen=True, eq=False)
 class Data:
     """One model on one data set, the input of an analysis; and what it tells beside its numbers."""
 
-    model: (
-        str | None
-    )  # <model_title>_<architecture_name>; None with the user's own feature folders, as the next two
+    model: str | None  # None with the user's own feature folders, as the next two
     dataset: str | None
     model_dir: ModelDir | None
     folders: Mapping[str, Path]  # folder or file of the features of each split
@@ -61,7 +56,7 @@ class Data:
     _loaded: dict[tuple[str, bool], FeatureSet] = field(default_factory=dict, repr=False)
 
     def file(self, split: str) -> Path:
-        """Return the ``X_Y.pth`` of a split; a :class:`CogError` if it does not exist."""
+        """Return the ``X_Y.pth`` of a split; a CogError if it does not exist."""
         if split not in self.folders:
             raise CogError(f"no {split} features: give --{split}_features_dir")
         file = features_file(self.folders[split])
@@ -70,10 +65,7 @@ class Data:
         return file
 
     def load(self, split: str, *, normalize: bool = True) -> FeatureSet:
-        """Return the features of a split, float32, read once for all analyses: **they must not be changed**.
-
-        Rows are l2-normalized, or as in the file. Features that cannot be read are a :class:`CogError`.
-        """
+        """Return float32 features with unit rows or as in the file, read once: **not to be changed**."""
         if (split, normalize) not in self._loaded:
             self._loaded[split, normalize] = feature_files.load(self.file(split), normalize=normalize)
         return self._loaded[split, normalize]
@@ -85,41 +77,37 @@ class Data:
             logger.warning("%s%s", self.label, mixed)
         return train, test
 
-    def blocks(
-        self, x: torch.Tensor, *, shift: torch.Tensor | None = None, size: int = BLOCK
-    ) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield the first row number and the rows ``(b, d)``, on the device, of each block of features ``(n, d)``.
+    def resident(self, x: torch.Tensor) -> torch.Tensor:
+        """Return features on a GPU if they fit there beside blocks of distances, else as they are."""
+        is_large = self.device.type == "cuda" and x.nbytes > 0.8 * free_on_gpu(self.device)
+        return x if is_large else x.to(self.device)
 
-        ``shift``, a vector ``(d,)``, is subtracted. A signal ends the work between two blocks.
-        """
+    def blocks(
+        self, x: torch.Tensor, shift: torch.Tensor | float = 0.0, *, size: int = BLOCK
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield the first row number and the rows minus ``shift``, on the device, of blocks of features."""
         for start in range(0, len(x), size):
             signals.check("this analysis is started over")
-            block = x[start : start + size].to(self.device)
-            yield start, block if shift is None else block - shift
+            yield start, x[start : start + size].to(self.device) - shift
 
     def mean_row(self, x: torch.Tensor) -> torch.Tensor:
         """Return the mean of features ``(n, d)``, float32 ``(d,)``, summed in float64.
 
-        Distances of centered rows are the same, and keep the digits of rows that are close to each other but far from
-        the origin (features of an untrained network).
+        Without it, distances keep the digits of rows that hardly differ (features of an untrained network).
         """
-        total = torch.zeros(x.shape[1], dtype=torch.float64, device=self.device)
-        for _, block in self.blocks(x):
-            total += block.sum(dim=0, dtype=torch.float64)
-        return (total / len(x)).float()
+        return (sum(block.sum(dim=0, dtype=torch.float64) for _, block in self.blocks(x)) / len(x)).float()
 
     def sums(
         self, x: torch.Tensor, labels: torch.Tensor, n: int, shift: torch.Tensor | float = 0.0
     ) -> torch.Tensor:
-        """Return the sums of the rows of ``x`` with each label 0..n-1, float64 ``(n, d)``, the same in every run."""
+        """Return the sums of the rows minus ``shift`` with each label 0..n-1, float64 ``(n, d)``."""
         sums = torch.zeros(n, x.shape[1], dtype=torch.float64, device=self.device)
-        # On CUDA, sums by index have no fixed order by default. (use_deterministic_algorithms imports the compiler.)
+        # Else they have no fixed order on CUDA. (use_deterministic_algorithms imports the compiler.)
         before = torch.get_deterministic_debug_mode()
         torch.set_deterministic_debug_mode("error")
         try:
-            for first, block in self.blocks(x):
-                rows = labels[first : first + len(block)].to(self.device)
-                sums.index_add_(0, rows, (block - shift).double())
+            for first, block in self.blocks(x, shift):
+                sums.index_add_(0, labels[first : first + len(block)].to(self.device), block.double())
         finally:
             torch.set_deterministic_debug_mode(before)
         return sums
@@ -127,34 +115,19 @@ class Data:
     @property
     def label(self) -> str:
         """Prefix of log lines: model and data set."""
-        words = [word for word in (self.model, self.dataset) if word]
-        return f"[{' '.join(words)}] " if words else ""
+        words = " ".join(word for word in (self.model, self.dataset) if word)
+        return f"[{words}] " if words else ""
 
 
-def resident(x: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return features on a GPU if they fit there; else as they are: :meth:`Data.blocks` then moves each block."""
-    if device.type == "cuda" and x.nbytes > _USABLE * free_on_gpu(device):
-        return x
-    return x.to(device)
-
-
-#: Function that computes the numbers of an analysis; None (or NaN) where one is undefined.
-Compute = Callable[[Data], Mapping[str, Number]]
-
-#: Function that returns the end of the name of a result, and the inputs that determine it beside the features.
-Inputs = Callable[[Data], tuple[str, dict[str, Any]]]
-
-
-@dataclass(frozen=True)
-class Analysis:
-    """A declared analysis; see :func:`analysis`."""
+class Analysis(NamedTuple):
+    """A declared analysis; numbers that are undefined are None or NaN."""
 
     name: str
-    help: str
-    compute: Compute
-    inputs: Inputs
-    splits: tuple[str, ...]
-    in_all: bool
+    compute: Callable[[Data], Mapping[str, Number]]
+    splits: tuple[str, ...]  # whose features are used
+    keys: tuple[str, ...]  # of the section ANALYSIS of the configuration that determine the result
+    #: Returns the end of the name of a result, and what determines it beside features and keys, after checks.
+    inputs: Callable[[Data], tuple[str, dict[str, Any]]] | None
 
 
 #: All analyses by name.
@@ -162,23 +135,12 @@ ANALYSES: dict[str, Analysis] = {}
 
 
 def analysis(
-    name: str,
-    help_text: str,
-    *,
-    keys: Sequence[str] = (),
-    splits: tuple[str, ...] = constants.SPLITS,
-    inputs: Inputs | None = None,
-) -> Callable[[Compute], Compute]:
-    """Return a decorator that declares a function as an analysis.
+    name: str, *, splits: tuple[str, ...] = constants.SPLITS, keys: tuple[str, ...] = (), inputs: Any = None
+) -> Callable[[Callable], Callable]:
+    """Declare a function as an :class:`Analysis`; ``--analysis all`` leaves those with ``inputs`` out."""
 
-    ``keys`` are those of the section ANALYSIS of the configuration that determine the result, ``splits`` those whose
-    features are used. An analysis with ``inputs``, which also check them, needs more than features: ``--analysis all``
-    leaves it out.
-    """
-
-    def declared(compute: Compute) -> Compute:
-        of_keys = inputs or (lambda data: ("", {key: data.cfg.ANALYSIS[key] for key in keys}))
-        ANALYSES[name] = Analysis(name, help_text, compute, of_keys, splits, inputs is None)
+    def declared(compute: Callable) -> Callable:
+        ANALYSES[name] = Analysis(name, compute, splits, keys, inputs)
         return compute
 
     return declared
@@ -194,57 +156,41 @@ def load_all() -> dict[str, Analysis]:
 def run(analyses: Sequence[Analysis], inputs: Sequence[tuple[Data, Path]], *, overwrite: bool) -> None:
     """Compute results that are missing, and publish and print each as soon as it is finished.
 
-    All ``inputs``, each a data set and the parent of its folders ``analysis_<name>``, and output folders are checked
-    before. An analysis that is interrupted is started over. A missing input, a folder with another result and an
-    analysis that fails are a CogError; earlier results stay.
+    All ``inputs``, each a data set and the parent of its folders ``analysis_<name>``, and output folders are
+    checked before. A missing input, a folder with another result and an analysis that fails are a CogError.
     """
-    todo = [
-        task for data, path in inputs for each in analyses if (task := _plan(each, data, path, overwrite))
-    ]
+    todo: list[tuple[Data, list[tuple[Analysis, Output, str]]]] = []
+    for data, path in inputs:
+        todo.append((data, []))
+        for each in analyses:
+            suffix, identity = each.inputs(data) if each.inputs else ("", {})
+            if len(each.splits) > 1:
+                require_one_network(*map(data.file, each.splits))
+            identity |= {key: data.cfg.ANALYSIS[key] for key in each.keys}
+            identity |= {f"{split}_features": identify_input(data.file(split)) for split in each.splits}
+            output = Output(path / f"analysis_{each.name}{suffix}", plain(identity))
+            if not output.is_done(overwrite=overwrite):
+                todo[-1][1].append((each, output, each.name + suffix))
     with signals.deferred(), exact_float32():
-        for position, (each, data, output, name) in enumerate(todo):
-            if position and data is not todo[position - 1][1]:
-                todo[position - 1][1]._loaded.clear()  # before the features of the next data set are read
-            with output.claimed() as work:
-                if work.published:  # another process has computed this result in the meantime
-                    continue
-                with log.log_file(work.folder / "program.log"), work.publish() as stage:
-                    values = _compute(each, data, output, name, stage)
-            shown = (f"{key} {'undefined' if n is None else f'{n:.4g}'}" for key, n in values.items())
-            print(f"{data.label}{name}: {'  '.join(shown)}  ({output.path})", flush=True)
-
-
-def _plan(
-    each: Analysis, data: Data, path: Path, overwrite: bool
-) -> tuple[Analysis, Data, Output, str] | None:
-    """Return what is to be computed, with its place and name; None if the result is there."""
-    suffix, identity = each.inputs(data)
-    if len(each.splits) > 1:
-        require_one_network(*map(data.file, each.splits))
-    for split in each.splits:
-        identity[f"{split}_features"] = identify_input(data.file(split))
-    output = Output(path / f"analysis_{each.name}{suffix}", plain(identity))
-    return None if output.is_done(overwrite=overwrite) else (each, data, output, f"{each.name}{suffix}")
+        for data, tasks in todo:
+            for each, output, name in tasks:
+                with output.claimed() as work:
+                    if work.published:  # another process has computed this result in the meantime
+                        continue
+                    with log.log_file(work.folder / "program.log"), work.publish() as stage:
+                        values = _compute(each, data, output, name, stage)
+                shown = (f"{key} {'undefined' if n is None else f'{n:.4g}'}" for key, n in values.items())
+                print(f"{data.label}{name}: {'  '.join(shown)}  ({output.path})", flush=True)
+            data._loaded.clear()  # before the features of the next data set are read
 
 
 def _compute(each: Analysis, data: Data, output: Output, name: str, stage: Path) -> dict[str, Number]:
-    start = time.monotonic()
-    data = replace(data, folder=stage, per_seed={}, details={})
+    start, data = time.monotonic(), replace(data, folder=stage, per_seed={}, details={})
     with exhaustion_explained(f"computing {name}", ""):
         values = plain(each.compute(data))
-    record = AnalysisRecord(
-        analysis=name,
-        model=data.model,
-        dataset=data.dataset,
-        identity=dict(output.identity),
-        values=values,
-        seeds=list(data.per_seed),
-        per_seed=plain(data.per_seed),
-        details=plain(data.details),
-        versions=log.versions(("torch", "numpy", "scikit-learn", "scipy")),
-        device=str(data.device),
-        seconds=round(time.monotonic() - start, 3),
-        finished=log.now(),
-    )
+    about: dict[str, Any] = {"device": str(data.device), "seconds": round(time.monotonic() - start, 3)}
+    about |= {"finished": log.now(), "versions": log.versions(("torch", "numpy", "scikit-learn", "scipy"))}
+    about |= {"per_seed": plain(data.per_seed), "seeds": list(data.per_seed), "details": plain(data.details)}
+    record = AnalysisRecord(name, data.model, data.dataset, dict(output.identity), values, **about)
     analysis_records.write(stage, record)
     return values

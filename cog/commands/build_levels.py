@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     limits = {"n_test": cfg.LEVELS.N_TEST, "max_train": cfg.LEVELS.MAX_TRAIN}
     facts = report.level_facts(built, **limits)
-    print(f"WordNet 3.0: {len(graph):,} noun synsets, {graph.source}")
+    print(f"WordNet 3.0: {len(graph.wnids):,} noun synsets, {graph.source}")
     print(report.summary(built, facts, chosen.steps if chosen else ()), flush=True)
     if tied := report.tied_levels(facts):
         logger.warning("ranks mean little among concepts that share one similarity: %s", tied)
@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if root is not None:
         wnids = {wnid for level in built.levels for wnid in level}
         found = found or find_images(root, wnids)
-        split = inputs.draw_split(found, wnids, counts=counts, seed=cfg.EVAL.SEED, **limits)
+        split = inputs.draw_split(found, wnids, counts, seed=cfg.EVAL.SEED, **limits)
         if args.image_counts is None:
             rows = (f"{wnid},{n_images}\n" for wnid, n_images in sorted(counts.items()))
             tables["image_counts.csv"] = "".join(["wnid,n_images\n", *rows])
@@ -153,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "wordnet": graph.source,
         "equal_to_the_published_levels": equals_published(built.levels),
         "seen": {"concepts": len(seen), "left_out_because_not_among_the_concepts": left_out},
-        "selection": [step._asdict() for step in chosen.steps] if chosen else None,
+        "selection": chosen.steps if chosen else None,
         "similarity": built.facts,
         "levels": facts.to_dict("records"),
     }

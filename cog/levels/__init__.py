@@ -1,1 +1,1 @@
-"""Construction of concept generalization levels: WordNet, similarity to seen concepts, ranking, levels and splits."""
+"""Concept generalization levels: WordNet, similarity to seen concepts, ranking, levels and splits."""

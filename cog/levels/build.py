@@ -1,4 +1,4 @@
-"""The construction of levels: selection, similarity to the seen concepts, ranking, cut. No file is written."""
+"""The construction of levels: similarity to the seen concepts, ranking, cut. No file is written."""
 
 from __future__ import annotations
 
@@ -14,38 +14,27 @@ import pandas as pd
 from cog.data.level_files import Levels
 from cog.errors import CogError
 from cog.levels.similarity import MEASURES, information_content
-from cog.levels.vectors import cosines
+from cog.levels.vectors import concept_vectors
 from cog.levels.wordnet import NounGraph
 
 #: Order of concepts without any similarity, as a control.
 RANDOM = "random"
 
 #: SHA-256 (its first 16 digits) of the sorted ids of each published level, separated by blanks.
-PUBLISHED = (
-    "f5456283223c84d4",
-    "17678e28d53d7835",
-    "12475eaf7d5ce327",
-    "785513da66e0851f",
-    "3d24c53be2c10257",
-)
+PUBLISHED = "f5456283223c84d4 17678e28d53d7835 12475eaf7d5ce327 785513da66e0851f 3d24c53be2c10257"
 
 
 @dataclass(frozen=True, eq=False)
 class Built:
     """Concepts by falling similarity to the seen concepts, cut into levels.
 
-    Attributes:
-        table: the columns of levels.csv, a row per ranked concept: ``rank`` from 0; ``wnid``; ``names``; highest
-            ``similarity`` to a seen concept, float64; ``nearest_seen``, the most similar one (the lowest id among
-            equals), and its names; ``level``, ``L1`` ... or ``gap``; ``images``; ``average_rank``, the mean rank of all
-            concepts with the same similarity, as text. What is not known is empty.
-        levels: ids of each level, most similar first.
-        facts: facts about the similarity, JSON values.
+    ``table`` has the columns of levels.csv, a row per concept: ``nearest_seen`` is the lowest id of equals,
+    ``average_rank`` the mean rank, from 0, of all concepts with the same similarity, as text.
     """
 
     table: pd.DataFrame
-    levels: Levels
-    facts: dict[str, Any]
+    levels: Levels  # ids of each level, most similar first
+    facts: dict[str, Any]  # about the similarity, JSON values
 
 
 def build(
@@ -60,36 +49,32 @@ def build(
     level_size: int = 1000,
     seed: int = 22,
 ) -> Built:
-    """Build levels.
+    """Build levels of the concepts in ``pool``, by wnid; unknown ids and too few concepts are a CogError.
 
-    Args:
-        graph: the nouns.
-        pool: wnids to rank.
-        concepts: number of images of all concepts of the data set, by wnid; with the seen ones they span the taxonomy.
-        seen: wnids that the networks were trained on, ascending.
-        measure: a key of ``MEASURES``, ``random`` (with its ``seed``), or the path of a text file of word vectors.
-        as_published: order of equal similarities, see :func:`rank`.
-
-    Raises:
-        CogError: unknown ids, too few concepts to rank, or concepts outside the taxonomy.
+    ``concepts`` are the numbers of images of all concepts of the data set, which span the taxonomy with the
+    ``seen`` ones, ascending. ``measure`` is a key of ``MEASURES``, ``random`` (of the ``seed``), or a file of
+    word vectors. Equal similarities have the order of the published levels, or that of their ids.
     """
     pool = sorted(pool)  # the order of equal similarities depends on the order here
     ranks = cut(len(pool), n_levels=n_levels, level_size=level_size)
-    rows = graph.indices(pool, "the concepts to rank")
+    rows, columns = graph.nodes(pool), graph.nodes(seen)
     if measure == RANDOM:
-        order, best, nearest = shuffled(len(pool), seed=seed), np.full(len(pool), np.nan), [""] * len(pool)
+        # numpy guarantees the raw output of its bit generators, but not that of the methods built on them.
+        raw = np.random.PCG64(np.random.SeedSequence(seed)).random_raw(len(pool))
+        order = np.argsort(np.asarray(raw, dtype=np.uint64), kind="stable")
+        best, nearest = np.full(len(pool), np.nan), [""] * len(pool)
         facts: dict[str, Any] = {"measure": RANDOM, "seed": seed}
     else:
-        values, facts = _similarities(
-            graph, rows, graph.indices(seen, "the seen concepts"), concepts, measure
-        )
+        values, facts = _similarities(graph, rows, columns, concepts, measure)
         best = values.max(axis=1)
-        order = rank(best, as_published=as_published)
         nearest = [seen[column] for column in values.argmax(axis=1)]  # the first of equals: ids ascend
-        facts |= {
-            "distinct_values": len(np.unique(best)),
-            "ties": "as published" if as_published else "by id",
-        }
+        facts["distinct_values"] = len(np.unique(best))
+        facts["ties"] = "as published" if as_published else "by id"
+        order = np.argsort(-best, kind="stable")
+        if as_published:
+            # The order of numpy's introsort of 2020, which still sorts objects; that of numbers depends on
+            # the CPU. Not promised: :func:`equals_published` and the tests would notice a change.
+            order = np.argsort((-best).astype(object), kind="quicksort")
     ids, nearest = [pool[i] for i in order], [nearest[i] for i in order]
     level_of = np.full(len(pool), "gap", dtype=object)
     for number, level in enumerate(ranks, start=1):
@@ -101,7 +86,7 @@ def build(
             "names": map(graph.words, ids),
             "similarity": best[order],
             "nearest_seen": nearest,
-            "nearest_seen_names": [graph.words(wnid) if wnid else "" for wnid in nearest],
+            "nearest_seen_names": map(graph.words, nearest),
             "level": level_of,
             "images": pd.array([concepts.get(wnid) for wnid in ids], dtype="Int64"),
         }
@@ -114,58 +99,37 @@ def build(
 def _similarities(
     graph: NounGraph, rows: np.ndarray, columns: np.ndarray, concepts: Iterable[str], measure: str
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Return the similarity of every concept to every seen concept, float64 ``(N, M)``, and facts about it."""
-    spanning = {*graph.indices(concepts, "the concepts").tolist(), *columns.tolist()}
+    """Return the similarity of every concept to every seen one, float64 ``(N, M)``, and facts about it."""
+    spanning = {*graph.nodes(concepts).tolist(), *columns.tolist()}
     if measure not in MEASURES:
-        values, missing = cosines(graph, rows, columns, spanning, Path(measure))
-        definition = "cosine of word vectors of names and glosses"
-        return values, {"measure": "word vectors", "definition": definition, **missing}
-    information = information_content(graph, spanning)
-    outside = rows[np.isnan(information[rows])]
+        x, missing = concept_vectors(graph, [*rows.tolist(), *columns.tolist()], spanning, Path(measure))
+        norms = np.linalg.norm(x, axis=1, keepdims=True)
+        x = x / np.where(norms == 0, 1.0, norms)
+        facts = {"measure": "word vectors", "definition": "cosine of word vectors of names and glosses"}
+        return x[: len(rows)] @ x[len(rows) :].T, facts | missing
+    ic = information_content(graph, spanning)
+    outside = rows[np.isnan(ic[rows])]
     if measure != "wup" and len(outside):  # which needs no taxonomy
         raise CogError(
-            f"--similarity {measure} needs all concepts of the data set, which span the taxonomy, and the concept "
-            f"{graph.wnids[outside[0]]} is outside; give --image_counts with it, or --imagenet_images_root"
+            f"--similarity {measure} needs all concepts of the data set, and {graph.wnids[outside[0]]} is "
+            "outside; give --image_counts with it, or --imagenet_images_root"
         )
-    facts: dict[str, Any] = {"measure": measure, "definition": MEASURES[measure].__doc__}
-    facts["taxonomy_synsets"] = int(np.isfinite(information).sum())
-    return MEASURES[measure](graph, information, rows, columns), facts
-
-
-def rank(similarity: np.ndarray, *, as_published: bool) -> np.ndarray:
-    """Return the positions of similarities, float64 ``(n,)`` without NaN, in falling order, int64 ``(n,)``.
-
-    Equal ones have the order of the published levels, which is that of numpy's introsort of 2020, else that of their
-    positions.
-    """
-    if as_published:
-        # numpy sorts numbers by algorithms that depend on the CPU, but still sorts objects by that introsort. It does
-        # not promise this: :func:`equals_published` and the tests would notice a change.
-        return np.argsort((-similarity).astype(object), kind="quicksort")
-    return np.argsort(-similarity, kind="stable")
-
-
-def shuffled(n: int, *, seed: int) -> np.ndarray:
-    """Return a random order of ``n`` concepts, int64 ``(n,)``, the same on every machine and numpy version.
-
-    numpy guarantees the raw output of its bit generators, but not that of the methods built on them.
-    """
-    raw = np.random.PCG64(np.random.SeedSequence(seed)).random_raw(n)
-    return np.argsort(np.asarray(raw, dtype=np.uint64), kind="stable")
+    facts = {"measure": measure, "definition": MEASURES[measure].__doc__ or ""}
+    n_synsets = int(np.isfinite(ic).sum())
+    return MEASURES[measure](graph, ic, rows, columns), {**facts, "taxonomy_synsets": n_synsets}
 
 
 def cut(n_concepts: int, *, n_levels: int, level_size: int) -> list[range]:
-    """Return the ranks (from 0) of every level.
+    """Return the ranks (from 0) of every level: both ends of the ranking, gaps equal and as wide as possible.
 
-    The levels include both ends of the ranking, with equal gaps in between as wide as possible; the remainder of the
-    division widens the last gap. For 5,146 concepts the first ranks are 0, 1036, 2072, 3108, 4146. A single level has
-    the most similar concepts. Too few concepts are a CogError.
+    The remainder widens the last gap: 5,146 concepts give 0, 1036, 2072, 3108, 4146. A single level has the
+    most similar concepts. Too few concepts are a CogError.
     """
     spare = n_concepts - n_levels * level_size
     if spare < 0:
         raise CogError(
-            f"{n_concepts:,} eligible concepts are too few for {n_levels} levels of {level_size:,}; lower --n_levels, "
-            "--level_size or LEVELS.MIN_IMAGES, or give more concepts"
+            f"{n_concepts:,} eligible concepts are too few for {n_levels} levels of {level_size:,}; lower "
+            "--n_levels, --level_size or LEVELS.MIN_IMAGES, or give more concepts"
         )
     step = level_size + spare // max(1, n_levels - 1)
     starts = [number * step for number in range(n_levels)]
@@ -177,4 +141,4 @@ def cut(n_concepts: int, *, n_levels: int, level_size: int) -> list[range]:
 def equals_published(levels: Levels) -> bool:
     """Return whether levels have the concepts of the published ones, whatever their order within a level."""
     digests = (hashlib.sha256(" ".join(sorted(level)).encode()).hexdigest()[:16] for level in levels)
-    return tuple(digests) == PUBLISHED
+    return " ".join(digests) == PUBLISHED

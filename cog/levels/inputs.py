@@ -1,4 +1,4 @@
-"""What levels are built from: lists of ids, numbers of images, images in folders and their split."""
+"""What levels are built from: lists of ids, numbers of images, and images in folders or archives."""
 
 from __future__ import annotations
 
@@ -18,41 +18,35 @@ logger = logging.getLogger(__name__)
 
 
 def read_wnids(path: Path) -> list[str]:
-    """Read a list of different noun ids, the first column of each line; a CogError names a line without one."""
-    wnids: dict[str, None] = {}
-    for number, fields in _rows(path):
+    """Read a list of different noun ids, the first column of each line; a line without one is a CogError."""
+    rows = _rows(path)
+    for number, fields in rows:
         if not is_wnid(fields[0]):
-            raise CogError(
-                f"{path}, line {number}: {fields[0][:60]!r} is no noun id, expected one such as n02084071"
-            )
-        wnids[fields[0]] = None
-    return list(wnids)
+            found = f"{fields[0][:60]!r} is no noun id"
+            raise CogError(f"{path}, line {number}: {found}, expected one such as n02084071")
+    return list(dict.fromkeys(fields[0] for _, fields in rows))
 
 
 def read_counts(path: Path) -> dict[str, int]:
-    """Read rows ``wnid,count``; a first row without an id is a header, further columns are ignored.
-
-    A row without an id or a count, or with the id of an earlier one, is a CogError.
-    """
+    """Read rows ``wnid,count`` of different ids; a first row of words is a header, else they are a CogError."""
     counts: dict[str, int] = {}
-    for position, (number, (wnid, count, *_)) in enumerate((n, [*fields, ""]) for n, fields in _rows(path)):
-        if position == 0 and not is_wnid(wnid) and not count.isdecimal():
-            continue  # the header
-        if not is_wnid(wnid) or not count.isdecimal() or wnid in counts:
+    for position, (number, fields) in enumerate(_rows(path)):
+        wnid, count = [*fields, ""][:2]
+        if is_wnid(wnid) and count.isdecimal() and wnid not in counts:
+            counts[wnid] = int(count)
+        elif position or is_wnid(wnid) or count.isdecimal():
             expected = "another id in every row" if wnid in counts else "a noun id and a whole number"
-            raise CogError(f"{path}, row {number}: found {f'{wnid},{count}'!r}, expected {expected}")
-        counts[wnid] = int(count)
+            raise CogError(f"{path}, row {number}: found '{wnid},{count}', expected {expected}")
     if not counts:
         raise CogError(f"{path} has no rows, expected wnid,count")
     return counts
 
 
 def _rows(path: Path) -> list[tuple[int, list[str]]]:
-    """Return the number and the fields, separated by commas or blanks, of every line but blank ones and comments."""
-    with os_errors_explained(f"cannot read {path}"):
-        with files.open_regular(path) as handle:
-            text = handle.read(1 << 26).decode("utf-8-sig", "replace")
-    rows = enumerate((line.replace(",", " ").replace('"', "").split() for line in text.splitlines()), start=1)
+    """Return number and fields, separated by commas or blanks, of every line but blank ones and comments."""
+    with os_errors_explained(f"cannot read {path}"), files.open_regular(path) as handle:
+        lines = handle.read().decode("utf-8-sig", "replace").splitlines()
+    rows = enumerate((line.replace(",", " ").replace('"', "").split() for line in lines), start=1)
     return [(number, fields) for number, fields in rows if fields and not fields[0].startswith("#")]
 
 
@@ -82,28 +76,18 @@ def count_in1k(root: str) -> list[int]:
 
 
 def draw_split(
-    found: Found,
-    wnids: Iterable[str],
-    *,
-    counts: Mapping[str, int],
-    n_test: int,
-    max_train: int,
-    seed: int,
+    found: Found, wnids: Iterable[str], counts: Mapping[str, int], **options: int
 ) -> level_files.Split:
-    """Draw the images of every concept, see :func:`cog.data.level_files.draw`.
+    """Draw the images of every concept, with the options of :func:`cog.data.level_files.draw`.
 
-    A warning names concepts with another number of images on disk than in ``counts``; too few are a CogError.
+    A warning names concepts with another number of images on disk than in ``counts``.
     """
     split, changed = {}, []
     for wnid in sorted(set(wnids)):
         names = found.images.get(wnid, [])
         changed += [wnid] if counts.get(wnid, len(names)) != len(names) else []
-        split[wnid] = level_files.draw(names, wnid=wnid, n_test=n_test, max_train=max_train, seed=seed)
+        split[wnid] = level_files.draw(names, wnid=wnid, **options)
     if changed:
-        logger.warning(
-            "%d of %d concepts have another number of images on disk than in the counts: %s",
-            len(changed),
-            len(split),
-            some(changed),
-        )
+        words = f"{len(changed):,} of {len(split):,} concepts have another number of images on disk"
+        logger.warning("%s than in the counts: %s", words, some(changed))
     return split

@@ -1,16 +1,15 @@
 """Selection of the concepts that are eligible for the levels (paper, Sec. 3.2 and supplement A.1).
 
-The paper describes the steps twice, in different orders, and in words that allow several readings. The readings below
-give the published numbers of concepts on the Fall-2011 release. A literal reading of Sec. 3.2 (leaves of the graph of
-the concepts that pass the other filters) gives 5,692 or, with the image filter last, 5,149 concepts.
+The paper's words allow several readings; these give the published numbers of concepts on the Fall-2011
+release.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from cog.levels.wordnet import NounGraph
 
@@ -18,22 +17,21 @@ from cog.levels.wordnet import NounGraph
 DISCARDED_LIST = Path(__file__).parent / "lists" / "discarded_wnids.txt"
 
 
-class Step(NamedTuple):
-    """One step of the selection, which removed ``n_removed`` concepts and left ``n_left``."""
-
-    key: str
-    description: str
-    n_removed: int
-    n_left: int
-
-
-@dataclass(frozen=True)
+@dataclass
 class Selection:
-    """The eligible concepts (ids ascending), the steps in order, and (step, reason) of each removed concept."""
+    """The eligible concepts (ids ascending), the steps, and (step, reason) of each removed concept."""
 
     eligible: list[str]
-    steps: list[Step]
-    removed: dict[str, tuple[str, str]]
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    removed: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def remove(self, key: str, description: str, reasons: Mapping[str, str]) -> None:
+        """Remove the concepts that have a reason, by wnid."""
+        gone = {wnid: (key, reasons[wnid]) for wnid in self.eligible if wnid in reasons}
+        self.removed |= gone
+        self.eligible = [wnid for wnid in self.eligible if wnid not in gone]
+        n = {"n_removed": len(gone), "n_left": len(self.eligible)}
+        self.steps.append({"key": key, "description": description, **n})
 
 
 def select(
@@ -44,59 +42,43 @@ def select(
     protocol: str,
     min_images: int,
     excluded_roots: Iterable[str],
-    discarded: Collection[str],
+    discarded: Iterable[str],
 ) -> Selection:
-    """Select the eligible concepts.
+    """Select concepts by the numbers of images of all concepts, by wnid; an unknown id is a CogError.
 
-    Protocol v2 removes, one after the other: the seen concepts; concepts with fewer than ``min_images`` images; the
-    subtrees of ``excluded_roots`` (persons); every concept that is an ancestor, at any depth, of any other concept,
-    eligible or not, seen or not; the ``discarded`` concepts. Protocol v1 removes: the seen concepts; their ancestors;
-    concepts with too few images; excluded subtrees; every concept that is an ancestor of another remaining concept.
-
-    ``counts`` are the numbers of images of all concepts by wnid, the other collections wnids; ``discarded`` ids that
-    are not among the concepts have no effect. ``protocol`` is "v2" (ICCV 2021, 5,146 eligible concepts) or "v1" (first
-    version, January 2021, 5,754). An unknown id is a CogError.
+    Protocol "v2" (ICCV 2021) removes, in this order: ``seen`` concepts; those with too few images; the subtrees
+    of ``excluded_roots``; all ancestors of other concepts, eligible or not, seen or not; ``discarded`` ones.
+    "v1" (January 2021): seen concepts; their ancestors; few images; subtrees; ancestors of those that remain.
     """
-    ids = sorted(counts)
-    nodes = dict(zip(ids, graph.indices(ids, "the concepts").tolist(), strict=True))
-    seen_nodes = graph.indices(seen, "the seen concepts").tolist()
-    left = dict(nodes)
-    steps: list[Step] = []
-    removed: dict[str, tuple[str, str]] = {}
+    roots = list(excluded_roots)
+    graph.nodes([*counts, *seen, *roots])  # all are known
+    selection = Selection(sorted(counts))
 
-    def remove(key: str, description: str, reasons: Mapping[int, str]) -> None:
-        """Remove the concepts with a reason, by node."""
-        here = {wnid: (key, reasons[node]) for wnid, node in left.items() if node in reasons}
-        removed.update(here)
-        for wnid in here:
-            del left[wnid]
-        steps.append(Step(key, description, len(here), len(left)))
-
-    def ancestors(below: Iterable[int], relation: str) -> dict[int, str]:
-        reasons: dict[int, str] = {}
-        for node in sorted(below):
-            reason = f"ancestor of {relation} {label(node)}"
+    def above(wnids: Iterable[str], relation: str) -> dict[str, str]:
+        reasons: dict[str, str] = {}
+        for wnid in sorted(wnids):
+            node, reason = graph.node[wnid], f"ancestor of {relation} {label(wnid)}"
             for ancestor in graph.above(node) - {node}:
-                reasons.setdefault(ancestor, reason)
+                reasons.setdefault(graph.wnids[ancestor], reason)
         return reasons
 
-    def label(node: int) -> str:
-        return f"{graph.wnids[node]} ({graph.names[node]})"
+    def label(wnid: str) -> str:
+        return f"{wnid} ({graph.names[graph.node[wnid]]})"
 
-    remove("seen", "seen concepts", dict.fromkeys(seen_nodes, "seen concept"))
+    selection.remove("seen", "seen concepts", dict.fromkeys(seen, "seen concept"))
     if protocol == "v1":
-        remove("seen_ancestor", "ancestors of seen concepts", ancestors(seen_nodes, "the seen concept"))
-    few = {nodes[wnid]: f"{n:,} images" for wnid, n in counts.items() if n < min_images}
-    remove("few_images", f"with fewer than {min_images:,} images", few)
-    for root in graph.indices(excluded_roots, "LEVELS.EXCLUDED_ROOTS").tolist():
-        reason = f"below {label(root)}"
-        inside = [node for node in left.values() if root in graph.above(node)]
-        remove("excluded_subtree", reason, dict.fromkeys(inside, reason))
+        selection.remove("seen_ancestor", "ancestors of seen concepts", above(seen, "the seen concept"))
+    few = {wnid: f"{n:,} images" for wnid, n in counts.items() if n < min_images}
+    selection.remove("few_images", f"with fewer than {min_images:,} images", few)
+    for root in roots:
+        top, reason = graph.node[root], f"below {label(root)}"
+        inside = [wnid for wnid in selection.eligible if top in graph.above(graph.node[wnid])]
+        selection.remove("excluded_subtree", reason, dict.fromkeys(inside, reason))
+    kind, below = (
+        ("concepts left", selection.eligible) if protocol == "v1" else ("any concept", {*counts, *seen})
+    )
+    selection.remove("ancestor", f"ancestors of {kind}", above(below, "the concept"))
     if protocol == "v2":
-        every = {*nodes.values(), *seen_nodes}
-        remove("ancestor", "ancestors of any concept", ancestors(every, "the concept"))
-        by_hand = [nodes[wnid] for wnid in discarded if wnid in nodes]
-        remove("discarded", "discarded by hand", dict.fromkeys(by_hand, "in the list of discarded concepts"))
-    else:
-        remove("ancestor", "ancestors of concepts left", ancestors(left.values(), "the concept"))
-    return Selection(list(left), steps, removed)
+        by_hand = dict.fromkeys(discarded, "in the list of discarded concepts")
+        selection.remove("discarded", "discarded by hand", by_hand)
+    return selection

@@ -1,4 +1,4 @@
-"""Information content and similarity of synsets, for all pairs at once (paper, Sec. 3.2-3.3 and supplement A.2)."""
+"""Information content and similarity of all pairs of synsets (paper, Sec. 3.2-3.3 and supplement A.2)."""
 
 from __future__ import annotations
 
@@ -12,30 +12,27 @@ from cog.levels.wordnet import NounGraph
 
 
 def information_content(graph: NounGraph, concepts: Iterable[int]) -> np.ndarray:
-    """Return the information content of every node within the taxonomy that some concepts span.
+    """Return the information content of every node, float64; NaN if it is no concept or ancestor of one.
 
-    The taxonomy has the concepts and all their ancestors, along both kinds of links. IC(c) = -log p(c) in nats, where
-    p(c) is the share of its synsets at or below c; each synset counts once, for any number of paths to c (counting
-    paths would give entity 32,101 descendants for ImageNet-21K instead of 23,546). The result is float64
-    ``(len(graph),)``, with NaN outside the taxonomy.
+    IC(c) = -log p(c) in nats, where p(c) is the share of those synsets at or below c, each counted once.
     """
     taxonomy = sorted(set().union(*map(graph.above, concepts)))
     ancestors = np.fromiter(chain.from_iterable(map(graph.above, taxonomy)), dtype=np.int64)
-    below = np.bincount(ancestors, minlength=len(graph)).tolist()
-    information = np.full(len(graph), np.nan)
+    below = np.bincount(ancestors, minlength=len(graph.wnids)).tolist()
+    ic = np.full(len(graph.wnids), np.nan)
     for node in taxonomy:
         # math.log does not depend on the CPU's vector units, as np.log does. "+ 0.0" turns -0.0 into 0.0.
-        information[node] = -math.log(below[node] / len(taxonomy)) + 0.0
-    return information
+        ic[node] = -math.log(below[node] / len(taxonomy)) + 0.0
+    return ic
 
 
 def common_subsumers(
-    graph: NounGraph, rows: np.ndarray, columns: np.ndarray, *, key: Callable[[int], float]
+    graph: NounGraph, rows: np.ndarray, columns: np.ndarray, key: Callable[[int], float]
 ) -> np.ndarray:
-    """Return the common ancestor with the largest key of every pair of nodes, int32 ``(N, M)``; -1 without one.
+    """Return the common ancestor of largest key of every pair of nodes, int32 ``(N, M)``; -1 without one.
 
-    Of equal ones the first by name counts, as in NLTK. Ancestors are visited from the least to the most important, and
-    each overwrites the pairs that it subsumes.
+    Of equal ones the first by name counts, as in NLTK. Ancestors are visited from the least to the most
+    important, and each overwrites the pairs that it subsumes.
     """
     in_rows, in_columns = _positions_below(graph, rows), _positions_below(graph, columns)
     best = np.full((len(rows), len(columns)), -1, dtype=np.int32)
@@ -54,50 +51,41 @@ def _positions_below(graph: NounGraph, nodes: np.ndarray) -> dict[int, list[int]
     return positions
 
 
-def lin(graph: NounGraph, information: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def lin(graph: NounGraph, ic: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """2 IC(s) / (IC(a) + IC(b)), s the deepest common subsumer (the published levels)"""
-    return _lin(information, rows, columns, common_subsumers(graph, rows, columns, key=graph.depth))
+    return _ratio(ic, rows, columns, common_subsumers(graph, rows, columns, graph.depth))
 
 
-def lin_max_ic(
-    graph: NounGraph, information: np.ndarray, rows: np.ndarray, columns: np.ndarray
-) -> np.ndarray:
+def lin_max_ic(graph: NounGraph, ic: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """2 IC(s) / (IC(a) + IC(b)), s of maximal information content (NLTK's lin_similarity)"""
-    subsumers = common_subsumers(graph, rows, columns, key=information.__getitem__)
-    return _lin(information, rows, columns, subsumers)
+    return _ratio(ic, rows, columns, common_subsumers(graph, rows, columns, ic.__getitem__))
 
 
-def _lin(information: np.ndarray, rows: np.ndarray, columns: np.ndarray, subsumers: np.ndarray) -> np.ndarray:
-    shared = 2 * np.append(information, 0.0)[subsumers]  # -1, no subsumer, selects the 0
-    total = information[rows][:, None] + information[columns]
-    # A total of 0: both synsets are the root of the taxonomy, so they are equal.
-    return np.divide(shared, total, out=np.ones_like(total), where=total > 0)
-
-
-def jcn(graph: NounGraph, information: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def jcn(graph: NounGraph, ic: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Jiang-Conrath: 1 / (IC(a) + IC(b) - 2 IC(s)), s of maximal information content"""
-    subsumers = common_subsumers(graph, rows, columns, key=information.__getitem__)
-    of_rows, of_columns = information[rows][:, None], information[columns]
+    subsumers = common_subsumers(graph, rows, columns, ic.__getitem__)
+    of_rows, of_columns = ic[rows][:, None], ic[columns]
     with np.errstate(divide="ignore"):
-        result = 1 / (of_rows + of_columns - 2 * np.append(information, 0.0)[subsumers])
-    # As in NLTK, the similarity to a root, which has no information, is 0, and that of a synset to itself is infinite.
+        result = 1 / (of_rows + of_columns - 2 * np.append(ic, 0.0)[subsumers])
+    # As in NLTK: the similarity to a root, which has no information, is 0, that to itself is infinite.
     result[(of_rows == 0) | (of_columns == 0) | (subsumers < 0)] = 0.0
     result[rows[:, None] == columns] = np.inf
     return result
 
 
-def wup(graph: NounGraph, information: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+def wup(graph: NounGraph, ic: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Wu-Palmer: 2 depth(s) / (depth(a) + depth(b)), s the deepest common subsumer, a root has depth 1"""
-    depths = np.array([*(1 + graph.depth(node) for node in range(len(graph))), 0])
-    subsumers = common_subsumers(graph, rows, columns, key=graph.depth)
-    return 2 * depths[subsumers] / (depths[rows][:, None] + depths[columns])
+    depths = np.array([1.0 + graph.depth(node) for node in range(len(graph.wnids))])
+    return _ratio(depths, rows, columns, common_subsumers(graph, rows, columns, graph.depth))
 
 
-#: Similarity of every pair, float64 ``(N, M)``, as a function of the graph, the information content and the node
-#: numbers of rows ``(N,)`` and columns ``(M,)``, int64; 0 for pairs without a common subsumer. Docstrings are formulas.
-MEASURES: dict[str, Callable[[NounGraph, np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
-    "lin": lin,
-    "lin_max_ic": lin_max_ic,
-    "jcn": jcn,
-    "wup": wup,
-}
+def _ratio(values: np.ndarray, rows: np.ndarray, columns: np.ndarray, subsumers: np.ndarray) -> np.ndarray:
+    shared = 2 * np.append(values, 0.0)[subsumers]  # -1, no subsumer, selects the 0
+    total = values[rows][:, None] + values[columns]
+    # A total of 0: both synsets are the root of the taxonomy, so they are equal.
+    return np.divide(shared, total, out=np.ones_like(total), where=total > 0)
+
+
+#: Functions of graph, information content and node numbers of rows ``(N,)`` and columns ``(M,)``: similarity of
+#: every pair, float64 ``(N, M)``, 0 without a subsumer. Their docstrings are formulas.
+MEASURES = {function.__name__: function for function in (lin, lin_max_ic, jcn, wup)}

@@ -1,4 +1,4 @@
-"""The network of the miniature, small enough to train in seconds, and its loader, as users write one for their own."""
+"""The network of the miniature, which trains in seconds, and its loader, as users write one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from cog.data.pixels import IMAGENET_MEAN, IMAGENET_STD, load_rgb
-from cog.errors import CogError
+from cog.errors import os_errors_explained
 from cog.runtime import files
 
 #: Number of channels of the three stages; the last is the width of the features, D.
@@ -21,31 +21,25 @@ WIDTHS = (16, 32, 64)
 N_EPOCHS, BATCH_SIZE, PEAK_LR, WEIGHT_DECAY, SMOOTHING, MAX_SHIFT = 20, 64, 3e-3, 0.05, 0.1, 4
 
 
+def _conv(n_in: int, n_out: int, size: int, stride: int = 1) -> nn.Sequential:
+    conv = nn.Conv2d(n_in, n_out, size, stride, size // 2, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(n_out))
+
+
 class _Block(nn.Module):
     """The basic residual block (He et al., 2016)."""
 
     def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False)
-        self.norm1 = nn.BatchNorm2d(n_out)
-        self.conv2 = nn.Conv2d(n_out, n_out, 3, 1, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(n_out)
-        self.shortcut: nn.Module = nn.Identity()
-        if n_in != n_out:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(n_in, n_out, 1, stride, bias=False), nn.BatchNorm2d(n_out)
-            )
+        self.inner = nn.Sequential(_conv(n_in, n_out, 3, stride), nn.ReLU(), _conv(n_out, n_out, 3))
+        self.shortcut = nn.Identity() if n_in == n_out else _conv(n_in, n_out, 1, stride)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        inner = self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x)))))
-        return torch.relu(inner + self.shortcut(x))
+        return torch.relu(self.inner(x) + self.shortcut(x))
 
 
 class ConvNet(nn.Module):
-    """A network from images ``(B, 3, H, W)`` to logits ``(B, C)``; :meth:`forward_features` returns ``(B, 64)``.
-
-    The initial weights, which are those of the untrained network, are PyTorch's, drawn with a fixed seed.
-    """
+    """A network from images ``(B, 3, H, W)`` to logits ``(B, C)``; its first weights are always the same."""
 
     def __init__(self, n_classes: int) -> None:
         super().__init__()
@@ -53,12 +47,12 @@ class ConvNet(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             # With stride 4 before the first block, a 64-pixel image takes 3 million multiplications.
-            stem = [nn.Conv2d(3, a, 3, 2, 1, bias=False), nn.BatchNorm2d(a), nn.ReLU(), nn.MaxPool2d(2)]
+            stem = (_conv(3, a, 3, 2), nn.ReLU(), nn.MaxPool2d(2))
             self.stages = nn.Sequential(*stem, _Block(a, a, 1), _Block(a, b, 2), _Block(b, c, 2))
             self.fc = nn.Linear(c, n_classes)
 
     def forward_features(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the global average of the last activations."""
+        """Return the average of the last activations, ``(B, 64)``."""
         return self.stages(x).mean((2, 3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -69,8 +63,7 @@ class ConvNet(nn.Module):
 def load_my_model(init_args: dict[str, Any]) -> tuple[nn.Module, Callable[[torch.Tensor], torch.Tensor]]:
     """Return the network of a checkpoint, and the function from images to features.
 
-    ``--model_loader cog/miniature/network.py:load_my_model`` gives ``model_name``, ``ckpt_file`` (may be None) and
-    ``model_dir``.
+    ``init_args`` has ``model_name``, ``ckpt_file`` (may be None) and ``model_dir``.
     """
     ckpt_file = init_args["ckpt_file"] or Path(init_args["model_dir"]) / "model.ckpt"
     checkpoint = torch.load(ckpt_file, map_location="cpu", weights_only=True)
@@ -80,37 +73,32 @@ def load_my_model(init_args: dict[str, Any]) -> tuple[nn.Module, Callable[[torch
 
 
 def train_network(images: Path, ckpt_file: Path, *, n_epochs: int = N_EPOCHS) -> None:
-    """Train the network on class folders and write its checkpoint, a dict with ``state_dict`` and ``classes``.
+    """Train the network on class folders and write its checkpoint; an existing one is kept.
 
-    An existing checkpoint is kept. Equal images give equal networks on the same CPU with the same number of threads. A
-    GPU is used if there is one. With 0 epochs, only the batch norm statistics are measured. An unreadable image is a
-    CogError.
+    Equal images give equal networks on the same CPU with the same number of threads. With 0 epochs, only the
+    batch norm statistics are measured. An unreadable image is a CogError.
     """
     if ckpt_file.exists():
         return
-    classes = sorted(folder.name for folder in files.require_dir(images, "--output_dir").iterdir())
-    pictures, labels = [], []
-    for label, wnid in enumerate(classes):
-        for path in sorted((images / wnid).glob("*.JPEG")):
-            try:
-                pictures.append(np.asarray(load_rgb(path)))
-            except OSError as error:
-                raise CogError(f"cannot read {path} ({error}); make the miniature again") from error
-            labels.append(label)
+    pictures, paths = [], sorted(files.require_dir(images, "--output_dir").glob("*/*.JPEG"))
+    for path in paths:
+        with os_errors_explained(f"cannot read {path}, make the miniature again"):
+            pictures.append(np.asarray(load_rgb(path)))
+    classes = sorted({path.parent.name for path in paths})
+    y = torch.tensor([classes.index(path.parent.name) for path in paths])
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
     x = (torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).float() / 255 - mean) / std
-    network = fit(
-        x.to(device), torch.tensor(labels, device=device), ConvNet(len(classes)).to(device), n_epochs
-    )
+    network = ConvNet(len(classes)).to(device)
+    _fit(network, x.to(device), y.to(device), n_epochs)
     ckpt_file.parent.mkdir(parents=True, exist_ok=True)
     with files.atomic_write(ckpt_file) as handle:
         torch.save({"state_dict": network.cpu().state_dict(), "classes": classes}, handle)
 
 
-def fit(x: torch.Tensor, y: torch.Tensor, network: ConvNet, n_epochs: int) -> ConvNet:
-    """Train on normalized images ``(n, 3, H, W)`` of classes ``(n,)``; order and augmentation are drawn on the CPU."""
-    generator = torch.Generator().manual_seed(0)
+def _fit(network: ConvNet, x: torch.Tensor, y: torch.Tensor, n_epochs: int) -> None:
+    """Train on images ``(n, 3, H, W)`` of classes ``(n,)``; order and augmentation are drawn on the CPU."""
+    generator, side = torch.Generator().manual_seed(0), x.shape[-1]
     network.train()
     if n_epochs == 0:  # the statistics of an untrained network are those of the images, as for a trained one
         with torch.no_grad():
@@ -118,25 +106,18 @@ def fit(x: torch.Tensor, y: torch.Tensor, network: ConvNet, n_epochs: int) -> Co
                 network(x[batch])
     n_batches = max(1, len(x) // BATCH_SIZE)
     optimizer = torch.optim.AdamW(network.parameters(), lr=PEAK_LR, weight_decay=WEIGHT_DECAY)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, PEAK_LR, total_steps=max(1, n_epochs * n_batches)
-    )
+    n_steps = max(1, n_epochs * n_batches)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, PEAK_LR, total_steps=n_steps)
     for _ in range(n_epochs):
         for batch in torch.randperm(len(x), generator=generator).split(BATCH_SIZE)[:n_batches]:
-            logits = network(_augment(x[batch], generator))
+            padded = nn.functional.pad(x[batch], (MAX_SHIFT,) * 4, mode="reflect")
+            top, left = torch.randint(0, 2 * MAX_SHIFT + 1, (2,), generator=generator).tolist()
+            moved = padded[:, :, top : top + side, left : left + side]
+            mirrored = (torch.rand(len(batch), generator=generator) < 0.5).to(x.device).view(-1, 1, 1, 1)
+            logits = network(torch.where(mirrored, moved.flip(3), moved))
             loss = nn.functional.cross_entropy(logits, y[batch], label_smoothing=SMOOTHING)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
-    return network.eval()
-
-
-def _augment(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Shift a batch by a random number of pixels, and mirror each image with probability 1/2."""
-    side = x.shape[-1]
-    padded = nn.functional.pad(x, (MAX_SHIFT,) * 4, mode="reflect")
-    top, left = torch.randint(0, 2 * MAX_SHIFT + 1, (2,), generator=generator).tolist()
-    moved = padded[:, :, top : top + side, left : left + side]
-    mirrored = (torch.rand(len(x), generator=generator) < 0.5).to(x.device)
-    return torch.where(mirrored.view(-1, 1, 1, 1), moved.flip(3), moved)
+    network.eval()

@@ -1,16 +1,15 @@
-"""The images of the miniature: textured shapes of WordNet concepts, whose traits are inherited along hypernyms.
+"""The images of the miniature: textured shapes of WordNet concepts, with traits inherited along hypernyms.
 
-Every data set must be equally hard by itself, because otherwise its accuracy would not measure generalization. So the
-seen concepts and the five levels are trees of the same shape: two groups of three families (hyponyms of the group) with
-four siblings from each (hyponyms of the family that have no hyponyms and no other hypernym). ``build_levels.py``
-selects the unseen concepts of each level.
+Every data set must be equally hard by itself, else its accuracy would not measure generalization. So the seen
+concepts and the five levels are trees of the same shape: two groups of three families (hyponyms of the group)
+with four siblings from each (hyponyms of the family that have no hyponyms and no other hypernym).
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -29,7 +28,7 @@ IN1K_DIR, IN21K_DIR, RECORD = "in1k", "in21k", "world.json"
 #: Number of concepts from each family among the seen concepts, and among the unseen concepts.
 N_SIBLINGS = 4
 
-#: Families with seen and unseen members: water craft (boat, sailing vessel, ship); garments (scarf, skirt, trouser).
+#: Families with seen and unseen members: boat, sailing vessel, ship; scarf, skirt, trouser.
 SEEN_FAMILIES = ("n02858304", "n04128837", "n04194289", "n04143897", "n04230808", "n04489008")
 
 #: Families with unseen members only, from relatives of the seen families to other kingdoms.
@@ -63,14 +62,15 @@ def choose_concepts(graph: NounGraph, seed: int) -> tuple[list[str], list[str]]:
     """Return the wnids of 24 seen and 120 unseen concepts, each ascending; the seed chooses the siblings."""
     seen: list[str] = []
     unseen: list[str] = []
+    inner = {parent for parents in graph.parents for parent in parents}
+    siblings: dict[int, list[str]] = {}
+    for node, parents in enumerate(graph.parents):
+        if node not in inner and len(parents) == 1:
+            siblings.setdefault(parents[0], []).append(graph.wnids[node])
     for family in (*SEEN_FAMILIES, *UNSEEN_FAMILIES):
-        siblings = [
-            graph.wnids[child]
-            for child in graph.children[graph.index(family)]
-            if not graph.children[child] and len(graph.parents[child]) == 1
-        ]
-        order = np.random.default_rng([seed, int(family[1:])]).permutation(len(siblings))
-        taken = [siblings[k] for k in order]
+        members = siblings[graph.node[family]]
+        order = np.random.default_rng([seed, int(family[1:])]).permutation(len(members))
+        taken = [members[k] for k in order]
         if family in SEEN_FAMILIES:
             seen, taken = seen + taken[:N_SIBLINGS], taken[N_SIBLINGS:]
         unseen += taken[:N_SIBLINGS]
@@ -78,23 +78,17 @@ def choose_concepts(graph: NounGraph, seed: int) -> tuple[list[str], list[str]]:
 
 
 def concept_traits(graph: NounGraph, wnid: str, seed: int) -> np.ndarray:
-    """Return the traits of a concept, float64 ``(len(TRAITS),)``: a stationary walk from the root along hypernyms.
+    """Return the traits of a concept, float64 ``(len(TRAITS),)``: a stationary walk along hypernyms.
 
-    The step to a synset depends on the seed and its id alone, so concepts share the steps of their common hypernyms.
+    The step to a synset depends on the seed and its id: concepts share the steps of common hypernyms.
     """
-    z = np.zeros(len(TRAITS))
-    for depth, node in enumerate(lineage(graph, wnid)):
+    chain, z = [graph.node[wnid]], np.zeros(len(TRAITS))
+    while graph.parents[chain[-1]]:
+        chain.append(graph.parents[chain[-1]][0])
+    for depth, node in enumerate(reversed(chain)):
         step = np.random.default_rng([seed, int(graph.wnids[node][1:])]).standard_normal(len(TRAITS))
         z = np.sqrt(1 - CHANGE**2) * z + CHANGE * step if depth else step
     return z
-
-
-def lineage(graph: NounGraph, wnid: str) -> list[int]:
-    """Return the nodes from the root to a concept along first hypernyms."""
-    chain = [graph.index(wnid)]
-    while graph.parents[chain[-1]]:
-        chain.append(graph.parents[chain[-1]][0])
-    return chain[::-1]
 
 
 def draw(traits: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
@@ -144,76 +138,73 @@ def draw(traits: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def concept_images(wnid: str, traits: np.ndarray, n: int, seed: int) -> np.ndarray:
-    """Return the first ``n`` images of a concept, uint8 ``(n, SIZE, SIZE, 3)``; they do not depend on ``n``."""
+    """Return the first ``n`` images of a concept, uint8 ``(n, SIZE, SIZE, 3)``, whatever ``n`` is."""
     rngs = (np.random.default_rng([seed, int(wnid[1:]), chunk]) for chunk in range(-(-n // _CHUNK)))
     return np.concatenate([draw(traits, _CHUNK, rng) for rng in rngs])[:n]
 
 
 def make_world(folder: Path, graph: NounGraph, *, seed: int = 0, n_train: int = 80, n_test: int = 50) -> None:
-    """Draw the images of a world, one process per processor, unless the folder holds this world already.
+    """Draw a world with numbers of images per concept, a process per processor, unless the folder holds it.
 
-    The folder gets ``in1k/{train,val}/<wnid>/``, ``in21k/<wnid>/`` (the unseen concepts, whose test images
-    ``build_levels.py`` draws), ``seen_wnids.txt``, ``image_counts.csv`` and, written last, ``world.json``. ``n_train``
-    and ``n_test`` are numbers of images per concept. A folder with another world or other images is a CogError.
+    The folder gets ``in1k/{train,val}/<wnid>/``, ``in21k/<wnid>/`` (the unseen concepts), ``seen_wnids.txt``,
+    ``image_counts.csv`` and, last, ``world.json``. A folder with another world or images is a CogError.
     """
     settings = {"seed": seed, "n_train": n_train, "n_test": n_test}
-    if (folder / RECORD).exists():
-        if (found := files.read_object(folder / RECORD)) != settings:
-            raise CogError(
-                f"{folder} holds a miniature made with other settings ({found}), expected {settings}; give another "
-                "--output_dir or delete that folder"
-            )
+    record, begun, roots = folder / RECORD, folder / ".drawing", (folder / IN1K_DIR, folder / IN21K_DIR)
+    if record.exists() and files.read_object(record) == settings:
         return
-    work = folder / ".drawing"
-    if not work.exists() and ((folder / IN1K_DIR).exists() or (folder / IN21K_DIR).exists()):
-        raise CogError(f"{folder} holds images that are not of a miniature; give another --output_dir")
+    if any(root.exists() for root in roots) and (record.exists() or not begun.exists()):
+        found = "a miniature made with other settings" if record.exists() else "other images"
+        advice = "give another --output_dir or delete that folder"
+        raise CogError(f"{folder} holds {found}, expected nothing or one with {settings}; {advice}")
     folder.mkdir(parents=True, exist_ok=True)
-    for left in (work / IN1K_DIR, work / IN21K_DIR, folder / IN1K_DIR, folder / IN21K_DIR):
-        shutil.rmtree(left, ignore_errors=True)  # of an interrupted call
+    begun.touch()
+    for root in roots:
+        shutil.rmtree(root, ignore_errors=True)  # of an interrupted call
     seen, unseen = choose_concepts(graph, seed)
-    train, val = (work / IN1K_DIR / constants.IN1K_FOLDERS[split] for split in constants.SPLITS)
     n = n_train + n_test
-    jobs = [(w, concept_traits(graph, w, seed), {train: (0, n_train), val: (n_train, n)}, seed) for w in seen]
-    jobs += [(w, concept_traits(graph, w, seed), {work / IN21K_DIR: (0, n)}, seed) for w in unseen]
+    train, val = (roots[0] / constants.IN1K_FOLDERS[split] for split in constants.SPLITS)
+    jobs = [(w, concept_traits(graph, w, seed), seed, ((train, 0, n_train), (val, n_train, n))) for w in seen]
+    jobs += [(w, concept_traits(graph, w, seed), seed, ((roots[1], 0, n),)) for w in unseen]
     # Spawned, because forking a process with threads (a test runner, a notebook) can hang.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(n_processors(), mp_context=context) as pool:
         for future in [pool.submit(_write, *job) for job in jobs]:
             future.result()
-    for name in (IN1K_DIR, IN21K_DIR):
-        (work / name).rename(folder / name)
     files.write_text(folder / "seen_wnids.txt", "".join(f"{wnid}\n" for wnid in seen))
     rows = "".join(f"{wnid},{n}\n" for wnid in sorted(seen + unseen))
     files.write_text(folder / "image_counts.csv", f"wnid,count\n{rows}")
-    files.write_json(folder / RECORD, settings)
-    work.rmdir()
+    files.write_json(record, settings)
+    begun.unlink()
 
 
-def _write(wnid: str, traits: np.ndarray, folders: Mapping[Path, tuple[int, int]], seed: int) -> None:
-    """Draw and write the images of a concept, a range of their numbers for each folder."""
-    pictures = concept_images(wnid, traits, max(stop for _, stop in folders.values()), seed)
-    for folder, (first, stop) in folders.items():
+def _write(wnid: str, traits: np.ndarray, seed: int, parts: Sequence[tuple[Path, int, int]]) -> None:
+    """Draw the images of a concept, and write a range of their numbers into each folder."""
+    pictures = concept_images(wnid, traits, max(stop for *_, stop in parts), seed)
+    for folder, first, stop in parts:
         (folder / wnid).mkdir(parents=True)
         for k in range(first, stop):
             Image.fromarray(pictures[k]).save(folder / wnid / f"{wnid}_{k}.JPEG", quality=75 + k * 7 % 20)
 
 
 def write_overview(folder: Path, graph: NounGraph, levels: Sequence[Sequence[str]]) -> None:
-    """Write ``overview.png``: two images of every concept, a row per data set, related concepts side by side."""
+    """Write ``overview.png``: two images of every concept, a row per data set, relatives side by side."""
     rows = [("seen concepts", (folder / "seen_wnids.txt").read_text().split(), folder / IN1K_DIR / "train")]
     rows += [(f"L{k}", list(level), folder / IN21K_DIR) for k, level in enumerate(levels, start=1)]
+
+    def parent_first(wnid: str) -> tuple[Sequence[int], str]:
+        return graph.parents[graph.node[wnid]], wnid
+
     height = 2 * SIZE + 32
     sheet = Image.new("RGB", (SIZE * max(len(wnids) for _, wnids, _ in rows), height * len(rows)), "white")
-    for row, (title, wnids, images) in enumerate(rows):
-        ImageDraw.Draw(sheet).text((3, row * height + 3), title, fill="black")
-        for column, wnid in enumerate(sorted(wnids, key=lambda wnid: lineage(graph, wnid))):
-            # A strip of its own cuts a long caption at the edge of the column.
-            strip = Image.new("RGB", (SIZE - 2, 14), "white")
+    for top, (title, wnids, images) in zip(range(0, sheet.height, height), rows, strict=True):
+        ImageDraw.Draw(sheet).text((3, top + 3), title, fill="black")
+        for column, wnid in enumerate(sorted(wnids, key=parent_first)):
+            strip = Image.new("RGB", (SIZE - 2, 14), "white")  # which cuts a long caption at its edge
             ImageDraw.Draw(strip).text((1, 1), graph.words(wnid).split(",")[0], fill="black")
-            sheet.paste(strip, (column * SIZE, row * height + 18))
+            sheet.paste(strip, (column * SIZE, top + 18))
             for k in range(2):
-                content = (images / wnid / f"{wnid}_{k}.JPEG").read_bytes()
-                picture = load_rgb(content, load_truncated=False)
-                sheet.paste(picture, (column * SIZE, row * height + 32 + k * SIZE))
+                picture = load_rgb(images / wnid / f"{wnid}_{k}.JPEG")
+                sheet.paste(picture, (column * SIZE, top + 32 + k * SIZE))
     with files.atomic_write(folder / "overview.png") as handle:
         sheet.save(handle, format="PNG")

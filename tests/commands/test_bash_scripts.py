@@ -188,9 +188,9 @@ def test_other_levels_in_one_command(bash, wordnet, tmp_path):
     import torch
 
     def leaves(root, n):
-        top = wordnet.index(root)
-        below = [node for node in range(len(wordnet)) if top in wordnet.above(node)]
-        return [wordnet.wnids[node] for node in below if not wordnet.children[node]][:n]
+        top, inner = wordnet.node[root], {parent for parents in wordnet.parents for parent in parents}
+        below = [node for node in range(len(wordnet.wnids)) if top in wordnet.above(node)]
+        return [wordnet.wnids[node] for node in below if node not in inner][:n]
 
     dogs, trees, seen = leaves("n02084071", 7), leaves("n13104059", 6), "n02084071"
     wnids = dogs[1:] + trees

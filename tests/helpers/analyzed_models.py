@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,40 +31,31 @@ def write_features(models: Path, dataset: str, split: str, wnids, *, n=5, model=
     return x, y
 
 
-def predictions_with(hits: Sequence[int], n: int = 10) -> tuple[np.ndarray, np.ndarray]:
-    """Return labels, and predictions of which ``hits[c]`` of ``n`` are right for class c."""
-    labels = np.repeat(np.arange(len(hits)), n)
-    right = np.concatenate([np.arange(n) < hit for hit in hits])
-    return labels, np.where(right, labels, (labels + 1) % len(hits))
-
-
 def write_run(
-    models: Path, dataset: str, *, seed: int, n_classes=3, hits=None, model="my/net", folder="eval_logreg", scale=3.0,
-    record=None, state=None,
-):  # fmt: skip
-    """Write a complete run with random weights, with ``hits`` right of 10 predictions per class; return the weights."""
+    models: Path, dataset: str, *, seed: int, n_classes=3, hits=(), model="my/net", scale=3.0, record=None
+):
+    """Write a run with random weights, and ``hits`` right of 10 predictions per class; return the weights."""
     rng = torch.Generator().manual_seed(seed)
     weight = scale * torch.randn(n_classes, DIM, generator=rng)
     bias = torch.randn(n_classes, generator=rng)
-    labels, predicted = (None, None) if hits is None else predictions_with(hits)
-    write_classifier(
-        models / model / dataset / folder / f"seed-{seed}", state or {"weight": weight, "bias": bias}, seed=seed,
-        predicted=predicted, labels=labels, record=record,
-    )  # fmt: skip
+    labels = np.repeat(np.arange(len(hits)), 10)
+    right = np.arange(10) < np.array(hits)[:, None] if hits else np.array([])
+    made = {"labels": labels, "predicted": np.where(right.ravel(), labels, (labels + 1) % n_classes)}
+    folder = models / model / dataset / f"eval_logreg/seed-{seed}"
+    state = {"weight": weight, "bias": bias}
+    write_classifier(folder, state, seed=seed, record=record, **(made if hits else {}))
     return weight, bias
 
 
-def analyze(models: Path, *flags: str) -> None:
-    """Run analyze_features.py for my_net; flags are split into words."""
-    common = ["--models_root_dir", str(models), "--model", "my_net", "--device", "cpu"]
+def analyze(models: Path, *flags: str, model: str = "my_net") -> None:
+    """Run analyze_features.py; flags are split into words."""
+    common = ["--models_root_dir", str(models), "--model", model, "--device", "cpu"]
     assert analyze_features.main([*common, *(word for flag in flags for word in flag.split())]) == 0
 
 
 def read(models: Path, dataset: str, name: str) -> analysis_records.AnalysisRecord:
     """Return the record of an analysis of my_net."""
-    found = analysis_records.read(models / "my/net" / dataset / f"analysis_{name}")
-    assert isinstance(found, analysis_records.AnalysisRecord), found
-    return found
+    return analysis_records.read(models / "my/net" / dataset / f"analysis_{name}")
 
 
 def table(models: Path, dataset: str, name: str, file: str) -> list[dict[str, str]]:

@@ -100,18 +100,6 @@ class Naive:
         return 2 * (self.max_depth(deepest[0]) + 1) / depths if deepest else 0.0
 
 
-LEXNAMES = [
-    "adj.all", "adj.pert", "adv.all", "noun.Tops", "noun.act", "noun.animal", "noun.artifact",
-    "noun.attribute", "noun.body", "noun.cognition", "noun.communication", "noun.event", "noun.feeling",
-    "noun.food", "noun.group", "noun.location", "noun.motive", "noun.object", "noun.person", "noun.phenomenon",
-    "noun.plant", "noun.possession", "noun.process", "noun.quantity", "noun.relation", "noun.shape",
-    "noun.state", "noun.substance", "noun.time", "verb.body", "verb.change", "verb.cognition",
-    "verb.communication", "verb.competition", "verb.consumption", "verb.contact", "verb.creation",
-    "verb.emotion", "verb.motion", "verb.perception", "verb.possession", "verb.social", "verb.stative",
-    "verb.weather", "adj.ppl",
-]  # fmt: skip
-
-
 def open_with_nltk(wordnet_dir: str, work_dir: Path):
     """Return NLTK's reader of the files in ``wordnet_dir``, copied to ``work_dir``, a new data folder of NLTK.
 
@@ -131,8 +119,8 @@ def open_with_nltk(wordnet_dir: str, work_dir: Path):
     for path in Path(wordnet_dir).iterdir():
         if path.is_file():
             shutil.copy(path, root / path.name)
-    if not (root / "lexnames").exists():
-        (root / "lexnames").write_text("".join(f"{i:02d}\t{name}\t1\n" for i, name in enumerate(LEXNAMES)))
+    if not (root / "lexnames").exists():  # of 45 files of senses; their names are not used here
+        (root / "lexnames").write_text("".join(f"{i:02d}\tnoun.{i}\t1\n" for i in range(45)))
     for part_of_speech in ("adj", "adv", "noun", "verb"):
         for name in (f"data.{part_of_speech}", f"index.{part_of_speech}", f"{part_of_speech}.exc"):
             (root / name).touch()

@@ -41,14 +41,6 @@ def test_hand_computed_values():
     assert similarities(graph, [3, 4, 5], [3, 3], [4, 3], "wup").tolist() == [[4 / 6, 1.0]] * 2
 
 
-def test_a_synset_with_several_parents_counts_once_and_siblings_of_the_concepts_do_not():
-    diamond = make([(), (0,), (0,), (1, 2), (0,)])
-    information = information_content(diamond, [3])
-    assert information[:4].tolist() == [-math.log(n / 4) + 0.0 for n in (4, 2, 2, 1)] and math.isnan(
-        information[4]
-    )
-
-
 def test_of_equally_deep_subsumers_the_first_by_name_counts():
     # 3 and 4 share two parents of depth 1; one of them has another child, hence less information.
     graph_parents = [(), (0,), (0,), (1, 2), (1, 2), (2,)]
@@ -99,19 +91,12 @@ def test_random_graphs_equal_plain_code(case):
 
 @pytest.fixture(scope="module")
 def real(shared_dir, wordnet):
-    """Graph, nodes of IN-21K, nodes of IN-1K in IN-21K."""
+    """WordNet, and the nodes of IN-21K and of the seen concepts."""
     folder = shared_dir / "imagenet21k"
     with (folder / "fall11_image_counts.csv").open() as handle:
         concepts = [row[0] for row in csv.reader(handle)][1:]
     seen = set((folder / "in1k_wnids.txt").read_text().split()) & set(concepts)
-    return wordnet, wordnet.indices(concepts, "IN-21K"), wordnet.indices(sorted(seen), "IN-1K")
-
-
-@pytest.mark.slow
-def test_real_taxonomy_has_the_published_size(real):
-    graph, concepts, _ = real
-    information = information_content(graph, concepts.tolist())
-    assert np.isfinite(information).sum() == 23_546 and information[graph.index("n00001740")] == 0
+    return wordnet, wordnet.nodes(concepts), wordnet.nodes(sorted(seen))
 
 
 @pytest.mark.slow
@@ -120,16 +105,15 @@ def test_every_measure_equals_nltk_on_random_pairs(real, tmp_path):
     nltk_reader = open_with_nltk(graph.source, tmp_path)
     information = information_content(graph, concepts.tolist())
     taxonomy = np.flatnonzero(~np.isnan(information)).tolist()
+    assert len(taxonomy) == 23_546 and information[graph.node["n00001740"]] == 0
     counts = {int(graph.wnids[node][1:]): 23_546 * math.exp(-information[node]) for node in taxonomy}
     ic = {"n": {0: 23_546.0, **counts}}
     chooser = random.Random(0)
-    rows = chooser.sample(taxonomy, 100)
+    rows = chooser.sample(taxonomy, 60)
     columns = chooser.sample(seen.tolist(), 40) + chooser.sample(taxonomy, 20)
     columns[:3] = rows[:3]
-    synset = {
-        node: nltk_reader.synset_from_pos_and_offset("n", int(graph.wnids[node][1:]))
-        for node in rows + columns
-    }
+    offsets = {node: int(graph.wnids[node][1:]) for node in rows + columns}
+    synset = {node: nltk_reader.synset_from_pos_and_offset("n", offset) for node, offset in offsets.items()}
 
     def content(s):
         return -math.log(ic["n"][s.offset()] / ic["n"][0])
@@ -147,6 +131,5 @@ def test_every_measure_equals_nltk_on_random_pairs(real, tmp_path):
     for measure, function in functions.items():
         fast = MEASURES[measure](graph, information, np.array(rows), np.array(columns))
         slow = np.array([[function(synset[a], synset[b]) for b in columns] for a in rows])
-        assert slow.size == 6_000
         slow[slow >= 1e299] = np.inf  # NLTK uses 1e300 for infinity
         np.testing.assert_allclose(fast, slow, rtol=1e-9, atol=1e-12, err_msg=measure)

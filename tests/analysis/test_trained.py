@@ -1,0 +1,320 @@
+"""concepts and confident: by hand and by matrix products; the recipes and the own analysis of the documentation."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import math
+import pickle
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny
+import torch
+from analyzed_models import DIM, LEVEL, analyze, read, table, write_features, write_run
+from PIL import Image
+from scipy import stats
+
+import cog.analysis
+from cog import constants
+from cog.analysis import base, trained
+from cog.commands import print_results
+from cog.errors import CogError
+from cog.features import feature_files
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/experiments.md"
+SEEN = ("n02084071", "n02121620", "n02374451", "n04037443")
+HITS = {"cog_l1": ((7, 6, 5), (9, 6, 0)), "cog_l5": ((3, 2, 9), (1, 2, 8))}
+WNIDS = {"cog_l1": LEVEL["cog_l1"], "cog_l5": ("n12651611", "n03000134", "n12649065")}
+SIMILARITY = {wnid: 0.9 - 0.1 * k for k, wnid in enumerate([*WNIDS["cog_l1"], *WNIDS["cog_l5"]])}
+
+#: The classifiers of in1k on the test images of cog_l1.
+CONFIDENT = "--analysis confident --trained_on in1k --dataset cog_l1"
+
+
+@pytest.fixture
+def models(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv(
+        "COG_WORDNET_DIR", str(tmp_path / "no_wordnet")
+    )  # reading it takes longer than all else
+    return tmp_path / "models"
+
+
+# ---- concepts
+
+
+@pytest.fixture
+def two_models(models, monkeypatch, wordnet):
+    """Two models on two levels, two seeds each; the second model has the hits of the seeds swapped and reversed."""
+    for model, step in (("my/net", 1), ("other/net", -1)):
+        for dataset, wnids in WNIDS.items():
+            for split, n in (("train", 4), ("test", 10)):
+                write_features(models, dataset, split, wnids, n=n, model=model)
+            for seed, hits in zip((22, 37), HITS[dataset][::step], strict=True):
+                write_run(models, dataset, seed=seed, hits=hits[::step], model=model)
+    monkeypatch.setattr(trained, "optional_wordnet", lambda: wordnet)  # which was read already
+    columns = ("wnid", "similarity", "nearest_seen", "nearest_seen_names", "level")
+    rows = [f'{wnid},{value!r},n1,"a, b",L1' for wnid, value in SIMILARITY.items()]
+    # The last concept has no similarity.
+    (models / "levels.csv").write_text("\n".join([",".join(columns), *rows[:-1]]) + "\n")
+    return models
+
+
+def concepts_of(models: Path, *more: str, **options) -> None:
+    analyze(
+        models,
+        f"--analysis concepts --levels_csv {models}/levels.csv --dataset cog_l1 cog_l5",
+        *more,
+        **options,
+    )
+
+
+def test_the_table_has_similarity_subtree_counts_and_accuracies(two_models, wordnet):
+    concepts_of(two_models)
+    found = pd.read_csv(two_models / "my/net/cog_l5/analysis_concepts/concepts.csv")
+    assert found["wnid"].tolist() == list(WNIDS["cog_l5"])
+    assert found["subtree"].tolist() == ["plants", "structures", "plants"]
+    assert found["names"].tolist() == [wordnet.words(wnid) for wnid in WNIDS["cog_l5"]]
+    assert found["similarity"].tolist()[:2] == [SIMILARITY[wnid] for wnid in WNIDS["cog_l5"][:2]]
+    assert found["similarity"].isna().tolist() == [False, False, True]
+    assert (found["n_train"] == 4).all() and (found["n_test"] == 10).all()
+    assert found["seed_22"].tolist() == [30, 20, 90] and found["seed_37"].tolist() == [10, 20, 80]
+    assert found["accuracy"].tolist() == [20, 20, 85]
+    record = read(two_models, "cog_l1", "concepts")
+    assert record.values["accuracy"] == pytest.approx(np.mean(HITS["cog_l1"]) * 10)
+    assert record.per_seed == {"22": {"accuracy": pytest.approx(60)}, "37": {"accuracy": pytest.approx(50)}}
+    assert record.values["spearman"] == pytest.approx(1.0)  # accuracy falls as similarity does
+    assert read(two_models, "cog_l5", "concepts").values["spearman"] is None  # of two concepts
+
+
+def test_the_interval_is_that_of_a_plain_bootstrap():
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=200).round(1)
+    y = x + rng.normal(size=200)
+    value, low, high = trained.spearman(x, y)
+    assert value == pytest.approx(stats.spearmanr(x, y).statistic)
+    options = {"paired": True, "vectorized": False, "method": "percentile", "n_resamples": 1000}
+    plain = stats.bootstrap((x, y), lambda a, b: stats.spearmanr(a, b).statistic, **options)
+    assert [low, high] == pytest.approx(list(plain.confidence_interval), abs=0.02)
+    assert trained.spearman(np.ones(9), y[:9]) == (None, None, None)
+
+
+def test_bad_levels_csv_and_missing_counts_end_in_one_line(two_models):
+    with pytest.raises(CogError, match="no classifiers"):
+        concepts_of(two_models, "CLF.N_SHOT 4")
+    for content in (
+        "a,b\n1,2\n",
+        (two_models / "levels.csv").read_text() + f"{WNIDS['cog_l1'][0]},0.1,n1,a,L1\n",
+    ):
+        (two_models / "levels.csv").write_text(content)
+        with pytest.raises(CogError, match=r"levels\.csv is no levels\.csv of build_levels\.py"):
+            concepts_of(two_models)
+    for run in (two_models / "my/net/cog_l1/eval_logreg").glob("*/results.json"):
+        run.write_text(re.sub(r'"correct_per_class": "[^"]*", ', "", run.read_text()))
+    with pytest.raises(CogError, match="right answers per concept"):
+        analyze(two_models, "--analysis concepts --dataset cog_l1")
+    assert not (two_models / "my/net/cog_l1/analysis_concepts").exists()
+
+
+def test_the_recipes_of_the_documentation_compute_what_they_say(two_models, capsys):
+    for model in ("my_net", "other_net"):
+        concepts_of(two_models, model=model)
+    section = PAGE.read_text().partition("## Accuracy per concept")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    code = "".join(blocks).replace('"/models"', repr(str(two_models)))
+    code = code.replace("sup/resnet50", "my/net").replace("dino/resnet50", "other/net")
+    found: dict = {}
+    exec(code, found)
+    plants = [np.mean([hits[k] for hits in HITS["cog_l5"]]) * 10 for k in (0, 2)]
+    assert found["by_subtree"].loc["plants", "mean"] == pytest.approx(np.mean(plants))
+    assert found["by_subtree"]["count"].sum() == 6
+    assert len(found["both"]) == 6 and (found["both"]["accuracy_2"] != found["both"]["accuracy"]).any()
+    assert set(found["differing"]["wnid"]) <= set(SIMILARITY)
+    assert found["within"] == {"mammals": pytest.approx(1.0)}
+
+
+def test_a_new_analysis_of_one_file_is_in_table_csv_and_page(models, tmp_path, monkeypatch, capsys):
+    """The file of the documentation, beside the package's own."""
+    for dataset, wnids in WNIDS.items():
+        write_features(models, dataset, "test", wnids)
+    code = re.search(r"```python\n(# sparsity\.py.*?)```", PAGE.read_text(), re.DOTALL)
+    assert code is not None and len(code[1].splitlines()) <= 15
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more/sparsity.py").write_text(code[1])
+    monkeypatch.setattr(cog.analysis, "__path__", [*cog.analysis.__path__, str(tmp_path / "more")])
+    importlib.invalidate_caches()
+    monkeypatch.setattr(base, "ANALYSES", dict(base.ANALYSES))
+    analyze(models, "--analysis sparsity --dataset cog_l1 cog_l5")
+    assert "sparsity: zero_percent 0" in capsys.readouterr().out
+    flags = ["--models_root_dir", str(models), "--model", "my_net", "--analysis", "sparsity"]
+    assert print_results.main(flags) == 0
+    assert "sparsity" in capsys.readouterr().out
+    assert print_results.main([*flags, "--format", "csv"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [float(row["value"]) for row in rows] == [0.0, 0.0]
+    page = tmp_path / "report.html"
+    assert print_results.main(["--models_root_dir", str(models), "--report", str(page)]) == 0
+    assert "sparsity" in page.read_text()
+
+
+# ---- confident
+
+
+@pytest.fixture
+def crossed(models):
+    """Classifiers of in1k (two seeds) and test features of cog_l1 without runs."""
+    write_features(models, "in1k", "test", SEEN)
+    x, y = write_features(models, "cog_l1", "test", LEVEL["cog_l1"], n=40, seed=1)
+    weights = [write_run(models, "in1k", seed=seed, n_classes=4, scale=12.0) for seed in (22, 37)]
+    return models, x, y, weights
+
+
+def test_confident_equals_the_matrix_product(crossed):
+    models, x, _, weights = crossed
+    analyze(models, CONFIDENT)
+    found = read(models, "cog_l1", "confident_in1k")
+    unit = x.double() / x.double().norm(dim=1, keepdim=True)
+    logits = [unit @ weight.double().T + bias.double() for weight, bias in weights]
+    probabilities = [torch.softmax(of_seed, dim=1).numpy() for of_seed in logits]
+    shares = [100 * (p.max(1) > 0.99).mean() for p in probabilities]
+    assert all(0 < share < 100 for share in shares) and found.seeds == [22, 37]
+    assert [found.per_seed[seed]["confident_percent"] for seed in ("22", "37")] == pytest.approx(shares)
+    assert found.values == {"confident_percent": pytest.approx(np.mean(shares))}
+    rows = table(models, "cog_l1", "confident_in1k", "confident.csv")
+    highest = np.max([p.max(1) for p in probabilities], axis=0)
+    best = np.argmax([p.max(1) for p in probabilities], axis=0)
+    expected = sorted(np.flatnonzero(highest > 0.99), key=lambda row: -highest[row])
+    wnids = [LEVEL["cog_l1"][row // 40] for row in expected]
+    assert [row["wnid"] for row in rows] == wnids
+    images = [f"{wnid}/{wnid}_{row % 40}.JPEG" for wnid, row in zip(wnids, expected, strict=True)]
+    assert [row["image"] for row in rows] == images
+    predicted = [SEEN[probabilities[best[row]][row].argmax()] for row in expected]
+    assert [row["predicted_wnid"] for row in rows] == predicted
+    assert [int(row["seed"]) for row in rows] == [(22, 37)[best[row]] for row in expected]
+    np.testing.assert_allclose([float(row["confidence"]) for row in rows], highest[expected], atol=1e-6)
+    n_seeds = [sum(p[row].max() > 0.99 for p in probabilities) for row in expected]
+    assert [int(row["n_seeds"]) for row in rows] == n_seeds and set(n_seeds) == {1, 2}
+
+
+def test_confidences_that_round_to_one_are_ordered_and_normalization_is_that_of_the_run(models):
+    x, _ = write_features(models, "cog_l1", "test", LEVEL["cog_l1"], n=20, seed=1)
+    recorded = {"configuration": {"CLF.NORM_FTS": False}}
+    weight, bias = write_run(models, "in1k", seed=1, n_classes=4, scale=300.0, record=recorded)
+    analyze(models, CONFIDENT)
+    best = (x @ weight.T + bias).topk(2, dim=1).values
+    gaps = dict(
+        zip((f"{w}/{w}_{k}.JPEG" for w in LEVEL["cog_l1"] for k in range(20)), best[:, 0] - best[:, 1])
+    )
+    rows = table(models, "cog_l1", "confident_in1k", "confident.csv")
+    assert sum(row["confidence"] == "1.0" for row in rows) > 10
+    assert (np.diff([float(gaps[row["image"]]) for row in rows]) <= 1e-3).all()
+
+
+def test_the_picture_shows_the_first_images(crossed, tmp_path, caplog):
+    models, *_ = crossed
+    root, described = tmp_path / "in21k", models / "my/net/cog_l1/features_test/features.json"
+    tiny.write_class_folders(root, classes=LEVEL["cog_l1"], n_images=40)
+    analyze(models, CONFIDENT)
+    folder = models / "my/net/cog_l1/analysis_confident_in1k"
+    assert not (folder / "confident.png").exists()  # features.json does not say where the images are
+    first = table(models, "cog_l1", "confident_in1k", "confident.csv")[0]["image"]
+    (root / first).write_bytes(b"no image")
+    described.write_text(json.dumps({"images_root": str(root)}))
+    analyze(models, CONFIDENT, "--overwrite")
+    assert f"{first} cannot be read below" in caplog.text
+    with Image.open(folder / "confident.png") as picture:
+        assert picture.width > 800 and picture.height > 200 and len(picture.getcolors(1 << 20)) > 100
+
+
+def test_labels_that_were_renumbered_in_training_keep_their_names(models):
+    """A run on features with labels 3, 7, 9 has outputs 0..2; its record says which is which."""
+    write_features(models, "odd", "test", SEEN)
+    y = torch.tensor([3, 7, 9, 11]).repeat_interleave(5)
+    tiny.write_features(models / "my/net/odd/features_test", torch.randn(20, DIM), y)
+    write_features(models, "cog_l1", "test", LEVEL["cog_l1"])
+    write_run(models, "odd", seed=1, n_classes=3, scale=30.0, record={"labels": [3, 9, 11]})
+    analyze(models, "--analysis confident --trained_on odd --dataset cog_l1")
+    rows = table(models, "cog_l1", "confident_odd", "confident.csv")
+    assert rows and {row["predicted_wnid"] for row in rows} <= {SEEN[0], SEEN[2], SEEN[3]}
+
+
+def test_names_come_from_the_folders_of_images_or_from_the_ids_of_in1k(models):
+    write_features(models, "own", "test", ("b", "a"), n=1)
+    file = models / "my/net/own/features_test/X_Y.pth"
+    assert trained.class_names(file, "own", 3) == ["b", "a", "class 2"]
+    assert trained.class_names(None, "cog_l1", 2) == ["class 0", "class 1"]
+    assert trained.class_names(None, constants.IN1K, 1000)[:2] == ["n01440764", "n01443537"]
+
+
+LAYER = {"weight": torch.zeros(4, DIM), "bias": torch.zeros(4)}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (LAYER | {"weight": torch.full((4, DIM), math.nan)}, "diverged"),
+        ({"0.weight": torch.zeros(4, DIM), "0.bias": torch.zeros(4)}, "no linear layer"),
+        (LAYER | {"weight": torch.zeros(4)}, "no linear layer"),
+        (LAYER | {"weight": torch.zeros(4, 2)}, "takes features of 2 dimensions"),
+        (pickle.dumps(print), "refused to read"),
+        (None, "model.pth"),
+    ],
+    ids=["diverged", "mlp", "no layers", "dimensions", "harmful pickle", "missing"],
+)
+def test_confident_refuses_classifiers_that_do_not_fit(crossed, content, words):
+    file = crossed[0] / "my/net/in1k/eval_logreg/seed-37/final-lr-1.0_wd-1e-06/model.pth"
+    file.unlink()
+    if isinstance(content, dict):
+        torch.save({"model": content}, file)
+    elif content is not None:
+        file.write_bytes(content)
+    assert_refused(crossed[0], CONFIDENT, words)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--dataset cog_l1", "needs --trained_on"),
+        ("--dataset cog_l1 --trained_on cog_l2", "no classifiers"),
+        ("--dataset cog_l2 --trained_on in1k", "no test features"),
+    ],
+)
+def test_confident_refuses_flags_that_name_nothing(crossed, flags, words):
+    assert_refused(crossed[0], f"--analysis confident {flags}", words)
+
+
+def assert_refused(models: Path, flags: str, words: str) -> None:
+    with pytest.raises(CogError) as error:
+        analyze(models, flags)
+    assert words in str(error.value) and error.value.exit_code == 2
+    assert not list(models.rglob("analysis_*/results.json"))
+
+
+def test_classifiers_and_features_of_another_network_are_refused(crossed):
+    """What is known of it: the checkpoint of their features, and that of the test features."""
+    models, *_ = crossed
+    record = models / "my/net/in1k/eval_logreg/seed-22/results.json"
+    data = json.loads(record.read_text())
+    data["identity"] = {"train_features": {"model": "my_net", "checkpoint_sha256": "a" * 64}}
+    record.write_text(json.dumps(data))
+
+    def describe(split, checkpoint):
+        folder = models / f"my/net/cog_l1/features_{split}"
+        features = feature_files.open_file(folder)
+        identity = {"model": "my_net", "checkpoint_sha256": checkpoint * 64}
+        described = {"identity": identity, "rows_sha256": feature_files.rows_digest(features.x, features.y)}
+        (folder / "features.json").write_text(json.dumps(described))
+
+    describe("test", "a")
+    analyze(models, CONFIDENT)
+    describe("test", "b")
+    with pytest.raises(CogError, match=r"made differently .*cog_l1 \(checkpoint_sha256: a+ -> b+\)"):
+        analyze(models, CONFIDENT)
+    write_features(models, "cog_l1", "train", LEVEL["cog_l1"], n=40, seed=2)
+    describe("train", "a")
+    with pytest.raises(CogError, match=r"features .* were made differently \(checkpoint_sha256: a+ -> b+\)"):
+        analyze(models, "--analysis knn --dataset cog_l1")
