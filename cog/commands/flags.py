@@ -69,7 +69,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "seeds": _several("SEED", _SEEDS, cli.whole_number(0)),
     "models_root_dir": _place("DIR", "root of all models, <model_title>/<architecture_name>/..."),
     "ckpt_file": _place("FILE", "checkpoint, instead of model.ckpt in the folder of the model"),
-    "model_loader": _place("FILE.py:FUNCTION", _LOADER) | {"type": cli.python_target},
+    "model_loader": _place("FILE.py:FUNCTION", _LOADER),
     "models_file": _place("MODELS.YAML", "models of your own, an entry each (docs/own-models.md)"),
     "log_dir": _place("DIR", "logs, tasks and tables (default: <models_root_dir>/study-logs)"),
     "train_features_dir": _place("DIR", "folder (or X_Y.pth file) of the training features"),

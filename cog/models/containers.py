@@ -129,7 +129,7 @@ def _named_tuple(name: Any, fields: Any, *_: Any) -> type:
 
 def _array(constructor: Any, arguments: Any, state: Any, attributes: Any = None) -> np.ndarray:
     made = constructor(*arguments)
-    made.__setstate__(state)
+    safe_load.set_state(made, state)
     return made
 
 
@@ -168,13 +168,10 @@ class _Module(dict):  # type: ignore[type-arg]
     def __init__(self, *_: Any) -> None:
         super().__init__()
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.update(state)
 
-
-def _rebuild_tensor(storage: safe_load.Sealed, offset: int, size: Any, stride: Any, *_: Any) -> Any:
+def _rebuild_tensor(storage: torch.Tensor, offset: int, size: Any, stride: Any, *_: Any) -> Any:
     """Return a view of a storage, as ``torch._utils._rebuild_tensor_v2``; torch checks its bounds."""
-    return safe_load.Sealed(storage.value.as_strided(tuple(size), tuple(stride), offset))
+    return storage.as_strided(tuple(size), tuple(stride), offset)
 
 
 class _ScriptReader(safe_load.Reader):
@@ -196,8 +193,13 @@ class _ScriptReader(safe_load.Reader):
     def persistent_load(self, pid: Any) -> Any:
         _, dtype, key, *_ = pid  # of a storage
         data = bytearray(self.archive.read(f"{self.folder}/data/{key}"))
-        flat = torch.frombuffer(data, dtype=dtype.value) if data else torch.empty(0, dtype=dtype.value)
-        return safe_load.Sealed(flat)
+        return torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+
+    def build(self, made: Any, state: Any) -> None:
+        if isinstance(made, _Module):
+            made.update(state)
+        else:
+            super().build(made, state)
 
 
 def read_torchscript(path: Path) -> dict[str, torch.Tensor]:
@@ -214,5 +216,4 @@ def read_torchscript(path: Path) -> dict[str, torch.Tensor]:
         if f"{folder}/byteorder" in archive.namelist() and archive.read(f"{folder}/byteorder") != b"little":
             raise ValueError("it was written on a big-endian machine")
         root = _ScriptReader(archive, folder).load()
-        found = ((name, leaf.value) for name, leaf in leaves(root) if isinstance(leaf, safe_load.Sealed))
-        return {name: value for name, value in found if isinstance(value, torch.Tensor)}
+        return {name: leaf for name, leaf in leaves(root) if isinstance(leaf, torch.Tensor)}

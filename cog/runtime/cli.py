@@ -27,13 +27,10 @@ counts as not given."""
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser without abbreviations, with error messages of one line, that accepts ``KEY VALUE``.
+    """An argument parser without abbreviations, with error messages of one line.
 
-    ``KEY VALUE`` pairs are stored in ``args.opts`` (a flat list). Optional flags given as ``None`` or
-    ``null`` keep their defaults, because bash drivers pass unset variables that way.
-
-    Args:
-        no_opts: end of the error message about ``KEY VALUE`` pairs of a command without them; None: accepted.
+    ``KEY VALUE`` pairs become the flat list ``args.opts``; ``no_opts`` ends the message of commands that have
+    none. Flags given as ``None`` or ``null`` keep their defaults: bash drivers pass unset variables that way.
     """
 
     def __init__(
@@ -58,13 +55,9 @@ class Parser(argparse.ArgumentParser):
         return namespace
 
     def _split(self, argv: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Separate flags with their values (which may look like a key) from ``[KEY, VALUE, ...]``.
-
-        ``--flag None`` and ``--flag=null`` are left out; an empty value would be the current folder.
-        """
-        valued = {
-            name for action in self._actions if action.nargs in (None, "+") for name in action.option_strings
-        }
+        """Separate flags with their values (which may look like a key) from ``[KEY, VALUE, ...]``."""
+        actions = self._option_string_actions.items()
+        valued = {name for name, action in actions if action.nargs in (None, "+")}
         flags: list[str] = []
         opts: list[str] = []
         words = iter(argv)
@@ -75,7 +68,7 @@ class Parser(argparse.ArgumentParser):
                 given = [f"{flag}={os.path.expanduser(value)}"] if is_joined else [word, *islice(words, 1)]
                 value = value if is_joined else given[-1]
                 if not value.strip():
-                    self.error(f"argument {flag}: the value is empty; leave the flag out, or give None")
+                    self.error(f"argument {flag}: the value is empty; leave the flag out")
                 flags += [] if is_unset(value) else given
             elif not _CONFIG_KEY.fullmatch(word):
                 flags.append(word)
@@ -102,14 +95,6 @@ def whole_number(minimum: int) -> Callable[[str], int]:
     return parse
 
 
-def python_target(text: str) -> str:
-    """Return ``text`` unchanged if it has the form ``FILE.py:function`` (an argparse type)."""
-    file, _, function = text.rpartition(":")
-    if not file or not function.isidentifier():
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form FILE.py:load_my_model")
-    return text
-
-
 def run(
     main: Callable[[Sequence[str] | None], int | None],
     argv: Sequence[str] | None = None,
@@ -118,8 +103,7 @@ def run(
 ) -> NoReturn:
     """Run the ``main`` of a script and exit: with code 0, or that of an error after its one line.
 
-    Lack of memory and errors of the operating system are one line, too; ``COG_DEBUG=1`` shows the traceback.
-    ``continues`` says that the same command continues work that ^C has interrupted.
+    ``COG_DEBUG=1`` shows the traceback. ``continues``: the same command continues what ^C has interrupted.
     """
     set_up_logging()
     logger = logging.getLogger("cog")

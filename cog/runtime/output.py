@@ -35,8 +35,9 @@ DONE, RUNNING, FAILED, INTERRUPTED, MISSING = "done", "running", "failed", "inte
 LOG_FILE, FAILURE_FILE = "program.log", "failed.json"
 _LOCK, _NOTE = ".lock", "identity.json"
 
-#: Descriptors of the locks of this process; a forked worker would keep them locked after its parent's end.
+#: Descriptors of locks; a forked worker closes them, as it would keep them locked after its parent's end.
 _held: set[int] = set()
+os.register_at_fork(after_in_child=lambda: [os.close(lock) for lock in _held])
 
 
 class OutputError(CogError):
@@ -61,9 +62,9 @@ class Output:
     Attributes:
         path: folder of the result.
         identity: settings and digests of the inputs; JSON must give it back equal (lists, no tuples).
-        record: file of the result whose entry ``identity`` has the identity; written last.
-        contents: patterns of the names in a result, those of folders with a slash; a folder with others is
-            never replaced. Empty: any files beside the record.
+        record: file of the result whose entry ``identity`` has the identity.
+        contents: patterns of the names in a result, of folders with a slash; a folder with others is never
+            replaced. Empty: any files beside the record.
     """
 
     path: Path
@@ -215,7 +216,7 @@ def state(path: Path, record: str) -> State:
     if (path / record).is_file() or not folder.is_dir():
         return State(DONE if (path / record).is_file() else MISSING)
     with contextlib.suppress(OSError), locked(folder, look=True) as is_free:
-        if not is_free:
+        if not is_free and not (path / record).is_file():
             return State(RUNNING, _owner(folder))
     try:
         failure = files.read_object(folder / FAILURE_FILE, largest=1 << 20)
@@ -242,49 +243,42 @@ def locked(folder: Path, *, look: bool = False) -> Iterator[bool]:
 
     With ``look``, leave no trace: observers do not disturb each other, and an owner waits for them.
     """
-    flags = (os.O_RDONLY if look else os.O_RDWR | os.O_CREAT) | os.O_NOFOLLOW | os.O_NONBLOCK
-    end, is_owner = time.monotonic() + (0 if look else 1), True
-    while True:
-        try:
-            if not look:
-                with contextlib.suppress(FileExistsError):
-                    folder.mkdir(parents=True)
-            descriptor = os.open(folder / _LOCK, flags, 0o666)
-        except FileNotFoundError:  # the folder has just been removed
-            if look:
-                raise
-            continue
-        _held.add(descriptor)
-        try:
-            fcntl.flock(descriptor, (fcntl.LOCK_SH if look else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), os.stat(folder / _LOCK)):
-                break
-        except BlockingIOError:
-            is_owner = time.monotonic() < end
-            time.sleep(0.01)
-        except FileNotFoundError:  # the last owner has removed the file in between
-            pass
-        except OSError:  # a file system without locks
-            break
-        if not is_owner:
-            break
-        _release(descriptor)
+    end = time.monotonic() + (0 if look else 1)
+    while (lock := _lock(folder, look)) is None and time.monotonic() < end:
+        time.sleep(0.01)
     try:
-        if is_owner and not look:
-            with contextlib.suppress(OSError):  # a full disk: the name is for messages alone
-                os.pwrite(descriptor, f"{socket.gethostname()}, process {os.getpid()}".ljust(80).encode(), 0)
-        yield is_owner
+        yield lock is not None
     finally:
-        _release(descriptor)
+        if lock is not None:
+            _held.discard(lock)
+            os.close(lock)
 
 
-def _release(descriptor: int) -> None:
-    if descriptor in _held:
-        _held.remove(descriptor)
-        os.close(descriptor)
-
-
-os.register_at_fork(after_in_child=lambda: [*map(_release, [*_held])])
+def _lock(folder: Path, look: bool) -> int | None:
+    flags = (os.O_RDONLY if look else os.O_RDWR | os.O_CREAT) | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        if not look:
+            folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / _LOCK, flags, 0o666)
+    except (FileNotFoundError, FileExistsError):  # its last owner has just removed the folder
+        if look:
+            raise
+        return None
+    try:
+        fcntl.flock(lock, (fcntl.LOCK_SH if look else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        is_ours = os.path.samestat(os.fstat(lock), os.stat(folder / _LOCK))
+    except (BlockingIOError, FileNotFoundError):
+        is_ours = False
+    except OSError:  # a file system without locks
+        is_ours = True
+    if not is_ours:
+        os.close(lock)
+        return None
+    if not look:
+        with contextlib.suppress(OSError):  # a full disk: the name is for messages alone
+            os.pwrite(lock, f"{socket.gethostname()}, process {os.getpid()}".ljust(80).encode(), 0)
+    _held.add(lock)
+    return lock
 
 
 def _owner(folder: Path) -> str:

@@ -16,14 +16,12 @@ import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import numpy as np
 
 from cog.errors import CogError, UnsafeFileError, first_line
 from cog.runtime import files
-
-_DTYPE = re.compile(r"[<>|=]?[?biufcSUO][0-9]{0,9}")
 
 
 @contextlib.contextmanager
@@ -45,72 +43,41 @@ def explained(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
         raise CogError(f"{path} is not a readable {kind} ({detail}); is the download complete?") from None
 
 
-class Sealed:
-    """A value that a file gets for a name: it can pass it on or call it, but not read or change it."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __call__(self, *args: Any) -> Any:
-        """Call the value; an error if it is no function."""
-        return self.value(*args)
-
-    def __setstate__(self, state: Any) -> None:
-        raise UnsafeFileError("attributes of a name")
-
-
-class _Dtype(Sealed):
-    """A ``numpy.dtype``; numpy's own would take flags from a file with which memory is read as pointers."""
-
-    __slots__ = ()
-
-    def __setstate__(self, state: Any) -> None:
-        if state[1] in ("<", ">"):
-            self.value = self.value.newbyteorder(state[1])
-
-
-class _Array(np.ndarray):  # type: ignore[type-arg]
-    """An array whose contents a file sets; ``np.asarray`` returns a plain one."""
-
-    def __setstate__(self, state: Any) -> None:
-        if self.size:
-            raise UnsafeFileError("attributes of an array")
-        shape, dtype, is_fortran, content = state[-4:]  # an optional version comes first
-        array = _from_buffer(content, dtype, shape, "F" if is_fortran else "C")
-        super().__setstate__(array.__reduce__()[2])  # type: ignore[arg-type]
-
-    def __reduce__(self) -> Any:
-        return np.asarray(self).__reduce__()
-
-
-def _dtype(spec: str, align: Any = False, copy: Any = True) -> _Dtype:
-    if not _DTYPE.fullmatch(spec):
+def _dtype(spec: str, *_: Any) -> np.dtype[Any]:
+    if not re.fullmatch(r"[<|=]?[?biufcSUO][0-9]{0,9}", spec):
         raise UnsafeFileError(f"an array of type {spec[:40]!r}")
-    return _Dtype(np.dtype(spec))
+    return np.dtype(spec)
 
 
 def _from_buffer(content: Any, dtype: Any, shape: Any, order: Any = "C", axes: Any = None) -> np.ndarray:
-    """Return an array of numbers or text from its bytes, or one of text objects from a list."""
-    if isinstance(content, list):
-        if {type(item) for item in content} - {str}:
-            raise UnsafeFileError("an array of objects")
-        return np.array(content, dtype=object).reshape(shape, order=order)
-    raw = content.encode("latin-1") if isinstance(content, str) else content  # of protocols 0 to 2
+    """Return an array of numbers or text from its bytes, which protocols 0 to 2 store as text, or a list."""
+    if isinstance(content, list) and {type(item) for item in content} <= {str}:
+        return np.array(content, dtype=object).reshape(shape)
+    raw = content.encode("latin-1") if isinstance(content, str) else content
     if not isinstance(raw, bytes | bytearray):  # memory of other objects may be addresses
         raise UnsafeFileError("an array that is no bytes")
-    flat = np.frombuffer(raw, dtype.value)
+    flat = np.frombuffer(raw, dtype)
     return flat.reshape(shape).transpose(axes) if axes else flat.reshape(shape, order=order)
+
+
+def set_state(made: Any, state: Any) -> None:
+    """Set the contents of an empty array; of types, native ones are accepted, and other objects have no state."""
+    if type(made) is np.ndarray and not made.size:
+        shape, dtype, is_fortran, content = state[-4:]  # an optional version comes first
+        array = _from_buffer(content, dtype, shape, "F" if is_fortran else "C")
+        made.__setstate__(array.__reduce__()[2])  # type: ignore[arg-type]
+    elif not isinstance(made, np.dtype) or state[1] not in ("<", "|", "="):
+        # numpy's own types would take flags from a file with which memory is read as pointers.
+        raise UnsafeFileError(f"a state of {type(made).__name__}")
 
 
 #: What stands for each name, with those of Python 3 and numpy 1.
 _NAMES: dict[str, Any] = {
     "numpy.ndarray": "numpy.ndarray",
     "numpy.dtype": _dtype,
-    "numpy.core.multiarray._reconstruct": lambda *_: np.empty(0, dtype=np.int8).view(_Array),
+    "numpy.core.multiarray._reconstruct": lambda *_: np.empty(0, dtype=np.int8),
     "numpy.core.multiarray.scalar": lambda dtype, raw: _from_buffer(raw, dtype, ()).item(),
-    "numpy.core.numeric._frombuffer": lambda *parts: _from_buffer(*parts).view(_Array),
+    "numpy.core.numeric._frombuffer": _from_buffer,
     "_codecs.encode": lambda text, encoding: text.encode({"latin1": "latin1"}[encoding]),
     "builtins.bytes": lambda: b"",  # of protocols 0 to 2; others use _codecs.encode
     "collections.OrderedDict": dict,
@@ -127,23 +94,35 @@ class Reader(pickle._Unpickler):  # type: ignore[name-defined, misc]  # in Pytho
     UnsafeFileError for a name without a stand-in, and nearly every error for a broken file.
     """
 
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
+
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data), encoding="latin-1", fix_imports=False)
 
     def stand_in(self, module: str, name: str) -> Any:
-        """Return a value, a function, or a class with its own ``__setstate__``; None to refuse the name."""
+        """Return a value or a function for a name; None to refuse it."""
         usual = f"{module}.{name}".replace("numpy._core.", "numpy.core.")
         return _NAMES.get(usual.replace("__builtin__.", "builtins."))
 
     def find_class(self, module: str, name: str, /) -> Any:
-        """Return the sealed stand-in of a name; nothing is imported."""
+        """Return the stand-in of a name; nothing is imported."""
         if (found := self.stand_in(module, name)) is None:
             raise UnsafeFileError(f"{module}.{name}"[:200])
-        return found if isinstance(found, type) else Sealed(found)
+        return found
 
     def get_extension(self, code: int) -> Any:
         """Refuse names by number: the registry may have been filled by others."""
         raise UnsafeFileError("a name of the extension registry")
+
+    def build(self, made: Any, state: Any) -> None:
+        """Set the state of an object, see :func:`set_state`."""
+        set_state(made, state)
+
+    def _load_build(self) -> None:
+        state = self.stack.pop()
+        self.build(self.stack[-1], state)
+
+    dispatch[pickle.BUILD[0]] = _load_build
 
 
 def load_pickle(path: str | os.PathLike[str], *, largest: int = 1 << 26) -> Any:

@@ -1,8 +1,7 @@
 """Orderly end of a process when a cluster ends its job.
 
-Schedulers announce the end of a job (preemption, time limit) by SIGTERM or SIGUSR1 and kill it a little
-later; SIGHUP says that the terminal was closed. At the end of every unit, long work tests for such a signal,
-saves its state, and ends with exit code 75 (``EX_TEMPFAIL`` of sysexits.h); the same command goes on.
+Schedulers announce the end of a job by SIGTERM or SIGUSR1 and kill it a little later; SIGHUP says that the
+terminal was closed. At the end of every unit, long work tests for such a signal, saves its state, and ends.
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ from types import FrameType
 
 from cog.errors import CogError
 
-#: Exit code of interrupted work that can be continued.
+#: Exit code of interrupted work that can be continued: EX_TEMPFAIL of sysexits.h.
 EXIT_CODE = 75
-
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 # Names of the signals that were deferred; the first one decides.

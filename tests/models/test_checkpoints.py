@@ -82,9 +82,6 @@ WRAPPINGS = {
     "without classifier": lambda s: {n: value for n, value in s.items() if not n.startswith("fc.")},
     "another classifier": lambda s: s | {"fc.weight": torch.zeros(7, 3), "fc.bias": torch.zeros(7)},
     "arrays": lambda s: {"state_dict": {n: v.numpy() for n, v in s.items()}},
-    "arrays of the other byte order": lambda s: {
-        n: v.numpy().astype(v.numpy().dtype.newbyteorder(">")) for n, v in s.items()
-    },
 }
 #: Those with averages in an entry beside one of other weights.
 ANNOUNCED = {name for name in WRAPPINGS if name.startswith("averages")} | {"DINO in one"}

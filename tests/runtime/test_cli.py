@@ -21,7 +21,6 @@ def parser():
     parser.add_argument("--ckpt_file")
     parser.add_argument("--count", type=cli.whole_number(1), default=3)
     parser.add_argument("--names", nargs="+")
-    parser.add_argument("--loader", type=cli.python_target)
     parser.add_argument("--overwrite", action="store_true")
     return parser
 
@@ -61,7 +60,6 @@ def test_pairs_may_stand_anywhere_and_none_is_unset(parser, monkeypatch, argv, m
         (["x\ny"], "x y"),
         (["--mod\x1b[2Jel"], "--mod\\x1b[2Jel"),
         *(([f"--count={text}"], "--count") for text in ("0", "-1", "1.5", "one", "1e3", "a\nb")),
-        *(([f"--loader={text}"], "form FILE.py:load_my_model") for text in ("file.py", ":f", "file.py:f()")),
     ],
     ids=repr,
 )

@@ -47,7 +47,7 @@ def form(value):
     return type(value).__name__, value
 
 
-TYPES = ("i1", "u4", "i8", "f2", "f4", "f8", "c16", "?", ">f4")
+TYPES = ("i1", "u4", "i8", "f2", "f4", "f8", "c16", "?")
 VALUES = {
     "plain": [1, -1, 2**70, 0.1, float("inf"), "é\n\\", b"", b"\x00\xff", None, True],
     "nested": {"a": [(), (1, 2, 3, 4)], "b": {"c": [{}, []]}, ("t", 1): "tuple key"},
