@@ -23,7 +23,7 @@ _HOMES = {
     "CogError": "cog.errors",
     "average": "cog.results.frame",
     "evaluate": "cog.logreg.notebook",
-    "extract_features": "cog.features.notebook",
+    "extract_features": "cog.features.extract",
     "list_models": "cog.models.paper_models",
     "load_backbone": "cog.models.choice",
     "read_results": "cog.results.read",

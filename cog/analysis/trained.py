@@ -93,7 +93,7 @@ def output_labels(run: Run, n_classes: int) -> list[int]:
 def class_names(file: Path | None, dataset: str | None, n_classes: int) -> list[str]:
     """Return the name of each label of features: folder of its images, id of IN-1K, or ``class 17``."""
     names = [f"class {label}" for label in range(n_classes)]
-    y = [] if file is None else open_file(file, mapped=True).y.long().tolist()
+    y = [] if file is None else open_file(file).y.long().tolist()
     images = None if file is None else read_image_paths(file, n_rows=len(y))
     if images is not None:
         folders = {label: path.split("/")[0] for label, path in zip(y, images, strict=True)}
@@ -145,7 +145,7 @@ def concepts(data: Data) -> dict[str, Number]:
     table = table.join(_levels(data.flags["levels_csv"]), on="wnid")
     table["subtree"] = [_subtree(graph, wnid) for wnid in table["wnid"]]
     for split in constants.SPLITS:
-        y = open_file(data.file(split), mapped=True).y.long().numpy()
+        y = open_file(data.file(split)).y.long().numpy()
         table[f"n_{split}"] = np.bincount(y, minlength=1 + max(labels))[labels]
     for seed, counts in counted.items():
         table[f"seed_{seed}"] = 100.0 * np.array(counts.correct) / np.array(counts.images_of_each)

@@ -20,7 +20,8 @@ from cog.runtime import files, signals
 from cog.runtime.ranks import this_rank
 
 if TYPE_CHECKING:
-    from cog.features.chunks import Extraction, Model
+    from cog.features.extract import Model
+    from cog.features.run import Extraction
 
 EXAMPLES = (
     "--model sup_resnet50 --models_root_dir /models --dataset in1k --in1k_images_root /in1k --split train test",
@@ -43,7 +44,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def plan(args: argparse.Namespace) -> list[Extraction]:
     """Return the extractions, one per model, data set and split, after checks; nothing is written."""
-    from cog.features.chunks import Extraction, Model  # imports torch
+    from cog.features.extract import Model  # imports torch
+    from cog.features.run import Extraction
     from cog.models.choice import find_model
 
     pairs = [(dataset, split) for dataset in args.dataset for split in args.split]
@@ -83,7 +85,7 @@ def plan(args: argparse.Namespace) -> list[Extraction]:
         return Path(output_dir or paths.ModelDir(root, model.choice.name).features(*pair))
 
     return [
-        Extraction(model, images, folder(model, pair), device_name=None, overwrite=args.overwrite)
+        Extraction(model, images, folder(model, pair), overwrite=args.overwrite)
         for pair, images in lists.items()
         for model in models
     ]
@@ -98,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         extractions = plan(args)
         from cog.features.run import extract
 
-        extract(extractions, device=None, allow_failures=args.allow_failures, rank=rank)
+        extract(extractions, allow_failures=args.allow_failures, rank=rank)
     return 0
 
 

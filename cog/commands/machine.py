@@ -15,8 +15,8 @@ from PIL import Image
 
 from cog.data.pixels import load_rgb
 from cog.errors import CogError, first_line
+from cog.features.extract import extract_features
 from cog.features.feature_files import FeatureSet
-from cog.features.notebook import extract_features
 from cog.levels import wordnet
 from cog.logreg.engine import Engine, cpu_has_bfloat16, learning_rate
 from cog.logreg.mlp import initial_layers

@@ -42,11 +42,6 @@ class ImageStore:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def stat(self, name: str) -> tuple[int, float]:
-        """Return the stored size of an image in bytes, and the time of its file or archive in seconds."""
-        status = os.stat(self.root / name)
-        return status.st_size, status.st_mtime
-
     def read(self, name: str) -> bytes:
         """Return the bytes of an image, unpacked if it is compressed with gzip (some of ImageNet-21K are).
 
@@ -68,11 +63,6 @@ class ArchiveImages(ImageStore):
     def __init__(self, root: Path, packed: Sequence[Archive], rows: np.ndarray) -> None:
         super().__init__(root)
         self._packed, self._rows = packed, rows
-
-    def stat(self, name: str) -> tuple[int, float]:
-        """Return the stored size of an image in bytes, and the time of its archive in seconds."""
-        archive, member = self._place(name)
-        return member.size, archive.mtime_ns / 1e9
 
     def _read(self, name: str) -> bytes:
         return archives.read_member(*self._place(name))
@@ -215,10 +205,6 @@ class ImageList:
         """Return the bytes of one image, see :meth:`ImageStore.read`."""
         return self.store.read(self.file(row))
 
-    def stat(self, row: int) -> tuple[int, float]:
-        """Return the stored size of one image in bytes, and the time of its file or archive in seconds."""
-        return self.store.stat(self.file(row))
-
     def counts(self) -> np.ndarray:
         """Return the number of images per class, int64 ``[C]``."""
         return np.bincount(self.labels, minlength=len(self.classes))
@@ -239,6 +225,23 @@ class ImageList:
         for file in self.files.tolist():
             digest.update(file + b"\n")
         return digest.hexdigest()
+
+    def contents_crc32(self) -> int:
+        """Return a checksum of the bytes of :func:`sampled_rows`, of which it tells whether they have changed."""
+
+        def checksum(row: int) -> int:
+            try:
+                return zlib.crc32(self.read(row))
+            except (OSError, CogError):
+                return 0
+
+        with ThreadPoolExecutor(archives.N_THREADS) as pool:
+            return zlib.crc32(np.array([*pool.map(checksum, sampled_rows(len(self)).tolist())]))
+
+
+def sampled_rows(n: int) -> np.ndarray:
+    """Return up to 1,000 of ``n`` rows, spread evenly, int64 ascending; to look at all would take too long."""
+    return np.unique(np.linspace(0, n - 1, min(n, 1000)).astype(np.int64))
 
 
 def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> ImageList:

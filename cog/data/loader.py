@@ -11,9 +11,8 @@ import functools
 import os
 import shutil
 import signal
-import zlib
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +31,6 @@ PIECE = 32
 
 Span = tuple[int, int]  # first row, row after the last one
 Failures = list[tuple[int, str]]  # row, reason
-Facts = dict[int, tuple[int, int]]  # stored size and checksum (CRC-32) of the bytes that were read, by row
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +40,6 @@ class Decoder:
     images: ImageList
     preprocess: Preprocess
     load_truncated: bool = False  # whether missing data of truncated files are gray; else such files fail
-    noted: Collection[int] = field(default=frozenset(), repr=False)  # rows whose facts are noted
 
     def decode(self, data: bytes, row: int) -> np.ndarray:
         """Return the pixels of the image of a row, uint8 ``(size, size, 3)``, from its bytes."""
@@ -50,11 +47,10 @@ class Decoder:
 
 
 class Piece(NamedTuple):
-    """Consecutive rows: uint8 ``(n, size, size, 3)``, zeros where an image failed; failures; facts."""
+    """Consecutive rows: uint8 ``(n, size, size, 3)``, zeros where an image failed; failures."""
 
     pixels: torch.Tensor
     failures: Failures
-    facts: Facts
 
 
 def usable_workers(n_workers: int) -> int:
@@ -71,16 +67,13 @@ class _Pieces(Dataset):
         number, first, stop = piece
         decoder = self.decoders[number]
         size = decoder.preprocess.size
-        made = Piece(torch.zeros(stop - first, size, size, 3, dtype=torch.uint8), [], {})
+        made = Piece(torch.zeros(stop - first, size, size, 3, dtype=torch.uint8), [])
         if get_worker_info():
             # Here and not by the queue: without room, the queue would only print a message, and wait for ever.
             made.pixels.share_memory_()
         for row, place in zip(range(first, stop), made.pixels.numpy(), strict=True):
             try:
-                data = decoder.images.read(row)
-                if row in decoder.noted:
-                    made.facts[row] = decoder.images.stat(row)[0], zlib.crc32(data)
-                place[:] = decoder.decode(data, row)
+                place[:] = decoder.decode(decoder.images.read(row), row)
             except Exception as error:  # Pillow may raise any exception for a damaged file
                 # Without the path of the image, so that the records of equal images are equal.
                 reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

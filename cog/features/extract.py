@@ -1,88 +1,99 @@
-"""A frozen network on a device: pixels to features."""
+"""A frozen network on a device: pixels to features, and that for a notebook."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import logging
-from collections.abc import Iterator
-from typing import NamedTuple
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from cog.data.loader import PIECE, Decoder, Facts, Failures, Piece, Span, decoded, is_worker_failure
-from cog.data.pixels import Preprocess, normalizer, to_input
-from cog.errors import CogError, first_line
+from cog import config
+from cog.data.images import ImageList, from_class_folders
+from cog.data.loader import Decoder, Failures, Span, decoded, is_worker_failure
+from cog.data.pixels import normalizer, to_input
+from cog.data.wnids import class_list_digest
+from cog.errors import CogError, FailedImagesError, first_line
+from cog.features.feature_files import FeatureSet, check_and_normalize_
+from cog.models.backbone import Backbone
+from cog.models.choice import ModelChoice, preprocess_of
 from cog.runtime import memory
-from cog.runtime.device import exact_float32
+from cog.runtime.device import exact_float32, require_precision, resolve_device
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
 
 logger = logging.getLogger(__name__)
 
-# Pixels per forward pass on a CPU (four images of 224 x 224), independent of FT_EXTRACT.BATCH_SIZE. Activations of
-# larger batches exceed the 32 MB above which glibc maps every allocation anew, and the kernel takes more time to clear
-# those pages than the arithmetic takes: MobileNetV2 took 60 ms per image in batches of 128, 16 ms in batches of 4
-# (ResNet-50: 159 ms in batches of 32, 103 ms in batches of 4).
-_CPU_PIXELS = 4 * 224 * 224
-_MOST_CPU_IMAGES = 64
+#: Model name of a module without a name.
+OWN_NETWORK = "own_network"
 
-# Difference between two passes of the same images, and largest difference between images, in terms of the root mean
-# square of the features, from which a network is random, and below which it does not look at its images.
+# Pixels and images per forward pass on a CPU, and per decoded batch. Larger activations exceed the 32 MB above
+# which glibc maps every allocation anew: MobileNetV2 took 60 ms per image in batches of 128, 16 ms in those of 4.
+_CPU_PIXELS, _CPU_IMAGES, _CPU_BATCH = 4 * 224 * 224, 64, 32
+
+# Difference between two passes of the same images, and between images, in root mean squares of the features,
+# from which a network is random, and below which it does not look at its images.
 _RANDOM, _EQUAL = 1e-3, 1e-5
 
-_AUTOCAST = {"fp32": None, "tf32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
+_AUTOCAST = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def pass_sizes(device_type: str, *, size: int, batch_size: int) -> tuple[int, int]:
-    """Return the images per batch and per forward pass; the first is a multiple of the second."""
-    if device_type != "cpu":
-        return batch_size, batch_size
-    per_pass = min(max(1, _CPU_PIXELS // size**2), _MOST_CPU_IMAGES)
-    return max(1, batch_size // per_pass) * per_pass, per_pass
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A model and its configuration."""
+
+    choice: ModelChoice
+    cfg: CfgNode
+
+    def identity(self) -> dict[str, Any]:
+        """Return what determines the features of an image, in types of JSON."""
+        fx = self.cfg.FT_EXTRACT
+        pre = dataclasses.asdict(preprocess_of(self.cfg)) | {"load_truncated": fx.LOAD_TRUNCATED_IMAGES}
+        how = {"pooling": fx.POOLING, "precision": fx.PRECISION, "save_dtype": fx.SAVE_DTYPE}
+        return json.loads(json.dumps(self.choice.identity() | {"preprocessing": pre} | how))
+
+    def load(self, device: torch.device) -> Extractor:
+        """Load the network, and log a line about it."""
+        backbone = self.choice.load(device, self.cfg)
+        logger.info("%s", self.choice.summary(backbone, self.cfg))
+        return Extractor(backbone, self.cfg, device)
 
 
 class Extractor:
-    """A frozen network that computes the features of batches of decoded images.
+    """A network on ``device`` that computes the features of batches of decoded images.
 
-    All forward passes have the same shape (failed images, and places after the last image, are black), and the place of
-    an image in its pass depends on its row alone. The last bits of its features therefore do not depend on other
-    images, on the workers, on the requested rows or, on a CPU, on the batch size. (On a CPU they depend on the number
-    of PyTorch's threads.)
-
-    Args:
-        backbone: network with a ``name``, in eval mode, already on ``device``; its weights may change their memory
-            layout.
-        preprocess: its mean and std normalize the pixels.
-        device: device of the network.
-        batch_size: images per forward pass; on a CPU, images per batch, which takes several smaller passes.
-        precision: ``fp32`` (exact: TF32 off), ``tf32``, ``fp16`` or ``bf16`` (automatic mixed precision).
-
-    Attributes:
-        batch_size: images per batch; ranges of rows begin at multiples of it.
-        width: number of features D; None before the first batch.
+    All forward passes have the same shape (failed images, and places after the last one, are black), and the
+    place of an image in its pass depends on its row alone. So the last bits of its features do not depend on
+    other images or, on a CPU, on the batch size. ``fault`` is what the first batch has shown.
     """
 
-    def __init__(
-        self,
-        backbone: nn.Module,
-        preprocess: Preprocess,
-        device: str | torch.device,
-        *,
-        batch_size: int = 128,
-        precision: str = "fp32",
-    ) -> None:
-        self.preprocess, self.device, self.precision = preprocess, torch.device(device), precision
-        self.batch_size, self._per_pass = pass_sizes(
-            self.device.type, size=preprocess.size, batch_size=batch_size
-        )
-        self._backbone, self._name = backbone, str(backbone.name)
-        self._mean, self._std = normalizer(preprocess.mean, preprocess.std, self.device)
-        self._is_checked = False
-        self.width: int | None = None
-        # Convolutions on a CPU, and those in half precision on a GPU, are faster with the channels innermost:
-        # MobileNetV2 takes 12.9 instead of 15.4 ms per image on one core, ResNet-50 96 instead of 105. Those in float32
-        # on a GPU are not.
-        innermost = self.device.type == "cpu" or precision in ("fp16", "bf16")
+    @staticmethod
+    def sizes(cfg: CfgNode, device_type: str) -> tuple[int, int]:
+        """Return the images per decoded batch and per forward pass; the first is a multiple of the second."""
+        size, batch_size = cfg.FT_EXTRACT.IMAGE_CROP_SIZE, cfg.FT_EXTRACT.BATCH_SIZE
+        if device_type != "cpu":
+            return batch_size, batch_size
+        per_pass = min(max(1, _CPU_PIXELS // size**2), _CPU_IMAGES)
+        return max(1, min(batch_size, _CPU_BATCH) // per_pass) * per_pass, per_pass
+
+    def __init__(self, backbone: Backbone, cfg: CfgNode, device: torch.device) -> None:
+        self.device, self.fault, self._is_checked = device, "", False
+        self._backbone, self._precision = backbone, cfg.FT_EXTRACT.PRECISION
+        require_precision(device, "FT_EXTRACT.PRECISION", self._precision)
+        self.batch_size, self._per_pass = self.sizes(cfg, device.type)
+        self._statistics = normalizer(cfg.FT_EXTRACT.IMAGE_NORM.MEAN, cfg.FT_EXTRACT.IMAGE_NORM.STD, device)
+        # Faster for convolutions on a CPU (ResNet-50: 96 instead of 105 ms) and in half precision on a GPU.
+        innermost = device.type == "cpu" or self._precision in _AUTOCAST
         self._use(torch.channels_last if innermost else torch.contiguous_format)
 
     def _use(self, memory_format: torch.memory_format) -> None:
@@ -90,140 +101,122 @@ class Extractor:
         self._backbone.to(memory_format=memory_format)
 
     @torch.inference_mode()
-    def __call__(self, pixels: torch.Tensor, n: int) -> torch.Tensor:
-        """Return the features of the first ``n`` images of a batch, float32 ``(n, D)`` on the device.
-
-        Args:
-            pixels: uint8 ``(batch_size, size, size, 3)`` on the device; places without an image are black.
-            n: number of rows of the batch, including failed images.
-        """
+    def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return the features of a batch, uint8 ``(n, size, size, 3)``, as float32 ``(n, D)`` on the device."""
+        n, pixels = len(pixels), pixels.to(self.device, non_blocking=True)
+        if n_black := -n % self._per_pass:
+            pixels = torch.cat([pixels, pixels.new_zeros(n_black, *pixels.shape[1:])])
         on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
-        with exact_float32(tf32=self.precision == "tf32"), on_device:
-            parts = [self._forward(part) for part in pixels.split(self._per_pass)[: -(-n // self._per_pass)]]
-            y = torch.cat(parts)[:n].float()
+        with exact_float32(tf32=self._precision == "tf32"), on_device:
+            passes = pixels.split(self._per_pass)
+            y = torch.cat([self._forward(part) for part in passes])[:n].float()
             if not self._is_checked:
                 self._is_checked = True
-                self._warn_of_unusable(pixels, parts[0].float(), y)
+                self._check(pixels[:n], y, self._forward(passes[0])[:n].float())
         return y
 
-    @property
-    def n_bytes(self) -> int:
-        """Size of the parameters of the network in bytes."""
-        return sum(parameter.nbytes for parameter in self._backbone.parameters())
-
-    def rehearse(self) -> None:
-        """Compute the features of a black batch, to find out whether the memory of the device suffices."""
-        size, self._is_checked = self.preprocess.size, True
-        black = torch.zeros(self.batch_size, size, size, 3, dtype=torch.uint8, device=self.device)
-        self(black, self.batch_size)
-        self._is_checked = False
-
-    def _warn_of_unusable(self, pixels: torch.Tensor, first: torch.Tensor, y: torch.Tensor) -> None:
-        """Warn of a network that is random, or gives equal features for all images of the first batch."""
-        again, rms = self._forward(pixels[: len(first)]).float(), float(first.square().mean().sqrt())
-        spread, level = float((y - y[:1]).abs().max()), float(y.square().mean().sqrt())
-        if float((again - first).abs().max()) > _RANDOM * rms:
-            logger.warning(
-                "%s gives other features for the same images in a second pass: it is random at evaluation; is there "
-                "dropout, a random mask or noise in its forward?",
-                self._name,
+    def _check(self, pixels: torch.Tensor, y: torch.Tensor, again: torch.Tensor) -> None:
+        """Warn if the features of the first images, and of some in a second pass, are useless."""
+        level = float(y.square().mean().sqrt())
+        if float((again - y[: len(again)]).abs().max()) > _RANDOM * level:
+            self.fault = (
+                "gives other features for the same images in a second pass: it is random at evaluation"
             )
-        elif spread <= _EQUAL * level and bool((pixels[: len(y)] != pixels[:1]).any()):
-            facts = self._name, len(y)
-            logger.warning(
-                "%s gives equal features for all %d images of the first batch; check the checkpoint and the loader",
-                *facts,
-            )
+        elif float((y - y[:1]).abs().max()) <= _EQUAL * level < math.inf and bool(
+            (pixels != pixels[:1]).any()
+        ):
+            self.fault = f"gives equal features for all {len(y)} images; check the checkpoint and the loader"
+        if self.fault:
+            logger.warning("%s %s", self._backbone.name, self.fault)
 
     def _forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        dtype = _AUTOCAST[self.precision]
+        dtype = _AUTOCAST.get(self._precision)
         try:
-            x = to_input(pixels, self._mean, self._std, memory_format=self._format)
-            with torch.autocast(self.device.type, dtype=dtype) if dtype else contextlib.nullcontext():
-                y = self._backbone(x)
-        except CogError:
-            raise
+            x = to_input(pixels, *self._statistics, memory_format=self._format)
+            with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
+                return self._backbone(x)
         except Exception as error:  # a user's network may raise any exception
-            if is_worker_failure(error):
+            if isinstance(error, CogError) or is_worker_failure(error):
                 raise
             if memory.is_exhausted(error):
                 task = f"extracting features of {len(pixels)} images at a time"
-                # On a CPU, a pass does not get smaller with the batch, see pass_sizes.
-                is_smaller = self.device.type != "cpu" or self.batch_size > self._per_pass
-                todo = "lower FT_EXTRACT.BATCH_SIZE" if is_smaller else ""
+                todo = "" if self.device.type == "cpu" else "lower FT_EXTRACT.BATCH_SIZE"
                 raise memory.explain(error, task, todo) from error
-            if self.width is None and self._format is torch.channels_last:
-                # A network that uses x.view(...) cannot work on this layout; the usual layout is tried.
+            if self._format is torch.channels_last and not self._is_checked:
+                # A network that uses x.view(...) cannot work on this layout; the usual one is tried.
                 self._use(torch.contiguous_format)
                 return self._forward(pixels)
-            shape, reason = (
-                (len(pixels), 3, *pixels.shape[1:3]),
-                f"{type(error).__name__}: {first_line(error)}",
-            )
-            raise CogError(f"model {self._name} failed on a batch of shape {shape}: {reason}") from error
-        if self.width not in (None, y.shape[1]):
-            raise CogError(
-                f"model {self._name} returned {self.width} dimensions for one batch and {y.shape[1]} for another"
-            )
-        self.width = y.shape[1]
-        return y
+            reason = f"{(len(pixels), 3, *pixels.shape[1:3])}: {type(error).__name__}: {first_line(error)}"
+            raise CogError(f"model {self._backbone.name} failed on a batch of shape {reason}") from error
 
 
-class PixelBatch(NamedTuple):
-    """Decoded images of ``n`` rows from ``first``, uint8 ``(batch_size, size, size, 3)`` on the device."""
-
-    pixels: torch.Tensor
-    first: int
-    n: int
-    failures: Failures
-    facts: Facts
-
-    @property
-    def kept(self) -> np.ndarray:
-        """Places in the batch of the images that could be decoded, int64."""
-        return np.delete(np.arange(self.n), [row - self.first for row, _ in self.failures])
-
-
-def pieces(number: int, span: Span, batch_size: int) -> list[tuple[int, int, int]]:
-    """Return the pieces of a span for :func:`cog.data.loader.decoded`; none crosses the end of a batch."""
+def pieces(spans: Iterable[Span], batch_size: int) -> list[tuple[int, int, int]]:
+    """Return the batches of spans for :func:`cog.data.loader.decoded`, with one decoder."""
     return [
-        (number, row, min(row + PIECE, first + batch_size, span[1]))
-        for first in range(*span, batch_size)
-        for row in range(first, min(first + batch_size, span[1]), PIECE)
+        (0, row, min(row + batch_size, stop))
+        for start, stop in spans
+        for row in range(start, stop, batch_size)
     ]
 
 
-def batches(
-    stream: Iterator[Piece], span: Span, batch_size: int, size: int, device: torch.device
-) -> Iterator[PixelBatch]:
-    """Put the decoded :func:`pieces` of a span together to batches on a device; images that are not there are black."""
-    for first in range(*span, batch_size):
-        stop = min(first + batch_size, span[1])
-        pixels = torch.zeros(batch_size, size, size, 3, dtype=torch.uint8, device=device)
-        batch = PixelBatch(pixels, first, stop - first, [], {})
-        for row in range(first, stop, PIECE):
-            piece = next(stream)
-            pixels[row - first :][: len(piece.pixels)].copy_(piece.pixels, non_blocking=True)
-            batch.failures.extend(piece.failures)
-            batch.facts.update(piece.facts)
-        yield batch
+def decoded_places(span: Span, failures: Failures) -> torch.Tensor:
+    """Return the places in a span of the images that could be decoded, int64."""
+    failed = [row - span[0] for row, _ in failures]
+    return torch.from_numpy(np.delete(np.arange(span[1] - span[0]), failed))
 
 
-def extract(
-    extractor: Extractor, decoder: Decoder, span: Span | None = None, *, n_workers: int = 0
+def extract_rows(
+    extractor: Extractor, decoder: Decoder, n: int, *, n_workers: int = 0
 ) -> tuple[torch.Tensor, Failures]:
-    """Return the features of a small list at once, float32 ``(n, D)`` on the CPU, and the rows without, with reasons.
+    """Return the features of the first ``n`` rows, float32 on the CPU, and the rows without, with reasons."""
+    failures, parts = [], []
+    for piece in decoded([decoder], pieces([(0, n)], extractor.batch_size), n_workers=n_workers):
+        parts.append(extractor(piece.pixels).cpu())
+        failures += piece.failures
+    return torch.cat(parts)[decoded_places((0, n), failures)], failures
+
+
+def extract_features(
+    backbone: nn.Module,
+    images: str | os.PathLike[str] | ImageList,
+    *,
+    name: str | None = None,
+    device: str | None = None,
+    n_workers: int = 0,
+    opts: Sequence[object] = (),
+    normalize: bool = False,
+) -> FeatureSet:
+    """Return features float32 ``(n, d)`` of images, and as labels the positions of the sorted class folders.
 
     Args:
-        extractor: the network.
-        decoder: decoder of the images.
-        span: first row, row after the last one; None: all.
-        n_workers: decoding processes.
+        backbone: network from :func:`cog.load_backbone`, or any module that maps float32 ``(B, 3, H, W)`` to
+            ``(B, D)``; it is moved to the device, and frozen.
+        images: folder with a folder per class, or with archives of such folders (docs/data.md); or a list.
+        name: ``<model_title>_<architecture_name>`` (default: the backbone's name).
+        device: value of ``--device``; None: CUDA when there is a GPU, else the CPU.
+        n_workers: decoding processes; 0: the calling process decodes between the batches.
+        opts: ``[KEY, VALUE, ...]`` of the configuration; without them, images are prepared as the model
+            declares, or as in the protocol.
+        normalize: whether to scale the rows to unit length, as for the classifiers of the protocol.
     """
-    span = span or (0, len(decoder.images))
-    size, failures, parts = extractor.preprocess.size, [], []
-    stream = decoded([decoder], pieces(0, span, extractor.batch_size), n_workers=n_workers)
-    for batch in batches(stream, span, extractor.batch_size, size, extractor.device):
-        parts.append(extractor(batch.pixels, batch.n).cpu()[torch.from_numpy(batch.kept)])
-        failures += batch.failures
-    return torch.cat(parts), failures
+    if not isinstance(backbone, Backbone):
+        backbone = Backbone(backbone, name=name or OWN_NETWORK)
+    name = name or backbone.name
+    cfg = config.get_cfg(model_name=name, declared=backbone.declared, opts=[*map(str, opts)])
+    if cfg.FT_EXTRACT.POOLING != "default":
+        raise CogError(
+            "FT_EXTRACT.POOLING: the network is loaded already; give pooling= to cog.load_backbone"
+        )
+    if not isinstance(images, ImageList):
+        folder = Path(images).absolute()
+        images = from_class_folders(folder.parent.name, folder.name, folder, flag="images")
+    place, fx = resolve_device(device), cfg.FT_EXTRACT
+    decoder = Decoder(images, preprocess_of(cfg), fx.LOAD_TRUNCATED_IMAGES)
+    extractor = Extractor(backbone.to(place), cfg, place)
+    x, failures = extract_rows(extractor, decoder, len(images), n_workers=n_workers)
+    for row, reason in failures:
+        raise FailedImagesError(f"{images.file(row)} and others could not be decoded ({reason})")
+    x = x.to(getattr(torch, fx.SAVE_DTYPE)).float()
+    check_and_normalize_(x, name, normalize=normalize)
+    y, title = torch.from_numpy(images.labels).long(), f"{name}_{images.dataset}_{images.split}"
+    return FeatureSet(x, y, title, class_list=class_list_digest(images.classes))

@@ -1,7 +1,12 @@
-"""Extraction: many models in one pass over the images of each split, cut into chunks of rows; a chunk is a file.
+"""Extraction: many models in one pass over images, cut into chunks of rows; a chunk is a file.
 
-Process r of W takes chunks r, r + W, ...; whoever finds all chunks of a model publishes them. Each process looks after
-its own last write, so the last one finds all. A process that is killed loses the chunk that it worked on.
+::
+
+    features_train/           X_Y.pth, features.json, image_paths.txt: complete, or not there
+    .features_train.work/     identity.json, chunks-<digest>/rows-0-2048.pth, ...; removed then
+
+Process r of W takes chunks r, r + W, ..., and then looks for all: the last one finds them, and publishes the
+result. A chunk that exists is done. Computed twice, it has equal bits, so only the publication is locked.
 """
 
 from __future__ import annotations
@@ -9,292 +14,313 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import hashlib
+import json
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from cog.data.loader import (
-    Facts,
-    Failures,
-    Piece,
-    Span,
-    decoded,
-    usable_workers,
-    worker_failures_explained,
-)
+from cog.constants import FEATURES_FILE, FEATURES_RECORD
+from cog.data.images import ImageList
+from cog.data.loader import Decoder, Failures, Span, decoded, usable_workers, worker_failures_explained
+from cog.data.wnids import class_list_digest
 from cog.errors import CogError, FailedImagesError, some
-from cog.features.chunks import Extraction, Model
-from cog.features.extract import Extractor, batches, pieces
-from cog.features.extract import extract as run_on
-from cog.runtime import files, memory, signals
+from cog.features import feature_files, folder
+from cog.features.extract import Extractor, Model, decoded_places, extract_rows, pieces
+from cog.models.choice import preprocess_of
+from cog.runtime import files, log, memory, signals
 from cog.runtime.device import device_name, resolve_device
-from cog.runtime.log import Progress
-from cog.runtime.output import FAILURE_FILE
+from cog.runtime.output import FAILURE_FILE, BusyError, OutputError, Work, differences
 from cog.runtime.ranks import Rank
-
-if TYPE_CHECKING:
-    from cog.data.images import ImageList
+from cog.runtime.safe_load import load_torch
 
 logger = logging.getLogger(__name__)
 
-#: A network on a CPU is loaded beside others if this multiple of the largest one's bytes is available.
-_CPU_ROOM = 2
+#: Batches in a chunk.
+CHUNK = 16
+
+#: Share of the available memory that networks on a CPU leave.
+_CPU_RESERVE = 0.25
+
+_ALONE = Rank()
+
+_list_digest = functools.lru_cache(ImageList.digest)
+_contents_crc32 = functools.lru_cache(ImageList.contents_crc32)
 
 
-def extract(
-    extractions: Sequence[Extraction], *, device: str | None, allow_failures: int, rank: Rank
-) -> None:
+class Extraction:
+    """The features of one model on one split as files: chunks of rows, then the folder ``path``.
+
+    Extractions of the same images have the same list. ``overwrite``: whether to replace another result.
+    """
+
+    def __init__(self, model: Model, images: ImageList, path: Path, *, overwrite: bool = False) -> None:
+        self.model, self.images, self.overwrite = model, images, overwrite
+        # The device itself is used later: decoding processes are forked before.
+        self.on_cuda = torch.cuda.is_available()
+        device_type = "cuda" if self.on_cuda else "cpu"
+        self.label = f"{model.choice.name} on {images.dataset} {images.split}"
+        self.fx = model.cfg.FT_EXTRACT
+        self.decoder = Decoder(images, preprocess_of(model.cfg), self.fx.LOAD_TRUNCATED_IMAGES)
+        self.batch_size, per_pass = Extractor.sizes(model.cfg, device_type)
+        # What must be equal to share decoded images.
+        self.sharing = self.decoder.preprocess.decoding(), self.batch_size, self.decoder.load_truncated
+        identity = model.identity() | {"dataset": images.dataset, "split": images.split}
+        identity["image_list_sha256"] = _list_digest(images)
+        identity["image_contents_crc32"] = _contents_crc32(images)
+        self.output = folder.FeatureOutput(path, identity)
+        # Chunks of another computation are never taken for ours, whoever works at the same time.
+        versions = log.versions(("torch", "torchvision", "pillow"))
+        working = json.dumps([identity, versions, device_type, per_pass, self.batch_size])
+        self.folder = self.output.work / f"chunks-{hashlib.sha256(working.encode()).hexdigest()[:12]}"
+        self.chunks: dict[Span, Path] = {}
+        for first in range(0, len(images), CHUNK * self.batch_size):
+            stop = min(first + CHUNK * self.batch_size, len(images))
+            self.chunks[first, stop] = self.folder / f"rows-{first}-{stop}.pth"
+
+    def missing(self, rank: Rank = _ALONE) -> list[Span]:
+        """Return the spans of a process whose chunks are not there; none if the result is."""
+        if self.is_published():
+            return []
+        return [span for span in [*self.chunks][rank.number :: rank.size] if not self.chunks[span].exists()]
+
+    def is_published(self) -> bool:
+        """Return whether the result is there."""
+        return self.output.has_result(overwrite=True)
+
+    def is_done(self) -> bool:
+        """Return whether the result is there, and log that; another result is an OutputError."""
+        file = self.output.path / FEATURES_FILE
+        if file.is_file() and not file.with_name(FEATURES_RECORD).is_file() and not self.overwrite:
+            logger.warning("%s is kept, and no %s tells how it was made", file, FEATURES_RECORD)
+            return True
+        done = self.output.is_done(overwrite=self.overwrite)
+        if done:
+            logger.info("%s is complete, skipped", file)
+        return done
+
+    def begin(self) -> None:
+        """Make the folder of chunks; unfinished work of other settings is an OutputError."""
+        identity, work, n = dict(self.output.identity), self.output.work, len(self.chunks)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (work / FAILURE_FILE).unlink(missing_ok=True)
+        note = work / "identity.json"
+        stored = files.read_object(note) if note.exists() else {}
+        changed = [text for text in differences(stored, identity) if not text.startswith("image_contents")]
+        if stored and changed and not self.overwrite and any(work.glob("chunks-*/rows-*")):
+            raise OutputError(
+                f"{work} holds unfinished work that was made differently ({'; '.join(changed)}); give the "
+                "same settings to continue it, or remove this folder to discard it (so does --overwrite)"
+            )
+        if stored != identity:
+            files.write_json(note, identity)
+        if 0 < (n_missing := len(self.missing())) < n:
+            logger.info("%s: continues, %d of %d chunks are done", self.label, n - n_missing, n)
+
+    def write(self, span: Span, x: torch.Tensor, failures: Failures, **facts: Any) -> None:
+        """Write a chunk: features float32 ``(n, D)`` of the rows without failure; refuse what is not finite."""
+        saved = x.to(getattr(torch, self.fx.SAVE_DTYPE))
+        if len(bad := (~torch.isfinite(saved).all(dim=1)).nonzero()):
+            row = span[0] + int(decoded_places(span, failures)[bad[0]])
+            largest, most = float(x[bad[0]].abs().max()), torch.finfo(saved.dtype).max
+            raise CogError(
+                f"NaN or too large features of {self.images.file(row)} ({largest:.6g}, and {self.fx.SAVE_DTYPE} "
+                f"ends at {most:.6g}); set FT_EXTRACT.PRECISION fp32 and SAVE_DTYPE float32, or check the model"
+            )
+        with files.atomic_write(self.chunks[span]) as handle:
+            torch.save({"X": saved, "failures": failures, **facts}, handle)
+
+    def finish(self, allow_failures: int) -> None:
+        """Publish the result if all chunks are there; too many failed images are a FailedImagesError."""
+        if not self.missing():
+            with contextlib.suppress(BusyError), self.output.claimed() as work:
+                if not work.published:
+                    self._publish(work, allow_failures)
+        if not self.is_published():
+            logger.info("%s: other processes, or the same command, do the rest", self.label)
+
+    def _publish(self, work: Work, allow_failures: int) -> None:
+        chunks = {span: load_torch(path, mmap=True) for span, path in self.chunks.items()}
+        failures = [failure for chunk in chunks.values() for failure in chunk["failures"]]
+        images, n, choice = self.images, len(self.images), self.model.choice
+        lines = "".join(f"{images.file(row)}\t{reason}\n" for row, reason in failures)
+        if len(failures) > allow_failures or len(failures) == n:
+            files.write_text(work.folder / folder.FAILURES_FILE, lines)
+            for span in [span for span, chunk in chunks.items() if chunk["failures"]]:
+                self.chunks[span].unlink()  # the next start reads these images again
+            raise FailedImagesError(
+                f"{len(failures)} of {n} images of {images.dataset} {images.split} could not be decoded: see "
+                f"{work.folder / folder.FAILURES_FILE}; fix them and run again, which continues, or accept the "
+                f"loss with --allow_failures {len(failures)}"
+            )
+        kept = decoded_places((0, n), failures)
+        x, y = torch.cat([chunk["X"] for chunk in chunks.values()]), torch.from_numpy(images.labels)[kept]
+        seconds = sum(chunk["seconds"] for chunk in chunks.values())
+        record = {
+            "identity": dict(self.output.identity),
+            "class_list_sha256": class_list_digest(images.classes),
+            "n_classes": len(images.classes),
+            "n_images": n,
+            "n_failed": len(failures),
+            "pretraining": choice.pretraining,
+            **{key: value for key in ("label", "group") if (value := getattr(choice, key))},
+            "checkpoint": str(choice.checkpoint) if choice.checkpoint else None,
+            "images_root": str(images.root),
+            "device": next(iter(chunks.values()))["device"],
+            "threads": torch.get_num_threads(),  # the last bits depend on it on a CPU
+            "versions": log.versions(("torch", "torchvision", "pillow", "numpy")),
+            "images_per_second": round(n / max(seconds, 1e-9), 1),
+            "finished": log.now(),
+        }
+        features = feature_files.FeatureSet(x, y, f"{choice.name}_{images.dataset}_{images.split}")
+        with work.publish() as stage:
+            if failures:
+                files.write_text(stage / folder.FAILURES_FILE, lines)
+            feature_files.write(stage, features, record, [images.file(row) for row in kept.tolist()])
+        made = self.output.path, *x.shape, len(failures), record["images_per_second"]
+        logger.info("%s: %d x %d features, %d failed images, %.1f images/s", *made)
+
+
+def extract(extractions: Sequence[Extraction], *, allow_failures: int, rank: Rank) -> None:
     """Extract what is missing: the chunks of this process, and the results whose chunks are all there.
 
-    Models of equal :attr:`Model.sharing` share each decoded image; a model is not run on chunks that it has. Models
-    that do not fit on the device together take several passes. What fails for one model is told, and the others go on.
-
-    Args:
-        extractions: extractions; those of the same images have the same list.
-        device: value of ``--device``.
-        allow_failures: number of images of a split that may fail.
-        rank: number of this process among those that were started together.
-
-    Raises:
-        CogError: the error of a single extraction, or the number of those that failed.
-        Interrupted: a signal has ended the work; the finished chunks stay.
+    Models of equal ``sharing`` share each decoded image; a model is not run on chunks that it has. What fails
+    for one model is told, the others go on, and the end is a CogError.
     """
-    todo = {
-        extraction: sorted({*extraction.begin()} & {*extraction.spans[rank.number :: rank.size]})
-        for extraction in [extraction for extraction in extractions if not extraction.is_done()]
-    }
-    work = _Passes(todo, device, allow_failures, rank)
-    for extraction in [extraction for extraction, spans in todo.items() if not spans]:
-        work.finish(extraction)
-    groups = list(dict.fromkeys(extraction.model.sharing for extraction in todo))
-    models = dict.fromkeys(extraction.model for extraction, spans in todo.items() if spans)
-    waiting = sorted(models, key=lambda model: groups.index(model.sharing))
+    todo = [each for each in extractions if not each.is_done()]
+    work = _Passes(allow_failures, rank)
+    groups: dict[Any, dict[ImageList, list[Extraction]]] = {}
+    for each in todo:
+        each.begin()
+        groups.setdefault(each.sharing, {}).setdefault(each.images, []).append(each)
     with worker_failures_explained():
-        while waiting:
-            waiting = work.run(waiting)
+        for group in [group for of_sharing in groups.values() for group in of_sharing.values()]:
+            while group:
+                group = work.run(group)
     failed = work.failed
     if len(todo) == 1 and failed:
-        raise failed[next(iter(todo))]
-    for extraction, error in failed.items():
-        logger.error("%s: %s", extraction.label, error)
+        raise failed[todo[0]]
+    for each, error in failed.items():
+        logger.error("%s: %s", each.label, error)
     if failed:
         of_images = all(isinstance(error, FailedImagesError) for error in failed.values())
-        hint = " once these images are fixed or their loss is accepted (--allow_failures N)"
-        raise (FailedImagesError if of_images else CogError)(
-            f"{len(failed)} of {len(todo)} extractions failed ({some([each.label for each in failed])}), for the "
-            f"reasons above; the others are complete, and the same command goes on from here{hint if of_images else ''}"
-        )
+        text = f"{len(failed)} of {len(todo)} extractions failed ({some([each.label for each in failed])})"
+        raise (FailedImagesError if of_images else CogError)(f"{text}; the same command goes on from here")
 
 
-def _to_host(x: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """Begin to copy features to the host; the returned function waits for the copy, not for what is queued later."""
-    if x.device.type != "cuda":
-        return x.cpu
-    try:
-        host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
-    except RuntimeError:  # no pinned memory: copied when it is written
-        return x.cpu
-    with torch.cuda.device(x.device):
-        host.copy_(x, non_blocking=True)
-        copied = torch.cuda.Event()
-        copied.record()
-
-    def wait() -> torch.Tensor:
-        copied.synchronize()
-        return host
-
-    return wait
-
-
-@dataclass(eq=False)
 class _Passes:
-    """Passes over the images: the spans left to do, what failed, and finished chunks that are not written yet."""
+    """Passes over images: networks on the device, what failed, finished chunks that are not written yet."""
 
-    todo: dict[Extraction, list[Span]]
-    device_name: str | None
-    allow_failures: int
-    rank: Rank
-    failed: dict[Extraction, CogError] = field(default_factory=dict)
-    unwritten: deque[Callable[[], None]] = field(default_factory=deque)
+    def __init__(self, allow_failures: int, rank: Rank) -> None:
+        self.allow_failures, self.rank = allow_failures, rank
+        self.networks: dict[Extraction, Extractor] = {}
+        self.failed: dict[Extraction, CogError] = {}
+        self.unwritten: list[tuple[Extraction, Callable[[], None]]] = []
 
-    def run(self, models: Sequence[Model]) -> list[Model]:
-        """Do one pass for as many of the models as fit on the device, and return the others."""
-        sources: dict[tuple[ImageList, Any], list[Extraction]] = {}
-        for extraction, spans in self.todo.items():
-            if spans and extraction.model in models:
-                sources.setdefault((extraction.images, extraction.model.sharing), []).append(extraction)
-        groups = list(sources.values())
-        order = [
-            (number, span)
-            for number, group in enumerate(groups)
-            for span in sorted({span for each in group for span in self.todo[each]})
-        ]
-        # The processes are forked before the device is used.
-        stream = decoded(
-            [group[0].decoder() for group in groups],
-            [piece for number, span in order for piece in pieces(number, span, groups[number][0].batch_size)],
-            n_workers=max(usable_workers(model.cfg.FT_EXTRACT.N_WORKERS) for model in models),
-            pin_memory=groups[0][0].device_type == "cuda",
-        )
-        device = resolve_device(self.device_name)
-        loaded, rest = self._load(models, device)
-        told = None
-        with Progress(sum(stop - first for _, (first, stop) in order), "extraction") as progress:
-            for number, span in order:
-                if not any(each.model in loaded and each not in self.failed for each in self.todo):
-                    break
-                networks = {
-                    each: loaded[each.model]
-                    for each in groups[number]
-                    if span in self.todo[each] and each.model in loaded and each not in self.failed
-                }
-                if number != told:
-                    told, images = number, groups[number][0].images
-                    names = some([each.model.choice.name for each in networks], 8)
-                    facts = images.dataset, images.split, len(images), len(images.classes), device, names
-                    logger.info("%s %s: %d images of %d classes, on %s, for %s", *facts)
-                self._do(groups[number][0], span, networks, stream, progress, device)
-            self._write_queued(len(self.unwritten))
+    def run(self, group: list[Extraction]) -> list[Extraction]:
+        """Do a pass over the images of a group for as many models as fit on the device; return the others."""
+        if todo := {each: spans for each in group if (spans := each.missing(self.rank))}:
+            self._compute(todo)
+        rest = [each for each in todo if each not in self.failed and each.missing(self.rank)]
+        for each in [each for each in group if each not in rest and each not in self.failed]:
+            with self._noting_failure(each):
+                each.finish(self.allow_failures)
         return rest
 
-    def _load(
-        self, models: Sequence[Model], device: torch.device
-    ) -> tuple[dict[Model, Extractor], list[Model]]:
-        """Load networks while they fit on the device; return them and the models for another pass."""
-        loaded: dict[Model, Extractor] = {}
-        largest = 0
-        gc.collect()  # the networks of the last pass
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-        for number, model in enumerate(models):
-            room = memory.available_memory() if device.type == "cpu" else None
-            fits = not loaded or room is None or room >= _CPU_ROOM * largest
-            try:
-                if fits:
-                    loaded[model] = model.load(device)
-                    if device.type != "cpu" and len(models) > 1:
-                        loaded[model].rehearse()
-                    largest = max(largest, loaded[model].n_bytes)
-            except CogError as error:
-                loaded.pop(model, None)
-                fits = not (loaded and memory.is_exhausted(error.__cause__ or error))
-                for extraction in [each for each in self.todo if each.model is model] if fits else ():
-                    self._fail(extraction, error)
-            if not fits:
-                names = some([each.choice.name for each in models[number:]])
-                facts = len(loaded), len(models), device, names
-                logger.info("%d of %d models fit on %s together; another pass follows for %s", *facts)
-                return loaded, list(models[number:])
-        return loaded, []
+    def _compute(self, todo: dict[Extraction, list[Span]]) -> None:
+        first, spans = next(iter(todo)), sorted({span for spans in todo.values() for span in spans})
+        n_workers = max(usable_workers(each.fx.N_WORKERS) for each in todo)
+        # The processes are forked before the device is used.
+        batches = pieces(spans, first.batch_size)
+        stream = decoded([first.decoder], batches, n_workers=n_workers, pin_memory=first.on_cuda)
+        device, images = resolve_device(None), first.images
+        self._load(todo, device)
+        names = some([each.model.choice.name for each in self.networks], 8)
+        facts = images.dataset, images.split, len(images), len(images.classes), device, names
+        logger.info("%s %s: %d images of %d classes, on %s, for %s", *facts)
+        with log.Progress(sum(stop - start for start, stop in spans), "extraction") as progress:
+            for span in spans:
+                started, failures = time.time(), []
+                parts: dict[Extraction, list[torch.Tensor]] = {
+                    each: [] for each in todo if span in todo[each]
+                }
+                for _ in range(*span, first.batch_size):
+                    piece = next(stream)
+                    failures += piece.failures
+                    pixels = piece.pixels.to(device, non_blocking=True)
+                    for each in self._present(parts):
+                        with self._noting_failure(each):
+                            # They stay on the device until the chunk is full: no synchronization per batch.
+                            parts[each].append(self.networks[each](pixels))
+                    progress.update(len(pixels))
+                    # Files of the last chunk, one per batch, while the device works.
+                    self._write(len(self.unwritten) if signals.requested() else 1)
+                    signals.check("all complete chunks are saved")
+                self._write(len(self.unwritten))
+                for each in self._present(parts):
+                    x = torch.cat(parts[each])
+                    x = x[decoded_places(span, failures)] if failures else x
+                    x = x.to("cpu", non_blocking=first.on_cuda)  # into pinned memory
+                    times = {"seconds": time.time() - started, "device": device_name(device)}
+                    self.unwritten.append((each, functools.partial(each.write, span, x, failures, **times)))
+                if first.on_cuda and self.unwritten:  # before the first is written, the copies have arrived
+                    copied = torch.cuda.current_stream(device).record_event()
+                    self.unwritten.insert(0, (self.unwritten[0][0], copied.synchronize))
+        self._write(len(self.unwritten))
 
-    def _do(
-        self,
-        first: Extraction,
-        span: Span,
-        networks: Mapping[Extraction, Extractor],
-        stream: Iterator[Piece],
-        progress: Progress,
-        device: torch.device,
-    ) -> None:
-        """Decode the images of a chunk, and compute their features for each model of the group of ``first``."""
-        started = time.time()
-        parts: dict[Extraction, list[torch.Tensor]] = {each: [] for each in networks}
-        failures: Failures = []
-        facts: Facts = {}
-        for batch in batches(stream, span, first.batch_size, first.model.preprocess.size, device):
-            failures += batch.failures
-            facts |= batch.facts
-            for each in [each for each in parts if each not in self.failed]:
-                with self._noting_failure(each):
-                    # Features stay on the device until the chunk is full: no synchronization per batch.
-                    y = networks[each](batch.pixels, batch.n)
-                    parts[each].append(y[torch.from_numpy(batch.kept)] if batch.failures else y)
-            progress.update(batch.n)
-            self._write_queued(1)  # one file per batch, while the device works
-            signals.check("all complete chunks are saved")
-        self._write_queued(len(self.unwritten))
-        for each in [each for each in networks if each not in self.failed]:
-            given = span, _to_host(torch.cat(parts[each])), failures, facts, started, device
-            self.unwritten.append(functools.partial(self._write, each, *given))
+    def _load(self, todo: Iterable[Extraction], device: torch.device) -> None:
+        """Load networks as long as the memory of a CPU suffices; that of a GPU shows in the first batch."""
+        wanted = {each.model for each in todo}
+        loaded = {each.model: network for each, network in self.networks.items() if each.model in wanted}
+        self.networks = {}
+        gc.collect()
+        room = memory.available_memory() if device.type == "cpu" else None
+        for each in todo:
+            with self._noting_failure(each):
+                if room and self.networks and (memory.available_memory() or 0) < room * _CPU_RESERVE:
+                    raise CogError("another network does not fit into memory") from MemoryError()
+                self.networks[each] = loaded.get(each.model) or each.model.load(device)
 
-    def _write_queued(self, n: int) -> None:
-        for _ in range(min(n, len(self.unwritten))):
-            self.unwritten.popleft()()
+    def _present(self, extractions: Iterable[Extraction]) -> list[Extraction]:
+        return [each for each in extractions if each in self.networks]
 
-    def _write(
-        self,
-        extraction: Extraction,
-        span: Span,
-        x: Callable[[], torch.Tensor],
-        failures: Failures,
-        facts: Facts,
-        started: float,
-        device: torch.device,
-    ) -> None:
-        with self._noting_failure(extraction):
-            y, seconds = x(), time.time() - started
-            times = {"started": started, "seconds": seconds, "device": device_name(device)}
-            extraction.write(span, y, failures, facts, **times)
-            self.todo[extraction].remove(span)
-            if not self.todo[extraction]:
-                self.finish(extraction)
-
-    def finish(self, extraction: Extraction) -> None:
-        """Publish an extraction if all its chunks are there, also those of other processes."""
-        with self._noting_failure(extraction):
-            if not extraction.finish(self.allow_failures):
-                facts = extraction.label, len(extraction.missing()), len(extraction.spans)
-                logger.info(
-                    "%s: %d of %d chunks are not there yet; other processes do them, or the same command",
-                    *facts,
-                )
+    def _write(self, n: int) -> None:
+        for each, write in self.unwritten[:n]:
+            with self._noting_failure(each):
+                write()
+        del self.unwritten[:n]
 
     @contextlib.contextmanager
-    def _noting_failure(self, extraction: Extraction) -> Iterator[None]:
+    def _noting_failure(self, each: Extraction) -> Iterator[None]:
+        """Note that an extraction failed; one that does not fit beside others waits for another pass."""
         try:
             yield
         except signals.Interrupted:
             raise
         except CogError as error:
-            self._fail(extraction, error)
-
-    def _fail(self, extraction: Extraction, error: CogError) -> None:
-        self.failed[extraction] = error
-        with contextlib.suppress(CogError):  # a full disk
-            files.write_json(extraction.output.work / FAILURE_FILE, {"reason": str(error)})
-
-
-#: Largest difference of an image's features in two passes of a sound network, in terms of their root mean square.
-_ROUNDING = 1e-4
+            self.networks.pop(each, None)
+            if self.networks and memory.is_exhausted(error.__cause__ or error):
+                facts = each.model.choice.name, len(self.networks)
+                logger.info("%s does not fit into memory beside %d models: another pass follows", *facts)
+            elif not each.is_published():  # by another process, which has removed the chunks: as good
+                self.failed[each] = error
+                with contextlib.suppress(CogError):  # a full disk
+                    files.write_json(each.output.work / FAILURE_FILE, {"reason": str(error)})
 
 
 def try_model(extraction: Extraction) -> str:
-    """Compute the features of the first image on the CPU, and return a line about them.
-
-    They are computed three times: twice beside black images, and once beside the next images.
-
-    Raises:
-        CogError: a network that cannot be used, is random, or gives zeros; an image that cannot be decoded.
-    """
-    extractor, decoder = extraction.model.load(torch.device("cpu")), extraction.decoder()
-    file = extraction.images.file(0)
-    passes = [
-        run_on(extractor, decoder, (0, n)) for n in (1, 1, min(len(extraction.images), extractor.batch_size))
-    ]
-    if failures := passes[0][1]:
-        raise CogError(f"{file} could not be decoded ({failures[0][1]})")
-    x, *others = (features[0] for features, _ in passes)
-    rms = float(x.square().mean().sqrt())
-    if rms == 0:
-        raise CogError(f"tried on {file}: all features are 0; check the checkpoint and the loader")
-    if any(float((other - x).abs().max()) > _ROUNDING * rms for other in others):
-        raise CogError(
-            f"tried on {file}: features of the same image differ between two passes: the network is random or depends "
-            "on the other images of a pass; is something in training mode?"
-        )
-    return f"tried on {file}: {len(x)} features with a root mean square of {rms:.3g}"
+    """Compute features of the first images on the CPU, and return a line; a bad network is a CogError."""
+    extractor, images = extraction.model.load(torch.device("cpu")), extraction.images
+    x, failures = extract_rows(extractor, extraction.decoder, min(4, len(images)))
+    for row, reason in failures:
+        raise CogError(f"{images.file(row)} could not be decoded ({reason})")
+    if extractor.fault or not x.any():
+        name = extraction.model.choice.name
+        raise CogError(f"tried on {images.file(0)}: {name} {extractor.fault or 'gives zeros'}")
+    return (
+        f"tried on {images.file(0)}: {x.shape[1]} features, root mean square {x.square().mean().sqrt():.3g}"
+    )

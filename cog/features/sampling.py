@@ -1,4 +1,4 @@
-"""Labels and rows of classifiers: consecutive labels, the validation split, the few-shot draw and the cap per class."""
+"""Labels and rows of classifiers: consecutive labels, validation split, few-shot draw, cap per class."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ logger = logging.getLogger(__name__)
 def to_consecutive_labels(
     train_y: torch.Tensor, test_y: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-    """Map training labels ``(n,)`` and test labels ``(m,)``, int64, to 0..C-1 in ascending order of training labels.
-
-    Returns:
-        Both label vectors in 0..C-1 (those of an extraction are unchanged), and the C original labels.
-    """
+    """Map training labels ``(n,)`` and test labels ``(m,)``, int64, to 0..C-1; also return the C labels, ascending."""
     labels, tested = torch.unique(train_y), torch.unique(test_y)
     untrained = [str(label) for label in tested[~torch.isin(tested, labels)].tolist()]
     if untrained:
@@ -29,12 +25,10 @@ def to_consecutive_labels(
             "classifier can be trained for them; extract both splits of the same data set"
         )
     if len(labels) < 2:
-        raise CogError(
-            f"all training features have label {int(labels[0])}; a classifier needs two classes or more"
-        )
-    if len(tested) < len(labels):
-        facts = len(labels) - len(tested), len(labels)
-        logger.warning("%d of %d classes have no test features; accuracy is over the others", *facts)
+        raise CogError(f"all training features have label {int(labels[0])}; a classifier needs two classes")
+    if n_untested := len(labels) - len(tested):
+        text = "%d of %d classes have no test features; accuracy is over the others"
+        logger.warning(text, n_untested, len(labels))
     if labels[0] != 0 or labels[-1] != len(labels) - 1:
         logger.warning("labels are not 0..%d; they are renumbered in ascending order", len(labels) - 1)
     train_y, test_y = (torch.searchsorted(labels, y.contiguous()) for y in (train_y, test_y))
@@ -44,19 +38,10 @@ def to_consecutive_labels(
 def split_train_val(
     y: torch.Tensor, *, val_frac: float, rng: np.random.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Hold out a random part of every class for the scores of hyper-parameters (paper Sec. 4.1).
+    """Hold out random ``int(n * val_frac)`` images of each class for hyper-parameters (paper Sec. 4.1).
 
-    The part has ``int(n * val_frac)`` images of each class, as in the original toolkit, but at least one when the class
-    has two or more (the original code lost classes of fewer than ``1 / val_frac`` images from training). The image of
-    a class with a single one stays in the training part.
-
-    Args:
-        y: labels, int64 ``(n,)``.
-        val_frac: fraction of each class to hold out.
-        rng: source of the random choice.
-
-    Returns:
-        Rows of the training and of the validation part, int64, grouped by class.
+    At least one of two or more (the original code lost classes of fewer than ``1 / val_frac`` images from
+    training), none of a single one. Returns training and validation rows, int64, grouped by class.
     """
     train, val = [], []
     for rows in _rows_by_class(y):
@@ -75,17 +60,9 @@ def split_train_val(
 def draw_few_shot(
     y: torch.Tensor, rows: torch.Tensor, *, n_shot: int, rng: np.random.Generator
 ) -> tuple[torch.Tensor, int]:
-    """Draw ``n_shot`` random rows of every class (paper Sec. 4.2.2).
+    """Draw ``n_shot`` random ones of some ``rows`` of each class of the labels ``y`` (paper Sec. 4.2.2).
 
-    Args:
-        y: int64 ``(n,)``, labels of all rows.
-        rows: rows to draw from, int64.
-        n_shot: images per class, 1 or more.
-        rng: source of the random choice.
-
-    Returns:
-        The drawn rows, int64, grouped by class, and the number of classes that had fewer than ``n_shot``
-        (all of their rows are taken).
+    Returns them, int64, grouped by class, and the number of classes that had fewer, of which all are taken.
     """
     classes = _rows_by_class(y[rows])
     drawn = np.concatenate([rng.permutation(places)[:n_shot] for places in classes])
@@ -93,18 +70,10 @@ def draw_few_shot(
 
 
 def cap_per_class(y: torch.Tensor, n: int) -> tuple[torch.Tensor, int]:
-    """Choose at most ``n`` random rows of every class (the paper's class-balanced variant, supplement B.1).
+    """Choose at most ``n`` random rows of each class of the labels ``y`` (supplement B.1), for all seeds alike.
 
-    The choice is a part of the data set's definition: the same for every seed and model. Each class has a random order
-    of its own, of which the first ``n`` rows are taken: a smaller cap is a subset of a larger one, and a missing image
-    changes the choice in its own class only.
-
-    Args:
-        y: labels, int64 ``(n_rows,)``.
-        n: rows per class, 1 or more.
-
-    Returns:
-        The chosen rows, int64, ascending, and the number of classes that have fewer than ``n``.
+    Each class has a random order of its own, of which the first ``n`` are taken: a smaller cap is a subset, and
+    a missing image changes its own class only. Returns rows, int64 ascending, and how many classes have fewer.
     """
     classes = _rows_by_class(y)
     orders = [seeds.numpy_rng(number, "cap").permutation(rows) for number, rows in enumerate(classes)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import hashlib
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,6 @@ from cog import config, constants
 from cog.data.datasets import ImageSources
 from cog.data.loader import usable_workers
 from cog.errors import CogError, first_line, some
-from cog.features.rows import sampled_rows
 from cog.finetune.recipe import Recipe
 from cog.finetune.train import STATE_FILE, Epochs, Training, build
 from cog.logreg.run_files import CONTENTS, RESULTS_FILE, print_accuracies, write_final
@@ -119,9 +117,9 @@ def fine_tune(
         raise CogError(f"{dataset} has the single class {train.classes[0]}; a classifier needs two or more")
     recipe.steps_per_epoch(len(train))
     lists = {
-        f"{images.split}_{name}_sha256": digest
+        f"{images.split}_{name}": digest
         for images in (train, test)
-        for name, digest in (("images", images.digest()), ("sizes", _sizes_digest(images)))
+        for name, digest in (("images_sha256", images.digest()), ("contents_crc32", images.contents_crc32()))
     }
     if lists["train_images_sha256"] == lists["test_images_sha256"]:
         what = "training and test images have the same names; if they are the same, this is no test accuracy"
@@ -153,18 +151,6 @@ def fine_tune(
             with work.publish() as stage:
                 final = _write(stage, done, training, (train, test), result.identity)
             print_accuracies(final, output)
-
-
-def _sizes_digest(images: ImageList) -> str:
-    """Return the SHA-256 of the sizes of up to 1,000 images: a list of the same names may have other images."""
-
-    def size(row: int) -> int:
-        try:
-            return images.stat(row)[0]
-        except (OSError, CogError):  # missing: it fails when it is decoded
-            return -1
-
-    return hashlib.sha256(str([size(row) for row in sampled_rows(len(images))]).encode()).hexdigest()
 
 
 def _write(

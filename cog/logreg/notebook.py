@@ -12,8 +12,8 @@ from torch import nn
 from cog import config, constants
 from cog.errors import CogError
 from cog.features import feature_files
+from cog.features.extract import OWN_NETWORK, extract_features
 from cog.features.feature_files import FeatureSet
-from cog.features.notebook import OWN_NETWORK, extract_features, words_of
 from cog.logreg.engine import Engine
 from cog.logreg.protocol import run_protocol
 from cog.logreg.run_files import counts_per_class
@@ -114,7 +114,7 @@ def _several(given: Any) -> list[Any]:
 
 def _settings(given: Mapping[str, Any], opts: Sequence[object], seed: Any, n_shot: Any) -> Settings:
     """Return the settings of a configuration with the given values, which checks them and knows the others."""
-    words, others = words_of(opts), dict(given)
+    words, others = [*map(str, opts)], dict(given)
     if not all(key.startswith("FT_EXTRACT.") for key in words[::2]):
         raise CogError(f"opts = {words} are those of the extraction; give settings by name (n_trials=10)")
     momentum = others.pop("momentum", 0.9)

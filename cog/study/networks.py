@@ -75,7 +75,7 @@ def in_processes(function: Callable[[Any], Any], values: Sequence[Any], n: int) 
 
 def describe(find: Callable[[str], Any], opts: Sequence[str], models: Sequence[str]) -> dict[str, Any]:
     """Return the parts of features' identities that do not depend on images; loaders are run."""
-    from cog.features.chunks import Model  # imports torch
+    from cog.features.extract import Model  # imports torch
 
     described = {}
     with contextlib.redirect_stdout(sys.stderr):  # what loaders print

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import extraction
 import pytest
@@ -18,7 +19,6 @@ from marks import first_quick
 from cog.commands import extract_features
 from cog.data import loader
 from cog.errors import CogError, FailedImagesError
-from cog.features import chunks as chunk_files
 from cog.features import run
 from cog.features.extract import Extractor
 from cog.runtime import memory, signals
@@ -26,16 +26,11 @@ from cog.runtime.ranks import Rank
 
 MODELS = ("placed_a", "placed_b", "placed_c")
 
-#: Other mean and std, another precision, another crop: the third does not share decoded images with the others.
+#: Other mean, another precision, another crop: the third does not share decoded images with the others.
 CONFIGS = {
     "placed_b": "FT_EXTRACT: {PRECISION: bf16, IMAGE_NORM: {MEAN: [0.5, 0.5, 0.5]}}",
     "placed_c": "FT_EXTRACT: {IMAGE_CROP_SIZE: 200}",
 }
-
-
-@pytest.fixture(autouse=True)
-def _small_chunks(monkeypatch):
-    monkeypatch.setattr(chunk_files, "CHUNK", 2)  # 8 rows: four chunks
 
 
 @pytest.fixture(scope="module")
@@ -46,22 +41,24 @@ def inputs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def configs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("configs")
-    shutil.copy(chunk_files.Path(__file__).parents[2] / "configs/default.py", folder)
+    shutil.copy(Path(__file__).parents[2] / "configs/default.py", folder)
     for name, text in CONFIGS.items():
         (folder / f"{name}.yaml").write_text(text)
     return folder
 
 
 @pytest.fixture(autouse=True)
-def _own_configs(configs, monkeypatch):
+def _small_chunks(configs, monkeypatch):
+    monkeypatch.setattr(run, "CHUNK", 2)  # 8 rows: four chunks
     monkeypatch.setattr("cog.config.configs_dir", lambda: configs)
 
 
 def arguments(root, models_root, *more, models=MODELS, workers=0):
-    words = extraction.arguments(root, models_root, *more, workers=workers)
-    words[words.index("--output_dir")] = "--models_root_dir"
-    words[1:2] = models
-    return words
+    return [
+        "--model", *models, "--dataset", "birds", "--split", "test", "--images_root", str(root / "birds"),
+        "--model_loader", f"{root / 'net.py'}:load_my_model", "--models_root_dir", str(models_root),
+        "FT_EXTRACT.N_WORKERS", str(workers), "FT_EXTRACT.BATCH_SIZE", "4", *more,
+    ]  # fmt: skip
 
 
 def extract(root, models_root, *more, rank=0, world=1, **options):
@@ -69,12 +66,8 @@ def extract(root, models_root, *more, rank=0, world=1, **options):
     models_root.mkdir(parents=True, exist_ok=True)
     args = extract_features.parse_args(arguments(root, models_root, *more, **options))
     with signals.deferred():
-        run.extract(
-            extract_features.plan(args),
-            device="cpu",
-            allow_failures=args.allow_failures,
-            rank=Rank(rank, world),
-        )
+        plan, n = extract_features.plan(args), args.allow_failures
+        run.extract(plan, allow_failures=n, rank=Rank(rank, world))
 
 
 def result(models_root, model="placed_a"):
@@ -96,10 +89,6 @@ def content(models_root):
     return {str(folder.relative_to(models_root)): extraction.outcome(folder) for folder in folders}
 
 
-def same(models_root, expected):
-    return content(models_root) == expected
-
-
 @pytest.fixture(scope="module")
 def expected(inputs, configs, tmp_path_factory):
     """Each model alone, in one chunk."""
@@ -116,172 +105,134 @@ def expected(inputs, configs, tmp_path_factory):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_models_in_one_pass_are_each_alone_and_images_are_decoded_once(
-    inputs, expected, tmp_path, monkeypatch, workers, caplog
+    inputs, expected, tmp_path, monkeypatch, workers
 ):
-    caplog.set_level("INFO", logger="cog")
     counted, decode = [], loader.Decoder.decode
-    monkeypatch.setattr(
-        loader.Decoder, "decode", lambda self, data, row: counted.append(row) or decode(self, data, row)
-    )
+
+    def count(self, data, row):
+        counted.append(row)
+        return decode(self, data, row)
+
+    monkeypatch.setattr(loader.Decoder, "decode", count)
     extract(inputs, tmp_path, workers=workers)
-    assert same(tmp_path, expected)
-    assert len(expected) == 3
+    assert content(tmp_path) == expected and len(expected) == 3
     if not workers:
         assert sorted(counted) == sorted([*range(30), *range(30)])  # placed_a and placed_b share theirs
-    assert "for placed_a, placed_b" in caplog.text and "on cpu, for placed_c" in caplog.text
 
 
 @pytest.mark.parametrize("world", first_quick(2, [2, 3, 5]))
-def test_any_number_of_processes_is_one(inputs, expected, tmp_path, world, caplog):
-    caplog.set_level("INFO", logger="cog")
+def test_any_number_of_processes_is_one(inputs, expected, tmp_path, world):
     for rank in reversed(range(world)):
         assert not list(tmp_path.rglob("X_Y.pth"))
         extract(inputs, tmp_path, rank=rank, world=world, workers=rank % 2)
-    assert same(tmp_path, expected)
-    assert "chunks are not there yet; other processes do them" in caplog.text
+    assert content(tmp_path) == expected
 
 
 def test_a_model_is_not_run_on_chunks_that_it_has(inputs, expected, tmp_path, monkeypatch):
     extract(inputs, tmp_path, models=MODELS[:1])
     extract(inputs, tmp_path, models=MODELS[1:2], rank=0, world=2)
     rows, call = [], Extractor.__call__
-    monkeypatch.setattr(Extractor, "__call__", lambda *args: rows.append(args[2]) or call(*args))
+    monkeypatch.setattr(Extractor, "__call__", lambda *args: rows.append(len(args[1])) or call(*args))
     extract(inputs, tmp_path)
     assert sum(rows) == (30 - 16) + 30
-    assert same(tmp_path, expected)
+    assert content(tmp_path) == expected
 
 
-def test_what_does_not_fit_is_a_second_pass_said_in_one_line(inputs, expected, tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("where", ["on a CPU", "in a pass"])
+def test_what_does_not_fit_is_another_pass_said_in_one_line(
+    inputs, expected, tmp_path, monkeypatch, caplog, where
+):
     caplog.set_level("INFO", logger="cog")
-    monkeypatch.setattr(Extractor, "n_bytes", 10)
-    monkeypatch.setattr(memory, "available_memory", lambda: 15)
+    if where == "on a CPU":
+        room = iter([100, 10, *[100] * 99])
+        monkeypatch.setattr(memory, "available_memory", lambda: next(room))
+    else:
+        forward, calls = Extractor._forward, []
+
+        def exhausted_once(self, pixels):
+            calls.append(self)
+            if len(calls) == 6:  # of the second model
+                raise memory.explain(MemoryError(), "", "") from MemoryError()
+            return forward(self, pixels)
+
+        monkeypatch.setattr(Extractor, "_forward", exhausted_once)
     extract(inputs, tmp_path)
-    assert "1 of 3 models fit on cpu together; another pass follows for placed_b, placed_c" in caplog.text
-    assert same(tmp_path, expected)
+    assert "placed_b does not fit into memory beside 1 models: another pass follows" in caplog.text
+    assert content(tmp_path) == expected
 
 
 def test_a_model_that_fails_does_not_lose_the_others(inputs, expected, tmp_path, monkeypatch):
-    call = Extractor.__call__
+    forward = Extractor._forward
 
-    def fail(self, pixels, n):
-        if self.precision == "bf16":
+    def fail(self, pixels):
+        if self._precision == "bf16":
             raise CogError("no memory left")
-        return call(self, pixels, n)
+        return forward(self, pixels)
 
-    with (
-        monkeypatch.context() as patch,
-        pytest.raises(CogError, match=r"1 of 3 extractions failed \(placed_b"),
-    ):
-        patch.setattr(Extractor, "__call__", fail)
+    with monkeypatch.context() as patch, pytest.raises(CogError, match=r"1 of 3 .* failed \(placed_b"):
+        patch.setattr(Extractor, "_forward", fail)
         extract(inputs, tmp_path)
     assert len(list(tmp_path.rglob("X_Y.pth"))) == 2
     extract(inputs, tmp_path)
-    assert same(tmp_path, expected)
-
-
-def test_several_models_have_no_single_checkpoint(inputs, tmp_path):
-    with pytest.raises(CogError, match="--ckpt_file is the checkpoint of one model, and --model names 3"):
-        extract(inputs, tmp_path, "--ckpt_file", "x.ckpt")
+    assert content(tmp_path) == expected
 
 
 # --- interruptions
 
 
-@pytest.mark.parametrize("n_batches", [3, 5])
+@pytest.mark.parametrize("n_batches", [4, 6])
 def test_a_signal_keeps_the_finished_chunks(inputs, expected, tmp_path, monkeypatch, n_batches, caplog):
     caplog.set_level("INFO", logger="cog")
-    answers = iter([*[None] * (n_batches - 1), *["SIGTERM"] * 9])
+    answers = iter([*[None] * (2 * n_batches - 2), *["SIGTERM"] * 9])  # two questions per batch
     with monkeypatch.context() as patch, pytest.raises(signals.Interrupted) as error:
         patch.setattr(signals, "requested", lambda: next(answers))
-        extract(inputs, tmp_path, models=MODELS[:1])
+        extract(inputs, tmp_path, models=MODELS[:2])
     assert error.value.exit_code == 75 and "the same command continues" in str(error.value)
-    n_done = len(chunks(tmp_path))
-    assert 0 < n_done < 4
+    n_done = n_batches // 2 - 1
+    assert len(chunks(tmp_path)) == len(chunks(tmp_path, "placed_b")) == n_done
     extract(inputs, tmp_path)
-    assert f"continues, {n_done} of 4 chunks are done" in caplog.text
-    assert same(tmp_path, expected)
+    assert f"placed_b on birds test: continues, {n_done} of 4 chunks are done" in caplog.text
+    assert content(tmp_path) == expected
 
 
-@pytest.fixture
-def unfinished(inputs, tmp_path):
-    """Models of which two of four chunks are done."""
+def test_unfinished_work_of_other_settings_is_refused_with_the_difference(inputs, tmp_path):
     extract(inputs, tmp_path, rank=0, world=2)
-    return tmp_path
-
-
-def test_other_settings_are_refused_with_the_difference(inputs, unfinished):
-    before = chunks(unfinished)
-    for more, says in (
-        (["FT_EXTRACT.IMAGE_CROP_SIZE", "190"], "size: 224 -> 190"),
-        (["FT_EXTRACT.PRECISION", "fp16"], "precision: fp32 -> fp16"),
+    before = chunks(tmp_path)
+    for key, value, says in (
+        ("IMAGE_CROP_SIZE", "190", "size: 224 -> 190"),
+        ("PRECISION", "fp16", "precision: fp32 -> fp16"),
     ):
         with pytest.raises(CogError, match=rf"unfinished work.*{says}.*--overwrite"):
-            extract(inputs, unfinished, *more)
-    assert chunks(unfinished) == before
-    extract(inputs, unfinished, "FT_EXTRACT.IMAGE_CROP_SIZE", "190", "--overwrite", models=MODELS[:1])
-    assert (
-        json.loads((result(unfinished) / "features.json").read_text())["identity"]["preprocessing"]["size"]
-        == 190
-    )
+            extract(inputs, tmp_path, f"FT_EXTRACT.{key}", value)
+    assert chunks(tmp_path) == before and len(before) == 2
+    extract(inputs, tmp_path, "FT_EXTRACT.IMAGE_CROP_SIZE", "190", "--overwrite", models=MODELS[:1])
+    identity = json.loads((result(tmp_path) / "features.json").read_text())["identity"]
+    assert identity["preprocessing"]["size"] == 190
 
 
-@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(path.read_bytes()[:-9]), os.unlink])
-def test_damaged_chunks_are_computed_again(inputs, expected, unfinished, damage):
-    damage(chunks(unfinished)[0])
-    extract(inputs, unfinished)
-    assert same(unfinished, expected)
-
-
-def test_images_that_change_in_between_are_read_again(tmp_path, caplog):
+def test_images_that_change_in_between_are_read_again(tmp_path):
     root = extraction.write_inputs(tmp_path / "in")
     extract(root, tmp_path / "models", models=MODELS[:1], rank=0, world=2)
     extraction.replace_image(root, 3)
-    extract(root, tmp_path / "models", models=MODELS[:1])
-    assert "rows 0 to 8 are extracted again: crow/crow_3.png has changed" in caplog.text
-    extract(root, tmp_path / "fresh", models=MODELS[:1])
-    assert extraction.outcome(result(tmp_path / "models")) == extraction.outcome(result(tmp_path / "fresh"))
+    for name in ("models", "fresh"):
+        extract(root, tmp_path / name, models=MODELS[:1])
+    assert content(tmp_path / "models") == content(tmp_path / "fresh")
 
 
-def test_work_on_other_settings_beside_a_result_stays(inputs, tmp_path):
-    extract(inputs, tmp_path, models=MODELS[:1])
-    other = ("FT_EXTRACT.PRECISION", "bf16", "--overwrite")
-    extract(inputs, tmp_path, *other, models=MODELS[:1], rank=0, world=2)
-    before = chunks(tmp_path)
-    extract(inputs, tmp_path, models=MODELS[:1])
-    assert len(before) == 2 and chunks(tmp_path) == before
-    extract(inputs, tmp_path, *other, models=MODELS[:1])
-    assert not work(tmp_path).exists()
+# --- failed images, decoding processes
 
 
-# --- failed images
-
-
-def test_accepted_failures_compute_nothing_again_and_mended_images_are_read(tmp_path, monkeypatch, caplog):
-    root = extraction.write_inputs(tmp_path / "in", broken=(0, 5, 6, 29))
-    models = tmp_path / "models"
+def test_mended_images_are_read_and_the_loss_of_others_accepted(tmp_path):
+    root, models = extraction.write_inputs(tmp_path / "in", broken=(0, 5, 6, 29)), tmp_path / "models"
     with pytest.raises(FailedImagesError, match=r"4 of 30.*--allow_failures 4"):
         extract(root, models, models=MODELS[:1], workers=2)
     assert len((work(models) / "failed_images.txt").read_text().splitlines()) == 4
-    with monkeypatch.context() as patch:
-        patch.setattr(Extractor, "__call__", None)
-        extract(root, models, "--allow_failures", "4", models=MODELS[:1])
-    lines = (result(models) / "failed_images.txt").read_text().splitlines()
-    assert [line.split("\t")[0] for line in lines] == [
-        "crow/crow_0.png",
-        "crow/crow_5.png",
-        "crow/crow_6.png",
-        "wren/wren_9.png",
-    ]
-    assert not any(str(root) in line for line in lines)
-    with pytest.raises(FailedImagesError):
-        extract(root, tmp_path / "b", models=MODELS[:1])
     extraction.replace_image(root, 6)
-    extract(root, tmp_path / "b", "--allow_failures", "4", models=MODELS[:1])
-    assert "rows 0 to 8 are extracted again: crow/crow_6.png can be decoded now" in caplog.text
-    assert len((result(tmp_path / "b") / "failed_images.txt").read_text().splitlines()) == 3
-
-
-# --- decoding processes
+    extract(root, models, "--allow_failures", "3", models=MODELS[:1])
+    lines = (result(models) / "failed_images.txt").read_text().splitlines()
+    failed = [line.split("\t")[0] for line in lines]
+    assert failed == ["crow/crow_0.png", "crow/crow_5.png", "wren/wren_9.png"]
+    assert not any(str(root) in line for line in lines)
 
 
 def test_a_small_shared_memory_is_told_in_the_first_second(inputs, tmp_path, monkeypatch):
@@ -296,7 +247,7 @@ def test_a_decoding_process_that_is_killed_ends_in_one_line(inputs, expected, tm
         patch.setattr(loader.Decoder, "decode", lambda *args: os.kill(os.getpid(), signal.SIGKILL))
         extract(inputs, tmp_path, workers=2)
     extract(inputs, tmp_path, workers=2)
-    assert same(tmp_path, expected)
+    assert content(tmp_path) == expected
 
 
 # --- kills and races
@@ -326,13 +277,11 @@ def wait(pids):
 
 def die_before(k, *args, **options):
     """Extract, and die before file operation ``k``."""
-    count = 0
+    left = iter(range(k - 1, -1, -1))
 
     def dying(function):
         def call(*given, **more):
-            nonlocal count
-            count += 1
-            if count == k:
+            if not next(left, 1):
                 os.kill(os.getpid(), signal.SIGKILL)
             return function(*given, **more)
 
@@ -346,17 +295,12 @@ def die_before(k, *args, **options):
 
 @pytest.mark.parametrize("number", first_quick(8, range(60)))
 def test_killed_before_any_file_operation(inputs, expected, tmp_path, number):
-    draw = random.Random(number)
-    world = 1 + number % 2
-    codes = wait(
-        [
-            start(die_before, draw.randrange(1, 900 // world), inputs, tmp_path, rank=rank, world=world)
-            for rank in range(world)
-        ]
-    )
-    assert set(codes) <= {0, -9}
+    draw, world = random.Random(number), 1 + number % 2
+    k = [draw.randrange(1, 900 // world) for _ in range(world)]
+    started = [start(die_before, k[r], inputs, tmp_path, rank=r, world=world) for r in range(world)]
+    assert {*wait(started)} <= {0, -9}
     extract(inputs, tmp_path, workers=number % 3 // 2)
-    assert same(tmp_path, expected)
+    assert content(tmp_path) == expected
 
 
 @pytest.mark.slow
@@ -372,7 +316,7 @@ def test_killed_at_any_instant(inputs, expected, tmp_path):
             os.kill(pid, signal.SIGKILL)
         wait(pids)
         assert wait([start(extract, inputs, root, rank=rank, world=2) for rank in range(2)]) == [0, 0]
-        assert same(root, expected), number
+        assert content(root) == expected, number
 
 
 @pytest.mark.slow
@@ -381,26 +325,20 @@ def test_simultaneous_starts(inputs, expected, tmp_path, world):
     for number in range(5):
         root = tmp_path / str(number)
         codes = wait([start(extract, inputs, root, rank=each % world, world=world) for each in range(12)])
-        assert codes.count(0) >= 1 and set(codes) <= {0, 2}
-        assert same(root, expected)
-
-
-def torchrun(python):
-    return [[python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]], [{}]
-
-
-def srun(python):
-    variables = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
-    return [[python]] * 2, [{**variables, "SLURM_PROCID": str(number)} for number in range(2)]
+        assert codes.count(0) >= 1 and {*codes} <= {0, 2}
+        assert content(root) == expected
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [torchrun, srun])
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
 def test_processes_of_launchers(inputs, expected, tmp_path, python, repository, launcher):
     words = [str(repository / "extract_features.py"), *arguments(inputs, tmp_path, models=MODELS[:1])]
-    processes = [
-        subprocess.Popen([*command, *words], env={**os.environ, "OMP_NUM_THREADS": "1"} | more)
-        for command, more in zip(*launcher(python), strict=True)
-    ]
+    step = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
+    starts = [([python, *words], {**step, "SLURM_PROCID": str(number)}) for number in range(2)]
+    if launcher == "torchrun":
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+        starts = [([python, *torchrun, *words], {})]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    processes = [subprocess.Popen(command, env=environment | more) for command, more in starts]
     assert [process.wait(timeout=180) for process in processes] == [0] * len(processes)
     assert extraction.outcome(result(tmp_path)) == expected["placed/a/birds/features_test"]

@@ -1,65 +1,64 @@
-"""Feature files, normalization, validation split, few-shot draw."""
+"""Feature files: reading, normalization, what identifies them, derived ones; validation split, few-shot draw, cap."""
 
 from __future__ import annotations
 
+import itertools
+import json
+
 import numpy as np
 import pytest
+import sklearn.decomposition
+import tiny
 import torch
 
 from cog.errors import CogError
-from cog.features import feature_files, sampling
+from cog.features import derived, feature_files, folder, sampling
 from cog.logreg.features import Features
+from cog.paths import ModelDir
+
+IDENTITY = {
+    "model": "a_b",
+    "source": "a_b",
+    "checkpoint_sha256": "1",
+    "loader_sha256": None,
+    "preprocessing": {"size": 224, "mean": [0.5, 0.5, 0.5]},
+    "pooling": "default",
+    "precision": "fp32",
+}
 
 
 def rng(seed=0):
     return np.random.default_rng(seed)
 
 
-@pytest.mark.parametrize(
-    ("train", "test", "mixed"),
-    [
-        ("a_b_in1k_train", "a_b_in1k_test", False),
-        ("a_b_in1k_train", "a_b_cog_l1_test", True),
-        ("a_b_in1k_train", "c_d_in1k_test", True),
-        ("a_b_in1k_test", "a_b_in1k_train", True),
-        ("a_b_in1k_train", "a_b_in1k_train", True),
-        ("mine", "a_b_in1k_test", False),  # names of one's own tell nothing
-    ],
-)
-def test_features_that_are_no_pair(train, test, mixed):
-    sets = [feature_files.FeatureSet(torch.randn(2, 3), torch.arange(2), name) for name in (train, test)]
-    assert bool(feature_files.check_pair(*sets)) == mixed
-    sets[1] = feature_files.FeatureSet(torch.ones(2, 4), torch.arange(2), test)
-    with pytest.raises(CogError, match="3 dimensions, test features 4"):
-        feature_files.check_pair(*sets)
-
-
-def test_save_and_load(tmp_path):
-    stored = feature_files.FeatureSet(torch.randn(6, 3), torch.tensor([0, 0, 1, 1, 2, 2]), "a_b_in1k_train")
-    feature_files.save(stored, tmp_path / "X_Y.pth")
-    raw = torch.load(tmp_path / "X_Y.pth", weights_only=True)
-    assert set(raw) == {"X", "Y", "name"}
-    assert raw["X"].dtype == torch.float32
-    assert raw["Y"].dtype == torch.int64
-    assert raw["name"] == "a_b_in1k_train"
-    loaded = feature_files.load(tmp_path)
-    assert torch.equal(loaded.x, stored.x)
-    assert torch.equal(loaded.y, stored.y)
-    assert loaded.name == stored.name
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_other_float_types_become_float32(tmp_path, dtype):
-    x = torch.randn(4, 3).to(dtype)
-    torch.save({"X": x, "Y": torch.zeros(4, dtype=torch.int32), "extra": [1]}, tmp_path / "X_Y.pth")
-    loaded = feature_files.load(tmp_path / "X_Y.pth")
-    assert loaded.x.dtype == torch.float32
-    assert torch.equal(loaded.x, x.float())
-    assert loaded.y.dtype == torch.int64
+def write(place, x, y=None, *, paths=(), name="a_b_in1k_train", **changes):
+    """Write features with a record."""
+    place.mkdir(parents=True)
+    y = torch.arange(len(x)) % 2 if y is None else y
+    features = feature_files.FeatureSet(x, y, name)
+    feature_files.write(place, features, {"identity": IDENTITY | changes}, [*map(str, paths)])
+    return place / "X_Y.pth"
 
 
 def save_rows(path, x):
+    path.mkdir(exist_ok=True)
     feature_files.save(feature_files.FeatureSet(x, torch.arange(len(x)) % 2, "n"), path / "X_Y.pth")
+
+
+# --- files
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_saved_features_are_loaded_as_float32(tmp_path, dtype):
+    x, y = torch.randn(4, 3).to(dtype), torch.arange(4)
+    feature_files.save(feature_files.FeatureSet(x, y, "a_b_in1k_train"), tmp_path / "X_Y.pth")
+    raw = torch.load(tmp_path / "X_Y.pth", weights_only=True)
+    assert torch.equal(raw["X"], x) and raw["Y"].dtype == torch.int64 and raw["name"] == "a_b_in1k_train"
+    old = {"X": x, "Y": y.int(), "extra": [1]}
+    torch.save(old, tmp_path / "X_Y.pth", _use_new_zipfile_serialization=dtype != torch.float64)
+    loaded = feature_files.load(tmp_path)
+    assert loaded.x.dtype == torch.float32 and torch.equal(loaded.x, x.float())
+    assert loaded.y.dtype == torch.int64 and torch.equal(loaded.y, y)
 
 
 @pytest.mark.parametrize("scale", [1.0, 3e37, 1e19, 1e-13, 1e-19, 1e-35])
@@ -67,8 +66,7 @@ def test_rows_of_any_length_are_normalized(tmp_path, scale):
     """Their squares leave float32's range; so do the norms of the largest."""
     x = torch.from_numpy(rng().uniform(-10, 10, (2000, 9))).float()
     x[6] = 0
-    scaled = x * torch.where(torch.arange(2000) % 3 == 0, scale, 1.0)[:, None]
-    save_rows(tmp_path, scaled)
+    save_rows(tmp_path, x * torch.where(torch.arange(2000) % 3 == 0, scale, 1.0)[:, None])
     found = feature_files.load(tmp_path, normalize=True).x
     assert torch.allclose(found, torch.nn.functional.normalize(x), rtol=0, atol=1e-6)
     ordinary = torch.arange(2000) % 3 != 0
@@ -85,38 +83,169 @@ def test_subnormal_rows_are_normalized(tmp_path):
     assert torch.equal(feature_files.unit_rows(x), expected)
 
 
-def assert_every_reader_returns(expected, kept):
-    """Compare what the readers of rounded features return, of all rows and of some, with features as float32."""
-    matrix = Features(kept, torch.device("cpu"), torch.float32)
-    some = torch.arange(0, len(expected), 7)
-    assert matrix.rows(some).dtype == torch.float32
-    assert torch.equal(matrix.rows(some), expected[some])
-
-
 def test_rows_of_zeros_are_counted_and_rows_that_are_not_finite_named(tmp_path, caplog):
     x = torch.ones(1000, 4)
     x[[1, 600]] = 0
     save_rows(tmp_path, x)
     feature_files.load(tmp_path, normalize=True)
-    assert [record.message for record in caplog.records] == [
-        f"{tmp_path / 'X_Y.pth'}: 2 of 1000 rows of X are all zeros, which have no direction; they stay zeros"
-    ]
+    (record,) = caplog.records
+    assert "X_Y.pth: 2 of 1000 rows of X are all zeros" in record.message
     x[3, 1], x[700, 0] = float("nan"), float("inf")
     save_rows(tmp_path, x)
-    with pytest.raises(CogError, match=r"2 of 1000 rows of X hold NaN or infinite values \(rows 3, 700\)"):
+    with pytest.raises(CogError, match=r"2 of 1000 rows of X hold NaN or infinite values \(such as row 3\)"):
         feature_files.load(tmp_path)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 9, 10, 24, 1300])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_rounded_features_are_read_as_their_float32_values(tmp_path, dtype, normalize):
+    """The same bits as a float32 file with the rounded values."""
+    x = torch.from_numpy(rng().uniform(-10, 10, (1500, 9))).to(dtype)
+    x[700] = 0
+    for name, values in (("rounded", x), ("plain", x.float())):
+        save_rows(tmp_path / name, values)
+    expected = feature_files.load(tmp_path / "plain", normalize=normalize).x
+    in_memory = feature_files.load(tmp_path / "rounded", normalize=normalize)
+    assert in_memory.norms is None and torch.equal(in_memory.x, expected)
+    kept = feature_files.load(tmp_path / "rounded", normalize=normalize, rounded=True)
+    assert kept.x.dtype == dtype and torch.equal(kept.x, x)
+    assert torch.equal(feature_files.load(tmp_path / "plain", normalize=normalize, rounded=True).x, expected)
+    matrix, some = Features(kept, torch.device("cpu"), torch.float32), torch.arange(0, 1500, 7)
+    assert torch.equal(matrix.rows(some), expected[some])
+
+
+# --- what belongs together
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"model": "a_c"}, "model: a_b -> a_c"),
+        ({"checkpoint_sha256": "2"}, "checkpoint_sha256: 1 -> 2"),
+        ({"loader_sha256": "3"}, "loader_sha256: None -> 3"),
+        ({"preprocessing": {"size": 9, "mean": [0.5, 0.5, 0.5]}}, "preprocessing.size: 224 -> 9"),
+        ({"pooling": "cls", "source": "x"}, "source: a_b -> x; pooling: default -> cls"),
+        ({"precision": "bf16"}, None),
+    ],
+)
+def test_training_and_test_features_of_different_networks_are_refused(tmp_path, changes, says):
+    x = torch.randn(4, 3)
+    train, test = write(tmp_path / "train", x), write(tmp_path / "test", x, **changes)
+    if says is None:
+        folder.require_one_network(train, test)
+    else:
+        with pytest.raises(CogError, match=says):
+            folder.require_one_network(train, test)
+    (tmp_path / "test/features.json").unlink()  # of the original toolkit: nothing is known
+    folder.require_one_network(train, test)
+
+
+@pytest.mark.parametrize(
+    ("test", "shared", "says"),
+    [
+        ("a_b_in1k_test", 0, ""),
+        ("a_b_in1k_test", 5, "5 test rows are training rows"),
+        ("a_b_cog_l1_test", 0, "not of one model and data set"),
+        ("c_d_in1k_test", 0, "not of one model and data set"),
+        ("mine", 0, ""),  # names of one's own tell nothing
+    ],
+)
+def test_features_that_are_no_pair(test, shared, says):
+    x = torch.randn(40, 3)
+    others = torch.cat([torch.randn(40 - shared, 3), x[30 : 30 + shared]])
+    sets = [feature_files.FeatureSet(x, torch.arange(40), "a_b_in1k_train", class_list="1")]
+    sets.append(feature_files.FeatureSet(others, torch.arange(40), test))
+    assert says in (found := feature_files.check_pair(*sets)) and bool(found) == bool(says)
+    sets[1] = feature_files.FeatureSet(torch.ones(2, 4), torch.arange(2), test)
+    with pytest.raises(CogError, match="have 3 and 4 dimensions"):
+        feature_files.check_pair(*sets)
+    sets[1] = feature_files.FeatureSet(others, torch.arange(40), test, class_list="2")
+    with pytest.raises(CogError, match="are of different classes"):
+        feature_files.check_pair(*sets)
+
+
+def test_an_input_is_identified_by_its_record_or_its_rows(tmp_path):
+    x, y = torch.randn(1500, 3), torch.arange(1500)
+    file = write(tmp_path / "a", x, y)
+    known = folder.identify_input(file)
+    assert known["checkpoint_sha256"] == "1" and torch.equal(feature_files.load(file).x, x)
+    save_rows(tmp_path / "a", x + 1)
+    with pytest.raises(CogError, match="does not have the features that features.json"):
+        feature_files.load(file)
+    (tmp_path / "a/features.json").unlink()
+    other = x.clone()
+    other[0, 2] += 1
+    torch.save({"X": x, "Y": y}, file)
+    assert folder.identify_input(file) == {"rows_sha256": known["rows_sha256"]}
+    for changed in (
+        {"X": other, "Y": y},
+        {"X": x.flip(0), "Y": y},
+        {"X": x, "Y": y + 1},
+        {"X": x.half(), "Y": y},
+    ):
+        torch.save(changed, file)
+        assert folder.identify_input(file) != {"rows_sha256": known["rows_sha256"]}
+
+
+# --- derived features
+
+
+def cloud(n, dim, *, offset=0.0, seed=0):
+    scales = 0.9 ** np.arange(dim)
+    rows = rng(seed).normal(size=(n, dim)) * scales @ rng(seed + 9).normal(size=(dim, dim)) + offset
+    return torch.from_numpy(rows).float()
+
+
+@pytest.mark.parametrize(("n", "dim", "offset"), [(5000, 96, 0.0), (40, 64, 300.0)])
+def test_principal_components_equal_scikit_learns(tmp_path, n, dim, offset):
+    x, test = cloud(n, dim, offset=offset), cloud(30, dim, offset=offset, seed=1)
+    model = ModelDir(tmp_path, "a_b")
+    write(model.features("in1k", "train"), x, paths=range(n))
+    write(model.features("in1k", "test"), test, split="test")
+    oracle = sklearn.decomposition.PCA(8, svd_solver="full").fit(x.double().numpy())
+    assert derived.pca(model, "in1k", 8) == "in1k_pca8"
+    for split, rows in (("train", x), ("test", test)):
+        ours = feature_files.load(model.features("in1k_pca8", split)).x.numpy()
+        np.testing.assert_allclose(ours, oracle.transform(rows.double().numpy()), rtol=1e-4, atol=1e-3)
+    train_file, test_file = (model.features_file("in1k_pca8", split) for split in ("train", "test"))
+    folder.require_one_network(train_file, test_file)
+    identity = folder.identify_input(train_file)
+    assert identity["derivation"] == {"pca": 8, "normalize": False} and identity["dataset"] == "in1k_pca8"
+    before = tiny.snapshot(tmp_path)
+    derived.pca(model, "in1k", 8)
+    assert tiny.snapshot(tmp_path) == before
+    with pytest.raises(CogError, match="97 components are too many"):
+        derived.pca(model, "in1k", 97)
+    record = model.features("in1k", "train") / "features.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"rows_sha256": "other"}))
+    with pytest.raises(CogError, match="another result"):  # of other features
+        derived.pca(model, "in1k", 8)
+
+
+# --- labels and rows
+
+
+def test_smaller_caps_are_subsets_and_every_class_is_drawn_by_itself():
+    y = torch.tensor([5] * 20 + [2] * 9 + [7] * 30 + [2] * 4)
+    rows = {n: sampling.cap_per_class(y, n) for n in (1, 4, 13, 20, 100)}
+    chosen = [set(kept.tolist()) for kept, _ in rows.values()]
+    assert all(small < large for small, large in itertools.pairwise(chosen))
+    assert [short for _, short in rows.values()] == [0, 0, 0, 1, 3]
+    for n, (kept, _) in rows.items():
+        assert kept.tolist() == sorted(kept.tolist())
+        assert [int((y[kept] == label).sum()) for label in (2, 5, 7)] == [min(n, 13), min(n, 20), min(n, 30)]
+    kept = sampling.cap_per_class(y[1:], 4)[0] + 1  # an image of class 5 is missing: the others keep theirs
+    assert {r for r in kept.tolist() if y[r] != 5} == {r for r in rows[4][0].tolist() if y[r] != 5}
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 5, 9, 10, 1300])
 def test_split_takes_a_fifth_of_every_class(count):
     """One image of fewer than five, for which the original code loses the whole class; none of a single one."""
-    y = torch.tensor([7] * 50 + [3] * count)[
-        torch.randperm(50 + count, generator=torch.Generator().manual_seed(1))
-    ]
+    order = torch.randperm(50 + count, generator=torch.Generator().manual_seed(1))
+    y = torch.tensor([7] * 50 + [3] * count)[order]
     train, val = sampling.split_train_val(y, val_frac=0.2, rng=rng())
     assert sorted(torch.cat([train, val]).tolist()) == list(range(len(y)))
-    expected = max(int(count * 0.2), 1) if count > 1 else 0
-    assert (y[val] == 3).sum() == expected
+    assert (y[val] == 3).sum() == (max(int(count * 0.2), 1) if count > 1 else 0)
     assert (y[val] == 7).sum() == 10
 
 
@@ -126,14 +255,12 @@ def test_few_shot_draw_is_from_the_given_rows_and_uniform():
     drawn_counts = torch.zeros(60)
     for seed in range(400):
         drawn, short = sampling.draw_few_shot(y, rows, n_shot=4, rng=rng(seed))
-        assert short == 0
-        assert len(set(drawn.tolist())) == len(drawn) == 12
+        assert short == 0 and len(set(drawn.tolist())) == len(drawn) == 12
         assert torch.bincount(y[drawn]).tolist() == [4, 4, 4]
         drawn_counts[drawn] += 1
     assert (drawn_counts[1::2] == 0).all()
     # 400 draws with probability 0.4: mean 160, standard deviation 9.8
-    assert drawn_counts[::2].min() > 110
-    assert drawn_counts[::2].max() < 210
+    assert drawn_counts[::2].min() > 110 and drawn_counts[::2].max() < 210
     y = torch.tensor([0] * 3 + [1] * 9)  # a class with too few images gives all
     drawn, short = sampling.draw_few_shot(y, torch.arange(12), n_shot=5, rng=rng())
     assert short == 1 and torch.bincount(y[drawn]).tolist() == [3, 5]
@@ -144,25 +271,3 @@ def test_labels_that_cannot_be_used():
         sampling.split_train_val(torch.arange(5), val_frac=0.2, rng=rng())
     with pytest.raises(CogError, match="test labels 5"):
         sampling.to_consecutive_labels(torch.tensor([0, 1]), torch.tensor([0, 5]))
-
-
-# --- rounded features (FT_EXTRACT.SAVE_DTYPE)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("normalize", [True, False])
-def test_rounded_features_are_read_as_their_float32_values(tmp_path, dtype, normalize):
-    """The same bits as a float32 file with the rounded values."""
-    x = torch.from_numpy(rng().uniform(-10, 10, (1500, 9))).to(dtype)
-    x[700] = 0
-    for name, values in (("rounded", x), ("plain", x.float())):
-        (tmp_path / name).mkdir()
-        save_rows(tmp_path / name, values)
-    expected = feature_files.load(tmp_path / "plain", normalize=normalize).x
-    in_memory = feature_files.load(tmp_path / "rounded", normalize=normalize)
-    assert in_memory.norms is None and in_memory.x.dtype == torch.float32
-    assert torch.equal(in_memory.x, expected)
-    kept = feature_files.load(tmp_path / "rounded", normalize=normalize, rounded=True)
-    assert kept.x.dtype == dtype and torch.equal(kept.x, x)
-    assert torch.equal(feature_files.load(tmp_path / "plain", normalize=normalize, rounded=True).x, expected)
-    assert_every_reader_returns(expected, kept)
