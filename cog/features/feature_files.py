@@ -55,7 +55,7 @@ def check_pair(train: FeatureSet, test: FeatureSet) -> str:
     shared = int(torch.isin(_digests(test), _digests(train)).sum())
     if shared > _SHARED * len(test):
         return (
-            f"{names}: {shared} test rows are training rows; with the same images, this is no test accuracy"
+            f"{shared} of {len(test)} test features are training features: do {names} have the same images?"
         )
     origins = {features.name.rpartition("_")[0] for features in (train, test)} - {""}
     return f"{names} are not of one model and data set, as their names tell" if len(origins) > 1 else ""

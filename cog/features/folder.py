@@ -22,16 +22,10 @@ _NETWORK = ("model", "source", "checkpoint_sha256", "loader_sha256", "preprocess
 
 @dataclass(frozen=True)
 class FeatureOutput(Output):
-    """The output of an extraction, which is not there without its ``X_Y.pth``: a study may delete that."""
+    """The output of an extraction, which is not there without its ``X_Y.pth``: users may delete that."""
 
     record: str = FEATURES_RECORD
-    contents: tuple[str, ...] = (
-        FEATURES_FILE,
-        FEATURES_RECORD,
-        IMAGE_PATHS_FILE,
-        FAILURES_FILE,
-        "deleted.json",
-    )
+    contents: tuple[str, ...] = (FEATURES_FILE, FEATURES_RECORD, IMAGE_PATHS_FILE, FAILURES_FILE)
 
     def has_result(self, *, overwrite: bool = False) -> bool:
         """Return whether the result is there, see :class:`Output`."""

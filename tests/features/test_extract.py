@@ -180,12 +180,11 @@ def test_images_that_changed_since_are_told(extract_birds, image_tree, tmp_path,
         assert tiny.snapshot(tmp_path / "out") != before
 
 
-def test_features_that_a_study_deleted_are_extracted_again(extract_birds, tmp_path):
+def test_features_that_were_deleted_are_extracted_again(extract_birds, tmp_path):
     extract_birds()
     file = tmp_path / "out/X_Y.pth"
     expected = file.read_bytes()
     file.unlink()
-    (tmp_path / "out/deleted.json").write_text("{}")
     with pytest.raises(CogError, match=r"out has another result .*size: 12 -> 8.*--overwrite"):
         extract_birds("FT_EXTRACT.IMAGE_CROP_SIZE", "8")
     file.mkdir()  # the user's own
@@ -194,7 +193,7 @@ def test_features_that_a_study_deleted_are_extracted_again(extract_birds, tmp_pa
             extract_birds(*more)
     file.rmdir()
     assert extract_birds() == 0
-    assert file.read_bytes() == expected and not (tmp_path / "out/deleted.json").exists()
+    assert file.read_bytes() == expected
 
 
 def test_mixed_precision_stays_close_and_tf32_needs_a_gpu(extract_birds, tmp_path):

@@ -144,7 +144,7 @@ def test_training_and_test_features_of_different_networks_are_refused(tmp_path, 
     ("test", "shared", "says"),
     [
         ("a_b_in1k_test", 0, ""),
-        ("a_b_in1k_test", 5, "5 test rows are training rows"),
+        ("a_b_in1k_test", 5, "5 of 40 test features are training features"),
         ("a_b_cog_l1_test", 0, "not of one model and data set"),
         ("c_d_in1k_test", 0, "not of one model and data set"),
         ("mine", 0, ""),  # names of one's own tell nothing

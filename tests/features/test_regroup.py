@@ -113,7 +113,7 @@ def test_refusals(root, monkeypatch):
     with pytest.raises(CogError, match=r"tiny/nut has no features of any level; run extract_features.py"):
         run(root, monkeypatch, "--model", "tiny_nut")
     (root / "models/tiny/net/cog_l1/features_train/image_paths.txt").unlink()
-    with pytest.raises(CogError, match="it is not known which concept a row shows"):
+    with pytest.raises(CogError, match="image_paths.txt does not exist; extract the features again"):
         run(root, monkeypatch)
 
 
