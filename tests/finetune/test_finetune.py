@@ -409,7 +409,7 @@ def test_complete_runs_are_skipped_and_others_refused(fine_tune, tmp_path):
         fine_tune("FINETUNE.LR", "0.8")
     assert tiny.snapshot(output) == before
     tiny.write_image(tmp_path / "birds/test/crow/crow_0.png", size=(30, 30))
-    with pytest.raises(CogError, match="test_sizes_sha256: "):
+    with pytest.raises(CogError, match="test_contents_crc32: "):
         fine_tune()
     assert fine_tune("FINETUNE.LR", "0.8", flags=("--overwrite",)) == 0
     assert len(list(output.glob("final-*"))) == 1
