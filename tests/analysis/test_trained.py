@@ -306,7 +306,7 @@ def test_classifiers_and_features_of_another_network_are_refused(crossed):
         folder = models / f"my/net/cog_l1/features_{split}"
         features = feature_files.open_file(folder)
         identity = {"model": "my_net", "checkpoint_sha256": checkpoint * 64}
-        described = {"identity": identity, "rows_sha256": feature_files.rows_digest(features.x, features.y)}
+        described = {"identity": identity, "rows_sha256": feature_files.rows_digest(features)}
         (folder / "features.json").write_text(json.dumps(described))
 
     describe("test", "a")
