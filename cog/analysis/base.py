@@ -91,10 +91,7 @@ class Data:
             yield start, x[start : start + size].to(self.device) - shift
 
     def mean_row(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the mean of features ``(n, d)``, float32 ``(d,)``, summed in float64.
-
-        Without it, distances keep the digits of rows that hardly differ (features of an untrained network).
-        """
+        """Return the mean row; without it, distances of rows that hardly differ keep their digits."""
         return (sum(block.sum(dim=0, dtype=torch.float64) for _, block in self.blocks(x)) / len(x)).float()
 
     def sums(

@@ -1,9 +1,8 @@
 """Analyses of trained classifiers: accuracy per concept, and confident predictions on other data.
 
-Levels differ in domain as well as in similarity (all trees and herbs are in L5): the column ``subtree`` of
-``concepts.csv`` tells the two apart. An image that a classifier of another data set recognizes with a
-confidence above 0.99 looks like one of its concepts, or shows one (label noise, supplement A.3: 2.7 % of the
-images); the share differs between seeds, since confidences depend on the learning rate that was found.
+Levels differ in domain as well as in similarity (all trees and herbs are in L5): hence ``subtree``.
+An image that a classifier of another data set recognizes with a confidence above 0.99 looks like one of its
+concepts, or shows one (label noise, supplement A.3); confidences depend on the learning rate of the seed.
 """
 
 from __future__ import annotations
@@ -247,7 +246,10 @@ def confident(data: Data) -> dict[str, Number]:
     files.write_text(data.folder / "confident.csv", table[columns].to_csv(index=False))
     root = read_record(data.file("test").parent).get("images_root")
     if paths and isinstance(root, str) and len(table):
-        _draw(data.folder / "confident.png", table[:_N_SHOWN], Path(root))
+        try:
+            _draw(data.folder / "confident.png", table[:_N_SHOWN], Path(root))
+        except CogError as error:
+            logger.warning("no picture of the images, which cannot be read: %s", error)
     data.details.update(threshold=_THRESHOLD, n_images=len(test))
     return {
         "confident_percent": float(np.mean([each["confident_percent"] for each in data.per_seed.values()]))
@@ -278,11 +280,7 @@ def predict(
 
 def _draw(path: Path, table: pd.DataFrame, root: Path) -> None:
     """Draw the images of rows of the list, each with its concept and its prediction."""
-    try:
-        store = find_images(root, {name.rpartition("/")[0] for name in table.image}).store
-    except CogError as error:
-        logger.warning("no picture of the images, which cannot be read: %s", error)
-        return
+    store = find_images(root, {name.rpartition("/")[0] for name in table.image}).store
     n_lines = -(-len(table) // _COLUMNS)
     figure = Figure(figsize=(2 * _COLUMNS, 2.4 * n_lines), layout="constrained")
     for position, row in enumerate(table.itertuples(), start=1):

@@ -26,13 +26,9 @@ PUBLISHED = "f5456283223c84d4 17678e28d53d7835 12475eaf7d5ce327 785513da66e0851f
 
 @dataclass(frozen=True, eq=False)
 class Built:
-    """Concepts by falling similarity to the seen concepts, cut into levels.
+    """Concepts by falling similarity to the seen concepts, cut into levels."""
 
-    ``table`` has the columns of levels.csv, a row per concept: ``nearest_seen`` is the lowest id of equals,
-    ``average_rank`` the mean rank, from 0, of all concepts with the same similarity, as text.
-    """
-
-    table: pd.DataFrame
+    table: pd.DataFrame  # the columns of levels.csv; nearest_seen is the lowest id of equals
     levels: Levels  # ids of each level, most similar first
     facts: dict[str, Any]  # about the similarity, JSON values
 

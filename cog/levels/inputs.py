@@ -28,7 +28,7 @@ def read_wnids(path: Path) -> list[str]:
 
 
 def read_counts(path: Path) -> dict[str, int]:
-    """Read rows ``wnid,count`` of different ids; a first row of words is a header, else they are a CogError."""
+    """Read rows ``wnid,count`` of different ids after a header, if any; other rows are a CogError."""
     counts: dict[str, int] = {}
     for position, (number, fields) in enumerate(_rows(path)):
         wnid, count = [*fields, ""][:2]
@@ -56,8 +56,8 @@ def count_images(found: Found) -> dict[str, int]:
     root = found.store.root
     if not counts:
         raise CogError(
-            f"--imagenet_images_root {root} has no folder named by a noun id, expected one folder per synset, "
-            f"such as n02084071, or the same in tar or zip files{hint(root)}"
+            f"--imagenet_images_root {root} has no folder named by a noun id, expected one per synset, such "
+            f"as n02084071, or the same in tar or zip files{hint(root)}"
         )
     if others := sorted({*found.images} - {*counts}):
         logger.warning("ignored in %s, since their names are no noun ids: %s", root, some(others))
@@ -68,8 +68,8 @@ def count_images(found: Found) -> dict[str, int]:
 def count_in1k(root: str) -> list[int]:
     """Return the number of training and test images of each concept of IN-1K together."""
     counts: Counter[str] = Counter()
+    source = datasets.DATASETS[constants.IN1K]
     for split in constants.SPLITS:
-        source = datasets.DATASETS[constants.IN1K]
         listed = source.images(constants.IN1K, split, {"in1k_images_root": root})
         counts.update(dict(zip(listed.classes, listed.counts().tolist(), strict=True)))
     return list(counts.values())
@@ -78,10 +78,7 @@ def count_in1k(root: str) -> list[int]:
 def draw_split(
     found: Found, wnids: Iterable[str], counts: Mapping[str, int], **options: int
 ) -> level_files.Split:
-    """Draw the images of every concept, with the options of :func:`cog.data.level_files.draw`.
-
-    A warning names concepts with another number of images on disk than in ``counts``.
-    """
+    """Draw the images of every concept, with the options of :func:`cog.data.level_files.draw`."""
     split, changed = {}, []
     for wnid in sorted(set(wnids)):
         names = found.images.get(wnid, [])

@@ -14,7 +14,6 @@ from tabulate import tabulate
 
 from cog import constants
 from cog.data.level_files import read_levels
-from cog.errors import CogError
 from cog.levels.build import Built, equals_published
 from cog.levels.selection import Selection
 from cog.levels.wordnet import NounGraph
@@ -28,10 +27,7 @@ def concepts_table(selection: Selection, graph: NounGraph, counts: Mapping[str, 
 
 
 def level_facts(built: Built, *, n_test: int, max_train: int) -> pd.DataFrame:
-    """Return a row per level: numbers of concepts, ranks, similarities, and images of a split; what is known.
-
-    ``values``: different similarities; ``tied``: most concepts that share one, ``tied_at``.
-    """
+    """Return a row per level; ``values``: different similarities, ``tied``: concepts of the commonest one."""
     rows = []
     for level, part in _levels(built).items():
         ranks, similarity, images = part["rank"], part["similarity"], part["images"]
@@ -73,7 +69,6 @@ def summary(built: Built, facts: pd.DataFrame, steps: Sequence[Mapping[str, Any]
         "; ".join(f"{key}: {value}" for key, value in about.items()),
         "",
         _table(shown.astype(object).to_numpy().tolist(), [*shown]),
-        "values: different similarities; tied: most concepts that share one",
         f"concepts in gaps between levels: {(built.table['level'] == 'gap').sum():,}",
         f"equal to the published levels: {'yes' if equals_published(built.levels) else 'no'}",
     ]
@@ -81,12 +76,7 @@ def summary(built: Built, facts: pd.DataFrame, steps: Sequence[Mapping[str, Any]
 
 
 def compare(paths: Sequence[str]) -> str:
-    """Return, as text, how many concepts levels share with those of the same number of the first file.
-
-    Paths are those of levels files, or output folders. A single level (a random draw) is compared with all.
-    """
-    if len(paths) < 2:
-        raise CogError("--compare needs two levels files or more")
+    """Return a table, as text, of the numbers of concepts that levels (or one draw) share with the first."""
     files = [Path(path) / constants.LEVELS_FILE if Path(path).is_dir() else Path(path) for path in paths]
     reference, *others = map(read_levels, files)
     rows: list[list[Any]] = [[f"concepts in {paths[0]}", *map(len, reference)]]
@@ -102,10 +92,7 @@ def _table(rows: Sequence[Sequence[Any]], header: Sequence[str]) -> str:
 
 
 def figures(built: Built, facts: pd.DataFrame, in1k: Sequence[int] | None, *, most: int) -> dict[str, Figure]:
-    """Return ``similarity`` by rank (paper, Fig. 2) and ``images`` of every concept (Fig. 9), if known.
-
-    ``in1k``: images of each concept of IN-1K, for a first panel; ``most``: those of a concept in a split.
-    """
+    """Return ``similarity`` by rank (paper, Fig. 2) and ``images`` per concept, at ``most`` (Fig. 9)."""
     levels, drawn = _levels(built), {}
     shades = dict(zip(levels, colormaps["viridis"](np.linspace(0.15, 0.95, len(levels))), strict=True))
     if "values" in facts:

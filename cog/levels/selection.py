@@ -1,7 +1,6 @@
 """Selection of the concepts that are eligible for the levels (paper, Sec. 3.2 and supplement A.1).
 
-The paper's words allow several readings; these give the published numbers of concepts on the Fall-2011
-release.
+The paper's words allow several readings; these give its numbers of concepts on the Fall-2011 release.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ def select(
 ) -> Selection:
     """Select concepts by the numbers of images of all concepts, by wnid; an unknown id is a CogError.
 
-    Protocol "v2" (ICCV 2021) removes, in this order: ``seen`` concepts; those with too few images; the subtrees
-    of ``excluded_roots``; all ancestors of other concepts, eligible or not, seen or not; ``discarded`` ones.
+    Protocol "v2" (ICCV 2021) removes: ``seen`` concepts; those with too few images; subtrees of
+    ``excluded_roots``; all ancestors of other concepts, eligible or not, seen or not; ``discarded`` ones.
     "v1" (January 2021): seen concepts; their ancestors; few images; subtrees; ancestors of those that remain.
     """
     roots = list(excluded_roots)

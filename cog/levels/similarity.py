@@ -86,6 +86,6 @@ def _ratio(values: np.ndarray, rows: np.ndarray, columns: np.ndarray, subsumers:
     return np.divide(shared, total, out=np.ones_like(total), where=total > 0)
 
 
-#: Functions of graph, information content and node numbers of rows ``(N,)`` and columns ``(M,)``: similarity of
-#: every pair, float64 ``(N, M)``, 0 without a subsumer. Their docstrings are formulas.
+#: Functions of graph, information content and node numbers of rows ``(N,)`` and columns ``(M,)``: similarity
+#: of every pair, float64 ``(N, M)``, 0 without a subsumer. Their docstrings are formulas.
 MEASURES = {function.__name__: function for function in (lin, lin_max_ic, jcn, wup)}

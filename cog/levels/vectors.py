@@ -56,8 +56,7 @@ def concept_vectors(
 def read_vectors(path: Path, words: set[str]) -> dict[str, np.ndarray]:
     """Read the vectors of ``words``, float32 ``(D,)``, from a text file, which may be larger than memory.
 
-    A row is ``word v1 ... vD``, as in word2vec, GloVe and Wikipedia2Vec; a first row of two whole numbers is
-    skipped, and so is a repeated word. A file of another form, or with none of the words, is a CogError.
+    Rows are ``word v1 ... vD``, as in word2vec, GloVe, Wikipedia2Vec; a first row of two numbers is skipped.
     """
     wanted = {word.encode(): word for word in words}
     vectors: dict[str, np.ndarray] = {}
@@ -83,7 +82,6 @@ def read_vectors(path: Path, words: set[str]) -> dict[str, np.ndarray]:
 
 
 def _numbers(line: bytes) -> list[float]:
-    """Return the numbers after the word of a row; none if one of them is no finite number."""
     try:
         numbers = [float(text) for text in line.split()[1:]]
     except ValueError:

@@ -1,6 +1,6 @@
 """The noun synsets of WordNet 3.0, read from ``data.noun`` and ``index.noun`` (manual page wndb(5WN)).
 
-ImageNet's ids are byte offsets into ``data.noun`` of WordNet 3.0, so other versions cannot be used.
+ImageNet's ids are byte offsets into ``data.noun``, so other versions cannot be used.
 """
 
 from __future__ import annotations
@@ -123,9 +123,9 @@ def _usual_places() -> Iterator[Path | zipfile.Path]:
 def _parse(data: str, index: str, source: str) -> NounGraph:
     """Parse both files; ValueError or LookupError: they are of another version, or damaged.
 
-    A line of ``data`` has: offset, file number, ``n``, number of words (hexadecimal), words with lexical ids,
-    number of pointers, pointers (symbol, offset, part of speech, source/target), ``|``, gloss. A line of
-    ``index`` ends with the offsets of the senses of a word, most frequent first.
+    Fields of ``data``: offset, file number, ``n``, number of words (hexadecimal), words with ids,
+    number of pointers, pointers (symbol, offset, part of speech, ends), ``|``, gloss. Lines of ``index`` end
+    with the offsets of the senses of a word, most frequent first.
     """
     lemmas, links, glosses = [], [], []
     node: dict[str, int] = {}

@@ -30,9 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = functools.partial(parser.add_argument, metavar="N")
     add("--output_dir", type=Path, required=True, metavar="DIR", help="folder of the miniature")
     add("--seed", type=cli_tools.whole_number(0), default=0, help="make: seed (default: 0)")
-    for name, default in (("train", 80), ("test", 50)):
-        text = f"make: {name} images per concept (default: {default})"
-        add(f"--n_{name}", type=cli_tools.whole_number(1), default=default, help=text)
+    images = functools.partial(add, type=cli_tools.whole_number(1))
+    images("--n_train", default=80, help="make: training images per concept (default: 80)")
+    images("--n_test", default=50, help="make: test images per concept (default: 50)")
     args = parser.parse_args(argv)
     folder: Path = args.output_dir
     from cog.levels.wordnet import load_wordnet
@@ -62,8 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     shown = table.set_axis([_label(*row) for row in table.index]).to_string(float_format="{:.1f}".format)
     print("Top-1 accuracy of linear classifiers on the features, in percent", end="")
     print(f" (24 concepts per data set: guessing gives 4.2)\n\n{shown}\n")
-    print("The trained network has learned the seen concepts alone. L1 holds their siblings, L5 snakes and")
-    print("conifers.\n")
+    print(
+        "The trained network has learned the seen concepts. L1 holds their siblings, L5 snakes, conifers.\n"
+    )
     for text, holds in findings:
         print(f"{'as expected' if holds else 'NOT AS EXPECTED'}: {text}")
     return 0 if all(holds for _, holds in findings) else 1
@@ -84,10 +85,7 @@ def _label(model: str, n_shot: int) -> str:
 
 
 def check(table: pd.DataFrame) -> list[tuple[str, bool]]:
-    """Return the expectations, which follow from inheritance and training, and whether they hold.
-
-    There is none about neighboring levels: 24 concepts are too few to determine their order.
-    """
+    """Return the expectations, none about neighboring levels of few concepts, and whether they hold."""
     findings = []
     for (model, n_shot), row in table.iterrows():
         if model == TRAINED:

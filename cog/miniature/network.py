@@ -14,9 +14,6 @@ from cog.data.pixels import IMAGENET_MEAN, IMAGENET_STD, load_rgb
 from cog.errors import os_errors_explained
 from cog.runtime import files
 
-#: Number of channels of the three stages; the last is the width of the features, D.
-WIDTHS = (16, 32, 64)
-
 #: AdamW under a one-cycle schedule, with label smoothing; images are shifted by some pixels and mirrored.
 N_EPOCHS, BATCH_SIZE, PEAK_LR, WEIGHT_DECAY, SMOOTHING, MAX_SHIFT = 20, 64, 3e-3, 0.05, 0.1, 4
 
@@ -43,7 +40,7 @@ class ConvNet(nn.Module):
 
     def __init__(self, n_classes: int) -> None:
         super().__init__()
-        a, b, c = WIDTHS
+        a, b, c = 16, 32, 64
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             # With stride 4 before the first block, a 64-pixel image takes 3 million multiplications.
@@ -61,10 +58,7 @@ class ConvNet(nn.Module):
 
 
 def load_my_model(init_args: dict[str, Any]) -> tuple[nn.Module, Callable[[torch.Tensor], torch.Tensor]]:
-    """Return the network of a checkpoint, and the function from images to features.
-
-    ``init_args`` has ``model_name``, ``ckpt_file`` (may be None) and ``model_dir``.
-    """
+    """Return the network of a checkpoint, and the function from images to features."""
     ckpt_file = init_args["ckpt_file"] or Path(init_args["model_dir"]) / "model.ckpt"
     checkpoint = torch.load(ckpt_file, map_location="cpu", weights_only=True)
     model = ConvNet(n_classes=len(checkpoint["classes"]))
@@ -75,8 +69,7 @@ def load_my_model(init_args: dict[str, Any]) -> tuple[nn.Module, Callable[[torch
 def train_network(images: Path, ckpt_file: Path, *, n_epochs: int = N_EPOCHS) -> None:
     """Train the network on class folders and write its checkpoint; an existing one is kept.
 
-    Equal images give equal networks on the same CPU with the same number of threads. With 0 epochs, only the
-    batch norm statistics are measured. An unreadable image is a CogError.
+    With 0 epochs, only the batch norm statistics are measured. An unreadable image is a CogError.
     """
     if ckpt_file.exists():
         return

@@ -1,8 +1,7 @@
 """The images of the miniature: textured shapes of WordNet concepts, with traits inherited along hypernyms.
 
-Every data set must be equally hard by itself, else its accuracy would not measure generalization. So the seen
-concepts and the five levels are trees of the same shape: two groups of three families (hyponyms of the group)
-with four siblings from each (hyponyms of the family that have no hyponyms and no other hypernym).
+So that every data set is equally hard by itself, the seen concepts and the five levels are trees of the same
+shape: two groups of three families with four siblings each (without hyponyms and other hypernyms).
 """
 
 from __future__ import annotations
@@ -24,9 +23,6 @@ from cog.runtime import files
 from cog.runtime.memory import n_processors
 
 IN1K_DIR, IN21K_DIR, RECORD = "in1k", "in21k", "world.json"
-
-#: Number of concepts from each family among the seen concepts, and among the unseen concepts.
-N_SIBLINGS = 4
 
 #: Families with seen and unseen members: boat, sailing vessel, ship; scarf, skirt, trouser.
 SEEN_FAMILIES = ("n02858304", "n04128837", "n04194289", "n04143897", "n04230808", "n04489008")
@@ -50,30 +46,26 @@ TRAITS = (
     *("sky_a", "sky_b", "glow_a", "glow_b"),
 )
 
-SIZE = 64
-
 #: Share of a trait that changes from a hypernym to its hyponym; deviation of an image from its concept.
 CHANGE, INDIVIDUAL = 0.4, 0.25
 
-_CHUNK = 25  # images that are drawn at once: their arrays stay in the processor's cache
+SIZE, _CHUNK = 64, 25  # pixels; images that are drawn at once, whose arrays stay in the processor's cache
 
 
 def choose_concepts(graph: NounGraph, seed: int) -> tuple[list[str], list[str]]:
     """Return the wnids of 24 seen and 120 unseen concepts, each ascending; the seed chooses the siblings."""
-    seen: list[str] = []
-    unseen: list[str] = []
+    seen, unseen = list[str](), list[str]()
     inner = {parent for parents in graph.parents for parent in parents}
-    siblings: dict[int, list[str]] = {}
-    for node, parents in enumerate(graph.parents):
-        if node not in inner and len(parents) == 1:
-            siblings.setdefault(parents[0], []).append(graph.wnids[node])
     for family in (*SEEN_FAMILIES, *UNSEEN_FAMILIES):
-        members = siblings[graph.node[family]]
+        only = (graph.node[family],)
+        members = [
+            graph.wnids[n] for n, above in enumerate(graph.parents) if above == only and n not in inner
+        ]
         order = np.random.default_rng([seed, int(family[1:])]).permutation(len(members))
         taken = [members[k] for k in order]
         if family in SEEN_FAMILIES:
-            seen, taken = seen + taken[:N_SIBLINGS], taken[N_SIBLINGS:]
-        unseen += taken[:N_SIBLINGS]
+            seen, taken = seen + taken[:4], taken[4:]
+        unseen += taken[:4]
     return sorted(seen), sorted(unseen)
 
 
@@ -144,19 +136,14 @@ def concept_images(wnid: str, traits: np.ndarray, n: int, seed: int) -> np.ndarr
 
 
 def make_world(folder: Path, graph: NounGraph, *, seed: int = 0, n_train: int = 80, n_test: int = 50) -> None:
-    """Draw a world with numbers of images per concept, a process per processor, unless the folder holds it.
-
-    The folder gets ``in1k/{train,val}/<wnid>/``, ``in21k/<wnid>/`` (the unseen concepts), ``seen_wnids.txt``,
-    ``image_counts.csv`` and, last, ``world.json``. A folder with another world or images is a CogError.
-    """
+    """Draw the images of a world, unless the folder holds it; other images there are a CogError."""
     settings = {"seed": seed, "n_train": n_train, "n_test": n_test}
     record, begun, roots = folder / RECORD, folder / ".drawing", (folder / IN1K_DIR, folder / IN21K_DIR)
     if record.exists() and files.read_object(record) == settings:
         return
     if any(root.exists() for root in roots) and (record.exists() or not begun.exists()):
-        found = "a miniature made with other settings" if record.exists() else "other images"
-        advice = "give another --output_dir or delete that folder"
-        raise CogError(f"{folder} holds {found}, expected nothing or one with {settings}; {advice}")
+        found = "a miniature made with other settings, or other images"
+        raise CogError(f"{folder} holds {found}, expected {settings}; give another --output_dir or delete it")
     folder.mkdir(parents=True, exist_ok=True)
     begun.touch()
     for root in roots:
@@ -179,7 +166,6 @@ def make_world(folder: Path, graph: NounGraph, *, seed: int = 0, n_train: int = 
 
 
 def _write(wnid: str, traits: np.ndarray, seed: int, parts: Sequence[tuple[Path, int, int]]) -> None:
-    """Draw the images of a concept, and write a range of their numbers into each folder."""
     pictures = concept_images(wnid, traits, max(stop for *_, stop in parts), seed)
     for folder, first, stop in parts:
         (folder / wnid).mkdir(parents=True)
@@ -188,23 +174,18 @@ def _write(wnid: str, traits: np.ndarray, seed: int, parts: Sequence[tuple[Path,
 
 
 def write_overview(folder: Path, graph: NounGraph, levels: Sequence[Sequence[str]]) -> None:
-    """Write ``overview.png``: two images of every concept, a row per data set, relatives side by side."""
-    rows = [("seen concepts", (folder / "seen_wnids.txt").read_text().split(), folder / IN1K_DIR / "train")]
-    rows += [(f"L{k}", list(level), folder / IN21K_DIR) for k, level in enumerate(levels, start=1)]
-
-    def parent_first(wnid: str) -> tuple[Sequence[int], str]:
-        return graph.parents[graph.node[wnid]], wnid
-
-    height = 2 * SIZE + 32
-    sheet = Image.new("RGB", (SIZE * max(len(wnids) for _, wnids, _ in rows), height * len(rows)), "white")
-    for top, (title, wnids, images) in zip(range(0, sheet.height, height), rows, strict=True):
-        ImageDraw.Draw(sheet).text((3, top + 3), title, fill="black")
-        for column, wnid in enumerate(sorted(wnids, key=parent_first)):
-            strip = Image.new("RGB", (SIZE - 2, 14), "white")  # which cuts a long caption at its edge
-            ImageDraw.Draw(strip).text((1, 1), graph.words(wnid).split(",")[0], fill="black")
-            sheet.paste(strip, (column * SIZE, top + 18))
+    """Write ``overview.png``: two images of every concept with its name, a row per data set."""
+    rows = [((folder / "seen_wnids.txt").read_text().split(), folder / IN1K_DIR / "train")]
+    rows += [(list(level), folder / IN21K_DIR) for level in levels]
+    height = 2 * SIZE + 16
+    sheet = Image.new("RGB", (SIZE * max(len(wnids) for wnids, _ in rows), height * len(rows)), "white")
+    for top, (wnids, images) in zip(range(0, sheet.height, height), rows, strict=True):
+        for column, wnid in enumerate(sorted(wnids, key=lambda wnid: graph.parents[graph.node[wnid]])):
+            caption = Image.new("RGB", (SIZE - 2, 14), "white")  # which cuts a long name at its edge
+            ImageDraw.Draw(caption).text((1, 1), graph.words(wnid).split(",")[0], fill="black")
+            sheet.paste(caption, (column * SIZE, top + 2))
             for k in range(2):
                 picture = load_rgb(images / wnid / f"{wnid}_{k}.JPEG")
-                sheet.paste(picture, (column * SIZE, top + 32 + k * SIZE))
+                sheet.paste(picture, (column * SIZE, top + 16 + k * SIZE))
     with files.atomic_write(folder / "overview.png") as handle:
         sheet.save(handle, format="PNG")

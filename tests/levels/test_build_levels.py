@@ -316,7 +316,6 @@ BAD = {
     "rerank garbage": (only("--rerank", "no pickle"), "x.txt"),
     "key out of range": (plus("LEVELS.N_TEST", "9"), "more than LEVELS.N_TEST"),
     "output is a file": (lambda toy: plus("--output_dir", toy.counts)(toy), "counts.csv"),
-    "one to compare": (plus("--compare", "a.pkl"), "needs two levels files"),
     "none to compare": (plus("--compare", "a.pkl", "b.pkl"), "a.pkl"),
 }
 
