@@ -34,6 +34,9 @@ INTERPOLATIONS = ("bicubic", "bilinear", "lanczos", "nearest", "box", "hamming")
 #: Values of ``CLF.PRECISION``, the precision of the matrix products in training.
 PRECISIONS = ("auto", "fp32", "tf32", "bf16")
 
+#: Kinds of pretraining data, from which it follows whether the concepts of the levels were unseen.
+PRETRAINING = ("IN-1K", "IN-21K", "IN-1K + other", "web", "unknown")
+
 #: Values of ``CLF.TYPE``, with the keys that each sets by default: for MLPs as in the first version of the
 #: paper (supplement C.3; its search intervals are those of its section B).
 CLASSIFIERS: dict[str, dict[str, object]] = {

@@ -111,13 +111,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _read(args: argparse.Namespace, *, everything: bool) -> Results:
     """Return the selected results with those that a view refers to; of one evaluation, or ``everything``."""
     from cog.results import read
-    from cog.results.runs import is_pattern
 
-    for flag, names in (("--model", args.model or []), ("--relative_to", [args.relative_to])):
-        for name in names:
-            if name is not None and not is_pattern(name):
-                paths.split_model_name(name, flag=flag)
-    one_model = args.model[0] if len(args.model or ()) == 1 and not is_pattern(args.model[0]) else None
+    names = [name for name in args.model or () if not set(name) & set("*?[")]  # no patterns
+    for flag, given in (("--model", names), ("--relative_to", filter(None, [args.relative_to]))):
+        for name in given:
+            paths.split_model_name(name, flag=flag)
+    one_model = names[0] if len(args.model or ()) == len(names) == 1 else None
     cfg = config.get_cfg(model_name=one_model, opts=args.opts)
     if "CLF.N_SHOT" in args.opts[::2] and args.n_shot not in (None, [cfg.CLF.N_SHOT]):
         raise CogError("--n_shot and CLF.N_SHOT disagree; give one of them")
@@ -140,16 +139,14 @@ def _read(args: argparse.Namespace, *, everything: bool) -> Results:
         evaluations=None if everything and evaluation == "logreg" else {evaluation, "logreg"},
         imports=args.imports,
         published=args.published,
-        flag="--import",
     )
     results = results if everything else read.of_evaluation(results, evaluation)
-    skipped = results.found.skipped
-    read.warn_of_skipped(skipped)
+    read.warn_of_skipped(results.skipped)
     if results.scores.empty:
         shots = f" with n_shot {' '.join(map(str, args.n_shot))}" if args.n_shot else ""
         shots += f" with seeds {' '.join(map(str, args.seeds))}" if args.seeds else ""
-        wanted = args.source, args.model, args.dataset, skipped, evaluation
-        raise CogError(read.nothing_found(*wanted, more=shots))
+        shots += f" under {args.logreg_root_dir}" if args.logreg_root_dir else ""
+        raise CogError(read.nothing_found(results, args.model or (), args.dataset or (), shots))
     return results
 
 
@@ -166,7 +163,7 @@ def _tables(args: argparse.Namespace, width: int) -> str:
     results = _read(args, everything=bool(args.analysis))
     means = frame.average(results.scores, args.seeds or ())
     read.warn_of_absent(means, model=args.model, dataset=args.dataset, n_shot=args.n_shot)
-    for notice in notices.of_training(means, results.found):
+    for notice in notices.check(means, results, training=True):
         more = f" and {len(notice.places) - 2} more lines" if len(notice.places) > 2 else ""
         logger.warning("%s", printable(f"{notice.title}: {'; '.join(notice.places[:2])}{more}"))
     own = results.scores[results.scores["source"] == frame.RUNS]
@@ -188,9 +185,9 @@ def _tables(args: argparse.Namespace, width: int) -> str:
 
 def _is_selected(args: argparse.Namespace, view: pd.DataFrame) -> pd.Series:
     """Return whether a row of a view is asked for, and not only what others refer to."""
-    from cog.results.runs import matches
+    from cog.results.runs import is_among
 
-    is_model = view["model"].map(lambda name: any(matches(name, pattern) for pattern in args.model or ["*"]))
+    is_model = view["model"].map(lambda name: is_among(name, args.model))
     return is_model & view["dataset"].isin(args.dataset or view["dataset"])
 
 

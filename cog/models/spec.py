@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cog.constants import PRETRAINING
 from cog.errors import CogError
 from cog.paths import split_model_name
 
@@ -21,9 +22,6 @@ CATEGORIES = {
     "d-": "web-data",
     "": "other",
 }
-
-#: Kinds of pretraining data, from which it follows whether the concepts of the levels were unseen.
-PRETRAINING = ("IN-1K", "IN-21K", "IN-1K + other", "web", "unknown")
 
 
 @dataclass(frozen=True)

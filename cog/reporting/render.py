@@ -27,7 +27,7 @@ FORMATS = (*GRIDS, "csv", "json")
 WIDTH = 100
 
 #: Columns of a frame that are not in CSV and JSON: objects, and what only tables need.
-_INNER = {*TEXTS, "counts", "values", "features", "classes", "extra"}
+_INNER = {*TEXTS, "counts", "values", "features", "classes"}
 
 _LATEX = {
     ord("±"): r"$\pm$",
@@ -65,9 +65,8 @@ def table(
         CogError: an unknown name, or nothing to show.
     """
     if format not in FORMATS or show not in views.VIEWS:
-        raise CogError(
-            f"{show}, {format}: expected one of {', '.join(views.VIEWS)}, and of {', '.join(FORMATS)}"
-        )
+        known = f"one of {', '.join(views.VIEWS)}, and of {', '.join(FORMATS)}"
+        raise CogError(f"{show}, {format}: expected {known}")
     if format in GRIDS:
         means = means[means["metric"] != "top5"]
     if analysis:
@@ -78,8 +77,7 @@ def table(
     view = view if select is None else view[select(view)]
     if view.empty:
         raise CogError("nothing to show: no number of this view is among the results read")
-    is_accuracy = not analysis and not relative_to and show == "accuracy"
-    if beside is None or not is_accuracy:
+    if beside is None or analysis or relative_to or show != "accuracy":
         return render(view, format, width=width)
     if format not in GRIDS:
         return flat(compare.beside_published(view, beside), format)
@@ -87,13 +85,10 @@ def table(
 
 
 def render(view: pd.DataFrame, form: str, *more: pd.DataFrame, width: int = WIDTH) -> str:
-    """Return a view as text, ending with one newline.
+    """Return a view of :mod:`cog.reporting.views` in a format, ending with one newline.
 
-    Args:
-        view: frame of a function of :mod:`cog.reporting.views`.
-        form: one of :data:`FORMATS`.
-        *more: views of the same means, whose tables follow.
-        width: columns of the terminal, for text: wider tables are split into blocks of columns.
+    The tables of ``more``, views of the same means, follow. Text tables wider than ``width`` are split into
+    blocks of columns.
     """
     if form not in GRIDS:
         return flat(view, form)
@@ -102,17 +97,15 @@ def render(view: pd.DataFrame, form: str, *more: pd.DataFrame, width: int = WIDT
         text = title.replace("±", "+-") + "; needs \\usepackage{booktabs}" if form == "latex" else title
         titles = textwrap.wrap(text, width) if form == "text" else [lead + text]
         lines += [*titles, "", *in_blocks(wide, form, width if form == "text" else sys.maxsize), ""]
-    look = {
-        "initial_indent": lead,
-        "subsequent_indent": lead,
-        "break_long_words": False,
-        "break_on_hyphens": False,
-    }
-    for note in [*views.footnotes(view), *(note for one in more for note in one.attrs.get("notes", []))]:
-        if form == "markdown":
-            lines += [_markdown(note), ""]
-        else:
-            lines += textwrap.wrap(printable(note), max(width, 40), **look)  # type: ignore[arg-type]
+    wrapper = textwrap.TextWrapper(
+        max(width, 40),
+        initial_indent=lead,
+        subsequent_indent=lead,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    for note in [*views.footnotes(view), *(note for one in more for note in one.attrs["notes"])]:
+        lines += [_markdown(note), ""] if form == "markdown" else wrapper.wrap(printable(note))
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -147,22 +140,14 @@ def in_blocks(wide: pd.DataFrame, form: str, width: int) -> list[str]:
         wide = wide.map(lambda cell: re.sub(r"(?<![\w.])-(?=[\d])", "−", cell))
     else:
         wide = wide.rename(index=_markdown, columns=_markdown).map(_markdown)
+    look = {"tablefmt": GRIDS[form], "disable_numparse": True, "preserve_whitespace": True}
     rest = ["left" if form == "text" else "right"]
     lines: list[str] = []
     for n_blocks in range(1, wide.shape[1] + 1):
         size = -(-wide.shape[1] // n_blocks)
         parts = [wide.iloc[:, first : first + size] for first in range(0, wide.shape[1], size)]
-        texts = [
-            tabulate.tabulate(
-                part,
-                headers="keys",
-                tablefmt=GRIDS[form],
-                disable_numparse=True,
-                preserve_whitespace=True,
-                colalign=["left", *rest * part.shape[1]],
-            )
-            for part in parts
-        ]
+        aligned = [(part, ["left", *rest * part.shape[1]]) for part in parts]
+        texts = [tabulate.tabulate(part, headers="keys", colalign=how, **look) for part, how in aligned]
         lines = [line.rstrip() for line in "\n\n".join(texts).splitlines()]
         if max(map(len, lines)) <= width:
             break
@@ -182,24 +167,15 @@ def _aligned(column: pd.Series) -> pd.Series:
 
 def _markdown(text: str) -> str:
     """Return text with the characters escaped that Markdown takes for table bars, HTML, links or images."""
-    text = (
-        printable(text).replace("&", "&amp;").replace("<", "&lt;").replace("\\", "\\\\").replace("|", "\\|")
-    )
-    for link in ("(", "[", ":"):  # [text](address), [text][name], [name]: address
-        text = text.replace(f"]{link}", f"]\\{link}")
-    return text.replace("://", ":\\/\\/").replace(
-        "www.", "www\\."
-    )  # GitHub turns bare addresses into links, too
+    text = printable(text).replace("&", "&amp;").replace("<", "&lt;")
+    text = re.sub(r"\\|\||\](?=[(\[:])", lambda found: "\\" + found[0], text)
+    return text.replace("://", ":\\/\\/").replace("www.", "www\\.")  # GitHub makes links of bare addresses
 
 
 def flat(view: pd.DataFrame, form: str) -> str:
     """Return the numbers of a view as CSV or JSON with all digits; what is missing is empty, or null."""
-    if "extra" in view:
-        view = view[~view["extra"].astype(bool)]
     frame = view.drop(columns=[name for name in view if name in _INNER])
     if form == "csv":
         return frame.to_csv(index=False)
     records = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    return (
-        "[\n" + ",\n".join(f"  {json.dumps(record)}" for record in records) + "\n]\n" if records else "[]\n"
-    )
+    return "[\n" + ",\n".join(f"  {json.dumps(record)}" for record in records) + "\n]\n"

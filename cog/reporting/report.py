@@ -6,18 +6,16 @@ The page loads no other file: style, script and figures are inside. Texts from f
 from __future__ import annotations
 
 import html
-import importlib.resources
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
 
 import cog
 from cog import constants, paths
@@ -28,16 +26,13 @@ from cog.reporting.figures import search
 from cog.results import notices, published
 from cog.results.frame import LOGREG, RUNS, average, dataset_label, shots_label
 from cog.results.read import Results
-from cog.results.records import Run
 from cog.runtime import files
 
-#: The figure of the first screen, and the other figures of the page.
-_LEAD, _PICTURES = (
-    "levels",
-    ("fewshot", "fig3", "drop", "v1_fig8", "v1_fig9", "v1_fig10", "mlp", "fig6", "knn"),
-)
+#: The figure of the first screen, its substitute for many own models, and the other figures of the page.
+_LEAD, _LEAD_OF_MANY = "levels", "fig3"
+_PICTURES = ("fewshot", "fig3", "drop", "v1_fig8", "v1_fig9", "v1_fig10", "mlp", "fig6", "knn")
 
-# With more own models than this, other figures than the first ones are crowded and large.
+# With more own models than this, other figures than the first one are crowded and large.
 _MANY_MODELS = 8
 
 # Greatest number of drawings of searches, about 50 kB each.
@@ -47,40 +42,21 @@ _MAX_SEARCHES = 24
 _MAX_BYTES = 1 << 27
 
 
-class Row(NamedTuple):
-    """A row of a table on the page."""
-
-    label: str
-    cells: list[str]
-    is_own: bool = False
-
-
 @dataclass
-class HtmlTable:
-    """A table on the page; of words, or of numbers, which can be sorted."""
+class Table:
+    """A table on the page: texts, rows x columns, and the rows of the user; of numbers, which can be sorted."""
 
     title: str
-    heads: list[str]
-    rows: list[Row]
-    notes: list[str] = field(default_factory=list)
-    words: bool = False
+    cells: pd.DataFrame
+    own: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    words: bool = False  # of words, which are not sorted
 
-
-class Section(NamedTuple):
-    """A section of tables with notes."""
-
-    name: str
-    title: str
-    tables: list[HtmlTable]
-    notes: list[str]
-
-
-class Picture(NamedTuple):
-    """A figure as the source of an ``<img>``, with its caption; a wide one has panels side by side."""
-
-    source: str
-    caption: str
-    wide: bool
+    @property
+    def rows(self) -> Iterator[tuple[str, bool, list[str]]]:
+        """Label, whether it is the user's, and cells of each row."""
+        for label, cells in zip(self.cells.index, self.cells.to_numpy(), strict=True):
+            yield str(label), label in self.own, list(cells)
 
 
 def write(
@@ -112,7 +88,7 @@ def write(
 
 
 def not_shown(path: str | os.PathLike[str], results: Results) -> list[str]:
-    """Return the results that a page has, and that a page of these results would not have, so as not to lose them."""
+    """Return the results of a page that a page of these results would not have, so as not to lose them."""
     try:
         text = files.contents(path, largest=_MAX_BYTES)[:1_000_000].decode("utf-8", "replace")
         match = re.search(r'<meta name="cog-results" content="([^"]*)">', text)
@@ -123,8 +99,12 @@ def not_shown(path: str | os.PathLike[str], results: Results) -> list[str]:
 
 
 def _places(scores: pd.DataFrame) -> list[str]:
-    own = scores[~scores["source"].isin(published.SOURCES.values())]
+    own = scores[_is_own(scores)]
     return sorted({f"{row.model} on {row.dataset}" for row in own[["model", "dataset"]].itertuples()})
+
+
+def _is_own(frame: pd.DataFrame) -> pd.Series:
+    return ~frame["source"].isin(published.SOURCES.values())
 
 
 def _render(results: Results, means: pd.DataFrame, *, root: Any, baseline: str | None, created: str) -> str:
@@ -138,66 +118,44 @@ def _render(results: Results, means: pd.DataFrame, *, root: Any, baseline: str |
         lstrip_blocks=True,
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
-    environment.filters["parts"] = _parts
-    own = ~means["source"].isin(published.SOURCES.values())
+    # A number of a cell, its deviation and what follows, an interval for example.
+    environment.filters["parts"] = re.compile(r" (?=[±\[(*?])").split
+    own = _is_own(means)
     odd = own.any() and not (own & (means["unlike"] == "")).any()
-    if odd:  # published numbers are on other data, or of other settings
-        means = means[own]
-    limit = paths.limit_of(root) if root is not None else 0
+    means = means[own] if odd else means  # published numbers are on other data, or of other settings
     lead, pictures, searches = _pictures(means, results.scores)
     return environment.get_template("report.html.j2").render(
-        style=Markup(_resource("report.css")),
-        script=Markup(_resource("sort.js")),
-        title=("TRIAL, NOT RESULTS: " if limit else "") + _title(means, odd),
-        limit=limit,
+        limit=paths.limit_of(root) if root is not None else 0,
+        own=list(means.loc[_is_own(means), "model"].unique()),
+        odd=odd,
+        is_empty=means.empty,
         places=json.dumps(_places(results.scores)),
-        subject=_subject(results, root),
+        counts=_counts(results),
+        root=None if root is None else str(root),
         created=created,
         version=cog.__version__,
         standing=_standing(means),
         lead=lead,
         sections=list(_sections(means, baseline)),
         pictures=pictures,
-        notices=notices.check(means, results.found, root=str(root) if root is not None else ""),
+        notices=notices.check(means, results),
         provenance=_provenance(results),
         searches=searches,
     )
 
 
-def _resource(name: str) -> str:
-    return importlib.resources.files("cog.reporting").joinpath("page", name).read_text(encoding="utf-8")
-
-
-def _parts(cell: str) -> list[str]:
-    """Return the number of a cell, its deviation and what follows, an interval for example."""
-    return re.split(r" (?=[±\[(*?])", cell)
-
-
-def _own_models(means: pd.DataFrame) -> list[str]:
-    return list(means.loc[~means["source"].isin(published.SOURCES.values()), "model"].unique())
-
-
-def _title(means: pd.DataFrame, odd: bool) -> str:
-    own = _own_models(means)
-    if not own:
-        return "The published results" if len(means) else "No results"
-    names = own[0] if len(own) == 1 else f"{len(own)} models"
-    if odd:
-        return f"Results of {names}"
-    return f"How well {'does' if len(own) == 1 else 'do'} {names} generalize?"
-
-
-def _subject(results: Results, root: Any) -> str:
-    runs, analyses = len(results.found.runs), len(results.found.analyses)
-    counts = [f"{n:,} {noun}" for n, noun in ((runs, "runs"), (analyses, "analyses")) if n]
-    read = " and ".join(counts) or "shared files and published numbers"
-    return f"{read} in {root}" if root is not None else read
+def _counts(results: Results) -> str:
+    found = results.scores[results.scores["source"] == RUNS]
+    n_runs = (found["details"].notna() & (found["metric"] == "top1")).sum()
+    n_analyses = found.loc[found["details"].isna(), "folder"].nunique()
+    counts = [f"{n:,} {noun}" for n, noun in ((n_runs, "runs"), (n_analyses, "analyses")) if n]
+    return " and ".join(counts) or "shared files and published numbers"
 
 
 # --- tables
 
 
-def _standing(means: pd.DataFrame) -> HtmlTable | None:
+def _standing(means: pd.DataFrame) -> Table | None:
     """Return the table of the first screen: mean over the levels, its rank, change from IN-1K to L5, accuracies.
 
     Own models come first, then the published ones, each with the highest mean first.
@@ -208,24 +166,25 @@ def _standing(means: pd.DataFrame) -> HtmlTable | None:
     shown = shown[shown["n_shot"] == (0 if (shown["n_shot"] == 0).any() else shown["n_shot"].max())]
     view = views.accuracy(shown)
     ((title, wide),) = _grids(view)
-    shown = shown.assign(row=view["row"].astype(str).to_numpy(), unlike=view["unlike"].to_numpy())
+    shown = view.astype({"row": str})
     values = shown.pivot_table(index="row", columns="dataset", values="value", dropna=False, sort=False)
     firsts = shown.groupby("row")[["source", "unlike"]].first().reindex(values.index)
     is_own = firsts["source"] == RUNS
     levels = [name for name in constants.COG_LEVELS if name in values]
-    mean = values[levels].mean(axis=1, skipna=False) if levels else values.mean(axis=1, skipna=False)
+    mean = values[levels or list(values)].mean(axis=1, skipna=False)
     rank = mean.round(1).groupby(firsts["unlike"]).rank(ascending=False, method="min")
-    wide.insert(0, "rank", [_number(rank[row], "{:.0f}") for row in wide.index])
-    wide.insert(
-        0, "mean L1 to L5" if levels else "mean", [_number(mean[row], "{:.1f}") for row in wide.index]
-    )
+    more = {
+        "mean L1 to L5" if levels else "mean": mean.map("{:.1f}".format),
+        "rank": rank.map("{:.0f}".format),
+    }
     if {constants.IN1K, constants.COG_LEVELS[-1]} <= set(values):
         change = 100 * (values[constants.COG_LEVELS[-1]] / values[constants.IN1K] - 1)
-        wide.insert(2, "IN-1K to L5", [_number(change[row], "{:+.1f} %") for row in wide.index])
+        more["IN-1K to L5"] = change.map("{:+.1f} %".format)
+    for position, (name, texts) in enumerate(more.items()):
+        wide.insert(position, name, texts.where(~texts.str.contains("nan"), "-").reindex(wide.index))
     order = sorted(wide.index, key=lambda row: (not is_own[row], np.nan_to_num(-mean[row], nan=np.inf)))
-    rows = [Row(row, list(wide.loc[row]), bool(is_own[row])) for row in order]
     ranked = f"rank: of the mean, among the {int(rank.notna().sum())} models here on like data and settings."
-    return HtmlTable(title, list(wide.columns), rows, [ranked, *_footnotes(view)])
+    return Table(title, wide.loc[order], list(is_own.index[is_own]), [ranked, *_footnotes(view)])
 
 
 def _grids(view: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -241,106 +200,90 @@ def _named(text: str) -> str:
     return re.sub(r"\b(in1k|cog_l[1-5])\b", lambda name: dataset_label(name[0]), text)
 
 
-def _number(value: float, form: str) -> str:
-    return "-" if np.isnan(value) else form.format(value)
-
-
-def _sections(means: pd.DataFrame, baseline: str | None) -> Iterable[Section]:
-    """Yield the sections of tables that have numbers."""
-    top1 = means[means["metric"] == "top1"]
-    own = set(_own_models(means))
-    protocol = top1[top1["evaluation"] == LOGREG]
-    base = baseline or published.REFERENCE
+def _sections(means: pd.DataFrame, baseline: str | None) -> Iterator[tuple[str, str, list[Table], list[str]]]:
+    """Yield id, title, tables and notes of the sections that have numbers."""
+    own = set(means.loc[_is_own(means), "model"])
+    protocol = means[(means["metric"] == "top1") & (means["evaluation"] == LOGREG)]
     if baseline is not None and baseline not in set(means["model"]):
         raise CogError(f"there is no result of {baseline} on the page to compare with")
-    if base in set(protocol["model"]) and own - {base}:
-        shown = protocol[(protocol["n_shot"] == 0) & protocol["model"].isin({*own, base})]
-        if base in set(shown["model"]) and len(compared := views.relative_to(shown, base)):
-            yield _section("relative", "Differences", compared)
+    base = baseline or published.REFERENCE
+    shown = protocol[(protocol["n_shot"] == 0) & protocol["model"].isin({*own, base})]
+    if base in set(shown["model"]) and own - {base} and len(compared := views.relative_to(shown, base)):
+        yield "relative", "Differences", *_tables(compared)
     fewshot = protocol[protocol["n_shot"] > 0]
     if len(fewshot) and (protocol["n_shot"] == 0).any():
-        yield _section("fewshot", "Few training images", views.fewshot(fewshot))
+        yield "fewshot", "Few training images", *_tables(views.fewshot(fewshot))
     try:
         view = views.analysis(means[means["metric"] != "top5"], ["all"])
     except CogError:  # no result of another experiment
         return
-    yield _section("experiments", "Other experiments", view)
+    yield "experiments", "Other experiments", *_tables(view)
 
 
-def _section(name: str, title: str, view: pd.DataFrame) -> Section:
-    paper = set(view.loc[view["source"].isin(published.SOURCES.values()), "row"].astype(str))
-    tables = []
-    for heading, wide in _grids(view):
-        order = sorted(wide.index, key=lambda row: row in paper)  # the user's first
-        rows = [Row(row, list(wide.loc[row]), row not in paper) for row in order]
-        tables.append(HtmlTable(heading, list(wide.columns), rows))
-    return Section(name, title, tables, _footnotes(view))
+def _tables(view: pd.DataFrame) -> tuple[list[Table], list[str]]:
+    own = set(view.loc[_is_own(view), "row"].astype(str))
+    grids = [
+        (title, wide.loc[sorted(wide.index, key=lambda row: row not in own)]) for title, wide in _grids(view)
+    ]
+    return [Table(title, wide, list(own)) for title, wide in grids], _footnotes(view)
 
 
 # --- figures
 
 
-def _pictures(
-    means: pd.DataFrame, scores: pd.DataFrame
-) -> tuple[Picture | None, list[Picture], list[Picture]]:
-    """Return the figure of the first screen, the others that have results, and drawings of searches."""
-    few = len(_own_models(means)) <= _MANY_MODELS
-    wanted = [_LEAD, *(_PICTURES if few else _PICTURES[:2])]
-    if not _own_models(means):
-        wanted[0] = "fig3"
-    pictures = {}
+def _pictures(means: pd.DataFrame, scores: pd.DataFrame) -> tuple[Any, list[Any], list[Any]]:
+    """Return the first figure, the others, and the searches: source of an ``<img>``, caption, whether it is wide."""
+    own = means.loc[_is_own(means), "model"].nunique()
+    lead = _LEAD if own else _LEAD_OF_MANY
+    wanted = dict.fromkeys([lead, *(_PICTURES if own <= _MANY_MODELS else _PICTURES[:2])])
     with figures.drawing():
-        for name, caption, sheet in figures.draw(means, dict.fromkeys(wanted)):
-            wide = sheet.figure.get_figwidth() > 6
-            pictures[name] = Picture(figures.embed(sheet.figure), caption, wide)
+        pictures = {
+            name: (figures.embed(sheet.figure), caption, sheet.figure.get_figwidth() > 6)
+            for name, caption, sheet in figures.draw(means, wanted)
+        }
         searches = [
-            Picture(figures.embed(search.draw(title, trials, curves).figure), title, True)
+            (figures.embed(search.draw(title, trials, curves).figure), title, True)
             for _, title, trials, curves in figures.searches(scores, _MAX_SEARCHES)
         ]
-    lead = pictures.pop(wanted[0], None)
-    return lead, list(pictures.values()), searches
+    return pictures.pop(lead, None), list(pictures.values()), searches
 
 
 # --- provenance
 
 
-def _provenance(results: Results) -> HtmlTable | None:
+def _provenance(results: Results) -> Table | None:
     """Return the table of how the runs of each model were made; what holds for all is a note."""
-    by_model: dict[str, list[Run]] = {}
-    for run in results.found.runs:
-        by_model.setdefault(run.model, []).append(run)
-    if not by_model:
+    scores = results.scores[results.scores["details"].notna()]
+    if scores.empty:
         return None
     described = {
-        model: _made(runs, [made for (name, *_), made in results.found.features.items() if name == model])
-        for model, runs in by_model.items()
+        model: _made(runs, [made for (name, *_), made in results.features.items() if name == model])
+        for model, runs in scores.groupby("model", sort=False)
     }
-    frame = pd.DataFrame(described).T.fillna("not recorded")
+    frame = pd.DataFrame(described).T
     same = [name for name in frame if len(frame) > 1 and frame[name].nunique() == 1]
     notes = [f"For all: {'; '.join(f'{name} {frame[name].iloc[0]}' for name in same)}."] if same else []
-    frame = frame.drop(columns=same)
-    rows = [Row(str(model), list(row)) for model, row in zip(frame.index, frame.to_numpy(), strict=True)]
-    return HtmlTable("Models with runs here", list(frame.columns), rows, notes, words=True)
+    return Table("Models with runs here", frame.drop(columns=same), notes=notes, words=True)
 
 
-def _made(runs: list[Run], features: list[dict[str, Any]]) -> dict[str, str]:
-    days = sorted(run.finished[:10] for run in runs if run.finished)
-    entries: dict[str, list[Any]] = {
+def _made(runs: pd.DataFrame, features: list[dict[str, Any]]) -> dict[str, str]:
+    details = list(runs["details"])
+    days = sorted(run["finished"][:10] for run in details if run["finished"])
+    entries: dict[str, Iterable[Any]] = {
         "checkpoint": [str(made.get("checkpoint_sha256") or "")[:12] for made in features],
         "features": [made.get("precision") for made in features],
         "pretraining": [made.get("pretraining") for made in features],
-        "classifier precision": [run.precision for run in runs],
-        "device": [run.device for run in runs],
-        "torch": [run.versions.get("torch") for run in runs],
-        "trials": [run.settings.get("n_trials") for run in runs],
-        "epochs": [run.settings.get("n_epochs") for run in runs],
-        "seeds": sorted({run.seed for run in runs}),
-        "shots": [shots_label(run.n_shot) for run in runs],
+        "classifier precision": [run["precision"] for run in details],
+        "device": [run["device"] for run in details],
+        "torch": [run["versions"].get("torch") for run in details],
+        "trials": [run["settings"].get("n_trials") for run in details],
+        "epochs": [run["settings"].get("n_epochs") for run in details],
+        "seeds": sorted(set(runs["seed"])),
+        "shots": map(shots_label, runs["n_shot"]),
         "finished": [" to ".join(dict.fromkeys((days[0], days[-1])))] if days else [],
     }
-    return {name: _several(values) for name, values in entries.items()}
-
-
-def _several(values: Iterable[Any]) -> str:
-    known = list(dict.fromkeys(str(value)[:80] for value in values if value not in (None, "")))
-    return some(known, 5) if known else "not recorded"
+    known = {
+        name: list(dict.fromkeys(str(value)[:80] for value in values if value not in (None, "")))
+        for name, values in entries.items()
+    }
+    return {name: some(values, 5) or "not recorded" for name, values in known.items()}

@@ -14,10 +14,11 @@ import numpy as np
 import pandas as pd
 
 from cog import constants
+from cog.constants import PRETRAINING
 from cog.errors import CogError, printable, some
-from cog.models.spec import PRETRAINING
 from cog.results import compare, metrics, published
 from cog.results.frame import (
+    CLASSIFIER,
     LOGREG,
     RUNS,
     UNKNOWN,
@@ -33,11 +34,9 @@ from cog.results.frame import (
 #: Columns for readers: title of a table, its number among all, label of a row, header of a column, and cell.
 TEXTS = ["title", "table", "row", "head", "cell"]
 
-#: Mark after the name of a model that may have seen concepts of the levels.
-SEEN = "†"
-
-#: Mark after the name of a model on other data or of other settings than most rows of its data set.
-UNLIKE = "‡"
+#: Mark of a model that may have seen concepts of the levels, and of one on other data or of other settings than
+#: most rows of its data set.
+SEEN, UNLIKE = "†", "‡"
 
 _OVER_CONCEPTS = "[ ]: 95 % interval over concepts (with their images) and seeds; of one seed over concepts."
 _OF_ANALYSES = "[ ]: 95 % bootstrap interval over concepts; seeds are averaged before."
@@ -63,9 +62,8 @@ def accuracy(means: pd.DataFrame, by: str = "dataset") -> pd.DataFrame:
     """Return the means: models x data sets by shots, or with ``by="n_shot"`` the other way round."""
     title = "{metric} accuracy (%), {of}" + _spread(means, ", mean ± std over seeds")
     notes = [_OVER_CONCEPTS] if means["low"].notna().any() else []
-    bare = means[
-        means["source"].eq(RUNS) & means["metric"].eq("top1") & means["value"].notna() & means["low"].isna()
-    ]
+    own = means["source"].eq(RUNS) & means["metric"].eq("top1")
+    bare = means[own & means["value"].notna() & means["low"].isna()]
     if len(bare):
         models = "all runs" if len(bare) == len(means) else some(list(bare["model"].unique()))
         notes.append(
@@ -80,45 +78,25 @@ def fewshot(means: pd.DataFrame) -> pd.DataFrame:
 
 
 def rank(means: pd.DataFrame) -> pd.DataFrame:
-    """Return ranks with their means, see :func:`cog.results.compare.rank`; the best rank comes first."""
+    """Return ranks, see :func:`cog.results.compare.rank`; the best mean rank comes first."""
     view = compare.rank(means)
-    if view.empty:
-        return readable(view, "rank by {metric} accuracy, {of}", [])
     among = view["rank_31"].notna() & (view["source"] == RUNS)
-    ranks = [
-        "-" if np.isnan(row.rank) else f"{row.rank:.0f}" + (f" ({row.rank_31:.0f})" if beside else "")
-        for row, beside in zip(view.itertuples(), among, strict=True)
-    ]
+    ranks = view["rank"].map("{:.0f}".format) + view["rank_31"].map(" ({:.0f})".format).where(among, "")
     notes = ["Equal accuracies share the better rank (1, 2, 2, 4)."]
     if view["source"].isin(published.SOURCES.values()).any():
         notes.append("Means are rounded to 0.1, as published.")
     if among.any():
         notes.append("( ): place beside the paper's 31 models, from 1 to 32.")
-    shown = readable(view, "rank by {metric} accuracy, {of}", ranks, "dataset", notes)
-    # One more column: the mean, of the data sets that a row has.
-    columns = shown["head"].cat.categories
-    groups = shown.groupby(["table", "row"], observed=True, sort=False)
-    more = groups.first().reset_index()
-    sizes = groups["rank"].count().to_numpy()
-    width = shown.groupby("table", observed=True)["head"].nunique().reindex(more["table"]).to_numpy()
-    texts = [
-        "-" if np.isnan(mean) else f"{mean:.1f}" + (f" ({n}/{most})" if n < most else "")
-        for mean, n, most in zip(more["mean_rank"], sizes, width, strict=True)
-    ]
-    more = more.assign(head="mean", cell=texts, extra=True)
-    shown = pd.concat([shown.astype({"head": str}).assign(extra=False), more], ignore_index=True)
-    shown.attrs["notes"] = notes
-    return shown.assign(head=pd.Categorical(shown["head"], [*columns, "mean"]))
+    texts = list(ranks.where(view["rank"].notna(), "-"))
+    return readable(view, "rank by {metric} accuracy, {of}", texts, notes=notes)
 
 
 def drop(means: pd.DataFrame) -> pd.DataFrame:
     """Return changes since IN-1K, see :func:`cog.results.compare.drop`."""
     view = compare.drop(means)
     title = "{metric} accuracy, change since the model's own in1k (% of it), {of}"
-    notes = [_OF_DROP] if view["low"].notna().any() else []
-    return readable(
-        view, title + _spread(view, ", ± combined deviation over seeds"), cells(view, "+"), notes=notes
-    )
+    title += _spread(view, ", ± combined deviation over seeds")
+    return readable(view, title, cells(view, "+"), notes=[_OF_DROP] if view["low"].notna().any() else [])
 
 
 def relative_to(means: pd.DataFrame, model: str) -> pd.DataFrame:
@@ -126,105 +104,93 @@ def relative_to(means: pd.DataFrame, model: str) -> pd.DataFrame:
     view = compare.relative_to(means, model)
     marks = {"higher": " *", "lower": " *", "cannot be told apart": ""}
     shown = view.assign(std=view["std"].where(view["low"].isna()))
-    texts = [
-        text if text == "-" else text + marks.get(reading, " ?")
-        for text, reading in zip(cells(shown, "+"), view["reading"], strict=True)
-    ]
-    notes = [_TOLD, *([_DEVIATION] if shown["std"].notna().any() else [])]
+    pairs = zip(cells(shown, "+"), view["reading"], strict=True)
+    texts = [text if text == "-" else text + marks.get(reading, " ?") for text, reading in pairs]
+    notes = [_TOLD, _DEVIATION] if shown["std"].notna().any() else [_TOLD]
     other = view.loc[view["source"] != view["baseline_source"], "source"].unique()
     if len(other):
         notes.append(
             f"The baseline of rows from {', '.join(other)} is {model} from "
             f"{view['baseline_source'].iloc[0]}: the two trainings may differ in more than the model."
         )
-    reasons = view.loc[view["value"].isna(), ["reading", "model"]].drop_duplicates()
-    for reading, part in reasons.groupby("reading", sort=False):
-        notes.append(f"{reading}: {some(list(part['model']))}.")
+    for reading, part in view[view["value"].isna()].groupby("reading", sort=False):
+        notes.append(f"{reading}: {some(list(part['model'].unique()))}.")
     title = f"{{metric}} accuracy, difference to {model} (points), {{of}}"
-    return readable(view, title, texts, "dataset", notes)
+    return readable(view, title, texts, notes=notes)
 
 
 def analysis(means: pd.DataFrame, wanted: Sequence[str]) -> pd.DataFrame:
     """Return results of analyses and of other classifiers: a table for each number, models x data sets.
 
-    An analysis that declares its metrics (:func:`cog.results.metrics.declare`) is shown without changes here.
-
-    Args:
-        means: means of all evaluations.
-        wanted: names of groups (``mlp``, ``pca``, ``kmeans``), of evaluations or their beginnings (``cross``:
-            all ``cross_<dataset>``), or ``all``.
+    ``wanted`` are names of groups (``mlp``, ``pca``, ``kmeans``), of evaluations or their beginnings (``cross``:
+    all ``cross_<dataset>``), or ``all``. An analysis that declares its metrics
+    (:func:`cog.results.metrics.declare`) is shown without changes here.
 
     Raises:
         CogError: there is no result of these.
     """
     means = compare.derived(means)
     of_protocol = (means["evaluation"] == LOGREG) & means["metric"].isin(metrics.METRIC_LABELS)
-    means = _with_companions(means[~of_protocol])
-    keys = list(dict.fromkeys(zip(means["evaluation"], means["metric"], means["n_shot"], strict=True)))
-    there = {key: metrics.describe(*key) for key in keys}
-    chosen = {
-        key: metric
+    place = ["evaluation", "metric", "n_shot"]
+    groups = dict(tuple(_with_intervals(means[~of_protocol]).groupby(place, sort=False)))
+    there = {key: metrics.describe(*key) for key in groups}
+    chosen = [
+        key
         for key, metric in there.items()
-        if "all" in wanted
-        or metric.group in wanted
-        or any(f"{key[0]}_".startswith(f"{name}_") for name in wanted)
-    }
+        if {"all", metric.group} & {*wanted} or any(f"{key[0]}_".startswith(f"{name}_") for name in wanted)
+    ]
     if not chosen:
         names = sorted({metric.group for metric in there.values()}, key=natural_key)
         which = "any analysis" if "all" in wanted else f"the analysis {' or '.join(wanted)}"
         hint = f"there is {', '.join(names)}" if names else "analyze_features.py makes them"
         raise CogError(f"nothing to show: no result of {which} among those read; {hint}")
     parts, notes = [], []
-    for number, (key, metric) in enumerate(sorted(chosen.items(), key=lambda item: item[1].order)):
-        part = means[
-            (means["evaluation"] == key[0]) & (means["metric"] == key[1]) & (means["n_shot"] == key[2])
-        ]
-        only_v1 = set(part["source"]) == {published.SOURCES["v1"]}
+    for number, key in enumerate(sorted(chosen, key=lambda key: there[key].order)):
+        part, metric = groups[key], there[key]
         title = f"{metric.title}, lower is better" if metric.better < 0 else metric.title
-        if only_v1 and metric.group in _V1_TABLES:
+        if set(part["source"]) == {published.SOURCES["v1"]} and metric.group in _V1_TABLES:
             title += f" (Table {_V1_TABLES[metric.group]} of {published.SOURCES['v1']})"
         shown = part.assign(std=part["std"].mask(part["recorded"]))
         texts = cells(shown, "+" if metric.signed else "", metric.decimals)
         shown = readable(part.drop(columns="recorded"), printable(title), texts)
-        shown = shown.assign(table=number, unit=metric.unit)
-        parts.append(shown)
-        notes += [metric.note] if metric.note else []
+        parts.append(shown.assign(table=number, unit=metric.unit))
+        notes += [metric.note] * bool(metric.note)
         if part["low"].notna().any() and not metric.shows_range:
             notes.append(_OVER_CONCEPTS if is_classifier(key[0]) else _OF_ANALYSES)
-    heads = sorted({str(head) for part in parts for head in part["head"]}, key=dataset_key)
-    view = pd.concat([part.astype({"head": str, "row": str}) for part in parts], ignore_index=True)
-    view = view.assign(
-        head=pd.Categorical(view["head"], heads), row=pd.Categorical(view["row"], view["row"].unique())
+    return _together(
+        parts, sorted({str(head) for part in parts for head in part["head"]}, key=dataset_key), notes
     )
+
+
+def _together(parts: list[pd.DataFrame], heads: Sequence[str], notes: list[str]) -> pd.DataFrame:
+    view = pd.concat([part.astype({"head": str, "row": str}) for part in parts], ignore_index=True)
+    view["head"] = pd.Categorical(view["head"], heads)
+    view["row"] = pd.Categorical(view["row"], view["row"].unique())
     view.attrs["notes"] = list(dict.fromkeys(notes))
     return view
 
 
-def _with_companions(means: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers with the intervals that analyses record beside them as further numbers.
+def _with_intervals(means: pd.DataFrame) -> pd.DataFrame:
+    """Return the numbers with the intervals that analyses record beside them as ``<metric>_low`` and ``_high``.
 
     The uncertainty of such a number comes from the concepts; a deviation over seeds beside it would look like
     its error. For a number of one chosen repetition (k-means), the interval is the range over all
-    repetitions.
+    repetitions, ``_min`` and ``_max``.
     """
     place = ["source", "model", "dataset", "evaluation", "n_shot"]
-    known = {tuple(row[:-1]): row[-1] for row in means[[*place, "metric", "value"]].to_numpy().tolist()}
+    places = list(means[place].itertuples(index=False, name=None))
+    known = dict(zip(zip(places, means["metric"], strict=True), means["value"], strict=True))
     keep, ends = [], []
-    for row in means.to_dict("records"):
-        at = tuple(row[name] for name in place)
-        base = metrics.companion_of(row["metric"])
-        keep.append(base is None or (*at, base) not in known)
-        is_range = metrics.describe(row["evaluation"], row["metric"], row["n_shot"]).shows_range
+    for at, metric in known:
+        base, _, end = metric.rpartition("_")
+        keep.append(end not in ("low", "high", "std", "min", "max") or (at, base) not in known)
+        is_range = metrics.describe(at[3], metric, at[4]).shows_range
         names = ("min", "max") if is_range else ("low", "high")
-        ends.append([known.get((*at, f"{row['metric']}_{name}"), np.nan) for name in names])
+        ends.append([known.get((at, f"{metric}_{name}"), np.nan) for name in names])
     low, high = np.reshape(np.array(ends, float), (-1, 2)).T
     recorded = ~np.isnan(low) & ~np.isnan(high) & means["low"].isna()
-    means = means.assign(
-        low=means["low"].mask(recorded, low),
-        high=means["high"].mask(recorded, high),
-        recorded=recorded,
-    )
-    return means[np.array(keep, bool)]
+    both = {"low": means["low"].mask(recorded, low), "high": means["high"].mask(recorded, high)}
+    return means.assign(**both, recorded=recorded)[np.array(keep, bool)]
 
 
 def beside_published(means: pd.DataFrame, version: str) -> pd.DataFrame:
@@ -241,13 +207,9 @@ def beside_published(means: pd.DataFrame, version: str) -> pd.DataFrame:
     }
     title = f"{{metric}} accuracy (%) beside {published.SOURCES[version]}, {{of}}"
     shown = readable(view, title, columns["here"])
-    row = shown["row"].astype(str) + ", " + shown["head"].astype(str)
-    shown = shown.assign(row=pd.Categorical(row, row.unique()))
+    shown["row"] = shown["row"].astype(str) + ", " + shown["head"].astype(str)
     parts = [shown.assign(head=head, cell=texts) for head, texts in columns.items()]
-    made = pd.concat(parts, ignore_index=True)
-    made["head"] = pd.Categorical(made["head"], list(columns))
-    made.attrs["notes"] = [_WITHIN] if len(view) else []
-    return made
+    return _together(parts, list(columns), [_WITHIN] * bool(len(view)))
 
 
 #: Views of ``--show`` by name.
@@ -267,7 +229,8 @@ def cells(view: pd.DataFrame, sign: str = "", decimals: int = 1) -> list[str]:
     texts = []
     columns = (view[name] for name in ("value", "std", "low", "high", "n_seeds", "missing"))
     for value, std, low, high, n_seeds, missing in zip(*columns, strict=True):
-        text = number_text(value, decimals, sign) + _deviation(std, decimals)
+        text = number_text(value, decimals, sign)
+        text += "" if np.isnan(std) else f" ± {std:.{decimals}f}"
         text += f" ({n_seeds}/{n_seeds + len(missing.split())})" if missing else ""
         if not np.isnan(low):
             text += f" [{number_text(low, decimals, sign)}, {number_text(high, decimals, sign)}]"
@@ -281,10 +244,6 @@ def number_text(value: float, decimals: int, sign: str = "") -> str:
     return text.lstrip("+-") if float(text) == 0 else text
 
 
-def _deviation(std: float, decimals: int = 1) -> str:
-    return "" if np.isnan(std) else f" ± {std:.{decimals}f}"
-
-
 def _spread(view: pd.DataFrame, words: str) -> str:
     return words if view["std"].notna().any() else ""
 
@@ -292,7 +251,7 @@ def _spread(view: pd.DataFrame, words: str) -> str:
 def readable(
     view: pd.DataFrame, title: str, texts: Sequence[str], by: str = "dataset", notes: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Return a view with :data:`TEXTS`, and ``attrs["notes"]``.
+    """Return a view with :data:`TEXTS`, and ``attrs["notes"]``, the lines below the tables.
 
     Args:
         view: rows in display order.
@@ -301,44 +260,34 @@ def readable(
         by: column whose values are the headers, ``dataset`` or ``n_shot``; the other one separates tables.
         notes: lines below the tables.
     """
-    metric = view["metric"].map(lambda name: metrics.METRIC_LABELS.get(name, name))
     sources = set(view["source"])
     only = f" [{printable(next(iter(sources)))}]" if len(sources) == 1 and RUNS not in sources else ""
     names = sorted(view["dataset"].unique(), key=dataset_key)
     if by == "dataset":
-        heads, order = view["dataset"], names
-        parts, of = view["n_shot"], view["n_shot"].map(shots_label)
+        heads, order, parts, of = view["dataset"], names, view["n_shot"], view["n_shot"].map(shots_label)
     else:
-        heads = view["n_shot"].map(shots_column)
+        heads, parts = view["n_shot"].map(shots_column), view["dataset"].map(names.index)
         order = list(map(shots_column, sorted(view["n_shot"].unique(), key=lambda n: (n == 0, n))))
-        parts = view["dataset"].map(names.index)
         table = " (Table {} of the paper)" if sources == {published.SOURCES["v2"]} else ""
         of = view["dataset"].map(lambda name: name + table.format(_TABLES.get(name)))
-    titles = [title.format(metric=m, of=o) + only for m, o in zip(metric, of, strict=True)]
-    rows = labels(view)
-    made = view.assign(
-        title=titles,
-        table=parts,
-        row=pd.Categorical(rows, rows.unique()),
-        head=pd.Categorical(heads, order),
-        cell=list(texts),
-    )
+    pairs = zip(view["metric"], of, strict=True)
+    titles = [title.format(metric=metrics.METRIC_LABELS.get(m, m), of=o) + only for m, o in pairs]
+    rows, heads = labels(view), pd.Categorical(heads, order)
+    rows = pd.Categorical(rows, rows.unique())
+    made = view.assign(title=titles, table=parts, row=rows, head=heads, cell=list(texts))
     made.attrs["notes"] = list(notes)
     return made
 
 
 def labels(view: pd.DataFrame) -> pd.Series:
     """Return the label of each row: model, marks, and source unless it is runs or the only one."""
-    sources = set(view["source"])
     seen = view["pretraining"].ne(PRETRAINING[0]) & shows_levels(view["dataset"].unique())
     unlike = is_odd(view).groupby([view["source"], view["model"]]).transform("any")
     label = view["model"].where(view["model"] != "", "these runs")
     label += np.where(seen, f" {SEEN}", "")
     label += np.where(unlike, f" {UNLIKE}", "")
-    shown = view["source"].map(
-        lambda source: "" if source == RUNS or len(sources) == 1 else f" [{printable(source)}]"
-    )
-    return label + shown
+    told = (view["source"] != RUNS) & (view["source"].nunique() > 1)
+    return label + (" [" + view["source"].map(printable) + "]").where(told, "")
 
 
 def footnotes(view: pd.DataFrame) -> list[str]:
@@ -361,32 +310,30 @@ def footnotes(view: pd.DataFrame) -> list[str]:
             f"{mark}not the benchmark's data or the paper's settings, and only compared with their like "
             f"({printable(unlike)}): {_where(_places(part), part, view)}"
         )
-    unverified = view[
-        (view["data"] == UNKNOWN) & (view["source"] != RUNS) & view["dataset"].isin(constants.DATASETS)
-    ]
-    if len(unverified):
+    unverified = (view["data"] == UNKNOWN) & (view["source"] != RUNS)
+    if len(places := _places(view[unverified & view["dataset"].isin(constants.DATASETS)])):
         lines.append(
-            f"unverified: {some(_places(unverified))}; the file does not say how many classes and images "
-            "these are on, so the benchmark's are assumed"
+            f"unverified: {some(places)}; the file does not say how many classes and images these are on, so "
+            "the benchmark's are assumed"
         )
-    kinds = view.loc[(view["source"] == RUNS) & view["evaluation"].map(is_classifier), "evaluation"].unique()
-    if len(kinds) == 1 and kinds[0] != LOGREG and "unit" not in view:
-        lines.append(f"classifier of the runs: {metrics.evaluation_label(kinds[0])}")
-    return [*lines, *view.attrs.get("notes", []), *seen_note(view)]
+    kinds = {kind: CLASSIFIER.fullmatch(kind) for kind in view.loc[view["source"] == RUNS, "evaluation"]}
+    kinds = {kind: match for kind, match in kinds.items() if match}
+    if len(kinds) == 1 and LOGREG not in kinds and "unit" not in view:
+        ((kind, match),) = kinds.items()
+        lines.append(f"classifier of the runs: {metrics.classifier_label(match)} ({kind})")
+    return [*lines, *view.attrs.get("notes", []), *_seen_note(view)]
 
 
 def _places(part: pd.DataFrame) -> list[str]:
-    return [
-        f"{row} on {', '.join(group.unique())}"
-        for row, group in part.groupby("row", sort=False, observed=True)["dataset"]
-    ]
+    rows = part.groupby("row", sort=False, observed=True)["dataset"]
+    return [f"{row} on {', '.join(group.unique())}" for row, group in rows]
 
 
 def _where(places: Sequence[str], part: pd.DataFrame, view: pd.DataFrame) -> str:
     return "everywhere" if len(part) == len(view) else some(list(places), 6)
 
 
-def seen_note(view: pd.DataFrame) -> list[str]:
+def _seen_note(view: pd.DataFrame) -> list[str]:
     """Return the footnote that explains the mark of models that may have seen the levels, or nothing."""
     marked = view[view["row"].astype(str).str.contains(SEEN)]
     parts = []
@@ -398,7 +345,7 @@ def seen_note(view: pd.DataFrame) -> list[str]:
         return []
     state = "State it as pretraining in the models.yaml of extract_features.py."
     text = f"{SEEN}: pretraining may have held concepts of L1 to L5, then not unseen ({'; '.join(parts)})."
-    return [" ".join([text, *[state] * any(part.startswith("not stated") for part in parts)])]
+    return [" ".join([text, *[state] * parts[-1].startswith("not stated")])]
 
 
 def seed_by_seed(scores: pd.DataFrame, means: pd.DataFrame, version: str | None = None) -> str:
@@ -407,19 +354,18 @@ def seed_by_seed(scores: pd.DataFrame, means: pd.DataFrame, version: str | None 
     ``version`` is that of the paper to compare with, or None.
     """
     lines = []
-    there = set(scores["metric"])
-    labels_of = {name: label for name, label in metrics.METRIC_LABELS.items() if name in there}
     for seed, part in scores.groupby("seed"):
         values = part.set_index("metric")["value"]
-        shown = (f"{labels_of[name]} {values[name]:.2f}" for name in labels_of)
+        shown = (f"{label} {values[name]:.2f}" for name, label in metrics.METRIC_LABELS.items())
         lines.append(f"seed {seed}: {', '.join(shown)}")
-    by_metric = means.set_index("metric").loc[list(labels_of)]
-    for name, row in by_metric.iterrows():
+    by_metric = means.set_index("metric")
+    for name, label in metrics.METRIC_LABELS.items():
+        row = by_metric.loc[name]
         count = f"{row['n_seeds']} seed{'' if row['n_seeds'] == 1 else 's'}"
         text = f"{row['value']:.2f} +- {np.nan_to_num(row['std']):.2f}"
         text = f"no mean, as {row['note']}" if row["note"] else text
-        lines.append(f"{labels_of[name]}: {text} (test/{name}, {count})")
-    top1 = by_metric.iloc[0]
+        lines.append(f"{label}: {text} (test/{name}, {count})")
+    top1 = by_metric.loc["top1"]
     if top1["missing"]:
         lines.append(f"missing seeds: {', '.join(top1['missing'].split())}")
     if top1["unlike"]:
@@ -431,8 +377,7 @@ def seed_by_seed(scores: pd.DataFrame, means: pd.DataFrame, version: str | None 
 
 def _beside(means: pd.DataFrame, version: str) -> str:
     """Return a comparison of an accuracy with the published one in words."""
-    top1 = means[means["metric"] == "top1"]
-    row: Any = compare.beside_published(top1, version).iloc[0]
+    row: Any = compare.beside_published(means[means["metric"] == "top1"], version).iloc[0]
     if np.isnan(row["published"]):
         odd = row["unlike"] or row["note"]
         return f"not compared: {odd}" if odd else "no number of this model, data set and number of shots"

@@ -1,7 +1,6 @@
 """Is a result on the benchmark's data, made with the paper's settings? Columns ``data`` and ``protocol``.
 
-Data are judged by numbers of classes and images, for IN-1K also by the list of classes. Equal numbers do not
-prove equal images; other numbers, or another list of classes, prove that the images differ.
+Data are judged by numbers of classes and images, for IN-1K also by the list of classes.
 """
 
 from __future__ import annotations
@@ -13,34 +12,31 @@ from typing import Any
 from cog import constants
 from cog.data.wnids import IN1K_LIST, class_list_digest
 from cog.results.frame import BENCHMARK, CLASSIFIER, LOGREG, UNKNOWN
+from cog.runtime import files
 
 # Classes, training and test images (ILSVRC-2012; paper Sec. 3.2, 4.1, A.1): 50 test and 732 to 1300 training
 # images per concept of a level.
 _N_CLASSES, _N_TEST = 1000, 50_000
 _N_TRAIN_IN1K, _N_TRAIN_LEVEL = (1_281_167, 1_281_167), (732_000, 1_300_000)
 
-# A few unreadable images do not make another data set.
-_NEARLY = 0.002
+_NEARLY = 0.002  # a few unreadable images do not make another data set
 
 #: Settings of the paper's protocol (Sec. 4.1, supplement B.3; epochs and intervals: configuration of the
-#: original toolkit): the name in the records of runs, the value, and the key of the configuration, or words.
+#: original toolkit): the name in the records of runs, the value, and the key of the configuration, if any.
 PROTOCOL: dict[str, tuple[Any, str]] = {
     "n_trials": (30, "CLF.N_TRIALS"),
     "n_epochs": (100, "CLF.N_EPOCHS"),
     "batch_size": (1024, "CLF.BATCH_SIZE"),
-    "momentum": (0.9, "--mom"),
+    "momentum": (0.9, ""),
     "val_frac": (0.2, "CLF.VAL_PERC"),
     "lr_interval": ([0.1, 100.0], "CLF.LR_INTV"),
     "wd_interval": ([1e-12, 1e-4], "CLF.WD_INTV"),
     "normalize": (True, "CLF.NORM_FTS"),
-    "lr": (None, "learning rate"),
-    "wd": (None, "weight decay"),
+    "lr": (None, ""),
+    "wd": (None, ""),
     "classifier": ("logreg", "CLF.TYPE"),
     "max_per_class": (0, "CLF.MAX_PER_CLASS"),
 }
-
-# Names of configuration keys of a classifier (cog.constants.CLASSIFIERS) in the records of runs.
-_KEYS = {"NORM_FTS": "normalize", "LR_INTV": "lr_interval", "WD_INTV": "wd_interval"}
 
 
 @functools.cache
@@ -57,20 +53,7 @@ def data_of(
     n_test: int | None = None,
     classes: str | None = None,
 ) -> str:
-    """Return the column ``data`` of a result.
-
-    Args:
-        dataset: name of the data set; one without published numbers has its counts in the column.
-        n_classes: number of classes; None: not recorded, as the others.
-        n_train: number of training images of all classes together.
-        n_test: number of test images.
-        classes: digest of the list of classes.
-
-    >>> data_of("in1k", n_classes=1000, n_train=1281167, n_test=50000)
-    'benchmark'
-    >>> data_of("cog_l1", n_classes=24, n_test=1200)
-    '24 classes, 1,200 test images'
-    """
+    """Return the column ``data`` of a result; what is None is not recorded, ``classes`` is a digest."""
     is_named = dataset in constants.DATASETS
     low, high = _N_TRAIN_IN1K if dataset == constants.IN1K else _N_TRAIN_LEVEL
     expected = {
@@ -89,30 +72,20 @@ def data_of(
 
 
 def unlike_protocol(settings: Mapping[str, Any], evaluation: str) -> str:
-    """Return the column ``protocol`` of a run: its settings that are not the paper's, or "".
-
-    Args:
-        settings: recorded settings; those that are missing are taken as the paper's.
-        evaluation: name of the evaluation, which determines the defaults of the classifier.
-
-    >>> unlike_protocol({"n_trials": 3, "n_epochs": 100, "lr_interval": (0.1, 10.0)}, "logreg")
-    'n_trials 3, lr_interval 0.1 to 10'
-    """
+    """Return the column ``protocol`` of a run of an evaluation: its settings that are not the paper's, or ""."""
     match = CLASSIFIER.fullmatch(evaluation)
     kind = match["type"] if match else LOGREG
     usual = {name: value for name, (value, _) in PROTOCOL.items()} | {"classifier": kind}
-    usual |= {_KEYS[key]: value for key, value in constants.CLASSIFIERS.get(kind, {}).items()}
+    of_kind = constants.CLASSIFIERS.get(kind, {})
+    usual |= {name: of_kind[key[4:]] for name, (_, key) in PROTOCOL.items() if key[4:] in of_kind}
     if match:
         usual["max_per_class"] = int(match["max"] or 0)
     if kind == "finetune":  # the defaults of FINETUNE
         usual = {"n_epochs": 30, "batch_size": 1024, "lr": 0.01}
-    differing = (name for name in usual if name in settings and plain(settings[name]) != plain(usual[name]))
-    return ", ".join(f"{name} {_in_words(plain(settings[name]))}" for name in differing)
-
-
-def plain(value: Any) -> Any:
-    """Return a value as JSON has it: lists instead of tuples."""
-    return list(value) if isinstance(value, tuple) else value
+    pairs = [
+        (name, files.plain(settings[name]), files.plain(usual[name])) for name in usual if name in settings
+    ]
+    return ", ".join(f"{name} {_in_words(value)}" for name, value, expected in pairs if value != expected)
 
 
 def _in_words(value: Any) -> str:

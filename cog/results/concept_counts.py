@@ -6,20 +6,12 @@
     "images_per_class": 50              number of test images of each class; one number if equal for all
 
 A list of numbers is written as Base64 (RFC 4648) of unsigned little-endian integers of 1, 2 or 4 bytes, the
-smallest width that fits the largest number: 1,000 classes take 1.3 kB on one line. A reader derives the width
-from the length and the number of integers, ``n_classes``.
-
->>> write([48, 50, 0], [50, 50, 50])
-{'correct_per_class': 'MDIA', 'images_per_class': 50}
->>> counts = read({"correct_per_class": "MDIA", "images_per_class": 50}, n_classes=3, top1=100 * 98 / 150)
->>> counts.correct.tolist(), counts.n_images
-([48, 50, 0], 150)
+smallest width that fits the largest number; it follows from the length and ``n_classes``.
 """
 
 from __future__ import annotations
 
 import base64
-import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,10 +22,7 @@ import numpy as np
 #: Entries of ``final`` in ``results.json``.
 CORRECT, IMAGES = "correct_per_class", "images_per_class"
 
-# Typecodes by bytes of a number; the sizes depend on the platform, but are the same on all platforms of
-# PyTorch.
-_TYPECODES = {1: "B", 2: "H", 4: "I"}
-_MOST_IMAGES = 1 << 31
+_TYPECODES = {1: "B", 2: "H", 4: "I"}  # by bytes of a number, on all platforms of PyTorch
 
 #: Accuracies computed in float32 may be off by rounding.
 TOLERANCE_PERCENT = 1e-3
@@ -44,8 +33,7 @@ class ConceptCounts:
     """Numbers of test images of one run, and of correctly classified ones, per concept."""
 
     correct: array[int]  # number of correctly classified test images by class index
-    #: Number of test images of each class; a single number if equal for all classes.
-    images: array[int] | int
+    images: array[int] | int  # number of test images of each class; a single number if equal for all
     image_list: str | None = None  # SHA-256 of the list of test images; None when it is not known
 
     @property
@@ -56,16 +44,11 @@ class ConceptCounts:
     @property
     def n_images(self) -> int:
         """Number of test images of all concepts."""
-        return self.images * len(self.correct) if isinstance(self.images, int) else sum(self.images)
+        return sum(self.images_of_each)
 
 
 def write(correct: Sequence[int], images: Sequence[int]) -> dict[str, Any]:
-    """Return the entries of ``final``.
-
-    Args:
-        correct: number of correctly classified test images of each class.
-        images: number of test images of each class.
-    """
+    """Return the entries of ``final`` for numbers of right answers and of test images of each class."""
     same = len(set(images)) == 1
     return {CORRECT: _encode(correct), IMAGES: int(images[0]) if same else _encode(images)}
 
@@ -73,33 +56,23 @@ def write(correct: Sequence[int], images: Sequence[int]) -> dict[str, Any]:
 def read(
     final: Mapping[str, Any], *, n_classes: int | None, top1: float, image_list: str | None = None
 ) -> ConceptCounts | None:
-    """Return the counts of a run, or None for a run without counts.
-
-    Args:
-        final: entry ``final`` of ``results.json``.
-        n_classes: number of classes.
-        top1: accuracy of the run, in percent.
-        image_list: SHA-256 of the list of test images; None when it is not known.
+    """Return the counts of a run with accuracy ``top1`` (percent), or None for a run without counts.
 
     Raises:
         ValueError: when the counts have another form, or contradict each other or the accuracy.
     """
     if CORRECT not in final:
         return None
-    if n_classes is None:
-        raise ValueError(f"{CORRECT} without n_classes")
-    correct = _decode(final[CORRECT], n_classes)
+    correct = _decode(final[CORRECT], n_classes or 0)
     stated: Any = final.get(IMAGES)
-    images: array[int] | int = stated if type(stated) is int else _decode(stated, n_classes)
-    if isinstance(images, int) and not 0 < images < _MOST_IMAGES:
+    images: array[int] | int = stated if type(stated) is int else _decode(stated, n_classes or 0)
+    if isinstance(images, int) and not 0 < images < 1 << 31:
         raise ValueError(f"{images} images per class")
     counts = ConceptCounts(correct, images, image_list)
-    n, answers = counts.n_images, np.asarray(correct)
-    fits = (answers <= np.asarray(images)).all()
-    if not n or not fits:
+    if not counts.n_images or not (np.asarray(correct) <= np.asarray(images)).all():
         raise ValueError(f"{CORRECT} has more right answers than there are images")
-    share = 100 * int(np.add.reduce(answers, dtype=np.int64)) / n
-    if abs(share - top1) > TOLERANCE_PERCENT:
+    share = 100 * int(np.asarray(correct).sum(dtype=np.int64)) / counts.n_images
+    if not abs(share - top1) <= TOLERANCE_PERCENT:
         raise ValueError(f"{CORRECT} has {share:g} % right answers, the accuracy is {top1:g}")
     return counts
 
@@ -116,7 +89,4 @@ def _decode(text: Any, n: int) -> array[int]:
     width, rest = divmod(len(content), n)
     if rest or width not in _TYPECODES:
         raise ValueError(f"{len(content)} bytes for {n} numbers")
-    values = array(_TYPECODES[width], content)
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values
+    return array(_TYPECODES[width], content)

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def text(value: Any) -> str | None:
-    """Return ``value`` if it is a text that is not empty, else None."""
+    """Return ``value`` if it is a text, but not an empty one, else None."""
     return value if isinstance(value, str) and value else None
 
 
@@ -18,15 +18,18 @@ def sha256(value: Any) -> str | None:
 
 
 def whole(value: Any) -> int | None:
-    """Return ``value`` if it is a whole number of at least 0, else None."""
-    return value if type(value) is int and value >= 0 else None
+    """Return ``value`` if it is a whole number from 0 to 2 ** 63 - 1, else None."""
+    return value if type(value) is int and 0 <= value < 1 << 63 else None
 
 
 def number(value: Any) -> float | None:
     """Return ``value`` as a float if it is a finite number, else None."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
+    is_number = (
+        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e100
+    )  # its square is finite
+    return float(value) if is_number and math.isfinite(value) else None
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """Return ``value`` if it is a JSON object, else an empty one."""
+    return value if isinstance(value, dict) else {}

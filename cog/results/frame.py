@@ -16,28 +16,20 @@ Columns of ``scores`` (:data:`SCORES`)::
     classes       SHA-256 of the list of classes, or None
     protocol      settings that are not the paper's, such as "n_epochs 10", or ""
     features      digest of the training and test features, or None
-    pretraining   one of cog.models.spec.PRETRAINING
+    pretraining   one of cog.constants.PRETRAINING
     folder        folder of the run or analysis, or None
-
->>> place = ["runs", "my_net", "in1k", "logreg", 0, "top1"]
->>> runs = [dict(zip(SCORES, [*place, seed, value])) for seed, value in ((22, 70.0), (37, 71.0))]
->>> means = average(scores_of(runs), seeds=(22, 37, 45))
->>> print(means[["value", "std", "n_seeds", "missing"]].to_string(index=False))
- value  std  n_seeds missing
-  70.5  0.5        2      45
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from cog import constants
-from cog.data import datasets
 from cog.results import published, uncertainty
 
 #: Columns that identify a mean.
@@ -59,23 +51,21 @@ RUNS, LOGREG = "runs", "logreg"
 #: counts, which get the benefit of the doubt.
 BENCHMARK, UNKNOWN = "benchmark", "unknown"
 
+_LABELS = {constants.IN1K: "IN-1K", constants.IN1K_BLURRED: "IN-1K-b"}
+
 #: Names of classifiers of known kinds (:func:`cog.config.evaluation_name`).
 CLASSIFIER = re.compile(
     rf"(?P<type>{LOGREG}|mlp_noact|mlp|finetune)(?:_pca(?P<pca>\d{{1,9}}))?(?:_max(?P<max>\d{{1,9}}))?"
 )
 
 
-def scores_of(rows: Sequence[Mapping[str, Any]] | pd.DataFrame) -> pd.DataFrame:
-    """Return rows as a frame with the columns :data:`SCORES`; what a row lacks is missing."""
-    if isinstance(rows, pd.DataFrame):
-        frame = rows.reindex(columns=SCORES)
-    else:  # without a type of its own, a column of large seeds and None would become one of floats
-        frame = pd.DataFrame(rows, columns=SCORES, dtype=object)
-    texts = {name: object for name in SCORES if name not in _TYPES}
-    frame = frame.astype({**texts, **_TYPES})
+def scores_of(rows: Sequence[Mapping[str, Any]] | pd.DataFrame, *more: str) -> pd.DataFrame:
+    """Return rows as a frame with the columns :data:`SCORES` and ``more``; what a row lacks is missing."""
+    # Without a type of its own, a column of large seeds and None would become one of floats.
+    frame = pd.DataFrame(rows, columns=[*SCORES, *more], dtype=object).astype(_TYPES)
     frame["data"] = frame["data"].where(frame["data"].notna(), UNKNOWN)
     frame["protocol"] = frame["protocol"].where(frame["protocol"].notna(), "")
-    for name in ("correct", "classes", "features", "folder"):
+    for name in ("correct", "classes", "features", "folder", *more):
         frame[name] = frame[name].where(frame[name].notna(), None)  # NaN is true
     return frame
 
@@ -83,9 +73,7 @@ def scores_of(rows: Sequence[Mapping[str, Any]] | pd.DataFrame) -> pd.DataFrame:
 def average(scores: pd.DataFrame, seeds: Sequence[int] = ()) -> pd.DataFrame:
     """Return means over seeds, a row per :data:`PLACE`, in display order.
 
-    Args:
-        scores: rows of any sources, evaluations and metrics, see :data:`SCORES`.
-        seeds: seeds that each mean should have; empty: :func:`expected_seeds` of its source and evaluation.
+    ``seeds`` are those that each mean should have; empty: the protocol's, or all of its source and evaluation.
 
     Returns:
         Columns ``PLACE``, ``images``, ``data``, ``classes``, ``protocol``, ``features``, ``pretraining``,
@@ -109,10 +97,9 @@ def average(scores: pd.DataFrame, seeds: Sequence[int] = ()) -> pd.DataFrame:
     means["std"] = groups["value"].std(ddof=0).where(means["n_seeds"] > 1, means["std"])
     for name, column in (("counts", "correct"), ("values", "value")):
         pairs = zip(groups["seed"].agg(list), groups[column].agg(list), strict=True)
-        means[name] = [_by_seed(*pair) for pair in pairs]
+        means[name] = [{int(s): v for s, v in zip(*pair, strict=True) if not pd.isna(s)} for pair in pairs]
     means["missing"] = _missing(means, seeds)
-    ends = [_ends(counts.values()) for counts in means["counts"]]
-    means[["low", "high"]] = np.reshape(np.array(ends, float), (-1, 2))
+    means[["low", "high"]] = np.reshape(np.array([_ends(c) for c in means["counts"]], float), (-1, 2))
     means["note"] = ""
     means.loc[means["n_seeds"] > groups["seed"].nunique(), "note"] = "a seed is there twice"
     means.loc[groups["value"].size() > np.maximum(means["n_seeds"], 1), "note"] = "a mean beside single seeds"
@@ -135,37 +122,23 @@ def _apart(scores: pd.DataFrame) -> pd.DataFrame:
     return scores.assign(data=scores["data"].mask(several, listed.str.removeprefix(f"{BENCHMARK}, ")))
 
 
-def _by_seed(seeds: Sequence[Any], values: Sequence[Any]) -> dict[int, Any]:
-    return {int(seed): value for seed, value in zip(seeds, values, strict=True) if not pd.isna(seed)}
-
-
 def _missing(means: pd.DataFrame, seeds: Sequence[int]) -> list[str]:
-    of_kind = [means.index.get_level_values(name) for name in ("source", "evaluation")]
-    there = list(zip(zip(*of_kind, strict=True), means["counts"], strict=True))
-    known: dict[tuple[str, str], set[int]] = {}
-    for kind, counts in there:
-        known.setdefault(kind, set()).update(counts)
-    expected = {kind: set(seeds) or set(expected_seeds(kind[1], known[kind])) for kind in known}
-    return [
-        " ".join(map(str, sorted(expected[kind] - set(counts)) if counts else [])) for kind, counts in there
-    ]
+    kinds = [means.index.get_level_values(name) for name in ("source", "evaluation")]
+    places = list(zip(*kinds, means["counts"], strict=True))
+    wanted: dict[tuple[str, str], set[int]] = {}
+    for source, evaluation, counts in places:
+        wanted.setdefault((source, evaluation), set()).update(counts)
+    for kind, there in wanted.items():
+        usual = set(constants.SEEDS) if there <= set(constants.SEEDS) else there
+        # Fine-tuning is usually done once, and not once for each seed.
+        wanted[kind] = set(seeds) or (set() if kind[1].startswith("finetune") else usual)
+    lacking = [sorted(wanted[kind[0], kind[1]] - set(counts)) if counts else [] for *kind, counts in places]
+    return [" ".join(map(str, some)) for some in lacking]
 
 
-def _ends(counts: Collection[Any]) -> tuple[float, float]:
-    runs = list(counts)
-    found = uncertainty.accuracy(runs) if runs and None not in runs else None
+def _ends(counts: Mapping[int, Any]) -> tuple[float, float]:
+    found = None if None in counts.values() else uncertainty.accuracy(list(counts.values()))
     return (np.nan, np.nan) if found is None else found.interval
-
-
-def expected_seeds(evaluation: str, seeds: set[int]) -> Sequence[int]:
-    """Return the seeds that means of an evaluation should have, given the seeds of all its runs.
-
-    They are the protocol's five seeds if these include all seeds, else the seeds; none for fine-tuning, since
-    a backbone is usually fine-tuned once, and not once for each seed.
-    """
-    if evaluation.startswith("finetune"):
-        return ()
-    return constants.SEEDS if seeds <= set(constants.SEEDS) else sorted(seeds)
 
 
 def is_classifier(evaluation: str) -> bool:
@@ -181,44 +154,26 @@ def is_odd(view: pd.DataFrame) -> pd.Series:
     return (view["unlike"] != "") & (view["unlike"].groupby(places).transform("nunique") > 1)
 
 
-# --- order and labels
-
-
 def in_order(frame: pd.DataFrame, models: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the rows in display order: by model, source, data set, evaluation, shots and metric.
-
-    Args:
-        frame: frame with the columns ``PLACE``.
-        models: models in the order of display; empty: natural order, or the paper's, then natural order,
-            where any row is not of runs.
-    """
-    paper = bool((frame["source"] != RUNS).any())
-    keys = pd.DataFrame(
-        {
-            "model": _codes(frame["model"], lambda name: model_key(name, models, paper=paper)),
-            "source": _codes(frame["source"], lambda name: (name != RUNS, natural_key(name))),
-            "dataset": _codes(frame["dataset"], dataset_key),
-            "evaluation": _codes(frame["evaluation"], lambda name: (name != LOGREG, natural_key(name))),
-            "n_shot": frame["n_shot"],
-            "metric": _codes(frame["metric"], natural_key),
-        },
-        index=frame.index,
+    """Return the rows by model (as given, as in the paper where any row is not of runs, natural) and place."""
+    paper = (
+        [] if (frame["source"] == RUNS).all() else [name for name in published.MODELS if name not in models]
     )
-    return frame.loc[keys.sort_values(list(keys), kind="stable").index].reset_index(drop=True)
-
-
-def _codes(column: pd.Series, key: Any) -> pd.Series:
-    """Return the rank of each value among the distinct ones."""
-    names = sorted(column.unique(), key=key)
-    return column.map({name: rank for rank, name in enumerate(names)})
-
-
-def model_key(model: str, models: Sequence[str] = (), *, paper: bool = True) -> tuple[Any, ...]:
-    """Return the sort key of a model: the order given, the paper's (with ``paper``), natural order."""
-    if model in models:
-        return 0, list(models).index(model), natural_key(model)
-    known = published.MODELS.get(model) if paper else None
-    return (2, 0, natural_key(model)) if known is None else (1, known.order, natural_key(model))
+    ranks = {name: rank for rank, name in enumerate([*models, *paper])}
+    keys = {
+        "model": lambda name: (ranks.get(name, len(ranks)), natural_key(name)),
+        "source": lambda name: (name != RUNS, natural_key(name)),
+        "dataset": dataset_key,
+        "evaluation": lambda name: (name != LOGREG, natural_key(name)),
+        "n_shot": int,
+        "metric": natural_key,
+    }
+    codes = {}
+    for column, key in keys.items():
+        names = sorted(frame[column].unique(), key=key)
+        codes[column] = frame[column].map({name: rank for rank, name in enumerate(names)})
+    order = pd.DataFrame(codes, index=frame.index).sort_values(list(keys), kind="stable").index
+    return frame.loc[order].reset_index(drop=True)
 
 
 def natural_key(name: str) -> tuple[Any, ...]:
@@ -228,14 +183,16 @@ def natural_key(name: str) -> tuple[Any, ...]:
 
 
 def dataset_key(dataset: str) -> tuple[Any, ...]:
-    """Return the sort key of a data set: order of :mod:`cog.data.datasets`, then other data sets by name."""
-    position = datasets.position(dataset)
-    return (1, (), natural_key(dataset)) if position is None else (0, position, ())
+    """Return the sort key of a data set: IN-1K, its blurred images, the levels, others by name."""
+    known = [*_LABELS, "", dataset]  # levels have the place of ""
+    level = constants.cog_level(dataset) or 0
+    return known.index("" if level else dataset), level, natural_key(dataset)
 
 
 def dataset_label(dataset: str) -> str:
     """Return the paper's name of a data set: ``IN-1K``, ``L3``; the name of another data set is unchanged."""
-    return datasets.label(dataset) or dataset
+    level = constants.cog_level(dataset)
+    return _LABELS.get(dataset, dataset) if level is None else f"L{level}"
 
 
 def shots_label(n_shot: int) -> str:

@@ -1,6 +1,7 @@
 """Checks of results for facts that limit the trust in them: each finding is a notice with advice.
 
-A check is a function from results to notices; :data:`CHECKS` has all of them, for the terminal and the page.
+A check is a function from means (of runs), runs (rows with ``details``, top-1 alone) and
+:class:`~cog.results.runs.Results` to places, a line each, for the terminal and the page.
 """
 
 from __future__ import annotations
@@ -8,297 +9,217 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from cog import constants
 from cog.errors import some
-from cog.results.benchmark import PROTOCOL, plain
-from cog.results.fields import text, whole
-from cog.results.frame import LOGREG, RUNS, dataset_label, is_odd, shots_column
-from cog.results.records import Run
-from cog.results.runs import Found
-from cog.runtime.output import INTERRUPTED, RUNNING
+from cog.results.benchmark import PROTOCOL
+from cog.results.fields import number, text, whole
+from cog.results.frame import BENCHMARK, LOGREG, RUNS, UNKNOWN, dataset_label, is_odd, shots_column
+from cog.results.runs import Results
 
 #: Severities in descending order: wrong numbers, doubtful numbers.
 PROBLEM, WARNING = "problem", "warning"
 
-# Maximal number of places, and of commands, in a notice.
-_MANY = 12
+# A learning rate within this share of the logarithmic length of the interval from its end is at the edge.
+_EDGE_SHARE = 0.02
+
+Find = Callable[[pd.DataFrame, list[Any], Results], list[str]]
+
+#: The checks, in the order of their notices: severity, title, advice, function.
+CHECKS: list[tuple[str, str, str, Find]] = []
 
 
-@dataclass(frozen=True)
-class Notice:
-    """One finding: what it is, where, and what to do."""
+class Notice(NamedTuple):
+    """One finding: what it is, what to do, where, and shell commands that repair it."""
 
-    severity: str  # PROBLEM or WARNING
-    title: str  # finding in a few words
-    advice: str  # its meaning, and what to do
-    places: tuple[str, ...]  # one line each
-    commands: tuple[str, ...] = ()  # shell commands that repair it
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What the checks look at."""
-
-    means: pd.DataFrame  # shown means of runs
-    found: Found  # the runs behind them, and what was skipped
-    root: str  # folder of all models, for commands; "" outside the layout
+    severity: str
+    title: str
+    advice: str
+    places: list[str]
+    commands: list[str]
 
 
-def check(means: pd.DataFrame, found: Found, *, root: str = "") -> list[Notice]:
-    """Return all notices on the runs that were found below a root, problems first."""
-    return _check(CHECKS, Subject(means[means["source"] == RUNS], found, root))
+def _check(severity: str, title: str, advice: str) -> Callable[[Find], Find]:
+    def declared(find: Find) -> Find:
+        CHECKS.append((severity, title, advice, find))
+        return find
+
+    return declared
 
 
-def of_training(means: pd.DataFrame, found: Found) -> list[Notice]:
-    """Return the notices on the training of runs and on their features, which tables do not show."""
-    return _check(
-        (_diverged, _changed_features, _checkpoints, _differing_settings), Subject(means, found, "")
-    )
+def check(means: pd.DataFrame, results: Results, *, training: bool = False) -> list[Notice]:
+    """Return the notices on runs, problems first; on ``training`` alone: of those that tables do not show."""
+    top1 = results.scores[results.scores["metric"] == "top1"]
+    runs, own = list(top1[top1["details"].notna()].itertuples()), means[means["source"] == RUNS]
+    notices = []
+    for severity, title, advice, find in CHECKS:
+        if not training or severity == PROBLEM:
+            commands = _commands(own, runs, results.root) if find is _missing_seeds else []
+            notices.append(Notice(severity, title, advice, find(own, runs, results), commands))
+    return sorted((one for one in notices if one.places), key=lambda notice: notice.severity != PROBLEM)
 
 
-def _check(checks: Sequence[Callable[[Subject], Iterator[Notice]]], subject: Subject) -> list[Notice]:
-    notices = [notice for each in checks for notice in each(subject)]
-    return sorted(notices, key=lambda notice: notice.severity != PROBLEM)
-
-
-def _notice(
-    severity: str, title: str, advice: str, places: Sequence[str], commands: Sequence[str] = ()
-) -> Iterator[Notice]:
-    """Yield one notice with the first places and commands, or none without places."""
-    if places:
-        more = [f"and {len(places) - _MANY:,} more"] * (len(places) > _MANY)
-        yield Notice(severity, title, advice, (*places[:_MANY], *more), tuple(commands[:_MANY]))
-
-
-def place_of(row: Any) -> str:
-    """Return ``sup_resnet50, L1, N=8`` for a run, or for a row of a frame."""
+def _place(row: Any) -> str:
+    """Return ``sup_resnet50, L1, N=8`` for a row of a frame, and the seed of a run."""
     kind = "" if row.evaluation == LOGREG else f"{row.evaluation}, "
-    return f"{kind}{row.model or 'these runs'}, {dataset_label(row.dataset)}, {shots_column(row.n_shot)}"
-
-
-def _run(run: Run) -> str:
-    return f"{place_of(run)}, seed {run.seed}"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
-def _missing_seeds(of: Subject) -> Iterator[Notice]:
-    top1 = of.means[of.means["metric"] == "top1"]
-    incomplete = top1[top1["missing"] != ""]
-    groups = incomplete.assign(few=incomplete["n_shot"] > 0).groupby(["model", "missing", "few"], sort=False)
-    yield from _notice(
-        WARNING,
-        f"Seeds are missing in {len(incomplete):,} of {_counted(len(top1), 'result')}",
-        "Means over fewer seeds are less certain. Run the missing seeds; complete runs are skipped.",
-        [f"{place_of(row)}: missing {row.missing.replace(' ', ', ')}" for row in incomplete.itertuples()],
-        [_command(of, part) for (model, *_), part in groups if model],
+    seed = f", seed {row.seed}" if hasattr(row, "seed") else ""
+    return (
+        f"{kind}{row.model or 'these runs'}, {dataset_label(row.dataset)}, {shots_column(row.n_shot)}{seed}"
     )
 
 
-def _command(of: Subject, part: pd.DataFrame) -> str:
-    """Return the command for missing seeds of one model, with the settings that its runs share."""
-    model, shots = part["model"].iloc[0], sorted(set(part["n_shot"]) - {0})
-    variables = {
-        "models_root_dir": [of.root],
-        "model_name": [model],
-        "dataset": part["dataset"].unique(),
-        "shots": shots,
-        "seeds": part["missing"].iloc[0].split(),
-    }
-    texts = {name: " ".join(map(str, values)) for name, values in variables.items()}
-    words = [f"{name}={shlex.quote(value)}" for name, value in texts.items() if value]
-    settings = [run.settings for run in of.found.runs if run.model == model]
-    for name, (usual, key) in PROTOCOL.items():
-        values = {json.dumps(given.get(name)) for given in settings}
-        if len(values) == 1 and key.startswith("CLF.") and "null" not in values:
-            value = json.loads(values.pop())
-            if value != usual:
-                shown = str(tuple(value)) if isinstance(value, list) else str(value)
-                words.append(f"{key} {shlex.quote(shown)}")
-    return f"bash bash-scripts/{'fewshot.sh' if shots else 'logreg.sh'} {' '.join(words)}"
-
-
-def _folders(of: Subject) -> Iterator[Notice]:
-    unfinished = [one for one in of.found.skipped if one.state in (RUNNING, INTERRUPTED)]
-    yield from _notice(
-        WARNING,
-        f"{_counted(len(of.found.skipped) - len(unfinished), 'folder')} not counted",
-        "No score includes them. Repeat a damaged run with --overwrite, or move its folder away.",
-        [str(one) for one in of.found.skipped if one not in unfinished],
-    )
-    yield from _notice(
-        WARNING,
-        f"{_counted(len(unfinished), 'run')} not finished",
-        "No score includes them yet. The command that began an interrupted run continues it.",
-        list(map(str, unfinished)),
-    )
-
-
-def _other_data(of: Subject) -> Iterator[Notice]:
-    named = of.means[of.means["dataset"].isin(constants.DATASETS)]
-    other = named[~named["data"].isin(["benchmark", "unknown"])].drop_duplicates(["model", "dataset", "data"])
-    yield from _notice(
-        WARNING,
-        "Not the benchmark's data",
-        "These are not compared with published numbers. To compare with the paper, extract features of the "
-        "complete IN-1K and of the levels in the authors' level files.",
-        [
-            f"{model or 'these runs'}, {', '.join(map(dataset_label, part['dataset']))}: {data}"
-            for (model, data), part in other.groupby(["model", "data"], sort=False)
-        ],
-    )
-
-
-def _not_alike(of: Subject) -> Iterator[Notice]:
-    odd = of.means[is_odd(of.means)].drop_duplicates(["model", "dataset", "evaluation", "unlike"])
-    yield from _notice(
-        WARNING,
-        "Different data or settings under one name",
-        "These are only compared with their like. Extract features of the same classes (of levels with the "
-        "same level files), and train the classifiers with the same settings.",
-        [
-            f"{model or 'these runs'} on {', '.join(map(dataset_label, part['dataset'].unique()))}: {unlike}"
-            for (model, unlike), part in odd.groupby(["model", "unlike"], sort=False)
-        ],
-    )
-
-
-def _no_mean(of: Subject) -> Iterator[Notice]:
-    mixed = of.means[(of.means["note"] != "") & (of.means["metric"] == "top1")]
-    yield from _notice(
-        PROBLEM,
-        f"No mean for {_counted(len(mixed), 'result')}",
-        "Only seeds that are alike are averaged. Repeat the odd ones with --overwrite, or move them away.",
-        [f"{place_of(row)}: {row.note}" for row in mixed.itertuples()],
-    )
-
-
-def _differing_settings(of: Subject) -> Iterator[Notice]:
-    lines = []
-    kinds: dict[tuple[str, str], list[Run]] = {}
-    for run in of.found.runs:
-        kinds.setdefault((run.model, run.evaluation), []).append(run)
-    for runs in kinds.values():
-        for name, (_, key) in PROTOCOL.items():
-            by_value: dict[str, list[str]] = {}
-            for run in runs:
-                if name in run.settings:
-                    by_value.setdefault(json.dumps(plain(run.settings[name])), []).append(_run(run))
-            rarest_first = sorted(by_value.items(), key=lambda item: len(item[1]))
-            lines += [f"{key} {value}: {some(places)}" for value, places in rarest_first if len(by_value) > 1]
-    yield from _notice(
-        WARNING,
-        "Different settings between results of one model",
-        "They do not compare with each other. Repeat the odd ones with the same settings and --overwrite.",
-        lines,
-    )
-
-
-def _other_protocol(of: Subject) -> Iterator[Notice]:
-    by_setting = Counter(run.protocol for run in of.found.runs if run.protocol)
-    yield from _notice(
-        WARNING,
-        "Settings differ from the paper's protocol",
-        "To compare with the paper, run again with the defaults; else name the settings with the scores.",
-        [f"{setting} ({_counted(n, 'run')})" for setting, n in by_setting.items()],
-    )
-
-
-def _diverged(of: Subject) -> Iterator[Notice]:
-    lost = [run for run in of.found.runs if run.diverged]
-    yield from _notice(
-        PROBLEM,
-        f"Final training diverged in {_counted(len(lost), 'run')}",
-        "The weights were no longer finite; these accuracies mean nothing but are in the averages. Lower the "
-        'interval of learning rates, such as CLF.LR_INTV "(0.1, 10)", and run again with --overwrite.',
-        [f"{_run(run)}: {run.folder}" for run in lost],
-    )
-
-
-def _edges(of: Subject) -> Iterator[Notice]:
-    at_edge = [run for run in of.found.runs if run.at_edge]
-    yield from _notice(
-        WARNING,
-        f"Learning rate at the upper end of its interval in {_counted(len(at_edge), 'run')}",
-        "The best value may lie outside, and the score be too low. Widen CLF.LR_INTV for a trial, and see "
-        "whether the validation accuracy rises; name the interval when you report scores.",
-        [f"{_run(run)}: {run.lr:.3g}" for run in at_edge],
-    )
-
-
-def _checkpoints(of: Subject) -> Iterator[Notice]:
-    by_model: dict[str, dict[str, list[str]]] = {}
-
-    def n_used(run: Run) -> int:
-        return len({text(identity.get("checkpoint_sha256")) for identity in run.used.values()} - {None})
-
-    apart = [_run(run) for run in of.found.runs if n_used(run) > 1]
-    for (model, dataset, split), made in of.found.features.items():
-        if checkpoint := text(made.get("checkpoint_sha256")):
-            by_model.setdefault(model, {}).setdefault(checkpoint, []).append(
-                f"{dataset_label(dataset)} {split}"
-            )
-    for model, by_checkpoint in by_model.items():
-        if len(by_checkpoint) > 1:
-            apart += [
-                f"{model}, checkpoint {sha[:12]}: {some(of_it)}" for sha, of_it in by_checkpoint.items()
-            ]
-    yield from _notice(
-        PROBLEM,
-        "Features of different checkpoints",
-        "Another checkpoint is another model. Extract all splits with the same checkpoint (--overwrite), and "
-        "run the classifiers again with --overwrite.",
-        apart,
-    )
-
-
-def _changed_features(of: Subject) -> Iterator[Notice]:
-    def is_changed(run: Run, split: str) -> bool:
-        used, now = run.used[split], of.found.features.get((run.model, run.dataset, split), {})
-        entries = ("checkpoint_sha256", "sample_sha256", "rows_sha256")
-        return any(used.get(name) and now.get(name) and used[name] != now[name] for name in entries)
-
-    yield from _notice(
-        PROBLEM,
-        "Features changed after the runs",
-        "The runs used other features. Run the classifiers again with --overwrite, or restore the features.",
-        [_run(run) for run in of.found.runs if any(is_changed(run, split) for split in run.used)],
-    )
-
-
-def _failed_images(of: Subject) -> Iterator[Notice]:
-    failed = {place: n for place, made in of.found.features.items() if (n := whole(made.get("n_failed")))}
-    yield from _notice(
-        WARNING,
-        f"{_counted(sum(failed.values()), 'image')} could not be decoded",
-        "Fix the files listed in failed_images.txt beside the features, then extract and run again.",
-        [
-            f"{model}, {dataset_label(dataset)} {split}: {_counted(n, 'image')}"
-            for (model, dataset, split), n in failed.items()
-        ],
-    )
-
-
-#: The checks, in the order of their notices.
-CHECKS: tuple[Callable[[Subject], Iterator[Notice]], ...] = (
-    _missing_seeds,
-    _folders,
-    _other_data,
-    _not_alike,
-    _no_mean,
-    _differing_settings,
-    _other_protocol,
-    _diverged,
-    _edges,
-    _checkpoints,
-    _changed_features,
-    _failed_images,
+@_check(
+    WARNING,
+    "Seeds are missing",
+    "Means over fewer seeds are less certain. Run the missing seeds; complete runs are skipped.",
 )
+def _missing_seeds(means: pd.DataFrame, runs: list[Any], results: Results) -> list[str]:
+    top1 = means[(means["metric"] == "top1") & (means["missing"] != "")]
+    return [f"{_place(row)}: missing {row.missing.replace(' ', ', ')}" for row in top1.itertuples()]
+
+
+def _commands(means: pd.DataFrame, runs: list[Any], root: str) -> list[str]:
+    """Return the commands for missing seeds, with the settings that the runs of a model share."""
+    commands = []
+    incomplete = means[(means["metric"] == "top1") & (means["missing"] != "") & (means["model"] != "")]
+    groups = incomplete.assign(few=incomplete["n_shot"] > 0).groupby(["model", "missing", "few"], sort=False)
+    for (model, missing, few), part in groups:
+        shots = " ".join(map(str, sorted(set(part["n_shot"])))) if few else ""
+        variables = {
+            "models_root_dir": root,
+            "model_name": model,
+            "dataset": " ".join(part["dataset"].unique()),
+        }
+        variables |= {"shots": shots, "seeds": missing}
+        words = [f"{name}={shlex.quote(value)}" for name, value in variables.items() if value]
+        settings = [run.details["settings"] for run in runs if run.model == model]
+        for name, (usual, key) in PROTOCOL.items():
+            values = {json.dumps(given.get(name)) for given in settings}
+            if len(values) == 1 and key.startswith("CLF.") and values.isdisjoint(("null", json.dumps(usual))):
+                value = json.loads(values.pop())
+                words.append(f"{key} {shlex.quote(str(tuple(value) if isinstance(value, list) else value))}")
+        commands.append(f"bash bash-scripts/{'fewshot.sh' if few else 'logreg.sh'} {' '.join(words)}")
+    return commands
+
+
+@_check(
+    WARNING,
+    "Folders not counted",
+    "No score includes them. Repeat a damaged run with --overwrite, or move its folder away.",
+)
+def _not_counted(means: pd.DataFrame, runs: list[Any], results: Results) -> list[str]:
+    return [str(one) for one in results.skipped]
+
+
+@_check(
+    WARNING,
+    "Not the benchmark's data, or other classes under one name",
+    "These are only compared with their like. The paper's are the complete IN-1K and the authors' level files.",
+)
+def _other_data(means: pd.DataFrame, runs: list[Any], results: Results) -> list[str]:
+    named = means["dataset"].isin(constants.DATASETS) | is_odd(means)
+    other = means[named & ~means["data"].isin([BENCHMARK, UNKNOWN])]
+    return [
+        f"{model or 'these runs'}, {', '.join(map(dataset_label, part['dataset'].unique()))}: {data}"
+        for (model, data), part in other.groupby(["model", "data"], sort=False)
+    ]
+
+
+@_check(
+    WARNING,
+    "Settings differ from the paper's protocol",
+    "To compare with the paper, run again with the defaults; else name the settings with the scores.",
+)
+def _other_protocol(means: pd.DataFrame, runs: list[Any], results: Results) -> list[str]:
+    by_setting = Counter((run.model, run.protocol) for run in runs if run.protocol)
+    return [f"{model}: {setting} (runs: {n:,})" for (model, setting), n in by_setting.items()]
+
+
+@_check(
+    PROBLEM,
+    "No mean",
+    "Only seeds that are alike are averaged. Repeat the odd ones with --overwrite, or move them away.",
+)
+def _no_mean(means: pd.DataFrame, runs: list[Any], results: Results) -> list[str]:
+    mixed = means[(means["note"] != "") & (means["metric"] == "top1")]
+    settings: dict[str, dict[str, str]] = {}
+    for run in runs if len(mixed) else ():
+        place, _, seed = _place(run).rpartition(", ")
+        settings.setdefault(place, {}).setdefault(run.protocol or "the paper's settings", f"; {seed}")
+    lines = []
+    for row in mixed.itertuples():
+        words = [f"{seed}: {setting}" for setting, seed in settings.get(_place(row), {}).items()]
+        lines.append(f"{_place(row)}: {row.note}" + "".join(words) * (len(words) > 1))
+    return lines
+
+
+@_check(
+    PROBLEM,
+    "Final training diverged",
+    "The weights were no longer finite; these accuracies mean nothing but are in the averages. Lower the "
+    'interval of learning rates, such as CLF.LR_INTV "(0.1, 10)", and run again with --overwrite.',
+)
+def _diverged(means: pd.DataFrame, runs: list[Any], results: Results) -> list[str]:
+    return [f"{_place(run)}: {run.folder}" for run in runs if run.details["diverged"]]
+
+
+@_check(
+    WARNING,
+    "Learning rate at the upper end of its interval",
+    "The best value may lie outside. Widen CLF.LR_INTV for a trial; name the interval when you report scores.",
+)
+def _edges(means: pd.DataFrame, runs: list[Any], results: Results) -> list[str]:
+    lines = []
+    for run in runs:
+        lr, interval = run.details["lr"] or 0.0, run.details["settings"].get("lr_interval")
+        ends = [number(end) or 0.0 for end in interval] if isinstance(interval, list) else []
+        if len(ends) == 2 and 0 < ends[0] < ends[1] and lr >= ends[1] * (ends[0] / ends[1]) ** _EDGE_SHARE:
+            lines.append(f"{_place(run)}: {lr:.3g}")
+    return lines
+
+
+@_check(
+    PROBLEM,
+    "Features of different checkpoints",
+    "Extract all splits with the same checkpoint (--overwrite), and run the classifiers again with --overwrite.",
+)
+def _checkpoints(means: pd.DataFrame, runs: list[Any], results: Results) -> list[str]:
+    found: dict[str, dict[str, list[str]]] = {}
+    for (model, dataset, split), made in results.features.items():
+        if checkpoint := text(made.get("checkpoint_sha256")):
+            places = found.setdefault(model, {}).setdefault(checkpoint[:12], [])
+            places.append(f"{dataset_label(dataset)} {split}")
+    several = {model: of_each for model, of_each in found.items() if len(of_each) > 1}
+    return [
+        f"{m}, checkpoint {key}: {some(of)}" for m, of_each in several.items() for key, of in of_each.items()
+    ]
+
+
+@_check(
+    PROBLEM,
+    "Features changed after the runs",
+    "The runs used other features. Run the classifiers again with --overwrite, or restore the features.",
+)
+def _changed_features(means: pd.DataFrame, runs: list[Any], results: Results) -> list[str]:
+    def is_other(run: Any, split: str, name: str) -> bool:
+        now = results.features.get((run.model, run.dataset, split), {}).get(name)
+        return bool(now) and run.details["used"][split].get(name) not in (None, now)
+
+    entries = [
+        (s, n) for s in constants.SPLITS for n in ("checkpoint_sha256", "sample_sha256", "rows_sha256")
+    ]
+    return [_place(run) for run in runs if any(is_other(run, *entry) for entry in entries)]
+
+
+@_check(
+    WARNING,
+    "Images could not be decoded",
+    "Fix the files listed in failed_images.txt beside the features, then extract and run again.",
+)
+def _failed_images(means: pd.DataFrame, runs: list[Any], results: Results) -> list[str]:
+    failed = {of: n for of, made in results.features.items() if (n := whole(made.get("n_failed")))}
+    return [f"{model}, {dataset_label(of)} {split}: {n:,}" for (model, of, split), n in failed.items()]

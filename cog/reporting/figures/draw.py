@@ -1,10 +1,7 @@
-"""Figures of results: functions from means to a :class:`~cog.reporting.figures.lines.Sheet`, as files or for the page.
+"""Figures of results: functions from means to a :class:`~cog.reporting.figures.lines.Sheet`, for files and page.
 
-Files of a figure come with what was drawn, as CSV. The same numbers give the same bytes, with the same version of
-matplotlib, which is imported only for drawing.
-
->>> sorted(FIGURES)[:3]
-['drop', 'fig10', 'fig11']
+Files of a figure come with what was drawn, as CSV. The same numbers give the same bytes, with the same version
+of matplotlib, which is imported only for drawing.
 """
 
 from __future__ import annotations
@@ -80,9 +77,7 @@ def drawing() -> Iterator[None]:
 def draw(means: pd.DataFrame, names: Iterable[str] = ()) -> Iterator[tuple[str, str, Sheet]]:
     """Yield name, caption and sheet of the figures for which there are numbers; call inside :func:`drawing`.
 
-    Args:
-        means: frame of :func:`cog.results.frame.average`.
-        names: some of :data:`FIGURES`; empty: all.
+    ``names`` are some of :data:`FIGURES`; empty: all.
     """
     for name in names or FIGURES:
         function, caption = FIGURES[name]
@@ -95,9 +90,7 @@ def searches(
 ) -> Iterator[tuple[str, str, pd.DataFrame, pd.DataFrame]]:
     """Yield stem, title, trials and curves of the runs of each model, data set, classifier and number of shots.
 
-    Args:
-        scores: rows of :mod:`cog.results.frame`.
-        most: greatest number; the others are left out, with a message.
+    With more than ``most``, the others are left out, with a message.
     """
     runs = scores[scores["folder"].notna() & (scores["metric"] == "top1") & scores["seed"].notna()]
     groups = runs.groupby(["model", "dataset", "evaluation", "n_shot"], sort=False)
@@ -108,23 +101,15 @@ def searches(
         if len(trials) or len(curves):
             other = "" if evaluation == LOGREG else evaluation
             parts = ("search", model, dataset, other, f"N{n_shot}" if n_shot else "")
+            words = (printable(model), dataset_label(dataset), other, shots_label(n_shot))
             stem = re.sub(r"[^A-Za-z0-9._+-]", "-", "_".join(filter(None, parts)))
-            title = ", ".join(
-                filter(None, (printable(model), dataset_label(dataset), other, shots_label(n_shot)))
-            )
-            yield stem, title, trials, curves
+            yield stem, ", ".join(filter(None, words)), trials, curves
 
 
 def write(means: pd.DataFrame, scores: pd.DataFrame, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw all figures and searches into a folder, as ``<name>.pdf``, ``.png``, ``.svg`` and ``.csv``.
+    """Draw the figures of means, and the searches of scores, into a folder, which is made unless it exists.
 
-    Args:
-        means: what the figures show.
-        scores: runs whose searches are drawn, ``search_<model>_<dataset>[_N<shots>]``.
-        folder: made unless it exists.
-
-    Returns:
-        The files.
+    Files are ``<name>.pdf``, ``.png``, ``.svg`` and ``.csv``, and ``search_<model>_<dataset>[_N<shots>]``.
 
     Raises:
         CogError: nothing to draw, a folder that cannot be written.
@@ -144,18 +129,15 @@ def write(means: pd.DataFrame, scores: pd.DataFrame, folder: str | os.PathLike[s
 
 
 def _save(stem: Path, figure: Figure, tables: dict[str, pd.DataFrame]) -> list[Path]:
-    paths = []
-    for fmt in FORMATS:
-        paths.append(stem.with_name(f"{stem.name}.{fmt}"))
-        with files.atomic_write(paths[-1]) as handle:
-            handle.write(_render(figure, fmt))
-    for suffix, table in tables.items():
-        paths.append(stem.with_name(f"{stem.name}{suffix}.csv"))
-        files.write_text(paths[-1], table.to_csv(index=False))
-    return paths
+    contents: dict[str, bytes] = {f".{fmt}": _rendered(figure, fmt) for fmt in FORMATS}
+    contents |= {f"{suffix}.csv": table.to_csv(index=False).encode() for suffix, table in tables.items()}
+    for end, content in contents.items():
+        with files.atomic_write(f"{stem}{end}") as handle:
+            handle.write(content)
+    return [Path(f"{stem}{end}") for end in contents]
 
 
-def _render(figure: Figure, fmt: str) -> bytes:
+def _rendered(figure: Figure, fmt: str) -> bytes:
     stream = io.BytesIO()
     figure.savefig(stream, format=fmt, dpi=200, metadata=_METADATA[fmt])
     return stream.getvalue()
@@ -163,4 +145,4 @@ def _render(figure: Figure, fmt: str) -> bytes:
 
 def embed(figure: Figure) -> str:
     """Return a figure as SVG in a ``data:`` URL for an ``<img>``, which keeps its ids and styles to itself."""
-    return "data:image/svg+xml;base64," + base64.b64encode(_render(figure, "svg")).decode()
+    return "data:image/svg+xml;base64," + base64.b64encode(_rendered(figure, "svg")).decode()

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import pandas as pd
 
 from cog.reporting.figures import style
-from cog.reporting.figures.lines import Sheet, over_datasets
+from cog.reporting.figures.lines import Sheet, draw_datasets, over_datasets, over_numbers
 from cog.reporting.figures.protocol import BARS, comparable
-from cog.results.frame import CLASSIFIER, LOGREG, dataset_label
-
-Panels = dict[tuple[str, str], str]  # evaluation and metric: title of the panel
+from cog.results.compare import relative
+from cog.results.frame import CLASSIFIER, LOGREG
 
 _V1_RANGES = (
     "The paper's first version gives ranges of uniformity over the six data sets, as positive numbers: "
@@ -25,11 +23,8 @@ _V1_RANGES = (
 
 def purity(means: pd.DataFrame) -> Sheet | None:
     """Draw the purity of k-means clusters on the data sets (v1, Fig. 5)."""
-    titles = {
-        "purity_v1": "Purity: largest cluster of a class",
-        "purity": "Purity: largest class of a cluster",
-    }
-    return _over_datasets(means, {("kmeans", metric): title for metric, title in titles.items()})
+    titles = {"purity_v1": "largest cluster of a class", "purity": "largest class of a cluster"}
+    return _over_datasets(means, {("kmeans", metric): f"Purity: {title}" for metric, title in titles.items()})
 
 
 def clustering(means: pd.DataFrame) -> Sheet | None:
@@ -39,103 +34,64 @@ def clustering(means: pd.DataFrame) -> Sheet | None:
 
 def alignment(means: pd.DataFrame) -> Sheet | None:
     """Draw alignment and uniformity on the data sets (v1, Fig. 10)."""
-    titles = {"alignment": "Alignment", "uniformity_v1": "Uniformity"}
-    panels = {("alignment", metric): title for metric, title in titles.items()}
+    panels = {("alignment", "alignment"): "Alignment", ("alignment", "uniformity_v1"): "Uniformity"}
     return _over_datasets(means, panels, _V1_RANGES)
 
 
 def mlp(means: pd.DataFrame) -> Sheet | None:
     """Draw the change of accuracy by an MLP instead of logistic regression, in percent (v1, Table 3)."""
-    titles = {"mlp": "MLP", "mlp_noact": "MLP without activation"}
-    changes = pd.concat(
-        [
-            means[(means["metric"] == "relative_to_logreg") & means["evaluation"].isin(titles)],
-            *(_change(means, name, LOGREG) for name in titles),
-        ]
-    )
-    panels = {
-        (name, "relative_to_logreg"): f"{title}: change from LogReg (%)" for name, title in titles.items()
-    }
-    return _over_datasets(changes, panels, BARS, signed=True)
+    titles, metric = {"mlp": "MLP", "mlp_noact": "MLP without activation"}, "relative_to_logreg"
+    stated = means[(means["metric"] == metric) & means["evaluation"].isin(titles)]
+    changes = pd.concat([stated, *(relative(means, name, LOGREG, metric) for name in titles)])
+    panels = {(name, metric): f"{title}: change from LogReg (%)" for name, title in titles.items()}
+    return _over_datasets(changes, panels, BARS)
 
 
 def fine_tuning(means: pd.DataFrame) -> Sheet | None:
     """Draw frozen features relative to the fine-tuned network, and the accuracy of the latter (Fig. 6)."""
-    tuned = means[(means["evaluation"] == "finetune") & (means["metric"] == "top1")]
-    frozen = _change(means, LOGREG, "finetune")
+    frozen = relative(means, LOGREG, "finetune", "relative_to_finetune")
     panels = {
         (LOGREG, "relative_to_finetune"): "Frozen: change from fine-tuned (%)",
         ("finetune", "top1"): "Fine-tuned: top-1 (%)",
     }
-    return _over_datasets(pd.concat([frozen, tuned]), panels, BARS)
+    return _over_datasets(pd.concat([frozen, means[means["evaluation"] == "finetune"]]), panels, BARS)
 
 
 def components(means: pd.DataFrame) -> Sheet | None:
     """Draw accuracies by number of principal components, all features last (v1, Fig. 8)."""
     top1 = means[(means["metric"] == "top1") & (means["n_shot"] == 0)]
     names = top1["evaluation"].map(CLASSIFIER.fullmatch)
-    dims = [
-        int(name["pca"] or 0) if name and name["type"] == LOGREG and not name["max"] else -1 for name in names
-    ]
-    return _by_number(top1.assign(number=dims), "principal components", whole="all")
+    are_plain = [bool(name) and name["type"] == LOGREG and not name["max"] for name in names]
+    dims = [int(name["pca"] or 0) for name in names[are_plain]]
+    return _by_number(top1[are_plain].assign(number=dims), "principal components")
 
 
 def neighbors(means: pd.DataFrame) -> Sheet | None:
     """Draw accuracies by number of neighbors, weighted vote."""
     knn = means[means["evaluation"] == "knn"]
-    numbers = knn["metric"].map(re.compile(r"top1_k(\d+)_weighted").fullmatch)
-    return _by_number(knn.assign(number=[int(match[1]) if match else -1 for match in numbers]), "k")
+    matches = knn["metric"].map(re.compile(r"top1_k(\d+)_weighted").fullmatch)
+    knn, matches = knn[matches.notna()], matches[matches.notna()]
+    return _by_number(knn.assign(number=[int(match[1]) for match in matches]), "k")
 
 
-def _change(means: pd.DataFrame, evaluation: str, base: str) -> pd.DataFrame:
-    """Return the change of top-1 from another evaluation of the same models in percent, as a further metric."""
-    top1 = means[(means["metric"] == "top1") & means["note"].eq("")]
-    cell = ["source", "model", "dataset", "n_shot", "data"]
-    pairs = top1[top1["evaluation"] == evaluation].merge(
-        top1.loc[top1["evaluation"] == base, [*cell, "value", "std"]], on=cell, suffixes=("", "_base")
-    )
-    ratio = pairs["value"] / pairs["value_base"]
-    std = 100 * ratio * np.hypot(pairs["std"] / pairs["value"], pairs["std_base"] / pairs["value_base"])
-    return pairs.assign(
-        metric=f"relative_to_{base}", value=100 * (ratio - 1), std=std, low=np.nan, high=np.nan
-    ).drop(columns=["value_base", "std_base"])
-
-
-def _over_datasets(
-    means: pd.DataFrame, panels: Panels, note: str = "", *, signed: bool = False
-) -> Sheet | None:
-    """Draw a panel over the data sets for each number that is there."""
-    shown, notes = comparable(means)
-    there = {
-        title: shown[
-            (shown["evaluation"] == evaluation) & (shown["metric"] == metric) & (shown["n_shot"] == 0)
-        ]
-        for (evaluation, metric), title in panels.items()
-    }
-    there = {title: part for title, part in there.items() if not part.empty}
+def _over_datasets(means: pd.DataFrame, panels: dict[tuple[str, str], str], note: str = "") -> Sheet | None:
+    """Draw a panel over the data sets for each number that is there, by evaluation and metric; title."""
+    shown, unlike = comparable(means[means["n_shot"] == 0])
+    groups = dict(tuple(shown.groupby(["evaluation", "metric"])))
+    there = {title: groups[key] for key, title in panels.items() if key in groups}
     if not there:
         return None
     sheet = Sheet(style.looks(pd.concat(there.values())), columns=len(there))
     for axes, (title, part) in zip(sheet.panels[0], there.items(), strict=True):
-        is_change = "change" in title
-        sheet.lines(axes, part, over_datasets(part), title=title, signed=signed or is_change)
-    return sheet.finish(note, *notes)
+        sheet.lines(axes, part, over_datasets(part), title=title, signed="change" in title)
+    return sheet.finish(note, unlike)
 
 
-def _by_number(means: pd.DataFrame, label: str, *, whole: str = "") -> Sheet | None:
-    """Draw a panel for each data set over the column ``number``; 0 is shown last, as ``whole``."""
-    shown, notes = comparable(means[means["number"] >= 0])
-    if not (shown["number"] > 0).any():
-        return None
+def _by_number(means: pd.DataFrame, label: str) -> Sheet | None:
+    """Draw a panel for each data set over the column ``number``; 0 is shown last, as "all"."""
+    shown, note = comparable(means)
     shown = shown[shown["dataset"].isin(shown.loc[shown["number"] > 0, "dataset"])]
-    numbers = sorted(shown["number"].unique(), key=lambda number: (number == 0, number))
-    ticks = {number: str(number) if number else whole for number in numbers}
-    names = over_datasets(shown)
-    columns = min(3, len(names))
-    sheet = Sheet(style.looks(shown), rows=-(-len(names) // columns), columns=columns, height=1.7)
-    for position, dataset in enumerate(names):
-        axes, part = sheet.panels[position // columns][position % columns], shown[shown["dataset"] == dataset]
-        y_label = "top-1 (%)" if position % columns == 0 else ""
-        title = dataset_label(dataset)
-        sheet.lines(axes, part, ticks, x="number", title=title, x_label=label, y_label=y_label)
-    return sheet.finish(BARS, *notes)
+    if shown.empty:
+        return None
+    labels = {"x": "number", "xlabel": label, "ylabel": "top-1 (%)"}
+    return draw_datasets(shown, over_numbers(shown["number"]), BARS, note, **labels)

@@ -1,7 +1,7 @@
 """Drawing of lines: a :class:`Sheet` of panels, into which frames of numbers are drawn, a line per source and model.
 
-Lengths are in inches, text sizes in points. Error bars are the population deviation over seeds; paler and thinner,
-where it is known, the 95 % interval over concepts and seeds.
+Lengths are in inches, text sizes in points. Error bars are the population deviation over seeds; paler and
+thinner, where it is known, the 95 % interval over concepts and seeds.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import pandas as pd
 
 from cog.reporting.figures import style
 from cog.results.frame import dataset_key, dataset_label
+from cog.results.published import SOURCES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
 
 #: Width of a page and of a text column of a two-column paper.
 PAGE, COLUMN = 7.0, 3.3
@@ -31,14 +31,12 @@ CSV_COLUMNS = (
     *("panel", "source", "model", "dataset", "evaluation", "n_shot", "metric", "value", "std", "low", "high"),
 )
 
-Place = tuple[str, str]  # source and model
-
 
 class Sheet:
     """A figure with its panels and the frames drawn in them.
 
     Args:
-        looks: look of each model (:func:`cog.reporting.figures.style.looks`).
+        looks: look by source and model (:func:`cog.reporting.figures.style.looks`).
         rows: rows of panels.
         columns: columns of panels.
         lead: whether a panel over all rows stands before them, :attr:`lead`.
@@ -49,7 +47,7 @@ class Sheet:
 
     def __init__(
         self,
-        looks: Mapping[Place, style.Look],
+        looks: Mapping[tuple[str, str], style.Look],
         rows: int = 1,
         columns: int = 1,
         *,
@@ -87,38 +85,35 @@ class Sheet:
         *,
         x: str = "dataset",
         title: str = "",
-        x_label: str = "",
-        y_label: str = "",
         signed: bool = False,
         names: bool = False,
+        **labels: str,
     ) -> None:
-        """Draw a line for each source and model of a frame.
+        """Draw a line for each source and model of a frame with ``value``, ``std``, ``low`` and ``high``.
 
         Args:
             axes: panel.
-            frame: numbers with ``value``, ``std``, ``low``, ``high``, one for each source, model and value of ``x``.
+            frame: numbers, one for each source, model and value of ``x``.
             ticks: labels of the values of column ``x``, in the order of the axis. Lines break where one is missing.
             x: column of the axis.
             title: title of the panel.
-            x_label: label of the axis.
-            y_label: label of the values.
             signed: whether values are differences, with a line at zero.
             names: whether to write the names of the user's models at the right ends of their lines.
+            labels: ``xlabel`` and ``ylabel``.
         """
         self.frames.append(frame.assign(panel=title))
-        at = np.arange(len(ticks))
-        ends = []
+        at, ends = np.arange(len(ticks)), []
         for place, part in frame.groupby(["source", "model"], sort=False):
             look = self.looks[place]
             line = part.set_index(x).reindex([*ticks])
             axes.plot(at, line["value"], **look.line)
             if not look.label:
                 continue
-            bars = {"color": look.color, "zorder": look.line["zorder"] - 1e-3}
+            bars = {"color": look.line["color"], "zorder": look.line["zorder"] - 1e-3}
             axes.vlines(at, line["value"] - line["std"], line["value"] + line["std"], lw=0.9, **bars)
             axes.vlines(at, line["low"], line["high"], lw=0.5, alpha=0.5, **bars)
-            if not style.is_published(place[0]) and math.isfinite(line["value"].iloc[-1]):
-                ends.append((line["value"].iloc[-1], place[1], look.color))
+            if place[0] not in SOURCES.values() and math.isfinite(line["value"].iloc[-1]):
+                ends.append((line["value"].iloc[-1], place[1], look.line["color"]))
         axes.set_xticks(at, [*ticks.values()])
         axes.set_xlim(-0.4, len(ticks) - 0.6)
         if max(map(len, ticks.values()), default=0) * len(ticks) > 50:
@@ -126,24 +121,29 @@ class Sheet:
         if signed:
             axes.axhline(0, color="#888888", linewidth=0.6, zorder=1)
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:+g}" if abs(value) > 1e-9 else "0")
-        axes.set(title=title, xlabel=x_label, ylabel=y_label)
+        axes.set(title=title, **labels)
         if names:
             _write_names(axes, ends)
 
     def finish(self, *notes: str) -> Sheet:
         """Add notes and the legend below the panels, fix the layout, and return the sheet."""
-        for row in self.panels:
-            for axes in row:
-                if not axes.has_data():
-                    axes.set_axis_off()
+        from matplotlib.lines import Line2D
+
+        for axes in (axes for row in self.panels for axes in row if not axes.has_data()):
+            axes.set_axis_off()
+        drawn = {of for part in self.frames for of in zip(part["source"], part["model"], strict=True)}
+        shown = sorted((self.looks[of] for of in drawn if self.looks[of].label), key=lambda look: look.rank)
+        handles = [Line2D([], [], label=look.label, **look.line) for look in shown]
+        words = {style.GRAY_OWN: "more own models", style.GRAY_PUBLISHED: "models of the paper"}
+        for color, text in words.items():
+            if n := sum(self.looks[of].line["color"] == color for of in drawn):
+                handles.append(Line2D([], [], color=color, linewidth=0.8, label=f"{n} {text}"))
+        if any(style.MARK in look.label for look in shown):
+            notes = (*notes, style.MARK_NOTE)
         width, height = self.figure.get_size_inches()
-        handles = self._handles()
         longest = max((len(str(line.get_label())) for line in handles), default=1)
         columns = max(1, int(width / (0.05 * longest + 0.5)))
-        letters = int(width / 0.048)
-        if any(style.MARK in str(line.get_label()) for line in handles):
-            notes = (*notes, style.MARK_NOTE)
-        lines = textwrap.wrap(" ".join(filter(None, notes)), letters)
+        lines = textwrap.wrap(" ".join(filter(None, notes)), int(width / 0.048))
         below = _NOTE_ROW * len(lines) + _LEGEND_ROW * math.ceil(len(handles) / columns) + 0.15
         self.figure.set_figheight(round(height + below, 2))
         if handles or lines:
@@ -168,27 +168,28 @@ class Sheet:
         engine.execute(self.figure)
         self.figure.set_layout_engine("none")
         for axes in self.figure.axes:
-            left, bottom, width, height = (round(part, 4) for part in axes.get_position(original=True).bounds)
-            axes.set_position((left, bottom, width, height))
+            axes.set_position([round(part, 4) for part in axes.get_position(original=True).bounds])
 
-    def _handles(self) -> list[Line2D]:
-        from matplotlib.lines import Line2D
 
-        drawn = {
-            place for frame in self.frames for place in zip(frame["source"], frame["model"], strict=True)
-        }
-        lines = [
-            Line2D([], [], label=self.looks[place].label, **self.looks[place].line)
-            for place in style.in_legend(dict(self.looks), drawn)
-        ]
-        for color, words in (
-            (style.GRAY_OWN, "more own models"),
-            (style.GRAY_PUBLISHED, "models of the paper"),
-        ):
-            crowd = [place for place in drawn if self.looks[place].color == color]
-            if crowd:
-                lines.append(Line2D([], [], color=color, linewidth=0.8, label=f"{len(crowd)} {words}"))
-        return lines
+def draw_datasets(
+    shown: pd.DataFrame,
+    ticks: Mapping[Any, str],
+    *notes: str,
+    x: str,
+    xlabel: str,
+    ylabel: str,
+    gray: bool = False,
+) -> Sheet:
+    """Draw a panel for each data set of a frame, three in a row, over column ``x``; see :meth:`Sheet.lines`."""
+    names = over_datasets(shown)
+    columns = min(3, len(names))
+    looks = style.looks(shown, gray=gray)
+    sheet = Sheet(looks, rows=-(-len(names) // columns), columns=columns, height=1.7)
+    panels = (axes for row in sheet.panels for axes in row)
+    for position, (axes, (dataset, title)) in enumerate(zip(panels, names.items(), strict=False)):
+        labels = {"xlabel": xlabel, "ylabel": "" if position % columns else ylabel}
+        sheet.lines(axes, shown[shown["dataset"] == dataset], ticks, x=x, title=title, **labels)
+    return sheet.finish(*notes)
 
 
 def over_datasets(frame: pd.DataFrame) -> dict[str, str]:
@@ -196,22 +197,21 @@ def over_datasets(frame: pd.DataFrame) -> dict[str, str]:
     return {name: dataset_label(name) for name in sorted(frame["dataset"].unique(), key=dataset_key)}
 
 
-def over_shots(frame: pd.DataFrame) -> dict[int, str]:
-    """Return the numbers of training images per class in a frame, ascending, all images last."""
-    numbers = sorted(frame["n_shot"].unique(), key=lambda n_shot: (n_shot == 0, n_shot))
-    return {int(n_shot): str(n_shot) if n_shot else "all" for n_shot in numbers}
+def over_numbers(column: pd.Series) -> dict[int, str]:
+    """Return the numbers of a column, such as training images per class, ascending; 0 is "all", the last."""
+    numbers = sorted(column.unique(), key=lambda number: (number == 0, number))
+    return {int(number): str(number) if number else "all" for number in numbers}
 
 
 def _write_names(axes: Axes, ends: list[tuple[float, str, str]]) -> None:
     """Write names at the right edge, at the heights of the lines' ends, apart from each other."""
     bottom, top = axes.get_ylim()
-    step, heights = 0.05 * (top - bottom), [bottom - 1.0]
+    step, height = 0.05 * (top - bottom), bottom - 1.0
     for value, name, color in sorted(ends):
-        heights.append(max(value, heights[-1] + step))
-        text = textwrap.shorten(name, 28, placeholder="...") if " " in name else name[:28]
+        height = max(value, height + step)
         axes.annotate(
-            text,
-            (1.0, (heights[-1] - bottom) / (top - bottom)),
+            name if len(name) < 29 else f"{name[:25]}...",
+            (1.0, (height - bottom) / (top - bottom)),
             xycoords="axes fraction",
             xytext=(3, 0),
             textcoords="offset points",
