@@ -254,7 +254,7 @@ def feature_folders(tmp_path) -> tuple[Path, Path]:
 @pytest.fixture
 def seen_in1k_alone(monkeypatch):
     """Give all models the pretraining data IN-1K, so that tables and figures have neither mark nor footnote."""
-    monkeypatch.setattr("cog.results.read.pretraining", lambda *_: "IN-1K")
+    monkeypatch.setattr("cog.results.runs.pretraining", lambda *_: "IN-1K")
 
 
 @pytest.fixture

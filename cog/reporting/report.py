@@ -1,4 +1,4 @@
-"""The report on results: one self-contained HTML page with the tables and figures of ``print_results.py`` in it.
+"""The report on results: one HTML page with the tables and figures of ``print_results.py`` in it.
 
 The page loads no other file: style, script and figures are inside. Texts from folders and files are escaped.
 """
@@ -44,7 +44,7 @@ _MAX_BYTES = 1 << 27
 
 @dataclass
 class Table:
-    """A table on the page: texts, rows x columns, and the rows of the user; of numbers, which can be sorted."""
+    """A table on the page: texts, rows x columns, and the rows of the user."""
 
     title: str
     cells: pd.DataFrame
@@ -74,7 +74,7 @@ def write(
         path: path of the HTML file.
         results: runs, analyses, and numbers of shared files and of the papers.
         root: folder of the results, which the page names.
-        baseline: model to which differences are shown; None: the paper's reference, if there are results of it.
+        baseline: model to which differences are shown; None: the paper's reference, if there is any result.
         seeds: seeds that each mean should have, see :func:`cog.results.frame.average`.
         created: date and time to show.
 
@@ -156,7 +156,7 @@ def _counts(results: Results) -> str:
 
 
 def _standing(means: pd.DataFrame) -> Table | None:
-    """Return the table of the first screen: mean over the levels, its rank, change from IN-1K to L5, accuracies.
+    """Return the table of the first screen: mean over the levels, its rank, change since IN-1K, accuracies.
 
     Own models come first, then the published ones, each with the highest mean first.
     """
@@ -232,7 +232,7 @@ def _tables(view: pd.DataFrame) -> tuple[list[Table], list[str]]:
 
 
 def _pictures(means: pd.DataFrame, scores: pd.DataFrame) -> tuple[Any, list[Any], list[Any]]:
-    """Return the first figure, the others, and the searches: source of an ``<img>``, caption, whether it is wide."""
+    """Return the first figure, the others, and the searches: source, caption, whether it is wide."""
     own = means.loc[_is_own(means), "model"].nunique()
     lead = _LEAD if own else _LEAD_OF_MANY
     wanted = dict.fromkeys([lead, *(_PICTURES if own <= _MANY_MODELS else _PICTURES[:2])])

@@ -34,8 +34,8 @@ from cog.results.frame import (
 #: Columns for readers: title of a table, its number among all, label of a row, header of a column, and cell.
 TEXTS = ["title", "table", "row", "head", "cell"]
 
-#: Mark of a model that may have seen concepts of the levels, and of one on other data or of other settings than
-#: most rows of its data set.
+#: Mark of a model that may have seen concepts of the levels, and of one on other data or of other settings
+#: than others.
 SEEN, UNLIKE = "†", "‡"
 
 _OVER_CONCEPTS = "[ ]: 95 % interval over concepts (with their images) and seeds; of one seed over concepts."
@@ -122,8 +122,8 @@ def relative_to(means: pd.DataFrame, model: str) -> pd.DataFrame:
 def analysis(means: pd.DataFrame, wanted: Sequence[str]) -> pd.DataFrame:
     """Return results of analyses and of other classifiers: a table for each number, models x data sets.
 
-    ``wanted`` are names of groups (``mlp``, ``pca``, ``kmeans``), of evaluations or their beginnings (``cross``:
-    all ``cross_<dataset>``), or ``all``. An analysis that declares its metrics
+    ``wanted`` are names of groups (``mlp``, ``pca``, ``kmeans``), of evaluations or their beginnings
+    (``cross``: all ``cross_<dataset>``), or ``all``. An analysis that declares its metrics
     (:func:`cog.results.metrics.declare`) is shown without changes here.
 
     Raises:
@@ -171,7 +171,7 @@ def _together(parts: list[pd.DataFrame], heads: Sequence[str], notes: list[str])
 
 
 def _with_intervals(means: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers with the intervals that analyses record beside them as ``<metric>_low`` and ``_high``.
+    """Return the numbers with the intervals that analyses record as ``<metric>_low`` and ``_high``.
 
     The uncertainty of such a number comes from the concepts; a deviation over seeds beside it would look like
     its error. For a number of one chosen repetition (k-means), the interval is the range over all

@@ -46,11 +46,13 @@ class AnalysisRecord:
     device: str = "cpu"
     seconds: float = 0.0
     finished: str = ""  # ISO 8601, UTC
+    folder: Path | None = None  # of the file that was read; not written
 
 
 def write(folder: str | os.PathLike[str], record: AnalysisRecord) -> None:
     """Write ``results.json`` atomically; numbers that are not finite become null."""
-    files.write_json(Path(folder) / RESULTS_FILE, files.plain({"status": "complete", **vars(record)}))
+    data = {name: value for name, value in vars(record).items() if name != "folder"}
+    files.write_json(Path(folder) / RESULTS_FILE, files.plain({"status": "complete", **data}))
 
 
 def read(folder: str | os.PathLike[str]) -> AnalysisRecord:

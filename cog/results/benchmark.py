@@ -72,7 +72,7 @@ def data_of(
 
 
 def unlike_protocol(settings: Mapping[str, Any], evaluation: str) -> str:
-    """Return the column ``protocol`` of a run of an evaluation: its settings that are not the paper's, or ""."""
+    """Return the column ``protocol`` of a run: its settings that are not the paper's, or ""."""
     match = CLASSIFIER.fullmatch(evaluation)
     kind = match["type"] if match else LOGREG
     usual = {name: value for name, (value, _) in PROTOCOL.items()} | {"classifier": kind}

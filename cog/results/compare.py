@@ -32,9 +32,8 @@ def rank(means: pd.DataFrame) -> pd.DataFrame:
     """Return ranks, best model first; equal means share the better rank (1, 2, 2, 4).
 
     Beside published means, all means are compared at their one decimal. Columns are ``rank`` and ``n_ranked``
-    among the shown means of like data and settings (missing for means that are not like the others of their data
-    set), ``mean_rank`` of a source and model over the data sets, by number of shots, and ``rank_31`` of an
-    accuracy among the 31 published ones.
+    among the shown means of like data and settings (missing for others), ``mean_rank`` of a model over the
+    data sets, by number of shots, and ``rank_31`` of an accuracy among the 31 published ones.
     """
     view = means[means["note"] == ""]
     beside_paper = view["source"].isin(published.SOURCES.values()).any()
@@ -63,7 +62,7 @@ def rank(means: pd.DataFrame) -> pd.DataFrame:
 def drop(means: pd.DataFrame) -> pd.DataFrame:
     """Return changes since the model's own IN-1K accuracy with as many shots, in percent of it (v1, Fig. 3c).
 
-    ``std`` is that of a ratio of two independent means to first order, ``low`` and ``high`` are the 95 % interval
+    ``std`` is that of a ratio of independent means to first order, ``low`` and ``high`` are the 95 % interval
     over the concepts of both, ``accuracy`` and ``in1k`` the two accuracies. Without any of IN-1K, a CogError.
     """
     place = ["source", "model", "evaluation", "n_shot", "metric"]
@@ -83,23 +82,24 @@ def drop(means: pd.DataFrame) -> pd.DataFrame:
 
 def ratio(pairs: pd.DataFrame, base: str) -> tuple[pd.Series, pd.Series]:
     """Return the change from ``value<base>`` to ``value`` in percent, and its deviation to first order."""
-    value, other = pairs["value"], pairs[f"value{base}"]
-    parts = pairs["std"] / other, value * pairs[f"std{base}"] / other**2
-    return 100 * (value / other - 1), 100 * np.hypot(*parts)
+    parts = pairs["std"] / pairs["value"], pairs[f"std{base}"] / pairs[f"value{base}"]
+    share = pairs["value"] / pairs[f"value{base}"]
+    return 100 * (share - 1), 100 * share * np.hypot(*parts)
 
 
 def _change(*counts: dict[int, Any]) -> tuple[float, float]:
-    estimates = [uncertainty.accuracy(list(of.values())) for of in counts if of and None not in of.values()]
-    found = None if None in estimates or len(estimates) < 2 else uncertainty.change(*estimates)  # type: ignore[arg-type]
+    runs = [list(of.values()) for of in counts if None not in of.values()]
+    estimates = [one for of in runs if (one := uncertainty.accuracy(of)) is not None]
+    found = uncertainty.change(*estimates) if len(estimates) == 2 else None
     return (np.nan, np.nan) if found is None else found.interval
 
 
 def relative_to(means: pd.DataFrame, model: str) -> pd.DataFrame:
     """Return differences to a model, accuracies in points, with intervals and verdicts.
 
-    Runs of two models with the same seed have the same split for the search, images drawn in few-shot, and order
-    of training, and are tested on the same images: a difference is taken per seed and concept. A row is compared
-    with the model of its own source if there is one, else with that of the first source in display order.
+    Runs with the same seed have the same split for the search, images drawn in few-shot, and order, and are
+    tested on the same images: a difference is taken per seed and concept. A row is compared with the model of
+    its own source if there is one, else with that of the first source in display order.
 
     Returns:
         A row for each other mean with a counterpart (without any result of the model, a CogError)::
@@ -199,7 +199,7 @@ def derived(means: pd.DataFrame) -> pd.DataFrame:
 def beside_published(means: pd.DataFrame, version: str = "v2") -> pd.DataFrame:
     """Return means with the published number beside those of the paper's models on the benchmark's data.
 
-    Columns are ``published``, ``published_std``, ``difference``, ``combined_std``, and ``within``: whether the
+    Columns are ``published``, ``published_std``, ``difference``, ``combined_std``, ``within``: whether the
     difference is at most the combined deviation plus the rounding of the published mean ("yes", "no", or "?"
     where a deviation is not known). All are missing where nothing is to be compared.
     """

@@ -73,7 +73,7 @@ def scores_of(rows: Sequence[Mapping[str, Any]] | pd.DataFrame, *more: str) -> p
 def average(scores: pd.DataFrame, seeds: Sequence[int] = ()) -> pd.DataFrame:
     """Return means over seeds, a row per :data:`PLACE`, in display order.
 
-    ``seeds`` are those that each mean should have; empty: the protocol's, or all of its source and evaluation.
+    ``seeds`` are those that each mean should have; empty: the protocol's, or all of the same evaluation.
 
     Returns:
         Columns ``PLACE``, ``images``, ``data``, ``classes``, ``protocol``, ``features``, ``pretraining``,
@@ -155,7 +155,7 @@ def is_odd(view: pd.DataFrame) -> pd.Series:
 
 
 def in_order(frame: pd.DataFrame, models: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the rows by model (as given, as in the paper where any row is not of runs, natural) and place."""
+    """Return the rows by model (as given, as in the paper if any row is not of runs, natural) and place."""
     paper = (
         [] if (frame["source"] == RUNS).all() else [name for name in published.MODELS if name not in models]
     )

@@ -1,6 +1,6 @@
 """The register of metrics: label, unit, digits, direction and order of every number that is shown.
 
-A number of one's own analysis or ``EVAL.NAME`` is shown under its own name, or as :func:`declare` describes it.
+A number of one's own analysis or ``EVAL.NAME`` is shown under its own name, or as :func:`declare` says.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ _KMEANS = {
     **{name: name.upper() for name in ("ami", "nmi", "ari")},
 }
 
-#: Metrics of analyses: by the name of the analysis up to its first underscore, then by a pattern of the name of
-#: the number, in the order of tables.
+#: Metrics by the name of the analysis up to its first underscore, then by a pattern of their names, in order.
 DECLARED: dict[str, Mapping[str, Metric]] = {
     "knn": {"(top[15])_k([0-9]{1,9})_weighted": Metric("kNN, k={1}, weighted, {0}", PERCENT, 1)},
     "ncm": {

@@ -53,8 +53,7 @@ def _check(severity: str, title: str, advice: str) -> Callable[[Find], Find]:
 
 def check(means: pd.DataFrame, results: Results, *, training: bool = False) -> list[Notice]:
     """Return the notices on runs, problems first; on ``training`` alone: of those that tables do not show."""
-    top1 = results.scores[results.scores["metric"] == "top1"]
-    runs, own = list(top1[top1["details"].notna()].itertuples()), means[means["source"] == RUNS]
+    runs, own = results.runs, means[means["source"] == RUNS]
     notices = []
     for severity, title, advice, find in CHECKS:
         if not training or severity == PROBLEM:
@@ -118,7 +117,7 @@ def _not_counted(means: pd.DataFrame, runs: list[Any], results: Results) -> list
 @_check(
     WARNING,
     "Not the benchmark's data, or other classes under one name",
-    "These are only compared with their like. The paper's are the complete IN-1K and the authors' level files.",
+    "They are only compared with their like. The paper's are the complete IN-1K and the authors' levels.",
 )
 def _other_data(means: pd.DataFrame, runs: list[Any], results: Results) -> list[str]:
     named = means["dataset"].isin(constants.DATASETS) | is_odd(means)
@@ -170,7 +169,7 @@ def _diverged(means: pd.DataFrame, runs: list[Any], results: Results) -> list[st
 @_check(
     WARNING,
     "Learning rate at the upper end of its interval",
-    "The best value may lie outside. Widen CLF.LR_INTV for a trial; name the interval when you report scores.",
+    "The best value may lie outside. Widen CLF.LR_INTV for a trial; name the interval with the scores.",
 )
 def _edges(means: pd.DataFrame, runs: list[Any], results: Results) -> list[str]:
     lines = []
@@ -185,7 +184,7 @@ def _edges(means: pd.DataFrame, runs: list[Any], results: Results) -> list[str]:
 @_check(
     PROBLEM,
     "Features of different checkpoints",
-    "Extract all splits with the same checkpoint (--overwrite), and run the classifiers again with --overwrite.",
+    "Extract all splits with one checkpoint (--overwrite), and run the classifiers again with --overwrite.",
 )
 def _checkpoints(means: pd.DataFrame, runs: list[Any], results: Results) -> list[str]:
     found: dict[str, dict[str, list[str]]] = {}

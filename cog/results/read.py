@@ -34,8 +34,8 @@ def read_results(
     ``root`` is the folder of all models, ``models`` and ``datasets`` are one or several names (of models also
     patterns such as ``deit_*``; None: all), ``imports`` files that ``print_results.py --export`` wrote, and
     ``published`` is the version of the paper whose numbers are read too, ``"v2"`` or ``"v1"``. Folders that
-    cannot be counted are ``frame.attrs["skipped"]``, pairs of path and reason, and a warning. A folder or file
-    that cannot be read, and an unknown version, are a CogError.
+    cannot be counted are ``frame.attrs["skipped"]``, pairs of path and reason, and a warning. A root or file
+    that cannot be read is a CogError.
     """
     # A single text or path is one value, not its characters.
     names, data, paths = ([v] if isinstance(v, str | os.PathLike) else v for v in (models, datasets, imports))
@@ -140,6 +140,6 @@ def nothing_found(results: Results, models: Sequence[str], datasets: Sequence[st
     layout = "<title>/<architecture>/<dataset>/eval_<name>[_N<shots>]/seed-<seed>"
     place = f" under {results.root}; expected {layout} there" if results.root else ""
     return (
-        f"no result of {' '.join(models) or 'any model'} on {' '.join(datasets) or 'any data set'}{more}{place}"
-        f"{refused}{next(filter(None, hints), '')}"
+        f"no result of {' '.join(models) or 'any model'} on {' '.join(datasets) or 'any data set'}{more}"
+        f"{place}{refused}{next(filter(None, hints), '')}"
     )

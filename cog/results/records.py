@@ -97,7 +97,7 @@ def read_run(path: str, place: Place, features: Features) -> list[dict[str, Any]
 
 
 def load_record(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Return the contents of ``results.json`` of a run; None without it, as in runs of the original toolkit."""
+    """Return the contents of ``results.json``; None without it, as in runs of the original toolkit."""
     file = os.path.join(folder, RESULTS_FILE)
     return files.read_object(file, largest=_LARGEST) if os.path.lexists(file) else None
 

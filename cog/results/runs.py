@@ -16,10 +16,11 @@ import pandas as pd
 
 from cog import constants, paths
 from cog.errors import CogError
-from cog.results import analysis_records, published, records
+from cog.results import analysis_records, records
 from cog.results.benchmark import data_of
 from cog.results.fields import sha256, whole
 from cog.results.frame import LOGREG, dataset_key, scores_of
+from cog.results.published import pretraining
 from cog.results.records import RESULTS_FILE, Features, Place
 from cog.runtime import files
 
@@ -46,6 +47,13 @@ class Results:
     features: Features = field(default_factory=dict)  # features.json of the runs; empty where there is none
     root: str = ""  # folder of all models; "" outside the layout
 
+    @property
+    def runs(self) -> list[Any]:
+        """The rows of runs, top-1 alone."""
+        return list(
+            self.scores[self.scores["details"].notna() & (self.scores["metric"] == "top1")].itertuples()
+        )
+
 
 def find(
     root: str | os.PathLike[str],
@@ -58,7 +66,7 @@ def find(
 ) -> Results:
     """Return the results below a models root (layout of :mod:`cog.paths`), in one walk over the folders.
 
-    ``models`` are names or patterns (``deit_*``), ``evaluations`` names of classifiers, with which there are no
+    ``models`` are names or patterns (``deit_*``); with ``evaluations``, names of classifiers, there are no
     analyses; None: all. Both spellings of the folder names are read (``eval_logreg_N8/seed-22`` and
     ``eval_logreg-N8/seed_22``). A seed in two folders is ambiguous, and neither counts; nor do runs on other
     features than the others of their evaluation, model and data set.
@@ -103,7 +111,7 @@ def read_folder(folder: str | os.PathLike[str], *, seeds: Collection[int] | None
     is_model = len(parts) == 4 and "_" not in parts[0] and constants.is_model_name("_".join(parts[:2]))
     model, dataset = ("_".join(parts[:2]), parts[2]) if parsed and is_model else ("", "")
     reader = _Reader(paths.limit_above(path), seeds)
-    reader.list_runs(str(Path(folder)), (model, dataset, *(parsed or (LOGREG, None))))
+    reader.list_runs(str(path), (model, dataset, *(parsed or (LOGREG, None))))
     return reader.read()
 
 
@@ -163,9 +171,9 @@ class _Reader:
     def read(self, root: str = "") -> Results:
         """Read the listed runs whose seed is in no other folder, and return all results."""
         for place, (path, *others) in self._runs.items():
-            for other in [path, *others] if others else ():
+            for one in [path, *others] if others else ():
                 self.skip(
-                    other, f"seed {place.seed} is there twice ({' and '.join([path, *others])}); keep one"
+                    one, f"seed {place.seed} of this evaluation is in several folders; keep one of them"
                 )
             try:
                 self._rows += [] if others else records.read_run(path, place, self._features)
@@ -176,7 +184,7 @@ class _Reader:
             scores["data"] = f"limit-{self._limit}, " + scores["data"]
         made = ((model, features.get("pretraining")) for (model, *_), features in self._features.items())
         known = {model: stated for model, stated in made if stated in constants.PRETRAINING}
-        scores["pretraining"] = [known.get(name) or published.pretraining(name) for name in scores["model"]]
+        scores["pretraining"] = [known.get(name) or pretraining(name) for name in scores["model"]]
         skipped = sorted(self._skipped, key=lambda one: str(one.path))
         return Results(scores, skipped, self._features, root)
 

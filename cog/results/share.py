@@ -1,7 +1,7 @@
 """Results of many models in one file to share: ``print_results.py --export`` and ``--import``.
 
-The file is JSON, UTF-8: ``format``, ``version``, ``toolkit``, ``written`` (ISO 8601), ``label`` (name of the origin
-in tables; null: the name of the file), and ``rows``, those of :mod:`cog.results.frame` without folders, one on each
+The file is JSON, UTF-8: ``format``, ``version``, ``toolkit``, ``written`` (ISO 8601), ``label`` (name of the
+origin in tables; null: the name of the file), and ``rows``, those of :mod:`cog.results.frame`, one on each
 line. What is missing is left out::
 
     {"model": "sup_resnet50", "dataset": "cog_l1", "evaluation": "logreg", "n_shot": 0, "metric": "top1",
@@ -76,7 +76,7 @@ _WRITTEN = [name for name in SCORES if name in _ROW]
 
 
 def write(path: str | os.PathLike[str], scores: pd.DataFrame, *, label: str | None = None) -> None:
-    """Write scores of any sources to a file, whole or not at all; a CogError if :func:`load` would refuse a row.
+    """Write scores of any sources to a file, or nothing and a CogError if :func:`load` would refuse a row.
 
     ``label`` is the source of the runs found on disk when the file is read; None: the name of the file then.
     """

@@ -21,7 +21,7 @@ RESNET50 = {
 
 
 def write_run(root, model, dataset, seed, shift, *, n_shot=0, evaluation="logreg", **changes):
-    """Write a run whose accuracy is that of ResNet50 plus ``shift`` points; ``changes``: entries of results.json."""
+    """Write a run with the accuracy of ResNet50 plus ``shift``; ``changes``: entries of results.json."""
     rng = np.random.default_rng(seed)
     right = (RESNET50[dataset, n_shot] + shift) / 100
     chances = np.clip(right + 0.15 * np.random.default_rng(0).uniform(-1, 1, 1000), 0, 1)

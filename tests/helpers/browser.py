@@ -1,4 +1,4 @@
-"""A headless Chromium driven over its DevTools protocol through a pipe, without any package besides the browser."""
+"""A headless Chromium driven over its DevTools protocol through a pipe."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--disable-dev-shm-usage", "--hide-scrollbars",
-)  # fmt: skip
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
+    *("--hide-scrollbars", "--remote-debugging-pipe"),
+)
 
 _TIMEOUT_SECONDS = 60
 
@@ -30,22 +30,19 @@ class Browser:
     def __init__(self, program: str, profile: Path) -> None:
         commands, answers = os.pipe(), os.pipe()
         # The protocol's pipes are file descriptors 3 and 4 of the browser.
+        words = ["bash", "-c", 'exec "$@" 3<&"${IN}" 4>&"${OUT}"', "browser", program, *FLAGS]
         self._process = subprocess.Popen(
-            [
-                "bash", "-c", 'exec "$@" 3<&"${IN}" 4>&"${OUT}"', "browser", program, *FLAGS,
-                "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank",
-            ],
+            [*words, f"--user-data-dir={profile}", "about:blank"],
             env={**os.environ, "IN": str(commands[0]), "OUT": str(answers[1]), "HOME": str(profile)},
             pass_fds=(commands[0], answers[1]),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
         os.close(commands[0])
         os.close(answers[1])
         self._write, self._read = commands[1], answers[0]
-        self._buffer = b""
-        self._count = 0
+        self._buffer, self._count = b"", 0
         self._session: str | None = None
         self.events: list[dict] = []
 
@@ -69,20 +66,16 @@ class Browser:
     def call(self, method: str, **params: object) -> dict:
         """Call a method of the protocol and return its result; events before the answer are kept."""
         self._count += 1
-        message: dict = {"id": self._count, "method": method, "params": params}
-        if self._session is not None:
-            message["sessionId"] = self._session
-        data = json.dumps(message).encode() + b"\0"
+        session = {} if self._session is None else {"sessionId": self._session}
+        data = json.dumps({"id": self._count, "method": method, "params": params, **session}).encode() + b"\0"
         while data:
             data = data[os.write(self._write, data) :]
         deadline = time.monotonic() + _TIMEOUT_SECONDS
-        while True:
-            answer = self._next(deadline)
-            if answer.get("id") == self._count:
-                if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error']}")
-                return answer["result"]
+        while (answer := self._next(deadline)).get("id") != self._count:
             self.events.append(answer)
+        if "error" in answer:
+            raise RuntimeError(f"{method}: {answer['error']}")
+        return answer["result"]
 
     def _next(self, deadline: float) -> dict:
         while b"\0" not in self._buffer:
@@ -95,18 +88,11 @@ class Browser:
         message, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(message)
 
-    def open(
-        self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False, script: bool = True
-    ) -> None:
-        """Load a page in a window of the given size and wait until it is complete."""
+    def open(self, url: str, *, width: int = 1280, dark: bool = False, script: bool = True) -> None:
+        """Load a page in a window of the given width and wait until it is complete."""
         self.events.clear()
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=width < 600,
-        )
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media="", features=[scheme])
         self.call("Emulation.setScriptExecutionDisabled", value=not script)
@@ -119,23 +105,14 @@ class Browser:
         """Return the value of a JavaScript expression."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
-            raise RuntimeError(
-                answer["exceptionDetails"].get("exception", {}).get("description", "exception")
-            )
+            raise RuntimeError(str(answer["exceptionDetails"].get("exception", {}).get("description")))
         return answer["result"].get("value")
 
-    def press(self, key: str, *, shift: bool = False) -> None:
-        """Press and release a key."""
-        codes = {"Tab": 9, "Enter": 13, " ": 32, "End": 35, "ArrowRight": 39}
-        text = {"Enter": "\r", " ": " "}.get(key, "")
-        common = {
-            "key": key,
-            "code": "Space" if key == " " else key,
-            "windowsVirtualKeyCode": codes[key],
-            "modifiers": 8 if shift else 0,
-        }
-        self.call("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", text=text, **common)
-        self.call("Input.dispatchKeyEvent", type="keyUp", **common)
+    def press_enter(self) -> None:
+        """Press and release the Enter key."""
+        key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13}
+        self.call("Input.dispatchKeyEvent", type="keyDown", text="\r", **key)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **key)
 
     def click(self, selector: str) -> None:
         """Scroll to an element and click on its center."""
@@ -145,20 +122,9 @@ class Browser:
             "const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
         )
         assert isinstance(box, list)
-        for kind in ("mousePressed", "mouseReleased"):
-            self.call(
-                "Input.dispatchMouseEvent",
-                type=kind,
-                x=box[0],
-                y=box[1],
-                button="left",
-                clickCount=1,
-                buttons=1,
-            )
-
-    def type(self, text: str) -> None:
-        """Type into the element that has the focus."""
-        self.call("Input.insertText", text=text)
+        where = {"x": box[0], "y": box[1], "button": "left", "clickCount": 1}
+        self.call("Input.dispatchMouseEvent", type="mousePressed", buttons=1, **where)
+        self.call("Input.dispatchMouseEvent", type="mouseReleased", buttons=1, **where)
 
     def complaints(self) -> list[str]:
         """Return errors and warnings in the console and the log since the page was opened."""
@@ -175,9 +141,7 @@ class Browser:
 
     def requests(self) -> list[str]:
         """Return the addresses requested since the page was opened, without data inside the page."""
-        urls = [
-            e["params"]["request"]["url"]
-            for e in self.events
-            if e.get("method") == "Network.requestWillBeSent"
+        sent = (e["params"] for e in self.events if e.get("method") == "Network.requestWillBeSent")
+        return [
+            params["request"]["url"] for params in sent if not params["request"]["url"].startswith("data:")
         ]
-        return [url for url in urls if not url.startswith("data:")]

@@ -63,7 +63,7 @@ def make_record(path, *, seed=22, n_shot=0, status="complete", record=None, **fi
 
 
 def write_classifier(path, state, *, seed, predicted=None, labels=None, record=None):
-    """Write a complete run of this toolkit: a classifier with the ``predicted`` classes of the test images."""
+    """Write a complete run of this toolkit, with the ``predicted`` classes of the test images."""
     import torch
 
     from cog.results import concept_counts

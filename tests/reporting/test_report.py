@@ -45,16 +45,12 @@ def no_pictures(request, monkeypatch):
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    root = write_study(tmp_path_factory.mktemp("study"), {"my_good": 3.0, "my_bad": -3.0})
-    for path in (root / "my/bad/cog_l4/eval_logreg/seed-37").rglob("*.json"):
-        path.unlink()
-    return root
+    return write_study(tmp_path_factory.mktemp("study"), {"my_good": 3.0, "my_bad": -3.0})
 
 
-def rows_of(text, section="answer"):
-    """Return the cells of the first table of a section, by label of the row."""
-    part = re.search(rf'<section id="{section}".*?</section>', text, re.DOTALL)[0]
-    body = re.search(r"<table.*?</table>", part, re.DOTALL)[0]
+def rows_of(text):
+    """Return the cells of the first table by label of the row."""
+    body = re.search(r"<table.*?</table>", text, re.DOTALL)[0]
     lines = [
         re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL)
         for row in re.findall(r"<tr.*?</tr>", body, re.DOTALL)
@@ -74,44 +70,31 @@ def test_first_table_says_where_models_stand_and_how_sure_that_is(study, tmp_pat
     assert 60 < float(mean) < 65 and 1 < int(rank) < 15 and change.startswith("-")
     assert all(re.fullmatch(r"\d\d\.\d ± \d\.\d \(2/5\) \[\d\d\.\d, \d\d\.\d\]", cell) for cell in cells)
     assert "<title>How well do 2 models generalize?</title>" in text
-    assert "Seeds are missing in" in text and "seeds=" in text, "with the command that repairs it"
+    assert "Seeds are missing" in text and "seeds=" in text, "with the command that repairs it"
+    assert re.sub(r"<[^>]+>", "", text).count(cells[1]) == 1, "each accuracy stands once"
 
 
-def test_each_accuracy_on_all_images_stands_once(study, tmp_path):
-    text = report.write(tmp_path / "r.html", read(study, published="v2"), root=study).read_text()
-    cell = rows_of(text)["my_good †"][4]
-    assert re.sub(r"<[^>]+>", "", text).count(cell) == 1
+def test_titles_and_banner_say_what_the_page_shows(study, tmp_path):
+    def page(results, **more):
+        return report.write(tmp_path / "r.html", results, **more).read_text()
 
-
-def test_results_on_other_data_stand_alone_and_say_so(tmp_path):
-    for dataset in constants.DATASETS:
-        for seed in constants.SEEDS:
-            write_run(
-                tmp_path / "models", "my_small", dataset, seed, 5.0, rows={"final_train": 240, "test": 50_000}
-            )
-    text = report.write(tmp_path / "r.html", read(tmp_path / "models", published="v2")).read_text()
+    for dataset in constants.DATASETS[:2]:
+        rows = {"final_train": 240, "test": 50_000}
+        write_run(tmp_path / "models", "my_small", dataset, 22, 5.0, rows=rows)
+    text = page(read(tmp_path / "models", published="v2"))
     assert "<title>Results of my_small</title>" in text and len(rows_of(text)) == 2
     assert "240 training images" in text and "Not the benchmark" in text
-
-
-def test_page_of_limited_root_says_trial_in_title_and_banner(study, tmp_path):
     (tmp_path / "limit-3").symlink_to(study)
-    text = report.write(tmp_path / "r.html", read(study), root=tmp_path / "limit-3").read_text()
+    text = page(read(study), root=tmp_path / "limit-3")
     assert "<title>TRIAL, NOT RESULTS: " in text and "at most 3 classes" in text
-
-
-def test_page_without_own_results_and_without_any(tmp_path):
-    text = report.write(tmp_path / "r.html", read(published="v2")).read_text()
+    text = page(read(published="v2"))
     assert "<title>The published results</title>" in text and len(rows_of(text)) == 32
     (tmp_path / "empty").mkdir()
-    text = report.write(tmp_path / "r.html", read(tmp_path / "empty"), root=tmp_path / "empty").read_text()
+    text = page(read(tmp_path / "empty"), root=tmp_path / "empty")
     assert "<title>No results</title>" in text and "<table" not in text
-
-
-def test_unknown_baseline_is_refused(study, tmp_path):
     with pytest.raises(CogError, match="no result of no_net"):
-        report.write(tmp_path / "r.html", read(study), baseline="no_net")
-    assert not (tmp_path / "r.html").exists()
+        report.write(tmp_path / "other.html", read(study), baseline="no_net")
+    assert not (tmp_path / "other.html").exists()
 
 
 def test_page_tells_what_another_page_would_lose(study, tmp_path):
@@ -127,9 +110,8 @@ def test_texts_of_files_are_text(tmp_path):
     def page_of(words):
         root = tmp_path / f"root{len(words)}"
         for dataset in ("in1k", "cog_l1"):
-            folder = write_run(
-                root, "my_net", dataset, 22, 0.0, device=words, precision=words, versions={"torch": words}
-            )
+            more = {"device": words, "precision": words, "versions": {"torch": words}}
+            folder = write_run(root, "my_net", dataset, 22, 0.0, **more)
             record = {"checkpoint_sha256": words, "precision": words, "pretraining": words, "device": words}
             for split in constants.SPLITS:
                 features = folder.parent.parent / f"features_{split}"
@@ -138,18 +120,15 @@ def test_texts_of_files_are_text(tmp_path):
         broken = root / "my/net/cog_l2/eval_logreg/seed-22"
         broken.mkdir(parents=True)
         (broken / "results.json").write_text(json.dumps({"status": words}))
-        target = report.write(
-            tmp_path / f"{len(words)}.html", read(root), root=f"/root/{words}", created=words
-        )
+        path = tmp_path / f"{len(words)}.html"
+        target = report.write(path, read(root), root=f"/root/{words}", created=words)
         return target.read_text(), Page(target)
 
     text, page = page_of(HOSTILE)
     _, expected = page_of("harmless")
     assert "<script>alert" not in text and "<img" not in text
     assert page.tags == expected.tags
-    assert [(tag, name) for tag, name, _ in page.attributes] == [
-        (tag, name) for tag, name, _ in expected.attributes
-    ]
+    assert [of[:2] for of in page.attributes] == [of[:2] for of in expected.attributes]
     assert "<script>alert(1)</script>\"'&><img" in page.text  # shown as it is
 
 

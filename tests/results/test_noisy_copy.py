@@ -1,4 +1,4 @@
-"""A copy of a real network's features with a little noise: no verdict on any data set; a worse copy is told."""
+"""A copy of a real network's features with a little noise: no verdict; a worse copy is told."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def features(shared_dir, tmp_path_factory):
     model.mkdir(parents=True)
     (model / "model.ckpt").symlink_to(miniature / "models/mobilenet/v2_100/model.ckpt")
     words = (
-        f"--model mobilenet_v2_100 --models_root_dir {root} --dataset {' '.join(DATASETS)} --split train test "
+        f"--model mobilenet_v2_100 --models_root_dir {root} --split train test "
+        f"--dataset {' '.join(DATASETS)} "
         f"--model_loader {miniature / 'real_nets.py'}:load_my_model "
         f"--in1k_images_root {miniature / 'in1k'} --imagenet_images_root {miniature / 'in21k'} "
         f"--cog_levels_mapping_file {miniature / 'cog_levels_mapping_file_balanced.pkl'} "

@@ -11,31 +11,36 @@ import pytest
 from result_folders import make_logs, make_record, make_seed_folder
 
 from cog.errors import CogError
-from cog.results import analysis_records, benchmark, read, records, runs
+from cog.results import analysis_records, read, records, runs
 from cog.results.analysis_records import AnalysisRecord
 from cog.runtime.output import Output
 
 
 def only(found):
-    """Return the only run, there being no problem."""
+    """Return the only run, there being no problem, and its accuracies."""
     assert found.skipped == []
-    (run,) = found.runs
-    return run
+    top1, top5 = found.scores.to_dict("records")
+    return top1, (top1["value"], top5["value"])
 
 
 def reasons(found):
-    """Return {folder name: reason}, there being no run."""
-    assert found.runs == []
+    """Return the reasons by name of the folder, there being no run."""
+    assert found.scores.empty
     return {skipped.path.name: skipped.reason for skipped in found.skipped}
+
+
+def seeds(found):
+    return [run.seed for run in found.runs]
 
 
 def test_reads_the_layout_this_toolkit_writes(tmp_path):
     seed = make_seed_folder(tmp_path / "sup/resnet50/in1k/eval_logreg_N8/seed-37", 71.25, 91.5)
     make_record(seed, seed=37, n_shot=8, lr=3.0, wd=1e-7)
-    run = only(runs.find(tmp_path))
-    place = (run.model, run.dataset, run.evaluation, run.n_shot, run.seed, run.top1, run.top5, run.lr)
-    assert place == ("sup_resnet50", "in1k", "logreg", 8, 37, 71.25, 91.5, 3.0)
-    assert (run.folder, run.final, run.diverged) == (str(seed), "final-lr-10.5_wd-1e-06", False)
+    run, accuracies = only(runs.find(tmp_path))
+    place = (run["model"], run["dataset"], run["evaluation"], run["n_shot"], run["seed"], run["folder"])
+    assert place == ("sup_resnet50", "in1k", "logreg", 8, 37, str(seed)) and accuracies == (71.25, 91.5)
+    details = run["details"]
+    assert (details["final"], details["lr"], details["diverged"]) == ("final-lr-10.5_wd-1e-06", 3.0, False)
 
 
 @pytest.mark.parametrize(
@@ -48,16 +53,16 @@ def test_reads_the_layout_this_toolkit_writes(tmp_path):
         ({"/seed-22": "a", "_pca2/seed-22": "b"}, set()),  # another evaluation
     ],
 )
-@pytest.mark.parametrize("key", ["sample_sha256", "rows_sha256", "checkpoint_sha256"])
-def test_runs_on_other_features_are_named_and_do_not_count(tmp_path, made, odd, key):
+def test_runs_on_other_features_are_named_and_do_not_count(tmp_path, made, odd):
     for number, (name, features) in enumerate(made.items()):
-        folder = make_seed_folder(tmp_path / f"sup/resnet50/in1k/eval_logreg{name}", 70.0 + number, 90.0)
-        if features is None:
-            continue
-        used = {f"{split}_features": {key: f"{features} {split}"} for split in ("train", "test")}
-        n_shot = int(name[2]) if name.startswith("_N") else 0
-        record = {"identity": used, "finished": f"2026-01-0{number + 1}"}
-        make_record(folder, seed=int(name[-2:]), n_shot=n_shot, record=record)
+        folder = make_seed_folder(tmp_path / f"my/net/in1k/eval_logreg{name}", 70.0 + number, 90.0)
+        if features is not None:
+            used = {
+                f"{split}_features": {"rows_sha256": f"{features} {split}"} for split in ("train", "test")
+            }
+            n_shot = int(name[2]) if name.startswith("_N") else 0
+            record = {"identity": used, "finished": f"2026-01-0{number + 1}"}
+            make_record(folder, seed=int(name[-2:]), n_shot=n_shot, record=record)
     found = runs.find(tmp_path)
     assert {skipped.path.name for skipped in found.skipped} == odd
     assert all("trained on other features than " in skipped.reason for skipped in found.skipped)
@@ -70,24 +75,7 @@ def test_equal_rows_are_equal_features_whatever_else_is_recorded():
     assert records.features_digest({"train": {}, "test": {"rows_sha256": "2"}}) is None
 
 
-@pytest.mark.parametrize(
-    "settings, evaluation, expected",
-    [
-        ({}, "logreg", ""),
-        ({"n_trials": 30, "lr_interval": [0.1, 100.0], "lr": None, "precision": "bf16"}, "logreg", ""),
-        ({"n_trials": 3, "normalize": False}, "logreg", "n_trials 3, normalize False"),
-        ({"lr_interval": [0.1, 10.0], "lr": 2.5}, "logreg", "lr_interval 0.1 to 10, lr 2.5"),
-        ({"classifier": "mlp"}, "mine", "classifier mlp"),
-        ({"classifier": "mlp", "normalize": False, "wd_interval": [1e-8, 1e-4]}, "mlp", ""),
-        ({"classifier": "mlp", "normalize": True}, "mlp", "normalize True"),
-        ({"n_epochs": 30, "lr": 0.01, "n_trials": 0}, "finetune", ""),
-        ({"n_epochs": 3, "lr": 0.01}, "finetune", "n_epochs 3"),
-    ],
-)
-def test_settings_that_are_not_the_papers(settings, evaluation, expected):
-    assert benchmark.unlike_protocol(settings, evaluation) == expected
-
-
+@pytest.mark.parametrize("kind", [float, np.float32])
 @pytest.mark.parametrize(
     "folder, n_shot, seed",
     [
@@ -96,25 +84,11 @@ def test_settings_that_are_not_the_papers(settings, evaluation, expected):
         ("eval_logreg/seed_93", 0, 93),
     ],
 )
-def test_reads_both_spellings_of_the_original_toolkit(tmp_path, folder, n_shot, seed):
-    make_seed_folder(tmp_path / "deit/small_distilled/cog_l3" / folder, 55.5, 77.5)
-    run = only(runs.find(tmp_path))
-    assert (run.model, run.dataset, run.n_shot, run.seed) == ("deit_small_distilled", "cog_l3", n_shot, seed)
-    assert (run.top1, run.top5, run.lr, run.counts, run.data) == (55.5, 77.5, 10.5, None, "unknown")
-
-
-@pytest.mark.parametrize("protocol", [0, pickle.HIGHEST_PROTOCOL])
-@pytest.mark.parametrize("kind", [float, np.float32, np.float64, np.array])
-def test_reads_numpy_scalars_and_every_pickle_protocol(tmp_path, kind, protocol):
-    make_seed_folder(tmp_path / "seed_22", 71.25, 91.5, kind=kind, protocol=protocol)
-    run = only(runs.read_folder(tmp_path))
-    assert (run.top1, run.top5, type(run.top1)) == (71.25, 91.5, float)
-
-
-def test_reads_arrays_and_rounding_above_100_percent(tmp_path):
-    arrays = {key: np.asarray(values) for key, values in make_logs(100.00001).items()}
-    make_seed_folder(tmp_path / "seed_37", logs=arrays)
-    assert only(runs.read_folder(tmp_path)).top1 == 100.00001
+def test_reads_both_spellings_of_the_original_toolkit(tmp_path, folder, n_shot, seed, kind):
+    make_seed_folder(tmp_path / "deit/small_distilled/cog_l3" / folder, 55.5, 77.5, kind=kind)
+    run, accuracies = only(runs.find(tmp_path))
+    assert (run["model"], run["dataset"]) == ("deit_small_distilled", "cog_l3") and accuracies == (55.5, 77.5)
+    assert (run["n_shot"], run["seed"], run["correct"], run["data"]) == (n_shot, seed, None, "unknown")
 
 
 def test_a_pickle_that_runs_code_is_reported_and_never_executed(tmp_path):
@@ -131,8 +105,7 @@ def test_a_pickle_that_runs_code_is_reported_and_never_executed(tmp_path):
     make_seed_folder(tmp_path / "eval_logreg/seed_22", logs=evil)
     make_seed_folder(tmp_path / "eval_logreg/seed_37")
     found = runs.read_folder(tmp_path / "eval_logreg")
-    assert [run.seed for run in found.runs] == [37]
-    assert "mkdir" in found.skipped[0].reason and not proof.exists()
+    assert seeds(found) == [37] and "mkdir" in found.skipped[0].reason and not proof.exists()
 
 
 GOOD = pickle.dumps(make_logs())
@@ -143,21 +116,20 @@ GOOD = pickle.dumps(make_logs())
     [
         (b"", "is empty"),
         (GOOD[: len(GOOD) // 2], "not a readable pickle"),
-        ([1, 2], "expected a dict of lists"),
-        ({"test/top5": [1.0]}, "no list test/top1"),
+        ([1, 2], "no list test/top1"),
         ({"test/top1": 70.0, "test/top5": 90.0}, "no list test/top1"),
         ({"test/top1": [], "test/top5": []}, "no list test/top1"),
-        ({"test/top1": [50.0, 60.0], "test/top5": [70.0]}, "2 epochs of test/top1 but 1"),
         ({"test/top1": [float("nan")], "test/top5": [70.0]}, "test/top1 is nan"),
         ({"test/top1": [50.0], "test/top5": [101.0]}, "test/top5 is 101.0"),
         ({"test/top1": [True], "test/top5": [70.0]}, "test/top1 is bool, expected"),
-        ({"test/top1": [np.zeros(2)], "test/top5": [70.0]}, "test/top1 is list, expected"),
     ],
 )
 def test_unusable_logs_cost_their_folder(tmp_path, logs, reason):
     make_seed_folder(tmp_path / "seed-22", logs=logs)
     (text,) = reasons(runs.read_folder(tmp_path)).values()
-    assert reason in text and str(tmp_path) not in text, "the path is in Skipped.path already"
+    assert reason in text and str(tmp_path) not in text and "\n" not in text, (
+        "the path is in Skipped.path already"
+    )
 
 
 FINAL = {"folder": "final-lr-1_wd-1", "test_top1": 50.0, "test_top5": 70.0}
@@ -171,7 +143,6 @@ FINAL = {"folder": "final-lr-1_wd-1", "test_top1": 50.0, "test_top5": 70.0}
         ({"n_shot": 4}, "says n_shot 4"),
         ({"final": 3}, "no entry 'final'"),
         ({"final": {**FINAL, "folder": "../../elsewhere"}}, "names the final folder"),
-        ({"final": {**FINAL, "folder": ["final"]}}, "names the final folder"),
         ({"final": {**FINAL, "test_top1": None}}, "test_top1 is NoneType, expected a percentage"),
         ({"final": {**FINAL, "test_top1": float("nan")}}, "test_top1 is nan"),
         ({"final": {**FINAL, "test_top5": 101.0}}, "test_top5 is 101.0"),
@@ -180,15 +151,13 @@ FINAL = {"folder": "final-lr-1_wd-1", "test_top1": 50.0, "test_top5": 70.0}
         ("{", "not valid JSON"),
         ("[]", "expected a JSON object"),
         ("[" * 100_000, "not valid JSON"),
-        ("\xff", "not valid JSON"),
     ],
 )
 def test_a_wrong_record_costs_its_folder(tmp_path, change, reason):
     folder = tmp_path / "sup/resnet50/in1k/eval_logreg/seed-22"
     folder.mkdir(parents=True)
     good = {"status": "complete", "seed": 22, "n_shot": 0, "n_classes": 3, "final": FINAL}
-    text = json.dumps(good | change) if isinstance(change, dict) else change
-    (folder / "results.json").write_bytes(text.encode("latin1"))
+    (folder / "results.json").write_text(json.dumps(good | change) if isinstance(change, dict) else change)
     assert reason in reasons(runs.find(tmp_path))["seed-22"]
 
 
@@ -199,94 +168,72 @@ def test_a_record_that_is_no_regular_file_costs_its_folder(tmp_path, kind):
     path = folder / "results.json"
     if kind == "pipe":
         os.mkfifo(path)
-    elif kind == "device":
-        path.symlink_to("/dev/zero")
     elif kind == "folder":
         path.mkdir()
     elif kind == "huge":
         with open(path, "wb") as handle:
             handle.truncate(1 << 30)
     else:
-        path.symlink_to(tmp_path / "nothing")
+        path.symlink_to("/dev/zero" if kind == "device" else tmp_path / "nothing")
     make_seed_folder(tmp_path / "seed-37")
     found = runs.read_folder(tmp_path)
-    assert [run.seed for run in found.runs] == [37] and len(found.skipped) == 1
+    assert seeds(found) == [37] and len(found.skipped) == 1
 
 
-@pytest.mark.parametrize("odd", [[], 3, "x", {"a": {"b": 1}}, None])
+@pytest.mark.parametrize("odd", [[], "x", {"a": {"b": 1}}, None])
 def test_facts_of_another_form_are_taken_as_not_recorded(tmp_path, odd):
     names = ("identity", "rows", "versions", "device", "precision", "finished", "train_features")
     make_record(make_seed_folder(tmp_path / "seed-22"), record=dict.fromkeys(names, odd))
-    for value in ({"train_features": odd, "lr_interval": odd}, {"test_features": {"image_list_sha256": odd}}):
-        make_record(make_seed_folder(tmp_path / f"x{len(value)}/seed-22"), record={"identity": value})
-        assert only(runs.read_folder(tmp_path / f"x{len(value)}")).top1 == 70.0
-    assert only(runs.read_folder(tmp_path)).data == "unknown"
+    identity = {"train_features": odd, "test_features": {"image_list_sha256": odd}, "lr_interval": odd}
+    make_record(make_seed_folder(tmp_path / "x/seed-22"), record={"identity": identity})
+    for folder in (tmp_path, tmp_path / "x"):
+        run, _ = only(runs.read_folder(folder))
+        assert (run["value"], run["data"]) == (70.0, "unknown")
 
 
 def test_unfinished_and_foreign_folders(tmp_path):
-    (tmp_path / "seed-1").mkdir()
-    (tmp_path / "seed-2/final-lr-1_wd-1").mkdir(parents=True)
-    (tmp_path / "seeds").mkdir()
-    (tmp_path / "notes").mkdir()
+    for name in ("seed-1", "seed-2/final-lr-1_wd-1", "seeds", "notes"):
+        (tmp_path / name).mkdir(parents=True)
     (tmp_path / "seed-4").write_text("a file, not a folder")
-    for name, error in (("seed-7", KeyboardInterrupt), ("seed-8", MemoryError("no memory\x1b[31m"))):
-        with pytest.raises((KeyboardInterrupt, MemoryError)), Output(tmp_path / name, {}).claimed():
-            raise error
-    with Output(tmp_path / "seed-9", {}).claimed():
-        found = {one.path.name: one for one in runs.read_folder(tmp_path).skipped}
-    assert {name: one.state for name, one in found.items()} == {
-        "seed-1": "",
-        "seed-2": "",
-        "seeds": "",
-        "seed-7": "interrupted",
-        "seed-8": "failed",
-        "seed-9": "running",
-    }
-    assert "unfinished" in found["seed-1"].reason and "seed-<number>" in found["seeds"].reason
-    assert "no memory" in found["seed-8"].reason
+    with pytest.raises(KeyboardInterrupt), Output(tmp_path / "seed-7", {}).claimed():
+        raise KeyboardInterrupt
+    found = reasons(runs.read_folder(tmp_path))
+    assert found.keys() == {"seed-1", "seed-2", "seeds", "seed-7"} and found["seed-7"] == runs.UNFINISHED
+    assert "unfinished" in found["seed-1"] and "seed-<number>" in found["seeds"]
     make_seed_folder(tmp_path / "seed-7", 60.0)  # a complete run counts until its successor is complete
-    assert [run.seed for run in runs.read_folder(tmp_path).runs] == [7]
+    assert seeds(runs.read_folder(tmp_path)) == [7]
 
 
-def test_the_same_seed_twice_counts_neither(tmp_path):
+def test_what_is_there_twice_counts_neither(tmp_path):
     for name in ("_N8/seed-22", "_N8/seed_22", "_N8/seed-37", "-N8/seed_37", "-N8/seed_45"):
         make_seed_folder(tmp_path / f"a/b/in1k/eval_logreg{name}")
     found = runs.find(tmp_path)
-    assert [run.seed for run in found.runs] == [45] and len(found.skipped) == 4
-    assert any("_N8/seed_22" in skipped.reason for skipped in found.skipped)
-
-
-def test_two_final_folders_are_ambiguous_without_results_json(tmp_path):
-    seed = make_seed_folder(tmp_path / "seed-22", 60.0, final="final-lr-1_wd-1")
+    assert seeds(found) == [45] and len(found.skipped) == 4
+    seed = make_seed_folder(tmp_path / "x/seed-22", 60.0, final="final-lr-1_wd-1")
     make_seed_folder(tmp_path / "new", 70.0, final="final-lr-2_wd-0.5")
     (tmp_path / "new/final-lr-2_wd-0.5").rename(seed / "final-lr-2_wd-0.5")
-    assert "2 final folders" in reasons(runs.read_folder(tmp_path))["seed-22"]
+    assert "2 final folders" in reasons(runs.read_folder(tmp_path / "x"))["seed-22"]
     make_record(seed, folder="final-lr-2_wd-0.5", lr=2.0, wd=0.5)
-    assert only(runs.read_folder(tmp_path)).top1 == 70.0
-
-
-def test_shots_of_a_folder_outside_the_layout_are_those_the_run_records(tmp_path):
-    make_record(make_seed_folder(tmp_path / "mine_N4/seed-22"), n_shot=4)
-    make_seed_folder(tmp_path / "copies/eval_logreg-N8/seed_22")
-    assert only(runs.read_folder(tmp_path / "mine_N4")).n_shot == 4
-    assert only(runs.read_folder(tmp_path / "copies/eval_logreg-N8")).n_shot == 8
+    assert only(runs.read_folder(tmp_path / "x"))[1] == (70.0, 90.0)
 
 
 @pytest.mark.parametrize(
-    "folder, described",
+    "folder, recorded, described",
     [
-        ("sup/resnet50/in1k/eval_logreg", ("sup_resnet50", "in1k", 0)),
-        ("deit/small_distilled/cog_l2/eval_mlp-N8", ("deit_small_distilled", "cog_l2", 8)),
-        ("my runs/x/y/eval_logreg_N4", ("", "", 4)),
-        ("sup/resnet50/in1k/other", ("", "", 0)),
+        ("sup/resnet50/in1k/eval_logreg", 0, ("sup_resnet50", "in1k", 0)),
+        ("deit/small_distilled/cog_l2/eval_mlp-N8", None, ("deit_small_distilled", "cog_l2", 8)),
+        ("my runs/x/y/eval_logreg_N4", None, ("", "", 4)),
+        ("sup/resnet50/in1k/other", 4, ("", "", 4)),
     ],
 )
-def test_one_folder_tells_what_it_is_from_its_path(tmp_path, folder, described, monkeypatch):
-    make_seed_folder(tmp_path / folder / "seed_22")
+def test_one_folder_tells_what_it_is_from_its_path(tmp_path, folder, recorded, described, monkeypatch):
+    path = make_seed_folder(tmp_path / folder / "seed_22")
+    if recorded is not None:
+        make_record(path, n_shot=recorded)
     monkeypatch.chdir(tmp_path / folder)
-    for path in (tmp_path / folder, "."):
-        run = only(runs.read_folder(path))
-        assert (run.model, run.dataset, run.n_shot) == described
+    for given in (tmp_path / folder, "."):
+        run, _ = only(runs.read_folder(given))
+        assert (run["model"], run["dataset"], run["n_shot"]) == described
 
 
 def test_filters_and_names(tmp_path):
@@ -301,15 +248,8 @@ def test_filters_and_names(tmp_path):
     assert places(models=["A_net", "x_y"]) == {("A_net", "in1k", 0, 22)} == places(evaluations={"mlp"})
     assert places(models=["b_*"], datasets=["in1k"]) == {("b_net10", "in1k", 16, 22)} == places(n_shots=[16])
     assert places(seeds=[37]) == {("b_net10", "cog_l2", 0, 37)} and len(places()) == 4
-    assert places(evaluations={"ml."}) == set(), "a filter is never a pattern"
-    assert runs.list_models(tmp_path) == ["A_net", "b_net10"]
-    (tmp_path / "file").write_text("")
-    for bad in ("nowhere", "file"):
-        with pytest.raises(CogError, match="--models_root_dir"):
-            runs.find(tmp_path / bad)
-    for wanted in ({"models": ["../x_y"]}, {"models": ["nounderscore"]}, {"datasets": ["../in1k"]}):
-        with pytest.raises(CogError, match="--model|--dataset"):
-            runs.find(tmp_path, **wanted)
+    with pytest.raises(CogError, match="--models_root_dir"):
+        runs.find(tmp_path / "nowhere")
 
 
 def test_links_are_followed_and_loops_end(tmp_path):
@@ -318,44 +258,37 @@ def test_links_are_followed_and_loops_end(tmp_path):
     (root / "a").mkdir(parents=True)
     for name, target in (("b", "elsewhere"), ("loop", "models"), ("dead", "nothing")):
         (root / "a" / name).symlink_to(tmp_path / target)
-    assert only(runs.find(root)).model == "a_b"
+    assert only(runs.find(root))[0]["model"] == "a_b"
 
 
 def test_analyses_are_rows(tmp_path):
     folder = tmp_path / "a/b/in1k/analysis_kmeans"
     folder.mkdir(parents=True)
-    per_seed = {"0": {"ami": 0.4}, "1": {"ami": 0.6}}
-    values = {"ami": 0.6, "none": None}
-    record = AnalysisRecord("kmeans", None, None, {}, values, seeds=[0, 1], per_seed=per_seed)
-    analysis_records.write(folder, record)
+    per_seed, values = {"0": {"ami": 0.4}, "1": {"ami": 0.6}}, {"ami": 0.6, "none": None}
+    analysis_records.write(folder, AnalysisRecord("kmeans", None, None, {}, values, [0, 1], per_seed))
     (tmp_path / "a/b/in1k/analysis_knn").mkdir()
     results = read.read(tmp_path)
     rows = {row.metric: row for row in results.scores.itertuples()}
     assert {metric: row.value for metric, row in rows.items()} == {"ami": 0.6, "ami_min": 0.4, "ami_max": 0.6}
     ami = rows["ami"]
     assert (ami.std, ami.model, ami.evaluation) == (pytest.approx(0.1), "a_b", "kmeans")
-    assert [one.path.name for one in results.found.skipped] == ["analysis_knn"]
+    assert [one.path.name for one in results.skipped] == ["analysis_knn"]
     text = (folder / "results.json").read_text()
     (folder / "results.json").write_text(text.replace('"kmeans"', '"knn"', 1))
-    assert "folder's name says kmeans" in str(read.read(tmp_path).found.skipped[0])
+    assert "folder's name says kmeans" in str(read.read(tmp_path).skipped[0])
 
 
 def test_pretraining_and_data_are_those_of_the_features(tmp_path):
-    base = tmp_path / "sup/resnet50/in1k"
-    counts = {"n_classes": 1000, "rows": {"test": 50_000}}
-    make_record(make_seed_folder(base / "eval_logreg/seed-22"), record=counts)
-    described = {"pretraining": "web", "n_images": 1_281_167, "n_failed": 9_999}
-    described["class_list_sha256"] = "c" * 64
+    base = tmp_path / "limit-2/sup/resnet50/in1k"
+    make_record(
+        make_seed_folder(base / "eval_logreg/seed-22"), record={"n_classes": 1000, "rows": {"test": 50_000}}
+    )
     (base / "features_train").mkdir()
-    (base / "features_train/features.json").write_text(json.dumps(described))
-    [row, _] = read.read(tmp_path).scores.to_dict("records")
-    assert (row["pretraining"], row["data"]) == ("web", "1,271,168 training images")
-    described |= {"n_failed": 0, "pretraining": "?"}
-    (base / "features_train/features.json").write_text(json.dumps(described))
-    [row, _] = read.read(tmp_path).scores.to_dict("records")
-    assert (row["pretraining"], row["data"]) == ("IN-1K", "list of classes cccccccc"), "the name's"
-    limited = tmp_path / "limit-2"
-    (tmp_path / "sup").rename(limited.with_name("x"))
-    limited.mkdir()
-    (tmp_path / "x").rename(limited / "sup")
-    assert read.read(limited).scores.loc[0, "data"].startswith("limit-2, ")
+    for more, expected in (
+        ({"pretraining": "web", "n_failed": 9_999}, ("web", "limit-2, 1,271,168 training images")),
+        ({"pretraining": "?"}, ("IN-1K", "limit-2, list of classes cccccccc")),  # the name's
+    ):
+        described = {"n_images": 1_281_167, "class_list_sha256": "c" * 64, **more}
+        (base / "features_train/features.json").write_text(json.dumps(described))
+        run, _ = only(read.read(tmp_path / "limit-2"))
+        assert (run["pretraining"], run["data"]) == expected

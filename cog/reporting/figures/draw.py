@@ -1,7 +1,7 @@
-"""Figures of results: functions from means to a :class:`~cog.reporting.figures.lines.Sheet`, for files and page.
+"""Figures of results, as files and for the page: functions from means to a sheet.
 
-Files of a figure come with what was drawn, as CSV. The same numbers give the same bytes, with the same version
-of matplotlib, which is imported only for drawing.
+Files of a figure come with what was drawn, as CSV. The same numbers give the same bytes, with the same
+version of matplotlib, which is imported only for drawing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FORMATS = ("pdf", "png", "svg")
 #: Greatest number of drawings of searches: 40 models have thousands.
 MAX_SEARCHES = 60
 
-#: The figures by name, with their captions. A further one is a function from means to a sheet, and a line here.
+#: The figures by name, with their captions. A further one is a function from means to a sheet, and a line.
 FIGURES: dict[str, tuple[Callable[[pd.DataFrame], Sheet | None], str]] = {
     "levels": (protocol.levels, "Accuracy from IN-1K to the levels; gray: models of the paper"),
     "fewshot": (protocol.fewshot, "Own models by training images per class"),
@@ -64,7 +64,7 @@ _METADATA: dict[str, dict[str, Any]] = {
 
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
-    """Apply the settings of matplotlib in the block: its defaults and :data:`cog.reporting.figures.style.RC`."""
+    """Apply the settings of matplotlib in the block: its defaults and those of the figures."""
     import matplotlib.style
 
     # Missing glyphs of unusual names are drawn as boxes; the CSV file has the names.
@@ -88,7 +88,7 @@ def draw(means: pd.DataFrame, names: Iterable[str] = ()) -> Iterator[tuple[str, 
 def searches(
     scores: pd.DataFrame, most: int = MAX_SEARCHES
 ) -> Iterator[tuple[str, str, pd.DataFrame, pd.DataFrame]]:
-    """Yield stem, title, trials and curves of the runs of each model, data set, classifier and number of shots.
+    """Yield stem, title, trials and curves of the runs of each model, data set, classifier and shots.
 
     With more than ``most``, the others are left out, with a message.
     """
@@ -144,5 +144,5 @@ def _rendered(figure: Figure, fmt: str) -> bytes:
 
 
 def embed(figure: Figure) -> str:
-    """Return a figure as SVG in a ``data:`` URL for an ``<img>``, which keeps its ids and styles to itself."""
+    """Return a figure as SVG in a ``data:`` URL for an ``<img>``."""
     return "data:image/svg+xml;base64," + base64.b64encode(_rendered(figure, "svg")).decode()

@@ -1,4 +1,4 @@
-"""Figures of other experiments than the protocol's: functions from means to a sheet, None without such numbers.
+"""Figures of other experiments: functions from means to a sheet, None without such numbers.
 
 Figures with ``v1`` in their name are those of the paper's first version.
 """

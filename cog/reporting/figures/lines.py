@@ -1,4 +1,4 @@
-"""Drawing of lines: a :class:`Sheet` of panels, into which frames of numbers are drawn, a line per source and model.
+"""Drawing of lines: a :class:`Sheet` of panels, into which frames of numbers are drawn, a line per model.
 
 Lengths are in inches, text sizes in points. Error bars are the population deviation over seeds; paler and
 thinner, where it is known, the 95 % interval over concepts and seeds.
@@ -94,7 +94,7 @@ class Sheet:
         Args:
             axes: panel.
             frame: numbers, one for each source, model and value of ``x``.
-            ticks: labels of the values of column ``x``, in the order of the axis. Lines break where one is missing.
+            ticks: labels of the values of column ``x``, in order. Lines break where one is missing.
             x: column of the axis.
             title: title of the panel.
             signed: whether values are differences, with a line at zero.
@@ -162,7 +162,7 @@ class Sheet:
         return self
 
     def fix(self) -> None:
-        """Fix the layout, equal in all formats: its last digits depend on the order of equations in memory."""
+        """Fix the layout for all formats: its last digits depend on the order of equations in memory."""
         engine = self.figure.get_layout_engine()
         assert engine is not None
         engine.execute(self.figure)
@@ -180,7 +180,7 @@ def draw_datasets(
     ylabel: str,
     gray: bool = False,
 ) -> Sheet:
-    """Draw a panel for each data set of a frame, three in a row, over column ``x``; see :meth:`Sheet.lines`."""
+    """Draw a panel for each data set of a frame, three in a row; see :meth:`Sheet.lines`."""
     names = over_datasets(shown)
     columns = min(3, len(names))
     looks = style.looks(shown, gray=gray)

@@ -1,4 +1,4 @@
-"""Figures of the protocol's accuracies: functions from means to a sheet, None where there is nothing to draw."""
+"""Figures of the protocol's accuracies: functions from means to a sheet, None without such numbers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from cog.results.frame import LOGREG, dataset_label, shots_label
 ACCURACY = "top-1 accuracy (%)"
 BARS = "Error bars: standard deviation over seeds; paler, where known: 95 % interval over concepts and seeds."
 
-#: Data sets of Fig. 4 of the paper, and the most models of the paper with which it does not show its eight alone.
+#: Data sets of Fig. 4 of the paper; with more models of the paper, it shows its eight alone.
 _FIG4, _MANY_PUBLISHED = ("cog_l1", "cog_l3", "cog_l5"), 12
 
 
 def comparable(means: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """Return the means that may stand beside each other, and a note on the others.
 
-    These are those on the benchmark's data with the paper's protocol; where the user has none of them, those of
-    the user that are alike on each data set, without published ones.
+    These are those on the benchmark's data with the paper's protocol; where the user has none of them, those
+    of the user that are alike on each data set, without published ones.
     """
     means = means[means["value"].notna()]
     own, like = ~style.is_published(means), means["unlike"] == ""

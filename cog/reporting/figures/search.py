@@ -1,9 +1,9 @@
 """Drawings of runs: the search for learning rate and weight decay, and the final training.
 
 A drawing shows all seeds of one model, data set and number of shots: the trials over both hyper-parameters,
-colored by validation accuracy, the best accuracy so far, and the accuracies of the final training. The sources
-are ``results.json`` (trials, intervals) and ``logs.pkl`` (curves). Runs of the original toolkit have only curves,
-because their trials are in ``study.pkl``, a pickled Optuna object, which cannot be read safely.
+the best accuracy so far, and the accuracies of the final training. The sources are ``results.json`` and
+``logs.pkl`` (curves). Runs of the original toolkit have only curves: their trials are in ``study.pkl``, a
+pickled Optuna object, which cannot be read safely.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cog.runtime import files, safe_load
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Range of the colors in points below the best: most good trials lie within a few points; lower ones share one color.
+# Range of the colors in points below the best: most good trials lie within a few points.
 _COLOR_RANGE = 10.0
 
 _RED, _DASHES = "#c0392b", (0, (2.4, 1.2))
@@ -103,7 +103,7 @@ def draw(title: str, trials: pd.DataFrame, curves: pd.DataFrame) -> Sheet:
 
 
 def _draw_plane(axes: Axes, trials: pd.DataFrame) -> None:
-    """Draw the trials with positive values, which alone have a place on logarithmic axes, and the chosen pairs."""
+    """Draw the trials that have a place on logarithmic axes, and the chosen pairs."""
     axes.set(title="(a) Trials", xlabel="learning rate", ylabel="weight decay", xscale="log", yscale="log")
     axes.minorticks_off()
     for axis in (axes.xaxis, axes.yaxis):

@@ -16,8 +16,7 @@ from cog.constants import PRETRAINING
 from cog.results import published
 from cog.results.frame import natural_key, shows_levels
 
-#: The paper's color names, darkened where the pure color is hard to see on white. Table 1 sets the reference on
-#: gray, and black is reserved for the user's models.
+#: The paper's color names, darkened where the pure color is hard to see on white; black is for the user's.
 _SHADES = {
     "red": "#d62728",
     "orange": "#e8820c",

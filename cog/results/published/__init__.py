@@ -1,11 +1,11 @@
 """The published numbers of the ImageNet-CoG papers, as rows of the long table.
 
 * ``models.csv``: the 31 models of "Concept Generalization in Visual Representation Learning" (Sariyildiz,
-  Kalantidis, Larlus, Alahari; ICCV 2021): Table 1 (names without the letter of the group, groups, parameters),
+  Kalantidis, Larlus, Alahari; ICCV 2021): Table 1 (names without the letter of the group, parameters),
   Tables 5-10 (other spelling of names), the legend of Figs. 3 and 4 (colors, markers) and Fig. 4 (its eight).
-* ``v2.csv``: Tables 5-10 of its supplement: top-1 accuracy, mean and deviation over five seeds, of 31 models on
-  six data sets with 1, 2, ..., 128 and all (0) training images per class (1674 cells).
-* ``v1.csv``: the first version (January 2021): seven models, no deviations. Its levels were built differently.
+* ``v2.csv``: Tables 5-10 of its supplement: top-1 accuracy, mean and deviation over five seeds, of 31 models
+  on six data sets with 1, 2, ..., 128 and all (0) training images per class (1674 cells).
+* ``v1.csv``: the first version (January 2021): seven models, no deviations; its levels are other ones.
   Tables 2 and 4 (logreg), 3 (MLP, relative to logistic regression), 5 (PCA; its 2048 components are all
   features, which are in Table 2) and 6 (clustering).
 """
