@@ -56,20 +56,9 @@ def write(folder: str | os.PathLike[str], record: AnalysisRecord) -> None:
 
 
 def read(folder: str | os.PathLike[str]) -> AnalysisRecord:
-<<<<<<< HEAD
-    """Read the result in an ``analysis_<name>`` folder.
-
-    Raises:
-        CogError: when the folder has no readable result; one line that begins with the path of the file.
-    """
-    folder = Path(folder)
-    path = folder / RESULTS_FILE
-    data = files.read_object(path)
-=======
     """Read the result in an ``analysis_<name>`` folder; without a readable one, a CogError names the file."""
     path = Path(folder) / RESULTS_FILE
-    data = files.read_object(path, "record of an analysis")
->>>>>>> 449fbb70 (Results: rows without types in between, checks as functions to places, one file of published numbers per version; reporting on them)
+    data = files.read_object(path)
     if data.get("status") != "complete":
         raise CogError(f"{path} has status {data.get('status')!r}, expected 'complete'")
     known = dict.fromkeys(("analysis", "model", "dataset"), None) | {"identity": {}, "values": {}} | data

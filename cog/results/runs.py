@@ -83,21 +83,12 @@ def find(
                 continue
             for name in reader.results(f"{folder}/{dataset}", "analysis_"):
                 path, parsed = f"{folder}/{dataset}/{name}", paths.parse_evaluation_folder(name)
-<<<<<<< HEAD
-                if evaluations is None and name.startswith("analysis_"):
-                    reader.read_analysis(path, model, dataset, name.removeprefix("analysis_"))
-                elif parsed is not None and (evaluations is None or parsed[0] in evaluations):
-                    is_wanted = of_shots is None or parsed[1] in of_shots
-                    reader.list_runs(path, (model, dataset, *parsed), of_seeds if is_wanted else ())
-    return reader.read()
-=======
                 if parsed is not None:
                     if is_among(parsed[0], evaluations) and (n_shots is None or parsed[1] in n_shots):
                         reader.list_runs(path, (model, dataset, *parsed))
-                elif evaluations is None and (analysis := paths.parse_analysis_folder(name)) is not None:
-                    reader.read_analysis(path, model, dataset, analysis)
+                elif evaluations is None and name.startswith("analysis_"):
+                    reader.read_analysis(path, model, dataset, name.removeprefix("analysis_"))
     return reader.read(str(root))
->>>>>>> 449fbb70 (Results: rows without types in between, checks as functions to places, one file of published numbers per version; reporting on them)
 
 
 def read_folder(folder: str | os.PathLike[str], *, seeds: Collection[int] | None = None) -> Results:

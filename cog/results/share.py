@@ -107,67 +107,17 @@ def write(path: str | os.PathLike[str], scores: pd.DataFrame, *, label: str | No
     files.write_text(path, f'{text},\n  "rows": [\n' + ",\n".join(lines) + "\n  ]\n}\n")
 
 
-<<<<<<< HEAD
-def _entry(row: dict[str, Any]) -> dict[str, Any]:
-    counts = row.pop("correct")
-    entry = {
-        name: value for name, value in row.items() if not pd.isna(value) and (name, value) != ("protocol", "")
-    }
-    entry |= {name: int(entry[name]) for name in ("n_shot", "seed", "images") if name in entry}
-    if entry.get("source") == RUNS:
-        del entry["source"]
-    if counts is not None:
-        written = concept_counts.write(counts.correct, counts.images_of_each)
-        entry["correct"] = {"n_classes": len(counts.correct), **written}
-        if sha256(counts.image_list):
-            entry["correct"]["image_list"] = counts.image_list
-    return entry
-
-
-# --- reading
-
-
-def load(path: str | os.PathLike[str], *, flag: str = "--import") -> pd.DataFrame:
-    """Return the rows of a file, after checks.
-
-    ``source`` is that of the row, else the label or the name of the file. Messages name the ``flag``.
-
-    Raises:
-        CogError: the file cannot be read, has another form, or contains impossible results.
-    """
-    path = files.require_file(path, flag)
-    content = files.read_object(path, largest=_LARGEST)
-    try:
-        return scores_of(_read_file(content, name=path.stem))
-    except _Invalid as error:
-        raise CogError(f"{flag} {path}: {error}") from None
-
-
-def merge(frames: Sequence[pd.DataFrame], names: Sequence[object] = ()) -> pd.DataFrame:
-    """Return the rows of several files together; equal rows of several files are one.
-
-    ``names`` are those of the files, for messages.
-
-    Raises:
-        CogError: two files disagree on a number of the same source.
-    """
-    together, place = pd.concat(frames, ignore_index=True), [*PLACE, "seed"]
-    apart = together.drop_duplicates([name for name in _WRITTEN if name != "correct"])
-    if (twice := apart.duplicated(place)).any():
-        row = apart[twice].iloc[0].to_dict()
-=======
 def load(path: str | os.PathLike[str]) -> pd.DataFrame:
     """Return the rows of a file, after checks; ``source`` is that of the row, of the file, or its name."""
     path = files.require_file(path, "--import")
-    content = files.read_json(path, "file of --export", largest=_LARGEST)
-    if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (FORMAT, VERSION):
+    content = files.read_object(path, largest=_LARGEST)
+    if (content.get("format"), content.get("version")) != (FORMAT, VERSION):
         expected = f'expected "format": "{FORMAT}", "version": {VERSION}'
         raise CogError(f"--import {path} is not a file of --export ({expected})")
     label, rows = content.get("label"), content.get("rows")
     label = printable(path.stem) if label is None else label
     if not _is_label(label) or label in _PAPERS or not isinstance(rows, list) or not rows:
         reserved = f"{RUNS!r} and the papers' names are reserved"
->>>>>>> 449fbb70 (Results: rows without types in between, checks as functions to places, one file of published numbers per version; reporting on them)
         raise CogError(
             f"--import {path}: label is {json.dumps(label)[:60]} ({reserved}), or there are no rows"
         )
