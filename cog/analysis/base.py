@@ -1,6 +1,6 @@
 """What all analyses share: their declaration, their input, and the computation of their results.
 
-An analysis is a function from :class:`Data` to numbers by name, declared by :func:`analysis`. All files of
+An analysis is a function from :class:`AnalysisInput` to numbers by name, declared by :func:`analysis`. All files of
 the package are imported by ``analyze_features.py``: a new file with one function is a new analysis.
 """
 
@@ -40,7 +40,7 @@ BLOCK = 4096
 
 
 @dataclass(frozen=True, eq=False)
-class Data:
+class AnalysisInput:
     """One model on one data set, the input of an analysis; and what it tells beside its numbers."""
 
     model: str | None  # None with the user's own feature folders, as the next two
@@ -120,11 +120,11 @@ class Analysis(NamedTuple):
     """A declared analysis; numbers that are undefined are None or NaN."""
 
     name: str
-    compute: Callable[[Data], Mapping[str, Number]]
+    compute: Callable[[AnalysisInput], Mapping[str, Number]]
     splits: tuple[str, ...]  # whose features are used
     keys: tuple[str, ...]  # of the section ANALYSIS of the configuration that determine the result
     #: Returns the end of the name of a result, and what determines it beside features and keys, after checks.
-    inputs: Callable[[Data], tuple[str, dict[str, Any]]] | None
+    inputs: Callable[[AnalysisInput], tuple[str, dict[str, Any]]] | None
 
 
 #: All analyses by name.
@@ -150,13 +150,15 @@ def load_all() -> dict[str, Analysis]:
     return dict(sorted(ANALYSES.items()))
 
 
-def run(analyses: Sequence[Analysis], inputs: Sequence[tuple[Data, Path]], *, overwrite: bool) -> None:
+def run(
+    analyses: Sequence[Analysis], inputs: Sequence[tuple[AnalysisInput, Path]], *, overwrite: bool
+) -> None:
     """Compute results that are missing, and publish and print each as soon as it is finished.
 
     All ``inputs``, each a data set and the parent of its folders ``analysis_<name>``, and output folders are
     checked before. A missing input, a folder with another result and an analysis that fails are a CogError.
     """
-    todo: list[tuple[Data, list[tuple[Analysis, Output, str]]]] = []
+    todo: list[tuple[AnalysisInput, list[tuple[Analysis, Output, str]]]] = []
     for data, path in inputs:
         todo.append((data, []))
         for each in analyses:
@@ -181,7 +183,9 @@ def run(analyses: Sequence[Analysis], inputs: Sequence[tuple[Data, Path]], *, ov
             data._loaded.clear()  # before the features of the next data set are read
 
 
-def _compute(each: Analysis, data: Data, output: Output, name: str, stage: Path) -> dict[str, Number]:
+def _compute(
+    each: Analysis, data: AnalysisInput, output: Output, name: str, stage: Path
+) -> dict[str, Number]:
     start, data = time.monotonic(), replace(data, folder=stage, per_seed={}, details={})
     with exhaustion_explained(f"computing {name}", ""):
         values = plain(each.compute(data))

@@ -10,7 +10,7 @@ import torch
 from sklearn import metrics
 from sklearn.cluster import kmeans_plusplus
 
-from cog.analysis.base import Data, analysis
+from cog.analysis.base import AnalysisInput, analysis
 from cog.errors import CogError
 from cog.features.feature_files import FeatureSet, unit_rows
 from cog.results.analysis_records import Number
@@ -25,7 +25,7 @@ TEMPERATURE = 0.07
 
 
 @analysis("kmeans", keys=("KMEANS_K", "KMEANS_SEEDS"))
-def kmeans(data: Data) -> dict[str, Number]:
+def kmeans(data: AnalysisInput) -> dict[str, Number]:
     """Cluster the training features, compare the clusters of the test images with classes (v1, Sec. 4.3.1).
 
     The numbers are those of the seed with the lowest inertia.
@@ -69,7 +69,7 @@ def starting_centers(x: torch.Tensor, k: int, seed: int, mean: torch.Tensor) -> 
 
 
 def lloyd(
-    data: Data, x: torch.Tensor, start: torch.Tensor, mean: torch.Tensor, *, tolerance: float = 1e-4
+    data: AnalysisInput, x: torch.Tensor, start: torch.Tensor, mean: torch.Tensor, *, tolerance: float = 1e-4
 ) -> tuple[torch.Tensor, float]:
     """Cluster rows ``(n, d)`` by Lloyd's algorithm; return centered centers ``(k, d)`` and inertia.
 
@@ -93,7 +93,7 @@ def lloyd(
 
 
 def nearest(
-    data: Data, x: torch.Tensor, centers: torch.Tensor, mean: torch.Tensor
+    data: AnalysisInput, x: torch.Tensor, centers: torch.Tensor, mean: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the nearest center of every row, int64 ``(n,)``, and its squared distance, on the CPU."""
     squares = centers.square().sum(dim=1)
@@ -106,7 +106,7 @@ def nearest(
 
 
 @analysis("alignment", splits=("test",))
-def alignment_and_uniformity(data: Data) -> dict[str, Number]:
+def alignment_and_uniformity(data: AnalysisInput) -> dict[str, Number]:
     """Return alignment and uniformity (Wang and Isola 2020; v1 of the paper, Sec. 4.3.2) over all pairs.
 
     Positive pairs are images of the same class; None without pairs. v1 prints uniformity with a minus.
@@ -122,7 +122,7 @@ def alignment_and_uniformity(data: Data) -> dict[str, Number]:
     }
 
 
-def alignment(data: Data, x: torch.Tensor, y: torch.Tensor, mean: torch.Tensor) -> float | None:
+def alignment(data: AnalysisInput, x: torch.Tensor, y: torch.Tensor, mean: torch.Tensor) -> float | None:
     """Return the mean over positive pairs of |x - y|^2 for features ``(n, d)`` of classes ``(n,)``.
 
     The sum over the pairs of m rows is m times the sum of |x|^2 minus the square of the sum of x.
@@ -137,7 +137,7 @@ def alignment(data: Data, x: torch.Tensor, y: torch.Tensor, mean: torch.Tensor) 
     return total / n_pairs if n_pairs else None
 
 
-def uniformity(data: Data, x: torch.Tensor, mean: torch.Tensor, *, t: float = 2.0) -> float | None:
+def uniformity(data: AnalysisInput, x: torch.Tensor, mean: torch.Tensor, *, t: float = 2.0) -> float | None:
     """Return the log of the mean over all pairs of exp(-t |x - y|^2); distances are float32, sums float64."""
     if len(x) < 2:
         return None
@@ -154,7 +154,7 @@ def uniformity(data: Data, x: torch.Tensor, mean: torch.Tensor, *, t: float = 2.
 
 
 @analysis("knn", keys=("KNN_K",))
-def knn(data: Data) -> dict[str, Number]:
+def knn(data: AnalysisInput) -> dict[str, Number]:
     """Return the accuracies, in percent, of every k; None for a k above the number of training images."""
     train, test = data.both()
     y, targets = _labels(data, train, test)
@@ -178,7 +178,7 @@ def knn(data: Data) -> dict[str, Number]:
 
 
 def nearest_rows(
-    data: Data, train: torch.Tensor, x: torch.Tensor, k: int
+    data: AnalysisInput, train: torch.Tensor, x: torch.Tensor, k: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the ``k`` most similar rows of ``train`` ``(n, d)`` for every row of ``x`` ``(m, d)``, exactly.
 
@@ -194,7 +194,7 @@ def nearest_rows(
 
 
 @analysis("ncm")
-def ncm(data: Data) -> dict[str, Number]:
+def ncm(data: AnalysisInput) -> dict[str, Number]:
     """Predict the class whose mean training feature has the highest cosine; accuracies are in percent."""
     train, test = data.both()
     y, targets = _labels(data, train, test)
@@ -207,7 +207,7 @@ def ncm(data: Data) -> dict[str, Number]:
     return dict(zip(("top1_cosine", "top5_cosine"), _accuracies(hits), strict=True))
 
 
-def _labels(data: Data, train: FeatureSet, test: FeatureSet) -> tuple[torch.Tensor, torch.Tensor]:
+def _labels(data: AnalysisInput, train: FeatureSet, test: FeatureSet) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the labels of both splits as indices of the training classes; -1, never predicted: others."""
     labels, y = torch.unique(train.y, return_inverse=True)
     index = torch.searchsorted(labels, test.y.contiguous()).clamp(max=len(labels) - 1)

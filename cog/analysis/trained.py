@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from cog import config, constants
-from cog.analysis.base import Data, analysis
+from cog.analysis.base import AnalysisInput, analysis
 from cog.data.images import find_images
 from cog.data.pixels import load_rgb
 from cog.data.wnids import IN1K_LIST
@@ -29,8 +29,8 @@ from cog.features.folder import identify_input, network_differences, read_image_
 from cog.levels.wordnet import NounGraph, optional_wordnet
 from cog.paths import evaluation_folder
 from cog.results.analysis_records import Number
-from cog.results.records import Run, load_record
-from cog.results.runs import Found, read_folder
+from cog.results.records import load_record
+from cog.results.runs import read_folder
 from cog.runtime import files
 from cog.runtime.safe_load import load_torch
 
@@ -63,27 +63,27 @@ _SIMILARITY = ["wnid", "similarity", "nearest_seen", "nearest_seen_names", "leve
 _THRESHOLD, _N_SHOWN, _COLUMNS = 0.99, 60, 6
 
 
-def evaluation(data: Data) -> tuple[str, str]:
+def evaluation(data: AnalysisInput) -> tuple[str, str]:
     """Return the evaluation folder that the configuration selects, and its part of a name: eval_raw, _raw."""
     name = evaluation_folder(config.evaluation_name(data.cfg), data.cfg.CLF.N_SHOT)
     return name, name.removeprefix("eval").removeprefix("_logreg")
 
 
-def find_runs(data: Data, dataset: str | None) -> list[Run]:
+def find_runs(data: AnalysisInput, dataset: str | None) -> list[Any]:
     """Return the complete runs of the model on a data set, by seed; none that can be read are a CogError."""
     if data.model_dir is None or dataset is None:
         raise CogError("analyses of classifiers need --models_root_dir, --model and --dataset")
     folder = data.model_dir.path / dataset / evaluation(data)[0]
-    found = read_folder(folder) if folder.is_dir() else Found()
-    for skipped in found.skipped:
+    found = read_folder(folder) if folder.is_dir() else None
+    for skipped in found.skipped if found else ():
         logger.warning("%s is left out: %s", skipped.path, skipped.reason)
-    if not found.runs:
+    if not found or not found.runs:
         command = f"logreg.py --model {data.model} --dataset {dataset}"
         raise CogError(f"no classifiers in {folder}; run {command} first, or check EVAL.NAME and CLF.N_SHOT")
     return found.runs
 
 
-def output_labels(run: Run, n_classes: int) -> list[int]:
+def output_labels(run: Any, n_classes: int) -> list[int]:
     """Return the label of each output of a classifier, in the features that it was trained on."""
     stated = (load_record(run.folder) or {}).get("labels")
     return list(map(int, stated)) if isinstance(stated, list) else list(range(n_classes))
@@ -101,9 +101,9 @@ def class_names(file: Path | None, dataset: str | None, n_classes: int) -> list[
     return wnids if len(wnids) == n_classes else names
 
 
-def load_classifier(run: Run, data: Data) -> tuple[torch.Tensor, torch.Tensor, bool]:
+def load_classifier(run: Any, data: AnalysisInput) -> tuple[torch.Tensor, torch.Tensor, bool]:
     """Return float32 weight ``(C, d)`` and bias ``(C,)`` of a run, and whether it takes unit rows."""
-    path = Path(run.folder, run.final, "model.pth")
+    path = Path(run.folder, run.details["final"], "model.pth")
     content = load_torch(path)
     state: Any = content.get("model") if isinstance(content, dict) else None
     weight, bias = (state.get(key) if isinstance(state, dict) else None for key in ("weight", "bias"))
@@ -117,22 +117,22 @@ def load_classifier(run: Run, data: Data) -> tuple[torch.Tensor, torch.Tensor, b
     return weight.to(data.device).float(), bias.to(data.device).float(), bool(normalize)
 
 
-def _concepts_inputs(data: Data) -> tuple[str, dict[str, Any]]:
+def _concepts_inputs(data: AnalysisInput) -> tuple[str, dict[str, Any]]:
     folder, suffix = evaluation(data)
     file = data.flags["levels_csv"]
     runs = find_runs(data, data.dataset)
     return suffix, {
         "evaluation": folder,
         "levels_csv_sha256": None if file is None else files.sha256(files.require_file(file, "--levels_csv")),
-        "runs": {str(run.seed): [run.finished or None, run.top1] for run in runs},
+        "runs": {str(run.seed): [run.details["finished"], run.value] for run in runs},
     }
 
 
 @analysis("concepts", inputs=_concepts_inputs)
-def concepts(data: Data) -> dict[str, Number]:
+def concepts(data: AnalysisInput) -> dict[str, Number]:
     """Write the table; return the mean accuracy, and its rank correlation with similarity (--levels_csv)."""
     runs = find_runs(data, data.dataset)
-    counted = {run.seed: run.counts for run in runs if run.counts is not None}
+    counted = {run.seed: run.correct for run in runs if run.correct is not None}
     if not counted:
         advice = "train again (logreg.py --overwrite)"
         raise CogError(f"{data.label}no run has right answers per concept; {advice}")
@@ -196,24 +196,24 @@ def _subtree(graph: NounGraph, wnid: str) -> str:
     return name_of[max(roots, key=graph.depth)] if roots else "rest"
 
 
-def _confident_inputs(data: Data) -> tuple[str, dict[str, Any]]:
+def _confident_inputs(data: AnalysisInput) -> tuple[str, dict[str, Any]]:
     trained_on = data.flags["trained_on"]
     if trained_on is None:
         raise CogError("--analysis confident needs --trained_on DATASET, whose classifiers are applied")
     runs = find_runs(data, trained_on)
-    if changed := network_differences(runs[0].used["train"], identify_input(data.file("test"))):
+    if changed := network_differences(runs[0].details["used"]["train"], identify_input(data.file("test"))):
         raise CogError(
             f"the classifiers of {trained_on} were trained on features that were made differently from those "
             f"of {data.dataset} ({'; '.join(changed)}); extract both with the same network, and train again"
         )
-    digests = {run.seed: files.sha256(Path(run.folder, run.final, "model.pth")) for run in runs}
+    digests = {run.seed: files.sha256(Path(run.folder, run.details["final"], "model.pth")) for run in runs}
     folder, suffix = evaluation(data)
     has_picture = "images_root" in read_record(data.file("test").parent)
     return f"_{trained_on}{suffix}", {"evaluation": folder, "classifiers": digests, "picture": has_picture}
 
 
 @analysis("confident", splits=("test",), inputs=_confident_inputs)
-def confident(data: Data) -> dict[str, Number]:
+def confident(data: AnalysisInput) -> dict[str, Number]:
     """Return the share of the images that the classifiers are confident of, and list and draw these images.
 
     A row of the list has the prediction of the most confident seed, and the number of confident seeds.
@@ -257,7 +257,7 @@ def confident(data: Data) -> dict[str, Number]:
 
 
 def predict(
-    data: Data, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, normalize: bool
+    data: AnalysisInput, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, normalize: bool
 ) -> pd.DataFrame:
     """Return row, most probable ``output`` and its probability (``confidence``) of features as in the file.
 

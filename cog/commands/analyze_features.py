@@ -20,7 +20,7 @@ from cog.runtime import cli as cli_tools
 from cog.runtime import files
 
 if TYPE_CHECKING:
-    from cog.analysis.base import Data
+    from cog.analysis.base import AnalysisInput
 
 EXAMPLES = (
     "--models_root_dir /models --model sup_resnet50 --dataset in1k cog_l5",
@@ -64,9 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _input(args: argparse.Namespace) -> tuple[Data, Path]:
+def _input(args: argparse.Namespace) -> tuple[AnalysisInput, Path]:
     """Return a model on a data set, and the parent of the folders of its results."""
-    from cog.analysis.base import Data
+    from cog.analysis.base import AnalysisInput
     from cog.runtime.device import resolve_device
 
     cfg = config.get_cfg(model_name=args.model, opts=args.opts)
@@ -88,7 +88,7 @@ def _input(args: argparse.Namespace) -> tuple[Data, Path]:
     if output is None:
         raise CogError("nowhere to write: give --output_dir")
     device = resolve_device(args.device)
-    return Data(args.model, args.dataset, model_dir, folders, cfg, vars(args), device), Path(output)
+    return AnalysisInput(args.model, args.dataset, model_dir, folders, cfg, vars(args), device), Path(output)
 
 
 cli = functools.partial(cli_tools.run, main, continues=True)

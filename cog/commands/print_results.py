@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("cog")
 
-#: Values of ``--show``, ``--format`` and ``--published``; a test compares them with views, formats and sources.
+#: Values of ``--show``, ``--format`` and ``--published``; a test compares them with what there is.
 VIEWS = ("accuracy", "fewshot", "rank", "drop")
 FORMATS = ("text", "markdown", "latex", "csv", "json")
 PAPERS = ("v2", "v1")

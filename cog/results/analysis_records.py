@@ -61,10 +61,9 @@ def read(folder: str | os.PathLike[str]) -> AnalysisRecord:
     data = files.read_object(path)
     if data.get("status") != "complete":
         raise CogError(f"{path} has status {data.get('status')!r}, expected 'complete'")
-    known = dict.fromkeys(("analysis", "model", "dataset"), None) | {"identity": {}, "values": {}} | data
-    record = AnalysisRecord(
-        **{one.name: known[one.name] for one in fields(AnalysisRecord) if one.name in known}
-    )
+    needed: dict[str, Any] = dict.fromkeys(("analysis", "model", "dataset")) | {"identity": {}, "values": {}}
+    known = {one.name: data[one.name] for one in fields(AnalysisRecord) if one.name in data}
+    record = AnalysisRecord(**needed | known | {"folder": Path(folder)})
     tables = [record.values, *(record.per_seed.values() if isinstance(record.per_seed, dict) else [None])]
     for table in tables:
         values = table.items() if isinstance(table, dict) else [("", "")]

@@ -13,7 +13,7 @@ from cog.analysis import base, label_free
 from cog.config import get_cfg
 from cog.features.feature_files import FeatureSet
 
-DATA = base.Data(None, None, None, {}, None, {}, torch.device("cpu"))
+DATA = base.AnalysisInput(None, None, None, {}, None, {}, torch.device("cpu"))
 
 
 def clouds(n: int, d: int, n_classes: int, *, seed: int = 0, spread: float = 1.0) -> FeatureSet:
@@ -49,7 +49,7 @@ def plain_lloyd(x: torch.Tensor, centers: torch.Tensor) -> tuple[torch.Tensor, t
 
 
 def test_kmeans_from_the_same_start_ends_where_a_textbook_and_scikit_learn_do(monkeypatch):
-    monkeypatch.setattr(base.Data.blocks, "__kwdefaults__", {"size": 700})
+    monkeypatch.setattr(base.AnalysisInput.blocks, "__kwdefaults__", {"size": 700})
     x = clouds(3000, 64, 30, spread=0.8).x
     start = x[np.random.default_rng(0).choice(3000, 30, replace=False)]
     found, inertia, labels = fit(x, start, tolerance=0.0)
@@ -118,10 +118,10 @@ def test_uniformity_does_not_underflow():
 # ---- neighbors and class means
 
 
-def data_of(train: FeatureSet, test: FeatureSet, ks: list[int]) -> base.Data:
+def data_of(train: FeatureSet, test: FeatureSet, ks: list[int]) -> base.AnalysisInput:
     cfg = get_cfg(opts=["ANALYSIS.KNN_K", str(ks)])
     loaded = {("train", True): train, ("test", True): test}
-    data = base.Data(None, None, None, {}, cfg, {}, torch.device("cpu"))
+    data = base.AnalysisInput(None, None, None, {}, cfg, {}, torch.device("cpu"))
     data._loaded.update(loaded)
     return data
 
