@@ -1,38 +1,34 @@
 # Shared by the drivers in this folder; sourced after their variables, with their arguments.
 #
-# A variable of a driver can be set in three ways, later ones win: in the driver itself, in the environment, or as
-# name=value on the command line. All other arguments (flags and KEY VALUE pairs) go to the Python scripts, which read
-# the places (models_root_dir, the folders of images ...) from the environment.
+# A variable of a driver is set in the driver itself, in the environment, or as name=value on the command line; later
+# ones win. All other arguments (flags and KEY VALUE pairs) go to the Python scripts, which read the places
+# (models_root_dir, the folders of images ...) from the environment.
 
 set -euo pipefail
 set -f           # patterns such as deit_* name models, not files in the current folder
 unset CDPATH     # with it, cd prints the folder
 
-# Resolved from the real path of this file, because the scripts, or this folder, may be reached through symbolic links.
+# From the real path of this file, because the scripts, or this folder, may be reached through symbolic links.
 repository="$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")"
 # In front of the folders that are there: on clusters, packages come from them.
 export PYTHONPATH="${repository}${PYTHONPATH:+:${PYTHONPATH}}"
 
 # COG_PYTHON, else that of an activated environment, else that of the environment of quickstart.sh.
 python="${COG_PYTHON:-python}"
-if [[ -z "${COG_PYTHON:-}${VIRTUAL_ENV:-}${CONDA_PREFIX:-}" && -x "${repository}/.venv/bin/python" ]]; then
+[[ -n "${COG_PYTHON:-}${VIRTUAL_ENV:-}${CONDA_PREFIX:-}" || ! -x "${repository}/.venv/bin/python" ]] ||
     python="${repository}/.venv/bin/python"
-elif ! command -v "${python}" > /dev/null; then
-    python="python3"
-fi
+command -v "${python}" > /dev/null || python="python3"
 
 die() {
     echo "error: $*" >&2
     exit 2
 }
 
-# run COMMAND...: run it, and exit if it fails. Schedulers announce the end of a job by a signal to this shell alone: the
-# command gets it, too, saves its work and ends with exit code 75; the same driver with the same arguments continues.
-# The last command of a driver needs no shell, hence "exec" there.
+# run COMMAND...: run it, and exit if it fails. Schedulers signal the end of a job to this shell alone: the command gets
+# the signal, saves its work and ends with 75. The last command of a driver needs no shell, hence "exec" there.
 run() {
-    local status child signaled="yes"
-    # In the background, because bash handles no signal while it waits for a foreground process. Processes in the
-    # background ignore ^C by default, hence the trap.
+    local status=0 child signaled="yes"
+    # Bash handles no signal while it waits for a foreground process; one in the background ignores ^C by default.
     (trap - INT && exec "$@") &
     child=$!
     trap "signaled=yes; kill -s TERM ${child} 2> /dev/null || true" TERM HUP
@@ -46,10 +42,9 @@ run() {
     [[ ${status} -eq 0 ]] || exit "${status}"
 }
 
-# The variables are the lines name="${name:-default}" of the driver. KEY VALUE pairs go into the array `pairs`, other
-# arguments into `flags`.
+# Variables are the lines name="${name:-default}" of the driver. `words`: all other arguments, KEY VALUE `pairs` last.
 variables=" $(sed -n 's/^\([a-z_0-9]*\)="\${\1:-.*/\1/p' "$0" | tr '\n' ' ')"
-flags=() pairs=()
+words=() pairs=()
 while [[ $# -gt 0 ]]; do
     if [[ "$1" == "-h" || "$1" == "--help" ]]; then
         sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
@@ -62,9 +57,10 @@ while [[ $# -gt 0 ]]; do
         [[ "${variables}" == *" ${1%%=*} "* ]] || die "unknown variable ${1%%=*}; expected one of:${variables% }"
         printf -v "${1%%=*}" '%s' "${1#*=}"
     else
-        flags+=("$1")
+        words+=("$1")
     fi
     shift
 done
 [[ "${variables}" == " " ]] || export ${variables?}
-words=(${flags[@]+"${flags[@]}"} ${pairs[@]+"${pairs[@]}"})
+n_flags=${#words[@]}
+words+=(${pairs[@]+"${pairs[@]}"})

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Experiments of both versions of the paper on extracted features, a table after each; complete outputs are skipped.
-# Name those to run, in their order: logreg fewshot mlp mlp_noact balanced label_free confident figures.
-# IN-1K with blurred faces is a data set (dataset=in1k_blurred) and fine-tuning a script: finetune.py. Examples:
+# Name those to run, in their order: logreg fewshot mlp mlp_noact balanced label_free confident figures. Examples:
 #   bash bash-scripts/experiments.sh logreg fewshot models_root_dir=/models model_name="sup_resnet50 dino_resnet50"
 #   bash bash-scripts/experiments.sh label_free figures models_root_dir=/models dataset="in1k cog_l5"
 
@@ -15,42 +14,42 @@ seeds="${seeds:-22 37 45 77 93}"
 shots="${shots:-1 2 4 8 16 32 64 128}"
 max_per_class="${max_per_class:-732}"
 trained_on="${trained_on:-in1k}"
-# -------------------------------------------------------------------------------------------
 
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh" "$@"
 
-# train KEY VALUE...: classifiers and their table. analyze NAME FLAG...: analyses and their tables. show FLAG...
+which=(--models_root_dir="${models_root_dir}" --model ${model_name} --dataset ${dataset})
+
+# train KEY VALUE...: classifiers and their table. analyze NAME FLAG...: analyses and their tables.
 train() {
-    run "${python}" "${repository}/logreg.py" --models_root_dir="${models_root_dir}" --model ${model_name} \
-        --dataset ${dataset} --seeds ${seeds} --n_shot ${n_shot:-0} ${words[@]+"${words[@]}"} "$@"
-    show --dataset ${dataset} --seeds ${seeds} --n_shot ${n_shot:-0} ${pairs[@]+"${pairs[@]}"} "$@"
+    run "${python}" "${repository}/logreg.py" "${which[@]}" --seeds ${seeds} --n_shot ${n_shot:-0} ${words[@]+"${words[@]}"} "$@"
+    run "${python}" "${repository}/print_results.py" "${which[@]}" --seeds ${seeds} --n_shot ${n_shot:-0} \
+        ${pairs[@]+"${pairs[@]}"} "$@"
 }
 analyze() {
-    run "${python}" "${repository}/analyze_features.py" --models_root_dir="${models_root_dir}" --model ${model_name} \
-        --analysis "$@" ${words[@]+"${words[@]}"}
-    show --dataset ${dataset} --analysis "$1"
-}
-show() {
-    run "${python}" "${repository}/print_results.py" --models_root_dir="${models_root_dir}" --model ${model_name} "$@"
+    run "${python}" "${repository}/analyze_features.py" "${which[@]}" --analysis "$@" ${words[@]+"${words[@]}"}
+    run "${python}" "${repository}/print_results.py" "${which[@]}" --analysis "$1"
 }
 
-logreg() { train; }                                                           # Figs. 3 and 4, Tables 5 to 10
-fewshot() { n_shot="${shots}" train; }                                        # Fig. 5
-mlp() { train CLF.TYPE mlp; }                                                 # v1, Fig. 10 and Table 3
+logreg() { train; }                                        # Figs. 3 and 4, Tables 5 to 10
+fewshot() { n_shot="${shots}" train; }                     # Fig. 5
+mlp() { train CLF.TYPE mlp; }                              # v1, Fig. 10 and Table 3
 mlp_noact() { train CLF.TYPE mlp_noact; }
-balanced() { train CLF.MAX_PER_CLASS "${max_per_class}"; }                    # supplement
-label_free() { analyze all --dataset ${dataset}; }                            # v1, Figs. 4 and 6, Table 6
-confident() { analyze confident --trained_on "${trained_on}" --dataset $(printf '%s\n' ${dataset//,/ } | grep -vx "${trained_on}"); }
-figures() { show --figures "${models_root_dir}/figures" --overwrite; }        # all of them
+balanced() { train CLF.MAX_PER_CLASS "${max_per_class}"; } # supplement
+label_free() { analyze all; }                              # v1, Figs. 4 and 6, Table 6
+confident() { # supplement A.3, Fig. 5: on all data sets but that of the classifiers
+    analyze confident --trained_on "${trained_on}" --dataset $(tr ', ' '\n\n' <<< "${dataset}" | grep -vx "${trained_on}")
+}
+figures() { # all of them
+    run "${python}" "${repository}/print_results.py" --models_root_dir="${models_root_dir}" --model ${model_name} \
+        --figures "${models_root_dir}/figures" --overwrite
+}
 
-experiments=() all=" logreg fewshot mlp mlp_noact balanced label_free confident figures "
-for word in ${words[@]+"${words[@]}"}; do
-    [[ "${word}" != -* && ${#experiments[@]} -lt ${#flags[@]} ]] || break
-    [[ "${all}" == *" ${word} "* ]] || die "unknown experiment ${word}; expected some of:${all}"
-    experiments+=("${word}")
+all=" logreg fewshot mlp mlp_noact balanced label_free confident figures " experiments=()
+while [[ ${#words[@]} -gt 0 && ${#experiments[@]} -lt ${n_flags} && "${words[0]}" != -* ]]; do
+    [[ "${all}" == *" ${words[0]} "* ]] || die "unknown experiment ${words[0]}; expected some of:${all}"
+    experiments+=("${words[0]}") words=("${words[@]:1}")
 done
 [[ ${#experiments[@]} -gt 0 ]] || die "name one experiment or several of:${all}"
-words=("${words[@]:${#experiments[@]}}")
 for experiment in "${experiments[@]}"; do
     echo "${experiment} of ${model_name}"
     "${experiment}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Extract the features of IN-1K and the five CoG levels with one model or several; complete outputs are skipped. Example:
+# Extract the features of IN-1K and the five CoG levels with one model or several; complete outputs are skipped.
 #   bash bash-scripts/extract_features.sh model_name=sup_resnet50 models_root_dir=/models \
 #       in1k_images_root=/data/in1k imagenet_images_root=/data/in21k \
 #       cog_levels_mapping_file=levels.pkl cog_concepts_split_file=split.pkl FT_EXTRACT.N_WORKERS 16
@@ -16,23 +16,11 @@ in1k_images_root="${in1k_images_root:-None}"
 imagenet_images_root="${imagenet_images_root:-None}"
 cog_levels_mapping_file="${cog_levels_mapping_file:-None}"
 cog_concepts_split_file="${cog_concepts_split_file:-None}"
-# Images of your own data set, {train,test}/<class>/*, whose name you give as dataset, or of in1k_blurred.
+# Images of a data set of your own, {train,test}/<class>/*, whose name you give as dataset, or of in1k_blurred.
 images_root="${images_root:-None}"
 # Your own model: FILE.py:load_my_model, or a file with several of them (docs/own-models.md).
 model_loader="${model_loader:-None}"
 models_file="${models_file:-None}"
-# Checkpoint and output outside of models_root_dir (features: <output_dir>/<dataset>/features_<split>/).
-ckpt_file="${ckpt_file:-None}"
-output_dir="${output_dir:-None}"
-# -------------------------------------------------------------------------------------------
 
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh" "$@"
-extract=("${python}" "${repository}/extract_features.py" --ckpt_file="${ckpt_file}" ${words[@]+"${words[@]}"} --model ${model_name})
-if [[ "${output_dir}" == "None" ]]; then
-    exec "${extract[@]}" --dataset ${dataset} --split ${splits}
-fi
-for name in ${dataset//,/ }; do
-    for split in ${splits//,/ }; do
-        run "${extract[@]}" --dataset "${name}" --split "${split}" --output_dir="${output_dir}/${name}/features_${split}"
-    done
-done
+exec "${python}" "${repository}/extract_features.py" --model ${model_name} --dataset ${dataset} --split ${splits} ${words[@]+"${words[@]}"}

@@ -1,32 +1,10 @@
 #!/usr/bin/env bash
-# Train classifiers on N images per class, for several N with five seeds each, and print the averages; complete outputs
-# are skipped. Examples:
+# logreg.sh on N images per class, for several N; its variables and arguments. Examples:
 #   bash bash-scripts/fewshot.sh models_root_dir=/models model_name=sup_resnet50 dataset=cog_l5
 #   bash bash-scripts/fewshot.sh models_root_dir=/models dataset="cog_l1 cog_l5" shots="1 8" seeds="22 37"
 
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
 
-# --- Variables to set: here, in the environment, or as name=value on the command line. ---
-# Either the root of all models, with models and data sets (separated by spaces or commas) ...
-models_root_dir="${models_root_dir:-None}"
-model_name="${model_name:-sup_resnet50}"
-dataset="${dataset:-None}"
-# ... or two folders with one X_Y.pth each.
-train_features_dir="${train_features_dir:-None}"
-test_features_dir="${test_features_dir:-None}"
-# Results: <output_dir>_N<n_shot>/seed-<seed>/. None: <dataset>/eval_logreg_N<n_shot>/seed-<seed>/ beside the features.
-output_dir="${output_dir:-None}"
-seeds="${seeds:-22 37 45 77 93}"
 shots="${shots:-1 2 4 8 16 32 64 128}"
-# -------------------------------------------------------------------------------------------
-
-source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh" "$@"
-which=(--models_root_dir="${models_root_dir}" --model ${model_name} --dataset ${dataset} --seeds ${seeds})
-run "${python}" "${repository}/logreg.py" "${which[@]}" --train_features_dir="${train_features_dir}" \
-    --test_features_dir="${test_features_dir}" --output_dir="${output_dir}" --n_shot ${shots} ${words[@]+"${words[@]}"}
-for n_shot in ${shots//,/ }; do
-    shown=("${which[@]}" --n_shot "${n_shot}")
-    [[ "${output_dir}" == "None" ]] || shown=(--logreg_root_dir="${output_dir}_N${n_shot}" --seeds ${seeds})
-    echo "Average over seeds ${seeds}, ${n_shot} images per class:"
-    run "${python}" "${repository}/print_results.py" "${shown[@]}" ${pairs[@]+"${pairs[@]}"}
-done
+export shots
+exec bash "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/logreg.sh" "$@"

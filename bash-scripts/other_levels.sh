@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Levels by other similarities and random draws beside the published ones (paper, Fig. 7): build them from the same
-# concepts, print their overlap, and, with models_root_dir, train classifiers on the existing features in these
-# groups and print the table. Complete outputs are skipped. Examples:
+# concepts, print their overlap, and, with models_root_dir, train classifiers on the features in these groups. Examples:
 #   bash bash-scripts/other_levels.sh levels=levels.pkl image_counts=fall11_image_counts.csv output_dir=other_levels
 #   bash bash-scripts/other_levels.sh levels=levels.pkl image_counts=fall11_image_counts.csv output_dir=other_levels \
 #       embeddings=enwiki_300d.txt models_root_dir=/models model_name=sup_resnet50
@@ -9,36 +8,29 @@
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
 
 # --- Variables to set: here, in the environment, or as name=value on the command line. ---
-# File of the published levels; their concepts are ranked again (supplement D).
+# The published levels, whose concepts are ranked again, and the CSV file of image counts of all of ImageNet-21K.
 levels="${levels:-None}"
-# CSV file of image counts, whose rows are all concepts of ImageNet-21K; they span the taxonomy.
 image_counts="${image_counts:-None}"
 # WordNet ids of the concepts on which the networks were trained; None: the 1000 of IN-1K.
 seen_wnids="${seen_wnids:-None}"
 output_dir="${output_dir:-None}"
-# Values of --similarity of build_levels.py.
+# Values of --similarity of build_levels.py; a file of word vectors, or None; number of random draws of one level.
 measures="${measures:-wup jcn}"
-# File of word vectors, for levels by these vectors; None: no such levels.
 embeddings="${embeddings:-None}"
-# Number of random draws of one level.
 draws="${draws:-15}"
 # Folder of models with features of in1k and of the levels; None: only levels and overlap.
 models_root_dir="${models_root_dir:-None}"
 model_name="${model_name:-sup_resnet50}"
 seeds="${seeds:-22 37 45 77 93}"
-# -------------------------------------------------------------------------------------------
 
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh" "$@"
-
-# build NAME FLAG...: build the levels of one kind, once.
-build() {
+built=()
+build() { # NAME FLAG...: build the levels of one kind, once
     built+=("${output_dir}/levels/$1")
     [[ ! -f "${output_dir}/levels/$1/report.json" ]] || return 0
     run "${python}" "${repository}/build_levels.py" --rerank="${levels}" --image_counts="${image_counts}" \
         --seen_wnids="${seen_wnids}" --output_dir="${output_dir}/levels/$1" "${@:2}"
 }
-
-built=()
 for measure in ${measures}; do
     build "${measure}" --similarity="${measure}"
 done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Install everything and run the whole benchmark on a generated miniature: a control experiment with a known
-# answer that needs no download of images or networks. Existing outputs are reused. Examples:
+# Install everything and run the whole benchmark on a generated miniature, a control experiment with a known answer,
+# without downloads of images or networks. Existing outputs are reused. Examples:
 #   bash bash-scripts/quickstart.sh
 #   bash bash-scripts/quickstart.sh output_dir=another-world world_seed=1
 
@@ -11,14 +11,10 @@
 output_dir="${output_dir:-None}"
 seeds="${seeds:-22 37}"
 shots="${shots:-1 4}"
-# Seed of the miniature; another seed gives other siblings, appearances and images, and needs another output_dir.
+# Seed of the miniature, and numbers of training and test images per concept; others need another output_dir.
 world_seed="${world_seed:-0}"
-# Numbers of training and test images per concept. Smaller numbers take less time, give less certain results, and need
-# another output_dir, too.
 images_per_concept="${images_per_concept:-80 50}"
-# Number of trials of each classifier's search; the protocol has 30.
 n_trials="${n_trials:-30}"
-# -------------------------------------------------------------------------------------------
 
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/setup.sh" "$@"
 [[ ${#words[@]} -eq 0 ]] || die "unknown argument ${words[0]}; see --help"
@@ -35,17 +31,13 @@ models="${output_dir}/models" levels="${output_dir}/levels"
 cd "${repository}"
 unset models_root_dir models_file model_loader log_dir dataset
 
-# With one thread per process, sums, and therefore the trained network, are the same on any number of processors, and no
-# thread waits for a busy processor. As many tasks run at a time as there are processors; at most 4 share a GPU.
+# With one thread per process, sums, and therefore the trained network, are the same on any number of processors.
+# As many tasks run at a time as there are processors; at most 4 share a GPU.
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
-n_jobs="$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc 2> /dev/null || getconf _NPROCESSORS_ONLN 2> /dev/null || echo 1)"
-if nvidia-smi -L > /dev/null 2>&1 && [[ ${n_jobs} -gt 4 ]]; then
-    n_jobs=4
-fi
+n_jobs="$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc 2> /dev/null || echo 1)"
+! nvidia-smi -L > /dev/null 2>&1 || [[ ${n_jobs} -le 4 ]] || n_jobs=4
 
-step() {
-    echo -e "\n[$1/5] ${*:2} (after ${SECONDS} s)"
-}
+step() { echo -e "\n[$1/5] ${*:2} (after ${SECONDS} s)"; }
 
 # study MODELS SHOTS LOGS: features and classifiers of both splits of all data sets.
 study() {
@@ -60,12 +52,9 @@ study() {
 }
 
 cat << EOF_TEXT
-The miniature: images of 144 WordNet concepts are drawn. What a concept looks like is inherited from its hypernym,
-with a change at each step, so that concepts close in WordNet look alike. A small network learns 24 concepts (boats,
-ships, scarves, trousers ...); 120 others form five levels by falling similarity to these. What to expect:
-  - the trained network is best on the concepts it has seen, above every level;
-  - accuracy tends to fall from level 1 (siblings of what it has seen) to level 5 (snakes, conifers);
-  - it is far above the same network left untrained, for which all levels are about equally hard.
+The miniature: images of 144 WordNet concepts are drawn; those close in WordNet look alike. A small network learns 24
+concepts; 120 others form five levels by falling similarity to these. It should be best on what it has seen, worse from
+level 1 (siblings of that) to 5 (snakes, conifers), and far above the same network left untrained.
 Everything is written to ${output_dir}; a few minutes on 2 processors.
 EOF_TEXT
 
@@ -73,9 +62,7 @@ step 1 "Draw the images"
 run "${python}" -m cog.miniature make --output_dir "${output_dir}" --seed "${world_seed}" --n_train "${n_train}" --n_test "${n_test}"
 
 step 2 "Build the levels"
-if [[ -f "${levels}/report.json" ]]; then
-    echo "${levels} exists"
-else
+if [[ ! -f "${levels}/report.json" ]]; then
     # All concepts have the same number of images; the paper's list of discarded concepts applies only to photographs.
     : > "${output_dir}/discarded_wnids.txt"
     run "${python}" build_levels.py --imagenet_images_root "${output_dir}/in21k" --output_dir "${levels}" \
@@ -97,10 +84,7 @@ study miniature_convnet "0 ${shots//,/ }" logs/fewshot # the page of step 4 stay
 report="${output_dir}/report.html"
 run "${python}" print_results.py --models_root_dir "${models}" --seeds ${seeds} --report "${report}" --overwrite
 echo
-status=0
-"${python}" -m cog.miniature check --output_dir "${output_dir}" || status=$?
-[[ ${status} -le 1 ]] || exit "${status}"
-[[ ${status} -eq 0 ]] ||
+"${python}" -m cog.miniature check --output_dir "${output_dir}" ||
     die "the results are not what they must be (see above); please report this with the folder ${output_dir}/logs"
 echo "
 Done in ${SECONDS} s. Next:

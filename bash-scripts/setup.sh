@@ -21,18 +21,16 @@ ensure_environment() {
         [[ "${base}" != "none" ]] || die "Python 3.11 or newer is needed and was not found"
         ! "${base}" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || break
     done
-    if [[ ! -x "${venv}/bin/python" ]]; then
+    python="${venv}/bin/python"
+    if [[ ! -x "${python}" ]]; then
         echo "Making the virtual environment ${venv} ..."
         [[ ! -e "${venv}" ]] || die "${venv} exists but holds no bin/python; move it away"
-        if ! "${base}" -m venv "${venv}"; then
-            rm -rf "${venv}" # without python3-venv it is incomplete, and would look complete in the next call
-            die "python3 -m venv failed; on Debian or Ubuntu: apt-get install python3-venv"
-        fi
+        "${base}" -m venv "${venv}" || # without python3-venv it is incomplete, and would look complete the next time
+            { rm -rf "${venv}"; die "python3 -m venv failed; on Debian or Ubuntu: apt-get install python3-venv"; }
     fi
-    python="${venv}/bin/python"
     # The package is installed again only if the requirements have changed or the extra is new.
     stamp="${venv}/.installed${1:+-$1}"
-    if [[ ! -f "${stamp}" || "${repository}/pyproject.toml" -nt "${stamp}" || "${repository}/setup.py" -nt "${stamp}" ]]; then
+    if [[ ! -f "${stamp}" || "${repository}/pyproject.toml" -nt "${stamp}" ]]; then
         echo "Installing imagenet-cog with its requirements (PyTorch is large: several GB, a few minutes) ..."
         "${python}" -m pip install --quiet --disable-pip-version-check --editable "${what}" ||
             die "pip could not install the requirements; check the network or the package index"
@@ -50,7 +48,6 @@ ensure_wordnet() {
         timeout 60 "${python}" -m nltk.downloader -q wordnet > /dev/null 2>&1 || true
         ! wordnet_found || return 0
         work="$(mktemp -d)"
-        # Unpacked into the environment instead of installed, so that it works in the same way with and without root.
         if (set +f && cd "${work}" && fetch_wordnet && dpkg-deb -x wordnet-base_*.deb .) > "${work}/log" 2>&1; then
             mkdir -p "${folder}"
             cp "${work}/usr/share/wordnet/"{data,index}.noun "${folder}/"
@@ -58,18 +55,18 @@ ensure_wordnet() {
         rm -rf "${work}"
     fi
     export COG_WORDNET_DIR="${folder}"
-    wordnet_found || die "WordNet 3.0 was not found and could not be fetched. Do one of: python -m nltk.downloader wordnet;" \
-        "apt-get install wordnet-base; or set COG_WORDNET_DIR to a folder that holds WordNet 3.0's data.noun and index.noun"
+    wordnet_found || die "WordNet 3.0 was not found and could not be fetched. Do one of: python -m nltk.downloader" \
+        "wordnet; apt-get install wordnet-base; or set COG_WORDNET_DIR to a folder with its data.noun and index.noun"
 }
 
 wordnet_found() {
     "${python}" -c "import cog.levels.wordnet; cog.levels.wordnet.load_wordnet()" 2> /dev/null
 }
 
-# apt-get download needs package lists; a bare container has none, and without root they are saved in another folder.
+# A bare container has no package lists; without root they are saved in another folder.
 fetch_wordnet() {
     apt-get download wordnet-base && return
+    local lists=(-o Dir::State::Lists="${PWD}/lists" -o Debug::NoLocking=1)
     mkdir -p lists/partial
-    apt-get -o Dir::State::Lists="${PWD}/lists" -o Debug::NoLocking=1 update &&
-        apt-get -o Dir::State::Lists="${PWD}/lists" download wordnet-base
+    apt-get "${lists[@]}" update && apt-get "${lists[@]}" download wordnet-base
 }

@@ -2,17 +2,15 @@
 # Run a study: features of every model on every data set, then classifiers, then the table of results; here, or with
 # slurm="SBATCH_ARGS" or --slurm on SLURM. Only what is missing is done: run it again after interruptions and failures,
 # for more seeds or more models. --dry_run shows what would be run, and tries each model on one image. Examples:
-#   bash bash-scripts/study.sh models_root_dir=/models model_name="sup_resnet50 deit_*" \
-#       in1k_images_root=/data/in1k imagenet_images_root=/data/in21k \
-#       cog_levels_mapping_file=levels.pkl cog_concepts_split_file=split.pkl
+#   bash bash-scripts/study.sh models_root_dir=/models model_name="sup_resnet50 deit_*" in1k_images_root=/in1k \
+#       imagenet_images_root=/in21k cog_levels_mapping_file=levels.pkl cog_concepts_split_file=split.pkl
 #   bash bash-scripts/study.sh models_root_dir=/models slurm="--partition=gpu --gres=gpu:1 --cpus-per-task=8"
 
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
 
 # --- Variables to set: here, in the environment, or as name=value on the command line. ---
-# Folder with <model_title>/<architecture_name>/model.ckpt; features and results are written beside the checkpoint.
+# Those of extract_features.sh; model_name: names and patterns (deit_*), None: all under the root or in models_file.
 models_root_dir="${models_root_dir:-None}"
-# Names and patterns (deit_*); None: all models under the root or in models_file.
 model_name="${model_name:-None}"
 dataset="${dataset:-in1k cog_l1 cog_l2 cog_l3 cog_l4 cog_l5}"
 seeds="${seeds:-22 37 45 77 93}"
@@ -22,9 +20,7 @@ in1k_images_root="${in1k_images_root:-None}"
 imagenet_images_root="${imagenet_images_root:-None}"
 cog_levels_mapping_file="${cog_levels_mapping_file:-None}"
 cog_concepts_split_file="${cog_concepts_split_file:-None}"
-# Images of your own data set, {train,test}/<class>/*; add the name of the data set to dataset.
 images_root="${images_root:-None}"
-# Loader of your own models, FILE.py:load_my_model, or a file with several of them (docs/own-models.md).
 model_loader="${model_loader:-None}"
 models_file="${models_file:-None}"
 # Logs, the list of tasks, and at the end results.txt and report.html; None: <models_root_dir>/study-logs.
@@ -33,7 +29,6 @@ log_dir="${log_dir:-None}"
 n_processes="${n_processes:-None}"
 # Arguments of sbatch; None: run here.
 slurm="${slurm:-None}"
-# -------------------------------------------------------------------------------------------
 
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/common.sh" "$@"
 [[ "${slurm}" == "None" ]] || words=(--slurm="${slurm}" ${words[@]+"${words[@]}"})

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run a task of a study under SLURM; study.sh submits it: task.sh TASKS_FILE PYTHON SCRIPT FLAGS...
-# The line SLURM_ARRAY_TASK_ID of the file names stage, data set and models. "exec" makes the script the process that gets
-# the warning before the time limit (USR1): it saves, queues itself again and ends with exit code 75.
+# Line SLURM_ARRAY_TASK_ID names stage, data set and models. "exec" makes the script the process that gets the warning
+# before the time limit (USR1): it saves, queues itself again and ends with exit code 75.
 
 [ -n "${BASH_VERSION:-}" ] || { echo "error: run it with bash: bash $0" >&2; exit 2; }
 trap '' USR1 # until the script can catch it: an ignored signal stays ignored over "exec"

@@ -7,11 +7,10 @@ import os
 import re
 import signal
 import subprocess
-import time
 
 import pytest
 import tiny
-from marks import first_quick
+from waiting import wait_for
 
 from cog import constants
 from cog.data import datasets
@@ -26,112 +25,64 @@ def defaults(repository, script):
 
 def test_names_are_those_of_the_package(repository):
     seeds, shots = " ".join(map(str, constants.SEEDS)), " ".join(map(str, constants.SHOTS))
-    for script in ("logreg.sh", "fewshot.sh", "experiments.sh", "study.sh"):
-        assert defaults(repository, script)["seeds"] == seeds
-    assert defaults(repository, "fewshot.sh")["shots"] == shots
+    of = {path.name: defaults(repository, path.name) for path in repository.glob("bash-scripts/*.sh")}
+    assert {of[script]["seeds"] for script in ("logreg.sh", "experiments.sh", "study.sh")} == {seeds}
+    assert [of[script]["shots"] for script in ("fewshot.sh", "study.sh")] == [shots, f"0 {shots}"]
     for script in ("extract_features.sh", "experiments.sh", "study.sh"):
-        assert defaults(repository, script)["dataset"].split() == list(constants.DATASETS)
-    assert sorted(defaults(repository, "extract_features.sh")["splits"].split()) == sorted(constants.SPLITS)
-    assert defaults(repository, "study.sh")["shots"] == f"0 {shots}"
-    assert set(datasets.flags()) <= defaults(repository, "extract_features.sh").keys()
-    for script in repository.glob("bash-scripts/**/*.sh"):
-        assert not {"datasets", "model_names", "models", "n_shots"} & defaults(repository, script).keys(), (
-            script
-        )
-
-
-@pytest.fixture
-def extract(bash, workshop):
-    """Return a function that runs extract_features.sh for the workshop's network."""
-    network = ["model_name=tiny_net", f"model_loader={workshop.loader}:load_my_model"]
-    sizes = ["FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "16"]
-
-    def run(*words):
-        return bash("extract_features.sh", *network, *sizes, *words)
-
-    return run
+        assert of[script]["dataset"].split() == list(constants.DATASETS)
+    assert sorted(of["extract_features.sh"]["splits"].split()) == sorted(constants.SPLITS)
+    assert set(datasets.flags()) <= of["extract_features.sh"].keys() & of["study.sh"].keys()
 
 
 @pytest.mark.slow
-def test_extraction_of_all_splits_then_skipped(extract, workshop):
-    words = [f"models_root_dir={workshop.models}", f"in1k_images_root={workshop.in1k}", "dataset=in1k"]
-    done = extract(*words)
-    assert done.returncode == 0, done.stderr
+def test_extraction_of_all_splits_then_skipped(bash, workshop):
+    words = ["extract_features.sh", "model_name=tiny_net", f"model_loader={workshop.loader}:load_my_model"]
+    words += [f"models_root_dir={workshop.models}", f"in1k_images_root={workshop.in1k}", "dataset=in1k"]
+    words += ["FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "16"]
+    assert bash(*words).returncode == 0
     written = [workshop.models / f"tiny/net/in1k/features_{split}/X_Y.pth" for split in constants.SPLITS]
     before = [path.stat().st_mtime_ns for path in written]
-    again = extract(*words)
-    assert again.returncode == 0
-    assert again.stderr.count("is complete, skipped") == 2
+    again = bash(*words)
+    assert again.returncode == 0 and again.stderr.count("is complete, skipped") == 2
     assert [path.stat().st_mtime_ns for path in written] == before
 
 
 @pytest.mark.slow
-def test_failing_images_of_a_split_do_not_stop_the_next(extract, workshop):
-    (workshop.birds / "test/crow/crow_0.png").write_bytes(b"broken")
-    done = extract(f"models_root_dir={workshop.models}", f"images_root={workshop.birds}", "dataset=robins")
-    assert done.returncode == 3, done.stderr
-    assert "1 of 9 images of robins test could not be decoded" in done.stderr
-    assert (workshop.models / "tiny/net/robins/features_train/X_Y.pth").is_file()
-
-
-@pytest.mark.slow
-def test_logreg_from_environment_and_command_line(bash, workshop):
-    """The environment loses to the command line; the run ends with averages."""
-    words = ["logreg.sh", "seeds=1,2", "dataset=birds", *QUICK]
+def test_logreg_from_environment_and_command_line(bash, workshop, feature_folders, tmp_path):
+    """The environment loses to the command line; runs end with averages."""
     variables = {"models_root_dir": str(workshop.models), "model_name": "tiny_net", "dataset": "other"}
-    evaluation = workshop.models / "tiny/net/birds/eval_logreg"
-    done = bash(*words, **variables)
+    done = bash("logreg.sh", "seeds=1,2", "dataset=birds", *QUICK, **variables)
     assert done.returncode == 0, done.stderr
-    assert "Average over seeds 1,2:" in done.stdout
+    assert "Average over seeds 1,2, N = 0" in done.stdout
     assert re.search(r"top-1: \d+\.\d\d \+- \d+\.\d\d", done.stdout)
+    evaluation = workshop.models / "tiny/net/birds/eval_logreg"
     assert sorted(path.name for path in evaluation.iterdir()) == ["seed-1", "seed-2"]
-
-
-@pytest.mark.slow
-def test_fewshot_with_feature_folders_and_output_dir(bash, feature_folders, tmp_path):
-    done = bash(
-        "fewshot.sh", f"train_features_dir={feature_folders[0]}", f"test_features_dir={feature_folders[1]}",
-        f"output_dir={tmp_path / 'eval'}", "seeds=1", "shots=1 2", *QUICK,
-    )  # fmt: skip
+    folders = [
+        f"{split}_features_dir={path}" for split, path in zip(constants.SPLITS, feature_folders, strict=True)
+    ]
+    done = bash("fewshot.sh", *folders, f"output_dir={tmp_path / 'eval'}", "seeds=1", "shots=0 2", *QUICK)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "eval_N1" / "seed-1" / "results.json").is_file()
-    assert (tmp_path / "eval_N2" / "seed-1" / "results.json").is_file()
     assert done.stdout.count("Average over seeds") == 2
+    for folder in ("eval", "eval_N2"):
+        assert (tmp_path / folder / "seed-1/results.json").is_file()
 
 
 def test_the_first_failure_stops_everything(bash, workshop):
-    root = f"models_root_dir={workshop.models}"
-    done = bash("logreg.sh", root, "model_name=tiny_net", "dataset=none_such birds")
-    assert done.returncode == 2
-    assert "none_such" in done.stderr and "Traceback" not in done.stderr
+    done = bash(
+        "logreg.sh", f"models_root_dir={workshop.models}", "model_name=tiny_net", "dataset=none_such birds"
+    )
+    assert done.returncode == 2 and "none_such" in done.stderr and "Traceback" not in done.stderr
     assert not (workshop.models / "tiny/net/birds/eval_logreg").exists()
 
 
-@pytest.mark.parametrize("script", first_quick(1, ["extract_features.sh", "logreg.sh", "fewshot.sh"]))
-def test_help(bash, script):
-    shown = bash(script, "--help")
-    assert shown.returncode == 0
-    assert "Variables: " in shown.stdout
-    assert "Example" in shown.stdout
-
-
-@pytest.mark.parametrize("argument", first_quick(1, ["memory=64G", "PATH=/nowhere", "model-name=x"]))
-def test_unknown_variables_are_told_from_the_known_ones(bash, argument):
-    done = bash("logreg.sh", argument)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: unknown variable {argument.partition('=')[0]}; expected one of:")
-    assert " model_name " in done.stderr and done.stderr.count("\n") == 1
-
-
-def _scripts(repository):
-    """All that are run: the others are sourced."""
-    scripts = [*repository.glob("bash-scripts/**/*.sh"), *repository.glob("prepare_models/*.sh")]
-    return [script for script in scripts if script.name not in ("common.sh", "setup.sh")]
-
-
-def test_scripts_parse(repository):
-    for script in _scripts(repository):
-        subprocess.run(["bash", "-n", str(script)], check=True)
+def test_help_and_unknown_variables(bash):
+    shown = bash("extract_features.sh", "--help").stdout
+    assert (
+        "bash bash-scripts/extract_features.sh" in shown and "Variables: model_name dataset splits" in shown
+    )
+    done = bash("logreg.sh", "memory=64G")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and " model_name " in done.stderr
+    assert done.stderr.startswith("error: unknown variable memory; expected one of:")
 
 
 @pytest.mark.skipif(
@@ -139,25 +90,11 @@ def test_scripts_parse(repository):
     reason="sh is bash here: shows that any other sh answers in one line",
 )
 def test_another_shell_is_told(repository):
-    for script in _scripts(repository):
+    scripts = [*repository.glob("bash-scripts/**/*.sh"), *repository.glob("prepare_models/*.sh")]
+    for script in [script for script in scripts if script.name not in ("common.sh", "setup.sh")]:
         done = subprocess.run(["sh", str(script)], capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stdout) == (2, ""), script
-        assert done.stderr == f"error: run it with bash: bash {script}\n"
-
-
-@pytest.mark.slow
-def test_scripts_are_found_through_links(bash, repository, tmp_path):
-    (tmp_path / "folder").symlink_to(repository / "bash-scripts")
-    (tmp_path / "logreg").symlink_to(repository / "bash-scripts/logreg.sh")
-    (tmp_path / "chain").symlink_to("logreg")
-    absent = tmp_path / "absent"
-    for script, *words in (
-        ["folder/logreg.sh", f"models_root_dir={absent}", "dataset=in1k"],
-        ["logreg", f"models_root_dir={absent}", "dataset=in1k"],
-        ["chain", f"models_root_dir={absent}", "dataset=in1k"],
-    ):
-        done = bash(tmp_path / script, *words)
-        assert done.returncode == 2 and f"{absent} does not exist" in done.stderr
+        expected = f"error: run it with bash: bash {script}\n"
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", expected), script
 
 
 @pytest.mark.parametrize(("name", "passed_on"), [("TERM", "TERM"), ("USR1", "USR1"), ("HUP", "TERM")])
@@ -165,26 +102,59 @@ def test_scripts_are_found_through_links(bash, repository, tmp_path):
 def test_signals_to_the_driver_reach_the_work(repository, python, workshop, name, passed_on):
     """A scheduler signals the batch shell alone: it passes that on, and waits."""
     evaluation = workshop.models / "tiny/net/birds/eval_logreg"
+    words = [
+        f"models_root_dir={workshop.models}",
+        "model_name=tiny_net",
+        "dataset=birds",
+        "seeds=1 2",
+        *QUICK,
+    ]
     driver = subprocess.Popen(
-        ["bash", str(repository / "bash-scripts/logreg.sh"), f"models_root_dir={workshop.models}",
-         "model_name=tiny_net", "dataset=birds", "seeds=1 2", *QUICK, "CLF.N_EPOCHS", "20000"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        ["bash", str(repository / "bash-scripts/logreg.sh"), *words, "CLF.N_EPOCHS", "20000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
         env={**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    while not list(evaluation.glob(".seed-*.work/program.log")):
-        assert driver.poll() is None, driver.stderr.read()
-        time.sleep(0.02)
+    )
+    wait_for(lambda: list(evaluation.glob(".seed-*.work/program.log")))
     os.kill(driver.pid, getattr(signal, f"SIG{name}"))
     output, errors = driver.communicate(timeout=120)
-    assert driver.returncode == 75, errors
-    assert f"ended by SIG{passed_on}: " in errors
-    assert "Average" not in output
+    assert driver.returncode == 75 and f"ended by SIG{passed_on}: " in errors and "Average" not in output
     assert list(evaluation.glob(".seed-*.work/training.pt"))
 
 
 @pytest.mark.slow
+def test_experiments_write_their_folders_and_are_skipped_then(bash, tmp_path):
+    for seed, dataset in enumerate(("in1k", "cog_l1")):
+        for part in constants.SPLITS:
+            folder = tmp_path / "my/net" / dataset / f"features_{part}"
+            tiny.write_features(folder, *tiny.make_xy(seed=seed))
+    names = ["logreg", "fewshot", "mlp", "mlp_noact", "balanced", "label_free", "confident"]
+    words = [*names, f"models_root_dir={tmp_path}", "model_name=my_net", "dataset=in1k,cog_l1", "seeds=22 37"]
+    words += ["shots=1", "max_per_class=2", *QUICK, "CLF.MLP_HIDDEN", "8", "ANALYSIS.KMEANS_SEEDS", "[22]"]
+    done = bash("experiments.sh", *words)
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stdout.splitlines() if line.endswith(" of my_net")]
+    assert told == [f"{name} of my_net" for name in names]
+    folders = {path.name for path in (tmp_path / "my/net/cog_l1").iterdir()}
+    evaluations = {f"eval_{name}" for name in ("logreg", "logreg_N1", "mlp", "mlp_noact", "logreg_max2")}
+    assert folders >= evaluations | {f"analysis_{name}" for name in ("kmeans", "alignment", "knn", "ncm")}
+    assert any(name.startswith("analysis_confident") for name in folders)
+    made = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("results.json")}
+    assert bash("experiments.sh", *words).returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("results.json")} == made
+
+
+def test_unknown_and_missing_experiments_are_told(bash):
+    for words, told in ((["cooking"], "unknown experiment cooking"), ([], "name one experiment or several")):
+        done = bash("experiments.sh", *words)
+        assert done.returncode == 2 and told in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
 def test_other_levels_in_one_command(bash, wordnet, tmp_path):
-    """Real synsets with made-up features: levels, overlap, classifiers, table, figure; then everything is skipped."""
+    """Real synsets with made-up features: levels, overlap, classifiers, table, figure; then all is skipped."""
     import torch
 
     def leaves(root, n):
@@ -206,103 +176,78 @@ def test_other_levels_in_one_command(bash, wordnet, tmp_path):
             tiny.write_features(folder, x + y[:, None], y)
             lines = [f"{wnid}/{part}{k}.JPEG\n" for wnid in members for k in range(n)]
             (folder / "image_paths.txt").write_text("".join(lines))
-    variables = [
-        f"levels={tmp_path / 'levels.pkl'}", f"image_counts={tmp_path / 'counts.csv'}", "draws=2", "measures=wup",
-        f"seen_wnids={tmp_path / 'seen.txt'}", f"output_dir={tmp_path / 'out'}",
-    ]  # fmt: skip
-    done = bash("other_levels.sh", *variables)
-    assert done.returncode == 0, done.stderr
-    assert "shared with" in done.stdout and not (tmp_path / "out/models").exists()
-    variables += [f"models_root_dir={tmp_path / 'models'}", "model_name=tiny_net", "seeds=1", *QUICK]
-    done = bash("other_levels.sh", *variables)
-    assert done.returncode == 0, done.stderr
+    words = [
+        f"levels={tmp_path}/levels.pkl",
+        f"image_counts={tmp_path}/counts.csv",
+        "draws=2",
+        "measures=wup",
+    ]
+    words += [f"seen_wnids={tmp_path}/seen.txt", f"output_dir={tmp_path}/out"]
+    words += [f"models_root_dir={tmp_path}/models", "model_name=tiny_net", "seeds=1", *QUICK]
+    done = bash("other_levels.sh", *words)
+    assert done.returncode == 0 and "shared with" in done.stdout, done.stderr
     rows = done.stdout.partition("tiny_net: top-1 (%), mean over seeds")[2].splitlines()
     assert [row.split("  ")[0] for row in rows[3:6]] == ["published (Lin)", "Wu-Palmer", "2 random draws"]
     assert (tmp_path / "out/models/other_levels_tiny_net.png").stat().st_size > 5000
-    assert (tmp_path / "out/models/tiny/net/in1k").is_symlink()  # the table shows its accuracies, too
     runs = sorted((tmp_path / "out/models").rglob("results.json"))
     times = [path.stat().st_mtime_ns for path in runs]
-    again = bash("other_levels.sh", *variables)
-    assert again.returncode == 0, again.stderr
+    assert bash("other_levels.sh", *words).returncode == 0
     assert [path.stat().st_mtime_ns for path in runs] == times
 
 
-def test_a_python_without_the_requirements_is_one_line(bash, python, tmp_path):
-    bare = tmp_path / "bare"
-    bare.write_text(f'#!/bin/sh\nexec {python} -S -E "$@"\n')
-    bare.chmod(0o755)
-    done = bash("logreg.sh", "dataset=birds", COG_PYTHON=str(bare))
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1 and "lacks the toolkit's requirements" in done.stderr
-
-
-# Programs in place of Python: the first shows what it is to run, and fails; the second notes it, and is done.
-SHOWS = """#!/bin/sh
-[ "$1" = -c ] && exit 0
-printf '%s\\n' "$COG_WORDNET_DIR" "$@"
-exit 9
-"""
-NOTES = """#!/bin/sh
-echo "PYTHONPATH=$PYTHONPATH $@" >> "$0.notes"
-"""
+# A program in place of Python, which notes what it is to run.
+NOTES = '#!/bin/sh\necho "PYTHONPATH=$PYTHONPATH WORDNET=$COG_WORDNET_DIR $@" >> "$0.notes"\n'
 
 
 @pytest.fixture
-def program(tmp_path):
-    """Return a function that writes a program with the given text to ``tmp_path / "python"``, and returns its path."""
-
-    def write(text):
-        path = tmp_path / "python"
-        path.write_text(text)
-        path.chmod(0o755)
-        return path
-
-    return write
-
-
-def test_relative_paths_of_the_quickstart(bash, program, tmp_path):
-    """It changes the folder; with CDPATH, the shell prints where it goes."""
-    program(SHOWS)
-    with contextlib.chdir(tmp_path):
-        done = bash(
-            "quickstart.sh",
-            "output_dir=out",
-            COG_PYTHON="./python",
-            COG_WORDNET_DIR="w",
-            CDPATH=str(tmp_path),
-        )
-    assert done.returncode == 9, done.stderr
-    shown = done.stdout.partition("] Draw the images")[2].splitlines()[1:]
-    assert shown[:6] == [f"{tmp_path}/w", "-m", "cog.miniature", "make", "--output_dir", f"{tmp_path}/out"]
-
-
-def test_the_quickstart_uses_the_device_and_all_processors(bash, program, tmp_path):
-    python = program(NOTES)
-    for name, text in (("nproc", "echo 6"), ("nvidia-smi", "exit 9")):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+def notes(tmp_path):
+    """Return a function that returns and removes what the program ``tmp_path / "python"`` has noted."""
+    for name, text in (
+        ("python", NOTES),
+        ("nproc", "#!/bin/sh\necho 6\n"),
+        ("nvidia-smi", "#!/bin/sh\nexit 9\n"),
+    ):
+        (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    given = {"COG_PYTHON": str(python), "PATH": f"{tmp_path}:{os.environ['PATH']}", "dataset": "birds"}
-    for n_processes, nvidia in ((6, "exit 9"), (4, "exit 0")):
-        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{nvidia}\n")
-        done = bash("quickstart.sh", f"output_dir={tmp_path / 'out'}", "seeds=22", **given)
+
+    def read():
+        text = (tmp_path / "python.notes").read_text()
+        (tmp_path / "python.notes").unlink()
+        return text.splitlines()
+
+    return read
+
+
+def test_the_quickstart_uses_the_device_and_all_processors_and_paths_from_here(bash, notes, tmp_path):
+    given = {"COG_PYTHON": "./python", "PATH": f"{tmp_path}:{os.environ['PATH']}", "dataset": "birds"}
+    for n_processes in (6, 4):
+        with contextlib.chdir(tmp_path):
+            done = bash("quickstart.sh", "output_dir=out", COG_WORDNET_DIR="w", CDPATH=str(tmp_path), **given)
         assert done.returncode == 0, done.stderr
-        notes = tmp_path / "python.notes"
-        studies = [line for line in notes.read_text().splitlines() if " cog study " in line]
-        notes.unlink()
+        lines = notes()
+        assert any(
+            f"WORDNET={tmp_path}/w -m cog.miniature make --output_dir {tmp_path}/out" in line
+            for line in lines
+        )
+        studies = [line for line in lines if " cog study " in line]
         assert len(studies) == 2 and all(f"--n_processes {n_processes} " in line for line in studies)
         assert not any("--device" in line or "birds" in line for line in studies)
+        (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
 
 
-def test_folders_of_pythonpath_are_kept(bash, program, repository):
-    python = program(NOTES)
-    study = ["models_root_dir=m", "log_dir=l"]
-    for words in (
-        ["extract_features.sh"],
-        ["logreg.sh", "dataset=d"],
-        ["fewshot.sh", "dataset=d"],
-        ["study.sh", *study],
+def test_folders_of_pythonpath_are_kept_also_through_links(bash, notes, repository, tmp_path):
+    (tmp_path / "folder").symlink_to(repository / "bash-scripts")
+    (tmp_path / "chain").symlink_to(tmp_path / "folder/logreg.sh")
+    for script in (
+        "extract_features.sh",
+        "study.sh",
+        "fewshot.sh",
+        tmp_path / "folder/logreg.sh",
+        tmp_path / "chain",
     ):
-        assert bash(*words, COG_PYTHON=str(python), PYTHONPATH="/theirs:/others").returncode == 0
-        noted = python.with_name("python.notes").read_text().splitlines()
-        assert all(line.startswith(f"PYTHONPATH={repository}:/theirs:/others ") for line in noted)
-        python.with_name("python.notes").unlink()
+        words = ["models_root_dir=m"]
+        assert (
+            bash(script, *words, COG_PYTHON=str(tmp_path / "python"), PYTHONPATH="/theirs:/others").returncode
+            == 0
+        )
+        assert all(line.startswith(f"PYTHONPATH={repository}:/theirs:/others ") for line in notes())
