@@ -24,14 +24,13 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "--models_root_dir /models --model sup_resnet50 --dataset in1k cog_l5",
-    "--models_root_dir /models --model sup_resnet50 --dataset cog_l5 --analysis concepts --levels_csv levels.csv",
+    "--models_root_dir /models --model sup_resnet50 --dataset cog_l5 --analysis concepts --levels_csv l.csv",
 )
 
 _ALL = "all"
 _HELP = (
-    "kmeans: clusters and classes; alignment: alignment and uniformity; knn: nearest neighbors; ncm: nearest "
-    "class means; confident: confident predictions of the classifiers of --trained_on on other data (label "
-    "noise); concepts: accuracy per concept and its correlation with similarity; all: the first four (default)"
+    "kmeans; alignment: and uniformity; knn: nearest neighbors; ncm: nearest class means; confident: confident "
+    "predictions of classifiers of --trained_on on other data; concepts: accuracy per concept; all: the first four"
 )
 
 
@@ -70,16 +69,16 @@ def _input(args: argparse.Namespace) -> tuple[AnalysisInput, Path]:
     from cog.runtime.device import resolve_device
 
     cfg = config.get_cfg(model_name=args.model, opts=args.opts)
-    given = {"train": args.train_features_dir, "test": args.test_features_dir}
+    given = {split: getattr(args, f"{split}_features_dir") for split in constants.SPLITS}
     folders = {split: Path(path) for split, path in given.items() if path is not None}
     model_dir, output = None, args.output_dir
     if args.dataset is not None:
         check_dataset_name(args.dataset)
     if args.models_root_dir is not None and args.model is not None:
         model_dir = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
-    if model_dir is not None and args.dataset is not None:
-        folders = folders or {split: model_dir.features(args.dataset, split) for split in constants.SPLITS}
-        output = output or model_dir.path / args.dataset
+        if args.dataset is not None:
+            folders = folders or {s: model_dir.features(args.dataset, s) for s in constants.SPLITS}
+            output = output or model_dir.path / args.dataset
     if not folders:
         advice = (
             "--models_root_dir with --model and --dataset, or --train_features_dir and --test_features_dir"

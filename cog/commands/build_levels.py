@@ -39,7 +39,7 @@ EXAMPLES = (
 
 FILES = {
     "imagenet_images_root": "ImageNet-21K, a folder or tar file per synset, to be counted and split",
-    "image_counts": "CSV file with rows wnid,count, instead of counting images (with both, the counts select)",
+    "image_counts": "CSV file with rows wnid,count, instead of counting images",
     "in1k_images_root": "IN-1K with train and val: its images are drawn beside those of the levels (Fig. 9)",
     "seen_wnids": "ids that the networks were trained on (default: IN-1K)",
     "discarded_wnids": "ids discarded by hand, protocol v2 (default: the 70 of the paper)",

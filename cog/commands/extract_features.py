@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cog.features.run import Extraction
 
 EXAMPLES = (
-    "--model sup_resnet50 --models_root_dir /models --dataset in1k --in1k_images_root /in1k --split train test",
+    "--model sup_resnet50 --models_root_dir /models --dataset in1k --in1k_images_root /in1k --split test",
     "--model timm_resnet18 dino_resnet50 --models_root_dir /models --dataset cog_l1 --split train test "
     "--imagenet_images_root /in21k --cog_levels_mapping_file levels.pkl --cog_concepts_split_file split.pkl",
     "--model my_net --model_loader my_net.py:load_my_model --models_root_dir /models --dataset birds "
@@ -55,31 +55,22 @@ def plan(args: argparse.Namespace) -> list[Extraction]:
     if args.ckpt_file is not None and len(args.model) > 1:
         raise CogError(f"--ckpt_file is the checkpoint of one model, and --model names {len(args.model)}")
     if output_dir is not None and (n := len(pairs) * len(args.model)) > 1:
-        raise CogError(
-            f"--output_dir takes the features of one model, data set and split, not {n}; give --models_root_dir"
-        )
+        raise CogError(f"--output_dir takes the features of one model, data set and split, not of {n}")
     place, flag = (root, "--models_root_dir") if output_dir is None else (output_dir, "--output_dir")
     # The folder itself is made later; what is there already has to be a folder.
     path = Path(place).absolute()
     files.require_dir(next(there for there in (path, *path.parents) if there.exists()), flag)
-    choose = functools.partial(
-        find_model,
-        root=root,
-        checkpoint=args.ckpt_file,
-        loader=args.model_loader,
-        models_file=args.models_file,
-    )
-    models = [Model(choice, choice.config(args.opts)) for choice in map(choose, args.model)]
+    how = {"checkpoint": args.ckpt_file, "loader": args.model_loader, "models_file": args.models_file}
+    choices = [find_model(name, root=root, **how) for name in args.model]
+    models = [Model(choice, choice.config(args.opts)) for choice in choices]
     lists = {pair: flags.image_sources(args).list_images(*pair) for pair in pairs}
     if limit := paths.limit_of(root or ""):
         lists = {pair: images.first(limit) for pair, images in lists.items()}
     for dataset in args.dataset if len(args.split) > 1 else ():
         train, test = (lists[dataset, split].classes for split in constants.SPLITS)
         if train != test:
-            raise CogError(
-                f"{dataset} has {len(train)} classes for training and {len(test)} for testing, which differ in "
-                f"{some(sorted({*train} ^ {*test}))}; labels are positions among them, so both need the same"
-            )
+            differing = some(sorted({*train} ^ {*test}))
+            raise CogError(f"{dataset}: the classes of training and test images differ in {differing}")
 
     def folder(model: Model, pair: tuple[str, str]) -> Path:
         return Path(output_dir or paths.ModelDir(root, model.choice.name).features(*pair))

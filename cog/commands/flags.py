@@ -52,15 +52,15 @@ def _several(metavar: str, text: str, each: Callable[[str], Any] = str) -> dict[
     return {"action": Several, "metavar": metavar, "help": text, "each": each}
 
 
-def _place(metavar: str, text: str) -> dict[str, Any]:
-    return {"metavar": metavar, "help": text}
+def _place(metavar: str, text: str, **options: Any) -> dict[str, Any]:
+    return {"metavar": metavar, "help": text, **options}
 
 
 _SEEDS = f"one or several; the protocol's are {' '.join(map(str, constants.SEEDS))}"
 _FAILURES = "accept up to N images per split that cannot be decoded (default: 0; with more, exit code 3)"
 _LOADER = "a model of your own: load_my_model(init_args) -> (backbone, forward[, preprocessing])"
 
-#: Options of the shared flags, by name without ``--``; those of images are in :func:`cog.data.datasets.flags`.
+#: Options of the shared flags, by name without ``--``.
 FLAGS: dict[str, dict[str, Any]] = {
     "model": _several("NAME", "one or several <model_title>_<architecture_name>, such as sup_resnet50"),
     "dataset": _several("NAME", f"one or several of {', '.join(datasets.names())}, or names of your own"),
@@ -75,7 +75,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "train_features_dir": _place("DIR", "folder (or X_Y.pth file) of the training features"),
     "test_features_dir": _place("DIR", "folder (or X_Y.pth file) of the test features"),
     "output_dir": _place("DIR", "folder of the output; default: below that of the model"),
-    "allow_failures": _place("N", _FAILURES) | {"type": cli.whole_number(0), "default": 0},
+    "allow_failures": _place("N", _FAILURES, type=cli.whole_number(0), default=0),
     "device": {"help": "cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)"},
     "overwrite": {"action": "store_true", "help": "replace an existing output"},
 }
@@ -109,7 +109,7 @@ def image_sources(args: argparse.Namespace) -> ImageSources:
 
 
 def each(args: argparse.Namespace, *ideas: str, of_one: Sequence[str] = ()) -> list[argparse.Namespace]:
-    """Return a copy of the flags for each combination of the values of ``ideas`` (``"model"``, ``"dataset"``).
+    """Return a copy of the flags for each combination of the values of ``ideas``, such as ``"model"``.
 
     Without values, an idea stays None. A CogError names a flag of ``of_one`` that is given for several.
     """
@@ -120,8 +120,5 @@ def each(args: argparse.Namespace, *ideas: str, of_one: Sequence[str] = ()) -> l
     for flag in of_one:
         if len(copies) > 1 and getattr(args, flag) is not None:
             names = " and ".join(f"--{name}" for name in ideas)
-            raise CogError(
-                f"--{flag} is of one output, and {names} name {len(copies)}; give --models_root_dir alone, "
-                "or one at a time"
-            )
+            raise CogError(f"--{flag} is of one output, and {names} name {len(copies)}; leave it out")
     return copies

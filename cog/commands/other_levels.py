@@ -98,7 +98,7 @@ def _group(args: argparse.Namespace) -> list[str]:
 
 
 def compare(top1: pd.Series) -> tuple[pd.DataFrame, float]:
-    """Return accuracies, a row per kind of levels and a column per level, and half of the interval over draws.
+    """Return a table of accuracies, levels by kind, and half of the 95 % interval over random draws.
 
     ``top1`` has accuracies in percent by data set. The mean of the draws stands at every level.
     """

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("cog")
 
-#: Values of ``--show``, ``--format`` and ``--published``; a test compares them with what there is.
+#: Values of ``--show``, ``--format`` and ``--published``.
 VIEWS = ("accuracy", "fewshot", "rank", "drop")
 FORMATS = ("text", "markdown", "latex", "csv", "json")
 PAPERS = ("v2", "v1")

@@ -21,7 +21,7 @@ from typing import Any
 
 from cog import config, constants, paths
 from cog.commands import flags
-from cog.errors import CogError, FailedImagesError, first_line, some
+from cog.errors import CogError, some
 from cog.runtime import cli as cli_tools
 from cog.runtime import files, output
 from cog.runtime.output import DONE
@@ -104,26 +104,24 @@ def main(argv: Sequence[str] | None = None) -> int:
             slurm.submit(todo, listed, commands, script, args.slurm, log_dir, dry_run=args.dry_run)
     if args.dry_run:
         return _dry_run(todo, commands)
-    code = 0
     if args.slurm is not None and slurm.queued_tasks(log_dir):
-        return code
+        return 0
+    code = 0
+    for number, task in todo.items():  # a listed pass may have models of other studies
+        todo[number] = dataclasses.replace(task, models=tuple(m for m in task.models if m in study.models))
     if args.slurm is None and todo:
         code = local.run_here(study, todo, commands, log_dir, args.n_processes)
     if code:  # another process may have made what a task here could not
         states = compared(study, units.survey(study))
         n_open = sum(tasks.is_open(study, task, states) for task in todo.values())
+        logger.error("%d tasks failed, for the reasons above; the same command repeats only these", n_open)
         code = code if n_open else 0
-        advice = "; first fix the images, or extract with --allow_failures N"
-        advice = advice if code == FailedImagesError.exit_code else ""
-        logger.error(
-            "%d tasks failed, for the reasons above; the same command repeats only these%s", n_open, advice
-        )
     ended = subprocess.run(["sh", "-c", script], check=False).returncode
     return code or ended or (CogError.exit_code if left_out else 0)
 
 
 def _choose(args: argparse.Namespace, root: Path, find: Callable[[str], Any]) -> tuple[Study, bool]:
-    """Return the study, without models that have to be loaded and cannot be, and whether such ones are named."""
+    """Return the study without models that cannot be loaded, and whether such ones are named."""
     study = Study(
         root=root,
         models=networks.choose(root, args.models_file, args.model),
@@ -167,10 +165,8 @@ def _dry_run(todo: Mapping[int, Task], commands: Mapping[str, Sequence[str]]) ->
         torch.set_num_threads(1)
         try:
             return True, try_model(extract_features.plan(extract_features.parse_args(words))[0])
-        except Exception as error:
-            return False, str(error) if isinstance(
-                error, CogError
-            ) else f"{type(error).__name__}: {first_line(error)}"
+        except CogError as error:
+            return False, str(error)
 
     n, succeeded = len(os.sched_getaffinity(0)), True
     for model, result in zip(trials, networks.in_processes(trial, list(trials.values()), n), strict=True):

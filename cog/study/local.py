@@ -1,4 +1,4 @@
-"""A study on this machine: tasks side by side, each with its own GPU or its share of processors and memory."""
+"""A study on this machine: tasks side by side, each with its own GPU or share of processors and memory."""
 
 from __future__ import annotations
 

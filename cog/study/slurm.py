@@ -1,8 +1,7 @@
-"""A study on SLURM: an array of extractions, one of classifiers for each, and a last job that makes the table.
+"""A study on SLURM: an array of extractions, one of classifiers for each, and a last job for the table.
 
 Classifiers begin when the extraction that they need has ended, however that ended (``afterany``), and look
-for themselves whether the features are there. So nothing depends on the exit codes that SLURM sees. A task
-that is submitted twice ends in a moment.
+for themselves whether the features are there. So nothing depends on exit codes that SLURM sees.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from pathlib import Path
 from cog.errors import CogError
 from cog.study.tasks import EXTRACT, LOGREG, REPOSITORY, TASKS_FILE, Task
 
-#: Script that runs a task of the list.
 TASK_SCRIPT = REPOSITORY / "bash-scripts" / "slurm" / "task.sh"
 
 #: Seconds before the time limit at which a task gets the signal to save its work; SLURM looks twice a minute.
@@ -66,10 +64,7 @@ def submit(
     *,
     dry_run: bool,
 ) -> None:
-    """Submit those of the ``listed`` tasks that are to do and not in the queue, then a job of the script ``last``.
-
-    ``options`` are arguments of ``sbatch``. Prints a line per job, or with ``dry_run`` its command alone.
-    """
+    """Submit ``tasks`` that are not in the queue, and a job of the script ``last``; print a line for each."""
     if not TASK_SCRIPT.is_file():
         raise CogError(f"{TASK_SCRIPT} does not exist; run studies from a checkout of the repository")
     jobs = queued_tasks(log_dir)

@@ -23,16 +23,11 @@ from cog.errors import os_errors_explained
 from cog.runtime.output import DONE, State
 from cog.study.units import OTHER, Study, Unit
 
-#: The checkout, which is the working folder of the scripts.
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-EXTRACT, LOGREG = "extract", "logreg"
+EXTRACT, LOGREG, TASKS_FILE = "extract", "logreg", "tasks.txt"
 
-#: The list, in the log folder.
-TASKS_FILE = "tasks.txt"
-
-#: Largest number of models that one task extracts; each image is decoded once for all of them.
-MODELS_PER_PASS = 8
+MODELS_PER_PASS = 8  # each image is decoded once for all of them
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from cog.paths import ModelDir
 from cog.runtime import files, output
 from cog.runtime.output import DONE, FAILED, INTERRUPTED, MISSING, RUNNING, State
 
-#: States beside those of :mod:`cog.runtime.output`: features that were deleted when their runs were done,
-#: and results of another computation than that of the study (:func:`cog.study.networks.compared`).
+#: States beside those of outputs: features without X_Y.pth, results of another computation than the study's.
 DELETED, OTHER = "deleted", "other"
 
 FEATURES_RECORD, RUN_RECORD = "features.json", "results.json"
@@ -35,16 +34,12 @@ _THREADS = 16  # on a network file system, every file costs a round trip
 
 _LETTERS = {DELETED: "d", RUNNING: "r", FAILED: "f", INTERRUPTED: "i"}
 
-#: Largest number of reasons that are listed one by one.
-_LISTED = 20
+_LISTED = 20  # reasons, one by one
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One output: the features of a ``split``, or (``split`` is "") a classifier run.
-
-    ``n_shot``: training images per class of a run, 0 = all.
-    """
+    """One output: the features of a ``split``, or (``split`` is "") a classifier run."""
 
     model: str
     dataset: str
@@ -61,12 +56,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Study:
-    """The wanted outputs: every model on every data set, with all seeds and shots (0 = all images).
-
-    Attributes:
-        root: ``<models_root_dir>``.
-        evaluation: name of the evaluation, see :func:`cog.config.evaluation_name`.
-    """
+    """The wanted outputs under ``<models_root_dir>``: every model on every data set, all seeds and shots."""
 
     root: Path
     models: tuple[str, ...]
