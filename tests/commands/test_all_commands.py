@@ -33,25 +33,20 @@ def test_every_command_knows_its_version_and_refuses_unknown_flags(monkeypatch, 
     assert f"  {name} " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_takes_less_than_a_third_of_a_second(repository, python, name):
     seconds = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        line = [python, "-m", "cog", name, "--help"]
-        done = subprocess.run(line, cwd=repository, capture_output=True, text=True, check=False)
+        subprocess.run([python, "-m", "cog", name, "--help"], cwd=repository, capture_output=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)  # of the processor: the machine may be busy
         seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        assert (done.returncode, done.stderr) == (0, "")
-        if seconds[-1] < 0.3:
-            break
-    assert min(seconds) < 0.3, name
+    assert min(seconds) < 0.3
 
 
 @pytest.mark.parametrize("has_environment", [True, False])
-def test_a_python_without_the_packages_uses_the_environment_of_the_quickstart(
-    tmp_path, repository, has_environment
-):
+def test_a_python_without_the_packages_uses_that_of_the_quickstart(tmp_path, repository, has_environment):
     (tmp_path / "cog").symlink_to(repository / "cog")
     (tmp_path / "logreg.py").write_text((repository / "logreg.py").read_text())
     if has_environment:

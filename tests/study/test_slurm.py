@@ -1,4 +1,4 @@
-"""Studies on a real SLURM of one node (``local_slurm.py``): whatever happens, the outputs are those of a study here."""
+"""Studies on a real SLURM of one node (``local_slurm.py``): the outputs are always those of a study here."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ import local_slurm
 import pytest
 import tiny
 import torch
+from waiting import wait_for
 
 pytestmark = pytest.mark.slurm
 
-QUICK = [
-    "FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "16", "FT_EXTRACT.N_WORKERS", "0",
-    "FT_EXTRACT.BATCH_SIZE", "2", "CLF.N_TRIALS", "1", "CLF.N_EPOCHS", "2",
-]  # fmt: skip
+QUICK = "FT_EXTRACT.IMAGE_RESIZE_SIZE 16 FT_EXTRACT.IMAGE_CROP_SIZE 16 FT_EXTRACT.N_WORKERS 0 "
+QUICK += "FT_EXTRACT.BATCH_SIZE 2 CLF.N_TRIALS 1 CLF.N_EPOCHS 2"
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +25,9 @@ def _slurm():
     if reason := local_slurm.missing():
         pytest.skip(reason)
     # Not below pytest's folder, whose name is too long for a socket.
-    with (
-        tempfile.TemporaryDirectory(prefix="cog-slurm-") as folder,
-        local_slurm.local_slurm(Path(folder)) as slurm,
-    ):
-        yield slurm
+    with tempfile.TemporaryDirectory(prefix="cog-slurm-") as folder:
+        with local_slurm.local_slurm(Path(folder)) as slurm:
+            yield slurm
 
 
 @pytest.fixture
@@ -43,42 +40,53 @@ def slurm(_slurm):
 class Studies:
     """A world of two models and two data sets, and study.sh in it."""
 
-    def __init__(self, root: Path, repository: Path, python: str) -> None:
+    def __init__(self, root: Path, repository: Path, python: str, environment=os.environ) -> None:
         root.mkdir()
-        self.workshop = tiny.build_workshop(root)
-        tiny.write_class_folders(self.workshop.in1k / "val", n_images=40, seed=9)
-        self.log_dir = root / "study logs"
-        other = self.workshop.models / "other/net/model.ckpt"
+        self.made = made = tiny.build_workshop(root)
+        tiny.write_class_folders(made.in1k / "val", n_images=40, seed=9)
+        other = made.models / "other/net/model.ckpt"
         other.parent.mkdir(parents=True)
         torch.save({"mix": torch.tensor([3.0, 1.0, 2.0])}, other)
-        self.script, self.python = str(repository / "bash-scripts/study.sh"), python
+        self.log_dir, self.environment = root / "study logs", {**environment, "COG_PYTHON": python}
+        self.words = [
+            *("bash", str(repository / "bash-scripts/study.sh"), f"models_root_dir={made.models}"),
+            *(f"log_dir={self.log_dir}", "model_name=tiny_net other_net", "dataset=in1k cog_l1", "shots=0"),
+            *("seeds=1 2", f"model_loader={made.loader}:load_my_model", f"in1k_images_root={made.in1k}"),
+            *(f"imagenet_images_root={made.in21k}", f"cog_levels_mapping_file={made.levels_file}"),
+            *(f"cog_concepts_split_file={made.split_file}", *QUICK.split()),
+        ]
 
-    def make_slow(self) -> None:
-        """Let the network take a twentieth of a second for each image."""
-        self.workshop.make_slow()
-        loader = self.workshop.loader
-        loader.write_text(loader.read_text().replace("time.sleep(0.25)", "time.sleep(0.05 * len(x))"))
+    def make_slow(self, seconds: float = 0.05) -> None:
+        """Let the network take a time for each image."""
+        self.made.make_slow()
+        source = self.made.loader.read_text().replace("time.sleep(0.25)", f"time.sleep({seconds} * len(x))")
+        self.made.loader.write_text(source)
 
-    def words(self, *more: str) -> list[str]:
-        made = self.workshop
-        return [
-            "bash", self.script, f"models_root_dir={made.models}", f"log_dir={self.log_dir}",
-            "model_name=tiny_net other_net",
-            f"model_loader={made.loader}:load_my_model", f"in1k_images_root={made.in1k}",
-            f"imagenet_images_root={made.in21k}", f"cog_levels_mapping_file={made.levels_file}",
-            f"cog_concepts_split_file={made.split_file}", "dataset=in1k cog_l1", "seeds=1 2", "shots=0", *more, *QUICK,
-        ]  # fmt: skip
+    def start(self, *more: str) -> subprocess.Popen:
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen([*self.words, *more], env=self.environment, text=True, **streams)
 
-    def start(self, *more: str, environment=os.environ) -> subprocess.Popen:
-        variables = {**environment, "COG_PYTHON": self.python, "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(
-            self.words(*more), env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+    def refused(self, *more: str) -> str:
+        process = self.start(*more)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 2 and "Traceback" not in errors
+        return errors
+
+    def submit(self, options: str = "--mem=100") -> dict[str, list[str]]:
+        """Submit the study; returns the numbers of the jobs by stage."""
+        process = self.start(f"slurm={options}")
+        out, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, out + errors
+        jobs: dict[str, list[str]] = {}
+        for line in out.splitlines():
+            if line[:1].isdigit() and line.split()[1].endswith(":"):
+                jobs.setdefault(line.split()[1].rstrip(":"), []).append(line.split()[0])
+        return jobs
 
     def outputs(self) -> dict[str, tuple[str, str]]:
         names = ("X_Y.pth", "model.pth", "logs.pkl", "preds.pkl")
         return {
-            name: entry for name, entry in tiny.snapshot(self.workshop.models).items() if name.endswith(names)
+            name: entry for name, entry in tiny.snapshot(self.made.models).items() if name.endswith(names)
         }
 
     def log(self, number: int) -> str:
@@ -98,88 +106,59 @@ def undisturbed(tmp_path_factory, repository, python):
 
 @pytest.fixture
 def studies(slurm, tmp_path, repository, python):
-    return Studies(tmp_path / "w", repository, python)
-
-
-@pytest.fixture
-def submit(slurm, studies):
-    """Submit the study; returns the numbers of the jobs by stage."""
-
-    def submit(*more: str, options: str = "--mem=100") -> dict[str, list[str]]:
-        process = studies.start(f"slurm={options}", *more, environment=slurm.environment)
-        out, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, out + errors
-        jobs: dict[str, list[str]] = {}
-        for line in out.splitlines():
-            if line[:1].isdigit() and line.split()[1].endswith(":"):
-                jobs.setdefault(line.split()[1].rstrip(":"), []).append(line.split()[0])
-        return jobs
-
-    return submit
+    return Studies(tmp_path / "w", repository, python, slurm.environment)
 
 
 def wait(slurm, jobs: dict[str, list[str]], timeout: float = 300) -> dict[str, str]:
     return slurm.wait(*(job for same in jobs.values() for job in same), timeout=timeout)
 
 
-def wait_for_text(read, text: str, timeout: float = 90) -> None:
-    deadline = time.monotonic() + timeout
-    while text not in read():
-        assert time.monotonic() < deadline, read()
-        time.sleep(0.05)
-
-
-def test_time_limit_saves_and_requeues(slurm, submit, studies, undisturbed):
-    """SLURM itself warns the extraction, whose limit is a minute; the array that waits for it begins after its end."""
-    studies.workshop.make_slow()
-    jobs = submit(options="--mem=100 --time=1")
-    states = wait(slurm, jobs, timeout=420)
+def test_time_limit_saves_and_requeues(slurm, studies, undisturbed):
+    """SLURM itself warns the extraction, whose limit is a minute; the array that waits begins after its end."""
+    studies.make_slow(0.3)
+    states = wait(slurm, studies.submit("--mem=100 --time=1"), timeout=500)
     assert set(states.values()) == {"COMPLETED"}
-    assert "ended by SIGUSR1" in studies.log(1) and "start 2: extract in1k tiny_net other_net" in studies.log(
-        1
-    )
+    assert "ended by SIGUSR1" in studies.log(1) and "start 2: extract in1k tiny_net" in studies.log(1)
     assert studies.outputs() == undisturbed
     assert "other_net" in (studies.log_dir / "results.txt").read_text()
 
 
-def test_cancelled_task_saves_and_stays_cancelled_until_submitted_again(slurm, submit, studies, undisturbed):
+def test_cancelled_task_stays_cancelled_until_submitted_again(slurm, studies, undisturbed):
     studies.make_slow()
-    jobs = submit()
-    wait_for_text(lambda: studies.log(1), "in1k test: 120 images")
+    jobs = studies.submit()
+    wait_for(lambda: "in1k test: 120 images" in studies.log(1))
     time.sleep(2)
     slurm.run("scancel", f"{jobs['extract'][0]}_1")
     states = wait(slurm, jobs)
     assert states[f"{jobs['extract'][0]}_1"] == "CANCELLED" and sorted(states.values()).count("FAILED") == 2
-    wait_for_text(lambda: studies.log(1), "ended by SIGTERM", timeout=10)
-    again = submit()
-    assert set(wait(slurm, again).values()) == {"COMPLETED"}
+    wait_for(lambda: "ended by SIGTERM" in studies.log(1))
+    assert set(wait(slurm, studies.submit()).values()) == {"COMPLETED"}
     assert studies.outputs() == undisturbed
 
 
-def test_preempted_task_continues(slurm, submit, studies, undisturbed):
+def test_preempted_task_continues(slurm, studies, undisturbed):
     """SLURM sends SIGTERM and queues the task again by itself; the task does not interfere."""
     studies.make_slow()
-    jobs = submit(options="--gres=gpu:1 --partition=main")
-    wait_for_text(lambda: studies.log(1), "in1k test: 120 images")
-    urgent = slurm.sbatch("--partition=urgent", "--gres=gpu:2", "--output=/dev/null", "--wrap=sleep 1")
-    slurm.wait(urgent)
+    jobs = studies.submit("--gres=gpu:1 --partition=main")
+    wait_for(lambda: "in1k test: 120 images" in studies.log(1))
+    slurm.wait(slurm.sbatch("--partition=urgent", "--gres=gpu:2", "--output=/dev/null", "--wrap=sleep 1"))
     assert set(wait(slurm, jobs).values()) == {"COMPLETED"}
     assert "start 2: extract" in studies.log(1) + studies.log(2)
     assert studies.outputs() == undisturbed
 
 
-def test_failing_extraction_is_repaired(slurm, submit, studies, undisturbed):
-    """Its classifiers end at once, the others run; only what is missing is submitted again, and nothing twice."""
-    broken = studies.workshop.in1k / "val" / "n01440764" / "n01440764_0.JPEG"
+def test_failing_extraction_is_repaired(slurm, studies, undisturbed):
+    """Its classifiers end at once, the others run; only what is missing is submitted again, nothing twice."""
+    broken = studies.made.in1k / "val" / "n01440764" / "n01440764_0.JPEG"
     image, times = broken.read_bytes(), broken.stat()
     broken.write_bytes(b"broken")
     slurm.run(
         "scontrol", "update", "partitionname=main", "state=DOWN"
     )  # nothing begins before it is looked at
     try:
-        jobs = submit()
+        jobs = studies.submit()
         assert {stage: len(same) for stage, same in jobs.items()} == {"extract": 1, "logreg": 2, "results": 1}
-        assert submit() == {}
+        assert studies.submit() == {}
     finally:
         slurm.run("scontrol", "update", "partitionname=main", "state=UP")
     states = wait(slurm, jobs)
@@ -188,27 +167,21 @@ def test_failing_extraction_is_repaired(slurm, submit, studies, undisturbed):
     assert "classifier runs: 4 done, 4 missing of 8 (50 %)" in (studies.log_dir / "results.txt").read_text()
     broken.write_bytes(image)
     os.utime(broken, ns=(times.st_atime_ns, times.st_mtime_ns))
-    again = submit()
-    states = wait(slurm, again)
+    states = wait(slurm, studies.submit())
     assert set(states.values()) == {"COMPLETED"} and len(states) == 4
-    assert studies.outputs() == undisturbed and submit() == {}
+    assert studies.outputs() == undisturbed and studies.submit() == {}
 
 
-def test_refused_submissions_and_two_at_once(slurm, studies, submit, undisturbed):
-    """A refusal is one line; a list beyond MaxArraySize, too; two people submit at once, and nothing is lost."""
-    process = studies.start("slurm=--partition=none_such", environment=slurm.environment)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 2 and "sbatch failed" in errors and "invalid partition" in errors
-    assert "Traceback" not in errors
-    both = [studies.start("slurm=--mem=100", environment=slurm.environment) for _ in range(2)]
-    for process in both:
+def test_refused_submissions_and_two_at_once(slurm, studies, undisturbed):
+    """A refusal is one line; a list beyond MaxArraySize, too; two people submit at once, nothing is lost."""
+    errors = studies.refused("slurm=--partition=none_such")
+    assert "sbatch failed" in errors and "invalid partition" in errors
+    for process in [studies.start("slurm=--mem=100") for _ in range(2)]:
         assert process.communicate(timeout=120) and process.returncode == 0
-    while slurm.run("squeue", "--noheader").strip():
-        time.sleep(0.2)
-    assert submit() == {}
+    wait_for(lambda: not slurm.run("squeue", "--noheader").strip(), 300)
+    assert studies.submit() == {}
     assert studies.outputs() == undisturbed
     with open(studies.log_dir / "tasks.txt", "a") as file:
         file.write("extract other a_net\n" * 1000)
-    process = studies.start("slurm=", "dataset=cog_l2", environment=slurm.environment)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 2 and "MaxArraySize is 1001 here; use another --log_dir" in errors
+    errors = studies.refused("slurm=", "dataset=cog_l2")
+    assert "MaxArraySize is 1001 here; use another --log_dir" in errors
