@@ -55,158 +55,107 @@ FLAGS = """
 extract | --model - --dataset - --split - | required; --model; --dataset; --split
 extract | --modell x | unrecognized; did you mean --model?
 extract | --model tiny | --model 'tiny'; <model_title>_<architecture_name>
-extract | --model ../tiny_net | --model '../tiny_net'
-extract | --model '' | --model; empty
 extract | --model sup_resnet51 --model_loader - | sup_resnet51; sup_resnet50
 extract | --dataset ../birds | --dataset '../birds'
-extract | --dataset 'my birds' | --dataset 'my birds'
 extract | --dataset in2k --images_root - | in2k; in1k; --images_root
 extract | --split val | --split; 'val'; train, test
 extract | --split , | --split; at least one value
 extract | --allow_failures -1 | --allow_failures; -1
-extract | FT_EXTRACT.WORKERS 1 | FT_EXTRACT.WORKERS; FT_EXTRACT.N_WORKERS
 extract | CLF.N_SHOT | CLF.N_SHOT; no value
 extract | FT_EXTRACT.BATCH_SIZE many | FT_EXTRACT.BATCH_SIZE; 'many'
 extract | --output_dir - | --models_root_dir; --output_dir
 extract | --output_dir {w}/my_net.py | {w}/my_net.py is a file
-extract | --output_dir {w}/my_net.py/a/b | {w}/my_net.py is a file
 extract | --output_dir /proc/cog/features | /proc/cog
 extract | --models_root_dir {w}/absent --output_dir - | --models_root_dir {w}/absent; does not exist
 extract | --model sup_resnet50 --model_loader - --models_root_dir {w}/models --output_dir - | {w}/models/sup/resnet50
 extract | --model sup_resnet50 --model_loader - --ckpt_file {w}/absent.pth | --ckpt_file {w}/absent.pth; does not exist
-extract | --model sup_resnet50 --model_loader - --ckpt_file {w}/models | --ckpt_file {w}/models; folder
 extract | --model sup_resnet50 --model_loader - --ckpt_file /dev/zero | --ckpt_file /dev/zero
 extract | --model_loader {w}/my_net.py | --model_loader; FILE.py:load_my_model
 extract | --model_loader {w}/absent.py:f | --model_loader {w}/absent.py; does not exist
-extract | --model_loader {w}/levels.pkl:f | --model_loader {w}/levels.pkl
 extract | --model_loader {w}/my_net.py:load | {w}/my_net.py; 'load'
 extract | --images_root {w}/absent | --images_root {w}/absent; does not exist
-extract | --images_root {w}/my_net.py | --images_root {w}/my_net.py; is a file
 extract | --images_root {w}/in21k | {w}/in21k/test
-extract | --dataset in1k --images_root - | in1k; --in1k_images_root
 extract | --dataset in1k --images_root - --in1k_images_root {w}/birds | {w}/birds/val
-level | --imagenet_images_root - | cog_l1; --imagenet_images_root
 level | --cog_levels_mapping_file {w}/absent | --cog_levels_mapping_file; {w}/absent; does not exist
 level | --cog_concepts_split_file - | cog_l1; --cog_concepts_split_file
 level | --dataset cog_l3 | cog_l3; {w}/levels.pkl; 2 levels
-level | --dataset cog_l999999999999999999999 | cog_l999999999999999999999
 logreg | --train_features_dir - --test_features_dir - --output_dir - | --models_root_dir; --train_features_dir
 logreg | --test_features_dir - | --train_features_dir; --test_features_dir
 logreg | --output_dir - | --output_dir
 logreg | --output_dir {w}/my_net.py | {w}/my_net.py is a file
 logreg | --device tpux | --device tpux
-logreg | --device meta | --device meta
 logreg | --device cuda:99 | --device cuda:99
 logreg | --seeds 22,x | --seeds; 'x'
 logreg | --n_shot -1 | --n_shot; -1
 logreg | --mom 1 | --mom; 1
-logreg | --mom fast | --mom; 'fast'
 logreg | CLF.N_TRIALS 0 | CLF.N_TRIALS 0; CLF.LR_INTV
 logreg | CLF.LR_INTV (-1,1) | CLF.LR_INTV; (-1, 1)
-logreg | --print_freq -1 | --print_freq
 logreg | CLF.EPOCHS 3 | CLF.EPOCHS; CLF.N_EPOCHS
 logreg | EVAL.SEED 4294967296 | EVAL.SEED; 4294967296
 logreg | --train_features_dir {w}/absent | {w}/absent; train
-logreg | --test_features_dir {w}/birds | {w}/birds/X_Y.pth; test
 root | --model - | --model
-root | --dataset - | --dataset
-root | --models_root_dir {w}/absent | --models_root_dir {w}/absent
 root | --model other_net | {w}/models/other/net/birds/features_train
-print | --models_root_dir - | --logreg_root_dir; --models_root_dir
 print | --fromat csv | unrecognized; did you mean --format? | folder results
-print | --format html | --format; 'html' | folder results
 print | | --models_root_dir {w}/results; does not exist
-print | --models_root_dir {w}/split.pkl | --models_root_dir {w}/split.pkl; is a file
-print | | {w}/results | folder results
 print | --seeds first | --seeds; 'first' | run
-print | --n_shot -3 | --n_shot | run
-print | --model ../x | --model '../x' | run
 print | --n_shot 4 CLF.N_SHOT 8 | --n_shot; CLF.N_SHOT | run
-print | --seeds 23 | 23 | run
 print | --export {w}/absent/x.json | --export {w}/absent/x.json | run
 """
 
 FILES = """
 extract | --ckpt_file {w}/weights.pth | loader of model tiny_net; {w}/weights.pth | write weights.pth b''
 extract | | {w}/my_net.py; SyntaxError | write my_net.py b'def load_my_model(:'
-extract | | {w}/my_net.py; no_such_module | write my_net.py b'import no_such_module'
 extract | | {w}/my_net.py; SystemExit | write my_net.py b'raise SystemExit(0)'
-extract | --model_loader {w}/my_net.py:x | 'x' | write my_net.py b'x = 3'
 extract | | tiny_net; ValueError: a message | loader raise ValueError('a message\\nof two lines')
-extract | | tiny_net; NoneType | loader return None
 extract | | tiny_net; (Identity, int) | loader return torch.nn.Identity(), 3
 extract | | tiny_net; images of 12 x 12 pixels (RuntimeError: | loader return torch.nn.Linear(1, 1)
-extract | | tiny_net; , 3, 12, 12) | loader return torch.nn.Identity(), None
 extract | | tiny_net; , 0) | loader return torch.nn.Identity(), lambda x: x[:, :0, 0, 0]
-extract | | tiny_net; list | loader return torch.nn.Identity(), lambda x: [x]
 extract | | crow/crow_0.png; NaN | loader return torch.nn.Identity(), lambda x: x.mean((2, 3)) / 0
-extract | | {w}/birds/test; no class folders | remove birds/test; folder birds/test
 extract | | {w}/birds/test; 2 of 5; empty | folder birds/test/empty; write birds/test/notes/a.txt b'x'
 extract | | line break | write birds/test/crow/a\\nb.png b''
 extract | | {w}/out; X_Y.pth/ | write out/X_Y.pth/thesis.tex b'years of work'
 extract | | {w}/out; split: train -> test | write out/X_Y.pth b''; write JSON b'{"identity": {"split": "train"}}'
-extract | | {w}/out/features.json | write out/features.json b'[1]'; write out/X_Y.pth b''
-level | | {w}/levels.pkl; empty | write levels.pkl b''
 level | | {w}/levels.pkl; complete | cut levels.pkl
 level | | {w}/levels.pkl; pickle | write levels.pkl b'n01440764 n01443537'
-level | | {w}/levels.pkl | torch levels.pkl {"a": torch.zeros(1)}
 level | | {w}/levels.pkl | pickle levels.pkl [[], list(tiny.WNIDS)]
-level | | {w}/levels.pkl | pickle levels.pkl {"L1": list(tiny.WNIDS)}
 level | | {w}/levels.pkl | pickle levels.pkl [["../n01440764"]]
-level | | {w}/levels.pkl | pickle levels.pkl [[tiny.WNIDS[0]] * 2]
 level | | {w}/levels.pkl | pickle levels.pkl [[DOUBLED]]
 level | | {w}/split.pkl; complete | cut split.pkl
-level | | {w}/ | pickle split.pkl [1]
-level | | {w}/ | pickle split.pkl dict.fromkeys(tiny.WNIDS, {"train": ONE})
 level | | {w}/ | pickle split.pkl dict.fromkeys(tiny.WNIDS, {"train": ONE, "test": np.arange(3)})
 level | | {w}/ | pickle split.pkl dict.fromkeys(tiny.WNIDS, {"train": ONE, "test": ONE})
 level | | {w}/split.pkl; n01440764 | pickle split.pkl {"n01443537": {"train": ONE, "test": OTHER}}
 level | | {w}/in21k; n01443537 | remove in21k/n01443537
-logreg | | {w}/XY; complete | write XY b''
 logreg | | {w}/XY; complete | cut XY
 logreg | | {w}/XY; not a readable torch file | write XY b'hello world'
 logreg | | {w}/XY; list | torch XY [torch.zeros(2)]
 logreg | | {w}/XY; Y | features XY dict(X=None)
 logreg | | {w}/XY; (240,) | features XY dict(X=x.flatten())
-logreg | | {w}/XY; (29,) | features XY dict(Y=y[:-1])
 logreg | | {w}/XY; (0, 8) | features XY dict(X=x[:0], Y=y[:0])
-logreg | | {w}/XY; torch.int64 | features XY dict(X=x.long())
-logreg | | {w}/XY; torch.float32 | features XY dict(Y=y.float())
 logreg | | {w}/XY; dense | features XY dict(X=x.to_sparse())
 logreg | | {w}/XY; 30 of 30 rows; rows 0, 1, 2, 3, 4, ... | features XY dict(X=x / 0)
 logreg | | 8; 6; dimensions | features TEST dict(X=x[:, :6])
 logreg | | test labels 7; (1 in all) | features TEST dict(Y=y.where(y != 2, 7))
 logreg | | CLF.N_TRIALS 0 | features XY dict(X=x[[0, 10, 20]], Y=y[[0, 10, 20]])
 logreg | CLF.LR_INTV (1e37,1e38) CLF.NORM_FTS False CLF.BATCH_SIZE 4 | diverged in all 1 | features XY dict(X=x*1e6)
-logreg | | {w}/out; --overwrite | write out/results.json b'{}'
 logreg | | {w}/out; --overwrite | write out/final-lr-1.0_wd-0.0/logs.pkl b''
 logreg | | {w}/out; seed: None -> 22 | write out/results.json b'{"status": "complete", "identity": {}}'
 print | | {w}/results | run; remove LOGS
-print | | {w}/results | run; cut LOGS
-print | | {w}/results | run; pickle LOGS [1.0]
 print | | {w}/results | run; pickle LOGS make_logs() | {"test/top1": ["high"]}
 print | | {w}/results | run; pickle LOGS make_logs(top1=101.0)
-print | | {w}/results | run; write LOGS b"\\x80\\x04}\\x8c\\x09test/top1]\\x94h\\x00as."
 """
 
 #: Files that would run code when they are read without restriction.
 HOSTILE = [
     *(
-        ("level", "", "refused to read {w}/levels.pkl", f"pickles levels.pkl {kind}")
-        for kind in hostile.PICKLES
+        ("print", "", "{w}/results; 1 could not be counted", f"run; pickles LOGS {k}")
+        for k in hostile.PICKLES
     ),
+    *(("level", "", "refused to read {w}/split.pkl", f"pickles split.pkl {k}") for k in hostile.PICKLES),
+    *(("level", "", "refused to read {w}/levels.pkl", f"pickles levels.pkl {k}") for k in hostile.PICKLES),
+    *(("logreg", "", "refused to read {w}/TEST", f"torches TEST {k}") for k in hostile.TORCH_FILES),
     *(
-        ("level", "", "refused to read {w}/split.pkl", f"pickles split.pkl {kind}")
-        for kind in hostile.PICKLES
-    ),
-    *(
-        ("print", "", "{w}/results; 1 could not be counted", f"run; pickles LOGS {kind}")
-        for kind in hostile.PICKLES
-    ),
-    *(("logreg", "", "refused to read {w}/TEST", f"torches TEST {kind}") for kind in hostile.TORCH_FILES),
-    *(
-        ("extract", "--ckpt_file {w}/weights.pth", "loader of model tiny_net", f"torches weights.pth {kind}")
-        for kind in hostile.TORCH_FILES
+        ("extract", "--ckpt_file {w}/weights.pth", "loader of model tiny_net", f"torches weights.pth {k}")
+        for k in hostile.TORCH_FILES
     ),
 ]
 
@@ -313,14 +262,13 @@ def check(w, before, says: str, code: int, output: str, error: str) -> None:
     assert {name: entry for name, entry in after.items() if name not in new} == before
 
 
-def cases(*tables, n_quick: int):
-    for number, row in enumerate(row for table in tables for row in table):
+def cases(table, n_quick: int = 1000):
+    for number, row in enumerate(table):
         yield pytest.param(*row, id=" ".join(row), marks=[pytest.mark.slow] * (number >= n_quick))
 
 
 @pytest.mark.parametrize(
-    ("line", "changes", "says", "spoiled"),
-    [*cases(rows(FLAGS), rows(FILES), n_quick=1000), *cases(HOSTILE[::-1], n_quick=6)],
+    ("line", "changes", "says", "spoiled"), [*cases([*rows(FLAGS), *rows(FILES)]), *cases(HOSTILE, n_quick=3)]
 )
 def test_bad_input_is_one_line(line, changes, says, spoiled, workshop, run):
     spoil(workshop, spoiled)
@@ -340,7 +288,6 @@ def test_control_the_lines_are_right(line, workshop, run):
 
 UNREADABLE = {
     "empty": lambda image: b"",
-    "text": lambda image: b"this is no image",
     "truncated": lambda image: image[:200],
     "bomb": lambda image: b"P6 100000 100000 255\n",
 }
@@ -364,17 +311,12 @@ def test_unreadable_images(kind, workshop, run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [0, 3, len(HOSTILE) - 1])
+@pytest.mark.parametrize("number", [0, len(HOSTILE) - 1])
 def test_through_a_real_process(number, workshop, python, repository):
     line, changes, says, spoiled = HOSTILE[number]
     spoil(workshop, spoiled)
     before = tiny.snapshot(workshop.root)
     script, *argv = command(workshop, line, changes)
-    done = subprocess.run(
-        [python, str(repository / f"{script}.py"), *argv],
-        cwd=workshop.root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [python, str(repository / f"{script}.py"), *argv]
+    done = subprocess.run(words, cwd=workshop.root, capture_output=True, text=True, check=False)
     check(workshop, before, says, done.returncode, done.stdout, done.stderr)

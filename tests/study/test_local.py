@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from marks import first_quick
 from result_folders import small_study
 from tiny import snapshot
 from waiting import wait_for
@@ -19,10 +18,8 @@ from waiting import wait_for
 from cog.study import local
 from cog.study.tasks import Task
 
-QUICK = [
-    "FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "16", "FT_EXTRACT.N_WORKERS", "0",
-    "CLF.N_TRIALS", "1", "CLF.N_EPOCHS", "2",
-]  # fmt: skip
+QUICK = "FT_EXTRACT.IMAGE_RESIZE_SIZE 16 FT_EXTRACT.IMAGE_CROP_SIZE 16 FT_EXTRACT.N_WORKERS 0 "
+QUICK += "CLF.N_TRIALS 1 CLF.N_EPOCHS 2"
 
 
 def run(tmp_path: Path, scripts: dict[str, str], n: int = 2) -> int:
@@ -106,9 +103,8 @@ def text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-@pytest.mark.parametrize(("sent", "code"), first_quick(1, [
-    (signal.SIGHUP, 75), (signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGINT, 130), (signal.SIGKILL, -9),
-]))  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGUSR1, 75), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_tasks_save_and_end_with_the_study_however_it_ends(tmp_path, sent, code):
     driver = driver_of(tmp_path)
     try:
@@ -131,7 +127,7 @@ def study(workshop, tmp_path, repository, python):
         f"model_loader={workshop.loader}:load_my_model", f"in1k_images_root={workshop.in1k}",
         f"imagenet_images_root={workshop.in21k}", f"cog_levels_mapping_file={workshop.levels_file}",
         f"cog_concepts_split_file={workshop.split_file}", "dataset=in1k,cog_l1", "seeds=1", "shots=0 1",
-        "n_processes=2", *QUICK,
+        "n_processes=2", *QUICK.split(),
     ]  # fmt: skip
 
     def start(*more: str) -> subprocess.Popen:

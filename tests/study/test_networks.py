@@ -74,10 +74,8 @@ def test_runs_of_features_that_were_extracted_again_are_others(world):
     ("keys", "difference", "n"),
     [
         ("FT_EXTRACT.IMAGE_CROP_SIZE 128", "preprocessing.size: 224 -> 128", 6),
-        ("FT_EXTRACT.IMAGE_NORM.MEAN [0.5,0.5,0.5]", "preprocessing.mean", 6),
         ("FT_EXTRACT.PRECISION fp16", "precision: fp32 -> fp16", 6),
         ("CLF.N_EPOCHS 50", "n_epochs: 100 -> 50", 4),
-        ("CLF.NORM_FTS False", "normalize: True -> False", 4),
     ],
 )
 def test_other_settings_are_named(world, keys, difference, n):
