@@ -280,7 +280,8 @@ def predict(
 
 def _draw(path: Path, table: pd.DataFrame, root: Path) -> None:
     """Draw the images of rows of the list, each with its concept and its prediction."""
-    store = find_images(root, {name.rpartition("/")[0] for name in table.image}).store
+    images = find_images(root, {name.rpartition("/")[0] for name in table.image}).image_list("", "")
+    rows = {images.file(row): row for row in range(len(images))}
     n_lines = -(-len(table) // _COLUMNS)
     figure = Figure(figsize=(2 * _COLUMNS, 2.4 * n_lines), layout="constrained")
     for position, row in enumerate(table.itertuples(), start=1):
@@ -289,7 +290,7 @@ def _draw(path: Path, table: pd.DataFrame, root: Path) -> None:
         true, predicted = (text.split(",")[0] for text in (row.names, row.predicted_names))
         axes.set_title(f"{true}\n-> {predicted}\n{row.confidence:.4f}", fontsize=7)
         try:
-            axes.imshow(load_rgb(store.read(row.image)))
+            axes.imshow(load_rgb(images.read(rows[row.image])))
         except Exception:  # Pillow raises many kinds of errors on a damaged file
             logger.warning("%s cannot be read below %s", row.image, root)
     figure.savefig(path, dpi=100)

@@ -1,7 +1,5 @@
 """Images in tar and zip files, read without unpacking: one cached index of names and places of members."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import io
@@ -45,6 +43,10 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _LARGEST_HEADER = 1 << 20  # bytes
 
 
+Wanted = Collection[str] | None  # names of classes; None: all
+Index = tuple[np.ndarray, list[str]]  # places of images, and files that are not read
+
+
 class Archive(NamedTuple):
     """A tar or zip file in a certain state."""
 
@@ -70,15 +72,14 @@ def state(path: str | os.PathLike[str]) -> Archive:
 
 
 def read_member(archive: Archive, member: Member) -> bytes:
-    """Return the bytes of a member, unpacked.
+    """Return the bytes of a member, unpacked, but at most ``LARGEST_IMAGE`` and one more.
 
-    Raises:
-        OSError: the archive has changed or cannot be read, or the member is no file, is damaged or too large.
+    An OSError tells of an archive that has changed or cannot be read, and of a damaged member, or one that is no
+    plain file.
     """
     if member.kind == OTHER:
         what = "it is a link, a device, sparse, encrypted, or not packed by deflate, expected a plain file"
         raise OSError(errno.EINVAL, what, member.path)
-    require_size(member.size, member.path)
     with files.open_regular(archive.path, buffering=0) as handle:
         status = os.fstat(handle.fileno())
         if (status.st_size, status.st_mtime_ns) != archive[1:]:
@@ -90,34 +91,28 @@ def read_member(archive: Archive, member: Member) -> bytes:
             if magic != b"PK\3\4":
                 raise OSError(errno.EIO, "its header in the zip file is damaged", member.path)
             handle.seek(n_name + n_extra, os.SEEK_CUR)
-        data = handle.read(member.size)
+        data = handle.read(min(member.size, LARGEST_IMAGE + 1))
     if member.kind == DEFLATED:
         data = inflate(data, member.path, wbits=-zlib.MAX_WBITS)
-    if len(data) != member.size if member.kind == PLAIN else zlib.crc32(data) != member.crc:
+    is_whole = len(data) == member.size if member.kind == PLAIN else zlib.crc32(data) == member.crc
+    if not is_whole and len(data) <= LARGEST_IMAGE:
         raise OSError(errno.EIO, "its bytes are damaged or cut off", member.path)
     return data
 
 
 def inflate(data: bytes, name: str, *, wbits: int) -> bytes:
-    """Unpack the compressed bytes of an image; an OSError tells of damaged or cut bytes, or of too many."""
+    """Return at most ``LARGEST_IMAGE`` and one more of the unpacked bytes; an OSError tells of damaged ones."""
     stream = zlib.decompressobj(wbits)
     try:
-        unpacked = stream.decompress(data, LARGEST_IMAGE)
+        unpacked = stream.decompress(data, LARGEST_IMAGE + 1)
     except zlib.error as error:
         raise OSError(errno.EIO, f"its compressed bytes are damaged ({error})", name) from error
-    require_size(len(unpacked) + (not stream.eof), name)
-    if not stream.eof:
+    if not stream.eof and len(unpacked) <= LARGEST_IMAGE:
         raise OSError(errno.EIO, "its compressed bytes end too early", name)
     return unpacked
 
 
-def require_size(size: int, name: str) -> None:
-    """Raise an OSError for an image of more than :data:`LARGEST_IMAGE` bytes."""
-    if size > LARGEST_IMAGE:
-        raise OSError(errno.EFBIG, f"it has more than {LARGEST_IMAGE >> 20} MiB, expected an image", name)
-
-
-def members(path: str, wanted: Collection[str] | None = None) -> Iterator[Member]:
+def members(path: str, wanted: Wanted = None) -> Iterator[Member]:
     """Yield the files in an archive, and in a tar file inside below its name; only headers are read.
 
     Tar files inside of WordNet ids that are not ``wanted`` (default: all are) are passed over. A CogError tells
@@ -200,21 +195,15 @@ def _inside(path: str, label: str) -> str:
     return "/".join(part for part in parts if part not in ("", "."))
 
 
-# ---- the index
+def index(packed: Sequence[Archive], wanted: Wanted, is_split: bool) -> Index:
+    """Return the index of archives, from the cache folder if they were indexed before.
 
-
-def index(
-    packed: Sequence[Archive], wanted: Collection[str] | None, *, is_split: bool
-) -> tuple[np.ndarray, list[str]]:
-    """Return places of the images of classes in archives, sorted by name, and what is not read.
-
-    They come from the cache folder if these archives were indexed before. Rows have ``name``, ``owner`` (number
-    of the archive), and the fields of a member.
+    Rows, sorted by ``name``, have also ``owner`` (number of the archive) and the fields of a member.
     """
-    folders = {Path(each.path).resolve().parent for each in packed}
-    places = [place / name for folder in folders for place in (folder, folder.parent) for name in LABEL_FILES]
-    labels = [state(path) for path in sorted(places) if path.is_file()]
-    text = str((INDEX_VERSION, is_split, sorted(folders), packed, labels, wanted and sorted(wanted)))
+    folders = sorted({Path(each.path).resolve().parent for each in packed})
+    places = (place / name for folder in folders for place in (folder, folder.parent) for name in LABEL_FILES)
+    labels = [state(path) for path in places if path.is_file()]
+    text = str((INDEX_VERSION, is_split, folders, packed, labels, wanted and sorted(wanted)))
     cache = Path(os.environ.get("COG_CACHE_DIR") or os.path.expanduser("~/.cache/imagenet-cog"))
     path = cache / f"images-{hashlib.sha256(os.fsencode(text)).hexdigest()[:20]}.npz"
     try:
@@ -224,7 +213,7 @@ def index(
         pass
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         logger.warning("the index %s cannot be read and is made anew (%s)", path, error)
-    rows, unread = _scan(packed, wanted, is_split=is_split)
+    rows, unread = _scan(packed, wanted, is_split)
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with files.atomic_write(path) as handle:
@@ -234,39 +223,33 @@ def index(
     return rows, unread
 
 
-def _scan(
-    packed: Sequence[Archive], wanted: Collection[str] | None, *, is_split: bool
-) -> tuple[np.ndarray, list[str]]:
-    def scan(owner: int) -> tuple[np.ndarray, dict[tuple[str, ...], str], list[str]]:
-        archive = packed[owner]
-        with os_errors_explained(f"cannot read {archive.path}"):
+def _scan(packed: Sequence[Archive], wanted: Wanted, is_split: bool) -> Index:
+    folders: dict[tuple[str, ...], str] = {}
+    unread: list[str] = []
+
+    def scan(owner: int) -> np.ndarray:
+        path = packed[owner].path
+        with os_errors_explained(f"cannot read {path}"):
             # Of members with the same path the last counts, as in unpacking.
-            found = {member.path: member for member in members(archive.path, wanted)}
+            found = {member.path: member for member in members(path, wanted)}
+            named, others = name_images(
+                Path(path), found, lambda each: read_member(packed[owner], found[each]), is_split=is_split
+            )
+        folders.update({folder: path for _, _, folder in named if folder})
+        unread.extend(f"{path}/{other}" for other in others)
+        rows = [(os.fsencode(name), owner, *found[path][1:]) for name, path, _ in named]
+        fields = [("owner", "<i4"), ("offset", "<u8"), ("size", "<u8"), ("crc", "<u4"), ("kind", "u1")]
+        return np.array(rows, [("name", f"S{max((len(row[0]) for row in rows), default=1)}"), *fields])
 
-            def read(path: str) -> bytes:
-                return read_member(archive, found[path])
-
-            named, unread = name_images(Path(archive.path), found, read, is_split=is_split)
-        rows = _rows([(os.fsencode(name), owner, *found[path][1:]) for name, path, _ in named])
-        folders = {folder: archive.path for _, _, folder in named if folder}
-        return rows, folders, [f"{archive.path}/{path}" for path in unread]
-
-    parts, folders, unread = [_rows([])], dict[tuple[str, ...], str](), list[str]()
+    parts = []
     pool = ThreadPoolExecutor(N_THREADS)
     try:
         with Progress(len(packed), "reading headers", unit="archives") as progress:
-            for rows, of_classes, beside in pool.map(scan, range(len(packed))):
+            for rows in pool.map(scan, range(len(packed))):
                 parts.append(rows)
-                folders |= of_classes
-                unread += beside
                 progress.update()
     finally:
         pool.shutdown(cancel_futures=True)
     require_apart(folders)
     rows = np.concatenate(parts)
     return rows[np.argsort(rows["name"], kind="stable")], unread
-
-
-def _rows(rows: list[tuple]) -> np.ndarray:
-    fields = [("owner", "<i4"), ("offset", "<u8"), ("size", "<u8"), ("crc", "<u4"), ("kind", "u1")]
-    return np.array(rows, [("name", f"S{max((len(row[0]) for row in rows), default=1)}"), *fields])

@@ -1,21 +1,14 @@
-"""Which files of an archive are images, and of which class.
-
-An archive ``X.tar`` is read as if it were unpacked into a folder ``X``. Its images are named as in folders,
-``<class>/<file>``, so that level files, lists and recorded paths mean the same images.
-"""
-
-from __future__ import annotations
+"""Which files of an archive are images, and of which class: they are named ``<class>/<file>``, as in folders."""
 
 import csv
 import gzip
 import io
-import json
 import os
 import re
 import tarfile
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from cog.data.wnids import is_wnid
 from cog.errors import CogError, first_line
@@ -35,18 +28,12 @@ _NO_CLASS = re.compile(
 )
 # Names of archives that are shards of a data set, not classes.
 _NUMBERED = re.compile(r".*[-_.][0-9]{4,}([-_.]of[-_.][0-9]+)?")
-_WNID_IN_TEXT = re.compile(r"(?<![A-Za-z0-9])n[0-9]{8}(?![0-9])")
-# A name that a folder may have; of the surrogates, it has those of bytes that are not UTF-8.
-_LABEL = re.compile(r"(?!\.)[^/\x00-\x1f\ud800-\udc7f\udd00-\udfff]{1,255}")
+_WNID = re.compile(r"(?<![A-Za-z0-9])n[0-9]{8}(?![0-9])")
+_LABEL = re.compile(r"(?!\.)[^/\x00-\x1f]{1,255}")
 _MOST_BYTES = 1 << 28  # of a file of labels; the published ones have 10 MB at most
 
 
-class Named(NamedTuple):
-    """An image ``<class>/<file>``, its path in the archive, and the folder that its class is named by, if any."""
-
-    name: str
-    path: str
-    folder: tuple[str, ...] = ()
+Named = tuple[str, str, tuple[str, ...]]  # <class>/<file>, path in the archive, folder that names the class
 
 
 def is_no_class(folder: str) -> bool:
@@ -88,7 +75,7 @@ def name_images(
             if (label := validation.get(file.partition(".")[0])) is None:
                 raise CogError(f"{archive} has {file}, which the labels beside it lack; fetch both again")
         if label or folders:
-            named.append(Named(f"{label or folders[-1]}/{file}", path, () if label else tuple(folders)))
+            named.append((f"{label or folders[-1]}/{file}", path, () if label else tuple(folders)))
         else:
             loose.append(path)
     if loose and not named:
@@ -119,36 +106,23 @@ def _key(path: str) -> str:
 def _name_samples(
     archive: Path, images: list[str], paths: Collection[str], read: Callable[[str], bytes]
 ) -> tuple[list[Named], list[str]]:
-    """Name the images of a WebDataset shard, those of a WordNet id ``<wnid>/<key>.JPEG``, as in ImageNet."""
+    """Name the images of a WebDataset shard, those of a WordNet id ``<wnid>/<key>.JPEG``, as in ImageNet.
+
+    The class is the one WordNet id in the key, else that in the ``.json``, else the text of the ``.cls``.
+    """
     named: dict[str, Named] = {}
     for path in images:
         if (key := _key(path)) in named:  # masks, or other views
             raise CogError(f"{archive}: sample {key} has several images, such as {path}; keep one")
-        texts = [os.fsdecode(read(key + kind)) if key + kind in paths else "" for kind in (".cls", ".json")]
-        label = _label(f"{archive.stem}/{key}", *texts)
-        if not _LABEL.fullmatch(label):
-            found = f"sample {key} has the class {label[:60]!r}"
-            expected = "a WordNet id, or the name of a folder in the .cls or as label of the .json"
-            raise CogError(f"{archive}: {found}, expected {expected}")
+        text, cls = (os.fsdecode(read(key + k)) if key + k in paths else "" for k in (".json", ".cls"))
+        wnids = {*_WNID.findall(f"{archive.stem}/{key}")} or {*_WNID.findall(text)} or {cls.strip()}
+        label = wnids.pop()
+        if wnids or not _LABEL.fullmatch(label):
+            expected = "one WordNet id in its name or .json, or the name of a folder in its .cls"
+            raise CogError(f"{archive}: sample {key} has the class {label[:60]!r}, expected {expected}")
         file = f"{os.path.basename(key)}.JPEG" if is_wnid(label) else os.path.basename(path)
-        named[key] = Named(f"{label}/{file}", path)
+        named[key] = f"{label}/{file}", path, ()
     return list(named.values()), [p for p in paths if p.endswith((".cls", ".json")) and _key(p) not in named]
-
-
-def _label(key: str, cls: str, text: str) -> str:
-    """Return the label of a sample, "" without one.
-
-    It is a WordNet id in the key, or in ``wnid``, ``synset`` or ``filename`` of the JSON ``text``, else the
-    text of the ``.cls``, else ``cls`` or ``label`` of the JSON text.
-    """
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        data = {}
-    data = data if isinstance(data, dict) else {}
-    places = (key, *(str(data.get(entry)) for entry in ("wnid", "synset", "filename")))
-    wnids = (match[0] for match in map(_WNID_IN_TEXT.search, places) if match)
-    return next(wnids, cls or str(data.get("cls", data.get("label", "")))).strip()
 
 
 def _validation_labels(archive: Path) -> dict[str, str]:

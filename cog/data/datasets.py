@@ -46,10 +46,9 @@ class Dataset:
     counts: Mapping[str, OfficialCounts] = field(default_factory=dict)  # by split, if known
 
     @property
-    def flags(self) -> dict[str, str]:
-        """Help of every flag that the data set needs, by name without ``--``."""
-        texts = {self.root: f"holds {self.layout}", **{flag: f"{flag}.pkl" for flag in self.files}}
-        return {flag: f"for {self.name}: {text}" for flag, text in texts.items()}
+    def flags(self) -> tuple[str, ...]:
+        """Names, without ``--``, of the flags that the data set needs."""
+        return self.root, *self.files
 
     def images(self, dataset: str, split: str, values: Mapping[str, str]) -> ImageList:
         """Return the images of a split, given the values of the flags by name."""
@@ -68,24 +67,21 @@ def _in1k(name: str, label: str, root: str, n_train: int, n_test: int) -> Datase
     return Dataset(name, label, root, layout, folders, counts=counts)
 
 
-#: Images of the levels (paper Sec. 3.2, 4.1, A.1).
-_LEVELS = {
-    "train": OfficialCounts(1000, per_class=(732, 1300)),
-    "test": OfficialCounts(1000, per_class=(50, 50)),
-}
-_LEVEL_FILES = ("cog_levels_mapping_file", "cog_concepts_split_file")
+_LEVELS = Dataset(  # paper Sec. 3.2, 4.1, A.1
+    *(LEVELS, "L{level}", "imagenet_images_root", "<wnid>/*.JPEG"),
+    files=("cog_levels_mapping_file", "cog_concepts_split_file"),
+    counts={
+        "train": OfficialCounts(1000, per_class=(732, 1300)),
+        "test": OfficialCounts(1000, per_class=(50, 50)),
+    },
+)
 
 #: The declarations by name, in the order of tables, figures and flags.
 DATASETS = {
-    declared.name: declared
-    for declared in (
-        _in1k(constants.IN1K, "IN-1K", "in1k_images_root", 1_281_167, 50_000),
-        # The counts are those of Table 4 in supplement C.4 of the paper.
-        _in1k(constants.IN1K_BLURRED, "IN-1K-b", "images_root", 1_281_066, 49_997),
-        Dataset(
-            LEVELS, "L{level}", "imagenet_images_root", "<wnid>/*.JPEG", files=_LEVEL_FILES, counts=_LEVELS
-        ),
-    )
+    constants.IN1K: _in1k(constants.IN1K, "IN-1K", "in1k_images_root", 1_281_167, 50_000),
+    # The counts are those of Table 4 in supplement C.4 of the paper.
+    constants.IN1K_BLURRED: _in1k(constants.IN1K_BLURRED, "IN-1K-b", "images_root", 1_281_066, 49_997),
+    LEVELS: _LEVELS,
 }
 
 #: A data set of the user's own, under any name.
@@ -110,8 +106,9 @@ def flags() -> dict[str, str]:
     """Return the help of every flag that locates images, by name without ``--``."""
     texts: dict[str, list[str]] = {}
     for dataset in reversed((*DATASETS.values(), OWN)):
-        for flag, text in dataset.flags.items():
-            texts.setdefault(flag, []).append(text)
+        for flag in dataset.flags:
+            what = f"holds {dataset.layout}" if flag == dataset.root else f"{flag}.pkl"
+            texts.setdefault(flag, []).append(f"for {dataset.name}: {what}")
     return {flag: "; ".join(several) for flag, several in texts.items()}
 
 

@@ -13,12 +13,10 @@ import logging
 import os
 import re
 import zlib
-from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -36,174 +34,48 @@ logger = logging.getLogger(__name__)
 ARCHIVES = (".tar", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
-class ImageStore:
-    """Reader of the images in the class folders of a root, by name ``<class>/<file>``."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def read(self, name: str) -> bytes:
-        """Return the bytes of an image, unpacked if it is compressed with gzip (some of ImageNet-21K are).
-
-        An OSError tells of one that is missing, damaged in its archive, or larger than ``LARGEST_IMAGE``.
-        """
-        data = self._read(name)
-        is_gzip = data[:3] == b"\x1f\x8b\x08"
-        return archives.inflate(data, name, wbits=16 + zlib.MAX_WBITS) if is_gzip else data
-
-    def _read(self, name: str) -> bytes:
-        with files.open_regular(self.root / name, buffering=0) as handle:
-            archives.require_size(os.fstat(handle.fileno()).st_size, name)
-            return handle.read()
-
-
-class ArchiveImages(ImageStore):
-    """Reader of images in archives; ``rows`` are those of :func:`cog.data.archives.index`."""
-
-    def __init__(self, root: Path, packed: Sequence[Archive], rows: np.ndarray) -> None:
-        super().__init__(root)
-        self._packed, self._rows = packed, rows
-
-    def _read(self, name: str) -> bytes:
-        return archives.read_member(*self._place(name))
-
-    def _place(self, name: str) -> tuple[Archive, Member]:
-        key, names = os.fsencode(name), self._rows["name"]
-        row = bisect_left(names, key)
-        if row == len(names) or names[row] != key:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
-        _, owner, *place = self._rows[row].item()
-        return self._packed[owner], Member(name, *place)
-
-
-class Found(NamedTuple):
-    """A reader of images, their sorted names by class, and files and folders that are not read."""
-
-    store: ImageStore
-    images: dict[str, list[str]]
-    unread: list[str]
-
-    def warn(self, what: str) -> None:
-        """Log a line about what is not read, images first."""
-        if self.unread:
-            ordered = sorted(self.unread, key=lambda path: (not path.lower().endswith(IMAGE_SUFFIXES), path))
-            why = "are not read, since they are no images in class folders"
-            logger.warning(
-                "%s: %d files or folders %s: %s", what, len(ordered), why, printable(some(ordered))
-            )
-
-
-def find_images(root: str | os.PathLike[str], wanted: Collection[str] | None = None) -> Found:
-    """Return the images of classes (default: all) below a root, in the first of these forms that fits.
-
-    Class folders; archives in the root; archives beside a missing root that are named like it: for ``train``
-    such as ``train.tar``, ``ILSVRC2012_img_train.zip`` or ``train-00001-of-00008.tar``, for ``val`` also with
-    ``validation``. A CogError tells of what cannot be read, and of folders that may be classes or not.
-    """
-    root = Path(root)
-    is_split = not root.is_dir()
-    folder = root.parent if is_split else root
-    with os_errors_explained(f"cannot list the images below {root}"), os.scandir(folder) as entries:
-        is_dir = {entry.name: entry.is_dir() for entry in entries if entry.name[0] != "."}
-        if is_split:
-            word = "(val|validation)" if root.name == "val" else re.escape(root.name)
-            named = re.compile(rf"(.*[-_.])?{word}([-_.][0-9]+([-_.]of[-_.][0-9]+)?)?\.[^0-9]*")
-            is_dir = {name: False for name in is_dir if named.fullmatch(name)}
-        labels = [name for name in is_dir if is_dir[name] and not classes.is_no_class(name)]
-        packed = [name for name in is_dir if not is_dir[name] and name.lower().endswith((".tar", ".zip"))]
-        read = labels or packed
-        if packed and not labels:
-            found = _in_archives(root, [folder / name for name in sorted(packed)], wanted, is_split=is_split)
-        else:
-            found = _in_folders(root, sorted(labels) if wanted is None else wanted)
-    for name in is_dir.keys() - {*read, *classes.LABEL_FILES}:
-        if is_dir[name] or name.lower().endswith((*IMAGE_SUFFIXES, *ARCHIVES)):
-            found.unread.append(str(folder / name))
-    return found
-
-
-def _in_folders(root: Path, wanted: Collection[str]) -> Found:
-    unread = list[str]()
-
-    def stop(error: OSError) -> None:
-        raise error
-
-    def listed(folder: str) -> list[str]:
-        top = os.path.join(root, folder)
-        walk = os.walk(top, onerror=stop, followlinks=True) if os.path.isdir(top) else ()
-        paths = (f"{folder}{at[len(top) :]}/{name}" for at, _, names in walk for name in names)
-        images, others = classes.images_among(paths)
-        if nested := [path for path in images if path.count("/") > folder.count("/") + 1]:
-            todo = (
-                "move the images into the class folder, or give a folder in which these are the class folders"
-            )
-            raise CogError(f"{root / folder} has folders with images, such as {nested[0]}; {todo}")
-        unread.extend(os.path.join(root, path) for path in others)
-        return sorted(images)
-
-    with ThreadPoolExecutor(archives.N_THREADS) as pool:
-        return Found(ImageStore(root), dict(zip(wanted, pool.map(listed, wanted), strict=True)), unread)
-
-
-def _in_archives(
-    root: Path, paths: Sequence[Path], wanted: Collection[str] | None, *, is_split: bool
-) -> Found:
-    """Find images in archives; those named by a WordNet id are looked into if their class is wanted."""
-    _require_all(paths)
-    alone = {path: path.stem for path in paths if is_wnid(path.stem)}
-    packed = [archives.state(p) for p in paths if wanted is None or p not in alone or alone[p] in wanted]
-    rows, unread = archives.index(packed, wanted, is_split=is_split)
-    names = [os.fsdecode(name) for name in rows["name"].tolist()]
-    for row in np.flatnonzero(rows["name"][1:] == rows["name"][:-1])[:1].tolist():
-        first, second = (packed[owner].path for owner in rows["owner"][row : row + 2])
-        raise CogError(f"image {names[row]} is in {first} and again in {second}; keep or rename one")
-    labels = {*alone.values()} | {name.partition("/")[0] for name in names} if wanted is None else wanted
-    images: dict[str, list[str]] = {label: [] for label in sorted(labels)}
-    for name in sorted(names):
-        if (label := name.partition("/")[0]) in images:
-            images[label].append(name)
-    return Found(ArchiveImages(root, packed, rows), images, unread)
-
-
-def _require_all(paths: Sequence[Path]) -> None:
-    """Refuse archives ``...-00001-of-00008`` that are not all there."""
-    numbered: dict[tuple[str, int], set[int]] = {}
-    for path in paths:
-        if match := re.fullmatch(r"(.*?)([0-9]+)[-_.]of[-_.]([0-9]{1,6})", path.stem):
-            numbered.setdefault((match[1], int(match[3])), set()).add(int(match[2]))
-    for (name, total), numbers in numbered.items():
-        first = 1 if total in numbers else 0
-        if missing := sorted({*range(first, first + total)} - numbers):
-            lacks = f"lacks {len(missing)} of {total} archives {name}..., such as number {missing[0]}"
-            raise CogError(f"{paths[0].parent} {lacks}; fetch them")
-
-
 @dataclass(frozen=True, eq=False)
 class ImageList:
-    """The images of one split of a data set; it may be pickled and forked."""
+    """The images of one split of a data set; processes that are forked share it."""
 
     dataset: str  # name, such as cog_l1
     split: str  # train or test
-    store: ImageStore
-    files: np.ndarray  # paths relative to the root, bytes (n,) (dtype S): a compact block for a million files
+    root: Path  # folder that the files are relative to; archives may be in its place
+    files: np.ndarray  # paths <class>/<file>, bytes (n,) (dtype S): a compact block for a million files
     labels: np.ndarray  # int64 (n,), 0..C-1
     classes: tuple[str, ...]  # the C class names, sorted
+    packed: Sequence[Archive] = ()
+    places: np.ndarray | None = None  # rows (n,) of the index of the archives; None: in folders
 
     def __len__(self) -> int:
         return len(self.files)
-
-    @property
-    def root(self) -> Path:
-        """Folder that the files are relative to; it need not exist when the images are in archives."""
-        return self.store.root
 
     def file(self, row: int) -> str:
         """Return the path of one image relative to ``root``."""
         return os.fsdecode(bytes(self.files[row]))
 
     def read(self, row: int) -> bytes:
-        """Return the bytes of one image, see :meth:`ImageStore.read`."""
-        return self.store.read(self.file(row))
+        """Return the bytes of one image, unpacked if it is compressed with gzip (some of ImageNet-21K are).
+
+        An OSError tells of one that is missing, damaged in its archive, or larger than ``LARGEST_IMAGE``.
+        """
+        if self.places is None:
+            with files.open_regular(self.root / self.file(row), buffering=0) as handle:
+                data = handle.read(archives.LARGEST_IMAGE + 1)
+        else:
+            data = archives.read_member(*self._place(row, self.places))
+        if data[:3] == b"\x1f\x8b\x08":
+            data = archives.inflate(data, self.file(row), wbits=16 + zlib.MAX_WBITS)
+        if len(data) > archives.LARGEST_IMAGE:
+            largest = f"it has more than {archives.LARGEST_IMAGE >> 20} MiB, expected an image"
+            raise OSError(errno.EFBIG, largest, self.file(row))
+        return data
+
+    def _place(self, row: int, places: np.ndarray) -> tuple[Archive, Member]:
+        name, owner, *place = places[row].item()
+        if name != bytes(self.files[row]):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.file(row))
+        return self.packed[owner], Member(self.file(row), *place)
 
     def counts(self) -> np.ndarray:
         """Return the number of images per class, int64 ``[C]``."""
@@ -211,7 +83,8 @@ class ImageList:
 
     def rows(self, chosen: np.ndarray | slice) -> ImageList:
         """Return some rows, with all classes."""
-        return dataclasses.replace(self, files=self.files[chosen], labels=self.labels[chosen])
+        places = None if self.places is None else self.places[chosen]
+        return dataclasses.replace(self, files=self.files[chosen], labels=self.labels[chosen], places=places)
 
     def first(self, n: int) -> ImageList:
         """Return the first ``n`` images of each of the first ``n`` classes."""
@@ -244,13 +117,129 @@ def sampled_rows(n: int) -> np.ndarray:
     return np.unique(np.linspace(0, n - 1, min(n, 1000)).astype(np.int64))
 
 
+@dataclass
+class Found:
+    """The images below a root."""
+
+    root: Path
+    images: dict[str, list[str]]  # sorted names by class
+    unread: list[str] = field(default_factory=list)  # files and folders
+    packed: Sequence[Archive] = ()
+    places: np.ndarray | None = None  # rows of the index of the archives
+
+    def warn(self, what: str) -> None:
+        """Log a line about what is not read, images first."""
+        if self.unread:
+            ordered = sorted(self.unread, key=lambda path: (not path.lower().endswith(IMAGE_SUFFIXES), path))
+            why = "are not read, since they are no images in class folders"
+            logger.warning(
+                "%s: %d files or folders %s: %s", what, len(ordered), why, printable(some(ordered))
+            )
+
+    def image_list(
+        self, dataset: str, split: str, listed: Mapping[str, Sequence[str]] | None = None
+    ) -> ImageList:
+        """Return the list of these images by class (default: all)."""
+        listed = self.images if listed is None else listed
+        flat = [os.fsencode(file) for names in listed.values() for file in names]
+        if broken := next((file for file in flat if b"\n" in file or b"\r" in file), None):
+            # Files with lists of paths have one path per line.
+            raise CogError(f"the name of {os.fsdecode(broken)!r} in {self.root} has a line break; rename it")
+        names, places = np.array(flat, dtype=bytes), self.places
+        if places is not None:
+            places = places[np.searchsorted(places["name"], names).clip(max=len(places) - 1)]
+        labels = np.repeat(np.arange(len(listed), dtype=np.int64), list(map(len, listed.values())))
+        return ImageList(dataset, split, self.root, names, labels, tuple(listed), self.packed, places)
+
+
+def find_images(root: str | os.PathLike[str], wanted: Collection[str] | None = None) -> Found:
+    """Return the images of classes (default: all) below a root, in the first of these forms that fits.
+
+    Class folders; archives in the root; archives beside a missing root that are named like it: for ``train``
+    such as ``train.tar``, ``ILSVRC2012_img_train.zip`` or ``train-00001-of-00008.tar``, for ``val`` also with
+    ``validation``. A CogError tells of what cannot be read, and of folders that may be classes or not.
+    """
+    root = Path(root)
+    is_split = not root.is_dir()
+    folder = root.parent if is_split else root
+    with os_errors_explained(f"cannot list the images below {root}"), os.scandir(folder) as entries:
+        is_dir = {entry.name: entry.is_dir() for entry in entries if entry.name[0] != "."}
+        if is_split:
+            word = "(val|validation)" if root.name == "val" else re.escape(root.name)
+            named = re.compile(rf"(.*[-_.])?{word}([-_.][0-9]+([-_.]of[-_.][0-9]+)?)?\.[^0-9]*")
+            is_dir = {name: False for name in is_dir if named.fullmatch(name)}
+        labels = sorted(name for name in is_dir if is_dir[name] and not classes.is_no_class(name))
+        packed = sorted(n for n in is_dir if not is_dir[n] and n.lower().endswith((".tar", ".zip")))
+        if labels or not packed:
+            found = _in_folders(root, labels if wanted is None else wanted)
+        else:
+            found = _in_archives(root, [folder / name for name in packed], wanted, is_split)
+    for name in is_dir.keys() - {*(labels or packed), *classes.LABEL_FILES}:
+        if is_dir[name] or name.lower().endswith((*IMAGE_SUFFIXES, *ARCHIVES)):
+            found.unread.append(str(folder / name))
+    return found
+
+
+def _in_folders(root: Path, wanted: Collection[str]) -> Found:
+    found = Found(root, {})
+
+    def stop(error: OSError) -> None:
+        raise error
+
+    def listed(folder: str) -> list[str]:
+        top = os.path.join(root, folder)
+        walk = os.walk(top, onerror=stop, followlinks=True) if os.path.isdir(top) else ()
+        paths = (f"{folder}{at[len(top) :]}/{name}" for at, _, names in walk for name in names)
+        images, others = classes.images_among(paths)
+        if nested := [path for path in images if path.count("/") > folder.count("/") + 1]:
+            todo = "move them into the class folder, or give a folder in which these are the class folders"
+            raise CogError(f"{root / folder} has folders with images, such as {nested[0]}; {todo}")
+        found.unread.extend(os.path.join(root, path) for path in others)
+        return sorted(images)
+
+    with ThreadPoolExecutor(archives.N_THREADS) as pool:
+        found.images.update(zip(wanted, pool.map(listed, wanted), strict=True))
+    return found
+
+
+def _in_archives(root: Path, paths: Sequence[Path], wanted: Collection[str] | None, is_split: bool) -> Found:
+    """Find images in archives; those named by a WordNet id are looked into if their class is wanted."""
+    _require_all(paths)
+    alone = {path: path.stem for path in paths if is_wnid(path.stem)}
+    packed = [archives.state(p) for p in paths if wanted is None or p not in alone or alone[p] in wanted]
+    if not packed:
+        return Found(root, {label: [] for label in wanted or ()})
+    rows, unread = archives.index(packed, wanted, is_split)
+    names = [os.fsdecode(name) for name in rows["name"].tolist()]
+    for row in np.flatnonzero(rows["name"][1:] == rows["name"][:-1])[:1].tolist():
+        first, second = (packed[owner].path for owner in rows["owner"][row : row + 2])
+        raise CogError(f"image {names[row]} is in {first} and again in {second}; keep or rename one")
+    labels = {*alone.values()} | {name.partition("/")[0] for name in names} if wanted is None else wanted
+    found = Found(root, {label: [] for label in sorted(labels)}, unread, packed, rows)
+    for name in sorted(names):
+        if (label := name.partition("/")[0]) in found.images:
+            found.images[label].append(name)
+    return found
+
+
+def _require_all(paths: Sequence[Path]) -> None:
+    """Refuse archives ``...-00001-of-00008`` that are not all there."""
+    numbered: dict[tuple[str, int], set[int]] = {}
+    for path in paths:
+        if match := re.fullmatch(r"(.*?)([0-9]+)[-_.]of[-_.]([0-9]{1,6})", path.stem):
+            numbered.setdefault((match[1], int(match[3])), set()).add(int(match[2]))
+    for (name, total), numbers in numbered.items():
+        first = 1 if total in numbers else 0
+        if missing := sorted({*range(first, first + total)} - numbers):
+            lacks = f"lacks {len(missing)} of {total} archives {name}..., such as number {missing[0]}"
+            raise CogError(f"{paths[0].parent} {lacks}; fetch them")
+
+
 def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> ImageList:
     """List the images ``<folder>/<class>/<image>``, one class per sub-folder, or those in archives instead.
 
-    A warning tells what is there and not read; what can be read in two ways is an error. Archives beside a
-    missing folder replace it. ``flag`` names the folder in messages.
+    A warning tells what is there and not read; what can be read in two ways is an error that names ``flag``.
     """
-    form = f"expected {folder}/<class>/<image>, or the same in tar or zip files"
     found = find_images(folder)
     wrong = "does not exist, or holds no class folders" if not found.images else ""
     if empty := [name for name, images in found.images.items() if not images]:
@@ -258,9 +247,10 @@ def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> 
     elif thumbnails := [n for n in found.images if re.fullmatch("_*thumb(s|nails?)?", n, re.IGNORECASE)]:
         wrong = f"has a folder {thumbnails[0]}, which is a class or holds thumbnails; rename or remove it"
     if wrong:
-        raise CogError(f"{flag}: {folder} {wrong}; {form}{hint(folder)}")
+        form = f"expected {folder}/<class>/<image>, or the same in tar or zip files"
+        raise CogError(f"{flag}: {folder} {wrong}; {form}")
     found.warn(f"{dataset} {split}")
-    return _image_list(dataset, split, found.store, found.images)
+    return found.image_list(dataset, split)
 
 
 def from_level(dataset: str, split: str, root: Path, *, levels_file: str, split_file: str) -> ImageList:
@@ -274,22 +264,6 @@ def from_level(dataset: str, split: str, root: Path, *, levels_file: str, split_
     folders = {wnid: os.path.dirname(images[0]) for wnid, images in listed.items()}
     found = find_images(root, set(folders.values()))
     if lost := [wnid for wnid, folder in folders.items() if not found.images[folder]]:
-        raise CogError(
-            f"--imagenet_images_root {root} lacks the folders of {len(lost)} of the {len(listed)} concepts "
-            f"of {dataset} ({some(lost)}); expected {root}/<wnid>/*.JPEG{hint(root)}"
-        )
-    return _image_list(dataset, split, found.store, listed)
-
-
-def hint(root: Path) -> str:
-    """Return what a folder holds, as the end of a message."""
-    return f"; found {some(sorted(os.listdir(root)))}" if root.is_dir() else ""
-
-
-def _image_list(dataset: str, split: str, store: ImageStore, listed: Mapping[str, list[str]]) -> ImageList:
-    flat = [os.fsencode(file) for class_files in listed.values() for file in class_files]
-    if broken := next((file for file in flat if b"\n" in file or b"\r" in file), None):
-        # Files with lists of paths have one path per line.
-        raise CogError(f"the name of {os.fsdecode(broken)!r} in {store.root} has a line break; rename it")
-    labels = np.repeat(np.arange(len(listed), dtype=np.int64), list(map(len, listed.values())))
-    return ImageList(dataset, split, store, np.array(flat, dtype=bytes), labels, tuple(listed))
+        lacks = f"lacks the folders of {len(lost)} of the {len(listed)} concepts of {dataset} ({some(lost)})"
+        raise CogError(f"--imagenet_images_root {root} {lacks}; expected {root}/<wnid>/*.JPEG")
+    return found.image_list(dataset, split, listed)

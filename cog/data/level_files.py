@@ -1,7 +1,5 @@
 """The two level files: the concepts of each level, and the training and test images of each concept."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re
@@ -34,30 +32,23 @@ def read_levels(path: str | os.PathLike[str]) -> Levels:
     data = safe_load.load_pickle(path)
     if not isinstance(data, list | tuple) or not data:
         raise CogError(f"{path} holds no list of levels, each a list of ids such as 'n02084071'")
-    return _check_levels([list(level) if _is_list(level) else level for level in data], str(path))
+    return _check_levels(data, str(path))
 
 
 def write_levels(path: str | os.PathLike[str], levels: Sequence[Sequence[str]]) -> None:
     """Write ``levels``, ids by level, L1 first, as a pickle of a plain list of lists of strings."""
-    plain = [[str(wnid) for wnid in level] for level in levels]
-    files.write_pickle(path, _check_levels(plain, "the levels"))
+    files.write_pickle(path, _check_levels(levels, "the levels"))
 
 
-def _is_list(value: object) -> bool:
-    return isinstance(value, list | tuple | np.ndarray)
-
-
-def _check_levels(levels: Sequence[Any], source: str) -> Levels:
-    for number, level in enumerate(levels, start=1):
-        place = f"{source}: level {number}"
-        if not isinstance(level, list) or not level:
-            raise CogError(f"{place} is {reprlib.repr(level)}, expected a non-empty list of ids")
-        for wnid in level:
-            if not isinstance(wnid, str) or not is_wnid(wnid):
-                raise CogError(f"{place} contains {reprlib.repr(wnid)}, expected ids such as 'n02084071'")
-        if len(set(level)) < len(level):
-            raise CogError(f"{place} lists {max(level, key=level.count)} twice, expected every concept once")
-    return [list(map(str, level)) for level in levels]
+def _check_levels(levels: Iterable[Any], source: str) -> Levels:
+    checked = [list(level) if isinstance(level, list | tuple | np.ndarray) else [] for level in levels]
+    for number, level in enumerate(checked, start=1):
+        are_wnids = level and all(isinstance(wnid, str) and is_wnid(wnid) for wnid in level)
+        if not are_wnids or len(set(level)) < len(level):
+            wrong = next((wnid for wnid in level if level.count(wnid) > 1 or not is_wnid(str(wnid))), None)
+            found = f"level {number} has {reprlib.repr(wrong)}" if level else f"level {number} has none"
+            raise CogError(f"{source}: {found}, expected a list of different ids such as 'n02084071'")
+    return [list(map(str, level)) for level in checked]
 
 
 def read_split(path: str | os.PathLike[str], concepts: Iterable[str] | None = None) -> Split:

@@ -1,8 +1,4 @@
-"""Decoded images in row order, from processes of :class:`torch.utils.data.DataLoader`.
-
-The processes are forked (within milliseconds, and they share the lists of images), so before CUDA is used and
-while no lock is held, which they would keep. Pixels come back as uint8 in shared memory.
-"""
+"""Decoded images in row order, from processes that are forked: before CUDA is used, and while no lock is held."""
 
 from __future__ import annotations
 
@@ -26,9 +22,7 @@ from cog.runtime import signals
 from cog.runtime.memory import n_processors
 from cog.runtime.ranks import this_rank
 
-#: Rows that a process decodes at a time. Fewer cost messages, more cost shared memory.
-PIECE = 32
-
+PIECE = 32  # rows that a process decodes at a time: fewer cost messages, more cost shared memory
 Span = tuple[int, int]  # first row, row after the last one
 Failures = list[tuple[int, str]]  # row, reason
 

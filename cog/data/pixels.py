@@ -1,9 +1,6 @@
-"""Pixels of an image for the network, exactly as Pillow computes them.
+"""Pixels of an image for the network, exactly as Pillow computes them in torchvision's transforms.
 
-Decoding is ``PIL.Image.open(file).convert("RGB")`` alone, as in the original toolkit: grayscale is repeated over
-the channels, CMYK is converted by Pillow's formula (no color profile), transparency is dropped and not blended,
-EXIF orientation is not applied, the first frame of an animation is taken. Resizing and cropping are those of
-torchvision's ``Resize`` and ``CenterCrop`` on Pillow images, without importing torchvision.
+Decoding is ``PIL.Image.open(file).convert("RGB")`` alone: no color profile, no blending, no EXIF orientation.
 """
 
 from __future__ import annotations
@@ -24,8 +21,7 @@ from cog.runtime import files
 if TYPE_CHECKING:
     import torch
 
-#: Accepted formats, whatever the suffix (ImageNet has PNG files named .JPEG). Pillow has more: it would pass a
-#: file that begins like PostScript to Ghostscript, which is an interpreter of programs.
+#: Accepted formats, whatever the suffix. Pillow has more: it would pass PostScript to Ghostscript, which runs it.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 
 # Palette transparency and broken EXIF blocks do not change the pixels used here.
@@ -60,10 +56,8 @@ class Preprocess:
 def load_rgb(source: str | os.PathLike[str] | bytes, *, load_truncated: bool = False) -> Image.Image:
     """Decode an image, given as a file or as its bytes, to an RGB Pillow image.
 
-    Raises:
-        OSError: the source is not a regular file (a pipe, a folder), has another format, or has one channel of
-            more than 8 bits, which Pillow would clip.
-        Exception: any other error that Pillow raises for an image that cannot be decoded.
+    An OSError tells of a file that is not regular, has another format, or one channel of more than 8 bits, which
+    Pillow would clip. Pillow may raise any other error for an image that cannot be decoded.
     """
     ImageFile.LOAD_TRUNCATED_IMAGES = load_truncated  # Pillow has one setting for the whole process
     with io.BytesIO(source) if isinstance(source, bytes) else files.open_regular(source) as handle:
@@ -75,18 +69,12 @@ def load_rgb(source: str | os.PathLike[str] | bytes, *, load_truncated: bool = F
             raise OSError(
                 f"mode {image.mode} has more than 8 bits, which Pillow would clip; convert the image"
             )
-        if image.mode != "RGB":
-            return image.convert("RGB")
-        image.load()  # convert() would only make a copy
-        return image
+        image.load()
+        return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def resize_and_crop(image: Image.Image, preprocess: Preprocess) -> np.ndarray:
-    """Return the center of a resized RGB image, uint8 ``(size, size, 3)``, with the bits of torchvision.
-
-    The whole image is resized although the crop shows a part of it: ``Image.resize(box=...)`` rounds the corners
-    of the part to float32.
-    """
+    """Return the center of a resized RGB image, uint8 ``(size, size, 3)``, with the bits of torchvision."""
     unit, side = min(image.size), preprocess.size
     if preprocess.squash:
         width = height = preprocess.resize
@@ -117,10 +105,9 @@ def to_input(
     *,
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
-    """Turn uint8 pixels ``(b, h, w, 3)`` into the network's input, float32 ``(b, 3, h, w)``.
+    """Turn uint8 pixels ``(b, h, w, 3)`` into the network's input, float32 ``(b, 3, h, w)``, on the device of ``mean``.
 
-    The arithmetic, on the device of ``mean`` and ``std``, is that of torchvision's ``ToTensor`` and
-    ``Normalize``, in the same order, so that the bits are equal. Default ``memory_format``: contiguous.
+    The arithmetic is that of torchvision's ``ToTensor`` and ``Normalize``, in the same order: the bits are equal.
     """
     import torch
 

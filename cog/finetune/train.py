@@ -1,52 +1,143 @@
-"""Fine-tuning: a backbone with a new classifier, SGD steps that processes share, a test after each epoch."""
+"""Fine-tuning: a backbone with a new classifier, SGD steps that processes share, a test after each epoch.
+
+A random choice depends on the seed and on its position (such as epoch and row) alone.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torchvision.transforms import InterpolationMode, RandomResizedCrop
+from torchvision.transforms.functional import resized_crop
 
 from cog.data.images import ImageList
 from cog.data.loader import Decoder, decoded
-from cog.data.pixels import normalizer, to_input
-from cog.errors import CogError, FailedImagesError, first_line, some
-from cog.finetune.recipe import Recipe, TrainingDecoder
+from cog.data.pixels import Preprocess, load_rgb, normalizer, to_input
+from cog.errors import CogError, FailedImagesError
 from cog.logreg import metrics
 from cog.models.backbone import Backbone
 from cog.runtime import files, memory, signals
 from cog.runtime.log import Progress
 from cog.runtime.safe_load import load_torch
 
+if TYPE_CHECKING:
+    from yacs.config import CfgNode
+
 logger = logging.getLogger(__name__)
 
-#: File with the state of the training after an epoch.
-STATE_FILE = "state.pth"
-
-#: Standard deviation of the classifier's initial weights; its bias starts at 0.
-_INIT_STD = 0.01
-
-# Label of an image that could not be decoded, which PyTorch's losses leave out.
-_NO_LABEL = -100
-
+STATE_FILE = "state.pth"  # state of the training after an epoch
+PURPOSES = ("head", "order", "image", "pass")  # of random choices; seeds depend on the place: append only
+CROP_RATIO = [3 / 4, 4 / 3]  # smallest and largest width / height of a crop (Szegedy et al., 2015)
+_INIT_STD = 0.01  # of the classifier's initial weights; its bias starts at 0
+_NO_LABEL = -100  # of an image that could not be decoded, which PyTorch's losses leave out
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class FineTuned(nn.Module):
-    """A backbone with a linear classifier, from images ``(B, 3, H, W)`` to logits ``(B, C)``."""
+class Recipe:
+    """The settings of a run, which determine it together with the network and the images.
 
-    def __init__(self, backbone: Backbone, head: nn.Linear, memory_format: torch.memory_format) -> None:
+    ``cfg`` has ``FINETUNE``, ``EVAL.SEED`` and ``LOAD_TRUNCATED_IMAGES``. ``preprocess`` is that of test images,
+    training images have its size, mean and std. ``n_processes`` share a step.
+    """
+
+    def __init__(self, cfg: CfgNode, preprocess: Preprocess, precision: str = "fp32", n_processes: int = 1):
+        self.cfg, self.preprocess, self.precision, self.n_processes = cfg, preprocess, precision, n_processes
+        self.ft = ft = cfg.FINETUNE
+        self.lr = (
+            ft.LR * ft.BATCH_SIZE / 256
+        )  # the highest rate, in proportion to the batch (Goyal et al., 2017)
+        # Images per forward pass of a process, and in the statistics of batch norm; passes of a process in a step.
+        self.per_pass = max(1, min(ft.BATCH_PER_DEVICE, ft.BATCH_SIZE // n_processes))
+        self.n_passes = ft.BATCH_SIZE // (n_processes * self.per_pass)
+        if ft.WARMUP_EPOCHS >= ft.N_EPOCHS:
+            found = f"FINETUNE.WARMUP_EPOCHS {ft.WARMUP_EPOCHS:g} leaves nothing of"
+            raise CogError(f"{found} FINETUNE.N_EPOCHS {ft.N_EPOCHS}; lower it")
+        if self.n_passes * n_processes * self.per_pass != ft.BATCH_SIZE:
+            raise CogError(
+                f"FINETUNE.BATCH_SIZE {ft.BATCH_SIZE} is no multiple of {n_processes} process(es) x "
+                f"FINETUNE.BATCH_PER_DEVICE {self.per_pass}; change one of them"
+            )
+
+    def identity(self) -> dict[str, Any]:
+        """Return what determines the training, for records."""
+        settings = {key.lower(): value for key, value in self.ft.items()}
+        settings |= {"precision": self.precision, "n_processes": self.n_processes, "seed": self.cfg.EVAL.SEED}
+        fill = {"load_truncated": self.cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES}
+        return files.plain(settings | {"preprocessing": dataclasses.asdict(self.preprocess) | fill})
+
+    def steps_per_epoch(self, n_images: int) -> int:
+        """Return the number of SGD steps in an epoch; images that remain are left out."""
+        if n_images < (size := self.ft.BATCH_SIZE):
+            found = f"there are {n_images} training images, fewer than"
+            raise CogError(f"{found} FINETUNE.BATCH_SIZE {size}; lower it")
+        return n_images // size
+
+    def lr_at(self, step: int, n_steps: int) -> float:
+        """Return the rate of a step, counted from 0 over all epochs: a linear warm-up, then a cosine to 0."""
+        total, warmup = self.ft.N_EPOCHS * n_steps, round(self.ft.WARMUP_EPOCHS * n_steps)
+        if step < warmup:
+            return self.lr * (step + 1) / warmup
+        return self.lr * (1 + math.cos(math.pi * (step - warmup) / max(total - warmup, 1))) / 2
+
+    def seed(self, purpose: str, *position: int) -> int:
+        """Return the 63-bit seed of one of :data:`PURPOSES`, at a position such as epoch and row."""
+        key = (1000 + PURPOSES.index(purpose), *position)  # others than those of cog.runtime.seeds
+        words = np.random.SeedSequence(self.cfg.EVAL.SEED, spawn_key=key).generate_state(1, "uint64")
+        return int(words[0]) >> 1
+
+    def order(self, epoch: int, n_images: int) -> np.ndarray:
+        """Return the rows of the training images in the order of their use, int64 ``(n_images,)``."""
+        return np.random.default_rng(self.seed("order", epoch)).permutation(n_images)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingDecoder(Decoder):
+    """Decoder of the training images of an epoch, which are listed in the order of their use."""
+
+    recipe: Recipe = field(kw_only=True)
+    epoch: int = field(kw_only=True)
+    order: np.ndarray = field(kw_only=True)  # row of each image in the list of the data set
+
+    def decode(self, data: bytes, row: int) -> np.ndarray:
+        """Return a random part of an image, as of torchvision's RandomResizedCrop, half of the time mirrored."""
+        image, size = load_rgb(data, load_truncated=self.load_truncated), self.preprocess.size
+        torch.manual_seed(self.recipe.seed("image", self.epoch, int(self.order[row])))
+        box = RandomResizedCrop.get_params(image, list(self.recipe.ft.CROP_SCALE), CROP_RATIO)  # type: ignore[arg-type]
+        part = np.asarray(resized_crop(image, *box, [size, size], InterpolationMode.BICUBIC))  # type: ignore[arg-type]
+        return part[:, ::-1] if torch.rand(1) < 0.5 else part
+
+
+class FineTuned(nn.Module):
+    """A backbone with a new linear classifier, from images ``(B, 3, H, W)`` to logits ``(B, C)``.
+
+    Parameters that do not affect the features stay as they are.
+    """
+
+    def __init__(self, backbone: Backbone, recipe: Recipe, n_classes: int, device: torch.device) -> None:
         super().__init__()
-        self.backbone, self.head, self.memory_format = backbone, head, memory_format
+        side = recipe.preprocess.size
+        y = backbone.requires_grad_(True)(torch.zeros((1, 3, side, side), device=device))
+        if not y.requires_grad:
+            fault = "no parameter affects its features, nothing can be fine-tuned"
+            raise CogError(f"model {backbone.name}: {fault}")
+        self.backbone, self.head = backbone, nn.Linear(y.shape[1], n_classes)
+        generator = torch.Generator().manual_seed(recipe.seed("head"))
+        nn.init.normal_(self.head.weight, 0, _INIT_STD, generator=generator)
+        nn.init.zeros_(self.head.bias)
+        self.to(device).eval()
 
     def train(self, mode: bool = True) -> FineTuned:
         """Set training mode, also in the network of the backbone (a ``Backbone`` itself stays in eval mode)."""
@@ -59,142 +150,74 @@ class FineTuned(nn.Module):
         return self.head(self.backbone(x))
 
 
-def build(backbone: Backbone, recipe: Recipe, *, n_classes: int, device: torch.device) -> FineTuned:
-    """Return a backbone, on ``device`` already, with a new classifier, to be trained together.
-
-    One backward pass shows the width of the features, the parameters that affect them (others stay as they are,
-    such as those of a classifier that features bypass), and whether the network works with the channels innermost,
-    which is faster for convolutions.
-    """
-    side = recipe.preprocess.size
-    x = torch.zeros((2, 3, side, side), device=device)
-    buffers = {name: buffer.clone() for name, buffer in backbone.named_buffers()}
-    backbone.requires_grad_(True)
-    backbone.network.train()
-    failure = Exception()
-    for memory_format in (torch.channels_last, torch.contiguous_format):
-        backbone.to(memory_format=memory_format)
-        try:
-            with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-                torch.manual_seed(0)
-                y = backbone(x.contiguous(memory_format=memory_format))
-                if y.requires_grad:
-                    y.float().sum().backward()
-            break
-        except (RuntimeError, ValueError, TypeError, AttributeError) as error:
-            failure = error  # a network that uses x.view(...) cannot work on the first layout
-    else:
-        reason = f"{type(failure).__name__}: {first_line(failure)}"
-        raise CogError(
-            f"model {backbone.name} cannot be trained on images of {side} x {side}: {reason}"
-        ) from failure
-    parameters = dict(backbone.named_parameters())
-    unused = [name for name, parameter in parameters.items() if parameter.grad is None]
-    if len(unused) == len(parameters):
-        raise CogError(f"model {backbone.name}: no parameter affects its features, nothing can be fine-tuned")
-    if unused:
-        logger.info("%s: not part of the features and not trained: %s", backbone.name, some(unused))
-    for name in unused:
-        parameters[name].requires_grad_(False)
-    backbone.zero_grad(set_to_none=True)
-    head = nn.Linear(y.shape[1], n_classes)
-    with torch.no_grad():
-        for name, buffer in backbone.named_buffers():
-            buffer.copy_(buffers[name])
-        head.weight.normal_(0, _INIT_STD, generator=torch.Generator().manual_seed(recipe.seed("head")))
-        head.bias.zero_()
-    return FineTuned(backbone, head, memory_format).to(device).eval()
-
-
 @dataclass
 class Epochs:
-    """The epochs that are done.
-
-    Attributes:
-        n: their number.
-        logs: one value per epoch, see :func:`cog.logreg.metrics.new_logs`.
-        n_failed: training and test images that could not be decoded, the most of an epoch.
-        seconds: duration of the work, over all attempts.
-        predictions: class of each test image after the last epoch, int64 ``(n,)``; -1: it could not be decoded.
-        images_per_second: speed of the last training, without tests.
-    """
+    """The epochs that are done."""
 
     n: int = 0
     logs: metrics.Logs = field(default_factory=metrics.new_logs)
-    n_failed: list[int] = field(default_factory=lambda: [0, 0])
-    seconds: float = 0.0
-    predictions: torch.Tensor | None = None
-    images_per_second: float = 0.0
+    n_failed: list[int] = field(
+        default_factory=lambda: [0, 0]
+    )  # training and test images, the most of an epoch
+    seconds: float = 0.0  # of the work, over all attempts
+    predictions: torch.Tensor | None = None  # class of each test image, int64 (n,); -1: it was not decoded
 
 
 class Training:
-    """The training of a network in this process, which is number ``rank`` of those of the recipe.
+    """The training of a network in process ``rank`` of those of the recipe; ``allowed`` images may fail.
 
-    On a CPU, the result is the same bit for bit given the recipe (and the number of threads of PyTorch), with or
-    without an interruption, for any number of workers.
-
-    Args:
-        allowed: largest number of images that cannot be decoded.
+    On a CPU, its bits depend neither on interruptions nor on the number of workers.
     """
 
     def __init__(
-        self,
-        network: FineTuned,
-        recipe: Recipe,
-        device: torch.device,
-        *,
-        rank: int,
-        n_workers: int,
-        allowed: int,
+        self, network: FineTuned, recipe: Recipe, *, rank: int, n_workers: int, allowed: int
     ) -> None:
-        self.network, self.recipe, self.device = network, recipe, device
+        self.network, self.recipe, self.device = network, recipe, network.head.weight.device
         self._rank, self._n_workers, self._allowed = rank, n_workers, allowed
         self._fill = recipe.cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES
-        self._normalizer = normalizer(recipe.preprocess.mean, recipe.preprocess.std, device)
-        self._shared = DistributedDataParallel(network) if recipe.n_processes > 1 else None
-        trained, ft = [p for p in network.parameters() if p.requires_grad], recipe.ft
-        self._optimizer = torch.optim.SGD(trained, ft.LR, momentum=ft.MOMENTUM, weight_decay=ft.WEIGHT_DECAY)
-        self._scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
+        self._normalizer = normalizer(recipe.preprocess.mean, recipe.preprocess.std, self.device)
+        is_shared = recipe.n_processes > 1
+        self._shared = DistributedDataParallel(network, find_unused_parameters=True) if is_shared else None
+        ft = {"momentum": recipe.ft.MOMENTUM, "weight_decay": recipe.ft.WEIGHT_DECAY}
+        self._optimizer = torch.optim.SGD(network.parameters(), recipe.lr, **ft)
+        self._scaler = torch.amp.GradScaler(self.device.type, enabled=recipe.precision == "fp16")
 
     def run(self, train: ImageList, test: ImageList, state: Path) -> Epochs:
         """Train all epochs, going on from the saved state, if there is one."""
-        recipe, ft = self.recipe, self.recipe.ft
+        recipe, n_epochs = self.recipe, self.recipe.ft.N_EPOCHS
         done = self._load(state) if state.exists() else Epochs()
         start = time.monotonic() - done.seconds
         n_steps = recipe.steps_per_epoch(len(train))
-        n_images = n_steps * ft.BATCH_SIZE
-        progress = Progress((ft.N_EPOCHS - done.n) * n_images, "fine-tuning")
-        with torch.random.fork_rng(devices=[]), progress:
-            while done.n < ft.N_EPOCHS:
-                begun = time.monotonic()
+        n_images, side = n_steps * recipe.ft.BATCH_SIZE, recipe.preprocess.size
+        task = f"training with passes of {recipe.per_pass} images of {side} x {side}"
+        todo = "lower FINETUNE.BATCH_PER_DEVICE (FINETUNE.BATCH_SIZE, and the learning rate, can stay)"
+        progress = Progress((n_epochs - done.n) * n_images, "fine-tuning")
+        with torch.random.fork_rng(devices=[]), progress, memory.exhaustion_explained(task, todo):
+            while done.n < n_epochs:
                 sums = self._train_epoch(train, done.n, progress)
-                done.images_per_second = n_images / max(time.monotonic() - begun, 1e-9)
                 scores, done.predictions = self.test(test)
                 self._require_finite(scores, f"in the test after epoch {done.n + 1}")
                 n_failed = [n_images - int(sums[3]), len(test) - int(scores[3])]
                 self._require_few(sum(n_failed), "see above")
                 done.n_failed = list(map(max, done.n_failed, n_failed))
                 of_train, of_test = (metrics.to_scores(v[:3], max(int(v[3]), 1)) for v in (sums, scores))
-                lr = recipe.lr_at((done.n + 1) * n_steps - 1, n_steps)
-                metrics.append_epoch(done.logs, of_train, of_test, lr)
                 done.n, done.seconds = done.n + 1, time.monotonic() - start
+                metrics.append_epoch(
+                    done.logs, of_train, of_test, recipe.lr_at(done.n * n_steps - 1, n_steps)
+                )
                 if self._rank == 0:
                     self._save(state, done)
-                logger.info("%s", metrics.describe_last_epoch(done.logs, ft.N_EPOCHS))
+                logger.info("%s", metrics.describe_last_epoch(done.logs, n_epochs))
         return done
 
     def _train_epoch(self, images: ImageList, epoch: int, progress: Progress) -> list[float]:
         """Return the sums over all steps and processes: loss, top-1 hits, top-5 hits, decoded images."""
-        recipe, ft = self.recipe, self.recipe.ft
+        recipe, size = self.recipe, self.recipe.ft.BATCH_SIZE
         order, n_steps = recipe.order(epoch, len(images)), recipe.steps_per_epoch(len(images))
         extra: dict[str, Any] = {"recipe": recipe, "epoch": epoch, "order": order}
         decoder = TrainingDecoder(images.rows(order), recipe.preprocess, self._fill, **extra)
-        first = self._rank * recipe.n_passes * recipe.per_pass
-        starts = [
-            step * ft.BATCH_SIZE + first + number * recipe.per_pass
-            for step in range(n_steps)
-            for number in range(recipe.n_passes)
-        ]
+        own = range(self._rank * recipe.n_passes, (self._rank + 1) * recipe.n_passes)
+        starts = [step * size + number * recipe.per_pass for step in range(n_steps) for number in own]
         passes = self._labelled(decoder, [(start, start + recipe.per_pass) for start in starts])
         sums = torch.zeros(4, dtype=torch.float64)
         self.network.train()
@@ -203,32 +226,25 @@ class Training:
                 group["lr"] = recipe.lr_at(epoch * n_steps + step, n_steps)
             self._optimizer.zero_grad(set_to_none=True)
             totals = torch.zeros(5, dtype=torch.float64, device=self.device)
-            for number in range(recipe.n_passes):
+            for number in own:
                 # Dropout and similar layers draw from PyTorch's own generators.
-                seed = recipe.seed("pass", epoch, step, self._rank * recipe.n_passes + number)
-                is_last = number + 1 == recipe.n_passes
-                with self._memory_explained():
-                    totals[:4] += self._one_pass(*next(passes), seed, is_last=is_last)
+                torch.manual_seed(recipe.seed("pass", epoch, step, number))
+                totals[:4] += self._one_pass(*next(passes), is_last=number + 1 == own.stop)
             self._update()
             totals[4] = float(signals.requested() is not None)
             totals = self._sum(totals)
             self._require_finite(totals.tolist(), f"in epoch {epoch + 1}, step {step + 1}")
             if totals[4] and step + 1 < n_steps:  # else the test is next, and the state is saved
                 raise signals.Interrupted(
-                    f"ended by {signals.requested() or 'a signal to another process'}: {epoch} of {ft.N_EPOCHS} "
-                    "epochs are saved; the same command continues from here"
+                    f"ended by {signals.requested() or 'a signal to another process'}: {epoch} of "
+                    f"{recipe.ft.N_EPOCHS} epochs are saved; the same command continues from here"
                 )
             sums += totals[:4]
-            progress.update(ft.BATCH_SIZE)
+            progress.update(size)
         return sums.tolist()
 
     def test(self, images: ImageList) -> tuple[list[float], torch.Tensor]:
-        """Test the network in float32 with the benchmark's preprocessing; processes share the images.
-
-        Returns:
-            Sums over the images that could be decoded: loss, top-1 hits, top-5 hits, number; and the predicted
-            class of each image, int64 ``(n,)``; -1: it could not be decoded.
-        """
+        """Return sums over the test images as :meth:`_train_epoch`, and :attr:`Epochs.predictions`."""
         recipe, size = self.recipe, self.recipe.n_processes
         if size > 1:
             for buffer in self.network.buffers():  # the running statistics of each process are its own
@@ -240,8 +256,8 @@ class Training:
         sums, predictions = torch.zeros(4, dtype=torch.float64), torch.zeros(len(images), dtype=torch.int64)
         self.network.eval()
         for (start, _), (pixels, labels) in zip(spans, self._labelled(decoder, spans), strict=True):
-            with torch.inference_mode(), self._memory_explained():
-                logits = self.network(self._input(pixels)).float().cpu()
+            with torch.inference_mode():
+                logits = self.network(to_input(pixels, *self._normalizer)).float().cpu()
             good = labels != _NO_LABEL
             metrics.add_batch(sums[:3], logits[good], labels[good])
             sums[3] += good.sum()
@@ -251,31 +267,23 @@ class Training:
     def _labelled(
         self, decoder: Decoder, spans: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield pixels and labels of spans of rows."""
-        n_failed, pieces = 0, [(0, first, stop) for first, stop in spans]
+        n_failed, images, pieces = 0, decoder.images, [(0, *span) for span in spans]
         pin_memory = self.device.type == "cuda"
         made = decoded([decoder], pieces, n_workers=self._n_workers, pin_memory=pin_memory)
         for (first, stop), piece in zip(spans, made, strict=True):
-            labels = torch.tensor(decoder.images.labels[first:stop])
+            labels = torch.tensor(images.labels[first:stop])
             for row, reason in piece.failures:
                 labels[row - first], n_failed = _NO_LABEL, n_failed + 1
-                logger.warning("%s cannot be decoded: %s", decoder.images.file(row), reason)
-                self._require_few(n_failed, f"{decoder.images.file(row)}: {reason}")
+                logger.warning("%s cannot be decoded: %s", images.file(row), reason)
+                self._require_few(n_failed, f"{images.file(row)}: {reason}")
             yield piece.pixels, labels
 
-    def _input(self, pixels: torch.Tensor) -> torch.Tensor:
-        return to_input(pixels, *self._normalizer, memory_format=self.network.memory_format)
-
-    def _one_pass(
-        self, pixels: torch.Tensor, labels: torch.Tensor, seed: int, *, is_last: bool
-    ) -> torch.Tensor:
+    def _one_pass(self, pixels: torch.Tensor, labels: torch.Tensor, *, is_last: bool) -> torch.Tensor:
         """Add the gradients of a pass to those of the step, and return loss, hits and number of images."""
         dtype, y = _AUTOCAST.get(self.recipe.precision), labels.to(self.device, non_blocking=True)
-        torch.manual_seed(seed)
-        alone = self._shared.no_sync() if self._shared and not is_last else contextlib.nullcontext()
-        with alone:
+        with self._shared.no_sync() if self._shared and not is_last else contextlib.nullcontext():
             with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
-                logits = (self._shared or self.network)(self._input(pixels))
+                logits = (self._shared or self.network)(to_input(pixels, *self._normalizer))
             logits, good = logits.float(), y != _NO_LABEL
             loss = nn.functional.cross_entropy(logits, y, ignore_index=_NO_LABEL, reduction="sum")
             self._scaler.scale(loss / good.sum().clamp(min=1) / self.recipe.n_passes).backward()
@@ -291,43 +299,33 @@ class Training:
         self._scaler.update()
 
     def _sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the sum of values over all processes."""
         if self.recipe.n_processes > 1:
             dist.all_reduce(values := values.to(self.device))
         return values.cpu()
 
     def _save(self, path: Path, done: Epochs) -> None:
-        state = {"network": self.network.state_dict(), "optimizer": self._optimizer.state_dict()}
         with files.atomic_write(path) as handle:
-            torch.save(state | {"scaler": self._scaler.state_dict(), "done": vars(done)}, handle)
+            torch.save(
+                {name: each.state_dict() for name, each in self._saved()} | {"done": vars(done)}, handle
+            )
 
     def _load(self, path: Path) -> Epochs:
-        try:
-            state: dict[str, Any] = load_torch(path)
-            self.network.load_state_dict(state["network"])
-            self._optimizer.load_state_dict(state["optimizer"])
-            self._scaler.load_state_dict(state["scaler"])
-            done = Epochs(**state["done"])
-        except (CogError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            fault = f"is no readable state of this run ({first_line(error)[:200]})"
-            raise CogError(f"{path} {fault}; remove the file to start again") from error
+        state: dict[str, Any] = load_torch(path)
+        for name, each in self._saved():
+            each.load_state_dict(state[name])
+        done = Epochs(**state["done"])
         logger.info("going on after epoch %d of %d (%s)", done.n, self.recipe.ft.N_EPOCHS, path)
         return done
 
+    def _saved(self) -> Iterator[tuple[str, Any]]:
+        yield from {"network": self.network, "optimizer": self._optimizer, "scaler": self._scaler}.items()
+
     def _require_few(self, n: int, which: str) -> None:
         if n > self._allowed:
-            raise FailedImagesError(
-                f"{n} images cannot be decoded ({which}); fix them, or accept the loss of up to N images with "
-                f"--allow_failures N (now {self._allowed})"
-            )
+            todo = f"fix them, or accept up to N with --allow_failures N (now {self._allowed})"
+            raise FailedImagesError(f"{n} images cannot be decoded ({which}); {todo}")
 
     def _require_finite(self, sums: Sequence[float], when: str) -> None:
         if not np.isfinite(sums).all():
-            todo = "" if self.recipe.precision == "fp32" else " (or use FINETUNE.PRECISION fp32)"
-            raise CogError(f"the loss is not finite {when}: training diverged; lower FINETUNE.LR{todo}")
-
-    def _memory_explained(self) -> contextlib.AbstractContextManager[None]:
-        per_pass, side = self.recipe.per_pass, self.recipe.preprocess.size
-        task = f"training with passes of {per_pass} images of {side} x {side}"
-        todo = "lower FINETUNE.BATCH_PER_DEVICE (FINETUNE.BATCH_SIZE, and the learning rate, can stay)"
-        return memory.exhaustion_explained(task, todo)
+            todo = "lower FINETUNE.LR, or use FINETUNE.PRECISION fp32"
+            raise CogError(f"the loss is not finite {when}: training diverged; {todo}")

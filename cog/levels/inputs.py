@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cog import constants
 from cog.data import datasets, level_files
-from cog.data.images import Found, hint
+from cog.data.images import Found
 from cog.data.wnids import is_wnid
 from cog.errors import CogError, os_errors_explained, some
 from cog.runtime import files
@@ -53,11 +53,11 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
 def count_images(found: Found) -> dict[str, int]:
     """Return the number of images of each concept, by ascending wnid, among those below a root."""
     counts = {name: len(images) for name, images in found.images.items() if is_wnid(name)}
-    root = found.store.root
+    root = found.root
     if not counts:
         raise CogError(
             f"--imagenet_images_root {root} has no folder named by a noun id, expected one per synset, such "
-            f"as n02084071, or the same in tar or zip files{hint(root)}"
+            f"as n02084071, or the same in tar or zip files"
         )
     if others := sorted({*found.images} - {*counts}):
         logger.warning("ignored in %s, since their names are no noun ids: %s", root, some(others))

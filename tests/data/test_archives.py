@@ -51,8 +51,8 @@ def root(tmp_path):
 
 def contents(root, wanted=None) -> dict[str, bytes]:
     """Return the bytes of all images by name."""
-    found = find_images(root, wanted)
-    return {name: found.store.read(name) for names in found.images.values() for name in names}
+    found = find_images(root, wanted).image_list("birds", "train")
+    return {found.file(row): found.read(row) for row in range(len(found))}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -63,8 +63,9 @@ def test_names_bytes_and_lists_are_those_of_the_folders(form, folders, root, tmp
         assert contents(root) == contents(folders)
     assert contents(root, WNIDS[1:2]) == contents(folders, WNIDS[1:2])
     assert find_images(root, ["n00000000"]).images == {"n00000000": []}
+    missing = {WNIDS[0]: [f"{WNIDS[0]}/{WNIDS[0]}_3.JPEG"]}
     with pytest.raises(FileNotFoundError):
-        find_images(root).store.read(f"{WNIDS[0]}/{WNIDS[0]}_3.JPEG")
+        find_images(root).image_list("birds", "train", missing).read(0)
     values = {
         "cog_levels_mapping_file": tiny.write_levels_file(tmp_path / "levels.pkl", [WNIDS[::-1]]),
         "cog_concepts_split_file": tiny.write_split_file(tmp_path / "split.pkl", folders, n_test=2),
@@ -195,7 +196,7 @@ LISTED = {
     ),
     "shards without ids keep their suffix": (
         "train-0.tar",
-        'a/1.png=1 a/1.cls=crow 2.webp=2 2.cls=duck 3.jpg=3 3.json={"label":"crow"}',
+        "a/1.png=1 a/1.cls=crow 2.webp=2 2.cls=duck 3.jpg=3 3.cls=crow",
         "crow/1.png=1 crow/3.jpg=3 duck/2.webp=2",
     ),
     "all images before all labels": ("train-0.tar", "1.jpg=1 2.jpg=2 1.cls=a 2.cls=b", "a/1.jpg=1 b/2.jpg=2"),
@@ -372,14 +373,14 @@ def test_archives_are_indexed_once_and_when_they_are_needed(folders, root, scans
 @pytest.mark.parametrize("change", ["size", "time"])
 def test_an_archive_that_changed_is_indexed_anew_and_is_no_wrong_image(folders, root, change):
     archive_forms.tar_per_class(folders, root)
-    before, path = find_images(root), root / f"{WNIDS[1]}.tar"
+    before, path = find_images(root).image_list("", ""), root / f"{WNIDS[1]}.tar"
     members = {f"{WNIDS[1]}_0.JPEG": b"new", "other.JPEG": b"12345"}
     status, data = path.stat(), tar_bytes(members.items())
     path.write_bytes(data + bytes(10240) if change == "size" else data.ljust(status.st_size, b"\0"))
     os.utime(path, ns=(0, status.st_mtime_ns + (change == "time")))
     assert contents(root, WNIDS[1:2]) == {f"{WNIDS[1]}/{name}": data for name, data in members.items()}
     with pytest.raises(OSError, match="has changed since it was indexed"):
-        before.store.read(f"{WNIDS[1]}/{WNIDS[1]}_0.JPEG")
+        before.read(5)
 
 
 @pytest.mark.parametrize(
@@ -520,12 +521,12 @@ def test_long_headers_take_no_memory(root):
 
 def reasons(root) -> dict[str, str]:
     """Return why images cannot be read, by the stem of the name; their number of bytes for those that can."""
-    found, told = find_images(root), {}
-    for name in found.images["n01440764"]:
+    found, told = find_images(root).image_list("", ""), {}
+    for row in range(len(found)):
         try:
-            told[name[10:-5]] = f"{len(found.store.read(name))} bytes"
+            told[found.file(row)[10:-5]] = f"{len(found.read(row))} bytes"
         except OSError as error:
-            told[name[10:-5]] = error.strerror
+            told[found.file(row)[10:-5]] = error.strerror
     return told
 
 

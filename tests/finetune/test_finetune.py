@@ -24,8 +24,7 @@ from cog.data import datasets
 from cog.data.pixels import Preprocess
 from cog.errors import CogError
 from cog.finetune import train as training
-from cog.finetune.recipe import CROP_RATIO, Recipe, TrainingDecoder
-from cog.finetune.train import STATE_FILE, Training, build
+from cog.finetune.train import CROP_RATIO, STATE_FILE, FineTuned, Recipe, Training, TrainingDecoder
 from cog.models import networks
 from cog.models.backbone import Backbone
 from cog.models.paper_models import MODELS
@@ -90,7 +89,7 @@ def network(path: Path, steps: Recipe):
     space: dict = {}
     exec(path.read_text(), space)
     model, forward = space["load_my_model"]({})
-    return build(Backbone(model, forward, name="my_net"), steps, n_classes=3, device=CPU)
+    return FineTuned(Backbone(model, forward, name="my_net"), steps, 3, CPU)
 
 
 def lists(birds: Path):
@@ -103,7 +102,7 @@ def train(net, birds, tmp_path):
 
     def train_(*changed, n_workers=0, state=None, **changes):
         steps = recipe(*changed, **changes)
-        run = Training(network(net, steps), steps, CPU, rank=0, n_workers=n_workers, allowed=0)
+        run = Training(network(net, steps), steps, rank=0, n_workers=n_workers, allowed=0)
         return run.network, run.run(*lists(birds), state or tmp_path / f"{len(os.listdir(tmp_path))}.pth")
 
     return train_
@@ -269,14 +268,10 @@ def test_an_interrupted_run_continues_bit_for_bit(train, tmp_path, monkeypatch, 
     assert torch.equal(same.predictions, expected.predictions)
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 broken", None])
-def test_a_damaged_state_is_refused(train, tmp_path, content):
-    path = tmp_path / "state.pth"
-    torch.save({"epoch": torch.tensor(0)}, path)
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(CogError, match=r"state\.pth is no readable state of this run .*; remove the file"):
-        train(state=path)
+def test_a_damaged_state_is_refused(train, tmp_path):
+    (tmp_path / "state.pth").write_bytes(b"PK\x03\x04 broken")
+    with pytest.raises(CogError, match=r"state\.pth is not a readable torch file"):
+        train(state=tmp_path / "state.pth")
 
 
 # --- the command
@@ -493,4 +488,4 @@ def test_a_gpu_trains_and_continues(birds, net, tmp_path, monkeypatch, precision
             finetune.main(flags)
     assert finetune.main(flags) == 0
     found = json.loads((tmp_path / "out/results.json").read_text())
-    assert math.isfinite(found["final"]["test_top1"]) and found["n_processes"] == 1
+    assert math.isfinite(found["final"]["test_top1"])

@@ -107,13 +107,13 @@ def write_features(folder: Path, x=None, y=None, *, name: str = "tiny_net_birds_
 
 
 def empty_list(dataset: str, split: str, counts: Sequence[int]):
-    """Return an image list with these numbers of images per class, without file names and without a store."""
+    """Return an image list with these numbers of images per class, without file names."""
     from cog.data.images import ImageList
 
     return ImageList(
         dataset=dataset,
         split=split,
-        store=None,
+        root=Path("images"),
         files=np.zeros(sum(counts), dtype="S1"),
         labels=np.repeat(np.arange(len(counts)), counts),
         classes=tuple(map(str, range(len(counts)))),
