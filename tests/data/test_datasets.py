@@ -16,20 +16,13 @@ from cog.errors import CogError
 
 #: A data set that only these tests declare: all that they ask of the others holds for it.
 NEW = Dataset(
-    name="scenes",
-    label="Scenes",
-    root="scenes_images_root",
-    layout="{learn,exam}/<class>/*.jpg",
+    *("scenes", "Scenes", "images_root", "{learn,exam}/<class>/*.jpg"),
     folders={"train": "learn", "test": "exam"},
     counts={"train": OfficialCounts(3, 12), "test": OfficialCounts(3, per_class=(2, 2))},
 )
 #: What tables and figures call them, in this order.
-LABELS = {
-    "in1k": "IN-1K",
-    "in1k_blurred": "IN-1K-b",
-    **{f"cog_l{level}": f"L{level}" for level in range(1, 6)},
-    "scenes": "Scenes",
-}
+LABELS = {"in1k": "IN-1K", "in1k_blurred": "IN-1K-b"} | {f"cog_l{n}": f"L{n}" for n in range(1, 6)}
+LABELS["scenes"] = "Scenes"
 
 
 @pytest.fixture(autouse=True)
@@ -63,61 +56,38 @@ def test_labels_and_order():
 
 
 @pytest.mark.parametrize("name", list(LABELS))
-class TestEveryDataset:
-    """Holds for each declaration: a new one is tested by being declared."""
-
-    def test_flags_are_in_the_help(self, name, capsys):
-        with pytest.raises(SystemExit):
-            extract_features.parse_args(["--help"])
-        text = " ".join(capsys.readouterr().out.split())
-        assert name in (text, "scenes") or name in text
-        assert all(f"--{flag} PATH" in text for flag in datasets.find(name).flags)
-
-    def test_a_flag_that_is_not_given_is_named(self, name, tmp_path):
-        values = write_images(name, tmp_path)
-        for flag in values:
-            with pytest.raises(CogError, match=rf"^--dataset {name} needs --{flag}$"):
-                ImageSources({**values, flag: None}).require(name)
-            absent = {**values, flag: str(tmp_path / "absent")}
-            with pytest.raises(CogError, match=rf"^--{flag} .*absent does not exist"):
-                ImageSources(absent).require(name)
-
-    def test_images_of_both_splits_are_listed(self, name, tmp_path):
-        sources = ImageSources(write_images(name, tmp_path))
-        for index, split in enumerate(constants.SPLITS):
-            images = sources.list_images(name, split)
-            assert (images.dataset, images.split) == (name, split)
-            assert images.classes == ("n00000001", "n00000002") and images.labels.tolist() == [0, 0, 1, 1]
-            for row, file in enumerate(map(images.file, range(4))):
-                assert file.endswith(f"{images.classes[row // 2]}_{2 * index + row % 2}.JPEG")
-                assert (images.root / file).is_file() and images.read(row) == b"x"
-
-    def test_other_counts_than_the_official_are_reported(self, name):
-        for split, official in datasets.find(name).counts.items():
-            low, high = official.per_class or (1, 1)
-            counts = [low] * (official.n_classes - 1) + [high]
-            if official.n_images is not None:
-                counts[0] += official.n_images - sum(counts)
-            assert datasets.count_differences(tiny.empty_list(name, split, counts)) == []
-            (line,) = datasets.count_differences(tiny.empty_list(name, split, [*counts[:-1], high + 1]))
-            assert line.startswith(f"{name} {split}: expected ")
-            fewer = datasets.count_differences(tiny.empty_list(name, split, counts[1:]))
-            assert f"expected {official.n_classes} " in fewer[0] and f"{official.n_classes - 1}" in fewer[0]
+def test_every_data_set_has_flags_and_images(name, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        extract_features.parse_args(["--help"])
+    text = capsys.readouterr().out
+    values = write_images(name, tmp_path)
+    for flag in values:
+        assert f"--{flag} PATH" in text
+        with pytest.raises(CogError, match=rf"^--dataset {name} needs --{flag}$"):
+            ImageSources({**values, flag: None}).require(name)
+        with pytest.raises(CogError, match=rf"^--{flag} .*absent does not exist"):
+            ImageSources({**values, flag: str(tmp_path / "absent")}).require(name)
+    for index, split in enumerate(constants.SPLITS):
+        images = ImageSources(values).list_images(name, split)
+        assert (images.dataset, images.split) == (name, split)
+        assert images.classes == ("n00000001", "n00000002") and images.labels.tolist() == [0, 0, 1, 1]
+        for row, file in enumerate(map(images.file, range(4))):
+            assert file.endswith(f"{images.classes[row // 2]}_{2 * index + row % 2}.JPEG")
+            assert (images.root / file).is_file() and images.read(row) == b"x"
 
 
-def test_a_name_that_is_not_declared_needs_images_root(tmp_path):
-    with pytest.raises(
-        CogError, match="--dataset birds is not one of in1k, .*, cog_l5, .* --images_root DIR"
-    ):
-        ImageSources({}).require("birds")
-    values = {"images_root": str(tmp_path)}
-    assert ImageSources(values).require("birds") == values
-    both = ImageSources(values | {"in1k_images_root": str(tmp_path.parent)})
-    assert both.require("in1k") == {"in1k_images_root": str(tmp_path.parent)}, (
-        "declared ones keep their images"
-    )
-    with pytest.raises(CogError, match="--in1k_images_root; --images_root .* is for data sets of your own"):
-        ImageSources(values).require("in1k")
+@pytest.mark.parametrize("name", list(LABELS))
+def test_other_counts_than_the_official_are_reported(name):
+    for split, official in datasets.find(name).counts.items():
+        low, high = official.per_class or (1, 1)
+        counts = [low] * (official.n_classes - 1) + [high]
+        if official.n_images is not None:
+            counts[0] += official.n_images - sum(counts)
+        assert datasets.count_differences(tiny.empty_list(name, split, counts)) == []
+        (line,) = datasets.count_differences(tiny.empty_list(name, split, [*counts[:-1], high + 1]))
+        assert line.startswith(f"{name} {split}: expected ")
+        fewer = datasets.count_differences(tiny.empty_list(name, split, counts[1:]))
+        assert f"expected {official.n_classes} " in fewer[0] and f"{official.n_classes - 1}" in fewer[0]
 
 
 def test_official_counts_in_words():
@@ -129,10 +99,20 @@ def test_official_counts_in_words():
     assert "expected 1281167 images, found 9990" in total
 
 
+def test_a_name_that_is_not_declared_needs_images_root(tmp_path):
+    with pytest.raises(
+        CogError, match="--dataset birds is not one of in1k, .*, cog_l5, .* --images_root DIR"
+    ):
+        ImageSources({}).require("birds")
+    values = {"images_root": str(tmp_path)}
+    assert ImageSources(values).require("birds") == values
+    with pytest.raises(CogError, match="--in1k_images_root; --images_root .* is for data sets of your own"):
+        ImageSources(values).require("in1k")
+
+
 @pytest.mark.parametrize(("split", "n"), [("train", 1_281_066), ("test", 49_997)])
-def test_official_counts_of_blurred_images(split, n, repository):
+def test_official_counts_of_blurred_images(split, n, shared_dir):
     """Of the paper's Table 4."""
     assert datasets.DATASETS["in1k_blurred"].counts[split] == OfficialCounts(1000, n)
-    published = repository.parent / "shared/paper/cog_v2_in1k_blurred_counts.csv"
-    if published.is_file():
-        assert f"IN-1K-blurred,{'val' if split == 'test' else split},{n}\n" in published.read_text()
+    published = shared_dir / "paper/cog_v2_in1k_blurred_counts.csv"
+    assert f"IN-1K-blurred,{'val' if split == 'test' else split},{n}\n" in published.read_text()
