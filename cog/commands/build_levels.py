@@ -36,7 +36,6 @@ EXAMPLES = (
     "--image_counts counts.csv --rerank levels.pkl --similarity wup --output_dir levels_wup",
     "--compare levels.pkl published.pkl",
 )
-
 FILES = {
     "imagenet_images_root": "ImageNet-21K, a folder or tar file per synset, to be counted and split",
     "image_counts": "CSV file with rows wnid,count, instead of counting images",
@@ -94,11 +93,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif root is not None:
         found = find_images(root)
         counts = inputs.count_images(found)
-    every_seen = inputs.read_wnids(paths["seen_wnids"])
-    seen = sorted(set(every_seen) & set(counts)) or sorted(every_seen)
+    every_seen = {*inputs.read_wnids(paths["seen_wnids"])}
+    seen = sorted(every_seen & counts.keys()) or sorted(every_seen)
     if not seen:
         raise CogError("there are no seen concepts; --seen_wnids lists no ids")
-    if left_out := sorted(set(every_seen) - set(seen)):
+    if left_out := sorted(every_seen - {*seen}):
         logger.info("seen concepts that are not among the concepts are left out: %s", some(left_out))
     chosen = None
     if old is None:

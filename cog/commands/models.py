@@ -16,34 +16,32 @@ from cog.paths import ModelDir
 from cog.runtime import cli as cli_tools
 from cog.runtime import files
 
-HELP = {
-    "list": "print the table of models",
-    "fetch": "download checkpoints to <models_root_dir>/<title>/<architecture>/model.ckpt",
-    "check": "verify checkpoints: hash, names and shapes of parameters, a run of the network",
-    "top1": "measure the ImageNet-1K accuracy of a released classifier",
-}
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     no_opts = "have no effect here"
     parser = cli_tools.Parser(__doc__ or "", no_opts=no_opts)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, text in HELP.items():
-        command = commands.add_parser(name, help=text, description=text, no_opts=no_opts)
-        if name != "list":
+    for run, text in (
+        (_list, "print the table of models"),
+        (_fetch, "download checkpoints to <models_root_dir>/<title>/<architecture>/model.ckpt"),
+        (_check, "verify checkpoints: hash, names and shapes of parameters, a run of the network"),
+        (_top1, "measure the ImageNet-1K accuracy of a released classifier"),
+    ):
+        command = commands.add_parser(run.__name__[1:], help=text, description=text, no_opts=no_opts)
+        command.set_defaults(run=run)
+        if run is not _list:
             command.add_argument("models_root_dir", help="folder of all models")
-        if name == "top1":
-            command.add_argument("models", nargs=1, metavar="MODEL", help="name, such as sup_resnet50")
-            command.add_argument("--in1k_images_root", required=True, help="holds val/<wnid>/*.JPEG")
-            command.add_argument("--device", **flags.FLAGS["device"])
-        elif name != "list":
-            command.add_argument("models", nargs="*", metavar="MODEL", help="names, such as dino_resnet50")
-        if name == "fetch":
+            n = 1 if run is _top1 else "*"
+            command.add_argument("models", nargs=n, metavar="MODEL", help="names, such as dino_resnet50")
+        if run is _fetch:
             command.add_argument("--all", action="store_true", help="all models")
             command.add_argument("--dry_run", action="store_true", help="only print what would be done")
+        if run is _top1:
+            command.add_argument("--in1k_images_root", required=True, help="holds val/<wnid>/*.JPEG")
+            command.add_argument("--device", **flags.FLAGS["device"])
     args = parser.parse_args(argv)
-    return {"list": _list, "fetch": _fetch, "check": _check, "top1": _top1}[args.command](args)
+    return args.run(args)
 
 
 def _chosen(names: Sequence[str]) -> list[PaperModel]:

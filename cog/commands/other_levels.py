@@ -32,16 +32,12 @@ _LABELS = {"cog": "published (Lin)", "wup": "Wu-Palmer", "jcn": "Jiang-Conrath",
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Group features by the levels of each kind, train, print the table, draw the figure."""
-    example = (
-        "--models_root_dir /models --model sup_resnet50 --levels_dir other/levels --output_dir other/models"
-    )
+    example = "--models_root_dir /models --model sup_resnet50 --levels_dir levels --output_dir other_models"
     parser = flags.parser(__doc__ or "", example)
     flags.add(parser, "models_root_dir", "model", required=True)
     text = "folder with an output folder of build_levels.py for each kind of levels"
     parser.add_argument("--levels_dir", required=True, metavar="DIR", help=text)
-    text = (
-        "root of the features and results on other levels, laid out like --models_root_dir; with the figure"
-    )
+    text = "root of the features and results on other levels, with the figure"
     flags.add(parser, "output_dir", required=True, help=text)
     flags.add(parser, "seeds", default=list(constants.SEEDS))
     flags.add(parser, "device")

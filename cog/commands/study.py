@@ -89,7 +89,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     again = ["--overwrite"] * args.overwrite
     commands = tasks.commands_of(study, [*given, *again, *extract_opts], [*again, *opts])
     script = tasks.script(study, log_dir, opts)
-    with contextlib.nullcontext() if args.dry_run else output.locked(log_dir, patience=60):
+    with contextlib.ExitStack() as stack:
+        if not args.dry_run:  # one study lists and submits at a time: each look waits for a second
+            any(stack.enter_context(output.locked(log_dir)) for _ in range(60))
         listed = tasks.list_tasks(study, log_dir, append=False)
         todo = {number: task for number, task in listed.items() if tasks.is_open(study, task, states)}
         for dataset in dict.fromkeys(task.dataset for task in todo.values() if task.stage == EXTRACT):

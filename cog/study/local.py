@@ -24,9 +24,7 @@ from cog.study.units import Study
 logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.1
-
 _PROCESS_BYTES = 1_000_000_000  # of memory, with PyTorch and batches
-
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
@@ -97,7 +95,7 @@ def run_here(
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Let processes save and end; with ^C, end them at once."""
+    """Let processes save and end; at ^C, end them at once."""
     for number in (signal.SIGTERM, signal.SIGINT):
         for process in processes:
             process.send_signal(number)

@@ -65,8 +65,6 @@ def submit(
     dry_run: bool,
 ) -> None:
     """Submit ``tasks`` that are not in the queue, and a job of the script ``last``; print a line for each."""
-    if not TASK_SCRIPT.is_file():
-        raise CogError(f"{TASK_SCRIPT} does not exist; run studies from a checkout of the repository")
     jobs = queued_tasks(log_dir)
     new = {number: task for number, task in tasks.items() if number not in jobs}
     print(f"{len(new)} tasks to submit, {len(tasks) - len(new)} are queued", flush=True)

@@ -69,8 +69,8 @@ class Study:
     def of_entries(cls, entries: Mapping[str, Any]) -> Study:
         """Return the study that :meth:`as_json` describes; a CogError says that it is none."""
         try:
-            lists = {key: tuple(entries[key]) for key in ("models", "datasets", "seeds", "n_shots")}
-            return cls(Path(entries["root"]), **lists, evaluation=entries["evaluation"])
+            lists = [tuple(entries[key]) for key in ("models", "datasets", "seeds", "n_shots")]
+            return cls(Path(entries["root"]), *lists, entries["evaluation"])
         except (KeyError, TypeError) as error:
             raise CogError(f"this describes no study ({error}): {entries}") from error
 
