@@ -30,7 +30,7 @@ from cog.results.analysis_records import AnalysisRecord, Number
 from cog.runtime import log, signals
 from cog.runtime.device import exact_float32
 from cog.runtime.files import plain
-from cog.runtime.memory import exhaustion_explained, free_on_gpu
+from cog.runtime.memory import exhaustion_explained
 from cog.runtime.output import Output
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class AnalysisInput:
 
     def resident(self, x: torch.Tensor) -> torch.Tensor:
         """Return features on a GPU if they fit there beside blocks of distances, else as they are."""
-        is_large = self.device.type == "cuda" and x.nbytes > 0.8 * free_on_gpu(self.device)
+        is_large = self.device.type == "cuda" and x.nbytes > 0.8 * torch.cuda.mem_get_info(self.device)[0]
         return x if is_large else x.to(self.device)
 
     def blocks(

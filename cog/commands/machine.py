@@ -22,7 +22,7 @@ from cog.logreg.engine import Engine, cpu_has_bfloat16, learning_rate
 from cog.logreg.mlp import initial_layers
 from cog.logreg.settings import Settings
 from cog.runtime.device import exact_float32, resolve_device
-from cog.runtime.log import duration, size, versions
+from cog.runtime.log import versions
 from cog.runtime.memory import available_memory, n_processors
 from cog.runtime.seeds import cpu_generator, torch_seed
 
@@ -71,7 +71,7 @@ def _device(device: torch.device) -> Iterator[tuple[str, str]]:
     elif not torch.cuda.is_available():
         yield WARNING, "no GPU is visible here: the full benchmark takes weeks on a CPU"
     needed, available = 4 * DIM * N_TRAIN, available_memory() or 0
-    text = f"the features of a level take {size(needed)} ({DIM} dimensions), {size(available)} are available"
+    text = f"{needed / 1e9:.3g} GB for the features of a level ({DIM} dimensions), {available / 1e9:.3g} GB are free"
     yield (OK, text) if available >= needed else (WARNING, f"{text}: ask for more memory")
 
 
@@ -126,7 +126,7 @@ def _classifiers(device: torch.device) -> Iterator[tuple[str, str]]:
         error = float((weight - expected).norm() / (expected - start[0]).norm())
         seconds = 100 * (30 * 0.8 + 1) * N_TRAIN / settings.batch_size / rate
         text = f"{precision}: weights within {error:.1g} of plain PyTorch on the CPU; {rate:.3g} steps/s"
-        good = f"{text}: a run on a level takes at most {duration(seconds)}"
+        good = f"{text}: a run on a level takes at most {seconds / 60:.1f} minutes"
         bad = f"{text}: do not use CLF.PRECISION {precision} here"
         yield (OK, good) if error <= WEIGHT_ERRORS[precision] else (PROBLEM, bad)
 
@@ -151,6 +151,6 @@ def _extraction(device: torch.device) -> Iterator[tuple[str, str]]:
             rate = n / (time.monotonic() - began)
             cosine = float(torch.nn.functional.cosine_similarity(x[:IMAGES], expected).min())
             text = f"{precision}: {rate:.3g} images/s, cosine {cosine:.5f} to fp32 on the CPU"
-            good = f"{text}: the 7.1 million images of a model take about {duration(7.1e6 / rate)}"
+            good = f"{text}: the 7.1 million images of a model take about {7.1e6 / rate / 3600:.1f} hours"
             bad = f"{text}: do not use FT_EXTRACT.PRECISION {precision} here"
             yield (OK, good) if cosine >= COSINES[precision] else (PROBLEM, bad)

@@ -40,7 +40,6 @@ from cog.logreg.step import Classifiers
 from cog.logreg.unfinished import Unfinished
 from cog.runtime import memory
 from cog.runtime.device import exact_float32, require_precision
-from cog.runtime.log import size
 from cog.runtime.seeds import cpu_generator, torch_seed
 
 logger = logging.getLogger(__name__)
@@ -174,9 +173,8 @@ class Engine:
         if needed(s, k) + spare > room:
             raise CogError(
                 f"CLF.TYPE {settings.classifier} with {n_classes} classes and {sizes[0]} dimensions takes "
-                f"{size(needed(1, 1))} to train, and {size(room)} of memory can be used on {self.device}; lower "
-                f"{'CLF.MLP_HIDDEN or CLF.MLP_LAYERS' if settings.is_mlp else 'CLF.BATCH_SIZE'}, or run this where "
-                "there is more"
+                f"{needed(1, 1) / 1e9:.3g} GB to train, and {room / 1e9:.3g} GB can be used on {self.device}; "
+                f"lower {'CLF.MLP_HIDDEN or CLF.MLP_LAYERS' if settings.is_mlp else 'CLF.BATCH_SIZE'}"
             )
         return found
 

@@ -17,11 +17,8 @@ from cog.runtime.ranks import this_rank
 def resolve_device(name: str | None) -> torch.device:
     """Return the device ``name``, cpu or cuda, after one product on it; None: CUDA where there is a GPU.
 
-    A CUDA device has an index: the one in ``name``, else that of the GPU for the rank of this process.
-
-    Raises:
-        CogError: ``name`` is no device, or it is missing or computes wrongly: a job on a machine with a GPU
-            must not spend a week on its CPU.
+    A CUDA device has an index: that in ``name``, else that of the GPU for the rank of this process. A CogError
+    says why a GPU cannot be used: a job on a machine with a GPU must not spend a week on its CPU.
     """
     if name is None:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1", "NoDevFiles")
@@ -33,18 +30,15 @@ def resolve_device(name: str | None) -> torch.device:
         raise CogError(f"--device {name} is not a device; expected cpu, cuda or cuda:<index>")
     if kind == "cpu":
         return torch.device("cpu")
-    local = this_rank().local if torch.cuda.device_count() > 1 else 0
-    device = torch.device("cuda", int(index or local))
+    device = torch.device("cuda", int(index or (this_rank().local if torch.cuda.device_count() > 1 else 0)))
     try:
-        is_right = torch.equal(_product(device).cpu(), _product(torch.device("cpu")))
-        fault = "" if is_right else "its matrix products are wrong"
+        if not torch.equal(_product(device).cpu(), _product(torch.device("cpu"))):
+            raise RuntimeError("its matrix products are wrong")
     except (RuntimeError, AssertionError) as error:
-        fault = first_line(error)
-    if fault:
         raise CogError(
-            f"--device {device} cannot be used: {fault} (PyTorch {torch.__version__}, CUDA {torch.version.cuda}); "
-            "check the driver and CUDA_VISIBLE_DEVICES, start one process per GPU, or give --device cpu"
-        )
+            f"--device {device} cannot be used: {first_line(error)} (PyTorch {torch.__version__}, CUDA "
+            f"{torch.version.cuda}); check the driver and CUDA_VISIBLE_DEVICES, or give --device cpu"
+        ) from error
     return device
 
 
@@ -64,8 +58,7 @@ def require_precision(device: torch.device, key: str, name: str) -> None:
     is_new = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     if not is_new and (name == "tf32" or (name == "bf16" and device.type == "cuda")):
         raise CogError(
-            f"{key} {name} needs an NVIDIA GPU since Ampere (compute capability 8.0), found "
-            f"{device_name(device)}; use fp32"
+            f"{key} {name} needs an NVIDIA GPU since Ampere, found {device_name(device)}; use fp32"
         )
 
 

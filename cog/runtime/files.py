@@ -25,11 +25,11 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     The data reach the disk before the name does: a crash leaves the old file or the new one.
     """
     path = Path(path)
-    if path.exists() and not path.is_file():  # a device such as /dev/null would become a file
-        raise CogError(f"cannot write {path}: it exists and is not a regular file")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with os_errors_explained(f"cannot write {path}"):
+            if path.exists() and not path.is_file():  # a device such as /dev/null would become a file
+                raise OSError(0, "it exists and is not a regular file")
             with open(temporary, "xb") as handle:
                 yield handle
                 handle.flush()
@@ -48,12 +48,11 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> IO[byt
     """Open a regular file for reading; an OSError at once for a folder, a pipe or a device."""
 
     def opener(name: str, flags: int) -> int:
-        # Without O_NONBLOCK, open() of a pipe without a writer waits forever.
-        descriptor = os.open(name, flags | os.O_NONBLOCK)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise OSError(0, "it is not a regular file", str(path))
-        return descriptor
+        descriptor = os.open(name, flags | os.O_NONBLOCK)  # a pipe without a writer would wait forever
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+        raise OSError(0, "it is not a regular file", str(path))
 
     return open(path, "rb", buffering, opener=opener)
 
@@ -61,14 +60,14 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> IO[byt
 def contents(path: str | os.PathLike[str], largest: int = 1 << 40) -> bytes:
     """Return the bytes of a regular file that is not empty and has at most ``largest`` bytes, else a CogError."""
     try:
-        with open_regular(path) as handle:
+        with os_errors_explained(f"cannot read {path}"), open_regular(path) as handle:
             size = os.fstat(handle.fileno()).st_size
-            if not 0 < size <= largest:
-                limit = f"has {size:,} bytes, expected at most {largest:,}" if size else "is empty"
-                raise CogError(f"{path} {limit}; is it the right file, and complete?")
-            return handle.read(size)
-    except (OSError, ValueError) as error:
-        raise CogError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+            if 0 < size <= largest:
+                return handle.read(size)
+    except ValueError as error:  # a null byte in the path
+        raise CogError(f"cannot read {path}: {error}") from error
+    limit = f"has {size:,} bytes, expected at most {largest:,}" if size else "is empty"
+    raise CogError(f"{path} {limit}; is it the right file, and complete?")
 
 
 def read_object(path: str | os.PathLike[str], largest: int = 1 << 26) -> dict[str, Any]:

@@ -61,10 +61,7 @@ def log_file(path: Path) -> Iterator[None]:
 
 
 class Progress:
-    """Progress of long work: now and then a line in the log.
-
-    ``total`` is the number of units, with their plural name; ``interval`` the seconds between two lines.
-    """
+    """Progress of ``total`` units of long work: now and then a line in the log."""
 
     def __init__(self, total: int, label: str, *, unit: str = "images", interval: float = 30.0) -> None:
         self.done, self._skipped, self._interval = 0, 0, interval
@@ -73,34 +70,23 @@ class Progress:
 
     def skip(self, count: int) -> None:
         """Count units that an earlier session finished; the rate and the time left do not include them."""
-        self.done += count
-        self._skipped += count
+        self.done, self._skipped = self.done + count, self._skipped + count
 
     def update(self, count: int = 1) -> None:
         """Count more finished units."""
-        self.done += count
-        if (now := time.monotonic()) - self._shown >= self._interval:
+        self.done, now = self.done + count, time.monotonic()
+        if now - self._shown >= self._interval:
             from tqdm import tqdm
 
-            self._shown, elapsed = now, now - self._start
-            line = tqdm.format_meter(n=self.done, elapsed=elapsed, initial=self._skipped, **self._of)
-            logger.info("%s", line)
+            of = {"n": self.done, "elapsed": now - self._start, "initial": self._skipped, **self._of}
+            self._shown = now
+            logger.info("%s", tqdm.format_meter(**of))
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
-
-
-def duration(seconds: float) -> str:
-    """Return a time as text, such as ``2:05:00``."""
-    return str(datetime.timedelta(seconds=round(seconds)))
-
-
-def size(n_bytes: float) -> str:
-    """Return a number of bytes as text, such as ``2.5 GB``."""
-    return f"{n_bytes / 1e9:.3g} GB"
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Processors and memory of the machine, memory of a GPU, and one line where it does not suffice."""
+"""Processors and memory of the machine, and one line where memory does not suffice."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from cog.errors import CogError, first_line
-
-_EXHAUSTED = r"out of memory|allocate memory|not enough memory|ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED"
 
 
 def n_processors() -> int:
@@ -26,41 +23,30 @@ def available_memory(proc: Path = Path("/proc"), control: Path = Path("/sys/fs/c
     file caches count as free: a SLURM job or a container may use less than the machine has.
     """
     rooms, group = [], control
-    with contextlib.suppress(OSError, ValueError):
-        words = re.findall(r"MemAvailable:\s+(\d+)", (proc / "meminfo").read_text())
-        rooms += [int(words[0]) * 1024] if words else []
-        names = re.findall(r"^0::/(.*)$", (proc / "self/cgroup").read_text(), re.MULTILINE)
-        group = control / names[0] if names else control
+    with contextlib.suppress(OSError, IndexError):
+        rooms.append(1024 * int(re.findall(r"MemAvailable:\s+(\d+)", (proc / "meminfo").read_text())[0]))
+        group /= re.findall(r"(?m)^0::/(.*)$", (proc / "self/cgroup").read_text())[0]
     for folder in (group, *group.parents):
         with contextlib.suppress(OSError, ValueError):
             most = int((folder / "memory.max").read_text())  # "max" means no limit
             used = int((folder / "memory.current").read_text())
-            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            rooms.append(most - used + int(stat.get("inactive_file", 0)))
+            cached = re.findall(r"(?m)^inactive_file (\d+)", (folder / "memory.stat").read_text())
+            rooms.append(most - used + sum(map(int, cached)))
         if folder == control:
             break
     return max(0, min(rooms)) if rooms else None
 
 
-def free_on_gpu(device: Any) -> int:
-    """Return the bytes that can be allocated on a ``torch.device``: free, or reserved by PyTorch and not in use."""
-    import torch
-
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + kept
-
-
 def is_exhausted(error: BaseException) -> bool:
     """Return whether an error reports that the memory of a GPU or of the machine did not suffice."""
-    of_torch = isinstance(error, RuntimeError) and re.search(_EXHAUSTED, str(error)) is not None
+    words = r"out of memory|allocate memory|not enough memory|ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED"
+    of_torch = isinstance(error, RuntimeError) and re.search(words, str(error)) is not None
     return isinstance(error, MemoryError) or of_torch
 
 
 def explain(error: BaseException, task: str, todo: str) -> CogError:
     """Return an error of :func:`is_exhausted` in one line: what failed, and how it needs less memory."""
-    return CogError(
-        f"out of memory while {task} ({first_line(error)[:200]}); {todo or 'run this where there is more'}"
-    )
+    return CogError(f"out of memory while {task} ({first_line(error)[:200]}); {todo or 'run this elsewhere'}")
 
 
 @contextlib.contextmanager

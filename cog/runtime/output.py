@@ -5,9 +5,8 @@
     seed-22/            the result: complete, or not there
     .seed-22.work/      unfinished work: lock, identity.json, saved states, program.log, failed.json
 
-The same command gives the same bits, so a result that two processes compute costs time and is never wrong:
-each publishes a stage of its own. The lock only saves that time. It is the system's (``flock``), which
-releases it with its process, however that ends; where a file system has none, work goes on without.
+The same command gives the same bits: a result that two processes compute costs time and is never wrong. The lock
+only saves that time; where a file system has none, work goes on without.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cog.errors import CogError, some
+from cog.errors import CogError, first_line, some
 from cog.runtime import files, signals
 
 #: Words of :class:`State`.
@@ -57,14 +56,10 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Output:
-    """The place of a result, and what determines its content.
+    """The place of a result: its folder, and what determines its content.
 
-    Attributes:
-        path: folder of the result.
-        identity: settings and digests of the inputs; JSON must give it back equal (lists, no tuples).
-        record: file of the result whose entry ``identity`` has the identity.
-        contents: patterns of the names in a result, of folders with a slash; a folder with others is never
-            replaced. Empty: any files beside the record.
+    ``identity`` is what JSON gives back equal; ``record`` is the file that has it, as an entry; ``contents`` are
+    patterns of the names in a result, of folders with a slash (none: any files beside the record).
     """
 
     path: Path
@@ -101,38 +96,31 @@ class Output:
 
     def has_result(self, *, overwrite: bool = False) -> bool:
         """Return the same as :meth:`is_done`, changing nothing; subclasses may have further conditions."""
-        if self.path.exists() and not self.path.is_dir():
-            raise OutputError(f"{self.path} is a file, expected a folder for the result; move it away")
-        entries = os.scandir(self.path) if self.path.is_dir() else ()
+        entries = os.scandir(self.path) if self.path.exists() else ()
         names = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in entries)
-        usual = self.contents or (("*[!/]",) if self.record in names else ())
+        has_record = self.record in names
+        usual = self.contents or (("*[!/]",) if has_record else ())
         foreign = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in usual)]
-        if foreign and (overwrite or self.record not in names):
+        if foreign and (overwrite or not has_record):
             raise OutputError(f"{self.path} has files of others ({some(foreign)}); move them away")
-        if not names or (overwrite and self.record not in names):
+        if not names or (overwrite and not has_record):
             return False
-        changed = [f"{some(names)}, and no {self.record}"]
-        if self.record in names:
-            try:
-                stored = (self.read() or {}).get("identity")
-                changed = differences(stored if isinstance(stored, dict) else {}, self.identity)
-            except CogError as error:
-                changed = [str(error)]
+        try:
+            stored = (self.read() or {}).get("identity") if has_record else None
+            changed = differences(stored if isinstance(stored, dict) else {}, self.identity)
+        except CogError as error:
+            changed = [str(error)]
         if changed and not overwrite:
-            raise OutputError(
-                f"{self.path} has another result ({'; '.join(changed)}); add --overwrite to replace it"
-            )
+            what = "another result" if has_record else f"{some(names)}, and no {self.record}"
+            raise OutputError(f"{self.path} has {what} ({'; '.join(changed)}); add --overwrite to replace it")
         return not changed
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[Work]:
-        """Work on the output in the block.
+        """Work on the output in the block; a BusyError when another process does.
 
-        What the block leaves in the work folder is there again at the next start, also the reason of a
-        failure. With ``published`` of the yielded work, another process has just finished the result.
-
-        Raises:
-            BusyError: another process works on it.
+        What the block leaves in the work folder is there again at the next start, also the reason of a failure.
+        With ``published`` of the yielded work, another process has just finished the result.
         """
         with locked(self.work) as is_owner:
             if not is_owner:
@@ -142,12 +130,10 @@ class Output:
             try:
                 yield work
                 work.end()
-            except (signals.Interrupted, BusyError):
-                raise
             except Exception as error:
-                with contextlib.suppress(CogError):
-                    reason = str(error) or type(error).__name__
-                    files.write_json(work.folder / FAILURE_FILE, {"reason": reason})
+                if not isinstance(error, signals.Interrupted | BusyError):
+                    with contextlib.suppress(CogError):
+                        files.write_json(work.folder / FAILURE_FILE, {"reason": first_line(error)})
                 raise
 
 
@@ -184,8 +170,7 @@ class Work:
     def publish(self) -> Iterator[Path]:
         """Yield an empty folder, which becomes the result, with the log file, when the block succeeds.
 
-        An old result stays until the new one is complete. Where another process was faster (possible only
-        without locks), its equal result is replaced.
+        An old result stays until the new one is complete.
         """
         token, target = secrets.token_hex(8), self.output.target
         stage = self.folder / f"stage-{token}"
@@ -241,7 +226,7 @@ def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: st
 def locked(folder: Path, *, look: bool = False) -> Iterator[bool]:
     """Lock a folder, which is made, in the block; yield False when another process keeps it locked, else True.
 
-    With ``look``, leave no trace: observers do not disturb each other, and an owner waits for them.
+    With ``look``, only look: observers do not disturb each other, and an owner waits for them.
     """
     end = time.monotonic() + (0 if look else 1)
     while (lock := _lock(folder, look)) is None and time.monotonic() < end:

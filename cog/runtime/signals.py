@@ -71,7 +71,7 @@ def check(state: str) -> None:
 def requeue(message: str) -> None:
     """Queue this task of a SLURM array again if, by its message, SIGUSR1 (the time limit) ended it.
 
-    Who sends SIGTERM (``scancel``, a preemption) decides what follows: a cancelled task would come back.
+    Who sends SIGTERM (``scancel``, a preemption) decides what follows.
     """
     task = os.environ.get("SLURM_ARRAY_TASK_ID")
     if (
