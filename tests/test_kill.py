@@ -1,8 +1,8 @@
-"""Commands that are killed at any moment and repeated, or started twelve times at once, leave what one start leaves.
+"""Commands that are killed and repeated, or started twelve times at once, leave what one start leaves.
 
-Each command runs in a fork of this process, in a folder of its own, and is ended by SIGKILL right before one of its
-file operations, by SIGKILL at a random instant, or by SIGTERM. No reader may then take a part for a result, and the
-same command, given again, must leave the bytes of an undisturbed run. Times and facts of one start are not compared.
+Each runs in a fork of this process and is ended by SIGKILL right before one of its file operations, by SIGKILL
+at a random instant, or by SIGTERM. No reader may then take a part for a result, and the same command, given
+again, must leave the bytes of an undisturbed run. Times and facts of one start are not compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 import tiny
@@ -47,19 +47,16 @@ UNSEEN = (
     *("n07739125", "n09193705", "n12102133", "n04530566"),
 )
 
+Act = Callable[[int], None]
+
 
 @dataclass
 class Command:
-    """A command on small inputs; it writes below a folder ``out``.
+    """A command line with the place ``{out}`` of its output, and folders to copy there before it starts.
 
-    Attributes:
-        script: file name of the script.
-        argv: its command line.
-        given: folders to copy into ``out`` before it starts, by their place there.
-        runs: what an undisturbed run leaves, its number of operations, and its seconds; filled by :func:`undisturbed`.
+    ``runs``: what an undisturbed run leaves, its number of operations, and its seconds.
     """
 
-    script: str
     argv: str
     given: dict[str, Path] = field(default_factory=dict)
     runs: tuple[dict[str, Any], int, float] | None = None
@@ -72,12 +69,11 @@ class Command:
 
 
 def commands(work: Path) -> dict[str, Command]:
-    """Return the commands, on inputs that are written into ``work``; ``{out}`` stands for the output."""
+    """Return the commands, on inputs that are written into ``work``."""
     loader = tiny.write_loader(work / "my_net.py")
     for split, n_images in (("train", 24), ("test", 3)):
-        tiny.write_class_folders(
-            work / "images" / split, classes=("crow", "duck", "wren"), n_images=n_images, suffix=".png"
-        )
+        classes = ("crow", "duck", "wren")
+        tiny.write_class_folders(work / "images" / split, classes=classes, n_images=n_images, suffix=".png")
         x, y = tiny.make_xy(n_per_class=40, dim=8, seed=len(split), spread=2.5)
         tiny.write_features(work / f"features_{split}", x, y, name=f"tiny_net_birds_{split}")
     for wnid in (*SEEN, *UNSEEN):
@@ -86,39 +82,30 @@ def commands(work: Path) -> dict[str, Command]:
             (work / "in21k" / wnid / f"{wnid}_{number}.JPEG").touch()
     (work / "seen.txt").write_text("\n".join(SEEN))
     pair = f"--train_features_dir {work}/features_train --test_features_dir {work}/features_test --device cpu"
-    images = (
-        f"--dataset birds --model_loader {loader}:load_my_model --images_root {work}/images "
-        "FT_EXTRACT.IMAGE_RESIZE_SIZE 16 FT_EXTRACT.IMAGE_CROP_SIZE 16 FT_EXTRACT.N_WORKERS 0"
-    )
+    small = "FT_EXTRACT.IMAGE_RESIZE_SIZE 16 FT_EXTRACT.IMAGE_CROP_SIZE 16 FT_EXTRACT.N_WORKERS 0"
+    of_images = f"--dataset birds --model_loader {loader}:load_my_model --images_root {work}/images {small}"
     training = "CLF.N_EPOCHS 3 CLF.BATCH_SIZE 16 CLF.N_TRIALS"
     in_root = {f"tiny/net/birds/features_{split}": work / f"features_{split}" for split in ("train", "test")}
     of_model = "--model tiny_net --dataset birds --models_root_dir {out} --device cpu"
-    return {
-        "extraction": Command(
-            "extract_features.py",
-            f"--model tiny_net --split train test --models_root_dir {{out}} {images} FT_EXTRACT.BATCH_SIZE 1",
-        ),
-        "run": Command("logreg.py", f"{pair} {training} 12 --output_dir {{out}}/run"),
-        "seeds and shots": Command(
-            "logreg.py", f"{of_model} --seeds 22 37 45 77 93 --n_shot 0 2 8 {training} 3", in_root
-        ),
-        "levels": Command(
-            "build_levels.py",
-            f"--imagenet_images_root {work}/in21k --seen_wnids {work}/seen.txt --n_levels 2 --level_size 3 "
-            "--overwrite --output_dir {out}/levels LEVELS.MIN_IMAGES 6 LEVELS.N_TEST 2 LEVELS.MAX_TRAIN 5",
-        ),
-        "fine-tuning": Command(
-            "finetune.py",
-            f"--model tiny_net --output_dir {{out}}/tuned {images} FINETUNE.N_EPOCHS 3 FINETUNE.BATCH_SIZE 24",
-        ),
-        "analysis": Command(
-            "analyze_features.py",
-            f"{pair} --analysis kmeans --output_dir {{out}}/clusters ANALYSIS.KMEANS_SEEDS [1,2] ANALYSIS.KMEANS_K 7",
-        ),
+    argvs = {
+        "extraction": f"extract_features --model tiny_net --split train test --models_root_dir {{out}} "
+        f"--device cpu {of_images} FT_EXTRACT.BATCH_SIZE 1",
+        "run": f"logreg {pair} {training} 12 --output_dir {{out}}/run",
+        "seeds and shots": f"logreg {of_model} --seeds 22 37 45 77 93 --n_shot 0 2 8 {training} 3",
+        "levels": f"build_levels --imagenet_images_root {work}/in21k --seen_wnids {work}/seen.txt "
+        "--n_levels 2 --level_size 3 --overwrite --output_dir {out}/levels LEVELS.MIN_IMAGES 6 LEVELS.N_TEST 2 "
+        "LEVELS.MAX_TRAIN 5",
+        "fine-tuning": f"finetune --model tiny_net --output_dir {{out}}/tuned --device cpu {of_images} "
+        "FINETUNE.N_EPOCHS 3 FINETUNE.BATCH_SIZE 24",
+        "analysis": f"analyze_features {pair} --analysis kmeans --output_dir {{out}}/clusters "
+        "ANALYSIS.KMEANS_SEEDS [1,2] ANALYSIS.KMEANS_K 7",
+        "study": f"study --model tiny_net --models_root_dir {{out}} --log_dir {work}/logs {of_images} "
+        f"--seeds 22 --n_shot 2 {training} 2",
     }
+    return {name: Command(argv, in_root if name == "seeds and shots" else {}) for name, argv in argvs.items()}
 
 
-def count_operations(out: Path, act: Callable[[int], None]) -> None:
+def count_operations(out: Path, act: Act) -> None:
     """Call ``act(k)`` right before the k-th operation of this process below ``out``."""
     number, process, inside = 0, os.getpid(), os.fspath(out)
 
@@ -129,12 +116,10 @@ def count_operations(out: Path, act: Callable[[int], None]) -> None:
             if isinstance(path, int):
                 path = os.readlink(f"/proc/self/fd/{path}")
             mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
-            reads = name == "open" and not (
-                mode & (os.O_CREAT | os.O_WRONLY | os.O_RDWR)
-                if isinstance(mode, int)
-                else {*mode} & {*"wax+"}
-            )
-            if not reads and os.getpid() == process and os.fsdecode(path).startswith(inside):
+            flags = os.O_CREAT | os.O_WRONLY | os.O_RDWR
+            writes = mode & flags if isinstance(mode, int) else {*str(mode)} & {*"wax+"}
+            is_counted = (writes or name != "open") and os.fsdecode(path).startswith(inside)
+            if is_counted and os.getpid() == process:
                 number += 1
                 act(number)
             return function(*args, **kwargs)
@@ -146,31 +131,32 @@ def count_operations(out: Path, act: Callable[[int], None]) -> None:
     builtins.open = io.open = counting(builtins.open, "open")
 
 
-def start(command: Command, out: Path, log: Path, act: Callable[[int], None] = lambda number: None) -> int:
-    """Start a command in a fork; returns the number of the process. It prints into the file ``log``."""
-    pid = os.fork()
-    if pid == 0:
-        _be(command, out, log, act)
-    return pid
+def nothing(number: int) -> None:
+    """Do nothing before an operation."""
 
 
-def _be(command: Command, out: Path, log: Path, act: Callable[[int], None]) -> NoReturn:
+def start(command: Command, out: Path, log: Path, act: Act = nothing, note: Act = nothing) -> int:
+    """Start a command in a fork that prints into ``log`` and calls ``note`` at its end; returns its number."""
+    if pid := os.fork():
+        return pid
     code = 70
     try:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
-        sys.argv = [command.script, *command.argv.replace("{out}", str(out)).split()]
-        if command.script == "logreg.py":  # save after every epoch: something to continue from
+        sys.argv = ["cog", *command.argv.replace("{out}", str(out)).split()]
+        os.chdir(REPOSITORY)
+        if command.argv.startswith("logreg"):  # save after every epoch: something to continue from
             unfinished = importlib.import_module("cog.logreg.unfinished").Unfinished
             unfinished.interval, unfinished.most_share = 0.0, 1e9
         count_operations(out, act)
         try:
-            runpy.run_path(str(REPOSITORY / command.script), run_name="__main__")
+            runpy.run_module("cog", run_name="__main__")
         except SystemExit as error:
             code = int(error.code or 0)
         sys.stdout.flush()
+        note(code)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -214,18 +200,20 @@ class Bench:
 
     def undisturbed(self, name: str) -> tuple[dict[str, Any], int, float]:
         """Return files, number of operations and seconds of an undisturbed run."""
-        command = self.commands[name]
+        command, told = self.commands[name], self.place / "note.json"
         for _ in range(0 if command.runs else 2):  # the first run says what to import before the fork
             counted: list[int] = []
+
+            def note(code: int, counted: list[int] = counted) -> None:
+                told.write_text(json.dumps([[*sys.modules], len(counted)]))
+
             command.fresh(self.out)
             began = time.monotonic()
-            pid = os.fork()
-            if pid == 0:
-                exit_, os._exit = os._exit, lambda code: (self._note(counted), exit_(code))
-                _be(command, self.out, self.log, counted.append)
-            assert code_of(pid) == 0, self.log.read_text()
+            assert code_of(start(command, self.out, self.log, counted.append, note)) == 0, (
+                self.log.read_text()
+            )
             seconds = time.monotonic() - began
-            modules, n_operations = json.loads((self.place / "note.json").read_text())
+            modules, n_operations = json.loads(told.read_text())
             for module in modules:
                 with contextlib.suppress(Exception):
                     importlib.import_module(module)
@@ -233,13 +221,8 @@ class Bench:
         assert command.runs is not None
         return command.runs
 
-    def _note(self, counted: list[int]) -> None:
-        (self.place / "note.json").write_text(json.dumps([[*sys.modules], len(counted)]))
-
-    def end(
-        self, name: str, ending: Callable[[int], None], act: Callable[[int], None] = lambda k: None
-    ) -> None:
-        """Start a command, end it, look at what readers see, and repeat it: the result must be the undisturbed one."""
+    def end(self, name: str, ending: Act, act: Act = nothing) -> None:
+        """Start a command, end it, look at what readers see, and repeat it: the result is the undisturbed one."""
         command, (expected, *_) = self.commands[name], self.undisturbed(name)
         command.fresh(self.out)
         pid = start(command, self.out, self.log, act)
@@ -250,26 +233,23 @@ class Bench:
         there = {name: text for name, text in snapshot(self.out).items() if "/." not in f"/{name}"}
         for folder in {name.rpartition("/")[0] for name in there if name.rpartition("/")[2] in RECORDS}:
             # a folder with the record of a result has all of the result, and nothing else
-            of_folder = [
-                {k: v for k, v in files.items() if k.startswith(f"{folder}/")} for files in (there, expected)
-            ]
-            assert differing(*of_folder) == [], folder
-        again = code_of(start(command, self.out, self.log))
-        assert again == 0, self.log.read_text()
+            both = [{k: v for k, v in of.items() if k.startswith(f"{folder}/")} for of in (there, expected)]
+            assert differing(*both) == [], folder
+        assert code_of(start(command, self.out, self.log)) == 0, self.log.read_text()
         assert differing(snapshot(self.out), expected) == []
 
 
-@pytest.fixture(scope="module", params=["memory", pytest.param("disk", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["/dev/shm", pytest.param("/var/tmp", marks=pytest.mark.slow)])
 def bench(request):
     """Yield a :class:`Bench` in memory (tmpfs), and one on a disk."""
-    if request.param == "disk" and not KILLS:
+    if request.param == "/var/tmp" and not KILLS:
         pytest.skip("COG_KILLS=30 kills on a disk, too")
-    folder = "/dev/shm" if request.param == "memory" and os.path.isdir("/dev/shm") else "/var/tmp"
+    folder = request.param if os.path.isdir(request.param) else None
     with tempfile.TemporaryDirectory(prefix="cog-kill-", dir=folder) as place:
         yield Bench(Path(place))
 
 
-#: Kills per command: all of them take half an hour on two cores (COG_KILLS=30 pytest --slow tests/test_kill.py).
+#: Kills per command; 30 take half an hour on two cores (COG_KILLS=30 pytest --slow tests/test_kill.py).
 KILLS = int(os.environ.get("COG_KILLS", "0"))
 FEW = 3
 
@@ -277,26 +257,17 @@ NAMES = ("extraction", "run", "seeds and shots", "levels", "fine-tuning", "analy
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 
 
-def killed_before_operations(bench: Bench, name: str, n: int) -> None:
-    """Kill a command before ``n`` of its operations, spread over all of them."""
+@pytest.mark.parametrize("name", ["run", *SLOW[:1], *SLOW[2:]])
+def test_killed_before_every_kth_operation(bench, name):
     n_operations = bench.undisturbed(name)[1]
-    for index in range(min(n, n_operations)):
-        operation = 1 + (2 * index + 1) * n_operations // (2 * min(n, n_operations))
+    n = min(KILLS or FEW, n_operations)
+    for operation in (1 + (2 * index + 1) * n_operations // (2 * n) for index in range(n)):
 
         def act(number: int, operation: int = operation) -> None:
             if number == operation:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        bench.end(name, lambda pid: None, act)
-
-
-def test_a_run_that_is_killed_and_repeated_is_the_same_run(bench):
-    killed_before_operations(bench, "run", 3)
-
-
-@pytest.mark.parametrize("name", SLOW)
-def test_killed_before_every_kth_operation(bench, name):
-    killed_before_operations(bench, name, KILLS or FEW)
+        bench.end(name, nothing, act)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -306,16 +277,15 @@ def test_ended_at_random_instants(bench, name, number):
     n = (KILLS or FEW) if number == signal.SIGKILL else min(KILLS or FEW, 10)
     seconds, rng = bench.undisturbed(name)[2], random.Random(name)
     for index in range(n):
-        instant = (index + rng.random()) * seconds / n
 
-        def ending(pid: int, instant: float = instant) -> None:
+        def ending(pid: int, instant: float = (index + rng.random()) * seconds / n) -> None:
             time.sleep(instant)
             os.kill(pid, number)
 
         bench.end(name, ending)
 
 
-@pytest.mark.parametrize("name", ["run", *SLOW[:1], *SLOW[2:]])
+@pytest.mark.parametrize("name", ["run", *SLOW[:1], *SLOW[2:], pytest.param("study", marks=pytest.mark.slow)])
 def test_twelve_at_once_one_ends_well_and_every_output_is_made(bench, name):
     command, (expected, *_) = bench.commands[name], bench.undisturbed(name)
     command.fresh(bench.out)

@@ -35,26 +35,28 @@ def test_every_requirement_has_a_floor_that_is_kept_here():
 def test_installed_copy_has_its_configuration_and_no_stray_modules(repository, python, tmp_path):
     setuptools = pytest.importorskip("setuptools")
     if int(setuptools.__version__.partition(".")[0]) < 77:
-        pytest.skip(
-            "pip builds the package with setuptools 77 or newer; would check what an installation holds"
-        )
-    source = tmp_path / "source"
+        pytest.skip("pip builds the package with setuptools 77 or newer")
+    source, target = tmp_path / "source", tmp_path / "site"
     files = subprocess.run(
         ["git", "ls-files", "-z"], cwd=repository, capture_output=True, text=True, check=True
-    ).stdout.split("\0")
-    for name in filter(None, files):
-        if not name.startswith("tests/"):
+    )
+    for name in files.stdout.split("\0"):
+        if name and not name.startswith("tests/"):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((repository / name).read_bytes())
-    target = tmp_path / "site"
-    subprocess.run(
-        [
-            python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target",
-            str(target), ".",
-        ],
-        cwd=source,
-        check=True,
-    )  # fmt: skip
+    pip = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        target,
+        ".",
+    ]
+    subprocess.run(pip, cwd=source, check=True)
     top = {entry.name for entry in target.iterdir() if not entry.name.endswith(".dist-info")}
     assert top == {"cog", "bin"}
     assert {entry.name for entry in (target / "bin").iterdir()} == {*map(script_of, COMMANDS)}
