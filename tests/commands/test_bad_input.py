@@ -82,7 +82,7 @@ level | --dataset cog_l3 | cog_l3; {w}/levels.pkl; 2 levels
 logreg | --train_features_dir - --test_features_dir - --output_dir - | --models_root_dir; --train_features_dir
 logreg | --test_features_dir - | --train_features_dir; --test_features_dir
 logreg | --output_dir - | --output_dir
-logreg | --output_dir {w}/my_net.py | {w}/my_net.py is a file
+logreg | --output_dir {w}/my_net.py | {w}/my_net.py; Not a directory
 logreg | --device tpux | --device tpux
 logreg | --device cuda:99 | --device cuda:99
 logreg | --seeds 22,x | --seeds; 'x'
