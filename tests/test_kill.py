@@ -148,8 +148,8 @@ def start(command: Command, out: Path, log: Path, act: Act = nothing, note: Act 
         sys.argv = ["cog", *command.argv.replace("{out}", str(out)).split()]
         os.chdir(REPOSITORY)
         if command.argv.startswith("logreg"):  # save after every epoch: something to continue from
-            unfinished = importlib.import_module("cog.logreg.unfinished").Unfinished
-            unfinished.interval, unfinished.most_share = 0.0, 1e9
+            unfinished = importlib.import_module("cog.logreg.search").Unfinished
+            unfinished.interval = 0.0
         count_operations(out, act)
         try:
             runpy.run_module("cog", run_name="__main__")

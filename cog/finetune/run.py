@@ -147,10 +147,10 @@ def _write(
 ) -> dict[str, Any]:
     """Write a finished run into a folder, and return the entry ``final`` of its ``results.json``."""
     recipe, network = training.recipe, training.network
-    head = [network.head.weight.detach().cpu(), network.head.bias.detach().cpu()]
+    labels = torch.from_numpy(splits[1].labels)
     assert done.predictions is not None
-    labels, wd = torch.from_numpy(splits[1].labels), recipe.ft.WEIGHT_DECAY
-    final = write_final(stage, [(*head,)], done.logs, done.predictions, labels, lr=recipe.lr, wd=wd)
+    trained, wd = {k: v.cpu() for k, v in network.head.state_dict().items()}, recipe.ft.WEIGHT_DECAY
+    final = write_final(stage, trained, done.logs, done.predictions, labels, lr=recipe.lr, wd=wd)
     backbone = {name: each.cpu().contiguous() for name, each in network.backbone.network.state_dict().items()}
     with files.atomic_write(stage / final["folder"] / "backbone.pth") as handle:
         torch.save({"state_dict": backbone}, handle)
@@ -168,8 +168,8 @@ def _write(
         "seed": recipe.cfg.EVAL.SEED,
         "n_shot": 0,
         "identity": identity,
-        "n_classes": len(head[1]),
-        "feature_dim": head[0].shape[1],
+        "n_classes": len(trained["bias"]),
+        "feature_dim": trained["weight"].shape[1],
         "rows": {"final_train": n_train, "test": n_test},
         "n_failed_images": dict(zip(constants.SPLITS, done.n_failed, strict=True)),
         "final": final,

@@ -1,12 +1,8 @@
 """The classifier engine: trains and scores classifiers over one copy of the features, on any device.
 
-Classifiers of several seeds, and trials of a seed that do not wait for each other, are trained in lockstep
-(:mod:`cog.logreg.step`). Products of the training have the precision ``CLF.PRECISION``: ``fp32`` (TF32 off), ``tf32``
-(NVIDIA GPUs), or ``bf16`` (sums in float32). Weights, momentum, softmax, the scores of trials and of the last epoch
-are float32 in every mode: ranking rounded logits would move accuracies.
-
-What is trained in lockstep depends on settings, shapes and the size of the memory alone, so the same command gives
-the same bits on the same machine. Last bits differ between devices, and between a seed alone and in lockstep.
+Seeds, and trials of a seed that do not wait for each other, are trained in lockstep (:mod:`cog.logreg.step`).
+What is in lockstep depends on settings, shapes and the size of the memory alone: the same command gives the
+same bits on the same machine. Last bits differ between devices, and between a seed alone and in lockstep.
 """
 
 from __future__ import annotations
@@ -26,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from cog.errors import CogError
 from cog.features import feature_files, sampling
@@ -34,10 +31,9 @@ from cog.logreg import metrics
 from cog.logreg.features import Data, Features, Lockstep
 from cog.logreg.metrics import Logs
 from cog.logreg.mlp import Layer, Mlp, initial_layers
-from cog.logreg.search import N_STARTUP_TRIALS
+from cog.logreg.search import N_STARTUP_TRIALS, Unfinished
 from cog.logreg.settings import Settings
 from cog.logreg.step import Classifiers
-from cog.logreg.unfinished import Unfinished
 from cog.runtime import memory
 from cog.runtime.device import exact_float32, require_precision
 from cog.runtime.seeds import cpu_generator, torch_seed
@@ -47,41 +43,33 @@ logger = logging.getLogger(__name__)
 #: Columns (classifiers x classes) trained in lockstep on a CPU: the weights of more exceed the cache.
 CPU_COLUMNS = 1000
 
-#: Epochs that a device may have before it.
-_EPOCHS_AHEAD = 8
-
-#: Share of the memory that may be used, and bytes for the scores of a chunk on a GPU.
-_USABLE, _SCORES = 0.875, 2.0e9
+_EPOCHS_AHEAD = 8  # epochs that a device may have before it
+_USABLE, _SCORES = 0.875, 2.0e9  # share of the memory, and bytes for the scores of a chunk on a GPU
 
 
 @functools.cache
 def cpu_has_bfloat16() -> bool:
     """Return whether this CPU has instructions (AVX512-BF16 or AMX) that make bfloat16 products faster."""
     with contextlib.suppress(OSError):
-        flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-        return flags is not None and bool({"avx512_bf16", "amx_bf16"} & set(flags[1].split()))
+        return bool(re.search(r"\b(avx512_bf16|amx_bf16)\b", Path("/proc/cpuinfo").read_text()))
     return False
 
 
 def resolve_precision(name: str, device: torch.device) -> str:
-    """Return ``fp32``, ``tf32`` or ``bf16`` for ``CLF.PRECISION``; ``auto`` depends on the kind of device alone."""
+    """Return ``fp32``, ``tf32`` or ``bf16`` for ``CLF.PRECISION``; ``auto`` depends on the device alone."""
     if name != "auto":
         require_precision(device, "CLF.PRECISION", name)
         return name
     if device.type == "cpu":
         return "bf16" if cpu_has_bfloat16() else "fp32"
-    ampere = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
-    return "tf32" if ampere else "fp32"
+    return "tf32" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
 
 
 @contextlib.contextmanager
 def products(precision: str) -> Iterator[None]:
-    """Multiply float32 matrices in ``fp32`` or ``tf32`` in the block, and sum up bfloat16 products in float32.
-
-    By default, cuBLAS may sum up parts of bfloat16 products in bfloat16.
-    """
+    """Multiply float32 matrices in ``fp32`` or ``tf32`` in the block; sum up bfloat16 products in float32."""
+    matmul = torch.backends.cuda.matmul
     with exact_float32(tf32=precision == "tf32"):
-        matmul = torch.backends.cuda.matmul
         saved = matmul.allow_bf16_reduced_precision_reduction
         matmul.allow_bf16_reduced_precision_reduction = False
         try:
@@ -91,168 +79,120 @@ def products(precision: str) -> Iterator[None]:
 
 
 def learning_rate(base: float, epoch: int, n_epochs: int) -> float:
-    """Return the learning rate during an epoch.
+    """Return the learning rate during an epoch: a cosine, stepped after each epoch with its index.
 
-    The rate follows a cosine decay that is stepped after each epoch with the index of the finished epoch, as in the
-    original toolkit: epochs 0 and 1 both run at the base rate, and the last epoch runs above zero.
+    So epochs 0 and 1 both run at the base rate, and the last one above zero, as in the original toolkit.
     """
     return base * 0.5 * (1.0 + math.cos(math.pi * max(epoch - 1, 0) / n_epochs))
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """Trained classifiers.
+    """Trained classifiers of S seeds x K trials."""
 
-    Attributes:
-        learner: their parameters, valid until the next training with the engine.
-        diverged: whether a parameter is no longer finite, ``(S, K)``.
-        seconds: duration in seconds per classifier.
-        logs: values per epoch of each seed, and ...
-        predictions: ... classes predicted for the test set after the last epoch, int64 ``(S, m)``, of a final training.
-    """
-
-    learner: Classifiers | Mlp
-    diverged: list[list[bool]]
-    seconds: float
-    logs: list[Logs]
-    predictions: torch.Tensor | None
+    learner: Classifiers | Mlp  # their parameters, valid until the next training with the engine
+    diverged: list[list[bool]]  # whether a parameter is no longer finite, (S, K)
+    top1: list[list[float]]  # accuracies of a search on the held-out rows, (S, K), in percent; 0 if diverged
+    logs: list[Logs]  # values per epoch of each seed of a final training
+    predictions: Tensor | None  # classes of the test set after a final training, int64 (S, m)
+    seconds: float  # per classifier
 
 
 class Engine:
     """Training and scoring of classifiers on one device.
 
-    Args:
-        device: device of the computation.
-        precision: a value of ``CLF.PRECISION``; :attr:`precision` is what it means on the device.
-        fused: form of the steps, see :class:`~cog.logreg.step.Classifiers`; None: that of the device.
-
-    Raises:
-        CogError: a precision that the device does not have.
+    Products of a training have the ``precision``, a value of ``CLF.PRECISION``. Weights, momentum, softmax,
+    the scores of trials and of the last epoch are float32: ranking rounded logits would move accuracies.
     """
 
-    def __init__(self, device: torch.device, precision: str = "fp32", *, fused: bool | None = None) -> None:
-        self.device, self.precision, self._fused = device, resolve_precision(precision, device), fused
+    def __init__(self, device: torch.device, precision: str = "fp32") -> None:
+        self.device, self.precision = device, resolve_precision(precision, device)
         self.dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
         self._kept: tuple[Any, Classifiers | None] = None, None
 
     def lockstep(
         self, train: FeatureSet, test: FeatureSet, settings: Settings, *, n_classes: int, n_seeds: int
     ) -> Lockstep:
-        """Return what is trained in lockstep: a function of settings, shapes and the size of the memory alone.
-
-        Raises:
-            CogError: when a single classifier does not fit.
-        """
+        """Return what is trained in lockstep of ``n_seeds``; an error if a single classifier does not fit."""
         n_trials, sizes = max(1, min(N_STARTUP_TRIALS, settings.n_trials)), [train.x.shape[1], n_classes]
-        if settings.is_mlp:  # its products take far longer than gathering its batches
+        if settings.classifier != "logreg":  # its products take far longer than gathering its batches
             n_seeds, n_trials, sizes = 1, 1, settings.layer_sizes(*sizes)
-        n_weights = sum((a + 1) * b for a, b in itertools.pairwise(sizes))
         room = on_host = _USABLE * (memory.available_memory() or math.inf)
         if self.device.type == "cuda":
             room = _USABLE * torch.cuda.get_device_properties(self.device).total_memory
-        stored = float(sum(one.x.numel() * one.x.element_size() for one in (train, test)))
+        spare, stored = min(_SCORES, room / 5), float(train.x.nbytes + test.x.nbytes)
         copied = 2.0 * (train.x.numel() + test.x.numel()) if self.dtype != torch.float32 else 0.0
+        if self.device.type == "cpu":  # features are in memory already
+            stored = spare = 0.0
+            n_seeds = min(n_seeds, max(1, CPU_COLUMNS // n_classes))
+            n_trials = max(1, min(n_trials, CPU_COLUMNS // (n_classes * n_seeds)))
 
         def needed(s: int, k: int) -> float:
             # Weight, momentum, gradient (once more in a graph) and bfloat16 copy; rows, logits and gradients.
-            of_batch = s * min(settings.batch_size, len(train)) * (16.0 * k * sum(sizes[1:]) + 4.0 * sizes[0])
-            return s * k * n_weights * 18.0 + of_batch
+            of_weights = s * k * 18.0 * sum((a + 1) * b for a, b in itertools.pairwise(sizes))
+            of_row = 16.0 * k * sum(sizes[1:]) + 4.0 * sizes[0]
+            return of_weights + s * min(settings.batch_size, len(train)) * of_row + spare
 
-        if self.device.type == "cpu":  # features are in memory already, so they do not count
-            s = min(n_seeds, max(1, CPU_COLUMNS // n_classes))
-            k = max(1, min(n_trials, CPU_COLUMNS // (n_classes * s)))
-            found, spare = Lockstep(s, k, copy=copied + needed(s, k) <= room), 0.0
-        else:
-            spare = min(_SCORES, 0.2 * room)
-            most = range(n_seeds, 0, -1)
-            options = [(s, n_trials, place) for s in most for place in (stored + copied, stored)]
-            options += [(s, n_trials, 0.0) for s in most]
-            fitting = (one for one in options if needed(*one[:2]) + one[2] + spare <= room)
-            s, k, place = next(fitting, (1, 1, 0.0))
-            found = Lockstep(s, k, place > 0, place > stored or (not place and copied <= on_host))
-        if needed(s, k) + spare > room:
-            raise CogError(
-                f"CLF.TYPE {settings.classifier} with {n_classes} classes and {sizes[0]} dimensions takes "
-                f"{needed(1, 1) / 1e9:.3g} GB to train, and {room / 1e9:.3g} GB can be used on {self.device}; "
-                f"lower {'CLF.MLP_HIDDEN or CLF.MLP_LAYERS' if settings.is_mlp else 'CLF.BATCH_SIZE'}"
-            )
-        return found
+        numbers = [(s, n_trials) for s in range(n_seeds, 0, -1)]
+        options = [Lockstep(*one, copy=copy) for one in numbers for copy in (True, False)]
+        options += [Lockstep(*one, resident=False, copy=copied <= on_host) for one in [*numbers, (1, 1)]]
+        for one in options:
+            if needed(one.seeds, one.trials) + one.resident * (stored + one.copy * copied) <= room:
+                return one
+        what = f"CLF.TYPE {settings.classifier} with {n_classes} classes and {sizes[0]} dimensions"
+        raise CogError(
+            f"{what} takes {needed(1, 1) / 1e9:.3g} GB to train, and {room / 1e9:.3g} GB can be used on {self.device}; "
+            "lower CLF.BATCH_SIZE or CLF.MLP_HIDDEN, or run this where there is more"
+        )
 
     def prepare(self, train: FeatureSet, test: FeatureSet, settings: Settings, *, n_seeds: int = 1) -> Data:
-        """Return features as a data set on the device.
-
-        Args:
-            train: training features ``(n, d)``, normalized as the settings say.
-            test: test features ``(m, d)``.
-            settings: settings of the runs, which differ in seed and shots only.
-            n_seeds: number of seeds.
-
-        Raises:
-            CogError: features that do not fit together; too little memory.
-        """
+        """Return features ``(n, d)`` and ``(m, d)`` as a data set on the device, for runs of ``n_seeds``."""
         if mixed := feature_files.check_pair(train, test):
             logger.warning("%s", mixed)
         if most := settings.max_per_class:  # paper supplement B.1
             rows, n_short = sampling.cap_per_class(train.y, most)
-            logger.info("at most %d training images per class: %d of %d", most, len(rows), len(train))
-            if n_short:
-                logger.warning("%d classes have fewer than CLF.MAX_PER_CLASS %d images", n_short, most)
+            counts = most, len(rows), len(train), n_short
+            logger.info("at most %d training images per class: %d of %d; %d classes have fewer", *counts)
             norms = None if train.norms is None else train.norms[rows]
             train = dataclasses.replace(train, x=train.x[rows], y=train.y[rows], norms=norms)
         y, test_y, labels = sampling.to_consecutive_labels(train.y, test.y)
         together = self.lockstep(train, test, settings, n_classes=len(labels), n_seeds=n_seeds)
-        facts = train.name, *train.x.shape, len(test), len(labels), self.device, self.precision
-        logger.info("%s: %d x %d training and %d test features, %d classes, on %s in %s", *facts)
-        if not together.resident:
-            logger.info("too large for %s, sent there batch by batch", self.device)
-        on_device, on_test = (
-            Features(one, self.device, self.dtype, resident=together.resident, copy=together.copy)
-            for one in (train, test)
-        )
-        return Data(on_device, y, y.to(self.device), on_test, test_y.to(self.device), labels, together)
+        facts = train.name, *train.x.shape, len(test), len(labels), self.device, self.precision, together
+        logger.info("%s: %d x %d training and %d test features, %d classes, on %s in %s, %s", *facts)
+        how, place = {"resident": together.resident, "copy": together.copy}, self.device
+        of_train, of_test = (Features(one, place, self.dtype, **how) for one in (train, test))
+        return Data(of_train, y, y.to(place), of_test, test_y.to(place), labels, len(labels), together)
 
     @torch.no_grad()
     def fit(
         self,
         data: Data,
         runs: Sequence[Settings],
-        rows: torch.Tensor,
+        rows: Tensor,
         pairs: Sequence[Sequence[tuple[float, float]]],
         *,
-        stage: str,
-        on_epoch: Callable[[int, list[Logs]], None] | None = None,
+        val_rows: Tensor | None = None,
+        on_epoch: Callable[[int, list[Logs]], None] = lambda epoch, logs: None,
         unfinished: Unfinished | None = None,
     ) -> Trained:
-        """Train S x K classifiers in lockstep: those of a seed see the same batches and start from the same weights.
+        """Train S x K classifiers in lockstep; those of a seed have the same batches and initial weights.
 
-        Args:
-            data: the data set.
-            runs: settings of the S runs, which differ in the seed alone.
-            rows: rows to train on, int64 ``(S, n)``.
-            pairs: learning rate and weight decay (l2 penalty on weights and biases) of each classifier, ``(S, K)``.
-            stage: ``search``, or ``final`` (K = 1), in which the test set is scored after every epoch.
-            on_epoch: function called after an epoch of the final training, with its number and the logs of each seed.
-            unfinished: where the training is saved; None: nowhere.
-
-        Raises:
-            Interrupted: when the process was asked to end; the training is saved then.
+        A seed has settings (``runs``, which differ in the seed alone), int64 ``rows`` ``(S, n)`` to train on,
+        and K pairs of learning rate and weight decay. The trials of a search are scored on ``val_rows``.
+        Without these, it is a final training (K = 1): the test set is scored after every epoch, and
+        ``on_epoch`` gets its number and the logs of each seed. The state is saved in ``unfinished``.
         """
-        record, n, n_epochs = stage == "final", rows.shape[1], runs[0].n_epochs
+        n, n_epochs, stage = rows.shape[1], runs[0].n_epochs, "final" if val_rows is None else "search"
         seeds = [torch_seed(run.seed, "order", stage=stage, n_shot=run.n_shot) for run in runs]
         key = {"pairs": [[list(pair) for pair in of_seed] for of_seed in pairs], "orders": seeds}
         unfinished = unfinished or Unfinished(None, {"seeds": []})
-        saved = unfinished.restore(key) or {
-            "epochs": 0,
-            "seconds": 0.0,
-            "logs": [metrics.new_logs() for _ in runs],
-        }
+        saved: dict[str, Any] = {"epochs": 0, "seconds": 0.0, "logs": [metrics.new_logs() for _ in runs]}
+        saved |= unfinished.restore(key)
         logs, start, predictions = saved["logs"], time.monotonic() - saved["seconds"], None
         base, wd = torch.tensor(pairs, dtype=torch.float64).unbind(-1)
-        factors = torch.tensor(
-            [learning_rate(1.0, e, n_epochs) for e in range(n_epochs)], dtype=torch.float64
-        )
+        factors = torch.tensor([learning_rate(1.0, e, n_epochs) for e in range(n_epochs)], dtype=base.dtype)
         with products(self.precision):
-            learner = self._begin(data, runs, n, wd, stage)
+            learner = self._new(data, runs, n, wd, stage)
             if saved["epochs"]:
                 learner.resume(saved["values"])
             alive = finite = learner.is_finite()
@@ -265,60 +205,48 @@ class Engine:
                 learner.epoch(ordered, data.targets[ordered.to(self.device)], rates[epoch])
                 order = next(orders, order)  # drawn while the device works
                 last = epoch + 1 == n_epochs
-                if last or record or epoch % _EPOCHS_AHEAD == 0:
+                if last or val_rows is None or epoch % _EPOCHS_AHEAD == 0:
                     alive, finite = finite, learner.is_finite()  # waits for the device
                 last = last or not any(map(any, finite))
                 if learner.sums is not None:
+                    scored = data.test, data.test_y, torch.arange(len(data.test_y)), learner.logits
                     # The last epoch is the result; the others are a curve, at the precision of the training.
                     with products("fp32" if last else self.precision):
-                        scored = (data.test, data.test_y, torch.arange(len(data.test_y)), learner.logits)
-                        tested, predictions = metrics.evaluate(
-                            *scored, (len(runs), data.n_classes), exact=last
-                        )
+                        tested, predictions = metrics.evaluate(*scored, exact=last)
                     for s, sums in enumerate(learner.sums.tolist()):
                         if alive[s][0]:  # the logs of a diverged training end with its last epoch
                             # The rate is set after the epoch, as in the original toolkit.
                             rate = learning_rate(pairs[s][0][0], epoch + 1, n_epochs)
                             of_test = metrics.to_scores(tested[s], len(data.test_y))
                             metrics.append_epoch(logs[s], metrics.to_scores(sums, n), of_test, rate)
-                    if on_epoch is not None:
-                        on_epoch(epoch, logs)
+                    on_epoch(epoch, logs)
                 if last:
                     break
-                state = {"epochs": epoch + 1, "seconds": time.monotonic() - start, "values": learner.state}
-                unfinished.offer(key, state | {"logs": logs})
-        seconds = (time.monotonic() - start) / sum(map(len, pairs))
-        return Trained(learner, [[not fine for fine in each] for each in finite], seconds, logs, predictions)
-
-    @torch.no_grad()
-    def validate(self, data: Data, rows: torch.Tensor, trained: Trained) -> list[list[float]]:
-        """Return the top-1 accuracies ``(S, K)`` on training ``rows`` ``(S, m)``, in percent, from float32 features."""
-        shape, top1 = (len(trained.diverged[0]), data.n_classes), []
+                state = {"epochs": epoch + 1, "values": learner.state, "logs": logs}
+                unfinished.offer(key, state | {"seconds": time.monotonic() - start})
+        top1, diverged = [], [[not fine for fine in of_seed] for of_seed in finite]
         with products("fp32"):
-            for s, of_seed in enumerate(rows):
-                logits_of = functools.partial(trained.learner.logits, seed=s)
-                sums, _ = metrics.evaluate(data.train, data.targets, of_seed, logits_of, shape)
-                top1.append([100 * hits / len(of_seed) for _, hits, _ in sums])
-        return top1
+            for s, of_seed in enumerate([] if val_rows is None else val_rows):
+                logits_of = functools.partial(learner.logits, seed=s)
+                sums, _ = metrics.evaluate(data.train, data.targets, of_seed, logits_of)
+                right = zip(sums, finite[s], strict=True)
+                top1.append([100 * hits / len(of_seed) if fine else 0.0 for (_, hits, _), fine in right])
+        seconds = (time.monotonic() - start) / wd.numel()
+        return Trained(learner, diverged, top1, logs, predictions, seconds)
 
-    def _begin(
-        self, data: Data, runs: Sequence[Settings], n: int, wd: torch.Tensor, stage: str
-    ) -> Classifiers | Mlp:
-        """Return classifiers at the start of their training; buffers, graphs and compiled code are used again."""
-        settings = runs[0]
-        seeds = [torch_seed(run.seed, "init", stage=stage) for run in runs]
+    def _new(self, data: Data, runs: Sequence[Settings], n: int, wd: Tensor, stage: str) -> Classifiers | Mlp:
+        """Return classifiers at the start of a training; buffers, graphs and compiled code are used again."""
+        settings, seeds = runs[0], [torch_seed(run.seed, "init", stage=stage) for run in runs]
         sizes = settings.layer_sizes(data.train.dim, data.n_classes)
-        options: dict[str, Any] = {"batch": min(settings.batch_size, n), "momentum": settings.momentum}
-        options["record"] = stage == "final"
-        if settings.is_mlp:
-            layers = initial_layers(sizes, seeds[0])
-            return Mlp(data.train, layers, float(wd), relu=settings.has_relu, **options)
-        shape = (*wd.shape, data.n_classes, data.train.dim)
-        key, learner = self._kept
-        if learner is None or key != (shape, options, data):
+        batch, record = min(settings.batch_size, n), stage == "final"
+        if settings.classifier != "logreg":
+            return Mlp(data.train, initial_layers(sizes, seeds[0]), float(wd), settings, batch, record)
+        options = batch, settings.momentum, record
+        key, (known, learner) = (data, *wd.shape, *options), self._kept
+        if learner is None or key != known:
             learner, self._kept = None, (None, None)  # frees the memory
-            learner = Classifiers(data.train, shape, fused=self._fused, **options)
-            self._kept = (shape, options, data), learner
+            learner = Classifiers(data.train, (*wd.shape, *reversed(sizes)), *options)
+            self._kept = key, learner
         learner.begin(*_starts(self.device, *sizes, *seeds), wd)
         return learner
 
@@ -331,13 +259,12 @@ def _starts(device: torch.device, dim: int, n_classes: int, *seeds: int) -> Laye
     return weight, bias
 
 
-def _draw_orders(seeds: list[int], n: int, epochs: range, *, pinned: bool) -> Iterator[torch.Tensor]:
-    """Yield the order of the samples of each seed in the epochs, int64 ``(S, n)``; earlier ones are drawn, too."""
+def _draw_orders(seeds: list[int], n: int, epochs: range, *, pinned: bool) -> Iterator[Tensor]:
+    """Yield the order of the samples of each seed in epochs, int64 ``(S, n)``; earlier ones are drawn."""
     generators = [cpu_generator(seed) for seed in seeds]
-    with ThreadPoolExecutor(len(generators)) as pool:
-        draw = pool.map if pinned else map  # a GPU would wait for five orders of a million rows
+    with ThreadPoolExecutor(len(generators)) as pool:  # a GPU would wait for five orders of a million rows
         for epoch in range(epochs.stop):
             orders = torch.empty(len(seeds), n, dtype=torch.int64, pin_memory=pinned)
-            list(draw(lambda order, g: torch.randperm(n, generator=g, out=order), orders, generators))
+            list(pool.map(lambda order, g: torch.randperm(n, generator=g, out=order), orders, generators))
             if epoch >= epochs.start:
                 yield orders

@@ -1,7 +1,7 @@
 """Layers of classifiers, and the training of multi-layer perceptrons.
 
-The first version of the paper (supplement C.3) trains two hidden layers of 2048 units on the unnormalized features,
-with ReLU (``CLF.TYPE mlp``) and, as a control, without any activation (``mlp_noact``).
+The first version of the paper (supplement C.3) trains two hidden layers of 2048 units on unnormalized
+features, with ReLU (``CLF.TYPE mlp``) and, as a control, without any activation (``mlp_noact``).
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ import itertools
 import math
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from cog.logreg import metrics
 from cog.logreg.features import Features
+from cog.logreg.settings import Settings
 from cog.runtime.seeds import cpu_generator
 
 #: Weight ``(h, d)`` and bias ``(h,)`` of a layer, float32.
-Layer = tuple[torch.Tensor, torch.Tensor]
+Layer = tuple[Tensor, Tensor]
 
 
 def initial_layers(sizes: list[int], seed: int) -> list[Layer]:
-    """Draw weights and biases for widths ``[d, h, ..., C]`` as ``torch.nn.Linear`` does: uniform within 1 / sqrt(d).
+    """Draw weights and biases, uniform within 1 / sqrt(d), for widths ``[d, h, ..., C]``.
 
-    The values are those of a ``torch.nn.Sequential`` of ``Linear`` layers after ``torch.manual_seed(seed)``.
+    The values are those of a ``Sequential`` of ``torch.nn.Linear`` layers after ``torch.manual_seed(seed)``.
     """
     generator = cpu_generator(seed)
     layers = []
@@ -35,14 +38,14 @@ def initial_layers(sizes: list[int], seed: int) -> list[Layer]:
     return layers
 
 
-def state_dict(layers: list[Layer]) -> dict[str, torch.Tensor]:
-    """Return the parameters under the names of ``torch.nn.Linear``, or of the ``Sequential`` of an MLP, on the CPU."""
-    prefixes = [f"{2 * i}." for i in range(len(layers))] if len(layers) > 1 else [""]
-    named = zip(prefixes, layers, strict=True)
-    return {f"{p}{n}": t.cpu() for p, layer in named for n, t in zip(("weight", "bias"), layer, strict=True)}
+def state_dict(layers: list[Layer]) -> dict[str, Tensor]:
+    """Return copies of the parameters on the CPU, named as in ``Linear`` or in a ``Sequential``."""
+    prefixes = [f"{2 * i}." if len(layers) > 1 else "" for i in range(len(layers))]
+    names = [f"{prefix}{name}" for prefix in prefixes for name in ("weight", "bias")]
+    return dict(zip(names, (values.clone().cpu() for layer in layers for values in layer), strict=True))
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return float32 logits of features ``(b, d)``, whose type is that of the product."""
     if x.dtype == torch.float32:
         return torch.addmm(bias, x, weight.T)
@@ -50,50 +53,26 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.T
 
 
 class Mlp:
-    """One MLP in training, with the interface of :class:`cog.logreg.step.Classifiers` for S = K = 1.
-
-    Args:
-        features: training features ``(n, d)``; a step on bfloat16 ones uses autocast.
-        layers: initial layers.
-        wd: weight decay.
-        relu: whether hidden layers have an activation.
-        batch: rows of a batch.
-        momentum: momentum of SGD.
-        record: whether :attr:`sums` are computed.
-    """
+    """One MLP in training from ``layers`` on, with the interface of ``step.Classifiers`` for S = K = 1."""
 
     def __init__(
-        self,
-        features: Features,
-        layers: list[Layer],
-        wd: float,
-        *,
-        relu: bool,
-        batch: int,
-        momentum: float,
-        record: bool,
+        self, features: Features, layers: list[Layer], wd: float, settings: Settings, batch: int, record: bool
     ) -> None:
-        self._features, self._wd, self._relu, self._batch, self._momentum = (
-            features,
-            wd,
-            relu,
-            batch,
-            momentum,
-        )
+        self._features, self._wd, self._batch, self._momentum = features, wd, batch, settings.momentum
+        self._relu = settings.classifier == "mlp"
         values = [tensor.to(features.device) for layer in layers for tensor in layer]
         self._layers = list(zip(values[::2], values[1::2], strict=True))
         self._velocities = [torch.zeros_like(tensor) for tensor in values]
-        #: Tensors that the next step depends on.
-        self.state = {str(i): tensor for i, tensor in enumerate([*values, *self._velocities])}
+        self.state = {str(i): tensor.detach() for i, tensor in enumerate([*values, *self._velocities])}
         self._parameters = [tensor.requires_grad_() for tensor in values]
         self.sums = metrics.new_sums(1, features.device) if record else None
 
-    def resume(self, state: dict[str, torch.Tensor]) -> None:
-        """Continue from a saved :attr:`state`."""
+    def resume(self, state: dict[str, Tensor]) -> None:
+        """Continue from a saved ``state``."""
         for name, tensor in self.state.items():
             tensor.copy_(state[name])
 
-    def epoch(self, rows: torch.Tensor, y: torch.Tensor, lr: torch.Tensor) -> None:
+    def epoch(self, rows: Tensor, y: Tensor, lr: Tensor) -> None:
         """Do the steps of an epoch on rows and labels ``(1, n)`` with a learning rate ``(1, 1)``."""
         rate, cast = float(lr), self._features.dtype != torch.float32
         if self.sums is not None:
@@ -103,9 +82,8 @@ class Mlp:
             with torch.enable_grad():
                 with torch.autocast(x.device.type, torch.bfloat16, enabled=cast):
                     for i, layer in enumerate(self._layers):
-                        x = torch.nn.functional.linear(x.relu() if i and self._relu else x, *layer)
-                loss = torch.nn.functional.cross_entropy(x.float(), labels)
-                gradients = torch.autograd.grad(loss, self._parameters)
+                        x = functional.linear(x.relu() if i and self._relu else x, *layer)
+                gradients = torch.autograd.grad(functional.cross_entropy(x.float(), labels), self._parameters)
             if self.sums is not None:
                 metrics.add_batch(self.sums[0], x.detach().float(), labels)
             for values, gradient, velocity in zip(self._parameters, gradients, self._velocities, strict=True):
@@ -120,7 +98,7 @@ class Mlp:
         """Return whether the parameters are finite, ``(1, 1)``; waits for the device."""
         return [[math.isfinite(float(torch.stack([values.sum() for values in self._parameters]).sum()))]]
 
-    def logits(self, x: torch.Tensor, seed: int | None = None) -> torch.Tensor:
+    def logits(self, x: Tensor, seed: int | None = None) -> Tensor:
         """Return float32 logits ``(b, 1, C)`` of features ``(b, d)``, whose type is that of the products."""
         for weight, bias in self._layers[:-1]:
             x = torch.addmm(bias.to(x.dtype), x, weight.to(x.dtype).T)

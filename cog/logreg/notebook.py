@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -43,54 +44,33 @@ def evaluate(
 
     Args:
         backbone: network as for :func:`cog.extract_features`; None when ``train`` and ``test`` are features.
-        train: training images as for :func:`cog.extract_features`, or their features (a ``FeatureSet``, or the path
-            of an ``X_Y.pth``).
+        train: training images as for :func:`cog.extract_features`, or features: a ``FeatureSet``, or the path
+            of an ``X_Y.pth``.
         test: test images or features, of the same classes.
         n_shot: number of training images per class, or several such numbers; 0 or ``"all"``: all images.
         seeds: seed of the run, or seeds of several runs, which are trained in lockstep.
         dataset: name of the data in the table.
         device: value of ``--device``; None: CUDA when there is a GPU, else the CPU.
-        n_workers: decoding workers.
-        opts: ``[KEY, VALUE, ...]`` of the configuration of the extraction.
-        **settings: other fields of :class:`cog.logreg.settings.Settings`, such as ``n_trials``; their defaults are
-            those of the classifier, as in the configuration.
+        n_workers: decoding workers of the extraction.
+        opts: ``[KEY, VALUE, ...]`` of its configuration.
+        **settings: other fields of :class:`cog.logreg.settings.Settings`, such as ``n_trials``.
 
     Returns:
         The long table of :mod:`cog.results.frame`: top-1 and top-5 accuracy of each run, in percent.
-        :func:`cog.results.frame.average` returns the means over seeds, with intervals.
-
-    Raises:
-        CogError: an unknown setting, a value out of range; see also :func:`cog.extract_features` and
-            :func:`cog.logreg.protocol.run_protocol`.
     """
     shots = [0 if isinstance(n, str) and n == "all" else n for n in _several(n_shot)]
     several = [[_settings(settings, opts, seed, n) for seed in _several(seeds)] for n in shots]
     if not several or not several[0]:
         raise CogError("evaluate() without seeds, or without n_shot: give one or several numbers")
-    first = several[0][0]
-    how: dict[str, Any] = {
-        "device": device,
-        "n_workers": n_workers,
-        "opts": opts,
-        "normalize": first.normalize,
-    }
-    on_train, on_test = (_features(backbone, images, **how) for images in (train, test))
+    first, how = several[0][0], {"device": device, "n_workers": n_workers, "opts": opts}
+    on_train, on_test = (_features(backbone, images, first.normalize, how) for images in (train, test))
     engine = Engine(resolve_device(device), first.precision)
     data = engine.prepare(on_train, on_test, first, n_seeds=len(several[0]))
     evaluation = f"{first.classifier}_max{first.max_per_class}" if first.max_per_class else first.classifier
-    of_all = {
-        "source": frame.RUNS,
-        "model": on_train.name if backbone is None else str(getattr(backbone, "name", OWN_NETWORK)),
-        "dataset": dataset,
-        "evaluation": evaluation,
-        "images": len(data.test_y),
-        "classes": on_train.class_list,
-    }
-    counts: dict[str, Any] = {
-        "n_classes": data.n_classes,
-        "n_test": len(data.test_y),
-        "classes": on_train.class_list,
-    }
+    model = on_train.name if backbone is None else str(getattr(backbone, "name", OWN_NETWORK))
+    n_test, classes = len(data.test_y), on_train.class_list
+    of_all = {"source": frame.RUNS, "model": model, "dataset": dataset, "evaluation": evaluation}
+    data_with = functools.partial(data_of, dataset, n_classes=data.n_classes, n_test=n_test, classes=classes)
     rows, most = [], data.together.seeds
     for group in (runs[i : i + most] for runs in several for i in range(0, len(runs), most)):
         for run, result in zip(group, run_protocol(data, group, engine), strict=True):
@@ -99,8 +79,8 @@ def evaluate(
             correct = concept_counts.read(per_class, n_classes=data.n_classes, top1=top1)
             n_train = None if run.n_shot else result.rows["final_train"]
             protocol = unlike_protocol(dataclasses.asdict(run), evaluation)
-            row = {"n_shot": run.n_shot, "seed": run.seed, "protocol": protocol}
-            row |= {"data": data_of(dataset, n_train=n_train, **counts)}
+            row = {"n_shot": run.n_shot, "seed": run.seed, "images": n_test, "classes": classes}
+            row |= {"protocol": protocol, "data": data_with(n_train=n_train)}
             rows.append(of_all | row | {"metric": "top1", "value": top1, "correct": correct})
             rows.append(of_all | row | {"metric": "top5", "value": top5})
     return frame.scores_of(rows)
@@ -113,7 +93,7 @@ def _several(given: Any) -> list[Any]:
 
 
 def _settings(given: Mapping[str, Any], opts: Sequence[object], seed: Any, n_shot: Any) -> Settings:
-    """Return the settings of a configuration with the given values, which checks them and knows the others."""
+    """Return the settings of a configuration with the given values, which checks them."""
     words, others = [*map(str, opts)], dict(given)
     if not all(key.startswith("FT_EXTRACT.") for key in words[::2]):
         raise CogError(f"opts = {words} are those of the extraction; give settings by name (n_trials=10)")
@@ -125,7 +105,7 @@ def _settings(given: Mapping[str, Any], opts: Sequence[object], seed: Any, n_sho
     return from_config(cfg, seed=cfg.EVAL.SEED, momentum=momentum)
 
 
-def _features(backbone: nn.Module | None, images: Any, *, normalize: bool, **how: Any) -> FeatureSet:
+def _features(backbone: nn.Module | None, images: Any, normalize: bool, how: dict[str, Any]) -> FeatureSet:
     """Return the checked features of images or of a file, normalized or not."""
     if isinstance(images, FeatureSet):
         x = images.x.float().clone()
@@ -134,5 +114,5 @@ def _features(backbone: nn.Module | None, images: Any, *, normalize: bool, **how
     if str(images).endswith(".pth"):
         return feature_files.load(images, normalize=normalize)
     if backbone is None:
-        raise CogError(f"{images!r}: evaluate() has no backbone for these images; give one, or give features")
+        raise CogError(f"{images!r}: evaluate() has no backbone for these images; give one, or features")
     return extract_features(backbone, images, normalize=normalize, **how)

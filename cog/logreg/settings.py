@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from cog.errors import CogError
-
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
 
 #: Packages on which the bits of a run depend.
 PACKAGES = ("torch", "optuna", "numpy")
 
 #: Keys of ``CLF`` whose names are not those of their settings in upper case.
-_KEYS = {
-    "classifier": "TYPE",
-    "val_frac": "VAL_PERC",
-    "lr_interval": "LR_INTV",
-    "wd_interval": "WD_INTV",
-    "normalize": "NORM_FTS",
-}
+_KEYS = {"classifier": "TYPE", "val_frac": "VAL_PERC", "normalize": "NORM_FTS"}
+_KEYS |= {"lr_interval": "LR_INTV", "wd_interval": "WD_INTV"}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that determine a run, together with the features: keys of ``CLF``, seed, and momentum of SGD.
+    """The settings that determine a run, together with the features: seed, keys of ``CLF``, momentum of SGD.
 
     Without a search (``n_trials`` 0), the pair of the training is the single value of each interval.
-
-    Raises:
-        CogError: a momentum out of range; no search and no single pair. Keys are checked by :mod:`cog.config`.
     """
 
     seed: int
@@ -52,28 +41,16 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.momentum, int | float) and 0 <= self.momentum < 1):
-            raise CogError(
-                f"momentum (--mom) = {self.momentum!r} is not valid, expected a number from 0 to 1, 1 excluded"
-            )
+            raise CogError(f"momentum (--mom) = {self.momentum!r} is not valid, expected 0 <= momentum < 1")
         if not self.n_trials and any(low != high for low, high in (self.lr_interval, self.wd_interval)):
             raise CogError(
                 "CLF.N_TRIALS 0 means no search: give one learning rate and one weight decay, such as "
                 "CLF.LR_INTV (10,10) CLF.WD_INTV (1e-6,1e-6)"
             )
 
-    @property
-    def is_mlp(self) -> bool:
-        """Whether the classifier has hidden layers."""
-        return self.classifier != "logreg"
-
-    @property
-    def has_relu(self) -> bool:
-        """Whether hidden layers have an activation."""
-        return self.classifier != "mlp_noact"
-
     def layer_sizes(self, dim: int, n_classes: int) -> list[int]:
         """Return the widths from the features to the logits: ``[d, C]`` without hidden layers."""
-        return [dim, *([self.mlp_hidden] * self.mlp_layers if self.is_mlp else []), n_classes]
+        return [dim, *([self.mlp_hidden] * self.mlp_layers if self.classifier != "logreg" else []), n_classes]
 
 
 def keys() -> dict[str, str]:
@@ -81,7 +58,7 @@ def keys() -> dict[str, str]:
     return {field.name: _KEYS.get(field.name, field.name.upper()) for field in dataclasses.fields(Settings)}
 
 
-def from_config(cfg: CfgNode, *, seed: int, momentum: float = 0.9) -> Settings:
+def from_config(cfg: Any, *, seed: int, momentum: float = 0.9) -> Settings:
     """Return the settings of a checked configuration."""
     # A setting without effect on a run keeps its default, so that other values of it do not make another run.
     unused = ("mlp_hidden", "mlp_layers") if cfg.CLF.TYPE == "logreg" else ()

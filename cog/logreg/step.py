@@ -1,50 +1,46 @@
-"""SGD of S seeds x K trials of logistic regression in lockstep.
+"""SGD of S seeds x K trials of logistic regression in lockstep; the K trials of a seed share its rows.
 
-Each seed has its own rows; the K trials of a seed share them. A step is two products and two functions between them,
-each in two forms with equal results:
-
-* Fused by ``torch.compile``, on CUDA: the steps of an epoch are padded to one shape, and a CUDA graph holds
-  :data:`GRAPH_STEPS` of them, so that the host does nothing in between.
-* In place, on buffers that are allocated once: on CPUs, where new memory costs more than arithmetic, and on every
-  device without a compiler.
-
-Products of bfloat16 features accumulate in float32; weights, momentum and softmax are float32 in any case.
+A step is two products and two functions between them, each in two forms with equal results: fused by
+``torch.compile`` on CUDA, where a graph holds :data:`GRAPH_STEPS` steps, so that the host does nothing in
+between; and in place on buffers, on CPUs, where new memory costs more than arithmetic, and where there is no
+compiler. Products of bfloat16 features accumulate in float32; weights, momentum and softmax are float32.
 """
 
 from __future__ import annotations
 
 import functools
-import gc
 import logging
 import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from cog.errors import first_line
 from cog.logreg import metrics
 from cog.logreg.features import Features
 from cog.logreg.mlp import Layer, linear
+from cog.runtime.memory import without_garbage_collection
 
 logger = logging.getLogger(__name__)
 
 GRAPH_STEPS = 20
 
-# --- Between the products. Shapes: logits (S, B, K, C), bias (S, K, C), y int64 (S, B), share float32 (B,): 1 / rows
-# of the batch, 0 for a row that only fills it; weights (S, K, C, d); lr and wd (S, K, 1, 1), or (S, K, 1) for a bias.
+Tensors = list[Tensor]
+
+# Shapes: logits (S, B, K, C), bias (S, K, C), y int64 (S, B), share float32 (B,): 1 / rows of the batch, 0
+# for a row that only fills it; weights (S, K, C, d); rates lr and wd (S, K, 1, 1), or (S, K, 1) for a bias.
 
 
-def softmax_gradient(
-    logits: torch.Tensor, bias: torch.Tensor, y: torch.Tensor, share: torch.Tensor
-) -> torch.Tensor:
-    """Return the gradient of the mean cross-entropy by the logits, ``(S, B, K, C)``: softmax minus one-hot."""
+def softmax_gradient(logits: Tensor, bias: Tensor, y: Tensor, share: Tensor) -> Tensor:
+    """Return the gradient of the mean cross-entropy by the logits: softmax minus one-hot."""
     probability = torch.softmax(logits.float() + bias[:, None], -1)
     one_hot = torch.arange(logits.shape[-1], device=y.device) == y[:, :, None, None]
     return ((probability - one_hot.float()) * share[:, None, None]).to(logits.dtype)
 
 
-def softmax_gradient_in_place(floats: torch.Tensor, y: torch.Tensor, n_rows: int) -> None:
+def softmax_gradient_in_place(floats: Tensor, y: Tensor, n_rows: int) -> None:
     """Turn logits with bias, float32 ``(B, K, C)``, into their gradient for labels ``(B,)``."""
     flat = floats.view(-1, floats.shape[-1])
     torch.softmax(flat, 1, out=flat)
@@ -53,44 +49,29 @@ def softmax_gradient_in_place(floats: torch.Tensor, y: torch.Tensor, n_rows: int
 
 
 def update(
-    weight: torch.Tensor,
-    velocity: torch.Tensor,
-    low: torch.Tensor | None,
-    gradient: torch.Tensor,
-    lr: torch.Tensor,
-    wd: torch.Tensor,
+    weight: Tensor,
+    velocity: Tensor,
+    low: Tensor | None,
+    grad: Tensor,
+    lr: Tensor,
+    wd: Tensor,
     momentum: float,
 ) -> None:
-    """Do the update of ``torch.optim.SGD``; ``low``: the weight for the next product, if that is not float32."""
-    velocity.copy_(momentum * velocity + gradient.float() + wd * weight)
+    """Do the update of ``torch.optim.SGD``; ``low``: the weight for the next product, if not float32."""
+    velocity.copy_(momentum * velocity + grad.float() + wd * weight)
     weight.copy_(weight - lr * velocity)
     if low is not None:
         low.copy_(weight)
 
 
 def update_in_place(
-    parameters: list[torch.Tensor],
-    gradients: list[torch.Tensor],
-    velocities: list[torch.Tensor],
-    lr: torch.Tensor,
-    wd: float,
-    momentum: float,
+    parameters: Tensors, gradients: Tensors, velocities: Tensors, lr: Tensor, wd: float, momentum: float
 ) -> None:
     """Do the same for the contiguous float32 tensors of one classifier; ``lr``: a tensor of one number."""
-    if lr.device.type in ("cpu", "cuda"):
-        # The call of torch.optim.SGD(fused=True): one pass over the memory.
-        torch._fused_sgd_(
-            parameters,
-            gradients,
-            velocities if momentum else [],
-            weight_decay=wd,
-            momentum=momentum,
-            lr=lr,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            is_first_step=False,
-        )
+    if lr.device.type in ("cpu", "cuda"):  # one pass over the memory, as torch.optim.SGD(fused=True)
+        usual: dict[str, Any] = {"dampening": 0, "nesterov": False, "maximize": False, "is_first_step": False}
+        usual |= {"weight_decay": wd, "momentum": momentum, "lr": lr}
+        torch._fused_sgd_(parameters, gradients, velocities if momentum else [], **usual)
         return
     for parameter, gradient, velocity in zip(parameters, gradients, velocities, strict=True):
         velocity.mul_(momentum).add_(gradient).add_(parameter, alpha=wd)
@@ -110,7 +91,9 @@ def compiled(function: Callable[..., Any], *key: object) -> Callable[..., Any]:
 
 @functools.cache
 def has_compiler(device_type: str) -> bool:
-    """Return whether ``torch.compile`` works for a device; logs one line if it does not."""
+    """Return whether steps are compiled: on CUDA, if ``torch.compile`` works; a line says if it does not."""
+    if device_type != "cuda":
+        return False
     try:
         return bool(torch.compile(lambda x: x + 1, dynamic=False)(torch.ones(8, device=device_type))[0] == 2)
     except Exception as error:  # of many libraries: no Triton, no C compiler, an unknown GPU
@@ -120,31 +103,14 @@ def has_compiler(device_type: str) -> bool:
 
 
 class Classifiers:
-    """S x K classifiers in training on shared features.
+    """S x K classifiers of ``shape`` (S, K, C, d) in training on features, ``batch`` rows of a seed a step.
 
-    Args:
-        features: training features ``(n, d)``.
-        shape: S, K, C and d.
-        batch: rows of a batch of each seed.
-        momentum: momentum of SGD.
-        record: whether :attr:`sums` are computed; only with K = 1.
-        fused: the form; None: that of the device.
-
-    Attributes:
-        state: tensors that the next step depends on, by name: ``weight`` ``(S, K, C, d)``, ``bias`` ``(S, K, C)`` and
-            their ``velocity`` and ``bias_velocity``, float32.
-        sums: loss, top-1 and top-5 hits of the epoch so far, ``(S, 3)``; None unless they are recorded.
+    ``state`` has what the next step depends on: weights ``(S, K, C, d)``, biases ``(S, K, C)``, velocities,
+    float32. With ``record`` (K = 1), ``sums`` ``(S, 3)`` has loss, top-1 and top-5 hits of an epoch.
     """
 
     def __init__(
-        self,
-        features: Features,
-        shape: tuple[int, int, int, int],
-        *,
-        batch: int,
-        momentum: float,
-        record: bool = False,
-        fused: bool | None = None,
+        self, features: Features, shape: tuple[int, ...], batch: int, momentum: float, record: bool
     ) -> None:
         s, k, c, d = self.shape = shape
         device, dtype = features.device, features.dtype
@@ -156,7 +122,7 @@ class Classifiers:
         self._factors = (weight if self._low is None else self._low).view(s, k * c, d)
         self._lr, self._wd = torch.zeros(2, s, k, device=device)
         self.sums = metrics.new_sums(s, device) if record else None
-        self._fused = (device.type == "cuda" and has_compiler("cuda")) if fused is None else fused
+        self._fused = has_compiler(device.type)
         if self._fused:
             key = (*shape, batch, momentum, dtype, torch.get_float32_matmul_precision(), device.type)
             self._gradient = compiled(softmax_gradient, key)
@@ -176,28 +142,25 @@ class Classifiers:
         self._by_bias = torch.empty(k * c, device=device)
         self._decays: list[list[float]] = []
 
-    def begin(self, weight: torch.Tensor, bias: torch.Tensor, wd: torch.Tensor) -> None:
-        """Begin a training from weights ``(S, C, d)`` and biases ``(S, C)``, with weight decays ``(S, K)``."""
+    def begin(self, weight: Tensor, bias: Tensor, wd: Tensor) -> None:
+        """Begin a training from weights ``(S, C, d)`` and biases ``(S, C)`` with weight decays ``(S, K)``."""
         self._wd.copy_(wd)
         self._decays = wd.float().tolist()  # those of the device, without waiting for it
         zeros = torch.zeros(())
-        values = {"weight": weight[:, None], "bias": bias[:, None], "velocity": zeros, "bias_velocity": zeros}
-        self.resume(values)
+        start = {"weight": weight[:, None], "bias": bias[:, None], "velocity": zeros, "bias_velocity": zeros}
+        self.resume(start)
 
-    def resume(self, state: dict[str, torch.Tensor]) -> None:
-        """Continue from a saved :attr:`state`."""
+    def resume(self, state: dict[str, Tensor]) -> None:
+        """Continue from a saved ``state``."""
         for name, tensor in self.state.items():
-            tensor.copy_(state[name].to(tensor.device))
+            tensor.copy_(state[name])
         if self._low is not None:
             self._low.copy_(self.state["weight"])
 
-    def epoch(self, rows: torch.Tensor, y: torch.Tensor, lr: torch.Tensor) -> None:
-        """Do the steps of an epoch.
+    def epoch(self, rows: Tensor, y: Tensor, lr: Tensor) -> None:
+        """Do the steps of an epoch on ordered rows and labels, int64 ``(S, n)``, with rates ``(S, K)``.
 
-        Args:
-            rows: rows of each seed in the order of training, int64 ``(S, n)``, at the place of the features.
-            y: their labels, int64 ``(S, n)``.
-            lr: learning rates ``(S, K)``.
+        The rows are at the place of the features.
         """
         self._lr.copy_(lr)
         if self.sums is not None:
@@ -210,13 +173,8 @@ class Classifiers:
         # Rows that fill the last batch have no gradient: one shape for all steps.
         n_steps = -(-n // batch)
         n_last = n - (n_steps - 1) * batch
-        rows, y = (
-            torch.nn.functional.pad(values, (0, n_steps * batch - n))
-            .view(-1, n_steps, batch)
-            .transpose(0, 1)
-            .contiguous()
-            for values in (rows, y)
-        )
+        padded = (torch.nn.functional.pad(values, (0, n_steps * batch - n)) for values in (rows, y))
+        rows, y = (values.view(-1, n_steps, batch).transpose(0, 1).contiguous() for values in padded)
         share = torch.full((n_steps, batch), 1 / batch, device=y.device)
         share[-1, :n_last] = 1 / n_last
         share[-1, n_last:] = 0
@@ -232,16 +190,13 @@ class Classifiers:
         """Return whether the parameters of each classifier are finite, ``(S, K)``; waits for the device."""
         return torch.isfinite(self.state["weight"].sum((2, 3)) + self.state["bias"].sum(2)).tolist()
 
-    def logits(self, x: torch.Tensor, seed: int | None = None) -> torch.Tensor:
-        """Return float32 logits of features ``(b, d)``, whose type is that of the product.
-
-        ``(b, K, C)`` for the classifiers of one seed, ``(b, S K, C)`` for those of all.
-        """
+    def logits(self, x: Tensor, seed: int | None = None) -> Tensor:
+        """Return float32 logits of features ``(b, d)``, of one seed ``(b, K, C)``, else ``(b, S K, C)``."""
         which = slice(None) if seed is None else slice(seed, seed + 1)
         weight, bias = self.state["weight"][which].flatten(0, 2), self.state["bias"][which].flatten()
         return linear(x, weight, bias).view(len(x), -1, self.shape[2])
 
-    def _steps_fused(self, rows: torch.Tensor, y: torch.Tensor, share: torch.Tensor) -> None:
+    def _steps_fused(self, rows: Tensor, y: Tensor, share: Tensor) -> None:
         """Do up to :data:`GRAPH_STEPS` steps T on rows and labels ``(T, S, B)`` with shares ``(T, B)``."""
         n_steps = len(rows)
         for buffer, values in ((self._rows, rows), (self._y, y), (self._share, share)):
@@ -251,31 +206,26 @@ class Classifiers:
             return
         self._issue(n_steps)  # compiles, and libraries do their set-up, which a graph cannot hold
         if self._features.is_resident and self._rows.is_cuda:
-            self._graphs[n_steps] = self._capture(n_steps)
+            self._capture(n_steps)
 
-    def _capture(self, n_steps: int) -> torch.cuda.CUDAGraph:
-        """Return a graph of steps, which are recorded and not executed; the graphs of a training share their memory.
+    def _capture(self, n_steps: int) -> None:
+        """Record a graph of steps, which are not executed; the graphs of a training share their memory.
 
-        ``torch.cuda.graph`` would collect garbage and empty the cache first, which takes as long as a short training.
-        Garbage is not collected in between: that could free a graph.
+        ``torch.cuda.graph`` would collect garbage and empty the cache first, which takes as long as a short
+        training. Garbage is not collected in between: that could free a graph.
         """
-        graph, pool = torch.cuda.CUDAGraph(), next((known.pool() for known in self._graphs.values()), None)
-        stream, current = torch.cuda.Stream(self._rows.device), torch.cuda.current_stream(self._rows.device)
+        pool = next((known.pool() for known in self._graphs.values()), None)
+        graph, device = torch.cuda.CUDAGraph(), self._rows.device
+        stream, current = torch.cuda.Stream(device), torch.cuda.current_stream(device)
         stream.wait_stream(current)
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            with torch.cuda.stream(stream):
-                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-                try:
-                    self._issue(n_steps)
-                finally:
-                    graph.capture_end()
-        finally:
-            if collects:
-                gc.enable()
+        with without_garbage_collection(), torch.cuda.stream(stream):
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                self._issue(n_steps)
+            finally:
+                graph.capture_end()
         current.wait_stream(stream)
-        return graph
+        self._graphs[n_steps] = graph
 
     def _issue(self, n_steps: int) -> None:
         s, k, c, d = self.shape
@@ -294,7 +244,7 @@ class Classifiers:
             self._update(weight, velocity, self._low, by_weight, lr[..., None], wd[..., None], self._momentum)
             self._update_bias(bias, bias_velocity, None, by_bias, lr, wd, self._momentum)
 
-    def _step_in_place(self, rows: torch.Tensor, y: torch.Tensor) -> None:
+    def _step_in_place(self, rows: Tensor, y: Tensor) -> None:
         """Do a step on rows ``(S, b)`` with labels ``(S, b)``."""
         (_, k, c, _), b = self.shape, rows.shape[1]
         weight, bias, velocity, bias_velocity = self.state.values()
@@ -314,15 +264,9 @@ class Classifiers:
                 logits.copy_(floats)
             torch.mm(logits.T, x, out=self._by_weight)
             for t, by_weight in enumerate(self._by_weight.view(k, c, -1)):
-                if self._low is not None:
-                    by_weight = self._wide.copy_(by_weight)
-                update_in_place(
-                    [weight[s, t], bias[s, t]],
-                    [by_weight, by_bias[t * c : (t + 1) * c]],
-                    [velocity[s, t], bias_velocity[s, t]],
-                    self._lr[s, t],
-                    self._decays[s][t],
-                    self._momentum,
-                )
+                gradient = by_weight if self._low is None else self._wide.copy_(by_weight)
+                of_one = [weight[s, t], bias[s, t]], [gradient, by_bias[t * c : (t + 1) * c]]
+                velocities = [velocity[s, t], bias_velocity[s, t]]
+                update_in_place(*of_one, velocities, self._lr[s, t], self._decays[s][t], self._momentum)
                 if self._low is not None:
                     self._low[s, t].copy_(weight[s, t])

@@ -12,8 +12,8 @@ import torch
 from cog.features.feature_files import FeatureSet
 from cog.logreg.engine import Engine
 from cog.logreg.mlp import initial_layers
+from cog.logreg.search import Unfinished
 from cog.logreg.settings import Settings
-from cog.logreg.unfinished import Unfinished
 from cog.runtime.seeds import cpu_generator, torch_seed
 
 # --- The command
@@ -91,7 +91,7 @@ def plain(spec, settings, s=0, k=0):
     """Train classifier k of seed s by the loop of the original toolkit; return initial layers, model and logs."""
     sizes = settings.layer_sizes(TRAIN.x.shape[1], len(TRAIN.y.unique()))
     layers = initial_layers(sizes, torch_seed(s, "init", stage=spec.stage))
-    model = plain_logreg.network(sizes, torch.nn.ReLU if settings.has_relu else torch.nn.Identity)
+    model = plain_logreg.network(sizes, torch.nn.ReLU if settings.classifier == "mlp" else torch.nn.Identity)
     with torch.no_grad():
         for parameter, values in zip(model.parameters(), sum(layers, ()), strict=True):
             parameter.copy_(values)
@@ -111,14 +111,15 @@ def error(trained, spec, settings, s, k):
     return float((found.cpu() - weight).norm() / (weight - start).norm())
 
 
-def fit(spec, settings, *, precision="fp32", device="cpu", fused=None, place=None, **options):
-    """Train; return engine, data and the trained classifiers. ``place``: a Lockstep instead of the engine's."""
-    engine = Engine(torch.device(device), precision, fused=fused)
+def fit(spec, settings, *, precision="fp32", device="cpu", place=None, **options):
+    """Train; return data and the trained classifiers. ``place``: a Lockstep instead of the engine's."""
+    engine = Engine(torch.device(device), precision)
     if place is not None:
         engine.lockstep = lambda *args, **sizes: place
     data = engine.prepare(TRAIN, TEST, settings, n_seeds=len(spec.pairs))
     runs = [dataclasses.replace(settings, seed=seed) for seed in range(len(spec.pairs))]
-    return engine, data, engine.fit(data, runs, spec.rows, spec.pairs, stage=spec.stage, **options)
+    val_rows = None if spec.record else spec.rows[:, :90]
+    return data, engine.fit(data, runs, spec.rows, spec.pairs, **{"val_rows": val_rows} | options)
 
 
 def parameters(trained):
@@ -139,7 +140,7 @@ class Killed(BaseException):
 class Killing(Unfinished):
     """Saves after every epoch, and the end of the process after the given number of them."""
 
-    interval, most_share = 0.0, 1e9
+    interval = 0.0
 
     def __init__(self, folder, kill_after=None):
         folder.mkdir(exist_ok=True)

@@ -52,17 +52,19 @@ def logits_of(layers, x):
 def test_weights_equal_those_of_torch_sgd(s, k, n, momentum, n_shot):
     """Batches that divide the rows or not, fewer rows than a batch, weight decay; few-shot orders of their own."""
     spec, settings = spec_of(s, k, n=n), dataclasses.replace(QUICK, momentum=momentum, n_shot=n_shot)
-    trained = fit(spec, settings)[2]
+    trained = fit(spec, settings)[1]
     assert max(error(trained, spec, settings, i, j) for i in {0, s - 1} for j in {0, k // 2, k - 1}) < 1e-6
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(("s", "k", "n"), [(5, 1, 1000), (2, 3, 1024)])
-def test_fused_steps_equal_those_in_place(precision, s, k, n):
+def test_fused_steps_equal_those_in_place(monkeypatch, precision, s, k, n):
     """Compiled here for the CPU; twenty at a time, the last batch is filled up."""
     spec, tolerance = spec_of(s, k, n=n, record=k == 1), {"fp32": 1e-6, "bf16": 5e-3}[precision]
-    fused, in_place = (fit(spec, QUICK, precision=precision, fused=form)[2] for form in (True, False))
+    in_place = fit(spec, QUICK, precision=precision)[1]
+    monkeypatch.setattr(step, "has_compiler", lambda device_type: True)
+    fused = fit(spec, QUICK, precision=precision)[1]
     assert max(error(fused, spec, QUICK, i, j) for i in range(s) for j in range(k)) < tolerance
     for one, other in zip(fused.logs, in_place.logs, strict=True):
         for name, values in one.items():
@@ -93,16 +95,16 @@ def test_without_a_compiler_one_line_says_so(monkeypatch, caplog):
 
     monkeypatch.setattr(torch, "compile", fail)
     step.has_compiler.cache_clear()
-    assert [step.has_compiler("cpu") for _ in "ab"] == [False, False]
+    assert [step.has_compiler(name) for name in ("cuda", "cuda", "cpu")] == [False] * 3
     step.has_compiler.cache_clear()
     (record,) = caplog.records
-    assert "does not work for cpu (Cannot find a working triton installation)" in record.message
+    assert "does not work for cuda (Cannot find a working triton installation)" in record.message
 
 
 def test_a_recorded_training_has_the_curves_of_the_original_loop():
     spec = spec_of(1, 1, record=True)
     _, _, expected = plain(spec, QUICK)
-    trained = fit(spec, QUICK)[2]
+    trained = fit(spec, QUICK)[1]
     for name, values in expected.items():
         np.testing.assert_allclose(trained.logs[0][name], values, rtol=1e-4)
     assert trained.logs[0]["lr"] == [learning_rate(0.5, epoch + 1, 4) for epoch in range(4)]
@@ -114,8 +116,8 @@ def test_a_recorded_training_has_the_curves_of_the_original_loop():
 def test_bfloat16_moves_no_accuracy_and_trials_are_scored_in_float32():
     scores, rows = [], spec_of(2, 1, n=400).rows
     for precision in ("fp32", "bf16"):
-        engine, data, trained = fit(spec_of(2, 10), QUICK, precision=precision)
-        scores.append(np.array(engine.validate(data, rows, trained)))
+        trained = fit(spec_of(2, 10), QUICK, precision=precision, val_rows=rows)[1]
+        scores.append(np.array(trained.top1))
         for k, top1 in enumerate(scores[-1][0]):
             predicted = logits_of(trained.learner.layers(0, k), TRAIN.x[rows[0]]).argmax(1)
             assert top1 == pytest.approx(100 * accuracy_score(TRAIN.y[rows[0]], predicted))
@@ -128,32 +130,32 @@ def test_killed_after_every_epoch(tmp_path, precision, s, k, classifier):
     """And begun again: the same bits, and none of another training."""
     settings = dataclasses.replace(QUICK, classifier=classifier, mlp_hidden=16)
     spec = spec_of(s, k, record=k == 1)
-    whole = fit(spec, settings, precision=precision)[2]
+    whole = fit(spec, settings, precision=precision)[1]
     bits = parameters(whole)
     other = dataclasses.replace(spec, pairs=[[(lr, 0.1) for lr, _ in pairs] for pairs in spec.pairs])
-    other_bits = parameters(fit(other, settings, precision=precision)[2])
+    other_bits = parameters(fit(other, settings, precision=precision)[1])
     for kill_after in (1, 2, 3):
         path = tmp_path / str(kill_after)
         with pytest.raises(Killed):
             fit(spec, settings, precision=precision, unfinished=Killing(path, kill_after))
-        resumed = fit(spec, settings, precision=precision, unfinished=Killing(path))[2]
+        resumed = fit(spec, settings, precision=precision, unfinished=Killing(path))[1]
         assert same(parameters(resumed), bits) and resumed.logs == whole.logs
-        begun = fit(other, settings, precision=precision, unfinished=Killing(path))[2]
+        begun = fit(other, settings, precision=precision, unfinished=Killing(path))[1]
         assert same(parameters(begun), other_bits)
 
 
 def test_divergence_of_one_is_not_noticed_by_the_others():
     pairs = [[(1e30, 1.0), (0.1, 0.0)], [(0.1, 0.0), (1e30, 1.0)]]
-    trained = fit(dataclasses.replace(spec_of(2, 2), pairs=pairs), QUICK)[2]
+    trained = fit(dataclasses.replace(spec_of(2, 2), pairs=pairs), QUICK)[1]
     assert trained.diverged == [[True, False], [False, True]]
     (weight, _), *_ = trained.learner.layers(0, 1)
-    alone = fit(dataclasses.replace(spec_of(1, 1), pairs=[[(0.1, 0.0)]]), QUICK)[2]
+    alone = fit(dataclasses.replace(spec_of(1, 1), pairs=[[(0.1, 0.0)]]), QUICK)[1]
     assert torch.allclose(weight, alone.learner.layers(0, 0)[0][0], atol=1e-5)
 
 
 def test_logs_of_a_diverged_training_end_with_it():
     spec = dataclasses.replace(spec_of(2, 1, record=True), pairs=[[(1e30, 1.0)], [(0.1, 0.0)]])
-    trained = fit(spec, QUICK)[2]
+    trained = fit(spec, QUICK)[1]
     assert [len(logs["lr"]) for logs in trained.logs] == [1, 4]
     assert [math.isfinite(logs["test/loss"][-1]) for logs in trained.logs] == [False, True]
 
@@ -163,15 +165,15 @@ def test_a_network_equals_the_original_loop(kind, layers):
     settings = dataclasses.replace(QUICK, classifier=kind, mlp_hidden=24, mlp_layers=layers)
     spec = dataclasses.replace(spec_of(1, 1, record=True), pairs=[[(0.1, 1e-3)]])
     _, oracle, expected = plain(spec, settings)
-    engine, data, trained = fit(spec, settings)
+    trained = fit(spec, settings)[1]
     for name, values in expected.items():
         np.testing.assert_allclose(trained.logs[0][name], values, rtol=1e-5)
     found = mlp.state_dict(trained.learner.layers(0, 0))
     assert found.keys() == oracle.state_dict().keys()
     for name, parameter in oracle.state_dict().items():
         torch.testing.assert_close(found[name], parameter, rtol=1e-4, atol=1e-6)
-    top1 = 100 * accuracy_score(TRAIN.y[:400], oracle(TRAIN.x[:400]).argmax(1))
-    assert engine.validate(data, torch.arange(400)[None], trained)[0] == pytest.approx([top1])
+    accuracy = 100 * accuracy_score(TEST.y, oracle(TEST.x).argmax(1))
+    assert trained.logs[0]["test/top1"][-1] == pytest.approx(accuracy)
 
 
 def test_learning_rate_epochs_0_and_1_run_at_the_base_rate():
@@ -202,8 +204,9 @@ def test_scores_equal_scikit_learn():
     weight, bias = (torch.randn(shape, generator=generator) for shape in ((3, 12, 6), (3, 12)))
     rows = torch.randperm(9000, generator=generator)[:4000]
     for one, scored in ((sets[0], rows), (sets[1], torch.arange(5000))):
-        score = functools.partial(metrics.evaluate, Features(one, CPU, torch.float32), one.y, scored)
-        sums, predictions = score(lambda x: torch.einsum("bd,mcd->bmc", x, weight) + bias, (3, 12))
+        features = Features(one, CPU, torch.float32, resident=True, copy=False)
+        score = functools.partial(metrics.evaluate, features, one.y, scored)
+        sums, predictions = score(lambda x: torch.einsum("bd,mcd->bmc", x, weight) + bias)
         y = one.y[scored].numpy()
         for m, found in enumerate(sums):
             logits = one.x[scored] @ weight[m].T + bias[m]
@@ -237,8 +240,8 @@ def test_features_give_the_same_batches_wherever_they_are(tmp_path, precision, d
     stored = feature_files.load(tmp_path, normalize=normalize, rounded=True)
     expected = feature_files.load(tmp_path, normalize=normalize).x
     index = torch.tensor([3, 1199, 3, 0])
-    for place in ({}, {"copy": False}, {"resident": False, "copy": False}):
-        features = Features(stored, CPU, precision, **place)
+    for resident, copy in ((True, True), (True, False), (False, False)):
+        features = Features(stored, CPU, precision, resident=resident, copy=copy)
         out = torch.empty(4, features.dim, dtype=precision)
         assert torch.equal(features.rows(index, out=out), expected[index].to(precision))
         assert torch.equal(features.rows(index), expected[index].to(precision))

@@ -19,7 +19,7 @@ from classifier_runs import FLAGS, LOG_KEYS, Killing, command, complete, content
 from cog.commands import logreg
 from cog.errors import CogError
 from cog.features import feature_files
-from cog.logreg import engine, train, unfinished
+from cog.logreg import engine, search, train
 from cog.results import concept_counts
 from cog.runtime.output import BusyError, Output, state
 from cog.runtime.signals import Interrupted
@@ -261,7 +261,7 @@ PAIRS = ["CLF.N_TRIALS", "12", "CLF.BATCH_SIZE", "8", *SEEDS]
 @pytest.fixture
 def signalled(monkeypatch):
     """Return a function: a signal comes when the engine offers the k-th state from now (None: never)."""
-    offered, original = [], unfinished.Unfinished.offer
+    offered, original = [], search.Unfinished.offer
 
     def set_up(k, number=signal.SIGTERM):
         offered.clear()
@@ -272,7 +272,7 @@ def signalled(monkeypatch):
                 os.kill(os.getpid(), number)
             return original(self, *args)
 
-        monkeypatch.setattr(unfinished.Unfinished, "offer", offer)
+        monkeypatch.setattr(search.Unfinished, "offer", offer)
         return offered
 
     return set_up
@@ -343,7 +343,7 @@ def test_other_settings_or_versions_begin_again(feature_folders, tmp_path, signa
     with pytest.raises(Interrupted):
         logreg.main(argv)
     signalled(None)
-    journal = Output(out, {}).work / unfinished.TRIALS_FILE
+    journal = Output(out, {}).work / search.TRIALS_FILE
     stored = json.loads(journal.read_text())
     assert len(stored["trials"][0]) == 10
     stored["group"]["versions"]["optuna"] = "1.0"
@@ -367,7 +367,7 @@ def test_a_failure_is_noted_for_each_run_of_the_group(feature_folders, tmp_path,
 
     argv = command(feature_folders, tmp_path / "out", *SEEDS)
     with monkeypatch.context() as patch:
-        patch.setattr(engine.Engine, "validate", fail)
+        patch.setattr(engine.Engine, "_new", fail)
         with pytest.raises(CogError):
             logreg.main(argv)
     message = str(error) or "out of memory while training classifiers of 3 classes"
@@ -387,13 +387,13 @@ def test_a_run_that_another_process_works_on(feature_folders, tmp_path):
 
 
 def test_states_are_saved_now_and_then(tmp_path):
-    """After two minutes, or when a save has taken long, later; here after each epoch."""
+    """After two minutes; here after each epoch."""
     saved = Killing(tmp_path)
     saved.offer({}, {"epochs": 1})
-    assert saved.restore({})["epochs"] == 1 and saved.restore({"other": 1}) is None
+    assert saved.restore({})["epochs"] == 1 and saved.restore({"other": 1}) == {}
     saved.add([[]])
-    unfinished.Unfinished(tmp_path, {"seeds": [0]}).offer({}, {})
-    assert not (tmp_path / unfinished.TRAINING_FILE).exists()
+    search.Unfinished(tmp_path, {"seeds": [0]}).offer({}, {})
+    assert not (tmp_path / search.TRAINING_FILE).exists()
 
 
 @pytest.mark.parametrize(

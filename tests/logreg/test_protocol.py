@@ -18,9 +18,8 @@ from cog.features import feature_files, sampling
 from cog.features.feature_files import FeatureSet
 from cog.logreg.engine import Engine
 from cog.logreg.protocol import cause, run_protocol
-from cog.logreg.search import Search, Trial
+from cog.logreg.search import TRIALS_FILE, Search, Trial, Unfinished
 from cog.logreg.settings import Settings
-from cog.logreg.unfinished import TRIALS_FILE, Unfinished
 from cog.runtime import seeds
 
 QUICK = Settings(seed=22, n_trials=4, n_epochs=4, batch_size=64)
@@ -34,9 +33,9 @@ class Spy(Engine):
         super().__init__(torch.device("cpu"), precision)
         self.specs = []
 
-    def fit(self, data, runs, rows, pairs, *, stage, **options):
-        self.specs.append(Spec(rows, pairs, stage == "final"))
-        return super().fit(data, runs, rows, pairs, stage=stage, **options)
+    def fit(self, data, runs, rows, pairs, **options):
+        self.specs.append(Spec(rows, pairs, "val_rows" not in options))
+        return super().fit(data, runs, rows, pairs, **options)
 
 
 def run(settings, *of, train=TRAIN, test=TEST, engine=None):
@@ -81,11 +80,11 @@ def test_trials_are_continued_by_their_group_alone(tmp_path, caplog):
     trials = [[Trial(0, *pair, 50.0, False, 1.0)] for (pair,) in pairs]
     Unfinished(tmp_path, group).add(trials)
     again = Unfinished(tmp_path, group)
-    assert again.find(0, 1) == trials and again.find(0, 2) is None and again.find(1, 1) is None
+    assert again.trials == trials
     for damage in ("{", "[]", '{"group": {"seeds": [1, 2]}, "trials": [[{"number": 0}], []]}'):
         caplog.clear()
         (tmp_path / TRIALS_FILE).write_text(damage)
-        assert Unfinished(tmp_path, group).find(0, 1) is None
+        assert Unfinished(tmp_path, group).trials == [[], []]
         assert "is damaged" in caplog.text
     assert Unfinished(tmp_path, {"seeds": [1]}).trials == [[]]
     assert "of another group" in caplog.text
