@@ -69,7 +69,12 @@ def evaluate(
     evaluation = f"{first.classifier}_max{first.max_per_class}" if first.max_per_class else first.classifier
     model = on_train.name if backbone is None else str(getattr(backbone, "name", OWN_NETWORK))
     n_test, classes = len(data.test_y), on_train.class_list
-    of_all = {"source": frame.RUNS, "model": model, "dataset": dataset, "evaluation": evaluation}
+    of_all: dict[str, Any] = {
+        "source": frame.RUNS,
+        "model": model,
+        "dataset": dataset,
+        "evaluation": evaluation,
+    }
     data_with = functools.partial(data_of, dataset, n_classes=data.n_classes, n_test=n_test, classes=classes)
     rows, most = [], data.together.seeds
     for group in (runs[i : i + most] for runs in several for i in range(0, len(runs), most)):

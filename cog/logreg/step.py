@@ -9,6 +9,7 @@ compiler. Products of bfloat16 features accumulate in float32; weights, momentum
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import types
 from collections.abc import Callable
@@ -21,7 +22,6 @@ from cog.errors import first_line
 from cog.logreg import metrics
 from cog.logreg.features import Features
 from cog.logreg.mlp import Layer, linear
-from cog.runtime.memory import without_garbage_collection
 
 logger = logging.getLogger(__name__)
 
@@ -218,12 +218,16 @@ class Classifiers:
         graph, device = torch.cuda.CUDAGraph(), self._rows.device
         stream, current = torch.cuda.Stream(device), torch.cuda.current_stream(device)
         stream.wait_stream(current)
-        with without_garbage_collection(), torch.cuda.stream(stream):
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-            try:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            with torch.cuda.stream(stream):
+                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 self._issue(n_steps)
-            finally:
                 graph.capture_end()
+        finally:
+            if collects:
+                gc.enable()
         current.wait_stream(stream)
         self._graphs[n_steps] = graph
 

@@ -4,10 +4,10 @@
     python tests/benchmarks/bench_logreg.py --previous ../previous [--cases 512x100 2048x1000 few1 few8]
         [--precisions bf16 fp32] [--repeats 3] [--threads 2] [--epochs 100] [--no_study]
 
-Each protocol (30 trials and the final training of one seed, scored on a test set after every epoch) runs in a process
-of its own, with the threads that are named; sides take turns, so that what else the machine does meets all of them.
-Columns are medians of seconds, without imports and preparation, and medians of the ratios of each turn. --epochs
-shortens all sides alike. The original's loop (tests/benchmarks/plain_logreg.py) is timed over two epochs and scaled.
+Each protocol (30 trials and the final training of one seed, scored on a test set after every epoch) runs in a
+process of its own; sides take turns, so that what else the machine does meets all of them. Columns are medians of
+seconds, without imports and preparation, and medians of the ratios of each turn. --epochs shortens all sides alike.
+The original's loop (tests/benchmarks/plain_logreg.py) is timed over two epochs and scaled.
 
 The study is two data sets (512 x 100) with five seeds each: as study.sh runs it, two tasks side by side with one
 processor each, against the original's loop, which runs one after the other with all processors.
@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
 
-SEEDS, TRIALS, BATCH = (22, 37, 45, 77, 93), 30, 1024
+SEEDS, TRIALS = ("22", "37", "45", "77", "93"), 30
 
 #: name: (training rows, test rows, d, classes, shots)
 CASES = {
@@ -57,37 +58,28 @@ def feature_sets(case: str) -> list[Any]:
     return sets
 
 
-def run(case: str, precision: str, n_epochs: int, seeds: list[int]) -> dict[str, float]:
-    """Run the protocol of seeds with the toolkit on the path, of this commit or of an earlier one."""
+def run(case: str, precision: str, n_epochs: int, seeds: list[int]) -> float:
+    """Return the seconds of the protocol of seeds with the toolkit on the path."""
     import torch
 
-    from cog.logreg import protocol
     from cog.logreg.engine import Engine
+    from cog.logreg.protocol import run_protocol
     from cog.logreg.settings import Settings
 
-    engine = Engine(torch.device("cpu"), precision)
-    sets, n_shot = feature_sets(case), CASES[case][4]
-    runs = [Settings(seed=seed, n_shot=n_shot, n_epochs=n_epochs, n_trials=TRIALS) for seed in seeds]
-    if hasattr(engine, "prepare"):
-        prepared = engine.prepare(*sets, runs[0], n_seeds=len(runs))
-        data, together = prepared if isinstance(prepared, tuple) else (prepared, prepared.together)
-        options = {"width": together.trials} if isinstance(prepared, tuple) else {}
-        start, results = time.perf_counter(), []
-        for first in range(0, len(runs), together.seeds):
-            group = runs[first : first + together.seeds]
-            results += protocol.run_protocol(data, group, engine, print_freq=0, **options)
-    else:
-        from cog.logreg.preprocess import prepare
-
-        data = prepare(*sets, engine)
-        start = time.perf_counter()
-        results = [protocol.run_protocol(data, one, engine) for one in runs]
-    seconds = time.perf_counter() - start
-    return {"seconds": seconds, "top1": getattr(results[0], "classifier", results[0]).logs["test/top1"][-1]}
+    engine, settings = (
+        Engine(torch.device("cpu"), precision),
+        {"n_shot": CASES[case][4], "n_epochs": n_epochs},
+    )
+    runs = [Settings(seed=seed, n_trials=TRIALS, **settings) for seed in seeds]
+    data = engine.prepare(*feature_sets(case), runs[0], n_seeds=len(runs))
+    start, most = time.perf_counter(), data.together.seeds
+    for first in range(0, len(runs), most):
+        run_protocol(data, runs[first : first + most], engine, print_freq=0)
+    return time.perf_counter() - start
 
 
-def plain(case: str, n_epochs: int, n_runs: int) -> dict[str, float]:
-    """Time two epochs of the original's loop, and scale them to protocols."""
+def plain(case: str, n_epochs: int, n_runs: int) -> float:
+    """Return the seconds of protocols of the original's loop, from two of its epochs."""
     import plain_logreg
     import torch
 
@@ -103,8 +95,7 @@ def plain(case: str, n_epochs: int, n_runs: int) -> dict[str, float]:
     held_out = train.x[cut:], train.y[cut:]
     seconds(train.x[:cut], train.y[:cut], held_out)
     search = seconds(train.x[:cut], train.y[:cut], held_out)
-    final = seconds(train.x, train.y, (test.x, test.y))
-    return {"seconds": n_runs * n_epochs * (TRIALS * search + final)}
+    return n_runs * n_epochs * (TRIALS * search + seconds(train.x, train.y, (test.x, test.y)))
 
 
 def start(side: str, root: Path, words: list[str], threads: int) -> subprocess.Popen[str]:
@@ -118,27 +109,22 @@ def result(process: subprocess.Popen[str]) -> float:
     """Return the seconds that a process prints."""
     out, _ = process.communicate()
     assert process.returncode == 0, out
-    return float(json.loads(out.splitlines()[-1])["seconds"])
+    return float(json.loads(out.splitlines()[-1]))
 
 
 def compare(case: str, precision: str, args: argparse.Namespace) -> None:
     """Measure the sides in turns."""
-    roots = {"now": HERE.parent.parent, **({"previous": args.previous.resolve()} if args.previous else {})}
-    times: dict[str, list[float]] = {side: [] for side in (*roots, "plain")}
+    sides = {"now": ROOT, **({"previous": args.previous.resolve()} if args.previous else {})}
+    sides |= {} if CASES[case][4] else {"plain": ROOT}
+    times: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(args.repeats):
-        for side, root in roots.items():
-            words = [case, precision, str(args.epochs), "22"]
-            times[side].append(result(start("run", root, words, args.threads)))
-        if not CASES[case][4]:
-            words = [case, precision, str(args.epochs), "22"]
-            times["plain"].append(result(start("plain", roots["now"], words, args.threads)))
-    shown = f"{case:<10} {precision}  {args.threads} threads  now {statistics.median(times['now']):8.1f} s"
-    for side in ("previous", "plain"):
-        if times.get(side):
-            ratios = [other / now for other, now in zip(times[side], times["now"], strict=True)]
-            shown += (
-                f"   {side} {statistics.median(times[side]):9.1f} s ({statistics.median(ratios):5.2f} x now)"
-            )
+        for side, root in sides.items():
+            words = [case, precision, str(args.epochs), SEEDS[0]]
+            times[side].append(result(start(side, root, words, args.threads)))
+    shown = f"{case:<10} {precision}  {args.threads} threads"
+    for side, seconds in times.items():
+        ratio = statistics.median(other / now for other, now in zip(seconds, times["now"], strict=True))
+        shown += f"   {side} {statistics.median(seconds):8.1f} s ({ratio:5.2f} x now)"
     print(shown, flush=True)
 
 
@@ -146,17 +132,13 @@ def study(args: argparse.Namespace) -> None:
     """Measure a study of two data sets with five seeds each, and the same runs of the original's loop."""
     ratios, times = [], []
     for _ in range(args.repeats):
-        words = ["512x100", "bf16", str(args.epochs)]
-        began = time.perf_counter()
-        tasks = [start("run", HERE.parent.parent, [*words, *map(str, SEEDS)], 1) for _ in range(2)]
-        seconds = max(result(task) for task in tasks)
+        words, began = ["512x100", "bf16", str(args.epochs)], time.perf_counter()
+        seconds = max(map(result, [start("now", ROOT, [*words, *SEEDS], 1) for _ in range(2)]))
         times.append(time.perf_counter() - began)
-        loop = result(start("plain", HERE.parent.parent, [*words, *map(str, 2 * SEEDS)], args.threads))
-        ratios.append(loop / seconds)
+        ratios.append(result(start("plain", ROOT, [*words, *SEEDS, *SEEDS], args.threads)) / seconds)
+    took, ratio = statistics.median(times), statistics.median(ratios)
     print(
-        f"study: two tasks of five seeds, one processor each {statistics.median(times):.1f} s with imports; the "
-        f"original's loop takes {statistics.median(ratios):.2f} times as long",
-        flush=True,
+        f"study: {took:.1f} s with imports; the original's loop takes {ratio:.2f} times as long", flush=True
     )
 
 
@@ -177,12 +159,13 @@ def main() -> None:
     if args.one:
         side, case, precision, n_epochs, *seeds = args.one
         sys.path.append(str(HERE))
-        done = (
-            run(case, precision, int(n_epochs), list(map(int, seeds)))
-            if side == "run"
-            else plain(case, int(n_epochs), len(seeds))
+        is_plain = side == "plain"
+        numbers = list(map(int, seeds))
+        print(
+            plain(case, int(n_epochs), len(seeds))
+            if is_plain
+            else run(case, precision, int(n_epochs), numbers)
         )
-        print(json.dumps(done))
         return
     for case in args.cases:
         for precision in args.precisions:
