@@ -110,7 +110,8 @@ def test_rounded_features_are_read_as_their_float32_values(tmp_path, dtype, norm
     kept = feature_files.load(tmp_path / "rounded", normalize=normalize, rounded=True)
     assert kept.x.dtype == dtype and torch.equal(kept.x, x)
     assert torch.equal(feature_files.load(tmp_path / "plain", normalize=normalize, rounded=True).x, expected)
-    matrix, some = Features(kept, torch.device("cpu"), torch.float32), torch.arange(0, 1500, 7)
+    matrix = Features(kept, torch.device("cpu"), torch.float32, resident=True, copy=False)
+    some = torch.arange(0, 1500, 7)
     assert torch.equal(matrix.rows(some), expected[some])
 
 

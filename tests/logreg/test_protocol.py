@@ -10,7 +10,7 @@ import optuna
 import plain_logreg
 import pytest
 import torch
-from classifier_runs import TEST, TRAIN, Spec, feature_set
+from classifier_runs import TEST, TRAIN, Spec
 
 from cog.commands import extract_features
 from cog.errors import CogError
@@ -237,9 +237,3 @@ def test_no_bias_against_the_original_toolkit_on_real_features(real, dataset, n_
         theirs.append(original(train, test, rows, val, seed, n_shot))
     error = math.hypot(np.std(ours, ddof=1), np.std(theirs, ddof=1)) / math.sqrt(10)
     assert abs(np.mean(ours) - np.mean(theirs)) <= 3 * error + 0.2
-
-
-def test_features_that_do_not_go_together():
-    narrow = feature_set(50, 16)
-    with pytest.raises(CogError, match="32 dimensions, test features 16"):
-        run(QUICK, test=narrow)
