@@ -1,6 +1,5 @@
 """Deterministic synthetic weights, inputs and checkpoint files for loader tests.
 
-Only numpy is needed for `fill` and `make_input`; `write_checkpoint` needs torch for the torch containers.
 All random numbers are exact: raw PCG64 words (a stream numpy guarantees to keep) are turned into values by
 integer arithmetic and one float64 multiplication, so that every platform produces the same bits.
 """
@@ -29,7 +28,7 @@ def uniform(tag, shape, a=0.0, b=1.0, gain=1.0, dtype=np.float64):
 
 
 def normal(tag, shape, std=1.0, dtype=np.float64):
-    """std * z, z of mean 0 / variance 1: sum of the four 16-bit fields of a 64-bit word (Irwin-Hall, |z| < 3.47)."""
+    """std * z, z of mean 0 / variance 1: sum of the four 16-bit fields of a word (Irwin-Hall, |z| < 3.47)."""
 
     def step(w):
         fields = w.astype("<u8", copy=False).view("<u2")
@@ -55,19 +54,12 @@ def fill_tensor(key, shape, dtype, kind, seed, gain):
         return normal(tag, shape, np.sqrt(gain.get(kind, 1.0) / _fan_in(kind, shape)), dtype)
     if kind == "norm_w":  # weight of BatchNorm / LayerNorm
         return uniform(tag, shape, 0.7, 0.6, gain.get("norm_w", 1.0), dtype)
-    if kind in ("bias", "mean"):
-        return normal(tag, shape, 0.1, dtype)
     if kind == "var":
         return uniform(tag, shape, 0.5, 1.0, 1.0, dtype)
-    if kind == "token":  # class / distillation tokens, positional and word embeddings
-        return normal(tag, shape, 0.02, dtype)
-    if kind == "unit":  # queues, memories, prototypes
-        return normal(tag, shape, 1.0, dtype)
-    if kind == "zero":  # num_batches_tracked, pointers
-        return np.zeros(shape, dtype)
-    if kind.startswith("const="):
-        return np.full(shape, float(kind[6:])).astype(dtype)
-    raise ValueError(f"unknown kind {kind!r} for {key}")
+    if kind == "zero" or kind.startswith("const="):  # num_batches_tracked, pointers, counters
+        return np.full(shape, float(kind.partition("=")[2] or 0)).astype(dtype)
+    # Tokens are class and distillation tokens and embeddings, units are queues, memories and prototypes.
+    return normal(tag, shape, {"bias": 0.1, "mean": 0.1, "token": 0.02, "unit": 1.0}[kind], dtype)
 
 
 def fill(schema, seed, group=None):
