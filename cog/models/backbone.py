@@ -33,18 +33,12 @@ class Backbone(nn.Module):
     """
 
     def __init__(
-        self,
-        network: nn.Module,
-        forward: Forward | None = None,
-        *,
-        name: str,
-        pooling: str = "default",
-        declared: Mapping[str, Preprocess] | None = None,
+        self, network: nn.Module, forward: Forward | None = None, *, name: str, declared: Any = None
     ) -> None:
         super().__init__()
-        self.network, self.name, self.pooling = network, name, pooling
-        self.declared, self.feature_dim = dict(declared or {}), None
-        self._forward = forward
+        self.network, self._forward, self.name, self.pooling = network, forward, name, "default"
+        self.declared: dict[str, Preprocess] = dict(declared or {})
+        self.feature_dim: int | None = None
         self.requires_grad_(False)
         self.eval()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import zipfile
@@ -59,21 +60,15 @@ def read(path: Path, *, prefix: str = "") -> Any:
         raise CogError(f"{path} holds {problem}; get it with a browser, or by `git lfs pull`")
     with files.open_regular(path) as handle:
         head = handle.read(len(_LEGACY_TORCH))
-    if head.startswith(b"PK\x03\x04") and _is_torchscript(path):
-        return containers.read_torchscript(path)
+    if head.startswith(b"PK\x03\x04"):
+        with contextlib.suppress(zipfile.BadZipFile, OSError, ValueError), zipfile.ZipFile(path) as archive:
+            if any(name.endswith("/constants.pkl") for name in archive.namelist()):
+                return containers.read_torchscript(path)
     if head.startswith((b"PK\x03\x04", _LEGACY_TORCH)):
         return load_torch(path, allow=_ALLOWED)
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= os.path.getsize(path) - 8:
         return load_safetensors(path)
     return containers.read_haiku(path)
-
-
-def _is_torchscript(path: Path) -> bool:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return any(name.endswith("/constants.pkl") for name in archive.namelist())
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-        return False  # torch tells what is wrong
 
 
 def read_state(path: Path, expected: Collection[str]) -> State:

@@ -117,10 +117,10 @@ class ModelChoice:
         from cog.models.checkpoint import load_paper_model
 
         network: Any = load_paper_model(row, self.checkpoint)
-        forward = None
-        if row.class_token:
-            forward, pooling = network.forward_features, "cls" if pooling == "default" else pooling
-        return Backbone(network, forward, name=self.name, pooling=pooling, declared=row.declared)
+        forward = network.forward_features if row.class_token else None
+        backbone = Backbone(network, forward, name=self.name, declared=row.declared)
+        backbone.pooling = "cls" if row.class_token and pooling == "default" else pooling
+        return backbone
 
     def summary(self, backbone: Backbone, cfg: CfgNode) -> str:
         """Return one line about the input and the features of the network."""

@@ -49,7 +49,7 @@ def require_checkpoint(path: str | os.PathLike[str], flag: str) -> list[Path]:
 
 
 def no_weights(path: Path) -> str:
-    """Return what a file is that a failed download left: "a web page", for example; "" for others."""
+    """Return what a failed download left in a file, such as "nothing"; "" for other files."""
     with files.open_regular(path) as file:
         head = file.read(512).lstrip().lower()
     if head.startswith((b"<!doctype", b"<html", b"version https://git")):

@@ -21,9 +21,9 @@ from torch import nn
 
 from cog.constants import CHECKPOINT_FILE
 from cog.data.pixels import Preprocess
-from cog.errors import CogError, first_line, nearest
+from cog.errors import CogError, first_line, nearest, some
 from cog.models.backbone import Backbone, Forward, features_of, n_blocks, pool
-from cog.models.checkpoint import State, load_strictly, read_state
+from cog.models.checkpoint import load_strictly, read_state
 from cog.models.preprocessing import from_mapping, from_processor
 
 logger = logging.getLogger(__name__)
@@ -104,15 +104,12 @@ def _require_known(title: str, name: str, names: Collection[str]) -> None:
 def _fit(network: nn.Module, checkpoint: Path, heads: Collection[str] = (), convert: Any = None) -> None:
     """Load parameters strictly, without classifiers, after the library's conversion if they do not fit."""
     expected = {name: value.shape for name, value in network.state_dict().items()}
-    beginnings = tuple(f"{head}." for head in heads)
-
-    def without_heads(full: State) -> State:
-        return {name: v for name, v in full.items() if name in expected or not name.startswith(beginnings)}
-
-    state = without_heads(read_state(checkpoint, expected))
-    if convert is not None and {name: value.shape for name, value in state.items()} != expected:
+    state = read_state(checkpoint, expected)
+    if convert is not None and any(n not in state or state[n].shape != expected[n] for n in expected):
         with contextlib.suppress(Exception):  # what is for original releases fails on other files
-            state = without_heads(convert(dict(state), network))
+            state = convert(dict(state), network)
+    heads = tuple(f"{head}." for head in heads)
+    state = {name: v for name, v in state.items() if name in expected or not name.startswith(heads)}
     load_strictly(network, state, checkpoint)
 
 
@@ -130,8 +127,8 @@ def _timm(name: str, folder: Path | None) -> LibraryModel:
         logger.warning("timm_%s: timm pads its images; here their center is cropped", name)
     preprocess = from_mapping(config, f"timm_{name}")
     classifier = values.get("classifier") or ()
-    classifier = (classifier,) if isinstance(classifier, str) else classifier
-    heads = {layer.partition(".")[0] for layer in classifier}  # of some, also a normalization (head.bn)
+    layers = (classifier,) if isinstance(classifier, str) else classifier
+    heads = {layer.partition(".")[0] for layer in layers}  # of some, also a normalization (head.bn)
 
     def load(checkpoint: Path | None, size: int) -> tuple[nn.Module, None]:
         options: dict[str, Any] = {"pretrained": checkpoint is None, "num_classes": 0}
@@ -257,9 +254,8 @@ def _transformers(name: str, folder: Path | None) -> LibraryModel:
         processor = transformers.AutoImageProcessor.from_pretrained(place, trust_remote_code=False)
     except Exception as error:  # transformers raises errors of many types
         raise CogError(
-            f"model {full_name}: transformers cannot use {place} ({first_line(error)}); code of the repository "
-            "is not run; without a network, save its config.json and preprocessor_config.json in "
-            f"{folder or 'the folder of the checkpoint'}"
+            f"model hf_{name}: transformers cannot use {place} ({first_line(error)}); code of a repository is not "
+            f"run; without a network, save its config.json and preprocessor_config.json in {folder}"
         ) from error
 
     def load(checkpoint: Path | None, size: int) -> tuple[nn.Module, Forward]:
@@ -281,10 +277,8 @@ def _transformers(name: str, folder: Path | None) -> LibraryModel:
         if missing and all(key.startswith("pooler.") for key in missing):
             network.pooler, missing = None, []  # the file of a classifier that does not use the pooler
         if wrong := sorted([*missing, *(str(key[0]) for key in info["mismatched_keys"])]):
-            raise CogError(
-                f"{checkpoint or repository} does not fit the architecture: parameters missing or of another "
-                f"shape {len(wrong)} ({', '.join(wrong[:3])})"
-            )
+            fault = "does not fit the architecture: parameters missing or of another shape"
+            raise CogError(f"{checkpoint or repository} {fault} {len(wrong)} ({some(wrong)})")
         for part in _TEXT:
             if isinstance(getattr(network, part, None), nn.Module):
                 setattr(network, part, None)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from timm.layers import Conv2dSame, make_divisible
 from timm.layers.pool2d_same import MaxPool2dSame
-from timm.models.vision_transformer import Block, Mlp
+from timm.models.vision_transformer import Mlp, VisionTransformer
 from torch import nn
 from torchvision.models import get_model
 
@@ -96,32 +96,22 @@ def _unfold_tokens(x: torch.Tensor) -> torch.Tensor:
     return F.unfold(x.transpose(1, 2).reshape(b, c, side, side), 3, stride=2, padding=1).transpose(1, 2)
 
 
-class T2TViT(nn.Module):
+class T2TViT(VisionTransformer):
     """T2T-ViT: the feature is the class token after the final LayerNorm."""
 
-    num_prefix_tokens = 1
-
     def __init__(self) -> None:
-        super().__init__()
-        dim = 384
-        self.tokens_to_token = TokensToToken(dim)
-        self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
+        sizes = {"embed_dim": 384, "depth": 14, "num_heads": 6, "mlp_ratio": 3.0}
+        super().__init__(**sizes, qkv_bias=False, norm_layer=nn.LayerNorm)
+        del self.patch_embed
+        self.tokens_to_token = TokensToToken(384)
         # Fixed sinusoids, but stored in the file: a buffer, and not counted as a parameter.
-        self.register_buffer("pos_embed", torch.zeros(1, (224 // 16) ** 2 + 1, dim))
-        blocks = (Block(dim, num_heads=6, mlp_ratio=3.0, norm_layer=nn.LayerNorm) for _ in range(14))
-        self.blocks = nn.Sequential(*blocks)
-        self.norm = nn.LayerNorm(dim)
-        self.head = nn.Linear(dim, 1000)
+        fixed = self.pos_embed.data
+        del self.pos_embed
+        self.register_buffer("pos_embed", fixed)
 
-    def forward_features(self, x: torch.Tensor) -> torch.Tensor:
-        """Return all tokens after the final LayerNorm, ``(B, N, D)``."""
-        x = self.tokens_to_token(x)
-        x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1)
-        return self.norm(self.blocks(x + self.pos_embed))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the logits of the released classifier."""
-        return self.head(self.forward_features(x)[:, 0])
+    @property
+    def patch_embed(self) -> nn.Module:  # type: ignore[override]
+        return self.tokens_to_token
 
 
 # ---- NAT-M4 (Lu et al. 2021), a MobileNetV3-like network found by neural architecture transfer

@@ -39,90 +39,88 @@ def refusal(name, path) -> str:
 # ---- files of training scripts, for a network of timm
 
 
-def named(prefix: str, state: dict) -> dict:
-    return {prefix + name: value for name, value in state.items()}
+#: Entries and beginnings of names in files of training scripts; after "over", those of weights that are no averages.
+WRAPPINGS = """
+state_dict |
+| module.
+state_dict | _orig_mod.
+model | module._orig_mod.
+| _orig_mod.module.
+state_dict | model.
+model state_dict | module.backbone.
+model backbone |
+state_dict_ema | module. over state_dict |
+model_ema | module. over model |
+ema | over model |
+model_ema | module._orig_mod. over model | _orig_mod.
+state_dict | teacher.backbone. over state_dict | backbone.
+teacher | backbone. over student | module.backbone.
+""".strip().splitlines()
 
 
-def other(state: dict) -> dict:
-    """Return weights that are not to be loaded."""
-    return {name: value + 1 for name, value in state.items()}
+def put(data: dict, where: str, state: dict) -> None:
+    entries, prefix = (part.split() for part in where.split("|"))
+    for entry in entries:
+        data = data.setdefault(entry, {})
+    data |= {"".join(prefix) + name: value for name, value in state.items()}
 
 
-HEAD = {"module.head.weight": torch.zeros(3, 3)}
-#: Forms in which training scripts save weights, those with a second set of weights as averages.
-WRAPPINGS = {
-    "training": lambda s: {"state_dict": s, "epoch": 3},
-    "no averages": lambda s: {"state_dict": s, "state_dict_ema": {}, "model_ema": None},
-    "parallel": lambda s: named("module.", s),
-    "compiled": lambda s: {"state_dict": named("_orig_mod.", s)},
-    "parallel, compiled": lambda s: {"model": named("module._orig_mod.", s)},
-    "compiled, parallel": lambda s: named("_orig_mod.module.", s),
-    "Lightning": lambda s: {"state_dict": named("model.", s) | {"loss.weight": torch.zeros(3)}},
-    "backbone and head": lambda s: {"model": {"state_dict": named("module.backbone.", s) | HEAD}},
-    "averages of timm": lambda s: {"state_dict": other(s), "state_dict_ema": named("module.", s)},
-    "averages of torchvision": lambda s: {
-        "model": other(s),
-        "model_ema": {"n_averaged": torch.tensor(5), **named("module.", s)},
-    },
-    "averages beside": lambda s: {"model": other(s), "ema": s, "opt": {}},
-    "averages, compiled": lambda s: {
-        "model": named("_orig_mod.", other(s)),
-        "model_ema": named("module._orig_mod.", s),
-    },
-    "parts": lambda s: {"model": {"backbone": s, "head": HEAD}},
-    "DINO": lambda s: {
-        "student": named("module.backbone.", other(s)),
-        "teacher": named("backbone.", s) | {"head.mlp.0.weight": torch.zeros(3, 3)},
-    },
-    "DINO in one": lambda s: {
-        "state_dict": named("student.backbone.", other(s))
-        | named("backbone.", other(s))
-        | named("teacher.backbone.", s)
-    },
-    "without classifier": lambda s: {n: value for n, value in s.items() if not n.startswith("fc.")},
-    "another classifier": lambda s: s | {"fc.weight": torch.zeros(7, 3), "fc.bias": torch.zeros(7)},
-    "arrays": lambda s: {"state_dict": {n: v.numpy() for n, v in s.items()}},
-}
-#: Those with averages in an entry beside one of other weights.
-ANNOUNCED = {name for name in WRAPPINGS if name.startswith("averages")} | {"DINO in one"}
+@pytest.fixture(scope="module")
+def state(quick_initial_values):
+    return randomize(timm.create_model("test_resnet")).state_dict()
 
 
-def write(path, data):
-    if any(isinstance(value, np.ndarray) for value in (*data.values(), *data.get("state_dict", {}).values())):
-        path.write_bytes(pickle.dumps(data))
-    else:
-        torch.save(data, path)
-    return path
-
-
-@pytest.mark.usefixtures("quick_initial_values")
 @pytest.mark.parametrize("wrapping", WRAPPINGS)
-def test_files_of_training_scripts(wrapping, tmp_path, caplog):
+def test_files_of_training_scripts(wrapping, state, tmp_path, caplog):
     caplog.set_level("INFO", logger="cog")
-    state = randomize(timm.create_model("test_resnet")).state_dict()
-    path = write(tmp_path / "model.ckpt", WRAPPINGS[wrapping](state))
+    where, _, other = wrapping.partition("over")
+    data: dict = {"epoch": 3, "n_averaged": torch.tensor(5), "model_ema": {}}
+    if other:
+        put(data, other, {name: value + 1 for name, value in state.items()})
+    put(data, where, state)
+    put(
+        data,
+        where.replace("backbone.", "head."),
+        {"weight": torch.zeros(3, 3)} if "backbone." in where else {},
+    )
+    torch.save(data, tmp_path / "model.ckpt")
+    assert_loads(tmp_path / "model.ckpt", state)
+    assert ("averaged weights" in caplog.text) == (bool(other) and "student" not in other)
+
+
+def assert_loads(path, state):
     loaded = cog.load_backbone("timm_test_resnet", path).network.state_dict()
     assert loaded and all(torch.equal(value, state[name]) for name, value in loaded.items())
-    assert ("averaged weights" in caplog.text) == (wrapping in ANNOUNCED)
+
+
+@pytest.mark.parametrize("order", ["=", ">"])
+def test_pickles_of_arrays_and_files_with_another_or_no_classifier(order, state, tmp_path):
+    path = tmp_path / "model.ckpt"
+    arrays = {n: v.numpy().astype(v.numpy().dtype.newbyteorder(order)) for n, v in state.items()}
+    path.write_bytes(pickle.dumps({"state_dict": arrays}))
+    assert_loads(path, state)
+    bare = {name: value for name, value in state.items() if not name.startswith("fc.")}
+    for head in ({}, {"fc.weight": torch.zeros(7, 3), "fc.bias": torch.zeros(7)}):
+        torch.save(bare | head, path)
+        assert_loads(path, state)
 
 
 @pytest.mark.parametrize(
     "edit, says",
     [
         (
-            lambda s: named("net.0.", s),
-            r"missing .*conv1.*unexpected .*net\.0\.conv1.*; rename them, or load",
+            lambda s: {f"net.0.{n}": v for n, v in s.items()},
+            r"missing .*unexpected .*net\.0\..*; rename them, or load",
         ),
         (lambda s: {"state_dict": s, "state_dict_ema": {"conv1.0.weight": s["conv1.0.weight"]}}, "missing"),
         (lambda s: s | {"extra": torch.zeros(3)}, r"unexpected 1 \(extra\)"),
-        (lambda s: {n: np.array(["a", "b"]) for n in s}, "arrays that are no numbers"),
         (lambda s: {"state_dict": {"conv1.weight": 3}}, "expected a dict of parameter tensors"),
     ],
 )
-def test_files_that_do_not_fit_are_not_replaced_by_others(edit, says, tmp_path):
-    state = timm.create_model("test_resnet").state_dict()
+def test_files_that_do_not_fit_are_not_replaced_by_others(edit, says, state, tmp_path):
+    torch.save(edit(state), tmp_path / "model.ckpt")
     with pytest.raises(CogError, match=says):
-        cog.load_backbone("timm_test_resnet", write(tmp_path / "model.ckpt", edit(state)))
+        cog.load_backbone("timm_test_resnet", tmp_path / "model.ckpt")
 
 
 # ---- files in the layouts of the paper's models
