@@ -82,10 +82,7 @@ def read_state(path: Path, expected: Collection[str]) -> State:
 
 
 def load_paper_model(row: PaperModel, path: Path, *, classifier: bool = False) -> nn.Module:
-    """Build a model's network, with its classifier on request, and load its checkpoint strictly.
-
-    The file is the authors', or another in one of the usual wrappings.
-    """
+    """Build a model's network and load its checkpoint: the authors', or one of another usual form."""
     network = networks.build(row, classifier=classifier)
     flat = _flat(path, row.prefix)
     if row.rename and (theirs := _below(flat, row.prefix)):
@@ -151,11 +148,7 @@ def _tensors(state: dict[str, Any], path: Path) -> State:
 
 
 def load_strictly(module: nn.Module, state: State, origin: object) -> None:
-    """Put ``state`` into ``module`` as float32: no parameter missing, none left over, equal shapes.
-
-    Raises:
-        CogError: parameters do not fit; the message names ``origin`` and up to three of them.
-    """
+    """Put ``state`` into ``module`` as float32: no parameter missing, none left over, equal shapes."""
     parameters = module.state_dict()
     # Networks in eval mode never read batch counters, and files from before torch 0.4.1 lack them.
     missing = [name for name in parameters if name not in state and not name.endswith("num_batches_tracked")]

@@ -147,10 +147,7 @@ class _HaikuReader(safe_load.Reader):
 
 
 def read_haiku(path: Path) -> Any:
-    """Return the object in a pickle of BYOL, or of plain arrays.
-
-    ``{"experiment_state": {"online_params": {"res_net50/~/initial_conv": {"w": array}, ...}, ...}, ...}``
-    """
+    """Return BYOL's ``{"experiment_state": {"online_params": {"res_net50/~/initial_conv": {"w": ...}}}}``."""
     with safe_load.explained(path, "checkpoint"):
         return _HaikuReader(files.contents(path)).load()
 
@@ -203,10 +200,7 @@ class _ScriptReader(safe_load.Reader):
 
 
 def read_torchscript(path: Path) -> dict[str, torch.Tensor]:
-    """Return parameters and buffers of an archive of ``torch.jit.save``, named as in ``state_dict()``.
-
-    torch.jit is not used, and the archive's code is not read.
-    """
+    """Return parameters and buffers of an archive of ``torch.jit.save``; its code is not read."""
     with (
         safe_load.explained(path, "TorchScript archive"),
         files.open_regular(path) as handle,

@@ -22,19 +22,14 @@ from cog.runtime import files
 
 logger = logging.getLogger(__name__)
 
-_ATTEMPTS = 5
-_RETRY_WAIT_S = 1.0  # it doubles with each repetition without progress
+_ATTEMPTS, _RETRY_WAIT_S = 5, 1.0  # without progress; the wait doubles with each
 
 #: Suffix of the index of a TensorFlow checkpoint.
 INDEX = ".index"
 
 
 def checkpoint_files(path: str | os.PathLike[str]) -> list[Path]:
-    """Return the existing files of a checkpoint in a fixed order; empty when there is none.
-
-    Args:
-        path: a file, or the common prefix of ``.index`` and ``.data-...-of-...`` (or the ``.index`` file).
-    """
+    """Return the existing files of a file, or of the common prefix of ``.index`` and ``.data-...-of-...``."""
     path = Path(path)
     if path.is_file() and path.suffix != INDEX:
         return [path]
@@ -65,11 +60,7 @@ def sha256(path: str | os.PathLike[str]) -> str:
 def fetch(
     models: Iterable[PaperModel], root: str | os.PathLike[str], *, dry_run: bool = False
 ) -> Iterator[tuple[str, str, str]]:
-    """Bring the checkpoints of models into place; with ``dry_run`` the downloads are only listed.
-
-    Yields:
-        Name of the model, "ready", "manual", "failed" or "would download", and an explanation.
-    """
+    """Download, and yield name, "ready", "manual", "failed" or "would download", and an explanation."""
     for row in models:
         target = ModelDir(Path(root), row.name).checkpoint
         try:
@@ -112,9 +103,7 @@ def _fetch(row: PaperModel, target: Path, dry_run: bool) -> tuple[str, str]:
 def _check(row: PaperModel, paths: list[Path]) -> None:
     """Refuse a file that is not the published one, or a page in its place."""
     if row.is_published(digest := files.sha256(*paths)) is False:
-        raise CogError(
-            f"{paths[0]} is not the published file: SHA-256 {digest}, expected {row.sha256}; remove it"
-        )
+        raise CogError(f"{paths[0]} is not the published file: SHA-256 {digest}, not {row.sha256}; remove it")
     if problem := no_weights(paths[0]):
         raise CogError(f"{row.url} gave {problem} instead of the file")
 
@@ -134,10 +123,9 @@ def _download(url: str, part: Path) -> None:
             headers |= {"Range": f"bytes={size}-"} | ({"If-Range": version} if version else {})
         request = urllib.request.Request(url, headers=headers)
         try:
-            with (
-                urllib.request.urlopen(request, timeout=60) as answer,
-                open(part, "ab" if answer.status == 206 else "wb") as file,
-            ):
+            with urllib.request.urlopen(request, timeout=60) as answer, open(part, "ab") as file:
+                if answer.status != 206:
+                    file.truncate(file.seek(0))
                 version = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
                 total = file.tell() + int(answer.headers.get("Content-Length") or 0)
                 shutil.copyfileobj(answer, file, 1 << 20)

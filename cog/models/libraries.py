@@ -254,8 +254,8 @@ def _transformers(name: str, folder: Path | None) -> LibraryModel:
         processor = transformers.AutoImageProcessor.from_pretrained(place, trust_remote_code=False)
     except Exception as error:  # transformers raises errors of many types
         raise CogError(
-            f"model hf_{name}: transformers cannot use {place} ({first_line(error)}); code of a repository is not "
-            f"run; without a network, save its config.json and preprocessor_config.json in {folder}"
+            f"model hf_{name}: transformers cannot use {place} ({first_line(error)}); code of a repository "
+            f"is not run; without a network, save config.json and preprocessor_config.json in {folder}"
         ) from error
 
     def load(checkpoint: Path | None, size: int) -> tuple[nn.Module, Forward]:

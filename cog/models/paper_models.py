@@ -69,7 +69,6 @@ _ROWS: dict[str, dict[str, Any]] = {
     # The files that the original toolkit names (19c8e357, b121ed2d, 1a9a5a14) are of torch 0.1 and 0.2;
     # torchvision released the same tensors again under these names.
     "sup_resnet50": row("ResNet50", _TORCH + "resnet50-0676ba61.pth", top1=76.13),
-    # ---- architecture
     "sup_resnet152": row(
         "a-ResNet152", _TORCH + "resnet152-394f9c45.pth", network="torchvision:resnet152", top1=78.31
     ),
@@ -123,7 +122,6 @@ _ROWS: dict[str, dict[str, Any]] = {
         top1=81.7,
         authors=(248, 224, "bicubic"),
     ),
-    # ---- self-supervision
     "simclrv2_resnet50": row(
         "s-SimCLR-v2",
         _GOOGLE + "simclr-checkpoints/simclrv2/pretrained/r50_1x_sk0/model.ckpt-250228",
@@ -174,7 +172,6 @@ _ROWS: dict[str, dict[str, Any]] = {
     "compress_resnet50": row(
         "s-CompReSS", "https://drive.google.com/file/d/15rzzSkcedEuCE7Cm8yLXopA5PqHUQscb", browser=True
     ),
-    # ---- regularization
     "mixup_resnet50": row(
         "r-MixUp", _DROPBOX + "sh/g64c8bda61n12if/AACyaTZnku_Sgibc9UvOSblNa?dl=0", browser=True, top1=77.42
     ),
@@ -202,7 +199,6 @@ _ROWS: dict[str, dict[str, Any]] = {
         "https://github.com/szq0214/MEAL-V2/releases/download/v1.0.0/MEALV2_ResNet50_224.pth",
         top1=80.67,
     ),
-    # ---- web data
     "mopro_resnet50": row(
         "d-MoPro",
         _GOOGLE + "sfr-pcl-data-research/MoPro_checkpoint/MoPro_V1_epoch90.tar",
@@ -223,7 +219,6 @@ _ROWS: dict[str, dict[str, Any]] = {
         pretraining="IN-1K + other",
     ),
     "clip_resnet50": _clip("d-CLIP", network="timm:resnet50_clip", dim=1024, head=()),
-    # ---- not in the paper
     "clip_resnet50-trunk": _clip("CLIP (trunk)", network="timm:resnet50_clip_gap", head=("head.fc",)),
     "trex_resnet50": row("t-ReX", _NAVER + "trex_models/trex.pth"),
     "trexstar_resnet50": row("t-ReX*", _NAVER + "trex_models/trexstar.pth"),

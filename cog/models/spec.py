@@ -26,16 +26,12 @@ CATEGORIES = {
 
 @dataclass(frozen=True)
 class PaperModel:
-    """A model of the benchmark: its network, the place of its weights in the authors' file, its input.
-
-    ``network`` is ``torchvision:NAME``, ``timm:NAME`` or ``cog:FUNCTION`` of :mod:`cog.models.networks`; the
-    default has its stride in the 3x3 convolutions, and its feature is the global average pool.
-    """
+    """A model of the benchmark: its network, the place of its weights in the authors' file, its input."""
 
     name: str  # <model_title>_<architecture_name>
     label: str  # in the paper's tables
     url: str  # of the authors' file, or of a web page if ``browser``
-    network: str = "torchvision:resnet50"
+    network: str = "torchvision:resnet50"  # or of timm, or of cog: cog.models.networks
     dim: int = 2048  # D of the (B, D) output
     head: tuple[str, ...] = ("fc",)  # modules of the classifier, replaced by nn.Identity
     class_token: bool = False  # whether the network gives tokens, and the feature is the class token

@@ -24,11 +24,7 @@ from cog.runtime.log import Progress
 
 
 def check(models: Iterable[PaperModel], root: str | os.PathLike[str]) -> Iterator[tuple[str, str, str]]:
-    """Check the checkpoints under a root; each network is run once, on the CPU.
-
-    Yields:
-        Name of the model, "ok", "absent" or "bad", and facts about the checkpoint, after each model.
-    """
+    """Yield name, "ok", "absent" or "bad", and facts of each checkpoint; its network is run once."""
     for row in models:
         path = ModelDir(Path(root), row.name).checkpoint
         try:

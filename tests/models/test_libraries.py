@@ -441,8 +441,8 @@ def test_a_classifier_of_transformers_gives_its_class_token(tmp_path):
 @pytest.mark.parametrize(
     "file, content, says",
     [
-        ("config.json", None, "without a network, save its config.json"),
-        ("preprocessor_config.json", None, "without a network, save its config.json"),
+        ("config.json", None, "without a network, save config.json"),
+        ("preprocessor_config.json", None, "without a network, save config.json"),
         (
             "config.json",
             '{"model_type": "own", "auto_map": {"AutoConfig": "net.C"}}',
