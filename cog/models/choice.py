@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from cog import config
 from cog.constants import POOLINGS
-from cog.errors import CogError, did_you_mean, nearest
+from cog.errors import CogError, nearest
 from cog.models import models_file as own_models
 from cog.models.fetch import checkpoint_files, require_checkpoint, sha256
 from cog.models.paper_models import MODELS
@@ -42,7 +42,7 @@ class ModelChoice:
     checkpoint: Path | None = None  # None: a loader needs none, or the library has its own weights
     loader: str | Loader | None = None  # FILE.py:FUNCTION of the user's loader, or the function
     folder: Path | None = None  # may hold further files of the model
-    pretraining: str = "unknown"  # one of cog.models.spec.PRETRAINING
+    pretraining: str = "unknown"  # one of cog.constants.PRETRAINING
     label: str | None = None  # name in tables and figures that the user gives
     group: str | None = None  # name of a group of models that the user gives
     keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the configuration, in models_file
@@ -241,8 +241,3 @@ def load_backbone(
     size = image_size or (backbone.declared["protocol"].size if loader is None else None)
     place = resolve_device(str(device))
     return backbone.probe(size, place) if size else backbone.to(place)
-
-
-def did_you_mean_model(name: str, others: Iterable[str] = ()) -> str:
-    """Return ``; did you mean dino_resnet50?`` for an unknown name, or ""."""
-    return did_you_mean(name, [*others, *MODELS])
