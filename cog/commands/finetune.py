@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if args.models_root_dir is None and args.output_dir is None:
         raise CogError("nowhere to write: give --models_root_dir or --output_dir")
-    with run.joined(None) as (rank, device):
+    with run.joined() as (rank, device):
         for one in runs:
             choice = find_model(one.model, root=one.models_root_dir, loader=one.model_loader)
             cfg = choice.config(one.opts)

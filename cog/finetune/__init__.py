@@ -1,1 +1,1 @@
-"""The fine-tuning control (paper, supplement C.2, Fig. 6): a network trained on one data set, with a classifier."""
+"""The fine-tuning control (paper, supplement C.2, Fig. 6): a network trained with a classifier."""

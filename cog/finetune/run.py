@@ -9,15 +9,17 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from yacs.config import CfgNode
 
 from cog import config, constants
 from cog.data.datasets import ImageSources
+from cog.data.images import ImageList
 from cog.data.loader import usable_workers
-from cog.errors import CogError, first_line, some
+from cog.errors import CogError, some
 from cog.finetune.train import STATE_FILE, Epochs, FineTuned, Recipe, Training
 from cog.logreg.run_files import CONTENTS, RESULTS_FILE, print_accuracies, write_final
 from cog.models.choice import ModelChoice, preprocess_of
@@ -26,40 +28,26 @@ from cog.runtime.device import device_name, exact_float32, require_precision, re
 from cog.runtime.output import LOG_FILE, Output
 from cog.runtime.ranks import Rank, this_rank
 
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
-
-    from cog.data.images import ImageList
-
 logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def joined(name: str | None) -> Iterator[tuple[Rank, torch.device]]:
-    """Connect this process with the others that torchrun has started; yield its rank and its device.
-
-    ``name`` is the value of ``--device``; each of several processes on a machine has a GPU of its own.
-    """
+def joined() -> Iterator[tuple[Rank, torch.device]]:
+    """Connect this process with others of torchrun; yield its rank and device."""
     rank = this_rank() if os.environ.get("WORLD_SIZE") else Rank()  # of torchrun, not of srun
-    if rank.size > 1 and (name or "").startswith("cuda:"):
-        raise CogError(f"--device {name} is one GPU, and there are {rank.size} processes; give --device cuda")
     if rank.number:  # the first process tells what all find
         logging.getLogger("cog").setLevel(logging.ERROR)
-    device = resolve_device(name)
+    device = resolve_device(None)
     if rank.size == 1:
         yield rank, device
         return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         yield rank, device
-    except (RuntimeError, ValueError) as error:
-        fault = f"process {rank.number} of {rank.size} lost the others"
-        raise CogError(f"{fault}: {first_line(error)[:200]}") from error
     finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        dist.destroy_process_group()
 
 
 def fine_tune(
@@ -112,8 +100,7 @@ def _precision(cfg: CfgNode, device: torch.device) -> str:
     """Return the precision, after checks of keys that belong to other commands."""
     for key in ("N_SHOT", "MAX_PER_CLASS", "TYPE"):
         if cfg.CLF.get(key) != config.default_cfg().CLF.get(key):
-            what = "fine-tuning trains a linear classifier with the network, on all training images"
-            raise CogError(f"CLF.{key} is for classifiers of features; {what}; leave it out")
+            raise CogError(f"CLF.{key} is for classifiers of features, not for fine-tuning; leave it out")
     config.check_new_name(cfg, config.FINETUNE)
     require_precision(device, "FINETUNE.PRECISION", precision := cfg.FINETUNE.PRECISION)
     if precision != "auto" or device.type != "cuda":
@@ -127,13 +114,9 @@ def _images(splits: Sequence[ImageList]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if train.classes != test.classes:
         differing = some(sorted({*train.classes} ^ {*test.classes}))
-        raise CogError(
-            f"{train.dataset}: training and test classes differ in {differing}; both need the same"
-        )
+        raise CogError(f"{train.dataset}: training and test classes differ in {differing}")
     if len(train.classes) < 2:
-        raise CogError(
-            f"{train.dataset} has the single class {train.classes[0]}; a classifier needs two or more"
-        )
+        raise CogError(f"{train.dataset} has the single class {train.classes[0]}, expected several")
     for images in splits:
         found[f"{images.split}_images_sha256"] = images.digest()
         found[f"{images.split}_contents_crc32"] = images.contents_crc32()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torchvision.transforms import InterpolationMode, RandomResizedCrop
 from torchvision.transforms.functional import resized_crop
+from yacs.config import CfgNode
 
 from cog.data.images import ImageList
 from cog.data.loader import Decoder, decoded
@@ -32,9 +33,6 @@ from cog.models.backbone import Backbone
 from cog.runtime import files, memory, signals
 from cog.runtime.log import Progress
 from cog.runtime.safe_load import load_torch
-
-if TYPE_CHECKING:
-    from yacs.config import CfgNode
 
 logger = logging.getLogger(__name__)
 
@@ -47,24 +45,17 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Recipe:
-    """The settings of a run, which determine it together with the network and the images.
-
-    ``cfg`` has ``FINETUNE``, ``EVAL.SEED`` and ``LOAD_TRUNCATED_IMAGES``. ``preprocess`` is that of test images,
-    training images have its size, mean and std. ``n_processes`` share a step.
-    """
+    """The settings of a run; training images have the size, mean and std of ``preprocess``."""
 
     def __init__(self, cfg: CfgNode, preprocess: Preprocess, precision: str = "fp32", n_processes: int = 1):
         self.cfg, self.preprocess, self.precision, self.n_processes = cfg, preprocess, precision, n_processes
         self.ft = ft = cfg.FINETUNE
-        self.lr = (
-            ft.LR * ft.BATCH_SIZE / 256
-        )  # the highest rate, in proportion to the batch (Goyal et al., 2017)
-        # Images per forward pass of a process, and in the statistics of batch norm; passes of a process in a step.
+        self.lr = ft.LR * ft.BATCH_SIZE / 256  # the highest rate (Goyal et al., 2017)
+        # Images per forward pass of a process, also of batch norm; passes of a process in a step.
         self.per_pass = max(1, min(ft.BATCH_PER_DEVICE, ft.BATCH_SIZE // n_processes))
         self.n_passes = ft.BATCH_SIZE // (n_processes * self.per_pass)
         if ft.WARMUP_EPOCHS >= ft.N_EPOCHS:
-            found = f"FINETUNE.WARMUP_EPOCHS {ft.WARMUP_EPOCHS:g} leaves nothing of"
-            raise CogError(f"{found} FINETUNE.N_EPOCHS {ft.N_EPOCHS}; lower it")
+            raise CogError(f"FINETUNE.WARMUP_EPOCHS {ft.WARMUP_EPOCHS:g} is not below N_EPOCHS {ft.N_EPOCHS}")
         if self.n_passes * n_processes * self.per_pass != ft.BATCH_SIZE:
             raise CogError(
                 f"FINETUNE.BATCH_SIZE {ft.BATCH_SIZE} is no multiple of {n_processes} process(es) x "
@@ -81,12 +72,11 @@ class Recipe:
     def steps_per_epoch(self, n_images: int) -> int:
         """Return the number of SGD steps in an epoch; images that remain are left out."""
         if n_images < (size := self.ft.BATCH_SIZE):
-            found = f"there are {n_images} training images, fewer than"
-            raise CogError(f"{found} FINETUNE.BATCH_SIZE {size}; lower it")
+            raise CogError(f"FINETUNE.BATCH_SIZE {size} is above the {n_images} training images; lower it")
         return n_images // size
 
     def lr_at(self, step: int, n_steps: int) -> float:
-        """Return the rate of a step, counted from 0 over all epochs: a linear warm-up, then a cosine to 0."""
+        """Return the rate of a step, counted from 0: a linear warm-up, then a cosine to 0."""
         total, warmup = self.ft.N_EPOCHS * n_steps, round(self.ft.WARMUP_EPOCHS * n_steps)
         if step < warmup:
             return self.lr * (step + 1) / warmup
@@ -99,7 +89,7 @@ class Recipe:
         return int(words[0]) >> 1
 
     def order(self, epoch: int, n_images: int) -> np.ndarray:
-        """Return the rows of the training images in the order of their use, int64 ``(n_images,)``."""
+        """Return the rows of training images in the order of their use, int64 ``(n_images,)``."""
         return np.random.default_rng(self.seed("order", epoch)).permutation(n_images)
 
 
@@ -112,27 +102,23 @@ class TrainingDecoder(Decoder):
     order: np.ndarray = field(kw_only=True)  # row of each image in the list of the data set
 
     def decode(self, data: bytes, row: int) -> np.ndarray:
-        """Return a random part of an image, as of torchvision's RandomResizedCrop, half of the time mirrored."""
-        image, size = load_rgb(data, load_truncated=self.load_truncated), self.preprocess.size
+        """Return a random part of an image, as RandomResizedCrop of torchvision, or its mirror image."""
+        image: Any = load_rgb(data, load_truncated=self.load_truncated)
         torch.manual_seed(self.recipe.seed("image", self.epoch, int(self.order[row])))
-        box = RandomResizedCrop.get_params(image, list(self.recipe.ft.CROP_SCALE), CROP_RATIO)  # type: ignore[arg-type]
-        part = np.asarray(resized_crop(image, *box, [size, size], InterpolationMode.BICUBIC))  # type: ignore[arg-type]
-        return part[:, ::-1] if torch.rand(1) < 0.5 else part
+        box = RandomResizedCrop.get_params(image, list(self.recipe.ft.CROP_SCALE), CROP_RATIO)
+        part = resized_crop(image, *box, [self.preprocess.size] * 2, InterpolationMode.BICUBIC)
+        return np.asarray(part)[:, ::-1] if torch.rand(1) < 0.5 else np.asarray(part)
 
 
 class FineTuned(nn.Module):
-    """A backbone with a new linear classifier, from images ``(B, 3, H, W)`` to logits ``(B, C)``.
-
-    Parameters that do not affect the features stay as they are.
-    """
+    """A backbone with a new linear classifier, from images ``(B, 3, H, W)`` to logits ``(B, C)``."""
 
     def __init__(self, backbone: Backbone, recipe: Recipe, n_classes: int, device: torch.device) -> None:
         super().__init__()
         side = recipe.preprocess.size
         y = backbone.requires_grad_(True)(torch.zeros((1, 3, side, side), device=device))
         if not y.requires_grad:
-            fault = "no parameter affects its features, nothing can be fine-tuned"
-            raise CogError(f"model {backbone.name}: {fault}")
+            raise CogError(f"no parameter of {backbone.name} affects its features, nothing can be fine-tuned")
         self.backbone, self.head = backbone, nn.Linear(y.shape[1], n_classes)
         generator = torch.Generator().manual_seed(recipe.seed("head"))
         nn.init.normal_(self.head.weight, 0, _INIT_STD, generator=generator)
@@ -140,7 +126,7 @@ class FineTuned(nn.Module):
         self.to(device).eval()
 
     def train(self, mode: bool = True) -> FineTuned:
-        """Set training mode, also in the network of the backbone (a ``Backbone`` itself stays in eval mode)."""
+        """Set training mode, also in the network of the backbone, which itself stays in eval mode."""
         super().train(mode)
         self.backbone.network.train(mode)
         return self
@@ -156,18 +142,13 @@ class Epochs:
 
     n: int = 0
     logs: metrics.Logs = field(default_factory=metrics.new_logs)
-    n_failed: list[int] = field(
-        default_factory=lambda: [0, 0]
-    )  # training and test images, the most of an epoch
+    n_failed: list[int] = field(default_factory=lambda: [0, 0])  # of training and test, most of an epoch
     seconds: float = 0.0  # of the work, over all attempts
     predictions: torch.Tensor | None = None  # class of each test image, int64 (n,); -1: it was not decoded
 
 
 class Training:
-    """The training of a network in process ``rank`` of those of the recipe; ``allowed`` images may fail.
-
-    On a CPU, its bits depend neither on interruptions nor on the number of workers.
-    """
+    """The training of a network in process ``rank`` of those of the recipe; ``allowed`` images may fail."""
 
     def __init__(
         self, network: FineTuned, recipe: Recipe, *, rank: int, n_workers: int, allowed: int
@@ -313,9 +294,8 @@ class Training:
         state: dict[str, Any] = load_torch(path)
         for name, each in self._saved():
             each.load_state_dict(state[name])
-        done = Epochs(**state["done"])
-        logger.info("going on after epoch %d of %d (%s)", done.n, self.recipe.ft.N_EPOCHS, path)
-        return done
+        logger.info("going on after epoch %d (%s)", state["done"]["n"], path)
+        return Epochs(**state["done"])
 
     def _saved(self) -> Iterator[tuple[str, Any]]:
         yield from {"network": self.network, "optimizer": self._optimizer, "scaler": self._scaler}.items()

@@ -51,63 +51,57 @@ def test_only_the_asked_concepts_are_looked_at(tmp_path):
         level_files.read_split(path, concepts=[A, "n00000009"])
 
 
-@pytest.mark.parametrize("lead", ["/", "\\", "//", "\\/"])
-def test_leading_separators_are_dropped(tmp_path, lead):
-    listed = {
-        "train": [lead + name for name in names(A, 1)] + names(A, 2),
-        "test": np.array([lead + names(A, 3)[0]]),
-    }
-    read = read_back(tmp_path, {A: listed})[A]
-    assert read["train"].tolist() == names(A, 1, 2)
-    assert read["test"].tolist() == names(A, 3)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["../x.JPEG", "n1/../../x", "/../x", "..", "a\\..\\x", "C:\\x", "c:/x", "/", "", "x/..", "\\\\..\\x"],
-)
-@pytest.mark.parametrize("kind", [list, np.array, lambda names: np.array(names, dtype=object)])
-def test_names_outside_the_root_are_refused(tmp_path, name, kind):
-    with pytest.raises(CogError, match="inside the root of the images"):
-        read_back(tmp_path, {A: {"train": kind([*names(A, 1), name]), "test": names(A, 2)}})
-
-
-@pytest.mark.parametrize(
-    "name", ["n1/a..b.JPEG", "n1/.hidden", "n1/x...JPEG", "n1/a:b", f"{A}/\udcff.JPEG"]
-)  # the last is not UTF-8
-def test_odd_but_harmless_names_are_kept(tmp_path, name):
-    assert read_back(tmp_path, {A: {"train": [name], "test": names(A, 2)}})[A]["train"].tolist() == [name]
-
-
 def train(chosen):
     return {A: {"train": chosen, "test": names(A, 2)}}
 
 
+def test_leading_separators_are_dropped_and_odd_names_kept(tmp_path):
+    odd = ["n1/a..b.JPEG", "n1/.hidden", "n1/x...JPEG", "n1/a:b", f"{A}/\udcff.JPEG"]  # the last is not UTF-8
+    leads = ("/", "\\", "//", "\\/")
+    listed = [lead + name for lead, name in zip(leads, names(A, *range(4, 8)), strict=True)]
+    for kind in (list, np.array):
+        read = read_back(tmp_path, train(kind([*odd, *listed])))[A]["train"].tolist()
+        assert read == [*odd, *names(A, *range(4, 8))]
+
+
+OUTSIDE = (
+    "../x.JPEG",
+    "n1/../../x",
+    "/../x",
+    "..",
+    "a\\..\\x",
+    "C:\\x",
+    "c:/x",
+    "/",
+    "",
+    "x/..",
+    "\\\\..\\x",
+)
+
+
+@pytest.mark.parametrize("name", [*OUTSIDE, "\ud800.JPEG", "a\udfff.JPEG"])
+@pytest.mark.parametrize("kind", [list, np.array, lambda names: np.array(names, dtype=object)])
+def test_names_outside_the_root_are_refused(tmp_path, name, kind):
+    with pytest.raises(CogError, match="inside the root of the images"):
+        read_back(tmp_path, train(kind([*names(A, 1), name])))
+
+
 RING: dict = train([])
 RING[A]["train"].append(RING)
-NO_CHARACTER = f"concept {A}, train contains .* inside the root"
+LIST = "expected a list or an array of file names"
 
 
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        *(
-            (train(kind([f"{A}/1.JPEG", name])), NO_CHARACTER)
-            for kind in (list, np.array)
-            for name in ("\ud800.JPEG", "a\udfff.JPEG")
-        ),
-        (RING, "expected a list or an array of file names"),
+        (RING, LIST),
         ([], "holds no dict"),
         ({}, "holds no dict"),
         ({A: {"train": names(A, 1)}}, "no 'train' and 'test'"),
-        ({A: {"train": names(A, 1), "test": []}}, "expected a list or an array"),
-        ({A: {"train": names(A, 1), "test": np.arange(3)}}, "expected a list or an array"),
-        ({A: {"train": names(A, 1), "test": "x.JPEG"}}, "expected a list"),
-        ({A: {"train": names(A, 1), "test": [1]}}, "expected a list"),
-        ({A: {"train": names(A, 1), "test": np.array([names(A, 2)])}}, "expected a list or an array"),
-        ({A: {"train": names(A, 1, 2), "test": names(A, 2)}}, "the same image twice"),
-        ({A: {"train": names(A, 1, 1), "test": names(A, 2)}}, "the same image twice"),
-        ({A: {"train": ["/x"], "test": ["x"]}}, "the same image twice"),
+        *((train(part), LIST) for part in ([], np.arange(3), "x.JPEG", [1], np.array([names(A, 1)]))),
+        (train(names(A, 1, 2)), "the same image twice"),
+        (train(names(A, 1, 1)), "the same image twice"),
+        (train([f"/{A}/{A}_2.JPEG"]), "the same image twice"),
     ],
 )
 def test_other_contents_are_refused(tmp_path, data, says):
@@ -158,14 +152,6 @@ def test_a_smaller_cap_keeps_the_test_images_and_a_subset():
     large, small = draw(files, max_train=30), draw(files, max_train=10)
     assert np.array_equal(large["test"], small["test"])
     assert set(small["train"]) < set(large["train"])
-
-
-def test_every_image_is_drawn_equally_often():
-    files = names(A, *range(10))
-    hits = np.zeros(10)
-    for seed in range(3000):
-        hits[[files.index(name) for name in draw(files, seed=seed)["test"]]] += 1
-    assert np.abs(hits / 3000 - 0.3).max() < 0.04  # nearly 5 standard deviations
 
 
 @pytest.mark.parametrize("n", [0, 2, 3])

@@ -25,12 +25,9 @@ from cog.data.pixels import Preprocess
 from cog.errors import CogError
 from cog.finetune import train as training
 from cog.finetune.train import CROP_RATIO, STATE_FILE, FineTuned, Recipe, Training, TrainingDecoder
-from cog.models import networks
 from cog.models.backbone import Backbone
-from cog.models.paper_models import MODELS
 from cog.runtime import signals
 
-SMALL = ("FT_EXTRACT.IMAGE_RESIZE_SIZE", "12", "FT_EXTRACT.IMAGE_CROP_SIZE", "10")
 CLASSES = ("crow", "duck", "wren")
 CPU = torch.device("cpu")
 
@@ -122,13 +119,6 @@ def test_learning_rate_warms_up_and_decays_to_zero():
     assert rates[:11] == pytest.approx([*(0.2 * k for k in range(1, 11)), 2.0])
     assert rates[30] == pytest.approx(1.0) and 0 < rates[49] < 0.01
     assert recipe(WARMUP_EPOCHS=0.0).lr_at(0, 10) == pytest.approx(0.05)
-
-
-def test_processes_share_the_passes_of_a_step():
-    assert [recipe(n_processes=n, BATCH_SIZE=16).n_passes for n in (1, 2, 4, 8)] == [4, 2, 1, 1]
-    for n, changes in ((1, {"BATCH_SIZE": 9}), (3, {"BATCH_SIZE": 8}), (2, {"BATCH_SIZE": 12})):
-        with pytest.raises(CogError, match=rf"no multiple of {n} process\(es\) x FINETUNE.BATCH_PER_DEVICE"):
-            recipe(n_processes=n, **changes)
 
 
 def test_random_choices_depend_on_their_position_alone():
@@ -233,39 +223,34 @@ def test_mixed_precision_is_near_float32(train, precision):
 
 def test_gradients_are_clipped(train, net):
     start = network(net, recipe()).state_dict()
-
-    def moved(**changes):
-        model, _ = train(WEIGHT_DECAY=0.0, **changes)
+    moved = []
+    for clip in (0.0, 1e-3):
+        model, _ = train(WEIGHT_DECAY=0.0, CLIP_NORM=clip)
         names = dict(model.named_parameters())
-        return max(float((model.state_dict()[name] - start[name]).abs().max()) for name in names)
-
-    assert moved(CLIP_NORM=1e-3) < 4 * 0.05 * 1e-3 * 4 < moved()
-
-
-def test_number_of_workers_changes_nothing(train):
-    assert_same(train()[0], train(n_workers=3)[0])
+        moved.append(max(float((model.state_dict()[name] - start[name]).abs().max()) for name in names))
+    assert moved[1] < 4 * 0.05 * 1e-3 * 4 < moved[0]
 
 
 # --- interruptions
 
 
-@pytest.mark.parametrize(("precision", "n_steps"), [("fp32", 3), ("fp16", 3), ("fp32", 1)])
+@pytest.mark.parametrize(("precision", "n_steps"), [("fp32", 3), ("fp16", 1)])
 def test_an_interrupted_run_continues_bit_for_bit(train, tmp_path, monkeypatch, precision, n_steps):
+    """Also with other workers."""
     whole, expected = train(precision)
-    calls = []
-    state = tmp_path / "state.pth"
+    calls, state = [], tmp_path / "state.pth"
+
+    def requested():
+        calls.append(0)
+        return "SIGTERM" if len(calls) >= n_steps else None
+
     with monkeypatch.context() as patch:
-        patch.setattr(
-            signals, "requested", lambda: calls.append(0) or ("SIGTERM" if len(calls) >= n_steps else None)
-        )
+        patch.setattr(signals, "requested", requested)
         with pytest.raises(signals.Interrupted, match=f"{n_steps // 2} of 2 epochs are saved"):
             train(precision, state=state)
-    resumed, done = train(precision, state=state)
+    resumed, done = train(precision, state=state, n_workers=2)
     assert_same(whole, resumed)
-    assert done.logs == expected.logs
-    again, same = train(precision, state=state)  # killed after the last epoch, before the publication
-    assert_same(whole, again)
-    assert torch.equal(same.predictions, expected.predictions)
+    assert done.logs == expected.logs and torch.equal(done.predictions, expected.predictions)
 
 
 def test_a_damaged_state_is_refused(train, tmp_path):
@@ -279,8 +264,9 @@ def test_a_damaged_state_is_refused(train, tmp_path):
 
 def arguments(birds: Path, file: Path, *more: str) -> list[str]:
     flags = f"--model my_net --dataset birds --images_root {birds} --model_loader {file}:load_my_model"
-    keys = "FT_EXTRACT.N_WORKERS 0 FINETUNE.N_EPOCHS 2 FINETUNE.BATCH_SIZE 8 FINETUNE.BATCH_PER_DEVICE 4"
-    return [*flags.split(), *more, *SMALL, *keys.split(), "FINETUNE.LR", "1.6"]
+    keys = "FINETUNE.N_EPOCHS 2 FINETUNE.BATCH_SIZE 8 FINETUNE.BATCH_PER_DEVICE 4 FINETUNE.LR 1.6"
+    size = "FT_EXTRACT.IMAGE_RESIZE_SIZE 12 FT_EXTRACT.IMAGE_CROP_SIZE 10 FT_EXTRACT.N_WORKERS 0"
+    return [*flags.split(), *more, *size.split(), *keys.split()]
 
 
 @pytest.fixture
@@ -301,12 +287,12 @@ def last(output: Path, name: str):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["FINETUNE.BATCH_SIZE", "20", "FINETUNE.BATCH_PER_DEVICE", "20"], "18 training images"),
+        (["FINETUNE.BATCH_SIZE", "20", "FINETUNE.BATCH_PER_DEVICE", "20"], "the 18 training images"),
         (["CLF.N_SHOT", "4"], "CLF.N_SHOT is for classifiers of features"),
         (["CLF.TYPE", "mlp"], "CLF.TYPE"),
         (["EVAL.NAME", "mlp_noact"], "EVAL.NAME mlp_noact is the name of "),
         (["FINETUNE.WARMUP_EPOCHS", "7"], "FINETUNE.WARMUP_EPOCHS 7"),
-        (["FINETUNE.LR", "0"], "FINETUNE.LR"),
+        (["FINETUNE.BATCH_SIZE", "9"], "no multiple of 1 process(es) x FINETUNE.BATCH_PER_DEVICE"),
         (["FINETUNE.LR", "1e38"], "not finite in epoch 1, step "),
     ],
 )
@@ -327,22 +313,14 @@ def test_a_single_class_and_classes_that_differ_are_refused(fine_tune, birds, ne
         finetune.main(arguments(tmp_path / "one", net, "--output_dir", str(tmp_path / "out")))
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ("return torch.nn.Flatten(), None", "no parameter affects its features, nothing can be fine-tuned"),
-        (
-            "return torch.nn.Linear(3, 4).requires_grad_(), lambda x: x.mean((2, 3))",
-            "nothing can be fine-tuned",
-        ),
-    ],
-)
-def test_networks_that_cannot_be_trained(birds, tmp_path, body, words):
+def test_networks_that_cannot_be_trained(birds, tmp_path):
     file = tmp_path / "bad.py"
-    file.write_text(f"import torch\ndef load_my_model(init_args):\n    {body}\n")
-    with pytest.raises(CogError, match=words) as error:
-        finetune.main(arguments(birds, file, "--output_dir", str(tmp_path / "out")))
-    assert json.loads((tmp_path / ".out.work/failed.json").read_text())["reason"] == str(error.value)
+    for body in ("torch.nn.Flatten(), None", "torch.nn.Linear(3, 4), lambda x: x.mean((2, 3))"):
+        file.write_text(f"import torch\ndef load_my_model(init_args):\n    return {body}\n")
+        with pytest.raises(CogError, match="affects its features, nothing can be fine-tuned") as error:
+            finetune.main(arguments(birds, file, "--output_dir", str(tmp_path / "out")))
+        reason = json.loads((tmp_path / ".out.work/failed.json").read_text())["reason"]
+        assert reason == str(error.value)
 
 
 def test_failed_images_end_with_exit_code_3_unless_allowed(fine_tune, birds, tmp_path):
@@ -359,13 +337,6 @@ def test_failed_images_end_with_exit_code_3_unless_allowed(fine_tune, birds, tmp
     assert found["rows"]["final_train"] == 17 and found["rows"]["test"] == 8
     (path,) = (tmp_path / "out").glob("final-*/preds.pkl")
     assert pickle.loads(path.read_bytes())[0].tolist().index(-1) == 1
-
-
-def test_a_network_that_diverges_at_the_end_is_told(train, net):
-    head = "def features(self, x):"
-    net.write_text(LOADER.replace(head, f"{head}\n        x = x if self.training else x / 0"))
-    with pytest.raises(CogError, match=r"not finite in the test after epoch 1: .* lower FINETUNE\.LR"):
-        train()
 
 
 def test_a_run_has_the_files_of_a_classifier_run(birds, net, tmp_path, capsys):
@@ -411,17 +382,7 @@ def test_complete_runs_are_skipped_and_others_refused(fine_tune, tmp_path):
     assert json.loads((output / "results.json").read_text())["identity"]["lr"] == 0.8
 
 
-def test_the_same_images_in_both_splits_are_told(fine_tune, birds, caplog):
-    for image in (birds / "test").glob("*/*"):
-        image.unlink()
-    for image in (birds / "train").glob("*/*"):
-        (birds / "test" / image.relative_to(birds / "train")).symlink_to(image)
-    assert fine_tune() == 0
-    assert "training and test images have the same names" in caplog.text
-
-
 def test_sigterm_saves_and_the_same_command_continues(fine_tune, tmp_path, monkeypatch):
-    assert fine_tune(output="whole") == 0
     done, calls = Training._update, []
 
     def update_and_signal(self):
@@ -437,9 +398,9 @@ def test_sigterm_saves_and_the_same_command_continues(fine_tune, tmp_path, monke
     assert error.value.exit_code == 75 and not (tmp_path / "out").exists()
     assert (tmp_path / ".out.work" / STATE_FILE).is_file()
     assert fine_tune("FT_EXTRACT.N_WORKERS", "2") == 0
-    for name in ("model.pth", "backbone.pth"):
-        expected, found = (next(iter(last(tmp_path / folder, name).values())) for folder in ("whole", "out"))
-        assert all(torch.equal(expected[key], found[key]) for key in expected)
+    assert fine_tune(output="whole") == 0
+    found, expected = (last(tmp_path / name, "backbone.pth")["state_dict"] for name in ("out", "whole"))
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
 
 
 @pytest.mark.slow
@@ -461,20 +422,6 @@ def test_two_processes_train_together(repository, birds, net, tmp_path, python):
         found[name] = last(tmp_path / name, "backbone.pth")["state_dict"]
     for key, tensor in found["one"].items():
         torch.testing.assert_close(found["two"][key], tensor, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.slow
-def test_all_models_can_be_trained():
-    """Every parameter of every backbone of the paper gets a gradient in training mode (shapes alone: no memory)."""
-    for row in {row.network: row for row in MODELS.values()}.values():
-        model = networks.build(row).train()
-        with torch.device("meta"):
-            x = torch.empty(2, 3, row.size, row.size)
-            features = model.forward_features(x)[:, 0] if row.class_token else model(x)
-            features.sum().backward()
-        assert features.shape == (2, row.dim), row.name
-        missing = [name for name, parameter in model.named_parameters() if parameter.grad is None]
-        assert not missing, (row.name, missing)
 
 
 @pytest.mark.gpu
