@@ -193,12 +193,12 @@ def _is_selected(args: argparse.Namespace, view: pd.DataFrame) -> pd.Series:
 
 def _write(args: argparse.Namespace) -> None:
     """Write the requested files."""
-    from cog.reporting import outputs, report
+    from cog.reporting import report
     from cog.reporting.figures import draw
     from cog.results import frame, share
 
     targets = {
-        flag: outputs.check(name, flag=f"--{flag}", overwrite=args.overwrite, folder=flag == "figures")
+        flag: report.check_target(name, f"--{flag}", overwrite=args.overwrite)
         for flag in ("figures", "report", "export")
         if (name := getattr(args, flag))
     }

@@ -59,6 +59,23 @@ class Table:
             yield str(label), label in self.own, list(cells)
 
 
+def check_target(name: str | os.PathLike[str], flag: str, *, overwrite: bool) -> Path:
+    """Return the path of a file to write, links resolved, or of a folder (``--figures``) that may be missing.
+
+    Raises:
+        CogError: it is of another kind, or exists (a folder: with something in it) without ``overwrite``.
+    """
+    path, kind = Path(os.path.realpath(name)), "folder" if flag == "--figures" else "file"
+    if path.exists() and not (path.is_dir() if kind == "folder" else path.is_file()):
+        found = "a folder" if path.is_dir() else "a file" if path.is_file() else "not a regular file"
+        raise CogError(f"{flag} {name} is {found}, expected a {kind}")
+    if path.exists() and not overwrite and (kind == "file" or any(path.iterdir())):
+        raise CogError(f"{flag} {name} exists; name another {kind}, or add --overwrite to replace files")
+    if kind == "file" and not path.parent.is_dir():
+        raise CogError(f"the folder of {flag} {name} does not exist; create it first")
+    return path
+
+
 def write(
     path: str | os.PathLike[str],
     results: Results,

@@ -22,7 +22,7 @@ from typing import Any
 
 from cog import constants
 from cog.errors import CogError
-from cog.results.fields import number
+from cog.results.records import number
 from cog.runtime import files
 
 RESULTS_FILE = "results.json"

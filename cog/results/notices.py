@@ -17,8 +17,8 @@ import pandas as pd
 from cog import constants
 from cog.errors import some
 from cog.results.benchmark import PROTOCOL
-from cog.results.fields import number, text, whole
 from cog.results.frame import BENCHMARK, LOGREG, RUNS, UNKNOWN, dataset_label, is_odd, shots_column
+from cog.results.records import number, text, whole
 from cog.results.runs import Results
 
 #: Severities in descending order: wrong numbers, doubtful numbers.
@@ -63,7 +63,6 @@ def check(means: pd.DataFrame, results: Results, *, training: bool = False) -> l
 
 
 def _place(row: Any) -> str:
-    """Return ``sup_resnet50, L1, N=8`` for a row of a frame, and the seed of a run."""
     kind = "" if row.evaluation == LOGREG else f"{row.evaluation}, "
     seed = f", seed {row.seed}" if hasattr(row, "seed") else ""
     return (

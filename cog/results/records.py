@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -19,7 +20,6 @@ from cog import constants
 from cog.errors import CogError, os_errors_explained
 from cog.results import concept_counts
 from cog.results.benchmark import data_of, unlike_protocol
-from cog.results.fields import mapping, number, sha256, text, whole
 from cog.results.frame import RUNS
 from cog.runtime import files, safe_load
 
@@ -103,7 +103,6 @@ def load_record(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 
 def _final(record: Mapping[str, Any], place: Place) -> tuple[str, dict[str, float]]:
-    """Return the final folder and the accuracies of a record that belongs to its folder."""
     final = record.get("final")
     if not isinstance(final, dict):
         raise CogError(f"{RESULTS_FILE} does not describe a run (no entry 'final')")
@@ -121,7 +120,6 @@ def _final(record: Mapping[str, Any], place: Place) -> tuple[str, dict[str, floa
 
 
 def _read_logs(path: str) -> tuple[str, dict[str, float]]:
-    """Return the final folder and the last accuracies of a run of the original toolkit."""
     with os_errors_explained("cannot be read"):
         names = [name for name in sorted(os.listdir(path)) if name.startswith("final")]
     finals = [name for name in names if os.path.lexists(f"{path}/{name}/{LOGS_FILE}")]
@@ -182,3 +180,31 @@ def features_digest(used: Mapping[str, Mapping[str, Any]]) -> str | None:
     rows = [identity.get("rows_sha256") or identity.get("sample_sha256") for identity in used.values()]
     content = rows if None not in rows else list(used.values())
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def text(value: Any) -> str | None:
+    """Return ``value`` if it is a text, but not an empty one, else None."""
+    return value if isinstance(value, str) and value else None
+
+
+def sha256(value: Any) -> str | None:
+    """Return ``value`` if it is a SHA-256 digest in lower-case hexadecimal digits, else None."""
+    return value if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) else None
+
+
+def whole(value: Any) -> int | None:
+    """Return ``value`` if it is a whole number from 0 to 2 ** 63 - 1, else None."""
+    return value if type(value) is int and 0 <= value < 1 << 63 else None
+
+
+def number(value: Any) -> float | None:
+    """Return ``value`` as a float if it is a finite number, else None."""
+    is_number = (
+        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e100
+    )  # its square is finite
+    return float(value) if is_number and math.isfinite(value) else None
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """Return ``value`` if it is a JSON object, else an empty one."""
+    return value if isinstance(value, dict) else {}

@@ -18,10 +18,9 @@ from cog import constants, paths
 from cog.errors import CogError
 from cog.results import analysis_records, records
 from cog.results.benchmark import data_of
-from cog.results.fields import sha256, whole
 from cog.results.frame import LOGREG, dataset_key, scores_of
 from cog.results.published import pretraining
-from cog.results.records import RESULTS_FILE, Features, Place
+from cog.results.records import RESULTS_FILE, Features, Place, sha256, whole
 from cog.runtime import files
 
 #: Reason why a result is not counted that has only a work folder.
@@ -133,7 +132,6 @@ class _Reader:
                     self.skip(f"{folder}/{result}", UNFINISHED)
 
     def list_runs(self, folder: str, place: tuple[str, str, str, int | None]) -> None:
-        """Add the seed folders of an evaluation."""
         for name in self.results(folder, "seed"):
             seed = paths.parse_seed_folder(name)
             if seed is None and name.startswith("seed"):
@@ -198,7 +196,6 @@ class _Reader:
 
 
 def _folders(path: str | Path, skip: Callable[[str | Path, object], None]) -> list[str]:
-    """Return the names of the folders in a folder, sorted."""
     try:
         with os.scandir(path) as entries:
             return sorted(entry.name for entry in entries if os.path.isdir(entry.path))
@@ -208,7 +205,6 @@ def _folders(path: str | Path, skip: Callable[[str | Path, object], None]) -> li
 
 
 def _model_folders(root: Path, skip: Callable[[str | Path, object], None]) -> Iterator[tuple[str, str]]:
-    """Yield name and folder of the models below a root."""
     for title in filter(constants.is_plain_name, _folders(root, skip)):
         for architecture in _folders(root / title, skip):
             if constants.is_model_name(f"{title}_{architecture}") and "_" not in title:

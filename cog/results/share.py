@@ -31,8 +31,8 @@ import cog
 from cog import constants
 from cog.errors import CogError, printable
 from cog.results import concept_counts, published
-from cog.results.fields import number, sha256, whole
 from cog.results.frame import BENCHMARK, PLACE, RUNS, SCORES, UNKNOWN, is_classifier, scores_of
+from cog.results.records import number, sha256, whole
 from cog.runtime import files
 from cog.runtime.log import now
 

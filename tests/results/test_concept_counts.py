@@ -39,14 +39,10 @@ def test_the_form_is_as_documented():
     ("correct", "images", "words"),
     [
         (7, 2, "no text with 2 numbers"),
-        ("AQ==", 2, "1 bytes for 2 numbers"),
-        ("A" * 1_000_000, 2, "750000 bytes for 2 numbers"),
         ("\u0661\u0662==", 2, "ASCII"),
-        ("AQ!=", 2, "base64"),
         ("AQE=", True, "no text with 2 numbers"),
         ("AQE=", 10**30, "images per class"),
         ("AQM=", 2, "more right answers"),
-        ("AAA=", "AAA=", "more right answers"),
         ("AQE=", 4, "25 % right answers, the accuracy is 50"),
     ],
 )

@@ -11,12 +11,11 @@ from result_folders import make_record, make_seed_folder
 from cog import constants
 from cog.results import frame, notices, read
 
-FULL = {"n_classes": 1000, "rows": {"test": 50_000}}
-
 
 def make_runs(root, *, model="my/net", datasets=("in1k", "cog_l2"), seeds=constants.SEEDS, n_shot=0, **more):
     """Write runs on the benchmark's counts; ``more``: entries of their records."""
     identity, final = more.pop("identity", {}), more.pop("final", {})
+    counts = {"n_classes": 1000, "rows": {"test": 50_000}, **more}
     for dataset in datasets:
         for seed in seeds:
             path = (
@@ -27,24 +26,13 @@ def make_runs(root, *, model="my/net", datasets=("in1k", "cog_l2"), seeds=consta
                 / f"seed-{seed}"
             )
             folder = path if path.is_dir() else make_seed_folder(path)
-            record = {**FULL, **more, "identity": {"lr_interval": [0.1, 100.0], **identity}}
+            record = {**counts, "identity": {"lr_interval": [0.1, 100.0], **identity}}
             make_record(folder, seed=seed, n_shot=n_shot, record=record, **final)
-
-
-def write_features(root, split="test", dataset="in1k", **content):
-    folder = root / f"my/net/{dataset}/features_{split}"
-    folder.mkdir(exist_ok=True)
-    (folder / "features.json").write_text(json.dumps(content))
 
 
 def check(root, **more):
     results = read.read(root)
     return {notice.title: notice for notice in notices.check(frame.average(results.scores), results, **more)}
-
-
-def test_a_complete_study_has_nothing_to_report(tmp_path):
-    make_runs(tmp_path)
-    assert check(tmp_path) == {}
 
 
 def test_missing_seeds_with_the_command_that_adds_them(tmp_path):
@@ -56,16 +44,18 @@ def test_missing_seeds_with_the_command_that_adds_them(tmp_path):
         make_runs(root, datasets=("cog_l1",), n_shot=n_shot, seeds=constants.SEEDS[:4], identity=other)
     notice = check(root)["Seeds are missing"]
     assert len(notice.places) == 3 and "my_net, L2, all: missing 45, 93" in notice.places
-    few, every = sorted(map(shlex.split, notice.commands))
-    settings = shlex.split("CLF.N_TRIALS 3 CLF.N_EPOCHS 4 CLF.LR_INTV '(0.1, 10.0)' CLF.NORM_FTS False")
-    variables = [f"models_root_dir={root}", "model_name=my_net"]
-    assert few[:2] == ["bash", "bash-scripts/fewshot.sh"]
-    assert few[2:] == [*variables, "dataset=cog_l1", "shots=1 8", "seeds=93", *settings]
-    assert every == ["bash", "bash-scripts/logreg.sh", *variables, "dataset=cog_l2", "seeds=45 93", *settings]
-    assert f"models_root_dir='{root}'" in notice.commands[0]
+    settings = "CLF.N_TRIALS 3 CLF.N_EPOCHS 4 CLF.LR_INTV '(0.1, 10.0)' CLF.NORM_FTS False"
+    start = f"models_root_dir='{root}' model_name=my_net dataset"
+    assert sorted(notice.commands) == [
+        f"bash bash-scripts/fewshot.sh {start}=cog_l1 shots='1 8' seeds=93 {settings}",
+        f"bash bash-scripts/logreg.sh {start}=cog_l2 seeds='45 93' {settings}",
+    ]
+    assert all(f"models_root_dir={root}" in shlex.split(command) for command in notice.commands)
 
 
 def test_other_data_settings_and_folders(tmp_path):
+    make_runs(tmp_path)
+    assert check(tmp_path) == {}, "a complete study"
     make_runs(tmp_path, model="a/net", n_classes=24)
     make_runs(tmp_path, model="b/net", identity={"n_trials": 10})
     (tmp_path / "b/net/in1k/eval_logreg/seed-x").mkdir()
@@ -73,10 +63,6 @@ def test_other_data_settings_and_folders(tmp_path):
     assert "Not the benchmark's data" in data.title and data.places == ["a_net, IN-1K, L2: 24 classes"]
     assert settings.places == ["b_net: n_trials 10 (runs: 10)"]
     assert folder.title == "Folders not counted" and "seed-x: not a seed folder" in folder.places[0]
-
-
-def test_seeds_of_other_settings_have_no_mean(tmp_path):
-    make_runs(tmp_path)
     make_runs(tmp_path, datasets=("in1k",), seeds=(22,), identity={"n_epochs": 50})
     notice = check(tmp_path, training=True)["No mean"]
     words = "its seeds are of other settings; seed 22: n_epochs 50; seed 37: the paper's settings"
@@ -86,8 +72,8 @@ def test_seeds_of_other_settings_have_no_mean(tmp_path):
 def test_diverged_training_comes_first_and_edges_are_told(tmp_path):
     make_runs(tmp_path, final={"lr": 86.0})  # on the logarithmic axis, 86 and 88 are at 97.8 % and 98.2 %
     make_runs(tmp_path, datasets=("in1k",), seeds=(22,), final={"lr": 88.0, "diverged": True})
-    for seed, broken in zip(constants.SEEDS, (None, [1.0], [0.0, 1.0], ["a", "b"], [5.0, 1.0])):
-        make_runs(tmp_path, model=f"x/n{seed}", seeds=(seed,), identity={"lr_interval": broken})
+    for number, broken in enumerate((None, [1.0], [0.0, 1.0], ["a", "b"], [5.0, 1.0])):
+        make_runs(tmp_path, model=f"x/n{number}", seeds=(22,), identity={"lr_interval": broken})
     first, *_, edge = check(tmp_path).values()
     assert (first.severity, first.title) == ("problem", "Final training diverged")
     assert first.places[0].startswith("my_net, IN-1K, all, seed 22: ")
@@ -95,20 +81,20 @@ def test_diverged_training_comes_first_and_edges_are_told(tmp_path):
 
 
 @pytest.mark.parametrize("changed", ["checkpoint_sha256", "sample_sha256", "rows_sha256"])
-def test_features_that_were_made_anew(tmp_path, changed):
+def test_features_that_were_made_anew_of_other_checkpoints_or_with_failed_images(tmp_path, changed):
     used = {"checkpoint_sha256": "a" * 64, "sample_sha256": "b" * 64, "rows_sha256": "c" * 64}
-    identity = {f"{split}_features": used for split in constants.SPLITS}
-    make_runs(tmp_path, datasets=("in1k",), identity=identity)
-    for now, expected in ((used, []), (used | {changed: "d" * 64}, ["Features changed after the runs"])):
-        write_features(tmp_path, identity=now)
-        assert list(check(tmp_path)) == list(check(tmp_path, training=True)) == expected
+    make_runs(tmp_path, identity={f"{split}_features": used for split in constants.SPLITS})
 
+    def titles(dataset, **described):
+        folder = tmp_path / f"my/net/{dataset}/features_test"
+        folder.mkdir(exist_ok=True)
+        (folder / "features.json").write_text(json.dumps({"n_images": 50_000, **described}))
+        return list(check(tmp_path))
 
-def test_features_of_other_checkpoints_and_failed_images(tmp_path):
-    make_runs(tmp_path)
-    for number, dataset in enumerate(("in1k", "cog_l2")):
-        described = {"checkpoint_sha256": "ab"[number] * 64, "n_failed": 3 * number, "n_images": 50_000}
-        write_features(tmp_path, dataset=dataset, **described)
+    assert titles("in1k", identity=used) == []
+    assert titles("in1k", identity=used | {changed: "d" * 64}) == ["Features changed after the runs"]
+    assert titles("in1k", identity=used) == titles("cog_l2", n_failed=0) == []
+    titles("cog_l2", checkpoint_sha256="b" * 64, n_failed=3)
     found = check(tmp_path)
     places = [f"my_net, checkpoint {sha * 12}: {name} test" for sha, name in (("a", "IN-1K"), ("b", "L2"))]
     assert found["Features of different checkpoints"].places == places

@@ -9,11 +9,7 @@ from array import array
 import pandas as pd
 import pytest
 from frames import rows, stated
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from marks import n_examples
 
-from cog import constants
 from cog.errors import CogError
 from cog.results import frame, published, read, share
 from cog.results.concept_counts import ConceptCounts
@@ -32,39 +28,20 @@ def same(found, made, source="lab"):
     pd.testing.assert_frame_equal(found.drop(columns="correct"), expected.drop(columns="correct"))
 
 
-NAMES = st.text("abz09.+-", max_size=10).map("n".__add__)
-
-
-@st.composite
-def any_row(draw):
-    seed = draw(st.none() | st.integers(0, 2**63 - 1))
-    return {
-        "source": draw(st.sampled_from(["runs", "their lab", "Größe £", "x" * 80])),
-        "model": f"{draw(NAMES)}_{draw(NAMES)}",
-        "dataset": draw(st.sampled_from(constants.DATASETS) | NAMES),
-        "evaluation": "logreg",
-        "n_shot": draw(st.integers(0, 200)),
-        "metric": draw(st.sampled_from(["top1", "top5"])),
-        "seed": seed,
-        "value": draw(st.floats(0, 100)),
-        "std": None if seed is not None else draw(st.none() | st.floats(0, 50)),
-        "images": draw(st.none() | st.integers(0, 10**9)),
-        "data": draw(st.sampled_from(["benchmark", "unknown", "24 classes, 1,200 test images"])),
-        "classes": draw(st.none() | st.just("e" * 64)),
-        "protocol": draw(st.sampled_from(["", "n_epochs 3"])),
-        "features": draw(st.none() | st.just("0123456789ab")),
-        "pretraining": draw(st.sampled_from(["IN-1K", "web", "unknown"])),
-    }
-
-
-@settings(deadline=None, max_examples=n_examples(8, 100))
-@given(st.lists(any_row(), min_size=1, max_size=8, unique_by=lambda row: tuple(row[n] for n in frame.PLACE)))
-def test_round_trip_is_exact(tmp_path_factory, made):
-    path = write(tmp_path_factory.mktemp("x") / "f.json", made, label="ours")
+def test_round_trip_is_exact(tmp_path):
+    made = [
+        *rows(
+            "n_+.-", [1 / 3, 100.0], seeds=(0, 2**63 - 1), images=10**9, protocol="n_epochs 3", features="0a"
+        ),
+        *stated(
+            "n_b", 70.1, 0.1, source="Größe £", dataset="n.a", n_shot=200, metric="top5", classes="e" * 64
+        ),
+        *stated("n_c", 1e-300, source="x" * 80, data="24 classes, 1,200 test images", pretraining="web"),
+    ]
+    path = write(tmp_path / "f.json", made, label="ours")
     same(share.load(path), made, "ours")
-    again = tmp_path_factory.mktemp("y") / "g.json"
-    share.write(again, share.load(path), label="other")
-    same(share.load(again), made, "ours")
+    write(tmp_path / "g.json", share.load(path), label="other")
+    same(share.load(tmp_path / "g.json"), made, "ours")
 
 
 def test_published_numbers_survive_and_stay_published(tmp_path):
@@ -102,21 +79,17 @@ def good(tmp_path_factory):
 
 ROW, MEAN, CORRECT = ("rows", 1), ("rows", 2), ("rows", 1, "correct")
 BAD = [
-    (("format",), "lm results", "not a file of --export"),
+    ((), [1], "expected a JSON object"),
     (("version",), 7, '"version": 1'),
     (("rows",), [], "there are no rows"),
-    (("label",), 3, "label is 3"),
     (("label",), "a\nb", "label is"),
     (("label",), "runs", "reserved"),
     (("label",), "paper v2", "reserved"),
     (ROW, 3, "rows[1]: found 3, expected an object"),
-    ((*ROW, "top3"), 1.0, 'rows[1]: "top3"'),
     ((*ROW, "folder"), "/x", 'rows[1]: "folder"'),
     ((*ROW, "model"), ..., "rows[1]: found"),
-    ((*ROW, "model"), "net", 'rows[1]: "model": "net"'),
     ((*ROW, "model"), "../../x_y", 'rows[1]: "model"'),
     ((*ROW, "dataset"), "a/b", 'rows[1]: "dataset"'),
-    ((*ROW, "n_shot"), True, 'rows[1]: "n_shot": true'),
     ((*ROW, "n_shot"), 10**500, 'rows[1]: "n_shot": 1000'),
     ((*ROW, "seed"), 0, "rows[1]: a second logreg top1 of a_b on in1k (n_shot 0, seed 0)"),
     ((*ROW, "std"), 0.5, "std beside a seed"),
@@ -124,14 +97,9 @@ BAD = [
     ((*ROW, "value"), float("nan"), 'rows[1]: "value": NaN'),
     ((*MEAN, "value"), 1e300, 'rows[2]: "value": 1e+300'),
     ((*MEAN, "std"), -0.1, 'rows[2]: "std": -0.1'),
-    ((*ROW, "pretraining"), "IN-2K", 'rows[1]: "pretraining"'),
-    ((*ROW, "classes"), "x", 'rows[1]: "classes"'),
     ((*ROW, "data"), "a\x1b[31m", 'rows[1]: "data"'),
-    ((*ROW, "protocol"), "x" * 400, 'rows[1]: "protocol"'),
-    ((*ROW, "source"), "runs", 'rows[1]: "source"'),
     ((*MEAN, "source"), "paper v2", "not the published number"),
     (CORRECT, 3, 'rows[1]: "correct": 3'),
-    ((*CORRECT, "n_classes"), 2, "correct is wrong"),
     ((*CORRECT, "correct_per_class"), "CQgI", "the accuracy is"),
     ((*ROW, "metric"), "top5", "3 classes of top5"),
     ((*ROW, "data"), "benchmark", "correct has 3 classes"),
@@ -152,7 +120,7 @@ def test_impossible_results_are_refused_in_one_line(tmp_path, good, where, value
     with pytest.raises(CogError) as error:
         share.load(path)
     text = str(error.value)
-    assert text.startswith(f"--import {path}") and message in text and "\n" not in text and len(text) < 400
+    assert str(path) in text[:200] and message in text and "\n" not in text and len(text) < 400
 
 
 def test_several_files(tmp_path):

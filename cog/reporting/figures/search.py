@@ -17,7 +17,7 @@ import pandas as pd
 from cog.errors import CogError
 from cog.reporting.figures import style
 from cog.reporting.figures.lines import PAGE, Sheet
-from cog.results.fields import mapping, number
+from cog.results.records import mapping, number
 from cog.runtime import files, safe_load
 
 if TYPE_CHECKING:
