@@ -31,7 +31,7 @@ def same(found, made, source="lab"):
 def test_round_trip_is_exact(tmp_path):
     made = [
         *rows(
-            "n_+.-", [1 / 3, 100.0], seeds=(0, 2**63 - 1), images=10**9, protocol="n_epochs 3", features="0a"
+            "n_x+.-", [1 / 3, 100.0], seeds=(0, 2**63 - 1), images=10**9, protocol="n_epochs 3", features="0a"
         ),
         *stated(
             "n_b", 70.1, 0.1, source="Größe £", dataset="n.a", n_shot=200, metric="top5", classes="e" * 64
