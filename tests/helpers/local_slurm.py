@@ -29,7 +29,6 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 AuthInfo=socket={root}/munge/socket,cred_expire=5
-CredType=cred/munge
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 StateSaveLocation={root}/state
 SlurmdSpoolDir={root}/spool
@@ -41,20 +40,15 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-AccountingStorageType=accounting_storage/none
-JobAcctGatherType=jobacct_gather/none
-MpiDefault=none
 SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
 ReturnToService=2
 MinJobAge=3600
 KillWait=5
-UnkillableStepTimeout=15
-MessageTimeout=30
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SlurmdParameters=config_overrides
-MaxArraySize={max_array_size}
+MaxArraySize=1001
 GresTypes=gpu
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} Gres=gpu:2 State=UNKNOWN
 PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP PriorityTier=1
@@ -192,7 +186,7 @@ def local_slurm(root: Path, *, cpus: int = 4) -> Iterator[LocalSlurm]:
     memory = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 20) * 0.9)  # MiB
     facts = {"host": host, "root": root, "controller_port": ports[0], "node_port": ports[1]}
     conf = root / "slurm.conf"
-    conf.write_text(_CONF.format(**facts, cpus=cpus, memory=memory, max_array_size=1001))
+    conf.write_text(_CONF.format(**facts, cpus=cpus, memory=memory))
     (root / "gres.conf").write_text(_GRES)
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH"))}
     slurm = LocalSlurm(root, environment | {"SLURM_CONF": str(conf), "PATH": _PATH})
