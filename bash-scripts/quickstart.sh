@@ -27,9 +27,15 @@ ensure_wordnet
 [[ "${output_dir}" != "None" ]] || output_dir="${repository}/cog-quickstart"
 mkdir -p "${output_dir}/logs" || die "cannot write into output_dir=${output_dir}; give another one"
 output_dir="$(cd "${output_dir}" && pwd)"
-models="${output_dir}/models" levels="${output_dir}/levels"
+levels="${output_dir}/levels"
 cd "${repository}"
-unset models_root_dir models_file model_loader log_dir dataset
+unset log_dir dataset
+# The scripts read these.
+export models_root_dir="${output_dir}/models" models_file="${output_dir}/models.yaml"
+export model_loader=cog/miniature/network.py:load_my_model
+export in1k_images_root="${output_dir}/in1k" imagenet_images_root="${output_dir}/in21k"
+export cog_levels_mapping_file="${levels}/cog_levels_mapping_file.pkl"
+export cog_concepts_split_file="${levels}/cog_concepts_split_file.pkl"
 
 # With one thread per process, sums, and therefore the trained network, are the same on any number of processors.
 # As many tasks run at a time as there are processors; at most 4 share a GPU.
@@ -38,17 +44,10 @@ n_jobs="$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc 2> /dev/null || echo 
 ! nvidia-smi -L > /dev/null 2>&1 || [[ ${n_jobs} -le 4 ]] || n_jobs=4
 
 step() { echo -e "\n[$1/5] ${*:2} (after ${SECONDS} s)"; }
-
-# study MODELS SHOTS LOGS: features and classifiers of both splits of all data sets.
-study() {
-    run "${python}" -m cog study --models_root_dir "${models}" --log_dir "${output_dir}/$3" --model $1 --n_shot $2 \
-        --seeds ${seeds} --n_processes "${n_jobs}" --models_file "${output_dir}/models.yaml" \
-        --model_loader cog/miniature/network.py:load_my_model \
-        --in1k_images_root "${output_dir}/in1k" --imagenet_images_root "${output_dir}/in21k" \
-        --cog_levels_mapping_file "${levels}/cog_levels_mapping_file.pkl" \
-        --cog_concepts_split_file "${levels}/cog_concepts_split_file.pkl" \
-        FT_EXTRACT.IMAGE_RESIZE_SIZE 64 FT_EXTRACT.IMAGE_CROP_SIZE 64 FT_EXTRACT.N_WORKERS 0 CLF.N_TRIALS "${n_trials}" \
-        > "${output_dir}/logs/study.txt"
+study() { # MODELS SHOTS LOGS: features and classifiers of both splits of all data sets
+    run "${python}" -m cog study --log_dir "${output_dir}/$3" --model $1 --n_shot $2 --seeds ${seeds} \
+        --n_processes "${n_jobs}" CLF.N_TRIALS "${n_trials}" FT_EXTRACT.N_WORKERS 0 \
+        FT_EXTRACT.IMAGE_RESIZE_SIZE 64 FT_EXTRACT.IMAGE_CROP_SIZE 64 > "${output_dir}/logs/study.txt"
 }
 
 cat << EOF_TEXT
@@ -65,7 +64,7 @@ step 2 "Build the levels"
 if [[ ! -f "${levels}/report.json" ]]; then
     # All concepts have the same number of images; the paper's list of discarded concepts applies only to photographs.
     : > "${output_dir}/discarded_wnids.txt"
-    run "${python}" build_levels.py --imagenet_images_root "${output_dir}/in21k" --output_dir "${levels}" \
+    run "${python}" build_levels.py --imagenet_images_root "${imagenet_images_root}" --output_dir "${levels}" \
         --image_counts "${output_dir}/image_counts.csv" --seen_wnids "${output_dir}/seen_wnids.txt" \
         --discarded_wnids "${output_dir}/discarded_wnids.txt" \
         --n_levels 5 --level_size 24 LEVELS.MIN_IMAGES "$((n_train + n_test))" LEVELS.N_TEST "${n_test}"
@@ -74,7 +73,7 @@ fi
 step 3 "Train the network on the seen concepts"
 run "${python}" -m cog.miniature train --output_dir "${output_dir}"
 # The pretraining data of the two networks: the seen concepts only, or none.
-printf '%s: {pretraining: IN-1K}\n' miniature_convnet miniature_random > "${output_dir}/models.yaml"
+printf '%s: {pretraining: IN-1K}\n' miniature_convnet miniature_random > "${models_file}"
 
 step 4 "Features of the trained and the untrained network, and classifiers on all images, ${n_jobs} tasks at a time"
 study "miniature_convnet miniature_random" 0 logs
@@ -82,7 +81,7 @@ study "miniature_convnet miniature_random" 0 logs
 step 5 "Classifiers of the trained network on ${shots} images per concept"
 study miniature_convnet "0 ${shots//,/ }" logs/fewshot # the page of step 4 stays
 report="${output_dir}/report.html"
-run "${python}" print_results.py --models_root_dir "${models}" --seeds ${seeds} --report "${report}" --overwrite
+run "${python}" print_results.py --models_root_dir "${models_root_dir}" --seeds ${seeds} --report "${report}" --overwrite
 echo
 "${python}" -m cog.miniature check --output_dir "${output_dir}" ||
     die "the results are not what they must be (see above); please report this with the folder ${output_dir}/logs"

@@ -69,8 +69,8 @@ class Study:
     def of_entries(cls, entries: Mapping[str, Any]) -> Study:
         """Return the study that :meth:`as_json` describes; a CogError says that it is none."""
         try:
-            lists = [tuple(entries[key]) for key in ("models", "datasets", "seeds", "n_shots")]
-            return cls(Path(entries["root"]), *lists, entries["evaluation"])
+            lists = {key: tuple(entries[key]) for key in ("models", "datasets", "seeds", "n_shots")}
+            return cls(root=Path(entries["root"]), evaluation=entries["evaluation"], **lists)
         except (KeyError, TypeError) as error:
             raise CogError(f"this describes no study ({error}): {entries}") from error
 
