@@ -57,7 +57,7 @@ def count_images(found: Found) -> dict[str, int]:
     if not counts:
         raise CogError(
             f"--imagenet_images_root {root} has no folder named by a noun id, expected one per synset, such "
-            f"as n02084071, or the same in tar or zip files"
+            "as n02084071, or the same in tar or zip files"
         )
     if others := sorted({*found.images} - {*counts}):
         logger.warning("ignored in %s, since their names are no noun ids: %s", root, some(others))

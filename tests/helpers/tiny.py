@@ -15,8 +15,7 @@ import numpy as np
 WNIDS = ("n01440764", "n01443537", "n01484850")
 
 #: Loader of a user's model: deterministic, 4 features, no checkpoint needed (a given one is read with weights_only).
-LOADER_SOURCE = '''
-"""A tiny network: mean colors and one mixed channel."""
+LOADER_SOURCE = """
 import torch
 
 
@@ -36,7 +35,7 @@ def load_my_model(init_args):
     if init_args["ckpt_file"]:
         model.load_state_dict(torch.load(init_args["ckpt_file"], map_location="cpu", weights_only=True))
     return model, None
-'''
+"""
 
 
 def write_image(path: Path, *, size: tuple[int, int] = (20, 16), seed: int = 0) -> Path:
@@ -122,27 +121,16 @@ def empty_list(dataset: str, split: str, counts: Sequence[int]):
 
 @dataclass(frozen=True)
 class Workshop:
-    """A folder with all kinds of inputs of the scripts.
-
-    Attributes:
-        root: folder that contains all others.
-        models: ``<models_root_dir>``; ``tiny_net`` has a checkpoint and features of ``birds``.
-        loader: file with ``load_my_model``.
-        birds: ``{train,test}/<class>/*.png``: a data set of a user.
-        in1k: ``{train,val}/<wnid>/*.JPEG``.
-        in21k: ``<wnid>/*.JPEG``.
-        levels_file: two levels over ``in21k``.
-        split_file: one test image per concept.
-    """
+    """A folder with all kinds of inputs of the scripts."""
 
     root: Path
-    models: Path
-    loader: Path
-    birds: Path
-    in1k: Path
-    in21k: Path
-    levels_file: Path
-    split_file: Path
+    models: Path  # <models_root_dir>; tiny_net has a checkpoint and features of birds
+    loader: Path  # file with load_my_model
+    birds: Path  # {train,test}/<class>/*.png: a data set of a user
+    in1k: Path  # {train,val}/<wnid>/*.JPEG
+    in21k: Path  # <wnid>/*.JPEG
+    levels_file: Path  # two levels over in21k
+    split_file: Path  # one test image per concept
 
     @property
     def checkpoint(self) -> Path:
@@ -162,52 +150,33 @@ def build_workshop(root: Path) -> Workshop:
     """Write a :class:`Workshop` into an empty folder."""
     import torch
 
-    birds = root / "birds"
-    for split, seed in (("train", 1), ("test", 2)):
+    birds, in1k = root / "birds", root / "in1k"
+    for seed, split in enumerate(("train", "test"), start=1):
         write_class_folders(birds / split, classes=("crow", "duck", "wren"), suffix=".png", seed=seed)
-    in1k = root / "in1k"
-    for split, seed in (("train", 3), ("val", 4)):
+    for seed, split in enumerate(("train", "val"), start=3):
         write_class_folders(in1k / split, n_images=2, seed=seed)
     in21k = write_class_folders(root / "in21k", classes=("n02000001", *WNIDS), n_images=3, seed=5)
-    models = root / "models"
-    workshop = Workshop(
-        root=root,
-        models=models,
-        loader=write_loader(root / "my_net.py"),
-        birds=birds,
-        in1k=in1k,
-        in21k=in21k,
-        levels_file=write_levels_file(root / "levels.pkl", [WNIDS[:2], ("n02000001", WNIDS[2])]),
-        split_file=write_split_file(root / "split.pkl", in21k),
-    )
+    levels = write_levels_file(root / "levels.pkl", [WNIDS[:2], ("n02000001", WNIDS[2])])
+    split_file = write_split_file(root / "split.pkl", in21k)
+    loader = write_loader(root / "my_net.py")
+    workshop = Workshop(root, root / "models", loader, birds, in1k, in21k, levels, split_file)
     for split, seed in (("train", 0), ("test", 1)):
         write_features(workshop.features(split), name=f"tiny_net_birds_{split}", seed=seed)
     torch.save({"mix": torch.tensor([1.0, 2.0, 3.0])}, workshop.checkpoint)
     return workshop
 
 
-def snapshot(root: Path) -> dict[str, tuple[str, str]]:
-    """Return kind and digest of all files and folders below ``root``: if two snapshots are equal, nothing has changed.
+def snapshot(root: Path) -> dict[str, str]:
+    """Return kind or digest of all files and folders below ``root``: if two are equal, nothing has changed.
 
     Bytecode is left out, because Python may have compiled a loader.
     """
     entries = {}
-
-    def look(folder: str, below: str) -> None:
-        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-            name = below + entry.name
-            if entry.name == "__pycache__":
-                continue
-            if entry.is_symlink():
-                entries[name] = ("link", os.readlink(entry.path))
-            elif entry.is_dir():
-                entries[name] = ("folder", "")
-                look(entry.path, f"{name}/")
-            elif entry.is_file():
-                with open(entry.path, "rb") as file:
-                    entries[name] = ("file", hashlib.sha256(file.read()).hexdigest())
-            else:
-                entries[name] = ("other", "")
-
-    look(os.fspath(root), "")
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        for path in (Path(folder, name) for name in (*folders, *files)):
+            is_file = path.is_file() and not path.is_symlink()
+            content = hashlib.sha256(path.read_bytes()).hexdigest() if is_file else f"folder: {path.is_dir()}"
+            link = os.readlink(path) if path.is_symlink() else ""
+            entries[str(path.relative_to(root))] = link or content
     return entries
