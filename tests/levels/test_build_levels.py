@@ -260,7 +260,6 @@ def test_protocol_v1_and_discarded(toy):
         ("--image_counts {c} --similarity {x}", "a b", "no text file of word vectors"),
         ("--rerank {x}", "no pickle", "x.txt"),
         ("--image_counts {c} LEVELS.N_TEST 9", "", "more than LEVELS.N_TEST"),
-        ("--image_counts {c} --output_dir {c}", "", "counts.csv"),
         ("--compare a.pkl b.pkl", "", "a.pkl"),
     ],
 )
