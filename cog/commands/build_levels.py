@@ -1,9 +1,8 @@
 """Build the levels: select concepts, rank them by similarity, cut the ranking, split the images.
 
-Eligible concepts of ImageNet-21K are ranked by similarity to the seen concepts; the images of every concept
-of a level become training and test images. With the image counts of the Fall-2011 release the result is the
-published benchmark. Keys: LEVELS.MIN_IMAGES 782, LEVELS.N_TEST 50, LEVELS.MAX_TRAIN 1300 (732 balances the
-classes), LEVELS.EXCLUDED_ROOTS, and EVAL.SEED 22 of the split and of --similarity random.
+Eligible concepts of ImageNet-21K are ranked by similarity to the seen concepts. With the image counts of the
+Fall-2011 release the result is the published benchmark. Keys: LEVELS.MIN_IMAGES 782, LEVELS.N_TEST 50,
+LEVELS.MAX_TRAIN 1300 (732 balances the classes), and EVAL.SEED 22 of the split and of --similarity random.
 """
 
 from __future__ import annotations
@@ -53,17 +52,15 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add: Any = parser.add_argument
     for name, text in FILES.items():
         add(f"--{name}", metavar="PATH", help=text)
-    of_paper = "version of the paper whose concepts are eligible: v2 (5,146; default) or v1 (5,754)"
-    add("--protocol", choices=("v2", "v1"), default="v2", help=of_paper)
+    add("--protocol", choices=("v2", "v1"), default="v2", help="of the paper (default: v2, 5,146 concepts)")
     measures = "lin (published; default), lin_max_ic, jcn, wup, random, or a text file of word vectors"
-    add("--similarity", default="lin", metavar="NAME", help=f"{measures}: word2vec, GloVe, Wikipedia2Vec")
+    add("--similarity", default="lin", metavar="NAME", help=measures)
     number = cli_tools.whole_number(1)
     add("--n_levels", type=number, metavar="N", help="default: 5, or as in --rerank")
     add("--level_size", type=number, metavar="N", help="concepts per level; default: 1000, or as in --rerank")
     add("--dry_run", action="store_true", help="show the levels, and write nothing")
     add("--overwrite", action="store_true", help="replace existing levels")
-    compared = "only print which concepts of the first levels file are in the same level of the others"
-    add("--compare", nargs="+", metavar="LEVELS", help=compared)
+    add("--compare", nargs="+", metavar="LEVELS", help="only compare the first levels file with the others")
     return parser.parse_args(argv)
 
 

@@ -1,9 +1,8 @@
 """Classify the concepts of the levels in levels by other similarities and random draws (paper, Fig. 7).
 
---levels_dir holds one output folder of build_levels.py --rerank for each kind of levels, with the name of the
-kind (wup, jcn, random1 ...; bash-scripts/other_levels.sh builds them). The features of the published levels
-are grouped into these levels, classifiers are trained on them as by logreg.py, whose KEY VALUE pairs are
-taken, and the accuracies are printed and drawn (v1: Fig. 11). Complete results are skipped.
+--levels_dir holds one output folder of build_levels.py --rerank for each kind of levels (wup, jcn, random1 ...;
+bash-scripts/other_levels.sh builds them). The features of the published levels are grouped into these levels,
+classifiers are trained on them as by logreg.py, with its keys, and accuracies are printed and drawn.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add(parser, "models_root_dir", "model", required=True)
     text = "folder with an output folder of build_levels.py for each kind of levels"
     parser.add_argument("--levels_dir", required=True, metavar="DIR", help=text)
-    text = "root of the features and results on other levels, with the figure"
-    flags.add(parser, "output_dir", required=True, help=text)
+    flags.add(parser, "output_dir", required=True, help="root of features and results on other levels")
     flags.add(parser, "seeds", default=list(constants.SEEDS))
     flags.add(parser, "device")
     args = parser.parse_args(argv)
@@ -53,17 +51,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         which = {"n_shots": [cfg.CLF.N_SHOT], "evaluations": [config.evaluation_name(cfg)]}
         how = {"models": [one.model], "datasets": names, "seeds": args.seeds, **which}
-        scores = read.read(args.output_dir, **how).scores
-        scores = scores[scores["metric"] == "top1"]
+        scores = read.read(args.output_dir, **how).scores.query("metric == 'top1'")
         if scores.empty:
             raise CogError(f"{args.output_dir} has no runs of {one.model} that can be read")
         table, interval = compare(scores.groupby("dataset")["value"].mean())
         print(f"\n{one.model}: top-1 (%), mean over seeds\n\n{table.to_string(float_format='{:.1f}'.format)}")
         if interval:
             print(f"± {interval:.2f}: 95 % interval of the mean over random draws, each a level of its own")
-        path = Path(args.output_dir) / f"other_levels_{one.model}.png"
-        draw(path, table, interval)
-        print(f"\n{path}", flush=True)
+        draw(Path(args.output_dir) / f"other_levels_{one.model}.png", table, interval)
     return 0
 
 
@@ -127,6 +122,7 @@ def draw(path: Path, table: pd.DataFrame, interval: float) -> None:
     axes.legend(fontsize=8)
     with files.atomic_write(path) as handle:
         figure.savefig(handle, format="png", dpi=150, metadata={"Software": None})
+    print(f"\n{path}", flush=True)
 
 
 cli = functools.partial(cli_tools.run, main)

@@ -2,9 +2,8 @@
 
 Print mean +- population standard deviation of top-1 and top-5 over seeds. One evaluation, seed by seed:
 --logreg_root_dir, or --models_root_dir with one --model and one --dataset (--n_shot 8 or CLF.N_SHOT 8 for
-few-shot). Otherwise tables of everything found under --models_root_dir: models x data sets, one for each
-number of shots. Folders of the original toolkit are read as well (eval_logreg-N8/seed_22). Folders that
-cannot be included are listed as warnings. EVAL.NAME selects the evaluation; EVAL.SEED has no effect.
+few-shot). Otherwise tables of everything found: models x data sets, one for each number of shots. Folders of
+the original toolkit are read as well. EVAL.NAME selects the evaluation; EVAL.SEED has no effect.
 """
 
 from __future__ import annotations
@@ -42,21 +41,12 @@ EXAMPLES = (
     "--models_root_dir /models --model sup_resnet50 mine_net --relative_to sup_resnet50 --report page.html",
 )
 
-_WIDTH = 100
-
-_PUBLISHED = "the paper's results of its 31 models: v2, the final version (default), or v1, of January 2021"
 _SHOW = (
-    "accuracy (default): models x data sets, a table per number of shots; fewshot: models x shots, a table "
-    "per data set (Tables 5-10); rank: among the models shown; drop: change since in1k in percent"
+    "accuracy (default); fewshot: models x shots; rank: among the models shown; drop: since in1k, in percent"
 )
-_RELATIVE = (
-    "differences to a model in points, with 95%% intervals over concepts and seeds, and whether they are "
-    "significant after Holm's correction for all of them"
-)
-_ANALYSIS = (
-    "other experiments, a table per number: analyses (kmeans, alignment, knn ...), other classifiers (mlp, "
-    "balanced, finetune ...), or all. Other views of a classifier: give its keys, CLF.TYPE mlp"
-)
+_RELATIVE = "differences to a model in points, with 95%% intervals, and whether they are significant (Holm)"
+_ANALYSIS = "other experiments: analyses (kmeans, knn ...), other classifiers (mlp, finetune ...), or all"
+_FORMAT = "default: text. csv and json have top-5 accuracies and all digits; latex has the paper's names"
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -66,14 +56,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--models_root_dir", **flags.FLAGS["models_root_dir"])  # not an exported one: there are other sources
     add("--logreg_root_dir", metavar="DIR", help="one evaluation folder, with a subfolder per seed")
     add("--import", dest="imports", nargs="+", metavar="FILE", help="files of --export")
-    add("--published", nargs="?", const=PAPERS[0], choices=PAPERS, help=_PUBLISHED)
+    text = "the paper's results of its 31 models: v2, the final version (default), or v1"
+    add("--published", nargs="?", const=PAPERS[0], choices=PAPERS, help=text)
     flags.add(parser, "model", help="names, or quoted patterns such as 'deit_*'; tables keep the order given")
     flags.add(parser, "dataset", "n_shot", "seeds")
     add("--show", choices=VIEWS, help=_SHOW)
     add("--relative_to", metavar="MODEL", help=_RELATIVE)
     add("--analysis", action=flags.Several, metavar="NAME", help=_ANALYSIS)
-    text = "default: text. csv and json have top-5 accuracies and all digits; latex has the paper's names"
-    add("--format", choices=FORMATS, default="text", help=text)
+    add("--format", choices=FORMATS, default="text", help=_FORMAT)
     add("--export", metavar="FILE", help="write the selected results as one file to share, see --import")
     add("--figures", metavar="DIR", help="draw the paper's figures and the searches, with their data as CSV")
     add("--report", metavar="FILE", help="write a self-contained HTML page")
@@ -99,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.export or args.figures or args.report:
         _write(args)
         return 0
-    text = _tables(args, shutil.get_terminal_size((_WIDTH, 0)).columns if sys.stdout.isatty() else _WIDTH)
+    text = _tables(args, shutil.get_terminal_size((100, 0)).columns if sys.stdout.isatty() else 100)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:  # the terminal's encoding may lack the plus-minus sign

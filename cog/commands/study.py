@@ -41,8 +41,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--slurm='--partition=gpu --gres=gpu:1 --time=12:00:00' --overwrite",
     )
     flags.add(parser, "models_root_dir", required=True)
-    of_all = "names, or patterns such as 'deit_*' (default: all under the root and in the file)"
-    flags.add(parser, "model", help=of_all)
+    flags.add(parser, "model", help="names, or patterns such as 'deit_*' (default: all that are there)")
     flags.add(parser, "dataset", default=list(constants.DATASETS))
     flags.add(parser, "seeds", default=list(constants.SEEDS))
     flags.add(parser, "n_shot", default=[0, *constants.SHOTS])
@@ -50,14 +49,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     flags.add(parser, *flags.IMAGES)
     flags.add(parser, "log_dir")
     flags.add(parser, "overwrite", help="make results of other networks or settings again")
-    add = parser.add_argument
-    add("--dry_run", action="store_true", help="print the tasks, and try each model on one image")
-    at_a_time = (
-        "tasks at a time here (default: one per GPU; without GPUs as many as processors and memory allow)"
-    )
-    add("--n_processes", type=cli_tools.whole_number(1), metavar="N", help=at_a_time)
-    sbatch = "submit to SLURM, with arguments of sbatch such as '--partition=gpu --gres=gpu:1'"
-    add("--slurm", type=shlex.split, nargs="?", const=[], metavar="SBATCH_ARGS", help=sbatch)
+    add, text = parser.add_argument, "print the tasks, and try each model on one image"
+    add("--dry_run", action="store_true", help=text)
+    text = "tasks at a time here (default: one per GPU, without GPUs one per processor)"
+    add("--n_processes", type=cli_tools.whole_number(1), metavar="N", help=text)
+    text = "submit to SLURM, with arguments of sbatch such as '--partition=gpu --gres=gpu:1'"
+    add("--slurm", type=shlex.split, nargs="?", const=[], metavar="SBATCH_ARGS", help=text)
     return parser.parse_args(argv)
 
 

@@ -11,15 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from result_folders import small_study
+from studies import command, outputs, small_study
 from tiny import snapshot
 from waiting import wait_for
 
 from cog.study import local
 from cog.study.tasks import Task
-
-QUICK = "FT_EXTRACT.IMAGE_RESIZE_SIZE 16 FT_EXTRACT.IMAGE_CROP_SIZE 16 FT_EXTRACT.N_WORKERS 0 "
-QUICK += "CLF.N_TRIALS 1 CLF.N_EPOCHS 2"
 
 
 def run(tmp_path: Path, scripts: dict[str, str], n: int | None = 2) -> int:
@@ -112,34 +109,18 @@ def test_tasks_save_and_end_with_the_study_however_it_ends(tmp_path, sent, code)
 
 @pytest.fixture
 def study(workshop, tmp_path, repository, python):
-    """Start study.sh for a model with a loader on two data sets; returns the process."""
-    given = [
-        f"models_root_dir={workshop.models}", f"log_dir={tmp_path / 'the logs'}", "model_name=tiny_*",
-        f"model_loader={workshop.loader}:load_my_model", f"in1k_images_root={workshop.in1k}",
-        f"imagenet_images_root={workshop.in21k}", f"cog_levels_mapping_file={workshop.levels_file}",
-        f"cog_concepts_split_file={workshop.split_file}", "dataset=in1k,cog_l1", "seeds=1", "shots=0 1",
-        "n_processes=2", *QUICK.split(),
-    ]  # fmt: skip
-
-    def start(*more: str) -> subprocess.Popen:
-        return subprocess.Popen(
-            ["bash", str(repository / "bash-scripts/study.sh"), *given, *more],
-            env={**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    return start
+    """Start study.sh for a model on two data sets; returns the process."""
+    given = ("model_name=tiny_*", "seeds=1", "shots=0 1", "n_processes=2")
+    words = command(workshop, repository, tmp_path / "the logs", *given)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return lambda *more: subprocess.Popen(
+        [*words, *more], env={**os.environ, "COG_PYTHON": python}, **streams
+    )
 
 
 def finish(process: subprocess.Popen, timeout: float = 300) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=timeout)
     return process.returncode, out, err
-
-
-def results_of(workshop) -> dict:
-    """Return the files that do not tell of times."""
-    names = ("X_Y.pth", "model.pth", "logs.pkl", "preds.pkl")
-    return {name: entry for name, entry in snapshot(workshop.models).items() if name.endswith(names)}
 
 
 @pytest.mark.slow
@@ -153,7 +134,7 @@ def test_study_fails_once_is_repaired_and_finds_a_new_checkpoint(study, workshop
     broken.write_bytes(image)
     code, out, err = finish(study())
     assert code == 0 and "5 of 8 outputs are done; 2 tasks to do" in err
-    before = results_of(workshop)
+    before = outputs(workshop)
     patterns = ("in1k/features_*/features.json", "results.json")
     records = [path for pattern in patterns for path in workshop.models.rglob(pattern)]
     assert len(records) == 6 and all(json.loads(path.read_text())["threads"] == 1 for path in records)
@@ -164,16 +145,16 @@ def test_study_fails_once_is_repaired_and_finds_a_new_checkpoint(study, workshop
     code, _, err = finish(study())
     assert code == 2 and "features of tiny_net on in1k train and 7 more: checkpoint_sha256: " in err
     code, _, err = finish(study("CLF.N_EPOCHS", "3", "--dry_run"))
-    assert code == 2 and "n_epochs: 2 -> 3" in err and results_of(workshop) == before
+    assert code == 2 and "n_epochs: 2 -> 3" in err and outputs(workshop) == before
     broken.write_bytes(b"broken")
     assert finish(study("--overwrite"))[0] == 3  # the old results are still there, and are not what is wanted
     broken.write_bytes(image)
     code, _, err = finish(study("--overwrite"))
-    after = results_of(workshop)
+    after = outputs(workshop)
     made = [name for name in before if name.endswith("X_Y.pth") and "birds" not in name]
     assert code == 0 and len(made) == 4 and all(after[name] != before[name] for name in made)
     code, _, err = finish(study("--overwrite"))
-    assert code == 0 and "8 of 8 outputs are done; 0 tasks to do" in err and results_of(workshop) == after
+    assert code == 0 and "8 of 8 outputs are done; 0 tasks to do" in err and outputs(workshop) == after
 
 
 @pytest.mark.slow
@@ -187,7 +168,7 @@ def test_an_interrupted_study_goes_on_in_two_at_once(study, workshop, tmp_path):
     assert code == 75 and "0 of 4 tasks had ended; the same command continues" in err
     codes = sorted(finish(process)[0] for process in [study(), study()])
     assert codes in ([0, 0], [0, 2])
-    assert finish(study())[0] == 0 and len(results_of(workshop)) == 2 + 4 + 3 * 4
+    assert finish(study())[0] == 0 and len(outputs(workshop)) == 2 + 4 + 3 * 4
 
 
 @pytest.mark.slow
@@ -196,7 +177,7 @@ def test_twelve_studies_at_once_make_every_output(study, workshop):
     ended = [finish(process) for process in processes]
     assert {code for code, _, _ in ended} <= {0, 2} and 0 in {code for code, _, _ in ended}
     assert not any("Traceback" in err for _, _, err in ended)
-    assert len(results_of(workshop)) == 2 + 2 + 3
+    assert len(outputs(workshop)) == 2 + 2 + 3
     assert len({out for code, out, _ in ended if code == 0}) == 1
 
 

@@ -10,14 +10,12 @@ from pathlib import Path
 
 import local_slurm
 import pytest
+import studies as helper
 import tiny
 import torch
 from waiting import wait_for
 
 pytestmark = pytest.mark.slurm
-
-QUICK = "FT_EXTRACT.IMAGE_RESIZE_SIZE 16 FT_EXTRACT.IMAGE_CROP_SIZE 16 FT_EXTRACT.N_WORKERS 0 "
-QUICK += "FT_EXTRACT.BATCH_SIZE 2 CLF.N_TRIALS 1 CLF.N_EPOCHS 2"
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +46,8 @@ class Studies:
         other.parent.mkdir(parents=True)
         torch.save({"mix": torch.tensor([3.0, 1.0, 2.0])}, other)
         self.log_dir, self.environment = root / "study logs", {**environment, "COG_PYTHON": python}
-        self.words = [
-            *("bash", str(repository / "bash-scripts/study.sh"), f"models_root_dir={made.models}"),
-            *(f"log_dir={self.log_dir}", "model_name=tiny_net other_net", "dataset=in1k cog_l1", "shots=0"),
-            *("seeds=1 2", f"model_loader={made.loader}:load_my_model", f"in1k_images_root={made.in1k}"),
-            *(f"imagenet_images_root={made.in21k}", f"cog_levels_mapping_file={made.levels_file}"),
-            *(f"cog_concepts_split_file={made.split_file}", *QUICK.split()),
-        ]
+        words = ("model_name=tiny_net other_net", "shots=0", "seeds=1 2")
+        self.words = helper.command(made, repository, self.log_dir, *words)
 
     def make_slow(self, seconds: float = 0.05) -> None:
         """Let the network take a time for each image."""

@@ -6,7 +6,7 @@ import multiprocessing
 from pathlib import Path
 
 import pytest
-from result_folders import small_study
+from studies import small_study
 
 from cog.errors import CogError
 from cog.runtime.output import DONE, State

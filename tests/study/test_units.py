@@ -7,7 +7,7 @@ import shutil
 import time
 
 import pytest
-from result_folders import small_study
+from studies import small_study
 
 from cog.commands import status as command
 from cog.errors import CogError
