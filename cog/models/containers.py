@@ -46,7 +46,7 @@ def read_tensorflow(path: Path, index: Path, *shards: Path, prefix: str) -> dict
         tensors = {}
         for key, message in _table(files.contents(index)):
             if key:  # the empty name is that of the header
-                fields = {2: b"", 3: 0, 4: 0} | dict(_fields(message))
+                fields: dict[int, Any] = {2: b"", 3: 0, 4: 0, **dict(_fields(message))}
                 shard, first, size = shards[fields[3]], fields[4], fields[5]
                 if first + size > shard.stat().st_size:
                     raise ValueError(f"the data of {key.decode()} are incomplete")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from cog.constants import PRETRAINING
@@ -72,8 +72,8 @@ class PaperModel:
 
         values = {"protocol": Preprocess(self.size, self.size, *self.norm)}
         if self.top1 is not None:
-            resize, size, interpolation = self.authors
-            values["model"] = Preprocess(size, resize, *self.norm, interpolation=interpolation)
+            resize, size, filter_ = self.authors
+            values["model"] = replace(values["protocol"], size=size, resize=resize, interpolation=filter_)
         return values
 
     def is_published(self, digest: str) -> bool | None:

@@ -1,7 +1,6 @@
-"""Checkpoints in their authors' layouts with the right names and shapes but almost no data: a few kilobytes each.
+"""Checkpoints in their authors' layouts with the right names and shapes but almost no data.
 
-Every tensor is a single zero, repeated by strides of 0 (torch containers), or has all axes of length 1 (other
-containers). This is sufficient to test all decisions before the network runs.
+A tensor is a zero, repeated by strides of 0 (torch containers), or has axes of length 1 (other containers).
 """
 
 from __future__ import annotations
@@ -24,12 +23,7 @@ def container(name: str) -> str:
 def write(name: str, path: Path, *, edit: Edit | None = None, add: dict | None = None, variant=None) -> Path:
     """Write a hollow checkpoint.
 
-    Args:
-        name: name of the model.
-        path: output file (for TensorFlow, prefix of the files).
-        edit: function that changes the state dict (name -> array) in place before it is written.
-        add: entries to add to the outer dict, or to a bare state dict.
-        variant: see ``rules.write_checkpoint``.
+    ``edit`` changes its state dict (name -> array); ``add`` has further entries of the outer dict.
     """
     schema = rules.load_schema(name)
     strided = container(name) in ("torch", "torchscript")

@@ -16,7 +16,7 @@ _begin = itertools.count(step=7_919)
 
 
 def numbers(shape: torch.Size) -> torch.Tensor:
-    """Return numbers from 0 to 1 in this shape, beginning elsewhere in ``NUMBERS`` in each call; drawing is slow."""
+    """Return numbers from 0 to 1, from elsewhere in ``NUMBERS`` in each call; drawing is slow."""
     n = math.prod(shape)
     begin = next(_begin) % len(NUMBERS)
     return NUMBERS.repeat((begin + n) // len(NUMBERS) + 1)[begin : begin + n].view(shape)
@@ -37,10 +37,9 @@ def quick_initial_values() -> Iterator[None]:
 
 
 def randomize(network: torch.nn.Module) -> torch.nn.Module:
-    """Add random values to every parameter and every average, because many are initialized to zeros, which hide faults.
+    """Add random values to every parameter and average, many of which are zeros, and freeze the network.
 
-    The network is frozen as backbones are, because PyTorch uses other kernels for the attention of frozen networks,
-    whose last bits differ.
+    PyTorch uses other kernels for the attention of frozen networks, whose last bits differ.
     """
     with torch.no_grad():
         for name, value in network.state_dict().items():

@@ -39,7 +39,7 @@ def refusal(name, path) -> str:
 # ---- files of training scripts, for a network of timm
 
 
-#: Entries and beginnings of names in files of training scripts; after "over", those of weights that are no averages.
+#: Entries and beginnings of names in files of training scripts; after "over", those of other weights.
 WRAPPINGS = """
 state_dict |
 | module.

@@ -41,7 +41,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.files = {"/a": DATA, KNOWN: DATA}
         self.cuts: dict[str, list] = {}
         self.status: dict[str, list[int]] = {}
-        self.etag, self.ranges = '"1"', True
+        self.etag = '"1"'
         self.requests: list[tuple[str, str | None]] = []
 
     def url(self, path: str) -> str:
@@ -60,7 +60,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if path not in server.files:
             return self.send_error(404)
         data, start = server.files[path], 0
-        if server.ranges and wanted and self.headers.get("If-Range") in (None, server.etag):
+        if wanted and self.headers.get("If-Range") in (None, server.etag):
             start = int(wanted.removeprefix("bytes=").rstrip("-"))
             if start >= len(data):
                 return self.send_error(416)
@@ -132,21 +132,15 @@ def test_a_killed_command_is_continued_where_the_hash_is_known(server, tmp_path,
     assert server.requests[0] == (KNOWN, f"bytes={len(first_part)}-") and server.requests[-1] == ("/a", None)
 
 
-@pytest.mark.parametrize("change", ["etag", "no ranges"])
-def test_what_cannot_be_continued_starts_again(server, tmp_path, change, monkeypatch):
-    server.cuts["/a"] = [500_000]
-    server.ranges = change != "no ranges"
-    expected = DATA
-    if change == "etag":
-        expected = checkpoint_bytes(1)
+def test_a_file_that_changes_meanwhile_is_downloaded_as_a_whole(server, tmp_path, monkeypatch):
+    server.cuts["/a"], other = [500_000], checkpoint_bytes(1)
 
-        def change_file(_):
-            server.etag, server.files["/a"] = '"2"', expected
+    def change_file(_):
+        server.etag, server.files["/a"] = '"2"', other
 
-        monkeypatch.setattr(fetch.time, "sleep", change_file)
+    monkeypatch.setattr(fetch.time, "sleep", change_file)
     status, _, target = prepare(row(server.url("/a")), tmp_path)
-    assert (status, target.read_bytes(), leftovers(target)) == ("ready", expected, set())
-    assert len(server.requests) == 2
+    assert (status, target.read_bytes(), leftovers(target)) == ("ready", other, set())
 
 
 @pytest.mark.parametrize(
@@ -170,21 +164,17 @@ def test_a_link_that_fails_is_one_line_with_advice(server, tmp_path, path, says)
     assert f"get {url} otherwise and save it as {target}" in detail
 
 
-def test_links_for_a_browser_and_dry_runs_touch_nothing(server, tmp_path):
+def test_browsers_links_dry_runs_and_files_that_are_there_touch_nothing(server, tmp_path):
     status, detail, target = prepare(row("https://example.org/folder", browser=True), tmp_path)
     assert status == "manual" and "https://example.org/folder" in detail and str(target) in detail
-    status, _, target = prepare(row(server.url("/a")), tmp_path / "new", dry_run=True)
-    assert status == "would download" and not server.requests and not (tmp_path / "new").exists()
-
-
-def test_what_is_there_is_never_replaced(server, tmp_path):
-    target = tmp_path / "dino" / "resnet50" / "model.ckpt"
+    assert prepare(row(server.url("/a")), tmp_path / "new", dry_run=True)[0] == "would download"
+    assert not (tmp_path / "new").exists()
     target.parent.mkdir(parents=True)
     target.write_bytes(b"mine")
     status, detail, _ = prepare(row(server.url(KNOWN)), tmp_path)
     assert status == "failed" and "not the published file" in detail
-    status, _, _ = prepare(row(server.url("/a")), tmp_path)
-    assert status == "ready" and target.read_bytes() == b"mine" and not server.requests
+    assert prepare(row(server.url("/a")), tmp_path)[0] == "ready" and target.read_bytes() == b"mine"
+    assert not server.requests
 
 
 def archive_of(data: bytes, compression=zipfile.ZIP_DEFLATED) -> bytes:
@@ -195,10 +185,6 @@ def archive_of(data: bytes, compression=zipfile.ZIP_DEFLATED) -> bytes:
     return buffer.getvalue()
 
 
-def flipped(data: bytes) -> bytes:
-    return data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 255]) + data[len(data) // 2 + 1 :]
-
-
 @pytest.mark.parametrize(
     ("archive", "member", "says"),
     [
@@ -206,7 +192,6 @@ def flipped(data: bytes) -> bytes:
         (archive_of(DATA), "teacher.pth", "without one teacher.pth"),
         (archive_of(bytes(50_000_000)), "student.pth.tar", "would grow to 50,000,000 bytes"),
         (archive_of(DATA, zipfile.ZIP_LZMA), "student.pth.tar", "would grow"),  # its window may be gigabytes
-        (flipped(archive_of(DATA)), "student.pth.tar", "is damaged"),
         (archive_of(DATA)[:500_000], "student.pth.tar", "is damaged"),
     ],
 )
@@ -232,12 +217,12 @@ def test_checkpoints_in_parts(server, tmp_path):
 
 def test_command_line_ends_with_a_table(server, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(MODELS, "dino_resnet50", row(server.url("/a")))
-    broken = dataclasses.replace(MODELS["swav_resnet50"], url=server.url("/no"))
-    monkeypatch.setitem(MODELS, "swav_resnet50", broken)
+    monkeypatch.setitem(
+        MODELS, "swav_resnet50", dataclasses.replace(MODELS["swav_resnet50"], url=server.url("/no"))
+    )
     assert main(["fetch", str(tmp_path), "dino_resnet50", "swav_resnet50", "cutmix_resnet50"]) == 2
     printed = capsys.readouterr().out.splitlines()
-    found = [line.split()[:2] for line in printed[:-1]]
-    assert found == [["dino_resnet50", "ready"], ["swav_resnet50", "failed"], ["cutmix_resnet50", "manual"]]
+    assert [line.split()[1] for line in printed] == ["ready", "failed", "manual", "ready,"]
     assert printed[-1] == "1 ready, 1 failed, 1 manual"
 
 
