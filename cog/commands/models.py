@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from cog.commands import flags
 from cog.errors import CogError
 from cog.models.choice import unknown_model
-from cog.models.paper_models import MODELS
+from cog.models.paper_models import MODELS, table
 from cog.models.spec import PaperModel
 from cog.paths import ModelDir
 from cog.runtime import cli as cli_tools
@@ -62,9 +62,7 @@ def _show(results: Iterable[tuple[str, str, str]]) -> Counter[str]:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from cog.models import table
-
-    print(table.markdown(MODELS.values()))
+    print(table())
     return 0
 
 

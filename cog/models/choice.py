@@ -226,9 +226,6 @@ def load_backbone(
         model_dir: folder of further files (default: the folder of the checkpoint).
         image_size: side of the images that the model gets, in pixels (default: the side for its weights).
         pooling: value of ``FT_EXTRACT.POOLING``, for models that give tokens.
-
-    Raises:
-        CogError: unknown model or pooling, missing, unsafe or unfitting checkpoint, failing loader.
     """
     from cog.runtime.device import resolve_device
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import http.client
-import logging
 import os
 import shutil
 import time
@@ -19,8 +18,6 @@ from cog.errors import CogError, first_line
 from cog.models.spec import PaperModel
 from cog.paths import ModelDir
 from cog.runtime import files
-
-logger = logging.getLogger(__name__)
 
 _ATTEMPTS, _RETRY_WAIT_S = 5, 1.0  # without progress; the wait doubles with each
 
@@ -75,8 +72,7 @@ def _fetch(row: PaperModel, target: Path, dry_run: bool) -> tuple[str, str]:
         _check(row, targets)
         return "ready", f"already there, SHA-256 {'as published' if row.sha256 else 'not known'}"
     if row.browser:
-        how = f"open {row.url} in a browser (of a folder: the file .pth.tar or .pth), save it as {target}"
-        return "manual", how
+        return "manual", f"open {row.url} in a browser (in a folder: .pth.tar or .pth), save it as {target}"
     if dry_run:
         return "would download", row.url
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +111,6 @@ def _download(url: str, part: Path) -> None:
     while attempt < _ATTEMPTS:
         if problem:
             time.sleep(_RETRY_WAIT_S * 2**attempt)
-            logger.warning("%s: %s; trying again", url, problem)
         before, size = size, part.stat().st_size if part.is_file() else 0
         attempt = 0 if size > before else attempt + 1  # only attempts without progress count
         headers = {"User-Agent": "imagenet-cog", "Accept-Encoding": "identity"}

@@ -167,13 +167,11 @@ def _torchvision(name: str, folder: Path | None) -> LibraryModel:
     weights = register[tag] if tag else register.DEFAULT
 
     def load(checkpoint: Path | None, size: int) -> tuple[nn.Module, None]:
-        arguments: dict[str, Any] = {"weights": weights}
-        if checkpoint is not None:
-            arguments = {"weights": None}
-            if model in ("inception_v3", "googlenet"):
-                # Their weights expect pixels from -1 to 1; the network converts its input.
-                arguments |= {"transform_input": True, "aux_logits": False, "init_weights": False}
-        network = zoo.get_model(model, **arguments)
+        arguments: dict[str, Any] = {}
+        if checkpoint is not None and model in ("inception_v3", "googlenet"):
+            # Their weights expect pixels from -1 to 1; the network converts its input.
+            arguments = {"transform_input": True, "aux_logits": False, "init_weights": False}
+        network = zoo.get_model(model, weights=None if checkpoint else weights, **arguments)
         head = [
             key
             for key, module in network.named_modules()

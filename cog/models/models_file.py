@@ -29,11 +29,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def parse(path: str | os.PathLike[str], name: str, entry: Any) -> dict[str, Any]:
-    """Return the checked values of an entry by key, with "cfg", the configuration keys that it sets.
-
-    Raises:
-        CogError: an ill-formed name, an unknown key or a value that cannot be used.
-    """
+    """Return the checked values of an entry by key, with "cfg", the configuration keys that it sets."""
     place = f"{path}: {name}"
     split_model_name(name, flag=f"{path}:")
     if not isinstance(entry, dict | None):

@@ -22,11 +22,11 @@ def row(label: str, url: str, **fields: Any) -> dict[str, Any]:
 
 
 def _deit(label: str, file: str, dim: int, top1: float) -> dict[str, Any]:
-    size, distilled = int(file[-16:-13]), "distilled" in file
+    size, distilled = int(file[-12:-9]), "distilled" in file
     return row(
         label,
-        f"{_FB}deit/{file}",
-        network=f"timm:{file.rpartition('-')[0]}",
+        f"{_FB}deit/deit_{file}.pth",
+        network=f"timm:deit_{file.rpartition('-')[0]}",
         dim=dim,
         head=("head", "head_dist") if distilled else ("head",),
         class_token=True,
@@ -92,13 +92,9 @@ _ROWS: dict[str, dict[str, Any]] = {
         head=("classifier.6",),
         top1=74.22,
     ),
-    "deit_small": _deit("a-DeiT-S", "deit_small_patch16_224-cd65a155.pth", 384, 79.9),
-    "deit_small_distilled": _deit(
-        "a-DeiT-S-distilled", "deit_small_distilled_patch16_224-649709d9.pth", 384, 81.2
-    ),
-    "deit_base_distilled_384": _deit(
-        "a-DeiT-B-distilled", "deit_base_distilled_patch16_384-d0272ac0.pth", 768, 85.2
-    ),
+    "deit_small": _deit("a-DeiT-S", "small_patch16_224-cd65a155", 384, 79.9),
+    "deit_small_distilled": _deit("a-DeiT-S-distilled", "small_distilled_patch16_224-649709d9", 384, 81.2),
+    "deit_base_distilled_384": _deit("a-DeiT-B-distilled", "base_distilled_patch16_384-d0272ac0", 768, 85.2),
     # The only known copy, on the author's own site.
     "nat_m4": row(
         "a-NAT-M4",
@@ -235,3 +231,19 @@ def list_models(category: str | None = None) -> list[str]:
 def pretraining(name: str) -> str:
     """Return the pretraining data of a model by name: that of its row, else "unknown"."""
     return MODELS[name].pretraining if name in MODELS else "unknown"
+
+
+_COLUMNS = ("model", "label", "category", "pretraining", "dim", "input", "mean / std", "top-1", "file")
+
+
+def table() -> str:
+    """Return the models as a Markdown table; docs/models.md has it with further columns."""
+    rows = _COLUMNS, ["---"] * len(_COLUMNS), *map(_cells, MODELS.values())
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+
+
+def _cells(row: PaperModel) -> tuple[str, ...]:
+    norm = " / ".join(f"{values[0]:.3g}" for values in row.norm) or "ImageNet"
+    top1 = "" if row.top1 is None else f"{row.top1:.2f}"
+    file = f"[{'with a browser' if row.browser else 'link'}](<{row.url}{row.parts[-1]}>)"
+    return row.name, row.label, row.category, row.pretraining, str(row.dim), str(row.size), norm, top1, file
