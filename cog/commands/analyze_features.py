@@ -29,8 +29,8 @@ EXAMPLES = (
 
 _ALL = "all"
 _HELP = (
-    "kmeans; alignment: and uniformity; knn: nearest neighbors; ncm: nearest class means; confident: confident "
-    "predictions of classifiers of --trained_on on other data; concepts: accuracy per concept; all: the first four"
+    "kmeans; alignment: and uniformity; knn: nearest neighbors; ncm: nearest class means; confident: those of "
+    "classifiers of --trained_on on other data; concepts: accuracy per concept; all (default): the first four"
 )
 
 

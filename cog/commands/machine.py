@@ -72,7 +72,9 @@ def _device(device: torch.device) -> Iterator[tuple[str, str]]:
     elif not torch.cuda.is_available():
         yield WARNING, "no GPU is visible here: the full benchmark takes weeks on a CPU"
     needed, available = 4 * DIM * N_TRAIN, available_memory() or 0
-    text = f"{needed / 1e9:.3g} GB for the features of a level ({DIM} dimensions), {available / 1e9:.3g} GB are free"
+    text = (
+        f"{needed / 1e9:.3g} GB for the features of a level ({DIM} wide), {available / 1e9:.3g} GB are free"
+    )
     yield (OK, text) if available >= needed else (WARNING, f"{text}: ask for more memory")
 
 
@@ -99,7 +101,7 @@ def _precisions(device: torch.device, known: dict[str, float]) -> list[str]:
 
 
 def _classifiers(device: torch.device) -> Iterator[tuple[str, str]]:
-    """Train in every precision on clouds around one center per class, and compare with ``torch.optim.SGD``."""
+    """Train in every precision on clouds around one center per class, beside ``torch.optim.SGD``."""
     y, settings = torch.arange(ROWS) % CLASSES, Settings(seed=0, n_epochs=2)
     x = torch.randn(CLASSES, DIM, generator=cpu_generator(0))[y]
     x = torch.nn.functional.normalize(x + 2 * torch.randn(ROWS, DIM, generator=cpu_generator(1)))

@@ -1,6 +1,6 @@
 """Classify the concepts of the levels in levels by other similarities and random draws (paper, Fig. 7).
 
---levels_dir holds one output folder of build_levels.py --rerank for each kind of levels (wup, jcn, random1 ...;
+--levels_dir holds one output folder of build_levels.py --rerank for each kind of levels (wup, random1 ...;
 bash-scripts/other_levels.sh builds them). The features of the published levels are grouped into these levels,
 classifiers are trained on them as by logreg.py, with its keys, and accuracies are printed and drawn.
 """

@@ -1,4 +1,4 @@
-"""What all commands have in common: version, help in a third of a second, and a Python that has the packages."""
+"""What all commands have in common: version, help in a third of a second, a Python with the packages."""
 
 from __future__ import annotations
 

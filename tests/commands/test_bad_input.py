@@ -1,6 +1,6 @@
 """Wrong input: one clear line, exit code 2, no code of the input is run, and nothing is written or changed.
 
-Each row of the tables below changes a right command line and a small workshop of files; it says what the line names.
+Each row of the tables changes a right command line and a small workshop of files, and says what the line names.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ LINES = {
 
 #: Keys at the end of the lines.
 KEYS = {
-    "extract_features": "FT_EXTRACT.N_WORKERS 0 FT_EXTRACT.IMAGE_RESIZE_SIZE 16 FT_EXTRACT.IMAGE_CROP_SIZE 12",
+    "extract_features": "FT_EXTRACT.N_WORKERS 0 FT_EXTRACT.IMAGE_RESIZE_SIZE 16 "
+    "FT_EXTRACT.IMAGE_CROP_SIZE 12",
     "logreg": "CLF.N_EPOCHS 2 CLF.N_TRIALS 1",
     "print_results": "",
 }
@@ -50,7 +51,7 @@ TEST_XY = "models/tiny/net/birds/features_test/X_Y.pth"
 SEED = "results/tiny/net/birds/eval_logreg/seed-22"
 LOGS = SEED + "/final-lr-10.5_wd-1e-06/logs.pkl"
 
-#: Line | flags that change (the value - takes a flag away) | what the message names | changes of the workshop (below).
+#: Line | flags that change (the value - takes a flag away) | what the message names | changes of the workshop.
 FLAGS = """
 extract | --model - --dataset - --split - | required; --model; --dataset; --split
 extract | --modell x | unrecognized; did you mean --model?
@@ -67,8 +68,8 @@ extract | --output_dir - | --models_root_dir; --output_dir
 extract | --output_dir {w}/my_net.py | {w}/my_net.py is a file
 extract | --output_dir /proc/cog/features | /proc/cog
 extract | --models_root_dir {w}/absent --output_dir - | --models_root_dir {w}/absent; does not exist
-extract | --model sup_resnet50 --model_loader - --models_root_dir {w}/models --output_dir - | {w}/models/sup/resnet50
-extract | --model sup_resnet50 --model_loader - --ckpt_file {w}/absent.pth | --ckpt_file {w}/absent.pth; does not exist
+extract | --model sup_resnet50 --model_loader - --models_root_dir {w}/models --output_dir - | sup/resnet50
+extract | --model sup_resnet50 --model_loader - --ckpt_file {w}/absent.pth | absent.pth; does not exist
 extract | --model sup_resnet50 --model_loader - --ckpt_file /dev/zero | --ckpt_file /dev/zero
 extract | --model_loader {w}/my_net.py | --model_loader; FILE.py:load_my_model
 extract | --model_loader {w}/absent.py:f | --model_loader {w}/absent.py; does not exist
@@ -114,7 +115,7 @@ extract | | crow/crow_0.png; NaN | loader return torch.nn.Identity(), lambda x: 
 extract | | {w}/birds/test; 2 of 5; empty | folder birds/test/empty; write birds/test/notes/a.txt b'x'
 extract | | line break | write birds/test/crow/a\\nb.png b''
 extract | | {w}/out; X_Y.pth/ | write out/X_Y.pth/thesis.tex b'years of work'
-extract | | {w}/out; split: train -> test | write out/X_Y.pth b''; write JSON b'{"identity": {"split": "train"}}'
+extract | | split: train -> test | write out/X_Y.pth b''; write JSON b'{"identity": {"split": "train"}}'
 level | | {w}/levels.pkl; complete | cut levels.pkl
 level | | {w}/levels.pkl; pickle | write levels.pkl b'n01440764 n01443537'
 level | | {w}/levels.pkl | pickle levels.pkl [[], list(tiny.WNIDS)]
@@ -136,7 +137,7 @@ logreg | | {w}/XY; 30 of 30 rows; rows 0, 1, 2, 3, 4, ... | features XY dict(X=x
 logreg | | 8; 6; dimensions | features TEST dict(X=x[:, :6])
 logreg | | test labels 7; (1 in all) | features TEST dict(Y=y.where(y != 2, 7))
 logreg | | CLF.N_TRIALS 0 | features XY dict(X=x[[0, 10, 20]], Y=y[[0, 10, 20]])
-logreg | CLF.LR_INTV (1e37,1e38) CLF.NORM_FTS False CLF.BATCH_SIZE 4 | diverged in all 1 | features XY dict(X=x*1e6)
+logreg | CLF.LR_INTV (1e37,1e38) CLF.NORM_FTS False CLF.BATCH_SIZE 4 | diverged | features XY dict(X=x*1e6)
 logreg | | {w}/out; --overwrite | write out/final-lr-1.0_wd-0.0/logs.pkl b''
 logreg | | {w}/out; seed: None -> 22 | write out/results.json b'{"status": "complete", "identity": {}}'
 print | | {w}/results | run; remove LOGS
@@ -234,7 +235,7 @@ def command(w, line: str, changes: str) -> list[str]:
 
 @pytest.fixture
 def run(workshop, capsys, monkeypatch):
-    """Return a function that runs a command as from a shell; it returns exit code, standard output and error."""
+    """Return a function that runs a command as from a shell, and returns exit code, output and errors."""
     monkeypatch.chdir(workshop.root)
     monkeypatch.setattr("sys.argv", ["script.py"])
 

@@ -1,4 +1,4 @@
-"""Flags that several commands share: lists with spaces or commas, exported variables, one output at a time."""
+"""Flags that several commands share: lists with spaces or commas, exported variables, copies for each."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A SLURM cluster of one node in a temporary folder: the real daemons, as root, without systemd, on 127.0.0.1 only."""
+"""A SLURM cluster of one node in a temporary folder: the real daemons, as root, on 127.0.0.1 only."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_as_many_at_a_time_as_slots_and_memory_allow(tmp_path, monkeypatch, capl
     assert "4 tasks at a time, 2 threads each" in caplog.text  # as many as pairs of model and data set
 
 
-SAVES = "trap 'echo saved; exit 75' TERM; trap 'echo at once; exit 130' INT; echo ready; while true; do sleep 0.1; done"
+SAVES = "trap 'echo saved; exit 75' TERM; echo ready; while true; do sleep 0.1; done"
 
 
 def driver_of(folder: Path) -> subprocess.Popen:

@@ -107,7 +107,7 @@ def wait(slurm, jobs: dict[str, list[str]], timeout: float = 300) -> dict[str, s
 
 
 def test_time_limit_saves_and_requeues(slurm, studies, undisturbed):
-    """SLURM itself warns the extraction, whose limit is a minute; the array that waits begins after its end."""
+    """SLURM itself warns the extraction, whose limit is a minute; the array that waits begins later."""
     studies.make_slow(0.3)
     states = wait(slurm, studies.submit("--mem=100 --time=1"), timeout=500)
     assert set(states.values()) == {"COMPLETED"}

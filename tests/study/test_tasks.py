@@ -76,7 +76,7 @@ def fake_program(folder: Path, name: str, script: str) -> None:
 
 @pytest.fixture
 def fake_slurm(tmp_path, monkeypatch):
-    """SLURM's programs, which count jobs from 1 and write the words of sbatch, one call per line, into a file."""
+    """SLURM's programs, which count jobs from 1 and write the words of sbatch into a file."""
     programs = tmp_path / "programs"
     programs.mkdir()
     monkeypatch.setenv("PATH", f"{programs}:/bin:/usr/bin")
