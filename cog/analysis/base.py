@@ -1,7 +1,7 @@
 """What all analyses share: their declaration, their input, and the computation of their results.
 
-An analysis is a function from :class:`AnalysisInput` to numbers by name, declared by :func:`analysis`. All files of
-the package are imported by ``analyze_features.py``: a new file with one function is a new analysis.
+An analysis is a function from :class:`AnalysisInput` to numbers by name, declared by :func:`analysis`. A new
+file with one function is a new analysis: all files of the package are imported by ``analyze_features.py``.
 """
 
 from __future__ import annotations

@@ -120,6 +120,9 @@ def test_neighbors_vote_as_in_scikit_learn(monkeypatch):
     nearest = cosines.sort(dim=1, descending=True).values[:, :200]
     torch.testing.assert_close(similarity.double(), nearest, atol=1e-6, rtol=0)
     torch.testing.assert_close(cosines.gather(1, index), nearest, atol=1e-6, rtol=0)
+    centroids = sklearn_neighbors.NearestCentroid().fit(train.x.double().numpy(), train.y.numpy())
+    means = DATA.sums(train.x, train.y, 11) / train.y.bincount()[:, None]
+    torch.testing.assert_close(means, torch.from_numpy(centroids.centroids_), atol=1e-9, rtol=0)
     ks = [1, 5, 20, 200]
     found = label_free.knn(data_of(train, test, ks))
     for k in ks:
@@ -139,10 +142,3 @@ def test_weights_of_a_small_temperature_do_not_overflow(monkeypatch):
     features = FeatureSet(torch.eye(4), torch.tensor([1, 0, 0, 1]), "train")
     found = label_free.knn(data_of(features, features, [4]))
     assert found == {"top1_k4_weighted": 100.0, "top5_k4_weighted": 100.0}
-
-
-def test_class_means_are_scikit_learns_centroids():
-    train = clouds(3000, 24, 9, spread=2.0)
-    theirs = sklearn_neighbors.NearestCentroid().fit(train.x.double().numpy(), train.y.numpy())
-    means = DATA.sums(train.x, train.y, 9) / train.y.bincount()[:, None]
-    torch.testing.assert_close(means, torch.from_numpy(theirs.centroids_), atol=1e-9, rtol=0)

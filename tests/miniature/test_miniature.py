@@ -17,7 +17,6 @@ import cog
 from cog.commands import build_levels
 from cog.data.level_files import read_levels
 from cog.errors import CogError
-from cog.levels.wordnet import NounGraph
 from cog.miniature import network, world
 from cog.miniature.__main__ import TRAINED, UNTRAINED, check, top1
 
@@ -34,19 +33,6 @@ def small_world(tmp_path_factory, wordnet):
     folder = tmp_path_factory.mktemp("miniature")
     world.make_world(folder, wordnet, **SMALL)
     return folder
-
-
-def test_concepts_that_are_close_have_close_traits():
-    """Of many seeds: traits are standard normal, and correlate as their common lineage says."""
-    wnids = [f"n{k:08d}" for k in range(7)]  # a root with a chain of hyponyms, and a sibling of the last
-    graph, n = NounGraph(wnids, [(), (0,), (1,), (2,), (3,), (4,), (4,)]), 300
-    last, sibling, root = (
-        np.array([world.concept_traits(graph, f"n{k:08d}", seed) for seed in range(n)]) for k in (5, 6, 0)
-    )
-    assert abs(last.std() - 1) < 0.05 and abs(last.mean()) < 0.05
-    keeps = np.sqrt(1 - world.CHANGE**2)
-    assert np.corrcoef(last.ravel(), sibling.ravel())[0, 1] == pytest.approx(keeps**2, abs=0.03)
-    assert np.corrcoef(last.ravel(), root.ravel())[0, 1] == pytest.approx(keeps**5, abs=0.03)
 
 
 @pytest.mark.filterwarnings("error")
