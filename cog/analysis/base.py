@@ -92,7 +92,8 @@ class AnalysisInput:
 
     def mean_row(self, x: torch.Tensor) -> torch.Tensor:
         """Return the mean row; without it, distances of rows that hardly differ keep their digits."""
-        return (sum(block.sum(dim=0, dtype=torch.float64) for _, block in self.blocks(x)) / len(x)).float()
+        zero = torch.zeros(x.shape[1], dtype=torch.float64, device=self.device)
+        return (sum((b.sum(dim=0, dtype=torch.float64) for _, b in self.blocks(x)), zero) / len(x)).float()
 
     def sums(
         self, x: torch.Tensor, labels: torch.Tensor, n: int, shift: torch.Tensor | float = 0.0

@@ -42,7 +42,7 @@ def kmeans(data: AnalysisInput) -> dict[str, Number]:
         clusters, _ = nearest(data, test.x, centers, mean)
         data.per_seed[seed] = {"inertia": inertia, **agreement(test.y.numpy(), clusters.numpy())}
     data.details["k"] = k
-    return min(data.per_seed.values(), key=lambda values: values["inertia"] or 0.0)
+    return dict(min(data.per_seed.values(), key=lambda values: values["inertia"] or 0.0))
 
 
 def agreement(classes: np.ndarray, clusters: np.ndarray) -> dict[str, float]:

@@ -57,7 +57,6 @@ SUBTREES = {
     "n00030358": "activities",  # act, deed; sports among them
 }
 
-
 _SIMILARITY = ["wnid", "similarity", "nearest_seen", "nearest_seen_names", "level"]
 
 _THRESHOLD, _N_SHOWN, _COLUMNS = 0.99, 60, 6
@@ -106,7 +105,8 @@ def load_classifier(run: Any, data: AnalysisInput) -> tuple[torch.Tensor, torch.
     path = Path(run.folder, run.details["final"], "model.pth")
     content = load_torch(path)
     state: Any = content.get("model") if isinstance(content, dict) else None
-    weight, bias = (state.get(key) if isinstance(state, dict) else None for key in ("weight", "bias"))
+    layer: list[Any] = [state.get(key) if isinstance(state, dict) else None for key in ("weight", "bias")]
+    weight, bias = layer
     are_tensors = isinstance(weight, torch.Tensor) and isinstance(bias, torch.Tensor)
     if not are_tensors or weight.ndim != 2 or bias.shape != weight.shape[:1]:
         raise CogError(f"{path} holds no linear layer, expected {{'model': {{'weight', 'bias'}}}}")
@@ -214,10 +214,7 @@ def _confident_inputs(data: AnalysisInput) -> tuple[str, dict[str, Any]]:
 
 @analysis("confident", splits=("test",), inputs=_confident_inputs)
 def confident(data: AnalysisInput) -> dict[str, Number]:
-    """Return the share of the images that the classifiers are confident of, and list and draw these images.
-
-    A row of the list has the prediction of the most confident seed, and the number of confident seeds.
-    """
+    """Return the share of the images that classifiers are confident of; list (by best seed) and draw them."""
     test, trained_on = data.load("test", normalize=False), data.flags["trained_on"]
     found, n_classes = [], 0
     for run in find_runs(data, trained_on):
@@ -251,18 +248,14 @@ def confident(data: AnalysisInput) -> dict[str, Number]:
         except CogError as error:
             logger.warning("no picture of the images, which cannot be read: %s", error)
     data.details.update(threshold=_THRESHOLD, n_images=len(test))
-    return {
-        "confident_percent": float(np.mean([each["confident_percent"] for each in data.per_seed.values()]))
-    }
+    percent = np.mean([each["confident_percent"] for each in data.per_seed.values()])
+    return {"confident_percent": float(percent)}
 
 
 def predict(
     data: AnalysisInput, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, normalize: bool
 ) -> pd.DataFrame:
-    """Return row, most probable ``output`` and its probability (``confidence``) of features as in the file.
-
-    ``log_odds``, log p - log(1 - p), also orders probabilities that round to 1.
-    """
+    """Return most probable outputs of rows; ``log_odds`` also order confidences that round to 1."""
     if weight.shape[1] != x.shape[1]:
         found = f"the classifier takes features of {weight.shape[1]} dimensions, found {x.shape[1]}"
         raise CogError(f"{found}; both have to come from the same model")

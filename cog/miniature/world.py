@@ -151,7 +151,9 @@ def make_world(folder: Path, graph: NounGraph, *, seed: int = 0, n_train: int = 
     seen, unseen = choose_concepts(graph, seed)
     n = n_train + n_test
     train, val = (roots[0] / constants.IN1K_FOLDERS[split] for split in constants.SPLITS)
-    jobs = [(w, concept_traits(graph, w, seed), seed, ((train, 0, n_train), (val, n_train, n))) for w in seen]
+    jobs: list[tuple] = [
+        (w, concept_traits(graph, w, seed), seed, ((train, 0, n_train), (val, n_train, n))) for w in seen
+    ]
     jobs += [(w, concept_traits(graph, w, seed), seed, ((roots[1], 0, n),)) for w in unseen]
     # Spawned, because forking a process with threads (a test runner, a notebook) can hang.
     context = multiprocessing.get_context("spawn")
@@ -180,7 +182,7 @@ def write_overview(folder: Path, graph: NounGraph, levels: Sequence[Sequence[str
     height = 2 * SIZE + 16
     sheet = Image.new("RGB", (SIZE * max(len(wnids) for wnids, _ in rows), height * len(rows)), "white")
     for top, (wnids, images) in zip(range(0, sheet.height, height), rows, strict=True):
-        for column, wnid in enumerate(sorted(wnids, key=lambda wnid: graph.parents[graph.node[wnid]])):
+        for column, wnid in enumerate(sorted(wnids, key=lambda wnid: [*graph.parents[graph.node[wnid]]])):
             caption = Image.new("RGB", (SIZE - 2, 14), "white")  # which cuts a long name at its edge
             ImageDraw.Draw(caption).text((1, 1), graph.words(wnid).split(",")[0], fill="black")
             sheet.paste(caption, (column * SIZE, top + 2))

@@ -135,10 +135,3 @@ def test_neighbors_vote_as_in_scikit_learn(monkeypatch):
         top1 = 100 * (theirs.predict(test.x.double().numpy()) == test.y.numpy()).mean()
         assert found[f"top1_k{k}_weighted"] == pytest.approx(top1)
         assert found[f"top5_k{k}_weighted"] == pytest.approx(100 * ((rank < 5) & (of_class > 0)).mean())
-
-
-def test_weights_of_a_small_temperature_do_not_overflow(monkeypatch):
-    monkeypatch.setattr(label_free, "TEMPERATURE", 1e-4)
-    features = FeatureSet(torch.eye(4), torch.tensor([1, 0, 0, 1]), "train")
-    found = label_free.knn(data_of(features, features, [4]))
-    assert found == {"top1_k4_weighted": 100.0, "top5_k4_weighted": 100.0}

@@ -11,10 +11,7 @@ LICENCE = b"  1 This is a toy.\n  2 WordNet 3.0 Copyright 2006 by Princeton Univ
 
 
 def toy_files(synsets) -> tuple[bytes, bytes]:
-    """Return data.noun and index.noun of ``(words, hypernym rows, instance rows, gloss)`` rows.
-
-    The length of a line does not depend on the offsets, so offsets can be computed first.
-    """
+    """Return data.noun and index.noun of ``(words, hypernym rows, instance rows, gloss)`` rows."""
 
     def line(offset: int, row, offset_of) -> str:
         words, above, instances, gloss = row

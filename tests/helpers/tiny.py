@@ -66,7 +66,7 @@ def write_loader(path: Path) -> Path:
 
 
 def write_levels_file(path: Path, levels: Sequence[Sequence[str]]) -> Path:
-    """Write a levels file as a plain pickle, like the authors' file."""
+    """Write a levels file like the authors' one."""
     path.write_bytes(pickle.dumps([list(level) for level in levels], protocol=4))
     return path
 
@@ -82,10 +82,7 @@ def write_split_file(path: Path, images_root: Path, *, n_test: int = 1) -> Path:
 
 
 def make_xy(*, n_per_class: int = 10, n_classes: int = 3, dim: int = 8, seed: int = 0, spread: float = 0.5):
-    """Return ``X`` float32 ``(n, d)`` and ``Y`` int64 ``(n,)``: one Gaussian cloud per class.
-
-    The centers of the clouds do not depend on ``seed``, so that different seeds give a training and a test set.
-    """
+    """Return ``X`` and ``Y``: a Gaussian cloud per class, whose center is the same for all seeds."""
     import torch
 
     centers = torch.randn(n_classes, dim, generator=torch.Generator().manual_seed(12345))
@@ -167,10 +164,7 @@ def build_workshop(root: Path) -> Workshop:
 
 
 def snapshot(root: Path) -> dict[str, str]:
-    """Return kind or digest of all files and folders below ``root``: if two are equal, nothing has changed.
-
-    Bytecode is left out, because Python may have compiled a loader.
-    """
+    """Return kind or digest of all files and folders below ``root``, but for bytecode of loaders."""
     entries = {}
     for folder, folders, files in os.walk(root):
         folders[:] = [name for name in folders if name != "__pycache__"]
