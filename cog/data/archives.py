@@ -26,22 +26,14 @@ from cog.runtime.log import Progress
 
 logger = logging.getLogger(__name__)
 
-#: Version of the index; it changes with the names of images and with the form of rows.
-INDEX_VERSION = 7
-
-#: Number of threads: listing folders and reading headers is limited by the file system, not by the processors.
-N_THREADS = 16
-
-#: Largest size of an image in bytes, packed or not: an archive of a few kilobytes can claim any size.
-LARGEST_IMAGE = 1 << 29
-
-#: Kinds of members: bare data, stored or deflated data after the local header of a zip file, and what cannot be
-#: read: links, devices, sparse, encrypted or packed in another way.
-PLAIN, STORED, DEFLATED, OTHER = range(4)
-
-_LOCAL_HEADER = struct.Struct("<4s22xHH")
+INDEX_VERSION = 7  # it changes with the names of images and with the form of rows
+N_THREADS = 16  # listing folders and reading headers is limited by the file system, not by the processors
+LARGEST_IMAGE = 1 << 29  # bytes, packed or not: an archive of a few kilobytes can claim any size
 _LARGEST_HEADER = 1 << 20  # bytes
+_LOCAL_HEADER = struct.Struct("<4s22xHH")
 
+#: Kinds of members: bare data, stored or deflated data after the local header of a zip file, no plain file.
+PLAIN, STORED, DEFLATED, OTHER = range(4)
 
 Wanted = Collection[str] | None  # names of classes; None: all
 Index = tuple[np.ndarray, list[str]]  # places of images, and files that are not read
@@ -72,11 +64,7 @@ def state(path: str | os.PathLike[str]) -> Archive:
 
 
 def read_member(archive: Archive, member: Member) -> bytes:
-    """Return the bytes of a member, unpacked, but at most ``LARGEST_IMAGE`` and one more.
-
-    An OSError tells of an archive that has changed or cannot be read, and of a damaged member, or one that is no
-    plain file.
-    """
+    """Return the bytes of a member, unpacked, but at most ``LARGEST_IMAGE`` and one more, or raise an OSError."""
     if member.kind == OTHER:
         what = "it is a link, a device, sparse, encrypted, or not packed by deflate, expected a plain file"
         raise OSError(errno.EINVAL, what, member.path)
@@ -113,10 +101,9 @@ def inflate(data: bytes, name: str, *, wbits: int) -> bytes:
 
 
 def members(path: str, wanted: Wanted = None) -> Iterator[Member]:
-    """Yield the files in an archive, and in a tar file inside below its name; only headers are read.
+    """Yield the files in an archive, and in tar files inside below their names, but those of unwanted WordNet ids.
 
-    Tar files inside of WordNet ids that are not ``wanted`` (default: all are) are passed over. A CogError tells
-    of what is no archive, damaged, cut off, or names files outside of it.
+    A CogError tells of what is no archive, damaged, cut off, or names files outside of it.
     """
     if path.lower().endswith(".zip"):
         yield from _zip_members(path)
@@ -196,10 +183,7 @@ def _inside(path: str, label: str) -> str:
 
 
 def index(packed: Sequence[Archive], wanted: Wanted, is_split: bool) -> Index:
-    """Return the index of archives, from the cache folder if they were indexed before.
-
-    Rows, sorted by ``name``, have also ``owner`` (number of the archive) and the fields of a member.
-    """
+    """Return the index of archives, from the cache folder if they were indexed before; rows are sorted by name."""
     folders = sorted({Path(each.path).resolve().parent for each in packed})
     places = (place / name for folder in folders for place in (folder, folder.parent) for name in LABEL_FILES)
     labels = [state(path) for path in places if path.is_file()]

@@ -1,8 +1,4 @@
-"""The named data sets, one declaration each, and the flags that locate their images.
-
-Flags and their help, labels and order in tables, and expected counts derive from the declarations. NumPy is
-only imported when images are listed.
-"""
+"""The named data sets, one declaration each, from which flags, their help, labels and order in tables derive."""
 
 from __future__ import annotations
 
@@ -21,8 +17,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Name of the declaration of all levels.
-LEVELS = "cog_l*"
+LEVELS = "cog_l*"  # name of the declaration of all levels
 
 
 class OfficialCounts(NamedTuple):
@@ -132,40 +127,32 @@ class ImageSources:
 
     def require(self, dataset: str, *, why: str | None = None) -> dict[str, str]:
         """Return the values of the flags that a data set needs, by name; ``why`` begins a message about one."""
+        paths.check_dataset_name(dataset)
+        if find(dataset) is None and self.values.get(OWN.root) is None:
+            known = f"{', '.join(names())}{did_you_mean(dataset, names())}"
+            advice = f"for a data set of your own give --{OWN.root} DIR with DIR/{OWN.layout}"
+            raise CogError(f"--dataset {dataset} is not one of {known}; {advice}")
         given = {}
-        for flag in self._declaration(dataset).flags:
-            value = self.values.get(flag)
-            if value is None:
-                own = self.values.get(OWN.root)
-                hint = f"; --{OWN.root} {own} is for data sets of your own, under another name" if own else ""
-                raise CogError(f"{why or f'--dataset {dataset} needs'} --{flag}{hint}")
+        for flag in (find(dataset) or OWN).flags:
+            if (value := self.values.get(flag)) is None:
+                raise CogError(f"{why or f'--dataset {dataset} needs'} --{flag}")
             check = files.require_file if flag.endswith("_file") else files.require_dir
             given[flag] = str(check(value, f"--{flag}"))
         return given
 
     def list_images(self, dataset: str, split: str) -> ImageList:
         """Return the images of a data set and split; log counts that differ from the official data."""
-        images = self._declaration(dataset).images(dataset, split, self.require(dataset))
+        images = (find(dataset) or OWN).images(dataset, split, self.require(dataset))
         for line in count_differences(images):
             logger.warning("%s", line)
         return images
 
-    def _declaration(self, dataset: str) -> Dataset:
-        paths.check_dataset_name(dataset)
-        declared = find(dataset) or (OWN if self.values.get(OWN.root) is not None else None)
-        if declared is None:
-            known = f"{', '.join(names())}{did_you_mean(dataset, names())}"
-            advice = f"for a data set of your own give --{OWN.root} DIR with DIR/{OWN.layout}"
-            raise CogError(f"--dataset {dataset} is not one of {known}; {advice}")
-        return declared
-
 
 def count_differences(images: ImageList) -> list[str]:
     """Return a line for each count that differs from the official data, where official counts are known."""
-    declared = find(images.dataset)
-    if declared is None or images.split not in declared.counts:
+    expected, counts = (find(images.dataset) or OWN).counts.get(images.split), images.counts()
+    if expected is None:
         return []
-    expected, counts = declared.counts[images.split], images.counts()
     low, high = expected.per_class or (0, len(images))
     outside = int(((counts < low) | (counts > high)).sum())
     found = f"{counts.min()} to {counts.max()} ({outside} of {len(counts)} classes outside)"

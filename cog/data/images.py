@@ -1,8 +1,4 @@
-"""The images of a data set: where they are read from, their order and their labels.
-
-Rows are ordered as in the original toolkit: classes sorted by name (WordNet id), files sorted within a class;
-labels are 0..C-1 in that class order.
-"""
+"""The images of a data set, ordered by the names of classes, then of files; labels are 0..C-1 in that order."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ import logging
 import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -155,9 +152,8 @@ class Found:
 def find_images(root: str | os.PathLike[str], wanted: Collection[str] | None = None) -> Found:
     """Return the images of classes (default: all) below a root, in the first of these forms that fits.
 
-    Class folders; archives in the root; archives beside a missing root that are named like it: for ``train``
-    such as ``train.tar``, ``ILSVRC2012_img_train.zip`` or ``train-00001-of-00008.tar``, for ``val`` also with
-    ``validation``. A CogError tells of what cannot be read, and of folders that may be classes or not.
+    Class folders; archives in the root; archives beside a missing root that are named like it, for ``train`` such
+    as ``ILSVRC2012_img_train.zip`` or ``train-00001-of-00008.tar``. A CogError tells of what cannot be read.
     """
     root = Path(root)
     is_split = not root.is_dir()
@@ -204,7 +200,12 @@ def _in_folders(root: Path, wanted: Collection[str]) -> Found:
 
 def _in_archives(root: Path, paths: Sequence[Path], wanted: Collection[str] | None, is_split: bool) -> Found:
     """Find images in archives; those named by a WordNet id are looked into if their class is wanted."""
-    _require_all(paths)
+    shards = Counter(re.sub(r"[0-9]+([-_.]of[-_.][0-9]+)$", r"*\1", path.stem) for path in paths)
+    for name, n in shards.items():
+        if (total := re.search(r"\*[-_.]of[-_.]([0-9]+)$", name)) and n < int(total[1]):
+            raise CogError(
+                f"{paths[0].parent} has {n} of the {int(total[1])} archives {name}; fetch the others"
+            )
     alone = {path: path.stem for path in paths if is_wnid(path.stem)}
     packed = [archives.state(p) for p in paths if wanted is None or p not in alone or alone[p] in wanted]
     if not packed:
@@ -222,24 +223,8 @@ def _in_archives(root: Path, paths: Sequence[Path], wanted: Collection[str] | No
     return found
 
 
-def _require_all(paths: Sequence[Path]) -> None:
-    """Refuse archives ``...-00001-of-00008`` that are not all there."""
-    numbered: dict[tuple[str, int], set[int]] = {}
-    for path in paths:
-        if match := re.fullmatch(r"(.*?)([0-9]+)[-_.]of[-_.]([0-9]{1,6})", path.stem):
-            numbered.setdefault((match[1], int(match[3])), set()).add(int(match[2]))
-    for (name, total), numbers in numbered.items():
-        first = 1 if total in numbers else 0
-        if missing := sorted({*range(first, first + total)} - numbers):
-            lacks = f"lacks {len(missing)} of {total} archives {name}..., such as number {missing[0]}"
-            raise CogError(f"{paths[0].parent} {lacks}; fetch them")
-
-
 def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> ImageList:
-    """List the images ``<folder>/<class>/<image>``, one class per sub-folder, or those in archives instead.
-
-    A warning tells what is there and not read; what can be read in two ways is an error that names ``flag``.
-    """
+    """List the images ``<folder>/<class>/<image>``, or those in archives instead; ``flag`` names the folder."""
     found = find_images(folder)
     wrong = "does not exist, or holds no class folders" if not found.images else ""
     if empty := [name for name, images in found.images.items() if not images]:

@@ -17,18 +17,14 @@ Levels = list[list[str]]
 Split = dict[str, dict[str, np.ndarray]]
 PARTS = ("train", "test")
 
-# Limit of the size of a split file in bytes; the paper's 5000 concepts take 680 MB.
-_LARGEST = 1 << 33
+_LARGEST = 1 << 33  # bytes of a split file; the paper's 5000 concepts take 680 MB
 
 # In names between line breaks: a name that may be absolute, leave the root, be empty, or be none of a file.
 _ODD = re.compile(r"\n[/\\\n]|\.\.|\0|\n[A-Za-z]:|[\ud800-\udc7f\udd00-\udfff]")
 
 
 def read_levels(path: str | os.PathLike[str]) -> Levels:
-    """Read ``cog_levels_mapping_file.pkl``: a pickle of a list of lists of wnids, level L1 first.
-
-    The same concept may be in two levels (random draws overlap), but not twice in one level.
-    """
+    """Read ``cog_levels_mapping_file.pkl``: a pickle of a list of lists of wnids, level L1 first."""
     data = safe_load.load_pickle(path)
     if not isinstance(data, list | tuple) or not data:
         raise CogError(f"{path} holds no list of levels, each a list of ids such as 'n02084071'")
@@ -43,20 +39,20 @@ def write_levels(path: str | os.PathLike[str], levels: Sequence[Sequence[str]]) 
 def _check_levels(levels: Iterable[Any], source: str) -> Levels:
     checked = [list(level) if isinstance(level, list | tuple | np.ndarray) else [] for level in levels]
     for number, level in enumerate(checked, start=1):
-        are_wnids = level and all(isinstance(wnid, str) and is_wnid(wnid) for wnid in level)
-        if not are_wnids or len(set(level)) < len(level):
-            wrong = next((wnid for wnid in level if level.count(wnid) > 1 or not is_wnid(str(wnid))), None)
-            found = f"level {number} has {reprlib.repr(wrong)}" if level else f"level {number} has none"
-            raise CogError(f"{source}: {found}, expected a list of different ids such as 'n02084071'")
+        seen = set[str]()
+        for wnid in level or ["none"]:
+            if not isinstance(wnid, str) or not is_wnid(wnid) or wnid in seen:
+                found = f"level {number} has {reprlib.repr(wnid)}"
+                raise CogError(f"{source}: {found}, expected different ids such as 'n02084071'")
+            seen.add(wnid)
     return [list(map(str, level)) for level in checked]
 
 
 def read_split(path: str | os.PathLike[str], concepts: Iterable[str] | None = None) -> Split:
     """Read ``cog_concepts_split_file.pkl``: a pickle of ``wnid -> {"train": names, "test": names}``.
 
-    Names are relative to the root of the images, such as ``n02084071/n02084071_10.JPEG``; leading slashes and
-    backslashes, which files of the original toolkit may have, are dropped. Only ``concepts`` (default: all)
-    are checked and returned, as arrays of ``str``, ``(n,)``, possibly read-only.
+    Names are relative to the root of the images; leading slashes and backslashes, which files of the original
+    toolkit may have, are dropped. Only ``concepts`` (default: all) are checked and returned, as arrays ``(n,)``.
     """
     data = safe_load.load_pickle(path, largest=_LARGEST)
     if not isinstance(data, dict) or not data:
@@ -106,8 +102,8 @@ def _names(names: Any, place: str) -> np.ndarray:
 def draw(names: Sequence[str], *, wnid: str, n_test: int, max_train: int, seed: int) -> dict[str, np.ndarray]:
     """Choose the test and training images of one concept, once for all experiments (paper, Sec. 4.1, A.4).
 
-    The choice depends on the seed, the concept and the set of its images only. A smaller ``max_train`` keeps a
-    subset of the training images, and the test images. ``{"train": array, "test": array}``, each ascending.
+    The choice depends on the seed, the concept and the set of its images only; names are ascending. A smaller
+    ``max_train`` keeps the test images, and a subset of the training images.
     """
     if len(names) <= n_test:
         found = f"concept {wnid} has {len(names)} images, expected at least {n_test + 1}"

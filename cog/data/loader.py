@@ -24,6 +24,7 @@ from cog.runtime.ranks import this_rank
 
 PIECE = 32  # rows that a process decodes at a time: fewer cost messages, more cost shared memory
 Span = tuple[int, int]  # first row, row after the last one
+Work = tuple[int, int, int]  # number of a decoder, first row, row after the last one
 Failures = list[tuple[int, str]]  # row, reason
 
 
@@ -57,7 +58,7 @@ class _Pieces(Dataset):
     def __init__(self, decoders: Sequence[Decoder]) -> None:
         self.decoders = decoders
 
-    def __getitem__(self, piece: tuple[int, int, int]) -> Piece:
+    def __getitem__(self, piece: Work) -> Piece:
         number, first, stop = piece
         decoder = self.decoders[number]
         size = decoder.preprocess.size
@@ -76,21 +77,15 @@ class _Pieces(Dataset):
 
 
 def decoded(
-    decoders: Sequence[Decoder],
-    pieces: Sequence[tuple[int, int, int]],
-    *,
-    n_workers: int,
-    pin_memory: bool = False,
+    decoders: Sequence[Decoder], pieces: Sequence[Work], *, n_workers: int, pin_memory: bool = False
 ) -> Iterator[Piece]:
     """Start ``n_workers`` processes (0: none) at once, and return an iterator of the decoded pieces, in order.
 
-    A piece is the number of its decoder, its first row, and the row after its last one. A CogError tells of
-    shared memory that does not suffice (64 MB in containers), or of a process that died.
+    A CogError tells of shared memory that does not suffice (64 MB in containers), or of a process that died.
     """
     n_workers = min(n_workers, len(pieces))
-    largest = max(
-        [(stop - first) * 3 * decoders[i].preprocess.size ** 2 for i, first, stop in pieces], default=0
-    )
+    sizes = ((stop - first) * 3 * decoders[number].preprocess.size ** 2 for number, first, stop in pieces)
+    largest = max(sizes, default=0)
     # Two pieces ahead of each process, one in use, one on its way; all processes of a machine share the memory.
     needed = (2 * n_workers + 2) * largest * this_rank().local_size if n_workers else 0
     if os.path.isdir("/dev/shm") and (free := shutil.disk_usage("/dev/shm").free) < needed:

@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
@@ -99,11 +99,7 @@ def normalizer(
 
 
 def to_input(
-    pixels: torch.Tensor,
-    mean: torch.Tensor,
-    std: torch.Tensor,
-    *,
-    memory_format: torch.memory_format | None = None,
+    pixels: torch.Tensor, mean: torch.Tensor, std: torch.Tensor, *, memory_format: Any = None
 ) -> torch.Tensor:
     """Turn uint8 pixels ``(b, h, w, 3)`` into the network's input, float32 ``(b, 3, h, w)``, on the device of ``mean``.
 
