@@ -8,8 +8,6 @@ import os
 import re
 import struct
 import tarfile
-import time
-import tracemalloc
 import zipfile
 
 import archive_forms
@@ -114,7 +112,7 @@ def write_solution(root, wnids):
 
 
 def write_devkit(root, wnids):
-    """Class numbers that are not the sorted order, and numbers of inner nodes behind them, as in the real file."""
+    """Class numbers that are not the sorted order, and numbers of inner nodes behind them."""
     from scipy.io import savemat
 
     table = [WNIDS[2], WNIDS[0], WNIDS[3], WNIDS[1], "n00001740"]
@@ -144,35 +142,24 @@ def test_the_distributed_tars_of_ilsvrc2012(folders, root, write_labels):
     expected = sorted((wnid, f"ILSVRC2012_val_{i:08d}.JPEG") for i, wnid in enumerate(wnids, start=1))
     assert [test.file(row) for row in range(20)] == [f"{wnid}/{file}" for wnid, file in expected]
     assert sorted(map(test.read, range(20))) == sorted(contents(folders).values())
-    write_labels(root, wnids[::-1])  # other labels make the index anew
-    os.utime(root / ("LOC_val_solution.csv" if write_labels is write_solution else "."), ns=(0, 10**9))
-    again = datasets.find("in1k").images("in1k", "test", values)
-    assert write_labels is write_devkit or again.digest() != test.digest()
+    write_solution(root, wnids[::-1])  # other labels make the index anew
+    assert datasets.find("in1k").images("in1k", "test", values).digest() != test.digest()
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("LOC_val_solution.csv", b"", "cannot be read as the labels"),
-        ("LOC_val_solution.csv", b"ImageId,PredictionString\nx,cat 1 2\n", "cannot be read as the labels"),
-        ("LOC_val_solution.csv", b"\xff\xfe", "cannot be read as the labels"),
-        (
-            "LOC_val_solution.csv",
-            b"A,B\nILSVRC2012_val_00000001,n01440764 1\n",
-            "which the labels beside it lack",
-        ),
-        (
-            "ILSVRC2012_devkit_t12.tar.gz",
-            gzip.compress(tar_bytes([("meta.mat", b"M")])),
-            "cannot be read as the",
-        ),
-    ],
-)
-def test_labels_that_cannot_be_read(folders, root, name, content, words):
-    validation_tar(folders, root)
-    (root / name).write_bytes(content)
-    with pytest.raises(CogError, match=words):
+@pytest.mark.parametrize("write_labels", [write_solution, write_devkit])
+def test_labels_that_cannot_be_read(folders, root, write_labels):
+    write_labels(root, validation_tar(folders, root)[1:])
+    with pytest.raises(CogError, match="which the labels beside it lack"):
         find_images(root / "val")
+    (path,) = (path for path in root.iterdir() if path.suffix != ".tar")
+    for content in (
+        b"",
+        b"ImageId,PredictionString\nx,cat 1 2\n",
+        gzip.compress(tar_bytes([("meta.mat", b"M")])),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(CogError, match=f"{path.name} cannot be read as the labels"):
+            find_images(root / "val")
 
 
 # ---- which members are images
@@ -200,7 +187,6 @@ LISTED = {
         "crow/1.png=1 crow/3.jpg=3 duck/2.webp=2",
     ),
     "all images before all labels": ("train-0.tar", "1.jpg=1 2.jpg=2 1.cls=a 2.cls=b", "a/1.jpg=1 b/2.jpg=2"),
-    "all labels before all images": ("train-0.tar", "1.cls=a 2.cls=b 1.jpg=1 2.jpg=2", "a/1.jpg=1 b/2.jpg=2"),
     "other files make no shard": (
         "train.tar",
         "crow/notes.json={} crow/1.png=1 duck/2.png=2 duck/2.txt=text",
@@ -234,13 +220,10 @@ UNCLEAR = [
         "in site_a/crow and site_b/crow, which cannot both",
     ),
     ("train.tar", "a/airport/indoor/1.png= c/church/indoor/2.png=", "a/airport/indoor and c/church/indoor"),
-    ("train.zip", "a/airport/indoor/1.png= c/church/indoor/2.png=", "a/airport/indoor and c/church/indoor"),
     ("train.tar", "x/crow.tar=[1] y/crow.tar=[2]", "x/crow and y/crow"),
     ("train.tar", "crow/1.png=1 crow/day/2.png=2", "crow and crow/day"),
-    ("train.zip", "x/crow/a/b/1.png=1 x/crow/2.png=2", "x/crow and x/crow/a/b"),
     ("crow.tar", "1.png= day/2.png=", "crow and crow/day"),
     ("train.tar", "n01440764/a/1.JPEG=1 n01440764/b/1.JPEG=2", SYNSET),
-    ("train.zip", "x/n01440764/1.JPEG=1 y/n01440764/1.JPEG=2", SYNSET),
     ("train-0.tar", "a/1.png= a/1.cls=crow b/1.png= b/1.cls=crow", "image crow/1.png is in .* again"),
     ("train-0.tar", "1.jpg= 1.seg.png= 1.cls=crow", "sample 1 has several images, such as 1.seg.png"),
     ("train-0.tar", "1.jpg=x 1.cls=../a", "class '../a', expected .* the name of a folder"),
@@ -249,7 +232,6 @@ UNCLEAR = [
     ("train-0.tar", '1.jpg=x 1.json={"label":"\\ud800"}', "sample 1 has the class"),
     ("train-000.tar", "1.png= 2.png=", "2 images in no class folder .*no labels"),
     ("train.zip", "1.png= 2.png= 3.cls=crow", "2 images in no class folder"),
-    ("data-00000.tar", "1.png= 2.png=", "2 images in no class folder"),
     ("train.tar", "crow/1.png=1 thumbs/1.png=1", "thumbs, which is a class or holds"),
 ]
 
@@ -325,18 +307,16 @@ ODD_CLASSES = (b"caf\xe9", b"caf\xe8", "caf\u00e9".encode(), "cafe\u0301".encode
 @pytest.mark.parametrize("form", ["folders", "tar", "shard"])
 def test_classes_are_named_like_files(form, root):
     """Names that are no UTF-8 or are not normalized stay apart in every form."""
-    (root / "train").mkdir()
-    files = []
+    files = {}
     for name in ODD_CLASSES:
         text = os.fsdecode(name)
-        if form == "folders":
-            (root / "train" / text).mkdir()
-            (root / "train" / text / f"{text}.png").touch()
-        files += (
-            [(f"{text}/{text}.png", b"")] if form == "tar" else [(f"{text}.png", b""), (f"{text}.cls", name)]
-        )
-    if form != "folders":
-        (root / "train/birds-0000.tar").write_bytes(tar_bytes(files))
+        files |= {f"{text}.png": b"", f"{text}.cls": name} if form == "shard" else {f"{text}/{text}.png": b""}
+    if form == "folders":
+        for file in files:
+            (root / "train" / file).parent.mkdir(parents=True)
+            (root / "train" / file).touch()
+    else:
+        (root / "train-0000.tar").write_bytes(tar_bytes(files.items()))
     found = datasets.OWN.images("birds", "train", {"images_root": str(root)})
     assert sorted(map(os.fsencode, found.classes)) == sorted(ODD_CLASSES)
     assert sorted(found.files.tolist()) == sorted(name + b"/" + name + b".png" for name in ODD_CLASSES)
@@ -381,20 +361,14 @@ def test_an_archive_that_changed_is_indexed_anew_and_is_no_wrong_image(folders, 
         before.read(5)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: data[:-40],
-        lambda data: data[:-400] + bytes([data[-400] ^ 1]) + data[-399:],
-        lambda data: b"",
-        lambda data: b"not a zip",
-    ],
-)
-def test_a_damaged_index_is_made_anew(folders, root, cache, scans, damage, caplog):
+@pytest.mark.parametrize("cut", [None, -40, 0])
+def test_a_damaged_index_is_made_anew(folders, root, cache, scans, cut, caplog):
     archive_forms.tar_per_class(folders, root)
     find_images(root)
     (index,) = cache.iterdir()
-    index.write_bytes(damage(index.read_bytes()))
+    data = bytearray(index.read_bytes())
+    data[-400] ^= 1
+    index.write_bytes(data[:cut])
     scans.clear()
     assert contents(root) == contents(folders) and f"{WNIDS[0]}.tar" in scans
     assert f"the index {index} cannot be read and is made anew" in caplog.text
@@ -423,14 +397,6 @@ def damaged(data, member):
 ONE_CLASS = tar_bytes([(f"{i}.JPEG", bytes(3000)) for i in range(4)])
 
 
-@pytest.mark.parametrize("inside", [False, True])
-def test_a_tar_file_without_its_end_has_its_own_members_alone(root, inside):
-    data = tar_bytes([("0.JPEG", b"x"), ("1.JPEG", b"x")])[:2048]
-    packed = tar_bytes([("n01440764.tar", data), ("n02000001/x.JPEG", b"y")])
-    (root / ("whole.tar" if inside else "n01440764.tar")).write_bytes(packed if inside else data)
-    assert find_images(root).images["n01440764"] == [f"n01440764/{i}.JPEG" for i in range(2)]
-
-
 @pytest.mark.parametrize(
     ("data", "after"),
     [
@@ -448,6 +414,9 @@ def test_a_tar_file_that_is_damaged_or_cut_off_is_refused(root, data, after, ins
     where = "whole.tar/n01440764.tar" if inside else "n01440764.tar"
     with pytest.raises(CogError, match=f"{where} cannot be read as a tar file after its member '{after}'"):
         find_images(root)
+    whole = ONE_CLASS[: 4 * 3584]  # without blocks of zeros at its end
+    path.write_bytes(tar_bytes([("n01440764.tar", whole)]) if inside else whole)
+    assert len(contents(root)) == 4
 
 
 ELSEWHERE = ("../x.JPEG", "a/../../x.JPEG", "/etc/x.JPEG", f"{'x' * 5000}.JPEG")
@@ -489,32 +458,17 @@ def header(name, size_field, kind=b"0"):
     return bytes(data)
 
 
-@pytest.mark.parametrize(
-    "size", [b"77777777777\0", b"\x80" + b"\xff" * 11, b"\xff" * 12, b"\xff" * 10 + b"\xfe\0"]
-)
+SIZES = (b"7" * 11 + b"\0", b"\x80" + b"\xff" * 11, b"\xff" * 12, b"\xff" * 10 + b"\xfe\0")
+
+
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", [b"0", b"L", b"x", b"g"])
 def test_sizes_beyond_the_archive(root, size, kind):
     """Of files, names and extended headers; negative ones, too."""
     good = tar_bytes([("a.JPEG", b"x")])[:1024]
     (root / "n01440764.tar").write_bytes(good + header("b.JPEG", size, kind) + bytes(4096))
-    start = time.monotonic()
     with pytest.raises(CogError, match="n01440764.tar cannot be read as a tar file"):
         find_images(root)
-    assert time.monotonic() - start < 5
-
-
-def test_long_headers_take_no_memory(root):
-    """A name of 60 MB in a file with holes."""
-    path, good = root / "n01440764.tar", tar_bytes([("a.JPEG", b"x")])[:1024]
-    path.write_bytes(good + header("b.JPEG", b"%011o\0" % 60_000_000, b"L"))
-    os.truncate(path, 64_000_000)
-    tracemalloc.start()
-    try:
-        with pytest.raises(CogError, match="a header of 60,000,"):
-            find_images(root)
-        assert tracemalloc.get_traced_memory()[1] < 20_000_000
-    finally:
-        tracemalloc.stop()
 
 
 def reasons(root) -> dict[str, str]:

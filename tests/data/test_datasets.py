@@ -31,7 +31,7 @@ def declared(monkeypatch):
 
 
 def write_images(name: str, root) -> dict[str, str]:
-    """Write two classes with two images per split in the layout of a data set; return the values of its flags."""
+    """Write two classes with two images per split; return the values of the flags."""
     declaration = datasets.find(name)
     values = {declaration.root: root / "images"}
     rows: dict[str, dict[str, np.ndarray]] = {}
@@ -108,9 +108,8 @@ def test_a_name_that_is_not_declared_needs_images_root(tmp_path):
     assert ImageSources(values).require("birds") == values
 
 
-@pytest.mark.parametrize(("split", "n"), [("train", 1_281_066), ("test", 49_997)])
-def test_official_counts_of_blurred_images(split, n, shared_dir):
+def test_official_counts_of_blurred_images(shared_dir):
     """Of the paper's Table 4."""
-    assert datasets.DATASETS["in1k_blurred"].counts[split] == OfficialCounts(1000, n)
-    published = shared_dir / "paper/cog_v2_in1k_blurred_counts.csv"
-    assert f"IN-1K-blurred,{'val' if split == 'test' else split},{n}\n" in published.read_text()
+    published = (shared_dir / "paper/cog_v2_in1k_blurred_counts.csv").read_text()
+    for split, counts in datasets.DATASETS["in1k_blurred"].counts.items():
+        assert f"IN-1K-blurred,{'val' if split == 'test' else split},{counts.n_images}\n" in published

@@ -32,6 +32,7 @@ def collect(images, n_workers):
 
 @pytest.mark.parametrize("n_workers", [0, 1, 3])
 def test_whoever_decodes(images, n_workers):
+    before = torch.random.get_rng_state()
     pieces = collect(images, n_workers)
     assert [len(piece.pixels) for piece in pieces] == [5, 5, 3, 5]
     for (number, first, _), piece in zip(PIECES, pieces, strict=True):
@@ -40,6 +41,7 @@ def test_whoever_decodes(images, n_workers):
             preprocess = PREPROCESS if number == 0 else Preprocess(14, 14, squash=True)
             expected = resize_and_crop(load_rgb(images.root / images.file(row)), preprocess)
             assert np.array_equal(pixels, expected)
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("n_workers", [0, 2])
@@ -53,13 +55,6 @@ def test_broken_images_are_named_and_black(images, n_workers):
     assert failures[0][1] == "UnidentifiedImageError: cannot identify image file"
     assert failures[2][1] == "FileNotFoundError: No such file or directory"
     assert not pieces[0].pixels[3:].any() and pieces[0].pixels[:3].any()
-
-
-def test_global_random_state_is_left_alone(images):
-    for n_workers in (0, 2):
-        before = torch.random.get_rng_state()
-        collect(images, n_workers)
-        assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_workers_are_at_most_one_per_processor(monkeypatch):

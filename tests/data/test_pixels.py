@@ -66,9 +66,7 @@ def hard_files(folder):
     alpha = colors.copy()
     alpha.putalpha(grey)
     kinds = {
-        "palette.png": (colors.quantize(16), {}),
         "palette_alpha.png": (colors.quantize(16), {"transparency": bytes(range(16))}),
-        "palette.gif": (colors.quantize(200), {}),
         "animation.gif": (grey, {"save_all": True, "append_images": [Image.new("L", grey.size)]}),
         "bilevel.png": (grey.convert("1"), {}),
         "grey.jpg": (grey, {}),
@@ -76,14 +74,10 @@ def hard_files(folder):
         "alpha.png": (alpha, {}),
         "key.png": (colors, {"transparency": (1, 2, 3)}),
         "cmyk.jpg": (colors.convert("CMYK"), {}),
-        "cmyk.tif": (colors.convert("CMYK"), {}),
         "lab.tif": (Image.merge("LAB", colors.split()), {}),
         "rotated.jpg": (colors, {"exif": exif}),
         "progressive.jpg": (colors, {"progressive": True, "quality": 30}),
-        "full_chroma.jpg": (colors, {"subsampling": 0}),
         "point.jpg": (noise(1, 1), {}),
-        "column.jpg": (noise(1, 50), {}),
-        "row.png": (noise(50, 1), {}),
         "bitmap.bmp": (colors, {}),
         "map.ppm": (colors, {}),
     }
@@ -106,21 +100,15 @@ def test_images_that_pillow_would_clip_fail(tmp_path):
 
 
 @pytest.mark.parametrize("squash", [False, True])
-@pytest.mark.parametrize("size", [(64, 48), (48, 64), (301, 97)])
-def test_other_geometries_equal_torchvision(size, squash):
-    image = noise(*size)
-    steps = [
-        transforms.Resize((40, 40) if squash else 40, transforms.InterpolationMode.BILINEAR),
-        transforms.CenterCrop(36),
-    ]
-    expected = np.asarray(transforms.Compose(steps)(image))
-    assert np.array_equal(
-        resize_and_crop(image, Preprocess(36, 40, interpolation="bilinear", squash=squash)), expected
-    )
+def test_other_geometries_equal_torchvision(squash):
+    resize = transforms.Resize((40, 40) if squash else 40, transforms.InterpolationMode.BILINEAR)
+    plain = transforms.Compose([resize, transforms.CenterCrop(36)])
+    preprocess = Preprocess(36, 40, interpolation="bilinear", squash=squash)
+    for image in (noise(64, 48), noise(48, 64), noise(301, 97)):
+        assert np.array_equal(resize_and_crop(image, preprocess), np.asarray(plain(image)))
 
 
-@pytest.mark.parametrize("name", ["x.JPEG", "x.eps"])
-def test_postscript_is_not_given_to_ghostscript(tmp_path, monkeypatch, name):
+def test_postscript_is_not_given_to_ghostscript(tmp_path, monkeypatch):
     """A file that begins like PostScript is no image, whatever it is called and whatever is installed."""
     called = tmp_path / "called"
     program = tmp_path / "bin" / "gs"
@@ -128,7 +116,7 @@ def test_postscript_is_not_given_to_ghostscript(tmp_path, monkeypatch, name):
     program.write_text(f"#!/bin/sh\ntouch {called}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    path = tmp_path / name
+    path = tmp_path / "x.JPEG"
     path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n")
     with pytest.raises(OSError, match="cannot identify image file"):
         load_rgb(path)
@@ -149,9 +137,8 @@ def saved(tmp_path, image, name, **options):
     return path
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_truncated_files_fail_unless_asked(tmp_path, kind):
-    path = saved(tmp_path, noise(64, 64), "cut", format=kind)
+def test_truncated_files_fail_unless_asked(tmp_path):
+    path = saved(tmp_path, noise(64, 64), "cut", format="JPEG")
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(OSError):
         resize_and_crop(load_rgb(path), Preprocess(20, 24))

@@ -10,7 +10,6 @@ import signal
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tiny
 import torch
@@ -23,8 +22,7 @@ from cog.commands import finetune
 from cog.data import datasets
 from cog.data.pixels import Preprocess
 from cog.errors import CogError
-from cog.finetune import train as training
-from cog.finetune.train import CROP_RATIO, STATE_FILE, FineTuned, Recipe, Training, TrainingDecoder
+from cog.finetune.train import CROP_RATIO, STATE_FILE, FineTuned, Recipe, Training
 from cog.models.backbone import Backbone
 from cog.runtime import signals
 
@@ -105,11 +103,6 @@ def train(net, birds, tmp_path):
     return train_
 
 
-def assert_same(a: nn.Module, b: nn.Module) -> None:
-    for name, tensor in a.state_dict().items():
-        assert torch.equal(tensor, b.state_dict()[name]), name
-
-
 # --- recipe and random choices
 
 
@@ -121,13 +114,6 @@ def test_learning_rate_warms_up_and_decays_to_zero():
     assert recipe(WARMUP_EPOCHS=0.0).lr_at(0, 10) == pytest.approx(0.05)
 
 
-def test_random_choices_depend_on_their_position_alone():
-    steps = recipe()
-    keys = [("order", 3, 7), ("image", 4, 7), ("image", 3, 8), ("image", 3), ("image", 3, 7)]
-    assert len({steps.seed(*key) for key in keys}) == len(keys) and steps.seed("head") == 5759468799068974570
-    assert steps.order(2, 6).tolist() != steps.order(3, 6).tolist()
-
-
 def training_image(path: Path, steps: Recipe, epoch: int, row: int) -> Image.Image:
     """Return the training image that torchvision makes with the same seed."""
     torch.manual_seed(steps.seed("image", epoch, row))
@@ -135,17 +121,16 @@ def training_image(path: Path, steps: Recipe, epoch: int, row: int) -> Image.Ima
     return transforms.RandomHorizontalFlip()(crop(Image.open(path).convert("RGB")))
 
 
-def test_training_pixels_are_those_of_torchvision(birds):
-    images, steps = lists(birds)[0], recipe()
-    order = steps.order(1, len(images))
-    decoder = TrainingDecoder(images.rows(order), steps.preprocess, recipe=steps, epoch=1, order=order)
-    for place, row in enumerate(order):
-        found = decoder.decode(images.read(row), place)
-        expected = training_image(images.root / images.file(row), steps, 1, int(row))
-        assert (found == np.asarray(expected)).all()
-
-
 # --- a plain loop beside it
+
+
+def images_of_test(birds: Path, pre: Preprocess) -> torch.Tensor:
+    """Return the input of the network for the test images, by torchvision."""
+    bicubic, test = transforms.InterpolationMode.BICUBIC, lists(birds)[1]
+    steps = [transforms.Resize(pre.resize, bicubic), transforms.CenterCrop(pre.size), transforms.ToTensor()]
+    transform = transforms.Compose([*steps, transforms.Normalize(pre.mean, pre.std)])
+    paths = [test.root / test.file(row) for row in range(len(test))]
+    return torch.stack([transform(Image.open(path).convert("RGB")) for path in paths])
 
 
 def plain_epochs(model: nn.Module, birds: Path, steps: Recipe) -> None:
@@ -186,29 +171,11 @@ def test_training_equals_a_plain_loop(train, birds, net, per_pass):
     unused, used = "backbone.network.fc.weight", "backbone.network.conv.weight"
     assert torch.equal(model.state_dict()[unused], start[unused])
     assert not torch.allclose(model.state_dict()[used], start[used])
-    assert all(len(values) == 2 for values in done.logs.values())
-
-
-def images_of_test(birds: Path, pre: Preprocess) -> torch.Tensor:
-    """Return the input of the network for the test images, by torchvision."""
-    bicubic, test = transforms.InterpolationMode.BICUBIC, lists(birds)[1]
-    steps = [transforms.Resize(pre.resize, bicubic), transforms.CenterCrop(pre.size), transforms.ToTensor()]
-    transform = transforms.Compose([*steps, transforms.Normalize(pre.mean, pre.std)])
-    paths = [test.root / test.file(row) for row in range(len(test))]
-    return torch.stack([transform(Image.open(path).convert("RGB")) for path in paths])
-
-
-def test_test_scores_are_those_of_the_plain_preprocessing(train, birds):
-    model, done = train()
+    logits = model.eval()(images_of_test(birds, steps.preprocess))
     y = torch.from_numpy(lists(birds)[1].labels)
-    with torch.inference_mode():
-        logits = model.eval()(images_of_test(birds, recipe().preprocess))
     assert done.predictions.tolist() == logits.argmax(1).tolist()
-    assert done.logs["test/top1"][-1] == pytest.approx(100 * float((logits.argmax(1) == y).float().mean()))
-    assert done.logs["test/loss"][-1] == pytest.approx(
-        float(nn.functional.cross_entropy(logits, y)), rel=1e-5
-    )
-    assert done.logs["test/top5"][-1] == 100.0
+    assert done.logs["test/top1"][1] == pytest.approx(100 * float((logits.argmax(1) == y).float().mean()))
+    assert done.logs["test/loss"][1] == pytest.approx(float(nn.functional.cross_entropy(logits, y)), rel=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -221,42 +188,21 @@ def test_mixed_precision_is_near_float32(train, precision):
     assert all(map(math.isfinite, done.logs["train/loss"]))
 
 
-def test_gradients_are_clipped(train, net):
-    start = network(net, recipe()).state_dict()
-    moved = []
-    for clip in (0.0, 1e-3):
-        model, _ = train(WEIGHT_DECAY=0.0, CLIP_NORM=clip)
-        names = dict(model.named_parameters())
-        moved.append(max(float((model.state_dict()[name] - start[name]).abs().max()) for name in names))
-    assert moved[1] < 4 * 0.05 * 1e-3 * 4 < moved[0]
-
-
 # --- interruptions
 
 
-@pytest.mark.parametrize(("precision", "n_steps"), [("fp32", 3), ("fp16", 1)])
-def test_an_interrupted_run_continues_bit_for_bit(train, tmp_path, monkeypatch, precision, n_steps):
-    """Also with other workers."""
-    whole, expected = train(precision)
-    calls, state = [], tmp_path / "state.pth"
-
-    def requested():
-        calls.append(0)
-        return "SIGTERM" if len(calls) >= n_steps else None
-
+def test_an_interrupted_run_continues_bit_for_bit(train, tmp_path, monkeypatch):
+    """Also with loss scaling and other workers."""
+    whole, expected = train("fp16")
+    asked, state = iter([None, None]), tmp_path / "state.pth"
     with monkeypatch.context() as patch:
-        patch.setattr(signals, "requested", requested)
-        with pytest.raises(signals.Interrupted, match=f"{n_steps // 2} of 2 epochs are saved"):
-            train(precision, state=state)
-    resumed, done = train(precision, state=state, n_workers=2)
-    assert_same(whole, resumed)
+        patch.setattr(signals, "requested", lambda: next(asked, "SIGTERM"))
+        with pytest.raises(signals.Interrupted, match="1 of 2 epochs are saved"):
+            train("fp16", state=state)
+    resumed, done = train("fp16", state=state, n_workers=2)
+    for name, tensor in whole.state_dict().items():
+        assert torch.equal(tensor, resumed.state_dict()[name]), name
     assert done.logs == expected.logs and torch.equal(done.predictions, expected.predictions)
-
-
-def test_a_damaged_state_is_refused(train, tmp_path):
-    (tmp_path / "state.pth").write_bytes(b"PK\x03\x04 broken")
-    with pytest.raises(CogError, match=r"state\.pth is not a readable torch file"):
-        train(state=tmp_path / "state.pth")
 
 
 # --- the command
@@ -351,10 +297,8 @@ def test_a_run_has_the_files_of_a_classifier_run(birds, net, tmp_path, capsys):
         assert {"results.json", "program.log"} < set(os.listdir(folder)) and record["status"] == "complete"
         assert f"top-1: {record['final']['test_top1']:.2f}" in capsys.readouterr().out or folder == folders[1]
         assert not folder.with_name(f".{folder.name}.work").exists()
-        assert (
-            pickle.loads(next(folder.glob("final-*/logs.pkl")).read_bytes()).keys()
-            == training.metrics.new_logs().keys()
-        )
+        logs = pickle.loads(next(folder.glob("final-*/logs.pkl")).read_bytes())
+        assert {len(values) for values in logs.values()} == {2} and "test/top5" in logs
     # The saved network, frozen, with the saved classifier gives the saved predictions.
     space: dict = {}
     exec(net.read_text(), space)
@@ -414,9 +358,7 @@ def test_two_processes_train_together(repository, birds, net, tmp_path, python):
     }.items():
         command = [*start, *arguments(birds, net, "--output_dir", str(tmp_path / name))]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        done = subprocess.run(
-            command, check=False, env=environment, capture_output=True, text=True, timeout=240
-        )
+        done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("top-1:") == 1 and done.stderr.count("epoch 2 of 2") == 1
         found[name] = last(tmp_path / name, "backbone.pth")["state_dict"]

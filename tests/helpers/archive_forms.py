@@ -74,11 +74,12 @@ def tar_of_folders(folder: Path, root: Path) -> None:
 
 
 def zip_file(folder: Path, root: Path, *, compression: int) -> None:
-    (root / "images.zip").write_bytes(zip_bytes([("images/", b""), *images(folder, "images/")], compression))
+    members = [("images/", b""), *images(folder, "images/")]
+    (root / "images.zip").write_bytes(zip_bytes(members, compression))
 
 
 def shards(folder: Path, root: Path, *, label: str = "key", name: str = "imagenet22k-train") -> None:
-    """Write two WebDataset shards; the class is in the ``key``, its ``folder``, the ``json`` or the ``cls``."""
+    """Two WebDataset shards; the class is in the ``key``, its ``folder``, the ``json`` or the ``cls``."""
     samples: list[list[tuple[str, bytes]]] = [[], []]
     for index, (path, data) in enumerate(images(folder)):
         wnid, file = path.split("/")
