@@ -268,7 +268,7 @@ def test_bad_input_ends_in_one_line_and_writes_nothing(toy, flags, content, says
     ("data", "says"),
     [
         ([], "no list of levels"),
-        ([["n00000001"], []], "level 2 has none"),
+        ([["n00000001"], []], "level 2 has 'none'"),
         ([["n00000001"], ["dog"]], "level 2 has 'dog'"),
         ([["n00000001", "n00000001"]], "level 1 has 'n00000001'"),
         ([os.getcwd], "getcwd"),
