@@ -26,15 +26,6 @@ from cog.runtime.signals import Interrupted
 
 SEEDS = ["--seeds", "22", "37", "45"]
 
-MADE = {
-    "model": "tiny_net",
-    "checkpoint_sha256": "c" * 64,
-    "loader_sha256": "d" * 64,
-    "precision": "fp32",
-    "preprocessing": {"resize": 224, "mean": [0.5, 0.5, 0.5]},
-}
-
-
 # --- Files
 
 
@@ -50,19 +41,20 @@ def test_files_are_those_of_the_contract(feature_folders, tmp_path, capsys):
     assert {len(values) for values in logs.values()} == {4}
     model = torch.load(final / "model.pth", weights_only=True)
     assert set(model) == {"model"}
-    torch.nn.Linear(8, 3).load_state_dict(model["model"])
-    predictions = pickle.loads((final / "preds.pkl").read_bytes())[-1]
+    linear = torch.nn.Linear(8, 3)
+    linear.load_state_dict(model["model"])
+    predictions = np.asarray(pickle.loads((final / "preds.pkl").read_bytes())[-1])
     test = torch.load(feature_folders[1] / "X_Y.pth", weights_only=True)
-    assert 100 * (np.asarray(predictions) == test["Y"].numpy()).mean() == pytest.approx(logs["test/top1"][-1])
+    right = predictions == test["Y"].numpy()
+    assert 100 * right.mean() == pytest.approx(logs["test/top1"][-1])
     # the saved classifier is the one that was scored
-    logits = torch.nn.functional.normalize(test["X"]) @ model["model"]["weight"].T + model["model"]["bias"]
+    logits = linear(torch.nn.functional.normalize(test["X"])).detach()
     assert (logits.argmax(1).numpy() == predictions).all()
     loss = torch.nn.functional.cross_entropy(logits, test["Y"]).item()
     assert loss == pytest.approx(logs["test/loss"][-1], rel=1e-5)
     record = json.loads((out / "results.json").read_text())
     counts = concept_counts.read(record["final"], n_classes=3, top1=logs["test/top1"][-1])
-    correct = np.bincount(test["Y"].numpy()[np.asarray(predictions) == test["Y"].numpy()], minlength=3)
-    assert counts.correct.tolist() == correct.tolist()
+    assert list(counts.correct) == np.bincount(test["Y"][right], minlength=3).tolist()
     assert final.name == f"final-lr-{record['final']['lr']}_wd-{record['final']['wd']}"
     top1, top5 = logs["test/top1"][-1], logs["test/top5"][-1]
     assert f"top-1: {top1:.2f}  top-5: {top5:.2f}  ({out})" in capsys.readouterr().out
@@ -85,7 +77,7 @@ def test_results_json(feature_folders, tmp_path):
     assert set(data["seconds"]) == {"search", "final"}
 
 
-def test_folders_of_models_data_sets_seeds_and_shots(workshop, tmp_path):
+def test_folders_of_models_data_sets_seeds_and_shots(workshop):
     birds = workshop.models / "tiny/net/birds"
     shutil.copytree(birds, workshop.models / "tiny/net/wrens")
     base = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", *FLAGS]
@@ -97,8 +89,6 @@ def test_folders_of_models_data_sets_seeds_and_shots(workshop, tmp_path):
     expected = [f"eval_logreg{shots}/seed-{seed}" for shots in ("", "_N2") for seed in (5, 6)]
     assert complete(birds) == [*expected, "eval_mlp/seed-7"]
     assert complete(workshop.models / "tiny/net/wrens") == expected
-    with pytest.raises(CogError, match="--output_dir is of one output"):
-        logreg.main([*base, "--dataset", "birds", "wrens", "--output_dir", str(tmp_path / "out")])
 
 
 @pytest.mark.parametrize(
@@ -113,25 +103,17 @@ def test_folders_below_an_output_folder(feature_folders, tmp_path, words, expect
     assert set(complete(tmp_path)) == expected
 
 
-def test_a_single_pair_without_a_search(feature_folders, tmp_path):
-    pair = ["CLF.N_TRIALS", "0", "CLF.LR_INTV", "(2.5,2.5)", "CLF.WD_INTV", "(1e-6,1e-6)"]
-    logreg.main(command(feature_folders, tmp_path / "run", *pair))
-    assert (tmp_path / "run/final-lr-2.5_wd-1e-06/logs.pkl").is_file()
-    assert json.loads((tmp_path / "run/results.json").read_text())["trials"] == []
-
-
-@pytest.mark.parametrize(("kind", "lr"), [("mlp", (1e-1, 1e2)), ("mlp_noact", (1e-2, 1e1))])
+@pytest.mark.parametrize(("kind", "lr"), [("mlp", [1e-1, 1e2]), ("mlp_noact", [1e-2, 1e1])])
 def test_networks_are_ordinary_runs_with_their_own_defaults(feature_folders, tmp_path, kind, lr):
-    words = ["CLF.TYPE", kind, "CLF.MLP_HIDDEN", "16", *SEEDS[:3]]
-    assert logreg.main(command(feature_folders, tmp_path / "out", *words)) == 0
-    results = json.loads((tmp_path / "out/seed-22/results.json").read_text())
+    out = tmp_path / "run"
+    assert logreg.main(command(feature_folders, out, "CLF.TYPE", kind, "CLF.MLP_HIDDEN", "16")) == 0
+    results = json.loads((out / "results.json").read_text())
     identity = results["identity"]
     assert (identity["classifier"], identity["normalize"]) == (kind, False)
-    assert (tuple(identity["lr_interval"]), identity["wd_interval"]) == (lr, [1e-8, 1e-4])
-    final = tmp_path / "out/seed-22" / results["final"]["folder"]
-    stored = torch.load(final / "model.pth", weights_only=True)["model"]
-    assert [tuple(stored[f"{i}.weight"].shape) for i in (0, 2, 4)] == [(16, 8), (16, 16), (3, 16)]
-    x, test = feature_files.load(feature_folders[1]).x, feature_files.load(feature_folders[1])
+    assert (identity["lr_interval"], identity["wd_interval"]) == (lr, [1e-8, 1e-4])
+    stored = torch.load(out / results["final"]["folder"] / "model.pth", weights_only=True)["model"]
+    test = feature_files.load(feature_folders[1])
+    x = test.x
     for i in (0, 2):
         x = x @ stored[f"{i}.weight"].T + stored[f"{i}.bias"]
         x = x.relu() if kind == "mlp" else x
@@ -154,9 +136,10 @@ def test_existing_runs_are_skipped_refused_or_replaced(feature_folders, tmp_path
     with pytest.raises(CogError, match=r"another result \(n_epochs: 4 -> 5\); add --overwrite"):
         logreg.main(command(feature_folders, out, "CLF.N_EPOCHS", "5"))
     assert tiny.snapshot(out) == before
-    logreg.main(command(feature_folders, out, "--overwrite", "EVAL.SEED", "1"))
-    assert len(list(out.glob("final-*"))) == 1 and list(tmp_path.glob(".*")) == []
-    assert json.loads((out / "results.json").read_text())["seed"] == 1
+    pair = ["CLF.N_TRIALS", "0", "CLF.LR_INTV", "(2.5,2.5)", "CLF.WD_INTV", "(1e-6,1e-6)"]
+    logreg.main(command(feature_folders, out, "--overwrite", *pair))
+    assert list(out.glob("final-*")) == [out / "final-lr-2.5_wd-1e-06"] and list(tmp_path.glob(".*")) == []
+    assert json.loads((out / "results.json").read_text())["trials"] == []
 
 
 def test_files_of_others_are_not_replaced_unasked(feature_folders, tmp_path):
@@ -182,7 +165,6 @@ def test_complete_runs_of_a_group_are_skipped_and_one_in_the_way_stops_all(featu
     assert tiny.snapshot(tmp_path / "out/seed-37") == before
     assert capsys.readouterr().out.count("top-1:") == 3
     assert complete(tmp_path) == [f"out/seed-{seed}" for seed in (22, 37, 45)]
-    before = tiny.snapshot(tmp_path)
     shutil.rmtree(tmp_path / "out/seed-22")
     with pytest.raises(CogError, match=r"out/seed-37 has another result \(n_epochs: 4 -> 5\)"):
         logreg.main(command(feature_folders, tmp_path / "out", *SEEDS, "CLF.N_EPOCHS", "5"))
@@ -193,7 +175,7 @@ def test_a_complete_run_is_skipped_without_loading_torch(workshop, python, repos
     """A study has 270 runs: passing over those that are done must not take seconds each."""
     for split in ("train", "test"):
         rows = train.identify_input(workshop.features(split) / "X_Y.pth")
-        record = {"identity": MADE | {"split": split}, **rows}
+        record = {"identity": {"model": "tiny_net", "split": split}, **rows}
         (workshop.features(split) / "features.json").write_text(json.dumps(record))
     argv = ["--models_root_dir", str(workshop.models), "--model", "tiny_net", "--dataset", "birds", *FLAGS]
     logreg.main(argv)
@@ -204,15 +186,12 @@ def test_a_complete_run_is_skipped_without_loading_torch(workshop, python, repos
     subprocess.run([python, "-c", script], cwd=repository, check=True)
 
 
-# --- Identity of the features
-
-
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_a_run_on_other_features_is_another_run(feature_folders, tmp_path, split):
     argv = command(feature_folders, tmp_path / "out")
     logreg.main(argv)
     before = tiny.snapshot(tmp_path / "out")
-    path = dict(zip(("train", "test"), feature_folders, strict=True))[split] / "X_Y.pth"
+    path = feature_folders[split == "test"] / "X_Y.pth"
     data = torch.load(path, weights_only=True)
     torch.save(data | {"X": 2 * data["X"]}, path)
     with pytest.raises(CogError, match=rf"another result \({split}_features\..*add --overwrite"):
@@ -222,38 +201,7 @@ def test_a_run_on_other_features_is_another_run(feature_folders, tmp_path, split
     assert tiny.snapshot(tmp_path / "out") != before
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"checkpoint_sha256": "e" * 64}, "checkpoint_sha256: c+ -> e+"),
-        ({"model": "other_net"}, "model: tiny_net -> other_net"),
-        ({"preprocessing": {"resize": 256, "mean": [0.5, 0.5, 0.5]}}, "preprocessing.resize: 224 -> 256"),
-    ],
-)
-def test_splits_of_different_networks_are_refused(feature_folders, tmp_path, changes, says):
-    for folder, more in zip(feature_folders, ({}, changes), strict=True):
-        record = {"identity": MADE | more, "rows_sha256": "e" * 64}
-        (folder / "features.json").write_text(json.dumps(record))
-    with pytest.raises(CogError, match=rf"were made differently \({says}\)"):
-        logreg.main(command(feature_folders, tmp_path / "out"))
-    assert not list(tmp_path.glob("*out*"))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize(("n_shared", "warns"), [(30, True), (1, True), (0, False)])
-def test_training_images_in_the_test_set_are_told(tmp_path, caplog, dtype, n_shared, warns):
-    parts = [tiny.make_xy(seed=seed) for seed in (0, 1)]
-    parts[1][0][:n_shared] = parts[0][0][:n_shared]
-    folders = [
-        tiny.write_features(tmp_path / split, x.to(dtype), y)
-        for split, (x, y) in zip(("train", "test"), parts, strict=True)
-    ]
-    logreg.main(command(folders, tmp_path / "out"))
-    assert warns == (f"{n_shared} of 30 test features" in caplog.text)
-
-
 # --- Interrupted
-
 
 PAIRS = ["CLF.N_TRIALS", "12", "CLF.BATCH_SIZE", "8", *SEEDS]
 
@@ -286,9 +234,7 @@ def test_interrupted_at_every_epoch_and_continued(feature_folders, tmp_path, sig
     offered = signalled(None)
     logreg.main(argv)
     n_offered = len(offered)
-    assert n_offered == 3 * (
-        1 + 1 + 1 + 1
-    )  # rounds of 10, 1 and 1, and the final training: but for the last epochs
+    assert n_offered == 3 * 4  # in rounds of 10, 1 and 1, and the final training: but for the last epochs
     whole = contents(tmp_path / "out")
     shutil.rmtree(tmp_path / "out")
     sessions = 0
@@ -301,9 +247,8 @@ def test_interrupted_at_every_epoch_and_continued(feature_folders, tmp_path, sig
         except Interrupted as error:
             assert error.exit_code == 75
             assert re.search(rf"{number.name}: the training so far is saved; the same command", str(error))
-            assert {state(tmp_path / f"out/seed-{s}", "results.json").word for s in (22, 37, 45)} == {
-                "interrupted"
-            }
+            found = {state(tmp_path / f"out/seed-{s}", "results.json").word for s in (22, 37, 45)}
+            assert found == {"interrupted"}
     assert sessions == n_offered + 1
     assert contents(tmp_path / "out") == whole
     assert not list(tmp_path.rglob(".*"))
@@ -311,51 +256,23 @@ def test_interrupted_at_every_epoch_and_continued(feature_folders, tmp_path, sig
     assert log.count("command: ") == sessions and log.count("seed 37, trial 11") >= 1
 
 
-@pytest.mark.parametrize("n_published", [1, 2])
-def test_a_group_that_is_killed_while_it_publishes_is_finished_as_that_group(
-    feature_folders, tmp_path, monkeypatch, n_published
-):
-    argv = command(feature_folders, tmp_path / "out", *PAIRS)
-    logreg.main(argv)
-    whole = contents(tmp_path / "out")
-    shutil.rmtree(tmp_path / "out")
-    written, calls = train.write_run, []
-
-    def write_run(*args):
-        if len(calls) == n_published:
-            raise KeyboardInterrupt
-        calls.append(args)
-        return written(*args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train, "write_run", write_run)
-        with pytest.raises(KeyboardInterrupt):
-            logreg.main(argv)
-    assert len(complete(tmp_path)) == n_published
-    assert logreg.main(argv) == 0
-    assert contents(tmp_path / "out") == whole
-    assert json.loads((tmp_path / "out/seed-45/results.json").read_text())["lockstep"] == [22, 37, 45]
-
-
 def test_other_settings_or_versions_begin_again(feature_folders, tmp_path, signalled, caplog):
     out, argv = tmp_path / "run", command(feature_folders, tmp_path / "run", *PAIRS[:4])
-    signalled(5)
-    with pytest.raises(Interrupted):
+    for words in ([], ["CLF.N_EPOCHS", "5"]):
+        signalled(5)
+        with pytest.raises(Interrupted):
+            logreg.main([*argv, *words])
+        signalled(None)
+        journal = Output(out, {}).work / search.TRIALS_FILE
+        stored = json.loads(journal.read_text())
+        assert len(stored["trials"][0]) == 10
+        stored["group"]["versions"]["optuna"] = "1.0"
+        journal.write_text(json.dumps(stored))
         logreg.main(argv)
-    signalled(None)
-    journal = Output(out, {}).work / search.TRIALS_FILE
-    stored = json.loads(journal.read_text())
-    assert len(stored["trials"][0]) == 10
-    stored["group"]["versions"]["optuna"] = "1.0"
-    journal.write_text(json.dumps(stored))
-    logreg.main(argv)
-    assert "trials of another group or of other versions" in caplog.text
-    whole = contents(out)
-    shutil.rmtree(out)
-    signalled(5)
-    with pytest.raises(Interrupted):
-        logreg.main([*argv, "CLF.N_EPOCHS", "5"])
-    signalled(None)
+        assert ("trials of another group or of other versions" in caplog.text) == (words == [])
+        whole = contents(out)
+        shutil.rmtree(out)
+        caplog.clear()
     logreg.main(argv)
     assert contents(out) == whole
 
@@ -400,10 +317,7 @@ def test_states_are_saved_now_and_then(tmp_path):
     ("extra", "message"),
     [
         (["--n_shot", "2", "CLF.N_SHOT", "2"], "--n_shot and CLF.N_SHOT are both given"),
-        (["--seeds", "4294967296"], "EVAL.SEED"),
-        (["CLF.TYPE", "mlp", "CLF.MLP_HIDDEN", "0"], "CLF.MLP_HIDDEN = 0 is not valid"),
         (["CLF.TYPE", "svm"], "CLF.TYPE = 'svm' is not valid, expected logreg, mlp"),
-        (["CLF.PCA_DIM", "8"], "unknown configuration key CLF.PCA_DIM"),
         (["EVAL.NAME", "mlp"], "EVAL.NAME mlp is the name of other runs"),
         (["CLF.MAX_PER_CLASS", "1"], "single training image"),
     ],
