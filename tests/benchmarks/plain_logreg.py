@@ -1,9 +1,8 @@
-"""The classifier loop as the original toolkit runs it, written again in plain PyTorch: baseline of the benchmarks, and
-oracle of the tests (of networks, too).
+"""The classifier loop as the original toolkit runs it, written again in plain PyTorch: baseline and oracle.
 
-Faithful in what costs time: a shuffled gather by advanced indexing per step, ``nn.Linear``, ``CrossEntropyLoss``,
-``torch.optim.SGD``, top-1 and top-5 with ``topk`` and three ``.item()`` per step, the whole validation (or test)
-set in batches after every epoch, and a prediction vector kept per epoch.
+Faithful in what costs time: a shuffled gather by advanced indexing per step, ``torch.optim.SGD``, top-1 and
+top-5 with ``topk`` and three ``.item()`` per step, the whole validation (or test) set in batches after every
+epoch, and a prediction vector kept per epoch.
 """
 
 from __future__ import annotations
@@ -45,19 +44,8 @@ def fit(
 ) -> dict[str, list[float]]:
     """Train a linear layer or a network in place, and score it on the test set after every epoch.
 
-    Args:
-        model: the classifier.
-        train: features float32 ``(n, d)`` and labels int64 ``(n,)``, on the device to compute on.
-        test: the same of the test set.
-        lr: base learning rate, cosine decay.
-        wd: weight decay.
-        n_epochs: epochs to train.
-        batch_size: samples per step.
-        momentum: of SGD.
-        next_order: gives the order of the samples of an epoch.
-
-    Returns:
-        Logs per epoch; they stop at the first loss that is not finite.
+    Features are float32 ``(n, d)``, labels int64 ``(n,)``, on one device; ``next_order`` gives the order of the
+    samples of an epoch. Returns logs per epoch, which stop at the first loss that is not finite.
     """
     names = [f"{part}/{name}" for part in ("train", "test") for name in ("loss", "top1", "top5")]
     logs: dict[str, list[float]] = {name: [] for name in names}

@@ -7,6 +7,7 @@ import json
 import pickle
 
 import plain_logreg
+import pytest
 import torch
 
 from cog.features.feature_files import FeatureSet
@@ -34,7 +35,7 @@ def logs_of(folder):
 
 
 def contents(root):
-    """Return the contents of all files by name: results.json without times, program.log not at all."""
+    """Return the contents of all files by name, without times and program.log."""
     values = {}
     for path in sorted(p for p in root.rglob("*") if p.is_file() and p.name != "program.log"):
         data: object = path.read_bytes()
@@ -80,15 +81,15 @@ class Spec:
         return "final" if self.record else "search"
 
 
-def spec_of(n_seeds, n_trials, *, n=1000, wd=1e-4, record=False):
+def spec_of(n_seeds, n_trials, *, n=1000, record=False):
     """S x K trainings on rows that each seed draws."""
     rows = [torch.randperm(len(TRAIN), generator=cpu_generator(s))[:n] for s in range(n_seeds)]
-    pairs = [[(0.5 + k + 0.1 * s, k * wd) for k in range(n_trials)] for s in range(n_seeds)]
+    pairs = [[(0.5 + k + 0.1 * s, k * 1e-4) for k in range(n_trials)] for s in range(n_seeds)]
     return Spec(torch.stack(rows), pairs, record)
 
 
 def plain(spec, settings, s=0, k=0):
-    """Train classifier k of seed s by the loop of the original toolkit; return initial layers, model and logs."""
+    """Train classifier k of seed s by the original toolkit's loop; return initial layers, model and logs."""
     sizes = settings.layer_sizes(TRAIN.x.shape[1], len(TRAIN.y.unique()))
     layers = initial_layers(sizes, torch_seed(s, "init", stage=spec.stage))
     model = plain_logreg.network(sizes, torch.nn.ReLU if settings.classifier == "mlp" else torch.nn.Identity)
@@ -126,11 +127,7 @@ def parameters(trained):
     """Return the bits of all weights and biases."""
     places = [(s, k) for s, of_seed in enumerate(trained.diverged) for k in range(len(of_seed))]
     layers = [layer for place in places for layer in trained.learner.layers(*place)]
-    return [values.cpu().clone().view(torch.int32) for layer in layers for values in layer]
-
-
-def same(one, other):
-    return all(map(torch.equal, one, other))
+    return torch.cat([values.cpu().flatten().view(torch.int32) for layer in layers for values in layer])
 
 
 class Killed(BaseException):
@@ -142,14 +139,27 @@ class Killing(Unfinished):
 
     interval = 0.0
 
-    def __init__(self, folder, kill_after=None):
+    def __init__(self, folder, kill_after=-1):
         folder.mkdir(exist_ok=True)
         super().__init__(folder, {"seeds": [0]})
         self.left = kill_after
 
     def offer(self, key, state):
         super().offer(key, state)
-        if self.left is not None:
-            self.left -= 1
-            if self.left == 0:
-                raise Killed
+        self.left -= 1
+        if self.left == 0:
+            raise Killed
+
+
+def assert_continues(folder, spec, settings, **options):
+    """Kill trainings after each epoch: they continue with the same bits, and others do not continue them."""
+    other = dataclasses.replace(spec, pairs=[[(lr, 0.1) for lr, _ in pairs] for pairs in spec.pairs])
+    whole, another = (fit(one, settings, **options)[1] for one in (spec, other))
+    for kill_after in range(1, settings.n_epochs):
+        path = folder / str(kill_after)
+        with pytest.raises(Killed):
+            fit(spec, settings, unfinished=Killing(path, kill_after), **options)
+        resumed = fit(spec, settings, unfinished=Killing(path), **options)[1]
+        assert torch.equal(parameters(resumed), parameters(whole)) and resumed.logs == whole.logs
+        begun = fit(other, settings, unfinished=Killing(path), **options)[1]
+        assert torch.equal(parameters(begun), parameters(another))

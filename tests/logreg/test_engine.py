@@ -10,20 +10,7 @@ import types
 import numpy as np
 import pytest
 import torch
-from classifier_runs import (
-    QUICK,
-    TEST,
-    TRAIN,
-    Killed,
-    Killing,
-    error,
-    feature_set,
-    fit,
-    parameters,
-    plain,
-    same,
-    spec_of,
-)
+from classifier_runs import QUICK, TEST, TRAIN, assert_continues, error, feature_set, fit, plain, spec_of
 from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
 
 from cog.errors import CogError
@@ -50,7 +37,7 @@ def logits_of(layers, x):
     ("n", "momentum", "n_shot"), [(1000, 0.9, 0), (1024, 0.9, 0), (90, 0.0, 4), (1025, 0.0, 0)]
 )
 def test_weights_equal_those_of_torch_sgd(s, k, n, momentum, n_shot):
-    """Batches that divide the rows or not, fewer rows than a batch, weight decay; few-shot orders of their own."""
+    """Batches that divide the rows or not, fewer rows than a batch; few-shot orders of their own."""
     spec, settings = spec_of(s, k, n=n), dataclasses.replace(QUICK, momentum=momentum, n_shot=n_shot)
     trained = fit(spec, settings)[1]
     assert max(error(trained, spec, settings, i, j) for i in {0, s - 1} for j in {0, k // 2, k - 1}) < 1e-6
@@ -71,25 +58,11 @@ def test_fused_steps_equal_those_in_place(monkeypatch, precision, s, k, n):
             assert values == pytest.approx(other[name], rel=10 * tolerance, abs=0.6 * (precision == "bf16"))
 
 
-def test_inner_functions_are_compiled_without_breaks():
-    logits, bias = torch.randn(2, 16, 3, 5), torch.randn(2, 3, 5)
-    y, share = torch.randint(5, (2, 16)), torch.full((16,), 1 / 16)
-    weight, velocity, gradient = torch.randn(3, 2, 3, 5, 4)
-    rates, sums = torch.ones(2, 3, 1, 1), torch.zeros(2, 3)
-    for function, arguments in (
-        (step.softmax_gradient, (logits, bias, y, share)),
-        (step.update, (weight, velocity, None, gradient, rates, 0.1 * rates, 0.9)),
-        (metrics.add_scores, (sums, logits[:, :, 0], bias[:, :1], y, share)),
-    ):
-        torch.compile(function, fullgraph=True, backend="eager")(*arguments)
-    expected = torch.nn.functional.cross_entropy((logits[1, :, 0] + bias[1, 0]), y[1], reduction="sum")
-    assert sums[1, 0].item() == pytest.approx(expected.item(), rel=1e-5)
-    # PyTorch gives up after 8 compilations of the same code, so each shape has its own.
+def test_each_shape_has_compiled_code_and_without_a_compiler_one_line_says_so(monkeypatch, caplog):
+    # PyTorch gives up after 8 compilations of the same code.
     assert step.compiled(step.update, 1) is step.compiled(step.update, 1)
     assert step.compiled(step.update, 1) is not step.compiled(step.update, 2)
 
-
-def test_without_a_compiler_one_line_says_so(monkeypatch, caplog):
     def fail(*args, **options):
         raise RuntimeError("Cannot find a working triton installation\nmore lines")
 
@@ -127,37 +100,21 @@ def test_bfloat16_moves_no_accuracy_and_trials_are_scored_in_float32():
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(("s", "k", "classifier"), [(3, 1, "logreg"), (2, 4, "logreg"), (1, 1, "mlp")])
 def test_killed_after_every_epoch(tmp_path, precision, s, k, classifier):
-    """And begun again: the same bits, and none of another training."""
     settings = dataclasses.replace(QUICK, classifier=classifier, mlp_hidden=16)
-    spec = spec_of(s, k, record=k == 1)
-    whole = fit(spec, settings, precision=precision)[1]
-    bits = parameters(whole)
-    other = dataclasses.replace(spec, pairs=[[(lr, 0.1) for lr, _ in pairs] for pairs in spec.pairs])
-    other_bits = parameters(fit(other, settings, precision=precision)[1])
-    for kill_after in (1, 2, 3):
-        path = tmp_path / str(kill_after)
-        with pytest.raises(Killed):
-            fit(spec, settings, precision=precision, unfinished=Killing(path, kill_after))
-        resumed = fit(spec, settings, precision=precision, unfinished=Killing(path))[1]
-        assert same(parameters(resumed), bits) and resumed.logs == whole.logs
-        begun = fit(other, settings, precision=precision, unfinished=Killing(path))[1]
-        assert same(parameters(begun), other_bits)
+    assert_continues(tmp_path, spec_of(s, k, record=k == 1), settings, precision=precision)
 
 
 def test_divergence_of_one_is_not_noticed_by_the_others():
     pairs = [[(1e30, 1.0), (0.1, 0.0)], [(0.1, 0.0), (1e30, 1.0)]]
     trained = fit(dataclasses.replace(spec_of(2, 2), pairs=pairs), QUICK)[1]
-    assert trained.diverged == [[True, False], [False, True]]
-    (weight, _), *_ = trained.learner.layers(0, 1)
+    assert trained.diverged == [[True, False], [False, True]] and trained.top1[0][0] == 0.0
     alone = fit(dataclasses.replace(spec_of(1, 1), pairs=[[(0.1, 0.0)]]), QUICK)[1]
-    assert torch.allclose(weight, alone.learner.layers(0, 0)[0][0], atol=1e-5)
-
-
-def test_logs_of_a_diverged_training_end_with_it():
+    weights = [one.learner.layers(0, k)[0][0] for one, k in ((trained, 1), (alone, 0))]
+    assert torch.allclose(*weights, atol=1e-5)
     spec = dataclasses.replace(spec_of(2, 1, record=True), pairs=[[(1e30, 1.0)], [(0.1, 0.0)]])
-    trained = fit(spec, QUICK)[1]
-    assert [len(logs["lr"]) for logs in trained.logs] == [1, 4]
-    assert [math.isfinite(logs["test/loss"][-1]) for logs in trained.logs] == [False, True]
+    logs = fit(spec, QUICK)[1].logs
+    assert [len(of_seed["lr"]) for of_seed in logs] == [1, 4]  # those of a diverged training end with it
+    assert [math.isfinite(of_seed["test/loss"][-1]) for of_seed in logs] == [False, True]
 
 
 @pytest.mark.parametrize(("kind", "layers"), [("mlp", 2), ("mlp_noact", 1)])
@@ -284,20 +241,15 @@ def test_what_is_in_lockstep_follows_from_the_size_of_the_memory(monkeypatch, to
 
 
 def test_a_cpu_trains_a_thousand_columns_in_lockstep(monkeypatch):
-    engine = functools.partial(Engine(CPU).lockstep, shaped(5000, 64), shaped(500, 64), Settings(seed=0))
-    for n_classes, n_seeds, s, k in (
-        (2, 5, 5, 10),
-        (100, 5, 5, 2),
-        (300, 5, 3, 1),
-        (1000, 5, 1, 1),
-        (100, 1, 1, 10),
-    ):
-        found = engine(n_classes=n_classes, n_seeds=n_seeds)
+    lockstep = functools.partial(Engine(CPU).lockstep, shaped(5000, 64), shaped(500, 64))
+    sizes = ((2, 5, 5, 10), (100, 5, 5, 2), (300, 5, 3, 1), (1000, 5, 1, 1), (100, 1, 1, 10))
+    for n_classes, n_seeds, s, k in sizes:
+        found = lockstep(Settings(seed=0), n_classes=n_classes, n_seeds=n_seeds)
         assert (found.seeds, found.trials) == (s, k)
-    mlp_settings = Settings(seed=0, classifier="mlp", mlp_hidden=9000, mlp_layers=3)
     monkeypatch.setattr("cog.runtime.memory.available_memory", lambda: 10**8)
-    with pytest.raises(CogError, match="CLF.TYPE mlp .* takes 2.* GB to train"):
-        Engine(CPU).lockstep(shaped(90, 8), shaped(9, 8), mlp_settings, n_classes=3, n_seeds=5)
+    settings = Settings(seed=0, classifier="mlp", mlp_hidden=9000, mlp_layers=3)
+    with pytest.raises(CogError, match="CLF.TYPE mlp .* takes .* GB to train"):
+        lockstep(settings, n_classes=3, n_seeds=5)
 
 
 def test_precisions_by_device(monkeypatch):

@@ -62,9 +62,8 @@ def test_a_network_on_folders_of_images(image_tree):
         cog.evaluate(None, *folders)
 
 
-@pytest.mark.parametrize("kind", ["mlp", "mlp_noact"])
-def test_classifiers_have_the_defaults_of_the_script(feature_folders, tmp_path, kind):
-    files = [folder / "X_Y.pth" for folder in feature_folders]
+def test_classifiers_have_the_defaults_of_the_script(feature_folders, tmp_path):
+    kind, files = "mlp_noact", [folder / "X_Y.pth" for folder in feature_folders]
     values = {"classifier": kind, "mlp_hidden": 8, "wd_interval": (1e-6, 1e-5), "max_per_class": 9}
     scores = evaluate(None, *files, seeds=[3], n_shot=2, **values)
     own = ["CLF.TYPE", kind, "CLF.MLP_HIDDEN", "8", "CLF.WD_INTV", "(1e-6,1e-5)", "CLF.MAX_PER_CLASS", "9"]
@@ -80,10 +79,8 @@ def test_classifiers_have_the_defaults_of_the_script(feature_folders, tmp_path, 
         ({"opts": ["CLF.N_TRIALS", 2]}, "CLF.N_TRIALS.* are those of the extraction"),
         ({"n_trails": 3}, "CLF.N_TRAILS.* evaluate"),
         ({"n_shot": -1}, "CLF.N_SHOT = -1 is not valid"),
-        ({"n_shot": "many"}, "CLF.N_SHOT = 'many' .*evaluate"),
         ({"seeds": []}, "without seeds"),
         ({"seeds": [1.5]}, "EVAL.SEED = 1.5 .* is of type float"),
-        ({"classifier": "svm"}, "CLF.TYPE = 'svm' is not valid, expected logreg, mlp"),
         ({"n_epochs": 1.5}, r"CLF.N_EPOCHS = 1.5 \(from evaluate\(\)\) is of type float"),
         ({"momentum": 5.0}, "^momentum .* = 5.0 is not valid"),
         ({"n_trials": 0}, "CLF.N_TRIALS 0 means no search"),

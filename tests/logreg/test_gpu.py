@@ -13,14 +13,13 @@ from classifier_runs import (
     QUICK,
     TEST,
     TRAIN,
-    Killed,
-    Killing,
+    assert_continues,
     command,
+    complete,
     contents,
     error,
     fit,
     parameters,
-    same,
     spec_of,
 )
 
@@ -54,7 +53,7 @@ def test_replayed_graphs_give_the_weights_of_torch_sgd(precision, s, k, record):
     errors = [error(found[0], spec, SETTINGS, i, j) for i in range(s) for j in range(k)]
     assert max(errors) < TOLERANCE[precision]
     bits = [parameters(trained) for trained in found]
-    assert same(bits[0], bits[1]) and same(bits[0], bits[2])
+    assert torch.equal(bits[0], bits[1]) and torch.equal(bits[0], bits[2])
     assert found[0].logs == found[1].logs == found[2].logs
 
 
@@ -75,15 +74,7 @@ def test_fused_steps_equal_those_in_place(monkeypatch, precision):
 @pytest.mark.parametrize(("s", "k", "record"), SHAPES)
 def test_resumed_after_any_epoch_gives_the_same_bits(tmp_path, precision, s, k, record):
     spec = spec_of(s, k, n=N, record=record)
-    options = {"precision": precision, "device": "cuda"}
-    whole = fit(spec, SETTINGS, **options)[1]
-    bits = parameters(whole)
-    for kill_after in (1, 2, 3):
-        path = tmp_path / str(kill_after)
-        with pytest.raises(Killed):
-            fit(spec, SETTINGS, unfinished=Killing(path, kill_after), **options)
-        resumed = fit(spec, SETTINGS, unfinished=Killing(path), **options)[1]
-        assert same(parameters(resumed), bits) and resumed.logs == whole.logs
+    assert_continues(tmp_path, spec, SETTINGS, precision=precision, device="cuda")
 
 
 def test_five_seeds_in_lockstep_predict_as_each_alone():
@@ -103,7 +94,4 @@ def test_the_command_gives_the_same_files_again(feature_folders, tmp_path):
     for name in ("a", "b"):
         assert logreg.main([*command(feature_folders, tmp_path / name / "out"), *flags]) == 0
     first, second = (contents(tmp_path / name) for name in ("a", "b"))
-    assert first == second
-    assert {name.rsplit("/", 1)[0] for name in first if name.endswith("results.json")} == {
-        f"out/seed-{seed}" for seed in (22, 37)
-    }
+    assert first == second and complete(tmp_path / "a") == ["out/seed-22", "out/seed-37"]

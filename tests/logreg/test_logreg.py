@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from classifier_runs import FLAGS, LOG_KEYS, Killing, command, complete, contents, logs_of
+from classifier_runs import FLAGS, LOG_KEYS, command, complete, contents, logs_of
 
 from cog.commands import logreg
 from cog.errors import CogError
@@ -62,8 +62,7 @@ def test_files_are_those_of_the_contract(feature_folders, tmp_path, capsys):
 
 def test_results_json(feature_folders, tmp_path):
     out = tmp_path / "run"
-    more = ["EVAL.SEED", "37", "CLF.N_SHOT", "4", "CLF.MAX_PER_CLASS", "8"]
-    logreg.main(command(feature_folders, out, *more))
+    logreg.main(command(feature_folders, out, "EVAL.SEED", "37", "CLF.N_SHOT", "4", "CLF.MAX_PER_CLASS", "8"))
     data = json.loads((out / "results.json").read_text())
     assert (data["status"], data["seed"], data["n_shot"]) == ("complete", 37, 4)
     assert (data["n_classes"], data["feature_dim"], data["labels"]) == (3, 8, None)
@@ -73,8 +72,7 @@ def test_results_json(feature_folders, tmp_path):
     assert data["final"]["test_top1"] == logs_of(out)["test/top1"][-1] and data["final"]["diverged"] is False
     assert data["configuration"]["CLF.N_EPOCHS"] == 4 and data["versions"]["torch"]
     assert data["identity"].keys() >= {"seed", "n_shot", "lr_interval", "train_features", "test_features"}
-    assert (data["device"], data["lockstep"]) == ("cpu", [37])
-    assert set(data["seconds"]) == {"search", "final"}
+    assert (data["device"], data["lockstep"], {*data["seconds"]}) == ("cpu", [37], {"search", "final"})
 
 
 def test_folders_of_models_data_sets_seeds_and_shots(workshop):
@@ -91,16 +89,10 @@ def test_folders_of_models_data_sets_seeds_and_shots(workshop):
     assert complete(workshop.models / "tiny/net/wrens") == expected
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["--seeds", "3", "1", "CLF.N_SHOT", "2"], {"out_N2/seed-3", "out_N2/seed-1"}),
-        (["--n_shot", "1", "0", "EVAL.SEED", "9"], {"out_N1/seed-9", "out/seed-9"}),
-    ],
-)
-def test_folders_below_an_output_folder(feature_folders, tmp_path, words, expected):
-    logreg.main(command(feature_folders, f"{tmp_path}/out/", *words))
-    assert set(complete(tmp_path)) == expected
+def test_folders_below_an_output_folder(feature_folders, tmp_path):
+    for words in (["--seeds", "3", "1", "CLF.N_SHOT", "2"], ["--n_shot", "1", "0", "EVAL.SEED", "9"]):
+        logreg.main(command(feature_folders, f"{tmp_path}/out/", *words))
+    assert set(complete(tmp_path)) == {"out_N2/seed-3", "out_N2/seed-1", "out_N1/seed-9", "out/seed-9"}
 
 
 @pytest.mark.parametrize(("kind", "lr"), [("mlp", [1e-1, 1e2]), ("mlp_noact", [1e-2, 1e1])])
@@ -142,19 +134,13 @@ def test_existing_runs_are_skipped_refused_or_replaced(feature_folders, tmp_path
     assert json.loads((out / "results.json").read_text())["trials"] == []
 
 
-def test_files_of_others_are_not_replaced_unasked(feature_folders, tmp_path):
-    out, original = tmp_path / "run", tmp_path / "original"
-    (original / "final-lr-1.0_wd-1e-06").mkdir(parents=True)
-    (original / "final-lr-1.0_wd-1e-06/logs.pkl").write_bytes(pickle.dumps({key: [1.0] for key in LOG_KEYS}))
-    with pytest.raises(CogError, match="--overwrite"):
-        logreg.main(command(feature_folders, original))
-    assert logreg.main(command(feature_folders, original, "--overwrite")) == 0
-    out.mkdir()
-    (out / "notes.txt").write_text("the user's own")
+def test_files_of_others_are_not_replaced(feature_folders, tmp_path):
+    (note := tmp_path / "run/notes.txt").parent.mkdir()
+    note.write_text("the user's own")
     for words in ((), ("--overwrite",)):
         with pytest.raises(CogError, match="notes.txt"):
-            logreg.main(command(feature_folders, out, *words))
-    assert (out / "notes.txt").read_text() == "the user's own"
+            logreg.main(command(feature_folders, note.parent, *words))
+    assert note.read_text() == "the user's own"
 
 
 def test_complete_runs_of_a_group_are_skipped_and_one_in_the_way_stops_all(feature_folders, tmp_path, capsys):
@@ -301,16 +287,6 @@ def test_a_run_that_another_process_works_on(feature_folders, tmp_path):
         logreg.main(argv)
     assert logreg.main(argv) == 0
     assert len(complete(tmp_path)) == 3
-
-
-def test_states_are_saved_now_and_then(tmp_path):
-    """After two minutes; here after each epoch."""
-    saved = Killing(tmp_path)
-    saved.offer({}, {"epochs": 1})
-    assert saved.restore({})["epochs"] == 1 and saved.restore({"other": 1}) == {}
-    saved.add([[]])
-    search.Unfinished(tmp_path, {"seeds": [0]}).offer({}, {})
-    assert not (tmp_path / search.TRAINING_FILE).exists()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -22,15 +23,16 @@ from cog.logreg.search import TRIALS_FILE, Search, Trial, Unfinished
 from cog.logreg.settings import Settings
 from cog.runtime import seeds
 
+DATASETS, SPLITS = ("in1k", "cog_l1", "cog_l5"), ("train", "test")
+
 QUICK = Settings(seed=22, n_trials=4, n_epochs=4, batch_size=64)
-LR, WD = QUICK.lr_interval, QUICK.wd_interval
 
 
 class Spy(Engine):
     """An engine that keeps what it is asked to train."""
 
-    def __init__(self, precision="fp32"):
-        super().__init__(torch.device("cpu"), precision)
+    def __init__(self):
+        super().__init__(torch.device("cpu"), "fp32")
         self.specs = []
 
     def fit(self, data, runs, rows, pairs, **options):
@@ -45,6 +47,16 @@ def run(settings, *of, train=TRAIN, test=TEST, engine=None):
     return run_protocol(data, runs, engine, print_freq=0)
 
 
+def study_of(seed):
+    sampler = optuna.samplers.TPESampler(multivariate=True, seed=seed)
+    return optuna.create_study(sampler=sampler, direction="maximize")
+
+
+def suggest(trial):
+    lr = trial.suggest_float("lr", *QUICK.lr_interval, log=True)
+    return lr, trial.suggest_float("wd", *QUICK.wd_interval, log=True)
+
+
 # --- The search
 
 
@@ -56,18 +68,13 @@ def hill(lr, wd):
 def test_trials_are_those_of_optunas_own_loop():
     """Also where trainings diverge, which counts as 0 %."""
     search = Search(dataclasses.replace(QUICK, seed=7))
-    while len(search.trials) < 23:
-        first = len(search.trials)
-        pairs = search.ask(1 if first else 10)
-        search.tell([Trial(first + i, *pair, hill(*pair), pair[0] > 30, 0.0) for i, pair in enumerate(pairs)])
-    study = optuna.create_study(
-        sampler=optuna.samplers.TPESampler(multivariate=True, seed=7), direction="maximize"
-    )
-    pairs = []
+    while (n := len(search.trials)) < 23:
+        asked = enumerate(search.ask(1 if n else 10), n)
+        search.tell([Trial(i, *pair, hill(*pair), pair[0] > 30, 0.0) for i, pair in asked])
+    study, pairs = study_of(7), []
     for _ in range(23):
         trial = study.ask()
-        lr = trial.suggest_float("lr", *LR, log=True)
-        pairs.append((lr, trial.suggest_float("wd", *WD, log=True)))
+        pairs.append(suggest(trial))
         study.tell(trial, hill(*pairs[-1]))
     assert pairs == [(trial.lr, trial.wd) for trial in search.trials]
     assert 0 < sum(trial.diverged for trial in search.trials) < 20
@@ -76,11 +83,9 @@ def test_trials_are_those_of_optunas_own_loop():
 
 def test_trials_are_continued_by_their_group_alone(tmp_path, caplog):
     group = {"seeds": [1, 2]}
-    pairs = [[(1.0, 1e-6)], [(2.0, 1e-6)]]
-    trials = [[Trial(0, *pair, 50.0, False, 1.0)] for (pair,) in pairs]
+    trials = [[Trial(0, lr, 1e-6, 50.0, False, 1.0)] for lr in (1.0, 2.0)]
     Unfinished(tmp_path, group).add(trials)
-    again = Unfinished(tmp_path, group)
-    assert again.trials == trials
+    assert Unfinished(tmp_path, group).trials == trials
     for damage in ("{", "[]", '{"group": {"seeds": [1, 2]}, "trials": [[{"number": 0}], []]}'):
         caplog.clear()
         (tmp_path / TRIALS_FILE).write_text(damage)
@@ -95,14 +100,11 @@ def test_a_search_in_which_all_trainings_diverge_is_an_error():
         run(dataclasses.replace(QUICK, lr_interval=(1e30, 1e31), wd_interval=(1.0, 2.0)))
 
 
-@pytest.mark.parametrize(("lr", "wd", "name"), [(1e30, 1e-6, "learning rate"), (10.0, 1.0, "weight decay")])
-def test_a_final_training_that_diverges_names_the_value(caplog, lr, wd, name):
-    fixed = {"n_trials": 0, "lr_interval": (lr, lr), "wd_interval": (wd, wd)}
-    settings = dataclasses.replace(QUICK, n_epochs=40, **fixed)
-    if name == "weight decay":
-        (result,) = run(settings)
-        assert result.diverged and f"diverged: the {name} {wd:.4g} is too large" in caplog.text
-    assert cause(lr, wd, 0.9).startswith(f"the {name}")
+def test_a_final_training_that_diverges_names_the_value(caplog):
+    fixed = {"n_trials": 0, "lr_interval": (10.0, 10.0), "wd_interval": (1.0, 1.0)}
+    (result,) = run(dataclasses.replace(QUICK, n_epochs=40, **fixed))
+    assert result.diverged and "diverged: the weight decay 1 is too large" in caplog.text
+    assert cause(1e30, 1e-6, 0.9).startswith("the learning rate")
 
 
 # --- Rows and random streams
@@ -167,22 +169,15 @@ def real(shared_dir, tmp_path_factory):
     model = root / "mobilenet/v2_100"
     model.mkdir(parents=True)
     (model / "model.ckpt").symlink_to(miniature / "models/mobilenet/v2_100/model.ckpt")
-    datasets = ("in1k", "cog_l1", "cog_l5")
-    extract_features.main(
-        ["--model", "mobilenet_v2_100", "--models_root_dir", str(root), "--dataset", *datasets,
-         "--split", "train", "test", "--model_loader", f"{miniature / 'real_nets.py'}:load_my_model",
-         "--in1k_images_root", str(miniature / "in1k"), "--imagenet_images_root", str(miniature / "in21k"),
-         "--cog_levels_mapping_file", str(miniature / "cog_levels_mapping_file_balanced.pkl"),
-         "--cog_concepts_split_file", str(miniature / "cog_concepts_split_file.pkl"),
-         "FT_EXTRACT.IMAGE_RESIZE_SIZE", "128", "FT_EXTRACT.IMAGE_CROP_SIZE", "112"]
-    )  # fmt: skip
-    return {
-        dataset: [
-            feature_files.load(model / dataset / f"features_{split}", normalize=True)
-            for split in ("train", "test")
-        ]
-        for dataset in datasets
-    }
+    words = f"""--model mobilenet_v2_100 --models_root_dir {root} --dataset {" ".join(DATASETS)}
+        --split train test --model_loader {miniature}/real_nets.py:load_my_model
+        --in1k_images_root {miniature}/in1k --imagenet_images_root {miniature}/in21k
+        --cog_levels_mapping_file {miniature}/cog_levels_mapping_file_balanced.pkl
+        --cog_concepts_split_file {miniature}/cog_concepts_split_file.pkl
+        FT_EXTRACT.IMAGE_RESIZE_SIZE 128 FT_EXTRACT.IMAGE_CROP_SIZE 112"""
+    extract_features.main(words.split())
+    load = functools.partial(feature_files.load, normalize=True)
+    return {name: [load(model / name / f"features_{split}") for split in SPLITS] for name in DATASETS}
 
 
 @pytest.mark.slow
@@ -199,9 +194,7 @@ def test_five_seeds_in_lockstep_predict_as_each_alone_on_real_features(real):
 def original(train, test, rows, val, seed, n_shot):
     """The original toolkit's protocol on rows of a split: 15 trials of 40 epochs, and the final training."""
     torch.manual_seed(seed)
-    study = optuna.create_study(
-        sampler=optuna.samplers.TPESampler(multivariate=True, seed=seed), direction="maximize"
-    )
+    study = study_of(seed)
 
     def fit(part, scored, lr, wd):
         model = torch.nn.Linear(train.x.shape[1], len(torch.unique(train.y)))
@@ -209,8 +202,7 @@ def original(train, test, rows, val, seed, n_shot):
         return plain_logreg.fit(model, *sets, lr=lr, wd=wd, n_epochs=40)["test/top1"]
 
     def objective(trial):
-        lr, wd = trial.suggest_float("lr", *LR, log=True), trial.suggest_float("wd", *WD, log=True)
-        return (fit(rows, (train.x[val], train.y[val]), lr, wd) or [0.0])[-1]
+        return (fit(rows, (train.x[val], train.y[val]), *suggest(trial)) or [0.0])[-1]
 
     study.optimize(objective, 15)
     final = torch.arange(len(train.y))
@@ -221,7 +213,7 @@ def original(train, test, rows, val, seed, n_shot):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_shot", [0, 4])
-@pytest.mark.parametrize("dataset", ["in1k", "cog_l1", "cog_l5"])
+@pytest.mark.parametrize("dataset", DATASETS)
 def test_no_bias_against_the_original_toolkit_on_real_features(real, dataset, n_shot):
     """Means over ten seeds, whose splits and draws are independent, within three standard errors."""
     train, test = real[dataset]
