@@ -43,16 +43,14 @@ logger = logging.getLogger(__name__)
 #: Columns (classifiers x classes) trained in lockstep on a CPU: the weights of more exceed the cache.
 CPU_COLUMNS = 1000
 
-_EPOCHS_AHEAD = 8  # epochs that a device may have before it
 _USABLE, _SCORES = 0.875, 2.0e9  # share of the memory, and bytes for the scores of a chunk on a GPU
 
 
 @functools.cache
 def cpu_has_bfloat16() -> bool:
     """Return whether this CPU has instructions (AVX512-BF16 or AMX) that make bfloat16 products faster."""
-    with contextlib.suppress(OSError):
-        return bool(re.search(r"\b(avx512_bf16|amx_bf16)\b", Path("/proc/cpuinfo").read_text()))
-    return False
+    info = Path("/proc/cpuinfo")
+    return info.is_file() and bool(re.search(r"\b(avx512_bf16|amx_bf16)\b", info.read_text()))
 
 
 def resolve_precision(name: str, device: torch.device) -> str:
@@ -139,9 +137,9 @@ class Engine:
         for one in options:
             if needed(one.seeds, one.trials) + one.resident * (stored + one.copy * copied) <= room:
                 return one
-        what = f"CLF.TYPE {settings.classifier} with {n_classes} classes and {sizes[0]} dimensions"
         raise CogError(
-            f"{what} takes {needed(1, 1) / 1e9:.3g} GB to train, and {room / 1e9:.3g} GB can be used on {self.device}; "
+            f"CLF.TYPE {settings.classifier} with {n_classes} classes and {sizes[0]} dimensions takes "
+            f"{needed(1, 1) / 1e9:.3g} GB to train, and {room / 1e9:.3g} GB can be used on {self.device}; "
             "lower CLF.BATCH_SIZE or CLF.MLP_HIDDEN, or run this where there is more"
         )
 
@@ -205,7 +203,7 @@ class Engine:
                 learner.epoch(ordered, data.targets[ordered.to(self.device)], rates[epoch])
                 order = next(orders, order)  # drawn while the device works
                 last = epoch + 1 == n_epochs
-                if last or val_rows is None or epoch % _EPOCHS_AHEAD == 0:
+                if last or val_rows is None or epoch % 8 == 0:  # epochs that a device may have before it
                     alive, finite = finite, learner.is_finite()  # waits for the device
                 last = last or not any(map(any, finite))
                 if learner.sums is not None:

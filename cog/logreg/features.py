@@ -9,9 +9,6 @@ from torch import Tensor
 
 from cog.features.feature_files import FeatureSet
 
-#: Rows that are rounded at a time.
-_CHUNK = 65_536
-
 
 class Features:
     """Features ``(n, d)`` of one split, in the type of their file; they are never changed.
@@ -32,7 +29,7 @@ class Features:
         self._low: Tensor | None = None
         if dtype != torch.float32 and copy:
             self._low = torch.empty(self._x.shape, dtype=dtype, device=self.place)
-            for rows in torch.arange(self.n, device=self.place).split(_CHUNK):
+            for rows in torch.arange(self.n, device=self.place).split(65_536):
                 self._low[rows] = self._exact(rows).to(dtype)
 
     def rows(self, index: Tensor, *, exact: bool = False, out: Tensor | None = None) -> Tensor:

@@ -9,13 +9,11 @@ from torch import Tensor
 
 from cog.logreg.features import Features
 
-#: Largest number of rows, and of logits, that are computed at once. On a CPU they stay in the cache (1024 x
-#: 1000 float32 is 4 MB); a GPU needs more work between two waits.
+#: Largest number of rows, and of logits, at once: on a CPU they stay in the cache; a GPU needs more work.
 _CPU_CHUNK, _GPU_CHUNK = (1024, 1 << 20), (16_384, 1 << 27)
 
 #: Mean cross-entropy in nats, top-1 and top-5 (the true class is among the min(5, C) best) in percent.
 Scores = tuple[float, float, float]
-
 #: One value per epoch, under the names of the contract's ``logs.pkl``.
 Logs = dict[str, list[float]]
 

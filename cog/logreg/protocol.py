@@ -5,8 +5,6 @@
    part after the last epoch.
 3. Train with the best pair on the whole training set; few-shot: on N per class, drawn from the whole set.
 4. Score the test set. (It is scored after every epoch, for the curves; only the last score counts.)
-
-Each seed has its own split, draws, order, initial weights and search.
 """
 
 from __future__ import annotations

@@ -26,7 +26,6 @@ from cog.logreg.mlp import Layer, linear
 logger = logging.getLogger(__name__)
 
 GRAPH_STEPS = 20
-
 Tensors = list[Tensor]
 
 # Shapes: logits (S, B, K, C), bias (S, K, C), y int64 (S, B), share float32 (B,): 1 / rows of the batch, 0

@@ -155,8 +155,7 @@ def _do_group(
         facts: dict[str, Any] = {"device": engine.device.type, "precision": engine.precision}
         facts["threads"] = torch.get_num_threads()  # the last bits depend on it on a CPU
         seeds = facts["lockstep"] = [run.settings.seed for run in whole]
-        place, n_shot = group[0].output.path.parent, group[0].settings.n_shot
-        logger.info("%s: seeds %s, CLF.N_SHOT %d", place, " ".join(map(str, seeds)), n_shot)
+        logger.info("%s: seeds %s", group[0].output.path.parent, " ".join(map(str, seeds)))
         task = f"training classifiers of {data.n_classes} classes"
         with exhaustion_explained(task, "take a smaller CLF.BATCH_SIZE"):
             settings = [run.settings for run in whole]
