@@ -135,15 +135,13 @@ def _below(state: dict[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def _tensors(state: dict[str, Any], path: Path) -> State:
-    """Return parameters as tensors; pickles may hold NumPy arrays, also of the other byte order."""
-
-    def tensor(value: Any) -> torch.Tensor:
-        native = np.array(value, dtype=value.dtype.newbyteorder("="), order="C")
-        return torch.from_numpy(native)
-
+    """Return parameters as tensors; pickles hold NumPy arrays."""
     try:
-        return {n: value if isinstance(value, torch.Tensor) else tensor(value) for n, value in state.items()}
-    except (TypeError, ValueError) as error:
+        return {
+            name: value if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
+            for name, value in state.items()
+        }
+    except TypeError as error:
         raise CogError(f"{path} holds arrays that are no numbers ({error})") from None
 
 

@@ -133,7 +133,7 @@ def _timm(name: str, folder: Path | None) -> LibraryModel:
     def load(checkpoint: Path | None, size: int) -> tuple[nn.Module, None]:
         options: dict[str, Any] = {"pretrained": checkpoint is None, "num_classes": 0}
         try:
-            sized = {} if size == preprocess.size else {"img_size": size}
+            sized: dict[str, Any] = {} if size == preprocess.size else {"img_size": size}
             network = timm.create_model(name, **options, **sized)
         except TypeError:  # img_size is no argument of networks that take any size
             network = timm.create_model(name, **options)

@@ -61,7 +61,7 @@ class TokenTransformer(nn.Module):
         super().__init__()
         self.scale = in_dim**-0.5  # of the width of the input, as in the authors' code
         self.norm1 = nn.LayerNorm(in_dim)
-        self.attn = nn.Module()
+        self.attn: Any = nn.Module()
         self.attn.qkv = nn.Linear(in_dim, 3 * dim, bias=False)
         self.attn.proj = nn.Linear(dim, dim)
         self.norm2 = nn.LayerNorm(dim)
@@ -100,14 +100,14 @@ class T2TViT(VisionTransformer):
     """T2T-ViT: the feature is the class token after the final LayerNorm."""
 
     def __init__(self) -> None:
-        sizes = {"embed_dim": 384, "depth": 14, "num_heads": 6, "mlp_ratio": 3.0}
+        sizes: dict[str, Any] = {"embed_dim": 384, "depth": 14, "num_heads": 6, "mlp_ratio": 3.0}
         super().__init__(**sizes, qkv_bias=False, norm_layer=nn.LayerNorm)
         del self.patch_embed
         self.tokens_to_token = TokensToToken(384)
         # Fixed sinusoids, but stored in the file: a buffer, and not counted as a parameter.
-        fixed = self.pos_embed.data
+        fixed: Any = self.pos_embed
         del self.pos_embed
-        self.register_buffer("pos_embed", fixed)
+        self.register_buffer("pos_embed", fixed.data)
 
     @property
     def patch_embed(self) -> nn.Module:  # type: ignore[override]

@@ -35,7 +35,7 @@ def simclr_tensorflow(state: dict[str, Any], network: nn.Module) -> dict[str, An
 
     The shortcut of a stage's first block comes before the block's own layers.
     """
-    modules = {}
+    modules: dict[str, str] = {}
     for kind, title in ((nn.Conv2d, "conv2d"), (nn.BatchNorm2d, "batch_normalization")):
         names = [name for name, module in network.named_modules() if isinstance(module, kind)]
         names.sort(key=lambda name: name.replace("downsample", "0"))
@@ -75,7 +75,7 @@ def byol_haiku(state: dict[str, Any], network: nn.Module) -> dict[str, Any]:
     return renamed
 
 
-def clip_timm(state: dict[str, Any], network: nn.Module) -> dict[str, Any]:
+def clip_timm(state: dict[str, Any], network: Any) -> dict[str, Any]:
     """Rename the parameters of OpenAI's RN50, below ``visual.``, as timm does."""
     return checkpoint_filter_fn({f"visual.{name}": value for name, value in state.items()}, network)
 

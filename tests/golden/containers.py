@@ -38,26 +38,15 @@ def _decode(v):
     return {k: _decode(x) for k, x in v.items()}
 
 
-def _state_dict(arrays, metadata):
-    """OrderedDict as nn.Module.state_dict() returns it, with _metadata unless the file predates it."""
+def _state_dict(arrays):
     cache = {}  # aliased arrays share one storage, as in the original
-    sd = collections.OrderedDict((k, cache.setdefault(id(a), torch.from_numpy(a))) for k, a in arrays.items())
-    if metadata:
-        meta = collections.OrderedDict({"": {"version": 1}})
-        for k in sd:
-            p = k.split(".")
-            for i in range(1, len(p)):
-                meta.setdefault(".".join(p[:i]), {"version": 1})
-            if p[-1] == "num_batches_tracked":
-                meta[".".join(p[:-1])] = {"version": 2}
-        sd._metadata = meta
-    return sd
+    return {k: cache.setdefault(id(a), torch.from_numpy(a)) for k, a in arrays.items()}
 
 
 def torch_object(schema, spec, seed):
     obj = _decode(spec.get("extras", {}))
     for name, g in schema["groups"].items():
-        sd = _state_dict(fill(schema, seed, name), spec.get("metadata", True))
+        sd = collections.OrderedDict(_state_dict(fill(schema, seed, name)))
         where = [spec["wrap"]] if "wrap" in spec else g["path"]
         if not where:
             return sd

@@ -65,8 +65,8 @@ def fill_tensor(key, shape, dtype, kind, seed, gain):
 def fill(schema, seed, group=None):
     """{key: ndarray} for one tensor group of the schema (default: the group that holds the weights).
 
-    A row is [key, shape, dtype, kind]. A fifth entry is the key whose values are repeated (one array object for
-    both), where the original file holds the same tensor twice.
+    A row is [key, shape, dtype, kind]. A fifth entry is the key whose values are repeated (one array object),
+    where the original file holds the same tensor twice.
     """
     g, out = schema["groups"][schema["weights_group"] if group is None else group], {}
     for k, s, d, kind, *source in g["tensors"]:

@@ -18,10 +18,8 @@ from marks import first_quick
 from random_networks import randomize
 
 import cog
-from cog.commands import extract_features
 from cog.errors import CogError
 from cog.models.fetch import sha256
-from cog.runtime import cli as cli_tools
 
 #: One model per container and kind of layout first; the other rows are slow.
 QUICK = ("deit_small_distilled", "simclrv2_resnet50", "byol_resnet50", "clip_resnet50")
@@ -93,11 +91,9 @@ def assert_loads(path, state):
     assert loaded and all(torch.equal(value, state[name]) for name, value in loaded.items())
 
 
-@pytest.mark.parametrize("order", ["=", ">"])
-def test_pickles_of_arrays_and_files_with_another_or_no_classifier(order, state, tmp_path):
+def test_pickles_of_arrays_and_files_with_another_or_no_classifier(state, tmp_path):
     path = tmp_path / "model.ckpt"
-    arrays = {n: v.numpy().astype(v.numpy().dtype.newbyteorder(order)) for n, v in state.items()}
-    path.write_bytes(pickle.dumps({"state_dict": arrays}))
+    path.write_bytes(pickle.dumps({"state_dict": {name: value.numpy() for name, value in state.items()}}))
     assert_loads(path, state)
     bare = {name: value for name, value in state.items() if not name.startswith("fc.")}
     for head in ({}, {"fc.weight": torch.zeros(7, 3), "fc.bias": torch.zeros(7)}):
@@ -216,21 +212,6 @@ def test_hash_of_a_checkpoint_in_parts(tmp_path):
     prefix.with_name("model.ckpt.data-00000-of-00001").write_bytes(b"c")
     abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-2, appendix B.1
     assert sha256(prefix) == sha256(prefix.with_name("model.ckpt.index")) == abc
-
-
-def test_extraction_ends_in_one_line_and_writes_nothing(image_tree, tmp_path, capsys):
-    path = hollow.write("deit_small_distilled", tmp_path / "model.ckpt")
-    path.write_bytes(path.read_bytes()[:5000])
-    arguments = (
-        f"--model deit_small_distilled --ckpt_file {path} --output_dir {tmp_path}/features --dataset birds "
-        f"--split test --images_root {image_tree} FT_EXTRACT.N_WORKERS 0"
-    ).split()
-    with pytest.raises(SystemExit) as done:
-        cli_tools.run(extract_features.main, arguments)
-    said = capsys.readouterr().err
-    (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
-    assert done.value.code == 2 and "is the download complete?" in line and "Traceback" not in said
-    assert not (tmp_path / "features").exists()
 
 
 @pytest.mark.slow

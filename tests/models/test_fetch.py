@@ -227,17 +227,13 @@ def test_command_line_ends_with_a_table(server, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("script", "models", "n_models"),
-    [("prepare.sh", ["cutmix_resnet50", "sup_vgg19"], 2), ("all.sh", [], len(MODELS))],
-)
-def test_scripts_take_the_root_and_run_from_anywhere(repository, tmp_path, python, script, models, n_models):
-    environment = {**os.environ, "COG_PYTHON": python}
-    command = ["bash", str(repository / "prepare_models" / script), "my models", *models, "--dry_run"]
-    options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
-    done = subprocess.run(command, check=False, **options)
-    assert done.returncode == 0, done.stderr
-    assert sum(line.split()[0] in MODELS for line in done.stdout.splitlines()[-n_models - 1 : -1]) == n_models
-    assert not list(tmp_path.iterdir())
-    done = subprocess.run(command[:2], check=False, **options)
-    assert done.returncode == 2 and "models_root_dir" in done.stderr
+def test_scripts_take_the_root_and_run_from_anywhere(repository, tmp_path, python):
+    for script, models, n in (
+        ("prepare.sh", ["cutmix_resnet50", "sup_vgg19"], 2),
+        ("all.sh", [], len(MODELS)),
+    ):
+        command = ["bash", str(repository / "prepare_models" / script), "my models", *models, "--dry_run"]
+        options = {"cwd": tmp_path, "env": {**os.environ, "COG_PYTHON": python}, "text": True}
+        done = subprocess.run(command, check=True, capture_output=True, **options)
+        assert sum(line.split()[0] in MODELS for line in done.stdout.splitlines()[-n - 1 : -1]) == n
+        assert not list(tmp_path.iterdir())
