@@ -185,16 +185,3 @@ def show(capsys):
         return capsys.readouterr().out
 
     return show_
-
-
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory):
-    """Yield a headless browser; without one, tests are skipped, except in CI."""
-    from browser import Browser, find_chromium
-
-    program = find_chromium()
-    if program is None:
-        assert not IN_CI, "CI must have chromium: apt-get install chromium"
-        pytest.skip("chromium is not installed")
-    with Browser(program, tmp_path_factory.mktemp("profile")) as running:
-        yield running

@@ -35,21 +35,15 @@ def measure(label: str, argv: list[str]) -> None:
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     seconds, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    print(
-        f"{label}: {seconds:.1f} s ({cpu:.1f} s of processors), "
-        f"{after.ru_maxrss / 1024:.0f} MB at most so far, "
-        f"exit code {done.returncode}",
-        flush=True,
-    )
+    memory = f"{after.ru_maxrss / 1024:.0f} MB at most so far"
+    print(f"{label}: {seconds:.1f} s ({cpu:.1f} s of processors), {memory}, exit code {done.returncode}")
     if done.returncode:
         print(done.stderr[-2000:])
 
 
 def main() -> None:
     """Write the runs, and measure each command, the one with the least memory first."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser()
     parser.add_argument("--models", type=int, default=40)
     parser.add_argument("--folder", type=Path, help="holds the runs and is kept (default: a temporary one)")
     args = parser.parse_args()

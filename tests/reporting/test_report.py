@@ -36,11 +36,10 @@ class Page(html.parser.HTMLParser):
 
 
 @pytest.fixture(autouse=True)
-def no_pictures(request, monkeypatch):
+def no_pictures(monkeypatch):
     """Leave out pictures, which take most of the time."""
-    if "slow" not in request.keywords:
-        monkeypatch.setattr(figures, "draw", lambda *arguments: iter(()))
-        monkeypatch.setattr(figures, "searches", lambda *arguments: iter(()))
+    monkeypatch.setattr(figures, "draw", lambda *arguments: iter(()))
+    monkeypatch.setattr(figures, "searches", lambda *arguments: iter(()))
 
 
 @pytest.fixture(scope="module")
@@ -120,12 +119,3 @@ def test_texts_of_files_are_text(tmp_path):
     assert "<script>alert" not in text and "<img" not in text and page.tags == expected.tags
     assert [of[:2] for of in page.attributes] == [of[:2] for of in expected.attributes]
     assert "<script>alert(1)</script>\"'&><img" in page.text  # shown as it is
-
-
-@pytest.mark.slow
-def test_figures_are_pictures_inside(study, tmp_path):
-    target = report.write(tmp_path / "r.html", read(study, published="v2"), root=study)
-    page = Page(target)
-    sources = [value for _, name, value in page.attributes if name == "src"]
-    assert len(sources) == page.tags["img"] >= 4 and target.stat().st_size < 4_000_000
-    assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)

@@ -10,10 +10,9 @@ import pytest
 from frames import means_of, rows
 
 import cog
+from cog.constants import DATASETS, SPLITS
 from cog.results import compare
 from cog.results.frame import average
-
-DATASETS = ("in1k", "cog_l1", "cog_l2", "cog_l3", "cog_l4", "cog_l5")
 
 #: Of each coordinate of a unit vector of 1280.
 NOISE = 0.018
@@ -43,22 +42,17 @@ def features(shared_dir, tmp_path_factory):
     model.mkdir(parents=True)
     (model / "model.ckpt").symlink_to(miniature / "models/mobilenet/v2_100/model.ckpt")
     words = (
-        f"--model mobilenet_v2_100 --models_root_dir {root} --split train test "
-        f"--dataset {' '.join(DATASETS)} "
-        f"--model_loader {miniature / 'real_nets.py'}:load_my_model "
+        f"--model mobilenet_v2_100 --models_root_dir {root} --split train test --dataset "
+        f"{' '.join(DATASETS)} --model_loader {miniature / 'real_nets.py'}:load_my_model "
         f"--in1k_images_root {miniature / 'in1k'} --imagenet_images_root {miniature / 'in21k'} "
         f"--cog_levels_mapping_file {miniature / 'cog_levels_mapping_file_balanced.pkl'} "
         f"--cog_concepts_split_file {miniature / 'cog_concepts_split_file.pkl'} "
-        "FT_EXTRACT.IMAGE_RESIZE_SIZE 128 FT_EXTRACT.IMAGE_CROP_SIZE 112"
-    ).split()
-    norm = [word for name in ("MEAN", "STD") for word in (f"FT_EXTRACT.IMAGE_NORM.{name}", "[0.5, 0.5, 0.5]")]
-    assert not extract_features.main([*words, *norm])
-    return {
-        dataset: [
-            feature_files.load(model / dataset / f"features_{split}/X_Y.pth") for split in ("train", "test")
-        ]
-        for dataset in DATASETS
-    }
+        "FT_EXTRACT.IMAGE_RESIZE_SIZE 128 FT_EXTRACT.IMAGE_CROP_SIZE 112 "
+        "FT_EXTRACT.IMAGE_NORM.MEAN [0.5,0.5,0.5] FT_EXTRACT.IMAGE_NORM.STD [0.5,0.5,0.5]"
+    )
+    assert not extract_features.main(words.split())
+    files = {name: [model / name / f"features_{split}/X_Y.pth" for split in SPLITS] for name in DATASETS}
+    return {name: list(map(feature_files.load, pair)) for name, pair in files.items()}
 
 
 def evaluated(features, noise, model):
@@ -67,13 +61,11 @@ def evaluated(features, noise, model):
 
     scores = []
     for number, (dataset, parts) in enumerate(features.items()):
-        generator = torch.Generator().manual_seed(number)
-        noisy = []
+        generator, noisy = torch.Generator().manual_seed(number), []
         for part in parts:
             x = torch.nn.functional.normalize(part.x.float())
-            noisy.append(
-                dataclasses.replace(part, x=x + noise * torch.randn(x.shape, generator=generator), name=model)
-            )
+            x = x + noise * torch.randn(x.shape, generator=generator)
+            noisy.append(dataclasses.replace(part, x=x, name=model))
         scores.append(cog.evaluate(None, *noisy, dataset=dataset, device="cpu", n_trials=4, n_epochs=30))
     return pd.concat(scores).assign(model=model)
 

