@@ -7,6 +7,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pandas as pd
 import tabulate
@@ -140,7 +141,7 @@ def in_blocks(wide: pd.DataFrame, form: str, width: int) -> list[str]:
         wide = wide.map(lambda cell: re.sub(r"(?<![\w.])-(?=[\d])", "−", cell))
     else:
         wide = wide.rename(index=_markdown, columns=_markdown).map(_markdown)
-    look = {"tablefmt": GRIDS[form], "disable_numparse": True, "preserve_whitespace": True}
+    look: dict[str, Any] = {"tablefmt": GRIDS[form], "disable_numparse": True, "preserve_whitespace": True}
     rest = ["left" if form == "text" else "right"]
     lines: list[str] = []
     for n_blocks in range(1, wide.shape[1] + 1):

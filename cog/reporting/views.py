@@ -316,8 +316,8 @@ def footnotes(view: pd.DataFrame) -> list[str]:
             f"unverified: {some(places)}; the file does not say how many classes and images these are on, so "
             "the benchmark's are assumed"
         )
-    kinds = {kind: CLASSIFIER.fullmatch(kind) for kind in view.loc[view["source"] == RUNS, "evaluation"]}
-    kinds = {kind: match for kind, match in kinds.items() if match}
+    found = map(CLASSIFIER.fullmatch, view.loc[view["source"] == RUNS, "evaluation"].unique())
+    kinds = {match[0]: match for match in found if match}
     if len(kinds) == 1 and LOGREG not in kinds and "unit" not in view:
         ((kind, match),) = kinds.items()
         lines.append(f"classifier of the runs: {metrics.classifier_label(match)} ({kind})")

@@ -23,7 +23,7 @@ Columns of ``scores`` (:data:`SCORES`)::
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -160,7 +160,7 @@ def in_order(frame: pd.DataFrame, models: Sequence[str] = ()) -> pd.DataFrame:
         [] if (frame["source"] == RUNS).all() else [name for name in published.MODELS if name not in models]
     )
     ranks = {name: rank for rank, name in enumerate([*models, *paper])}
-    keys = {
+    keys: dict[str, Callable[[Any], Any]] = {
         "model": lambda name: (ranks.get(name, len(ranks)), natural_key(name)),
         "source": lambda name: (name != RUNS, natural_key(name)),
         "dataset": dataset_key,

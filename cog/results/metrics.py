@@ -90,9 +90,11 @@ def describe(evaluation: str, metric: str, n_shot: int = 0) -> Metric:
     name, _, rest = evaluation.partition("_")
     for row, (pattern, declared) in enumerate(DECLARED.get(name, {}).items()):
         if found := re.fullmatch(pattern, metric):
-            words = [METRIC_LABELS.get(word, word) for word in found.groups()]
-            order = (1, list(DECLARED).index(name), row, natural_key(rest), natural_key(metric))
-            return replace(declared, label=declared.label.format(*words, of=rest), group=name, order=order)
+            label = declared.label.format(
+                *[METRIC_LABELS.get(word, word) for word in found.groups()], of=rest
+            )
+            place = (1, list(DECLARED).index(name), row, natural_key(rest), natural_key(metric))
+            return replace(declared, label=label, group=name, order=place)
     is_percent, is_count = metric.endswith("_percent"), metric.startswith("n_")
     words = re.sub("^n ", "number of ", metric.removesuffix("_percent").replace("_", " "))
     unit, decimals = (PERCENT, 2) if is_percent else (NONE, 0 if is_count else 3)

@@ -168,7 +168,8 @@ class Sheet:
         engine.execute(self.figure)
         self.figure.set_layout_engine("none")
         for axes in self.figure.axes:
-            axes.set_position([round(part, 4) for part in axes.get_position(original=True).bounds])
+            left, bottom, width, height = (round(part, 4) for part in axes.get_position(original=True).bounds)
+            axes.set_position((left, bottom, width, height))
 
 
 def draw_datasets(
@@ -187,8 +188,8 @@ def draw_datasets(
     sheet = Sheet(looks, rows=-(-len(names) // columns), columns=columns, height=1.7)
     panels = (axes for row in sheet.panels for axes in row)
     for position, (axes, (dataset, title)) in enumerate(zip(panels, names.items(), strict=False)):
-        labels = {"xlabel": xlabel, "ylabel": "" if position % columns else ylabel}
-        sheet.lines(axes, shown[shown["dataset"] == dataset], ticks, x=x, title=title, **labels)
+        label, part = "" if position % columns else ylabel, shown[shown["dataset"] == dataset]
+        sheet.lines(axes, part, ticks, x=x, title=title, xlabel=xlabel, ylabel=label)
     return sheet.finish(*notes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pandas as pd
 
@@ -140,7 +141,7 @@ def fig4(means: pd.DataFrame) -> Sheet | None:
     frames = ((shown, ACCURACY, False), (relative, _TO_REFERENCE, True))
     for row, (frame, label, signed) in zip(sheet.panels, frames, strict=False):
         for column, (axes, (dataset, name)) in enumerate(zip(row, names.items(), strict=True)):
-            labels = {"title": "" if signed else name, "ylabel": "" if column else label}
+            labels: dict[str, Any] = {"title": "" if signed else name, "ylabel": "" if column else label}
             sheet.lines(axes, frame[frame["dataset"] == dataset], ticks, x="n_shot", signed=signed, **labels)
     for axes in sheet.panels[-1]:
         axes.set_xlabel("images per class")
@@ -167,10 +168,10 @@ def _grid(shown: pd.DataFrame, note: str, label: str, *, signed: bool = False) -
     sheet = Sheet(style.looks(shown), rows=len(names), columns=len(groups), share_y=True, height=1.25)
     for row, (dataset, name) in enumerate(names.items()):
         for column, (title, group) in enumerate(groups.items()):
-            part, labels = group[group["dataset"] == dataset], {"title": "" if row else title}
+            part, heading = group[group["dataset"] == dataset], "" if row else title
             if not part.empty:
-                labels["ylabel"] = "" if column else f"{name}\n{label}"
-                sheet.lines(sheet.panels[row][column], part, ticks, x="n_shot", signed=signed, **labels)
+                look: dict[str, Any] = {"title": heading, "ylabel": "" if column else f"{name}\n{label}"}
+                sheet.lines(sheet.panels[row][column], part, ticks, x="n_shot", signed=signed, **look)
     for axes in sheet.panels[-1]:
         axes.set_xlabel("images per class")
     return sheet.finish(BARS, note)
@@ -256,5 +257,5 @@ def _by_number(means: pd.DataFrame, label: str) -> Sheet | None:
     shown = shown[shown["dataset"].isin(shown.loc[shown["number"] > 0, "dataset"])]
     if shown.empty:
         return None
-    labels = {"x": "number", "xlabel": label, "ylabel": "top-1 (%)"}
-    return draw_datasets(shown, over_numbers(shown["number"]), BARS, note, **labels)
+    ticks = over_numbers(shown["number"])
+    return draw_datasets(shown, ticks, BARS, note, x="number", xlabel=label, ylabel="top-1 (%)")
