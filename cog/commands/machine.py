@@ -72,9 +72,7 @@ def _device(device: torch.device) -> Iterator[tuple[str, str]]:
     elif not torch.cuda.is_available():
         yield WARNING, "no GPU is visible here: the full benchmark takes weeks on a CPU"
     needed, available = 4 * DIM * N_TRAIN, available_memory() or 0
-    text = (
-        f"{needed / 1e9:.3g} GB for the features of a level ({DIM} wide), {available / 1e9:.3g} GB are free"
-    )
+    text = f"{needed / 1e9:.3g} GB for features of a level ({DIM} wide), {available / 1e9:.3g} GB are free"
     yield (OK, text) if available >= needed else (WARNING, f"{text}: ask for more memory")
 
 

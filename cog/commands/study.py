@@ -121,14 +121,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _choose(args: argparse.Namespace, root: Path, find: Callable[[str], Any]) -> tuple[Study, bool]:
     """Return the study without models that cannot be loaded, and whether such ones are named."""
-    study = Study(
-        root=root,
-        models=networks.choose(root, args.models_file, args.model),
-        datasets=tuple(map(paths.check_dataset_name, args.dataset)),
-        seeds=tuple(args.seeds),
-        n_shots=tuple(args.n_shot),
-        evaluation=config.evaluation_name(config.get_cfg(opts=args.opts)),
-    )
+    models = networks.choose(root, args.models_file, args.model)
+    data = tuple(map(paths.check_dataset_name, args.dataset))
+    evaluation = config.evaluation_name(config.get_cfg(opts=args.opts))
+    study = Study(root, models, data, tuple(args.seeds), tuple(args.n_shot), evaluation)
     states, unusable = units.survey(study), {}
     for model in study.models:
         extractions = [Task(EXTRACT, dataset, (model,)) for dataset in study.datasets]

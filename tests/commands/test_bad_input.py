@@ -1,6 +1,6 @@
 """Wrong input: one clear line, exit code 2, no code of the input is run, and nothing is written or changed.
 
-Each row of the tables changes a right command line and a small workshop of files, and says what the line names.
+Each row of the tables changes a right command line and a workshop of files, and says what the line names.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ TEST_XY = "models/tiny/net/birds/features_test/X_Y.pth"
 SEED = "results/tiny/net/birds/eval_logreg/seed-22"
 LOGS = SEED + "/final-lr-10.5_wd-1e-06/logs.pkl"
 
-#: Line | flags that change (the value - takes a flag away) | what the message names | changes of the workshop.
+#: Line | flags that change (the value - takes a flag away) | what the message names | changes of files.
 FLAGS = """
 extract | --model - --dataset - --split - | required; --model; --dataset; --split
 extract | --modell x | unrecognized; did you mean --model?
