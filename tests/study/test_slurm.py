@@ -61,14 +61,14 @@ class Studies:
 
     def refused(self, *more: str) -> str:
         process = self.start(*more)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
         assert process.returncode == 2 and "Traceback" not in errors
         return errors
 
     def submit(self, options: str = "--mem=100") -> dict[str, list[str]]:
         """Submit the study; returns the numbers of the jobs by stage."""
         process = self.start(f"slurm={options}")
-        out, errors = process.communicate(timeout=120)
+        out, errors = process.communicate(timeout=300)
         assert process.returncode == 0, out + errors
         jobs: dict[str, list[str]] = {}
         for line in out.splitlines():
@@ -108,7 +108,7 @@ def wait(slurm, jobs: dict[str, list[str]], timeout: float = 300) -> dict[str, s
 
 def test_time_limit_saves_and_requeues(slurm, studies, undisturbed):
     """SLURM itself warns the extraction, whose limit is a minute; the array that waits begins later."""
-    studies.make_slow(0.3)
+    studies.make_slow(0.125)
     states = wait(slurm, studies.submit("--mem=100 --time=1"), timeout=500)
     assert set(states.values()) == {"COMPLETED"}
     assert "ended by SIGUSR1" in studies.log(1) and "start 2: extract in1k tiny_net" in studies.log(1)
@@ -170,7 +170,7 @@ def test_refused_submissions_and_two_at_once(slurm, studies, undisturbed):
     errors = studies.refused("slurm=--partition=none_such")
     assert "sbatch failed" in errors and "invalid partition" in errors
     for process in [studies.start("slurm=--mem=100") for _ in range(2)]:
-        assert process.communicate(timeout=120) and process.returncode == 0
+        assert process.communicate(timeout=300) and process.returncode == 0
     wait_for(lambda: not slurm.run("squeue", "--noheader").strip(), 300)
     assert studies.submit() == {}
     assert studies.outputs() == undisturbed
