@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _group(args: argparse.Namespace) -> list[str]:
     """Group the features by the levels of each kind, beside links to the published ones; return data sets."""
-    from cog.features.derived import regroup
+    from cog.features.folder import regroup
 
     source = ModelDir(files.require_dir(args.models_root_dir, "--models_root_dir"), args.model)
     target = ModelDir(Path(args.output_dir), args.model)

@@ -97,7 +97,7 @@ class ImageList:
         return digest.hexdigest()
 
     def contents_crc32(self) -> int:
-        """Return a checksum of the bytes of :func:`sampled_rows`, of which it tells whether they have changed."""
+        """Return a checksum of the bytes of :func:`sampled_rows`, to notice that images have changed."""
 
         def checksum(row: int) -> int:
             try:
@@ -110,7 +110,7 @@ class ImageList:
 
 
 def sampled_rows(n: int) -> np.ndarray:
-    """Return up to 1,000 of ``n`` rows, spread evenly, int64 ascending; to look at all would take too long."""
+    """Return up to 1,000 of ``n`` rows, spread evenly, int64 ascending: all would take too long."""
     return np.unique(np.linspace(0, n - 1, min(n, 1000)).astype(np.int64))
 
 

@@ -1,1 +1,1 @@
-"""Feature files (X_Y.pth): extraction and its shards, feature sets, PCA."""
+"""Features of images (X_Y.pth): extracted, written, read and identified; rows of classifiers."""

@@ -34,17 +34,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Model name of a module without a name.
-OWN_NETWORK = "own_network"
+OWN_NETWORK = "own_network"  # name of a module without a name
 
-# Pixels and images per forward pass on a CPU, and per decoded batch. Larger activations exceed the 32 MB above
-# which glibc maps every allocation anew: MobileNetV2 took 60 ms per image in batches of 128, 16 ms in those of 4.
+# Pixels and images per pass on a CPU, images per decoded batch. Larger activations exceed 32 MB, above which
+# glibc maps memory anew: MobileNetV2 took 60 ms per image in batches of 128, 16 ms in batches of 4.
 _CPU_PIXELS, _CPU_IMAGES, _CPU_BATCH = 4 * 224 * 224, 64, 32
-
-# Difference between two passes of the same images, and between images, in root mean squares of the features,
-# from which a network is random, and below which it does not look at its images.
-_RANDOM, _EQUAL = 1e-3, 1e-5
-
+_RANDOM, _EQUAL = 1e-3, 1e-5  # differences of two passes, of images, in root mean squares of the features
 _AUTOCAST = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -72,37 +67,32 @@ class Model:
 class Extractor:
     """A network on ``device`` that computes the features of batches of decoded images.
 
-    All forward passes have the same shape (failed images, and places after the last one, are black), and the
-    place of an image in its pass depends on its row alone. So the last bits of its features do not depend on
-    other images or, on a CPU, on the batch size. ``fault`` is what the first batch has shown.
+    All passes have the same shape (missing images are black), and the place of an image in its pass depends
+    on its row alone: bits do not depend on other images or, on a CPU, on the batch size.
     """
 
     @staticmethod
-    def sizes(cfg: CfgNode, device_type: str) -> tuple[int, int]:
+    def sizes(cfg: CfgNode, on_cuda: bool) -> tuple[int, int]:
         """Return the images per decoded batch and per forward pass; the first is a multiple of the second."""
         size, batch_size = cfg.FT_EXTRACT.IMAGE_CROP_SIZE, cfg.FT_EXTRACT.BATCH_SIZE
-        if device_type != "cpu":
-            return batch_size, batch_size
-        per_pass = min(max(1, _CPU_PIXELS // size**2), _CPU_IMAGES)
-        return max(1, min(batch_size, _CPU_BATCH) // per_pass) * per_pass, per_pass
+        per_pass = batch_size if on_cuda else min(max(1, _CPU_PIXELS // size**2), _CPU_IMAGES)
+        n = batch_size if on_cuda else min(batch_size, _CPU_BATCH)
+        return max(1, n // per_pass) * per_pass, per_pass
 
     def __init__(self, backbone: Backbone, cfg: CfgNode, device: torch.device) -> None:
         self.device, self.fault, self._is_checked = device, "", False
         self._backbone, self._precision = backbone, cfg.FT_EXTRACT.PRECISION
         require_precision(device, "FT_EXTRACT.PRECISION", self._precision)
-        self.batch_size, self._per_pass = self.sizes(cfg, device.type)
+        self.batch_size, self._per_pass = self.sizes(cfg, device.type == "cuda")
         self._statistics = normalizer(cfg.FT_EXTRACT.IMAGE_NORM.MEAN, cfg.FT_EXTRACT.IMAGE_NORM.STD, device)
         # Faster for convolutions on a CPU (ResNet-50: 96 instead of 105 ms) and in half precision on a GPU.
         innermost = device.type == "cpu" or self._precision in _AUTOCAST
-        self._use(torch.channels_last if innermost else torch.contiguous_format)
-
-    def _use(self, memory_format: torch.memory_format) -> None:
-        self._format = memory_format
-        self._backbone.to(memory_format=memory_format)
+        self._format = torch.channels_last if innermost else torch.contiguous_format
+        self._backbone.to(memory_format=self._format)
 
     @torch.inference_mode()
     def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Return the features of a batch, uint8 ``(n, size, size, 3)``, as float32 ``(n, D)`` on the device."""
+        """Return the features of pixels uint8 ``(n, size, size, 3)``, as float32 ``(n, D)`` on the device."""
         n, pixels = len(pixels), pixels.to(self.device, non_blocking=True)
         if n_black := -n % self._per_pass:
             pixels = torch.cat([pixels, pixels.new_zeros(n_black, *pixels.shape[1:])])
@@ -117,14 +107,10 @@ class Extractor:
 
     def _check(self, pixels: torch.Tensor, y: torch.Tensor, again: torch.Tensor) -> None:
         """Warn if the features of the first images, and of some in a second pass, are useless."""
-        level = float(y.square().mean().sqrt())
+        level, spread = float(y.square().mean().sqrt()), float((y - y[:1]).abs().max())
         if float((again - y[: len(again)]).abs().max()) > _RANDOM * level:
-            self.fault = (
-                "gives other features for the same images in a second pass: it is random at evaluation"
-            )
-        elif float((y - y[:1]).abs().max()) <= _EQUAL * level < math.inf and bool(
-            (pixels != pixels[:1]).any()
-        ):
+            self.fault = "is random at evaluation: a second pass gives other features"
+        elif spread <= _EQUAL * level < math.inf and not bool((pixels == pixels[:1]).all()):
             self.fault = f"gives equal features for all {len(y)} images; check the checkpoint and the loader"
         if self.fault:
             logger.warning("%s %s", self._backbone.name, self.fault)
@@ -144,19 +130,16 @@ class Extractor:
                 raise memory.explain(error, task, todo) from error
             if self._format is torch.channels_last and not self._is_checked:
                 # A network that uses x.view(...) cannot work on this layout; the usual one is tried.
-                self._use(torch.contiguous_format)
+                self._format = torch.contiguous_format
+                self._backbone.to(memory_format=self._format)
                 return self._forward(pixels)
             reason = f"{(len(pixels), 3, *pixels.shape[1:3])}: {type(error).__name__}: {first_line(error)}"
             raise CogError(f"model {self._backbone.name} failed on a batch of shape {reason}") from error
 
 
-def pieces(spans: Iterable[Span], batch_size: int) -> list[tuple[int, int, int]]:
-    """Return the batches of spans for :func:`cog.data.loader.decoded`, with one decoder."""
-    return [
-        (0, row, min(row + batch_size, stop))
-        for start, stop in spans
-        for row in range(start, stop, batch_size)
-    ]
+def pieces(spans: Iterable[Span], n: int) -> list[tuple[int, int, int]]:
+    """Return the batches of ``n`` rows of spans for :func:`cog.data.loader.decoded`, with one decoder."""
+    return [(0, row, min(row + n, stop)) for start, stop in spans for row in range(start, stop, n)]
 
 
 def decoded_places(span: Span, failures: Failures) -> torch.Tensor:
@@ -188,25 +171,16 @@ def extract_features(
 ) -> FeatureSet:
     """Return features float32 ``(n, d)`` of images, and as labels the positions of the sorted class folders.
 
-    Args:
-        backbone: network from :func:`cog.load_backbone`, or any module that maps float32 ``(B, 3, H, W)`` to
-            ``(B, D)``; it is moved to the device, and frozen.
-        images: folder with a folder per class, or with archives of such folders (docs/data.md); or a list.
-        name: ``<model_title>_<architecture_name>`` (default: the backbone's name).
-        device: value of ``--device``; None: CUDA when there is a GPU, else the CPU.
-        n_workers: decoding processes; 0: the calling process decodes between the batches.
-        opts: ``[KEY, VALUE, ...]`` of the configuration; without them, images are prepared as the model
-            declares, or as in the protocol.
-        normalize: whether to scale the rows to unit length, as for the classifiers of the protocol.
+    ``backbone``: of :func:`cog.load_backbone`, or any module ``(B, 3, H, W)`` -> ``(B, D)``, which is moved.
+    ``images``: a folder with a folder or an archive per class (docs/data.md), or a list. ``opts``: ``[KEY,
+    VALUE, ...]``; the preprocessing of the model precedes defaults. ``normalize``: to rows of unit length.
     """
     if not isinstance(backbone, Backbone):
         backbone = Backbone(backbone, name=name or OWN_NETWORK)
     name = name or backbone.name
     cfg = config.get_cfg(model_name=name, declared=backbone.declared, opts=[*map(str, opts)])
     if cfg.FT_EXTRACT.POOLING != "default":
-        raise CogError(
-            "FT_EXTRACT.POOLING: the network is loaded already; give pooling= to cog.load_backbone"
-        )
+        raise CogError("the network is loaded already; give pooling= to cog.load_backbone")
     if not isinstance(images, ImageList):
         folder = Path(images).absolute()
         images = from_class_folders(folder.parent.name, folder.name, folder, flag="images")
@@ -218,5 +192,5 @@ def extract_features(
         raise FailedImagesError(f"{images.file(row)} and others could not be decoded ({reason})")
     x = x.to(getattr(torch, fx.SAVE_DTYPE)).float()
     check_and_normalize_(x, name, normalize=normalize)
-    y, title = torch.from_numpy(images.labels).long(), f"{name}_{images.dataset}_{images.split}"
+    y, title = torch.from_numpy(images.labels), f"{name}_{images.dataset}_{images.split}"
     return FeatureSet(x, y, title, class_list=class_list_digest(images.classes))

@@ -22,7 +22,7 @@ from cog.runtime.safe_load import load_torch
 
 logger = logging.getLogger(__name__)
 
-_CHUNK_ROWS = 512  # they stay in the processor's cache between their check and their normalization
+_CHUNK_ROWS = 512  # they stay in the processor's cache between check and normalization: a level has 9 GB
 _SHARED = 0.01  # of the test rows may be training rows: data sets have a few images twice
 _SMALLEST_NORM = 1e-12  # smaller ones may have lost digits: squares do below 1e-38
 
@@ -42,10 +42,7 @@ class FeatureSet:
 
 
 def check_pair(train: FeatureSet, test: FeatureSet) -> str:
-    """Refuse features whose labels or widths do not agree; return a warning about others that are no pair.
-
-    Other test sets of the same classes, and the training accuracy, are valid uses.
-    """
+    """Refuse features whose labels or widths do not agree; return a warning about others that are no pair."""
     names = f"training features {train.name} and test features {test.name}"
     if None not in (train.class_list, test.class_list) and train.class_list != test.class_list:
         raise CogError(f"{names} are of different classes; extract both with the same class folders")
@@ -91,23 +88,16 @@ def write(place: Path, features: FeatureSet, record: Mapping[str, Any], paths: S
     if paths:
         files.write_text(place / IMAGE_PATHS_FILE, "".join(f"{path}\n" for path in paths))
     save(features, place / FEATURES_FILE)
-    digest = rows_digest(features)
-    files.write_json(place / FEATURES_RECORD, {**record, "rows_sha256": digest})
+    files.write_json(place / FEATURES_RECORD, {**record, "rows_sha256": rows_digest(features)})
 
 
 def load(path: str | os.PathLike[str], *, normalize: bool = False, rounded: bool = False) -> FeatureSet:
-    """Read ``X_Y.pth``, or that of a folder: features float32, l2-normalized if wanted, labels int64.
-
-    With ``rounded``, float16 and bfloat16 features keep their type, with the divisors of the rows as ``norms``.
-    """
+    """Read ``X_Y.pth``, or that in a folder: labels int64, features float32, or 16 bits if ``rounded``."""
     path = features_file(path)
     stored, described = open_file(path), path.with_name(FEATURES_RECORD)
     record = files.read_object(described) if described.is_file() else {}
     if record.get("rows_sha256") not in (None, rows_digest(stored)):
-        raise CogError(
-            f"{path} does not have the features that {FEATURES_RECORD} beside it describes; restore one "
-            "of them, or remove both and extract the features again"
-        )
+        raise CogError(f"{path} is not what {FEATURES_RECORD} describes; remove it, and extract again")
     is_kept = rounded and stored.x.dtype in (torch.float16, torch.bfloat16)
     dtype = stored.x.dtype if is_kept else torch.float32
     # The only copy in memory, which is normalized in place.
@@ -117,7 +107,7 @@ def load(path: str | os.PathLike[str], *, normalize: bool = False, rounded: bool
 
 
 def open_file(path: str | os.PathLike[str]) -> FeatureSet:
-    """Map ``X_Y.pth``, of this toolkit or the original one, into memory and check its form, not its values."""
+    """Map ``X_Y.pth``, also of the original toolkit, into memory, and check its form, not its values."""
     path = features_file(path)
     if not path.is_file():
         raise CogError(f"there are no features {path}; run extract_features.py, or check the path")
@@ -128,10 +118,9 @@ def open_file(path: str | os.PathLike[str]) -> FeatureSet:
     except CogError as error:
         raise CogError(f"{error}; if it was made here, remove it and extract the features again") from error
     x, y = (data.get("X"), data.get("Y")) if isinstance(data, dict) else (None, None)
-    for each in (x, y):
-        is_dense = isinstance(each, torch.Tensor) and each.layout == torch.strided and not each.is_nested
-        if not is_dense or each.is_meta or each.is_quantized:
-            raise CogError(f"{path} holds {type(data).__name__}, expected a dict with dense tensors X and Y")
+    tensors = [each for each in (x, y) if isinstance(each, torch.Tensor) and each.layout == torch.strided]
+    if len(tensors) < 2 or any(each.is_nested or each.is_meta or each.is_quantized for each in tensors):
+        raise CogError(f"{path} holds {type(data).__name__}, expected a dict with dense tensors X and Y")
     if x.ndim != 2 or y.ndim != 1 or len(x) != len(y) or not x.numel():
         raise CogError(f"{path}: X is {tuple(x.shape)}, Y {tuple(y.shape)}, expected (n, d) and (n,), n > 0")
     if not x.is_floating_point() or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
@@ -141,10 +130,7 @@ def open_file(path: str | os.PathLike[str]) -> FeatureSet:
 
 
 def row_divisors(x: torch.Tensor) -> torch.Tensor:
-    """Return the l2 norm of every row of ``x`` ``(n, d)`` as ``(n, 1)``, and 1 for rows of zeros.
-
-    When squares of some float32 row leave the range of float32, all are float64; others keep their values.
-    """
+    """Return the l2 norm of every row ``(n, 1)``, 1 for zeros; float64 if squares are beyond float32."""
     norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
     beyond = ((norms < _SMALLEST_NORM) | torch.isinf(norms))[:, 0]
     if x.dtype == torch.float32 and x[beyond].any():
@@ -161,11 +147,7 @@ def unit_rows(x: torch.Tensor) -> torch.Tensor:
 def check_and_normalize_(
     x: torch.Tensor, source: str, *, normalize: bool, in_place: bool = True
 ) -> torch.Tensor | None:
-    """Refuse NaN and infinite features, and scale rows to unit length (zero rows stay zero; paper Sec. 4.1).
-
-    Both in one pass over the memory, because the features of a level take 9 GB. Without ``in_place``, return
-    the divisors of the rows ``(n, 1)`` instead, which are 1 without ``normalize``.
-    """
+    """Refuse NaN and infinite features, and scale rows to unit length (paper Sec. 4.1) or return divisors."""
     bad: list[int] = []
     n_zero = 0
     kept: list[torch.Tensor] = []
@@ -179,11 +161,8 @@ def check_and_normalize_(
         elif normalize:
             chunk /= divisors
     if bad:
-        raise CogError(
-            f"{source}: {len(bad)} of {len(x)} rows of X hold NaN or infinite values (such as row {bad[0]}); "
-            "remove it and extract these features again"
-        )
+        text = f"rows of X hold NaN or infinite values (such as row {bad[0]}); remove it, and extract again"
+        raise CogError(f"{source}: {len(bad)} of {len(x)} {text}")
     if n_zero:
-        text = "%s: %d of %d rows of X are all zeros, which have no direction; they stay zeros"
-        logger.warning(text, source, n_zero, len(x))
+        logger.warning("%s: %d of %d rows of X are zeros, and stay zeros", source, n_zero, len(x))
     return None if in_place else torch.cat(kept)

@@ -1,15 +1,19 @@
-"""The folder of the features of one split, ``features_<split>/``: its files, and what identifies them."""
+"""The folder of the features of one split, ``features_<split>/``: what identifies it, derived ones."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cog.constants import FEATURES_FILE, FEATURES_RECORD, IMAGE_PATHS_FILE
-from cog.errors import CogError, did_you_mean
+from cog.constants import FEATURES_FILE, FEATURES_RECORD, IMAGE_PATHS_FILE, SPLITS
+from cog.data.wnids import class_list_digest
+from cog.errors import CogError
+from cog.paths import ModelDir
 from cog.runtime import files
 from cog.runtime.output import Output, differences
 
@@ -42,16 +46,9 @@ def read_record(folder: Path) -> dict[str, Any]:
     return files.read_object(path) if path.is_file() else {}
 
 
-def no_features(file: Path, split: str = "") -> CogError:
-    """Return the error about a missing ``X_Y.pth``, with the model or data set that was probably meant."""
-    dataset = file.parent.parent
-    model = dataset.parent
-    if model.is_dir():
-        near = "" if dataset.is_dir() else did_you_mean(dataset.name, [path.name for path in model.iterdir()])
-    else:
-        names = [f"{path.parent.name}_{path.name}" for path in model.parent.parent.glob("*/*")]
-        near = did_you_mean(f"{model.parent.name}_{model.name}", names)
-    return CogError(f"there are no {split} features {file}; run extract_features.py, or check the path{near}")
+def no_features(file: Path, split: str) -> CogError:
+    """Return the error about a missing ``X_Y.pth``."""
+    return CogError(f"there are no {split} features {file}; run extract_features.py, or check the path")
 
 
 def read_image_paths(features: Path, *, n_rows: int | None = None) -> list[str] | None:
@@ -76,10 +73,7 @@ def identify_input(file: Path) -> dict[str, Any]:
 
 
 def network_differences(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Return the differences of the networks in two identities, each as ``key: old -> new``.
-
-    Identities without a model (of the original toolkit) do not differ from others.
-    """
+    """Return the differences of the networks, if they are known, in two identities: ``key: old -> new``."""
     if not (made.get("model") and wanted.get("model")):
         return []
     before, after = ({key: each.get(key) for key in _NETWORK} for each in (made, wanted))
@@ -94,3 +88,63 @@ def require_one_network(train: Path, test: Path) -> None:
             f"training features {train} and test features {test} were made differently "
             f"({'; '.join(changed)}); extract both with the same model, checkpoint, loader and preprocessing"
         )
+
+
+def derive(
+    place: Path, name: str, sources: Sequence[Path], how: dict[str, Any], compute: Callable[[], tuple]
+) -> None:
+    """Write features into the folder ``place`` that are computed from files; complete ones are kept.
+
+    The record of the first source is continued. ``how`` determines the computation, in types of JSON. Its
+    result: ``x`` float32 (n, D), ``y`` (n,), paths of images if known, entries of the record that differ.
+    """
+    from cog.features import feature_files  # imports torch
+
+    inputs = [identify_input(source)["rows_sha256"] for source in sources]
+    made = read_record(sources[0].parent)
+    digest = hashlib.sha256(f"{how} {inputs}".encode()).hexdigest()
+    of = {"dataset": place.parent.name, "split": place.name.removeprefix("features_")}
+    own = {"image_list_sha256": digest, "derivation": how, "save_dtype": "float32"}
+    identity = {**made.get("identity", {}), **of, **own}
+    output = FeatureOutput(place, identity)
+    if not output.is_done():
+        x, y, paths, facts = compute()
+        record = {**made, "n_images": len(x), "n_failed": 0, **facts, "identity": identity}
+        with output.claimed() as work:
+            if not work.published:
+                with work.publish() as stage:
+                    feature_files.write(stage, feature_files.FeatureSet(x, y, name), record, paths)
+
+
+def regroup(
+    source: ModelDir, target: ModelDir, dataset: str, wnids: Sequence[str], *, levels: Sequence[str]
+) -> None:
+    """Write the features of one new level from the rows of ``levels`` (supplement D: other similarities)."""
+    wnids = sorted(wnids)
+    for split in SPLITS:
+        sources = [source.features_file(level, split) for level in levels]
+        place, compute = target.features(dataset, split), functools.partial(_rows_of, wnids, sources)
+        derive(place, f"{target.model}_{dataset}_{split}", sources, {"rows_of": wnids}, compute)
+
+
+def _rows_of(wnids: Sequence[str], sources: Sequence[Path]) -> tuple[Any, Any, list[str], dict[str, Any]]:
+    import torch
+
+    from cog.features import feature_files
+
+    rows_of: dict[str, list[tuple[Any, int, str]]] = {wnid: [] for wnid in wnids}
+    for path in sources:
+        part = feature_files.open_file(path)  # not loaded: all levels together take 45 GB
+        names = read_image_paths(path, n_rows=len(part))
+        if names is None:
+            raise CogError(f"{path.parent / IMAGE_PATHS_FILE} does not exist; extract the features again")
+        for row, name in enumerate(names):
+            rows_of.get(name.split("/")[0], []).append((part, row, name))
+    if absent := [wnid for wnid in wnids if not rows_of[wnid]]:
+        text = "build these levels with --rerank, from the concepts whose features are there"
+        raise CogError(f"no features of {len(absent)} of {len(wnids)} concepts ({absent[0]}); {text}")
+    chosen = [entry for wnid in wnids for entry in rows_of[wnid]]
+    x = torch.stack([part.x[row] for part, row, _ in chosen]).float()
+    y = torch.repeat_interleave(torch.tensor([len(rows_of[wnid]) for wnid in wnids]))
+    facts = {"n_classes": len(wnids), "class_list_sha256": class_list_digest(wnids)}
+    return x, y, [name for *_, name in chosen], facts

@@ -1,12 +1,8 @@
-"""Extraction: many models in one pass over images, cut into chunks of rows; a chunk is a file.
+"""Extraction: many models in one pass over images, cut into chunks of rows.
 
-::
-
-    features_train/           X_Y.pth, features.json, image_paths.txt: complete, or not there
-    .features_train.work/     identity.json, chunks-<digest>/rows-0-2048.pth, ...; removed then
-
-Process r of W takes chunks r, r + W, ..., and then looks for all: the last one finds them, and publishes the
-result. A chunk that exists is done. Computed twice, it has equal bits, so only the publication is locked.
+A chunk is a file, ``.features_train.work/chunks-<digest>/rows-0-2048.pth``; if it exists, it is done.
+Computed twice, it has equal bits, so only the publication is locked. Process r of W takes chunks r, r + W,
+..., and then looks for all: the last one finds them, and publishes the result.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ from cog.constants import FEATURES_FILE, FEATURES_RECORD
 from cog.data.images import ImageList
 from cog.data.loader import Decoder, Failures, Span, decoded, usable_workers, worker_failures_explained
 from cog.data.wnids import class_list_digest
-from cog.errors import CogError, FailedImagesError, some
+from cog.errors import CogError, FailedImagesError, os_errors_explained, some
 from cog.features import feature_files, folder
 from cog.features.extract import Extractor, Model, decoded_places, extract_rows, pieces
 from cog.models.choice import preprocess_of
@@ -43,31 +39,20 @@ logger = logging.getLogger(__name__)
 #: Batches in a chunk.
 CHUNK = 16
 
-#: Share of the available memory that networks on a CPU leave.
-_CPU_RESERVE = 0.25
-
-_ALONE = Rank()
-
 _list_digest = functools.lru_cache(ImageList.digest)
 _contents_crc32 = functools.lru_cache(ImageList.contents_crc32)
 
 
 class Extraction:
-    """The features of one model on one split as files: chunks of rows, then the folder ``path``.
-
-    Extractions of the same images have the same list. ``overwrite``: whether to replace another result.
-    """
+    """The features of one model on one split as files: chunks of rows, then the folder ``path``."""
 
     def __init__(self, model: Model, images: ImageList, path: Path, *, overwrite: bool = False) -> None:
-        self.model, self.images, self.overwrite = model, images, overwrite
-        # The device itself is used later: decoding processes are forked before.
-        self.on_cuda = torch.cuda.is_available()
-        device_type = "cuda" if self.on_cuda else "cpu"
+        self.model, self.images, self.overwrite, self.fx = model, images, overwrite, model.cfg.FT_EXTRACT
+        self.on_cuda = torch.cuda.is_available()  # it is used later: decoding processes are forked before
         self.label = f"{model.choice.name} on {images.dataset} {images.split}"
-        self.fx = model.cfg.FT_EXTRACT
         self.decoder = Decoder(images, preprocess_of(model.cfg), self.fx.LOAD_TRUNCATED_IMAGES)
-        self.batch_size, per_pass = Extractor.sizes(model.cfg, device_type)
-        # What must be equal to share decoded images.
+        self.batch_size, per_pass = Extractor.sizes(model.cfg, self.on_cuda)
+        # What must be equal to share decoded images:
         self.sharing = self.decoder.preprocess.decoding(), self.batch_size, self.decoder.load_truncated
         identity = model.identity() | {"dataset": images.dataset, "split": images.split}
         identity["image_list_sha256"] = _list_digest(images)
@@ -75,62 +60,51 @@ class Extraction:
         self.output = folder.FeatureOutput(path, identity)
         # Chunks of another computation are never taken for ours, whoever works at the same time.
         versions = log.versions(("torch", "torchvision", "pillow"))
-        working = json.dumps([identity, versions, device_type, per_pass, self.batch_size])
+        working = json.dumps([identity, versions, self.on_cuda, per_pass, self.batch_size])
         self.folder = self.output.work / f"chunks-{hashlib.sha256(working.encode()).hexdigest()[:12]}"
         self.chunks: dict[Span, Path] = {}
         for first in range(0, len(images), CHUNK * self.batch_size):
             stop = min(first + CHUNK * self.batch_size, len(images))
             self.chunks[first, stop] = self.folder / f"rows-{first}-{stop}.pth"
 
-    def missing(self, rank: Rank = _ALONE) -> list[Span]:
-        """Return the spans of a process whose chunks are not there; none if the result is."""
-        if self.is_published():
-            return []
-        return [span for span in [*self.chunks][rank.number :: rank.size] if not self.chunks[span].exists()]
-
-    def is_published(self) -> bool:
-        """Return whether the result is there."""
-        return self.output.has_result(overwrite=True)
+    def missing(self, number: int = 0, size: int = 1) -> list[Span]:
+        """Return the spans of a process of several whose chunks are not there; none if the result is."""
+        own = [] if self.output.has_result(overwrite=True) else [*self.chunks][number::size]
+        return [span for span in own if not self.chunks[span].exists()]
 
     def is_done(self) -> bool:
         """Return whether the result is there, and log that; another result is an OutputError."""
         file = self.output.path / FEATURES_FILE
         if file.is_file() and not file.with_name(FEATURES_RECORD).is_file() and not self.overwrite:
             logger.warning("%s is kept, and no %s tells how it was made", file, FEATURES_RECORD)
-            return True
-        done = self.output.is_done(overwrite=self.overwrite)
-        if done:
-            logger.info("%s is complete, skipped", file)
-        return done
+        elif not self.output.is_done(overwrite=self.overwrite):
+            return False
+        logger.info("%s is complete, skipped", file)
+        return True
 
     def begin(self) -> None:
         """Make the folder of chunks; unfinished work of other settings is an OutputError."""
-        identity, work, n = dict(self.output.identity), self.output.work, len(self.chunks)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (work / FAILURE_FILE).unlink(missing_ok=True)
+        identity, work = dict(self.output.identity), self.output.work
+        with os_errors_explained(f"cannot write into {work}"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (work / FAILURE_FILE).unlink(missing_ok=True)
         note = work / "identity.json"
         stored = files.read_object(note) if note.exists() else {}
         changed = [text for text in differences(stored, identity) if not text.startswith("image_contents")]
         if stored and changed and not self.overwrite and any(work.glob("chunks-*/rows-*")):
-            raise OutputError(
-                f"{work} holds unfinished work that was made differently ({'; '.join(changed)}); give the "
-                "same settings to continue it, or remove this folder to discard it (so does --overwrite)"
-            )
+            text = "unfinished work that was made differently; continue it, or discard it with --overwrite"
+            raise OutputError(f"{work} holds {text} ({'; '.join(changed)})")
         if stored != identity:
             files.write_json(note, identity)
-        if 0 < (n_missing := len(self.missing())) < n:
-            logger.info("%s: continues, %d of %d chunks are done", self.label, n - n_missing, n)
 
     def write(self, span: Span, x: torch.Tensor, failures: Failures, **facts: Any) -> None:
-        """Write a chunk: features float32 ``(n, D)`` of the rows without failure; refuse what is not finite."""
+        """Write a chunk: float32 ``(n, D)`` of the rows without failure; what is not finite is a CogError."""
         saved = x.to(getattr(torch, self.fx.SAVE_DTYPE))
         if len(bad := (~torch.isfinite(saved).all(dim=1)).nonzero()):
             row = span[0] + int(decoded_places(span, failures)[bad[0]])
-            largest, most = float(x[bad[0]].abs().max()), torch.finfo(saved.dtype).max
-            raise CogError(
-                f"NaN or too large features of {self.images.file(row)} ({largest:.6g}, and {self.fx.SAVE_DTYPE} "
-                f"ends at {most:.6g}); set FT_EXTRACT.PRECISION fp32 and SAVE_DTYPE float32, or check the model"
-            )
+            found = f"{float(x[bad[0]].abs().max()):.6g}, {self.fx.SAVE_DTYPE}, {self.fx.PRECISION}"
+            advice = "take FT_EXTRACT.PRECISION fp32 and SAVE_DTYPE float32, or check the model"
+            raise CogError(f"NaN or too large features of {self.images.file(row)} ({found}); {advice}")
         with files.atomic_write(self.chunks[span]) as handle:
             torch.save({"X": saved, "failures": failures, **facts}, handle)
 
@@ -140,7 +114,7 @@ class Extraction:
             with contextlib.suppress(BusyError), self.output.claimed() as work:
                 if not work.published:
                     self._publish(work, allow_failures)
-        if not self.is_published():
+        if not self.output.has_result(overwrite=True):
             logger.info("%s: other processes, or the same command, do the rest", self.label)
 
     def _publish(self, work: Work, allow_failures: int) -> None:
@@ -152,11 +126,9 @@ class Extraction:
             files.write_text(work.folder / folder.FAILURES_FILE, lines)
             for span in [span for span, chunk in chunks.items() if chunk["failures"]]:
                 self.chunks[span].unlink()  # the next start reads these images again
-            raise FailedImagesError(
-                f"{len(failures)} of {n} images of {images.dataset} {images.split} could not be decoded: see "
-                f"{work.folder / folder.FAILURES_FILE}; fix them and run again, which continues, or accept the "
-                f"loss with --allow_failures {len(failures)}"
-            )
+            text = f"could not be decoded (see {work.folder / folder.FAILURES_FILE}); fix them and run again"
+            accept = f"or accept the loss with --allow_failures {len(failures)}"
+            raise FailedImagesError(f"{len(failures)} of {n} images {text}, {accept}")
         kept = decoded_places((0, n), failures)
         x, y = torch.cat([chunk["X"] for chunk in chunks.values()]), torch.from_numpy(images.labels)[kept]
         seconds = sum(chunk["seconds"] for chunk in chunks.values())
@@ -168,7 +140,6 @@ class Extraction:
             "n_failed": len(failures),
             "pretraining": choice.pretraining,
             **{key: value for key in ("label", "group") if (value := getattr(choice, key))},
-            "checkpoint": str(choice.checkpoint) if choice.checkpoint else None,
             "images_root": str(images.root),
             "device": next(iter(chunks.values()))["device"],
             "threads": torch.get_num_threads(),  # the last bits depend on it on a CPU
@@ -186,10 +157,9 @@ class Extraction:
 
 
 def extract(extractions: Sequence[Extraction], *, allow_failures: int, rank: Rank) -> None:
-    """Extract what is missing: the chunks of this process, and the results whose chunks are all there.
+    """Extract what is missing; what fails for a model is a CogError when the others have come to their end.
 
-    Models of equal ``sharing`` share each decoded image; a model is not run on chunks that it has. What fails
-    for one model is told, the others go on, and the end is a CogError.
+    Models of equal ``sharing`` share each decoded image; a model is not run on chunks that it has.
     """
     todo = [each for each in extractions if not each.is_done()]
     work = _Passes(allow_failures, rank)
@@ -201,31 +171,27 @@ def extract(extractions: Sequence[Extraction], *, allow_failures: int, rank: Ran
         for group in [group for of_sharing in groups.values() for group in of_sharing.values()]:
             while group:
                 group = work.run(group)
-    failed = work.failed
-    if len(todo) == 1 and failed:
-        raise failed[todo[0]]
-    for each, error in failed.items():
-        logger.error("%s: %s", each.label, error)
-    if failed:
-        of_images = all(isinstance(error, FailedImagesError) for error in failed.values())
-        text = f"{len(failed)} of {len(todo)} extractions failed ({some([each.label for each in failed])})"
-        raise (FailedImagesError if of_images else CogError)(f"{text}; the same command goes on from here")
+    if failed := work.failed:
+        kind = (
+            FailedImagesError if all(isinstance(e, FailedImagesError) for e in failed.values()) else CogError
+        )
+        raise kind("; ".join(f"{each.label}: {error}" for each, error in failed.items()))
 
 
 class _Passes:
     """Passes over images: networks on the device, what failed, finished chunks that are not written yet."""
 
     def __init__(self, allow_failures: int, rank: Rank) -> None:
-        self.allow_failures, self.rank = allow_failures, rank
+        self.allow_failures, self.rank = allow_failures, rank[:2]
         self.networks: dict[Extraction, Extractor] = {}
         self.failed: dict[Extraction, CogError] = {}
         self.unwritten: list[tuple[Extraction, Callable[[], None]]] = []
 
     def run(self, group: list[Extraction]) -> list[Extraction]:
         """Do a pass over the images of a group for as many models as fit on the device; return the others."""
-        if todo := {each: spans for each in group if (spans := each.missing(self.rank))}:
+        if todo := {each: spans for each in group if (spans := each.missing(*self.rank))}:
             self._compute(todo)
-        rest = [each for each in todo if each not in self.failed and each.missing(self.rank)]
+        rest = [each for each in todo if each not in self.failed and each.missing(*self.rank)]
         for each in [each for each in group if each not in rest and each not in self.failed]:
             with self._noting_failure(each):
                 each.finish(self.allow_failures)
@@ -237,22 +203,20 @@ class _Passes:
         # The processes are forked before the device is used.
         batches = pieces(spans, first.batch_size)
         stream = decoded([first.decoder], batches, n_workers=n_workers, pin_memory=first.on_cuda)
-        device, images = resolve_device(None), first.images
+        device, images, n = resolve_device(None), first.images, sum(stop - start for start, stop in spans)
         self._load(todo, device)
         names = some([each.model.choice.name for each in self.networks], 8)
-        facts = images.dataset, images.split, len(images), len(images.classes), device, names
-        logger.info("%s %s: %d images of %d classes, on %s, for %s", *facts)
-        with log.Progress(sum(stop - start for start, stop in spans), "extraction") as progress:
-            for span in spans:
+        facts = images.dataset, images.split, n, len(images), len(images.classes), device, names
+        logger.info("%s %s: %d of %d images of %d classes, on %s, for %s", *facts)
+        with log.Progress(n, "extraction") as progress:
+            for span in spans if self.networks else ():
                 started, failures = time.time(), []
-                parts: dict[Extraction, list[torch.Tensor]] = {
-                    each: [] for each in todo if span in todo[each]
-                }
+                parts: dict[Extraction, list] = {each: [] for each in todo if span in todo[each]}
                 for _ in range(*span, first.batch_size):
                     piece = next(stream)
                     failures += piece.failures
                     pixels = piece.pixels.to(device, non_blocking=True)
-                    for each in self._present(parts):
+                    for each in [each for each in parts if each in self.networks]:
                         with self._noting_failure(each):
                             # They stay on the device until the chunk is full: no synchronization per batch.
                             parts[each].append(self.networks[each](pixels))
@@ -261,7 +225,7 @@ class _Passes:
                     self._write(len(self.unwritten) if signals.requested() else 1)
                     signals.check("all complete chunks are saved")
                 self._write(len(self.unwritten))
-                for each in self._present(parts):
+                for each in [each for each in parts if each in self.networks]:
                     x = torch.cat(parts[each])
                     x = x[decoded_places(span, failures)] if failures else x
                     x = x.to("cpu", non_blocking=first.on_cuda)  # into pinned memory
@@ -274,19 +238,16 @@ class _Passes:
 
     def _load(self, todo: Iterable[Extraction], device: torch.device) -> None:
         """Load networks as long as the memory of a CPU suffices; that of a GPU shows in the first batch."""
-        wanted = {each.model for each in todo}
-        loaded = {each.model: network for each, network in self.networks.items() if each.model in wanted}
+        models = {each.model for each in todo}
+        reserve = (memory.available_memory() or 0) / 4 if device.type == "cpu" else 0
+        loaded = {each.model: network for each, network in self.networks.items() if each.model in models}
         self.networks = {}
         gc.collect()
-        room = memory.available_memory() if device.type == "cpu" else None
         for each in todo:
             with self._noting_failure(each):
-                if room and self.networks and (memory.available_memory() or 0) < room * _CPU_RESERVE:
-                    raise CogError("another network does not fit into memory") from MemoryError()
+                if self.networks and (memory.available_memory() or 0) < reserve:
+                    raise CogError("three quarters of the available memory are taken") from MemoryError()
                 self.networks[each] = loaded.get(each.model) or each.model.load(device)
-
-    def _present(self, extractions: Iterable[Extraction]) -> list[Extraction]:
-        return [each for each in extractions if each in self.networks]
 
     def _write(self, n: int) -> None:
         for each, write in self.unwritten[:n]:
@@ -306,7 +267,9 @@ class _Passes:
             if self.networks and memory.is_exhausted(error.__cause__ or error):
                 facts = each.model.choice.name, len(self.networks)
                 logger.info("%s does not fit into memory beside %d models: another pass follows", *facts)
-            elif not each.is_published():  # by another process, which has removed the chunks: as good
+            elif not each.output.has_result(
+                overwrite=True
+            ):  # of another process, which has removed the chunks
                 self.failed[each] = error
                 with contextlib.suppress(CogError):  # a full disk
                     files.write_json(each.output.work / FAILURE_FILE, {"reason": str(error)})
@@ -316,11 +279,8 @@ def try_model(extraction: Extraction) -> str:
     """Compute features of the first images on the CPU, and return a line; a bad network is a CogError."""
     extractor, images = extraction.model.load(torch.device("cpu")), extraction.images
     x, failures = extract_rows(extractor, extraction.decoder, min(4, len(images)))
-    for row, reason in failures:
-        raise CogError(f"{images.file(row)} could not be decoded ({reason})")
-    if extractor.fault or not x.any():
-        name = extraction.model.choice.name
-        raise CogError(f"tried on {images.file(0)}: {name} {extractor.fault or 'gives zeros'}")
-    return (
-        f"tried on {images.file(0)}: {x.shape[1]} features, root mean square {x.square().mean().sqrt():.3g}"
-    )
+    told, rms = f"tried on {images.file(0)}", float(x.square().mean().sqrt())
+    if failures or extractor.fault or not rms:
+        reason = extractor.fault or failures or "gives zeros"
+        raise CogError(f"{told}: {extraction.model.choice.name} {reason}")
+    return f"{told}: {x.shape[1]} features with a root mean square of {rms:.3g}"
