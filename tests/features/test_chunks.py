@@ -1,4 +1,4 @@
-"""Chunks: whatever happens and when, and whoever takes part, the result is that of one undisturbed process."""
+"""Chunks: whatever happens, and whoever takes part, the result is that of one undisturbed process."""
 
 from __future__ import annotations
 
@@ -169,7 +169,10 @@ def test_a_model_that_fails_does_not_lose_the_others(inputs, expected, tmp_path,
             raise CogError("no memory left")
         return forward(self, pixels)
 
-    with monkeypatch.context() as patch, pytest.raises(CogError, match=r"1 of 3 .* failed \(placed_b"):
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(CogError, match="^placed_b on birds test: no memory left$"),
+    ):
         patch.setattr(Extractor, "_forward", fail)
         extract(inputs, tmp_path)
     assert len(list(tmp_path.rglob("X_Y.pth"))) == 2
@@ -181,8 +184,7 @@ def test_a_model_that_fails_does_not_lose_the_others(inputs, expected, tmp_path,
 
 
 @pytest.mark.parametrize("n_batches", [4, 6])
-def test_a_signal_keeps_the_finished_chunks(inputs, expected, tmp_path, monkeypatch, n_batches, caplog):
-    caplog.set_level("INFO", logger="cog")
+def test_a_signal_keeps_the_finished_chunks(inputs, expected, tmp_path, monkeypatch, n_batches):
     answers = iter([*[None] * (2 * n_batches - 2), *["SIGTERM"] * 9])  # two questions per batch
     with monkeypatch.context() as patch, pytest.raises(signals.Interrupted) as error:
         patch.setattr(signals, "requested", lambda: next(answers))
@@ -191,7 +193,6 @@ def test_a_signal_keeps_the_finished_chunks(inputs, expected, tmp_path, monkeypa
     n_done = n_batches // 2 - 1
     assert len(chunks(tmp_path)) == len(chunks(tmp_path, "placed_b")) == n_done
     extract(inputs, tmp_path)
-    assert f"placed_b on birds test: continues, {n_done} of 4 chunks are done" in caplog.text
     assert content(tmp_path) == expected
 
 
@@ -202,7 +203,7 @@ def test_unfinished_work_of_other_settings_is_refused_with_the_difference(inputs
         ("IMAGE_CROP_SIZE", "190", "size: 224 -> 190"),
         ("PRECISION", "fp16", "precision: fp32 -> fp16"),
     ):
-        with pytest.raises(CogError, match=rf"unfinished work.*{says}.*--overwrite"):
+        with pytest.raises(CogError, match=rf"unfinished work.*--overwrite.*{says}"):
             extract(inputs, tmp_path, f"FT_EXTRACT.{key}", value)
     assert chunks(tmp_path) == before and len(before) == 2
     extract(inputs, tmp_path, "FT_EXTRACT.IMAGE_CROP_SIZE", "190", "--overwrite", models=MODELS[:1])
@@ -242,12 +243,10 @@ def test_a_small_shared_memory_is_told_in_the_first_second(inputs, tmp_path, mon
         extract(inputs, tmp_path, models=MODELS[:1], workers=2)
 
 
-def test_a_decoding_process_that_is_killed_ends_in_one_line(inputs, expected, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(CogError, match="decoding stopped: .*worker"):
-        patch.setattr(loader.Decoder, "decode", lambda *args: os.kill(os.getpid(), signal.SIGKILL))
-        extract(inputs, tmp_path, workers=2)
-    extract(inputs, tmp_path, workers=2)
-    assert content(tmp_path) == expected
+def test_a_decoding_process_that_is_killed_ends_in_one_line(inputs, tmp_path, monkeypatch):
+    monkeypatch.setattr(loader.Decoder, "decode", lambda *args: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(CogError, match="decoding stopped: .*worker"):
+        extract(inputs, tmp_path, models=MODELS[:1], workers=2)
 
 
 # --- kills and races
