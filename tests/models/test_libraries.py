@@ -239,17 +239,14 @@ class TestEveryLibrary:
 # ---- pooling
 
 
-@pytest.mark.parametrize(
-    "name, n_prefix",
-    first_quick(
-        3,
-        [
-            *(("timm_test_vit", 1), ("hf_vit", 1), ("hf_dinov2_with_registers", 3)),
-            *(("timm_test_vit3", 1), ("timm_test_vit4", 1), ("hf_clip", 1), ("hf_deit", 2)),
-        ],
-    ),
+TOKENS = (
+    "timm_test_vit 1, hf_dinov2_with_registers 3, timm_test_vit3 1, timm_test_vit4 1, hf_clip 1, hf_deit 2"
 )
-def test_pooling_of_tokens(name, n_prefix, tmp_path):
+
+
+@pytest.mark.parametrize("case", first_quick(2, TOKENS.split(", ")))
+def test_pooling_of_tokens(case, tmp_path):
+    name, n_prefix = case.split()[0], int(case.split()[1])
     need(name)
     library, _, kind = name.partition("_")
     x = images(32 if library == "hf" else 160)
@@ -337,13 +334,9 @@ def test_position_embeddings_of_timm_are_resized(tmp_path):
 
 
 def test_other_sizes_are_tried_before_extraction(tmp_path):
-    state = timm.create_model("test_vit").state_dict()
-    path = write(tmp_path, "timm_test_vit", state)
+    write(tmp_path, "timm_test_vit", timm.create_model("test_vit").state_dict())
     with pytest.raises(CogError, match=r"images of 100 x 100 pixels"):
         load("timm_test_vit", tmp_path, "FT_EXTRACT.IMAGE_CROP_SIZE", "100")
-    torch.save(state | {"norm.weight": torch.zeros(3)}, path)
-    with pytest.raises(CogError, match=r"norm.weight \(3,\)"):
-        cog.load_backbone("timm_test_vit", path, image_size=96)
 
 
 @pytest.mark.parametrize(
