@@ -64,7 +64,7 @@ def put(data: dict, where: str, state: dict) -> None:
 
 
 @pytest.fixture(scope="module")
-def state(quick_initial_values):
+def state():
     return randomize(timm.create_model("test_resnet")).state_dict()
 
 

@@ -26,7 +26,6 @@ from cog.models.networks import T2TViT
 
 open_clip, transformers = later("open_clip"), later("transformers")
 
-pytestmark = pytest.mark.usefixtures("quick_initial_values")
 _NEEDS = {"openclip": open_clip, "hf": transformers}
 
 #: Name and side of the images; those of torchvision also with the classifier.
