@@ -2,20 +2,18 @@
 
     python tests/benchmarks/bench_gpu.py [--device cuda] [--rows 1100000] [--parts steps protocol few ...]
 
-Features are 1.1 million x 2048 (l2-normalized clusters), 1000 classes, 50,000 test rows, batches of 1024.
-Prints what was measured, and the goal. Times of steps are differences of trainings of different length; that of
-a protocol is computed from trainings of 1 and 3 epochs, with all trials of five seeds. About 3 minutes.
+Features are 1.1 million x 2048 (l2-normalized clusters), 1000 classes, 50,000 test rows, batches of 1024. The
+time of a step is the difference of trainings of different length; that of a protocol is computed from trainings
+of 1 and 3 epochs, with all trials of five seeds. About 3 minutes.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -29,7 +27,6 @@ from cog.logreg import protocol
 from cog.logreg.engine import Engine
 from cog.logreg.features import Data
 from cog.logreg.protocol import run_protocol
-from cog.logreg.search import Search, Trial
 from cog.logreg.settings import Settings
 
 DIM, CLASSES, TEST, BATCH, SEEDS = 2048, 1000, 50_000, 1024, (22, 37, 45, 77, 93)
@@ -41,14 +38,18 @@ def tell(what: str, measured: str, goal: str = "") -> None:
     print(f"{time.perf_counter() - START:6.1f} s  {what:<55} {measured:<45} {goal}".rstrip(), flush=True)
 
 
+def synchronize() -> None:
+    """Wait for the GPU."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 def timed(function: Callable[[], object]) -> float:
     """Return the duration of a call in seconds, with the work of the GPU."""
-    for wait in (True, False):
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        if wait:
-            start = time.perf_counter()
-            function()
+    synchronize()
+    start = time.perf_counter()
+    function()
+    synchronize()
     return time.perf_counter() - start
 
 
@@ -73,9 +74,8 @@ def runs_of(**settings: int) -> list[Settings]:
     return [Settings(seed=seed, batch_size=BATCH, **settings) for seed in SEEDS]
 
 
-def tell_steps(*cases_engine_data: Any) -> None:
+def tell_steps(engine: Engine, data: Data, *cases: tuple[int, int, str]) -> None:
     """Measure steps of S seeds x K trials, from trainings of 2 and of 6 epochs."""
-    *cases, engine, data = cases_engine_data
     rows, _ = protocol._split(data, runs_of())
     for s, k, goal in cases:
         pairs = [[(1.0 + i, 1e-6) for i in range(k)]] * s
@@ -93,13 +93,9 @@ def tell_steps(*cases_engine_data: Any) -> None:
 
 def tell_protocol(engine: Engine, data: Data) -> None:
     """Compute the time of a protocol of five seeds from runs with few epochs."""
-
-    def run(n_epochs: int) -> None:
-        results = run_protocol(data, runs_of(n_epochs=n_epochs), engine, print_freq=0)
-        top1 = [f"{result.logs['test/top1'][-1]:.2f}" for result in results]
-        print(f"          {n_epochs} epoch(s): test top-1 {' '.join(top1)}", flush=True)
-
-    compiled, one, three = (timed(lambda n=n: run(n)) for n in (1, 1, 3))
+    groups = [runs_of(n_epochs=n_epochs) for n_epochs in (1, 1, 3)]
+    times = [timed(lambda runs=runs: run_protocol(data, runs, engine, print_freq=0)) for runs in groups]
+    compiled, one, three = times
     minutes = (one + 99 * (three - one) / 2) / 60
     tell("bf16: protocol, 5 seeds", f"{minutes:.2f} min (computed from 1 and 3 epochs)", "7.5 min")
     tell("  of which trials with one epoch", f"{one:.1f} s (first time, compiled: {compiled:.1f} s)")
@@ -109,32 +105,12 @@ def tell_protocol(engine: Engine, data: Data) -> None:
 
 
 def tell_few(engine: Engine, data: Data) -> None:
-    """Measure N = 8, whole, and its parts."""
+    """Measure N = 8, whole."""
     runs, shorter = runs_of(n_shot=8), runs_of(n_shot=8, n_epochs=2)
     first, whole = (
         timed(lambda of=of: run_protocol(data, of, engine, print_freq=0)) for of in (shorter, runs)
     )
     tell("bf16: N = 8, 5 seeds, after compilation", f"{whole:.1f} s (2 epochs: {first:.1f} s)", "7 s")
-    rows, val_rows = protocol._split(data, runs)
-    parts = {"rows of 5 seeds": timed(lambda: protocol._split(data, runs))}
-    for name, k, scored in (
-        ("10 trials", 10, val_rows),
-        ("1 trial", 1, val_rows),
-        ("final training", 1, None),
-    ):
-        pairs = [[(1.0 + i, 1e-6) for i in range(k)] for _ in SEEDS]
-        engine.fit(data, shorter, rows, pairs, val_rows=scored)
-        parts[name] = timed(lambda p=pairs, v=scored: engine.fit(data, runs, rows, p, val_rows=v))
-    parts["20 x 5 suggestions"] = timed(lambda: [suggest(one) for one in runs])
-    tell("  of which", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts.items()))
-
-
-def suggest(run: Settings) -> None:
-    """Ask and tell as a search of 30 trials does."""
-    search = Search(run)
-    for n in (10, *[1] * 20):
-        done = len(search.trials)
-        search.tell([Trial(done + i, *pair, 50.0 + i, False, 0.0) for i, pair in enumerate(search.ask(n))])
 
 
 def tell_plain(sets: list[FeatureSet], device: torch.device) -> None:
@@ -157,10 +133,10 @@ def tell_plain(sets: list[FeatureSet], device: torch.device) -> None:
 
 #: Name: precision, and function of an engine and a data set.
 PARTS: dict[str, tuple[str, Callable[[Engine, Data], None]]] = {
-    "steps": ("bf16", functools.partial(tell_steps, (1, 1, "60 us"), (5, 1, "35 us"), (1, 10, "28 us"))),
+    "steps": ("bf16", lambda *data: tell_steps(*data, (1, 1, "60 us"), (5, 1, "35 us"), (1, 10, "28 us"))),
     "protocol": ("bf16", tell_protocol),
     "few": ("bf16", tell_few),
-    "tf32": ("tf32", functools.partial(tell_steps, (5, 1, "61 us"))),
+    "tf32": ("tf32", lambda *data: tell_steps(*data, (5, 1, "61 us"))),
 }
 
 

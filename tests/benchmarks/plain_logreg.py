@@ -44,8 +44,8 @@ def fit(
 ) -> dict[str, list[float]]:
     """Train a linear layer or a network in place, and score it on the test set after every epoch.
 
-    Features are float32 ``(n, d)``, labels int64 ``(n,)``, on one device; ``next_order`` gives the order of an
-    epoch. Returns logs per epoch, which stop at the first loss that is not finite.
+    Features are float32 ``(n, d)``, labels int64 ``(n,)``, on one device; ``next_order`` gives that of
+    an epoch. Returns logs per epoch, which stop at the first loss that is not finite.
     """
     names = [f"{part}/{name}" for part in ("train", "test") for name in ("loss", "top1", "top5")]
     logs: dict[str, list[float]] = {name: [] for name in names}

@@ -37,14 +37,17 @@ def logs_of(folder):
 def contents(root):
     """Return the contents of all files by name, without times and program.log."""
     values = {}
-    for path in sorted(p for p in root.rglob("*") if p.is_file() and p.name != "program.log"):
-        data: object = path.read_bytes()
+    for path in (p for p in root.rglob("*") if p.is_file() and p.name != "program.log"):
+        values[str(path.relative_to(root))] = path.read_bytes()
         if path.name == "results.json":
             data = json.loads(path.read_bytes())
-            data.pop("seconds"), data.pop("finished")
-            for trial in data["trials"]:
-                trial.pop("seconds")
-        values[str(path.relative_to(root))] = data
+            for entry, name in (
+                (data, "seconds"),
+                (data, "finished"),
+                *((t, "seconds") for t in data["trials"]),
+            ):
+                del entry[name]
+            values[str(path.relative_to(root))] = data
     return values
 
 
@@ -76,10 +79,6 @@ class Spec:
     pairs: list[list[tuple[float, float]]]
     record: bool = False
 
-    @property
-    def stage(self):
-        return "final" if self.record else "search"
-
 
 def spec_of(n_seeds, n_trials, *, n=1000, record=False):
     """S x K trainings on rows that each seed draws."""
@@ -91,12 +90,13 @@ def spec_of(n_seeds, n_trials, *, n=1000, record=False):
 def plain(spec, settings, s=0, k=0):
     """Train classifier k of seed s by the original toolkit's loop; return initial layers, model and logs."""
     sizes = settings.layer_sizes(TRAIN.x.shape[1], len(TRAIN.y.unique()))
-    layers = initial_layers(sizes, torch_seed(s, "init", stage=spec.stage))
+    stage = "final" if spec.record else "search"
+    layers = initial_layers(sizes, torch_seed(s, "init", stage=stage))
     model = plain_logreg.network(sizes, torch.nn.ReLU if settings.classifier == "mlp" else torch.nn.Identity)
     with torch.no_grad():
         for parameter, values in zip(model.parameters(), sum(layers, ()), strict=True):
             parameter.copy_(values)
-    orders = cpu_generator(torch_seed(s, "order", stage=spec.stage, n_shot=settings.n_shot))
+    orders = cpu_generator(torch_seed(s, "order", stage=stage, n_shot=settings.n_shot))
     lr, wd = spec.pairs[s][k]
     how = {"n_epochs": settings.n_epochs, "batch_size": settings.batch_size, "momentum": settings.momentum}
     how["next_order"] = lambda n: torch.randperm(n, generator=orders)

@@ -14,7 +14,7 @@ from classifier_runs import QUICK, TEST, TRAIN, assert_continues, error, feature
 from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
 
 from cog.errors import CogError
-from cog.features import feature_files, sampling
+from cog.features import feature_files
 from cog.features.feature_files import FeatureSet
 from cog.logreg import metrics, mlp, step
 from cog.logreg.engine import Engine, learning_rate, resolve_precision
@@ -133,11 +133,6 @@ def test_a_network_equals_the_original_loop(kind, layers):
     assert trained.logs[0]["test/top1"][-1] == pytest.approx(accuracy)
 
 
-def test_learning_rate_epochs_0_and_1_run_at_the_base_rate():
-    rates = [2.0, 2.0, 1 + math.cos(math.pi / 4), 1.0]
-    assert [learning_rate(2.0, epoch, 4) for epoch in range(4)] == pytest.approx(rates)
-
-
 def test_initial_weights_are_those_of_torch_and_differ_by_seed_and_stage():
     with torch.random.fork_rng():
         torch.manual_seed(11)
@@ -203,13 +198,6 @@ def test_features_give_the_same_batches_wherever_they_are(tmp_path, precision, d
         assert torch.equal(features.rows(index, out=out), expected[index].to(precision))
         assert torch.equal(features.rows(index), expected[index].to(precision))
         assert torch.equal(features.rows(index, exact=True), expected[index])
-
-
-def test_features_per_class_are_capped():
-    data = Engine(CPU).prepare(TRAIN, TEST, dataclasses.replace(QUICK, max_per_class=11))
-    rows, _ = sampling.cap_per_class(TRAIN.y, 11)
-    assert torch.equal(data.train.rows(torch.arange(88)), TRAIN.x[rows])
-    assert torch.equal(data.y, TRAIN.y[rows])
 
 
 def shaped(n, dim):

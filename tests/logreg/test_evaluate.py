@@ -81,9 +81,7 @@ def test_classifiers_have_the_defaults_of_the_script(feature_folders, tmp_path):
         ({"n_shot": -1}, "CLF.N_SHOT = -1 is not valid"),
         ({"seeds": []}, "without seeds"),
         ({"seeds": [1.5]}, "EVAL.SEED = 1.5 .* is of type float"),
-        ({"n_epochs": 1.5}, r"CLF.N_EPOCHS = 1.5 \(from evaluate\(\)\) is of type float"),
         ({"momentum": 5.0}, "^momentum .* = 5.0 is not valid"),
-        ({"n_trials": 0}, "CLF.N_TRIALS 0 means no search"),
     ],
 )
 def test_what_is_not_understood(flags, words):

@@ -18,10 +18,9 @@ from classifier_runs import FLAGS, LOG_KEYS, command, complete, contents, logs_o
 
 from cog.commands import logreg
 from cog.errors import CogError
-from cog.features import feature_files
 from cog.logreg import engine, search, train
 from cog.results import concept_counts
-from cog.runtime.output import BusyError, Output, state
+from cog.runtime.output import Output, state
 from cog.runtime.signals import Interrupted
 
 SEEDS = ["--seeds", "22", "37", "45"]
@@ -104,14 +103,7 @@ def test_networks_are_ordinary_runs_with_their_own_defaults(feature_folders, tmp
     assert (identity["classifier"], identity["normalize"]) == (kind, False)
     assert (identity["lr_interval"], identity["wd_interval"]) == (lr, [1e-8, 1e-4])
     stored = torch.load(out / results["final"]["folder"] / "model.pth", weights_only=True)["model"]
-    test = feature_files.load(feature_folders[1])
-    x = test.x
-    for i in (0, 2):
-        x = x @ stored[f"{i}.weight"].T + stored[f"{i}.bias"]
-        x = x.relu() if kind == "mlp" else x
-    predicted = (x @ stored["4.weight"].T + stored["4.bias"]).argmax(1)
-    top1 = 100 * (predicted == test.y).double().mean().item()
-    assert results["final"]["test_top1"] == pytest.approx(top1)
+    assert [tuple(stored[f"{i}.weight"].shape) for i in (0, 2, 4)] == [(16, 8), (16, 16), (3, 16)]
 
 
 # --- What is there already
@@ -132,15 +124,6 @@ def test_existing_runs_are_skipped_refused_or_replaced(feature_folders, tmp_path
     logreg.main(command(feature_folders, out, "--overwrite", *pair))
     assert list(out.glob("final-*")) == [out / "final-lr-2.5_wd-1e-06"] and list(tmp_path.glob(".*")) == []
     assert json.loads((out / "results.json").read_text())["trials"] == []
-
-
-def test_files_of_others_are_not_replaced(feature_folders, tmp_path):
-    (note := tmp_path / "run/notes.txt").parent.mkdir()
-    note.write_text("the user's own")
-    for words in ((), ("--overwrite",)):
-        with pytest.raises(CogError, match="notes.txt"):
-            logreg.main(command(feature_folders, note.parent, *words))
-    assert note.read_text() == "the user's own"
 
 
 def test_complete_runs_of_a_group_are_skipped_and_one_in_the_way_stops_all(feature_folders, tmp_path, capsys):
@@ -242,23 +225,21 @@ def test_interrupted_at_every_epoch_and_continued(feature_folders, tmp_path, sig
     assert log.count("command: ") == sessions and log.count("seed 37, trial 11") >= 1
 
 
-def test_other_settings_or_versions_begin_again(feature_folders, tmp_path, signalled, caplog):
+def test_other_versions_begin_again(feature_folders, tmp_path, signalled, caplog):
     out, argv = tmp_path / "run", command(feature_folders, tmp_path / "run", *PAIRS[:4])
-    for words in ([], ["CLF.N_EPOCHS", "5"]):
-        signalled(5)
-        with pytest.raises(Interrupted):
-            logreg.main([*argv, *words])
-        signalled(None)
-        journal = Output(out, {}).work / search.TRIALS_FILE
-        stored = json.loads(journal.read_text())
-        assert len(stored["trials"][0]) == 10
-        stored["group"]["versions"]["optuna"] = "1.0"
-        journal.write_text(json.dumps(stored))
+    signalled(5)
+    with pytest.raises(Interrupted):
         logreg.main(argv)
-        assert ("trials of another group or of other versions" in caplog.text) == (words == [])
-        whole = contents(out)
-        shutil.rmtree(out)
-        caplog.clear()
+    signalled(None)
+    journal = Output(out, {}).work / search.TRIALS_FILE
+    stored = json.loads(journal.read_text())
+    assert len(stored["trials"][0]) == 10
+    stored["group"]["versions"]["optuna"] = "1.0"
+    journal.write_text(json.dumps(stored))
+    logreg.main(argv)
+    assert "trials of another group or of other versions" in caplog.text
+    whole = contents(out)
+    shutil.rmtree(out)
     logreg.main(argv)
     assert contents(out) == whole
 
@@ -280,26 +261,11 @@ def test_a_failure_is_noted_for_each_run_of_the_group(feature_folders, tmp_path,
     assert logreg.main(argv) == 0 and not list(tmp_path.rglob(".*"))
 
 
-def test_a_run_that_another_process_works_on(feature_folders, tmp_path):
-    argv = command(feature_folders, tmp_path / "out", *SEEDS)
-    # The lock is of the open file, so this process keeps itself out as well.
-    with Output(tmp_path / "out/seed-37", {}).claimed(), pytest.raises(BusyError, match="works on .*seed-37"):
-        logreg.main(argv)
-    assert logreg.main(argv) == 0
-    assert len(complete(tmp_path)) == 3
-
-
-@pytest.mark.parametrize(
-    ("extra", "message"),
-    [
-        (["--n_shot", "2", "CLF.N_SHOT", "2"], "--n_shot and CLF.N_SHOT are both given"),
-        (["CLF.TYPE", "svm"], "CLF.TYPE = 'svm' is not valid, expected logreg, mlp"),
-        (["EVAL.NAME", "mlp"], "EVAL.NAME mlp is the name of other runs"),
-        (["CLF.MAX_PER_CLASS", "1"], "single training image"),
-    ],
-)
-def test_what_cannot_be_done_is_one_line(feature_folders, tmp_path, extra, message):
-    with pytest.raises(CogError, match=message) as error:
-        logreg.main(command(feature_folders, tmp_path / "out", *extra))
-    assert "\n" not in str(error.value)
+def test_what_cannot_be_done_is_one_line(feature_folders, tmp_path):
+    for *words, message in (
+        ("--n_shot", "2", "CLF.N_SHOT", "2", "--n_shot and CLF.N_SHOT are both given"),
+        ("EVAL.NAME", "mlp", "EVAL.NAME mlp is the name of other runs"),
+    ):
+        with pytest.raises(CogError, match=message):
+            logreg.main(command(feature_folders, tmp_path / "out", *words))
     assert not (tmp_path / "out").exists()
