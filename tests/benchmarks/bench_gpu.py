@@ -2,9 +2,9 @@
 
     python tests/benchmarks/bench_gpu.py [--device cuda] [--rows 1100000] [--parts steps protocol few ...]
 
-Features are 1.1 million x 2048 (l2-normalized clusters), 1000 classes, 50,000 test rows, batches of 1024. The
-time of a step is the difference of trainings of different length; that of a protocol is computed from trainings
-of 1 and 3 epochs, with all trials of five seeds. About 3 minutes.
+Features are 1.1 million x 2048 (l2-normalized clusters), 1000 classes, 50,000 test rows, batches of 1024.
+The time of a step is the difference of trainings of different length; that of a protocol is computed from
+trainings of 1 and 3 epochs, with all trials of five seeds. About 3 minutes.
 """
 
 from __future__ import annotations
