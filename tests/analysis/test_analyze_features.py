@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import tiny
-import torch
 from analyzed_models import LEVEL, write_features, write_run
 
 from cog.analysis import base, label_free
@@ -81,9 +80,6 @@ class TestEveryAnalysis:
             self.run()
         again = self.run("--overwrite")
         assert (again.values, again.per_seed) == (first.values, first.per_seed)
-
-
-# ---- the command
 
 
 @pytest.fixture
@@ -179,9 +175,6 @@ def test_a_signal_leaves_the_finished_results_and_the_same_command_finishes(mode
     assert result(models, "knn") and result(models, "ncm")
 
 
-# ---- degenerate features: one clear line, or a documented result
-
-
 def analyze_pair(tmp_path: Path, train, test, *more: str, analysis: tuple[str, ...] = LABEL_FREE):
     """Analyze ``(x, y)`` pairs; return the values by analysis."""
     flags, out = [], tmp_path / "out"
@@ -197,15 +190,6 @@ def test_features_that_are_refused(tmp_path):
         analyze_pair(tmp_path, (x, y), (x[:, :7], y))
     with pytest.raises(CogError, match="31 clusters need at least as many training images, found 30; lower"):
         analyze_pair(tmp_path / "b", (x, y), (x, y), "ANALYSIS.KMEANS_K", "31", analysis=("kmeans",))
-
-
-def test_a_class_with_one_test_image_makes_no_positive_pair(tmp_path):
-    x, y = tiny.make_xy()
-    found = analyze_pair(tmp_path, (x, y), (x[:11], y[:11]), analysis=("alignment",))["alignment"]
-    unit = torch.nn.functional.normalize(x[:10].double())
-    assert found["alignment"] == pytest.approx(float(torch.pdist(unit).square().mean()))
-    found = analyze_pair(tmp_path / "b", (x, y), (x[:1], y[:1]), analysis=("alignment",))["alignment"]
-    assert set(found.values()) == {None}
 
 
 def test_odd_features_have_a_documented_result(tmp_path, caplog):
@@ -226,6 +210,8 @@ def test_odd_features_have_a_documented_result(tmp_path, caplog):
     assert (
         max((found["knn"] | found["ncm"]).values()) <= 100 * 2 / 3 + 1e-9 and found["kmeans"]["purity"] < 1.0
     )
+    found = analyze_pair(tmp_path / "single", (x, y), (x[:1], y[:1]), analysis=("alignment",))
+    assert set(found["alignment"].values()) == {None}
     found = analyze_pair(tmp_path / "equal", (0 * x + 1, y), (0 * x + 1, y), "ANALYSIS.KNN_K", "[30]")
     assert found["kmeans"]["purity_v1"] == 1.0 and found["kmeans"]["ami"] == found["kmeans"]["ari"] == 0.0
     assert found["alignment"]["alignment"] == pytest.approx(0.0, abs=1e-12)

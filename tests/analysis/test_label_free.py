@@ -46,9 +46,6 @@ def plain_lloyd(x: torch.Tensor, centers: torch.Tensor) -> tuple[torch.Tensor, t
     return centers, labels, float((x - centers[labels]).square().sum())
 
 
-# ---- k-means
-
-
 def test_kmeans_from_the_same_start_ends_where_a_textbook_and_scikit_learn_do(monkeypatch):
     monkeypatch.setattr(base.AnalysisInput.blocks, "__kwdefaults__", {"size": 700})
     x = clouds(3000, 64, 30, spread=0.8).x
@@ -85,9 +82,6 @@ def test_purities_by_hand():
     assert set(label_free.agreement(classes, 7 - classes).values()) == {1.0}
 
 
-# ---- alignment and uniformity
-
-
 @pytest.mark.parametrize("t", first_quick(1, [2.0, 0.5, 30.0]))
 def test_alignment_and_uniformity_are_their_definitions(monkeypatch, t):
     monkeypatch.setattr(label_free, "_PAIR_BLOCK", 130)
@@ -100,9 +94,6 @@ def test_alignment_and_uniformity_are_their_definitions(monkeypatch, t):
     assert aligned == pytest.approx(float(squared[positive].mean()), abs=1e-5)
     found = label_free.uniformity(DATA, features.x, mean, t=t)
     assert found == pytest.approx(float((-t * squared).exp().mean().log()), abs=1e-5)
-
-
-# ---- neighbors and class means
 
 
 def data_of(train: FeatureSet, test: FeatureSet, ks: list[int]) -> base.AnalysisInput:

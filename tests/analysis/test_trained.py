@@ -40,9 +40,6 @@ def models(tmp_path, monkeypatch) -> Path:
     return tmp_path / "models"
 
 
-# ---- concepts
-
-
 @pytest.fixture
 def two_models(models, monkeypatch, wordnet):
     """Two models on two levels, two seeds each; the second model has the hits of the seeds swapped and reversed."""
@@ -144,9 +141,6 @@ def test_a_new_analysis_of_one_file_is_in_table_csv_and_page(models, tmp_path, m
     assert "sparsity" in (tmp_path / "report.html").read_text()
 
 
-# ---- confident
-
-
 @pytest.fixture
 def crossed(models):
     """Classifiers of in1k (two seeds) and test features of cog_l1 without runs."""
@@ -220,7 +214,6 @@ def test_labels_that_were_renumbered_in_training_keep_their_names(models):
     rows = table(models, "cog_l1", "confident_odd", "confident.csv")
     assert rows and {row["predicted_wnid"] for row in rows} <= {SEEN[0], SEEN[2], SEEN[3]}
     assert trained.class_names(None, "in1k", 1000)[:2] == ["n01440764", "n01443537"]
-    assert trained.class_names(None, "cog_l1", 2) == ["class 0", "class 1"]
 
 
 @pytest.mark.parametrize(

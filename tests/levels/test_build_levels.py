@@ -209,9 +209,6 @@ def test_rerank_keeps_the_concepts(toy):
     assert [len(level) for level in toy.levels()] == [2, 2, 2]
     with pytest.raises(CogError, match="lin needs all concepts"):
         toy.run("--rerank", given, "--overwrite", size=None)
-    write_levels(given, [pool[:3], pool[3:]])
-    with pytest.raises(CogError, match="different sizes; give --level_size"):
-        toy.run("--rerank", given, "--overwrite", size=None)
 
 
 def test_protocol_v1_and_discarded(toy):
@@ -226,9 +223,6 @@ def test_protocol_v1_and_discarded(toy):
     counts, options = {wnid(4): 8, wnid(30): 1}, {"min_images": 6, "excluded_roots": (), "discarded": ()}
     for protocol, eligible in (("v2", []), ("v1", [wnid(4)])):
         assert select(toy_graph(), counts, SEEN, protocol=protocol, **options).eligible == eligible
-
-
-# ---- bad input: one line, exit code 2, nothing written
 
 
 @pytest.mark.parametrize(
@@ -291,9 +285,6 @@ def test_levels_never_overlap_and_use_both_ends(n_levels, size, spare):
         assert len(set(gaps[:-1])) <= 1 and 0 <= gaps[-1] - gaps[0] < n_levels - 1
 
 
-# ---- comparison and figures
-
-
 def test_levels_are_compared(tmp_path, capsys):
     contents = {"a": [[11, 12], [13, 14]], "b": [[12], [11], [15]], "draw": [[12, 13, 14]]}
     for name, levels in contents.items():
@@ -314,9 +305,6 @@ def test_figures_of_the_levels_and_of_in1k(toy):
     assert toy.figures["similarity"].axes[0].lines[0].get_ydata().tolist() == values
     panels = {panel.get_title(): panel.dataLim.y1 for panel in toy.figures["images"].axes}
     assert panels == {"IN-1K: 13 images": 8} | {f"L{k}: 30 images": 6 for k in (1, 2, 3, 4)}
-
-
-# ---- the real thing
 
 
 def test_shipped_lists(shared_dir):

@@ -45,9 +45,6 @@ def test_random_graphs_equal_plain_code(case):
         np.testing.assert_allclose(fast, slow, rtol=0, atol=1e-12, err_msg=measure)
 
 
-# ---- the real thing
-
-
 @pytest.mark.slow
 def test_every_measure_equals_nltk_on_random_pairs(shared_dir, wordnet, tmp_path):
     graph, folder = wordnet, shared_dir / "imagenet21k"

@@ -110,8 +110,6 @@ def test_training_is_deterministic_kept_and_loads_as_a_custom_model(small_world,
         network.train_network(tmp_path / "train", tmp_path / "x.ckpt")
 
 
-# ---- expectations
-
 GOOD = {"in1k": 80.0, "cog_l1": 70.0, "cog_l2": 72.0, "cog_l3": 66.0, "cog_l4": 60.0, "cog_l5": 61.0}
 
 
@@ -136,9 +134,6 @@ def test_expectations(changed, n_failed):
     findings = check(table)
     assert len(findings) == 4 and sum(not holds for _, holds in findings) == n_failed
     assert check(top1(means(UNTRAINED, 0, GOOD))) == []
-
-
-# ---- scripts
 
 
 @pytest.mark.slow
