@@ -119,7 +119,7 @@ def compared(
         changed: list[str] = []
         if unit.split:
             features[unit] = stored and stored | network | {"rows_sha256": record.get("rows_sha256")}
-            changed = stored and _changed(stored, network)  # empty: of the original toolkit
+            changed = _changed(stored, network) if stored else []  # else: of the original toolkit
         elif stored:
             run = settings.from_config(cfgs[unit.model], seed=unit.seed)
             run = dataclasses.replace(run, n_shot=unit.n_shot)
