@@ -45,6 +45,7 @@ def test_a_machine_that_works(capsys):
     assert "fp32: " in texts["ok", "extraction"][0] and "cosine 1.00000" in texts["ok", "extraction"][0]
 
 
+@pytest.mark.slow
 def test_what_is_wrong_or_fails_is_a_problem_and_the_rest_is_looked_at(capsys, monkeypatch):
     def fail(*args, **options):
         raise RuntimeError("CUDA error: unspecified launch failure\nmore lines")
