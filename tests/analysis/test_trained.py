@@ -42,7 +42,7 @@ def models(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def two_models(models, monkeypatch, wordnet):
-    """Two models on two levels, two seeds each; the second model has the hits of the seeds swapped and reversed."""
+    """Two models on two levels, two seeds each; the second has the hits of the seeds swapped and reversed."""
     for model, step in (("my/net", 1), ("other/net", -1)):
         for dataset, wnids in WNIDS.items():
             for split, n in (("train", 4), ("test", 10)):

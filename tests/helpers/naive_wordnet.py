@@ -67,7 +67,7 @@ class Naive:
 
 
 def open_with_nltk(wordnet_dir: str, work_dir: Path):
-    """Return NLTK's reader of the files in ``wordnet_dir``, copied to ``work_dir``; missing ones are empty."""
+    """Return NLTK's reader of the files in ``wordnet_dir``, copied to ``work_dir``; others are empty."""
     import nltk.data
     from nltk.corpus.reader.wordnet import WordNetCorpusReader
 

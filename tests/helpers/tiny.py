@@ -14,7 +14,7 @@ import numpy as np
 #: Classes of the folders below, in the order of the labels.
 WNIDS = ("n01440764", "n01443537", "n01484850")
 
-#: Loader of a user's model: deterministic, 4 features, no checkpoint needed (a given one is read with weights_only).
+#: Loader of a user's model: deterministic, 4 features, no checkpoint needed.
 LOADER_SOURCE = """
 import torch
 

@@ -76,8 +76,10 @@ def test_an_interrupted_world_is_repeated_and_a_complete_one_kept(small_world, w
 @pytest.mark.slow
 def test_levels_are_the_groups_by_distance(small_world, wordnet, tmp_path):
     (tmp_path / "none.txt").write_text("")
-    argv = f"--imagenet_images_root {small_world}/in21k --image_counts {small_world}/image_counts.csv --level_size 24"
-    argv += f" --seen_wnids {small_world}/seen_wnids.txt --discarded_wnids {tmp_path}/none.txt"
+    argv = f"--imagenet_images_root {small_world}/in21k --image_counts {small_world}/image_counts.csv"
+    argv += (
+        f" --level_size 24 --seen_wnids {small_world}/seen_wnids.txt --discarded_wnids {tmp_path}/none.txt"
+    )
     argv += f" --output_dir {tmp_path}/levels LEVELS.MIN_IMAGES 5 LEVELS.N_TEST 2"
     assert build_levels.main(argv.split()) == 0
     levels = read_levels(tmp_path / "levels/cog_levels_mapping_file.pkl")
