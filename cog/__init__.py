@@ -8,8 +8,7 @@ Learning", ICCV 2021. The scripts are thin; their work can be called from Python
 >>> "sup_resnet50" in cog.list_models()
 True
 >>> scores = cog.evaluate(backbone, "birds/train", "birds/test", n_shot=[0, 8])  # doctest: +SKIP
->>> frame = cog.read_results("models", published="v2")  # doctest: +SKIP
->>> print(cog.table(cog.average(frame[frame.n_shot == 0])))  # doctest: +SKIP
+>>> print(cog.table(cog.average(cog.read_results("models"))))  # doctest: +SKIP
 """
 
 from __future__ import annotations

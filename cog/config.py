@@ -19,14 +19,13 @@ from cog.constants import CLASSIFIERS, is_unset
 from cog.errors import CogError, did_you_mean
 from cog.paths import split_model_name
 
-#: Name of the runs of fine-tuning, used where EVAL.NAME has its default.
-FINETUNE = "finetune"
+FINETUNE = "finetune"  # name of the runs of fine-tuning, where EVAL.NAME has its default
 
 
 def check_values(cfg: CfgNode) -> None:
     """Raise a CogError when a value is out of range; it names the key, its value and the expected values."""
     values, defaults = flat(cfg), flat(default_cfg())
-    expected = {key: _expected(values[key], defaults[key], of) for key, of in _defaults("RANGES").items()}
+    expected = {key: _expected(values[key], defaults[key], of) for key, of in default_cfg("RANGES").items()}
     resize, n_test, name = (
         values[key] for key in ("FT_EXTRACT.IMAGE_RESIZE_SIZE", "LEVELS.N_TEST", "EVAL.NAME")
     )
@@ -47,15 +46,13 @@ def _expected(value: Any, default: Any, allowed: tuple[Any, ...]) -> str:
         return "" if value in allowed else f"{', '.join(allowed[:-1])} or {allowed[-1]}"
     parts, usual = (list(v) if isinstance(v, list | tuple) else [v] for v in (value, default))
     is_good = all(type(v) in (int, type(usual[0])) and allowed[0] <= v <= allowed[1] for v in parts)
-    words = f"a number from {allowed[0]} to {allowed[1]}"
     if isinstance(default, list) and type(usual[0]) is int:
-        return (
-            ""
-            if is_good and len({*parts}) == len(parts) > 0
-            else f"a list of different numbers, each {words}"
+        is_good = is_good and len({*parts}) == len(parts) > 0
+    else:
+        is_good = (
+            is_good and len(parts) == len(usual) and (isinstance(default, list) or parts == sorted(parts))
         )
-    is_good = is_good and len(parts) == len(usual) and (isinstance(default, list) or parts == sorted(parts))
-    return "" if is_good else words if len(usual) == 1 else f"values such as {default}, each {words}"
+    return "" if is_good else f"a value such as {default}, from {allowed[0]} to {allowed[1]}"
 
 
 def configs_dir() -> Path:
@@ -65,13 +62,9 @@ def configs_dir() -> Path:
     return installed if installed.is_dir() else package.parent / "configs"
 
 
-def _defaults(name: str) -> Any:
+def default_cfg(name: str = "_C") -> Any:
+    """Return a fresh, unfrozen copy of the defaults in ``configs/default.py``, or another value there."""
     return runpy.run_path(str(configs_dir() / "default.py"))[name]
-
-
-def default_cfg() -> CfgNode:
-    """Return a fresh, unfrozen copy of the defaults in ``configs/default.py``."""
-    return _defaults("_C")
 
 
 def get_cfg(
@@ -84,11 +77,9 @@ def get_cfg(
 ) -> CfgNode:
     """Return the configuration, merged from all sources in this order, checked and frozen.
 
-    Args:
-        declared: preprocessing of the model by value of ``FT_EXTRACT.PREPROCESS``; empty: none.
-        entry_values: values of the model's entry in the file ``entry_source`` of the user's models.
-        model_name: ``configs/<model_name>.yaml`` applies; a file there that names no model is a CogError.
-        opts: flat ``[KEY, VALUE, ...]`` list of strings.
+    ``declared`` is the preprocessing of the model by value of ``FT_EXTRACT.PREPROCESS`` (empty: none),
+    ``entry_values`` are those in the file ``entry_source`` of the user's models, ``configs/<model_name>.yaml``
+    applies, and ``opts`` is a flat ``[KEY, VALUE, ...]``.
     """
     values = [(key, value, entry_source) for key, value in (entry_values or {}).items()]
     if model_name is not None:
@@ -110,7 +101,7 @@ def get_cfg(
         fx.IMAGE_NORM.MEAN, fx.IMAGE_NORM.STD = list(own.mean), list(own.std)
         fx.IMAGE_INTERPOLATION, fx.IMAGE_SQUASH = own.interpolation, own.squash
     elif declared is not None and (declared or fx.PREPROCESS == "model"):
-        what = f"{model_name} declares no preprocessing of its authors; leave it out, or declare it in the loader"
+        what = f"{model_name} declares no preprocessing of its authors; leave it out, or let the loader do so"
         raise CogError(f"FT_EXTRACT.PREPROCESS model: {what}")
     cfg.CLF.update(CLASSIFIERS.get(cfg.CLF.TYPE, {}))
     _merge(cfg, values)
@@ -185,7 +176,7 @@ def evaluation_name(cfg: CfgNode) -> str:
 
 
 def check_new_name(cfg: CfgNode, kind: str) -> None:
-    """Refuse an ``EVAL.NAME`` under which runs of ``kind`` (``CLF.TYPE``, or :data:`FINETUNE`) lie among others."""
+    """Refuse an ``EVAL.NAME`` under which runs of ``kind`` (``CLF.TYPE``, or FINETUNE) lie among others."""
     name = cfg.EVAL.NAME
     taken = name in {FINETUNE, *CLASSIFIERS} - {default_cfg().EVAL.NAME, kind}
     if taken or re.search(r"_max[0-9]+$", name):

@@ -36,7 +36,7 @@ def first_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def os_errors_explained(failed: str) -> Iterator[None]:
-    """Turn an error of the system in the block into a CogError: ``failed`` ("cannot read a.ckpt"), and why."""
+    """Turn an error of the system in the block into a CogError: what ``failed``, and why."""
     try:
         yield
     except OSError as error:

@@ -22,7 +22,7 @@ from pathlib import Path
 from cog import constants
 from cog.errors import CogError
 
-# The original toolkit's code wrote eval_logreg-N8/seed_22, its README says eval_logreg_N8/seed-22: both are read.
+# The original toolkit wrote eval_logreg-N8/seed_22, its README says eval_logreg_N8/seed-22: both are read.
 _EVAL_FOLDER = re.compile(r"eval_(?P<name>(?!N[0-9]+$).+?)(?:[_-]N(?P<n_shot>[0-9]+))?")
 
 

@@ -1,4 +1,4 @@
-"""The rooms of the package: imports go down only, light rooms import no torch, and libraries are declared."""
+"""The rooms of the package: imports go down only, and libraries are declared."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ ROOMS = (
     *("base", "runtime", "data", "levels", "models", "features", "results", "logreg", "finetune", "analysis"),
     *("reporting", "study", "miniature", "commands"),
 )
-
-#: Rooms whose modules import no torch when they are imported: tables and task lists appear in a blink.
-WITHOUT_TORCH = ("base", "levels", "results", "study")
 
 #: Run as ``python -m cog``: it starts what is above it. ``cog`` itself has the functions for notebooks.
 ENTRIES = ("cog", "cog.__main__")
@@ -46,23 +43,16 @@ def room_of(module: str) -> str:
     return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else "base"
 
 
-def imports(module: str, *, at_start: bool = False) -> set[str]:
-    """Return the names that a module imports; with ``at_start``, those outside functions and TYPE_CHECKING."""
+def imports(module: str) -> set[str]:
+    """Return the names that a module imports, wherever in the file."""
     names: set[str] = set()
-    todo: list[ast.AST] = [TREES[module]]
-    while todo:
-        node = todo.pop()
+    for node in ast.walk(TREES[module]):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 names.add(inner if inner in TREES else node.module)
-        is_late = isinstance(node, ast.FunctionDef) or (
-            isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        )
-        if not (at_start and is_late):
-            todo += ast.iter_child_nodes(node)
     return names - {module}
 
 
@@ -81,17 +71,6 @@ def test_no_circles_between_files():
         free = {module for module, others in left.items() if not others & left.keys()}
         assert free, f"these import each other: {sorted(left)}"
         left = {module: others for module, others in left.items() if module not in free}
-
-
-@pytest.mark.parametrize("room", WITHOUT_TORCH)
-def test_light_rooms_import_no_torch(room):
-    todo, seen = [m for m in TREES if room_of(m) == room and m not in ENTRIES], set()
-    while todo:
-        module = todo.pop()
-        names = imports(module, at_start=True)
-        assert not {name for name in names if name.partition(".")[0] in ("torch", "torchvision")}, module
-        seen.add(module)
-        todo += (names & TREES.keys()) - seen
 
 
 def test_what_is_imported_is_declared(repository):

@@ -1,8 +1,8 @@
 """Commands that are killed and repeated, or started twelve times at once, leave what one start leaves.
 
-Each runs in a fork of this process and is ended by SIGKILL right before one of its file operations, by SIGKILL
-at a random instant, or by SIGTERM. No reader may then take a part for a result, and the same command, given
-again, must leave the bytes of an undisturbed run. Times and facts of one start are not compared.
+Each runs in a fork and is ended right before one of its file operations or at a random instant. No reader may
+then take a part for a result, and the same command, given again, must leave the bytes of an undisturbed run.
+Times and facts of one start are not compared.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def commands(work: Path) -> dict[str, Command]:
         "run": f"logreg {pair} {training} 12 --output_dir {{out}}/run",
         "seeds and shots": f"logreg {of_model} --seeds 22 37 45 77 93 --n_shot 0 2 8 {training} 3",
         "levels": f"build_levels --imagenet_images_root {work}/in21k --seen_wnids {work}/seen.txt "
-        "--n_levels 2 --level_size 3 --overwrite --output_dir {out}/levels LEVELS.MIN_IMAGES 6 LEVELS.N_TEST 2 "
-        "LEVELS.MAX_TRAIN 5",
+        "--n_levels 2 --level_size 3 --overwrite --output_dir {out}/levels LEVELS.MIN_IMAGES 6 "
+        "LEVELS.N_TEST 2 LEVELS.MAX_TRAIN 5",
         "fine-tuning": f"finetune --model tiny_net --output_dir {{out}}/tuned --device cpu {of_images} "
         "FINETUNE.N_EPOCHS 3 FINETUNE.BATCH_SIZE 24",
         "analysis": f"analyze_features {pair} --analysis kmeans --output_dir {{out}}/clusters "
@@ -136,7 +136,7 @@ def nothing(number: int) -> None:
 
 
 def start(command: Command, out: Path, log: Path, act: Act = nothing, note: Act = nothing) -> int:
-    """Start a command in a fork that prints into ``log`` and calls ``note`` at its end; returns its number."""
+    """Start a command in a fork that prints into ``log``, and calls ``note`` at its end; returns its pid."""
     if pid := os.fork():
         return pid
     code = 70
@@ -222,7 +222,7 @@ class Bench:
         return command.runs
 
     def end(self, name: str, ending: Act, act: Act = nothing) -> None:
-        """Start a command, end it, look at what readers see, and repeat it: the result is the undisturbed one."""
+        """Start a command, end it, look at what readers see, repeat it, and compare the result."""
         command, (expected, *_) = self.commands[name], self.undisturbed(name)
         command.fresh(self.out)
         pid = start(command, self.out, self.log, act)

@@ -30,7 +30,6 @@ from cog.results.analysis_records import AnalysisRecord, Number
 from cog.runtime import log, signals
 from cog.runtime.device import exact_float32
 from cog.runtime.files import plain
-from cog.runtime.memory import exhaustion_explained
 from cog.runtime.output import Output
 
 logger = logging.getLogger(__name__)
@@ -188,8 +187,7 @@ def _compute(
     each: Analysis, data: AnalysisInput, output: Output, name: str, stage: Path
 ) -> dict[str, Number]:
     start, data = time.monotonic(), replace(data, folder=stage, per_seed={}, details={})
-    with exhaustion_explained(f"computing {name}", ""):
-        values = plain(each.compute(data))
+    values = plain(each.compute(data))
     about: dict[str, Any] = {"device": str(data.device), "seconds": round(time.monotonic() - start, 3)}
     about |= {"finished": log.now(), "versions": log.versions(("torch", "numpy", "scikit-learn", "scipy"))}
     about |= {"per_seed": plain(data.per_seed), "seeds": list(data.per_seed), "details": plain(data.details)}

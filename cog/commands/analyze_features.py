@@ -90,4 +90,4 @@ def _input(args: argparse.Namespace) -> tuple[AnalysisInput, Path]:
     return AnalysisInput(args.model, args.dataset, model_dir, folders, cfg, vars(args), device), Path(output)
 
 
-cli = functools.partial(cli_tools.run, main, continues=True)
+cli = functools.partial(cli_tools.run, main)

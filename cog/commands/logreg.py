@@ -50,4 +50,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-cli = functools.partial(cli_tools.run, main, continues=True)
+cli = functools.partial(cli_tools.run, main)

@@ -171,4 +171,4 @@ def _dry_run(todo: Mapping[int, Task], commands: Mapping[str, Sequence[str]]) ->
     return 0 if succeeded else CogError.exit_code
 
 
-cli = functools.partial(cli_tools.run, main, continues=True)
+cli = functools.partial(cli_tools.run, main)

@@ -22,7 +22,7 @@ from cog.data.classes import LABEL_FILES, name_images, require_apart
 from cog.data.wnids import is_wnid
 from cog.errors import CogError, os_errors_explained
 from cog.runtime import files
-from cog.runtime.log import Progress
+from cog.runtime.log import progress_of
 
 logger = logging.getLogger(__name__)
 
@@ -228,7 +228,7 @@ def _scan(packed: Sequence[Archive], wanted: Wanted, is_split: bool) -> Index:
     parts = []
     pool = ThreadPoolExecutor(N_THREADS)
     try:
-        with Progress(len(packed), "reading headers", unit="archives") as progress:
+        with progress_of(len(packed), "reading headers", unit="archives") as progress:
             for rows in pool.map(scan, range(len(packed))):
                 parts.append(rows)
                 progress.update()

@@ -208,7 +208,7 @@ class _Passes:
         names = some([each.model.choice.name for each in self.networks], 8)
         facts = images.dataset, images.split, n, len(images), len(images.classes), device, names
         logger.info("%s %s: %d of %d images of %d classes, on %s, for %s", *facts)
-        with log.Progress(n, "extraction") as progress:
+        with log.progress_of(n, "extraction") as progress:
             for span in spans if self.networks else ():
                 started, failures = time.time(), []
                 parts: dict[Extraction, list] = {each: [] for each in todo if span in todo[each]}

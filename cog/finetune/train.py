@@ -30,8 +30,8 @@ from cog.data.pixels import Preprocess, load_rgb, normalizer, to_input
 from cog.errors import CogError, FailedImagesError
 from cog.logreg import metrics
 from cog.models.backbone import Backbone
-from cog.runtime import files, memory, signals
-from cog.runtime.log import Progress
+from cog.runtime import files, signals
+from cog.runtime.log import progress_of
 from cog.runtime.safe_load import load_torch
 
 logger = logging.getLogger(__name__)
@@ -169,11 +169,9 @@ class Training:
         done = self._load(state) if state.exists() else Epochs()
         start = time.monotonic() - done.seconds
         n_steps = recipe.steps_per_epoch(len(train))
-        n_images, side = n_steps * recipe.ft.BATCH_SIZE, recipe.preprocess.size
-        task = f"training with passes of {recipe.per_pass} images of {side} x {side}"
-        todo = "lower FINETUNE.BATCH_PER_DEVICE (FINETUNE.BATCH_SIZE, and the learning rate, can stay)"
-        progress = Progress((n_epochs - done.n) * n_images, "fine-tuning")
-        with torch.random.fork_rng(devices=[]), progress, memory.exhaustion_explained(task, todo):
+        n_images = n_steps * recipe.ft.BATCH_SIZE
+        progress = progress_of((n_epochs - done.n) * n_images, "fine-tuning")
+        with torch.random.fork_rng(devices=[]), progress:
             while done.n < n_epochs:
                 sums = self._train_epoch(train, done.n, progress)
                 scores, done.predictions = self.test(test)
@@ -191,7 +189,7 @@ class Training:
                 logger.info("%s", metrics.describe_last_epoch(done.logs, n_epochs))
         return done
 
-    def _train_epoch(self, images: ImageList, epoch: int, progress: Progress) -> list[float]:
+    def _train_epoch(self, images: ImageList, epoch: int, progress: Any) -> list[float]:
         """Return the sums over all steps and processes: loss, top-1 hits, top-5 hits, decoded images."""
         recipe, size = self.recipe, self.recipe.ft.BATCH_SIZE
         order, n_steps = recipe.order(epoch, len(images)), recipe.steps_per_epoch(len(images))

@@ -26,7 +26,7 @@ from cog.logreg.mlp import state_dict
 from cog.logreg.search import N_STARTUP_TRIALS, Search, Trial, Unfinished
 from cog.logreg.settings import PACKAGES, Settings
 from cog.runtime import seeds
-from cog.runtime.log import Progress, versions
+from cog.runtime.log import progress_of, versions
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def run_protocol(
     if searches:
         rows, val_rows = _split(data, runs)
         counts = {"search_train": rows.shape[1], "search_val": val_rows.shape[1]}
-        with Progress(runs[0].n_trials, "hyper-parameter search", unit="trials") as progress:
+        with progress_of(runs[0].n_trials, "hyper-parameter search", unit="trials") as progress:
             fit = functools.partial(engine.fit, data, runs, rows, val_rows=val_rows, unfinished=unfinished)
             while left := runs[0].n_trials - (done := len(searches[0].trials)):
                 # The random suggestions at the start do not depend on results; the others come one by one.
@@ -76,7 +76,7 @@ def run_protocol(
         pairs = [search.choose() for search in searches]
     rows = torch.stack([_draw_few_shot(data, run, torch.arange(len(data.y)), "final") for run in runs])
     counts |= {"final_train": rows.shape[1], "test": len(data.test_y)}
-    with Progress(runs[0].n_epochs, "final training", unit="epochs") as progress:
+    with progress_of(runs[0].n_epochs, "final training", unit="epochs") as progress:
         tell = functools.partial(_tell_epoch, runs, progress, print_freq)
         final = engine.fit(data, runs, rows, [[pair] for pair in pairs], on_epoch=tell, unfinished=unfinished)
     assert final.predictions is not None
@@ -93,14 +93,14 @@ def run_protocol(
 
 
 def _do_trials(
-    searches: list[Search], n: int, fit: Callable[..., Trained], unfinished: Unfinished, progress: Progress
+    searches: list[Search], n: int, fit: Callable[..., Trained], unfinished: Unfinished, progress: Any
 ) -> None:
     """Do the next ``n`` trials of the searches of all seeds, as far as they are not finished."""
     done = len(searches[0].trials)
     asked = [search.ask(n) for search in searches]
     trials = [finished[done : done + n] for finished in unfinished.trials]
     if trials[0]:
-        progress.skip(n)
+        progress.update(n)
     else:
         trained = fit(asked)
         seconds = round(trained.seconds, 3)
@@ -146,11 +146,10 @@ def _draw_few_shot(data: Data, run: Settings, rows: torch.Tensor, stage: str) ->
 
 
 def _tell_epoch(
-    runs: Sequence[Settings], progress: Progress, print_freq: int, epoch: int, logs: list[Logs]
+    runs: Sequence[Settings], progress: Any, print_freq: int, epoch: int, logs: list[Logs]
 ) -> None:
     """Advance the progress of the final training after an epoch, and log a line per seed now and then."""
-    progress.skip(epoch - progress.done)  # the first epochs may be of an earlier session
-    progress.update()
+    progress.update(epoch + 1 - progress.n)  # the first epochs may be of an earlier session
     if print_freq and ((epoch + 1) % print_freq == 0 or epoch + 1 == runs[0].n_epochs):
         for run, of_seed in zip(runs, logs, strict=True):
             logger.info("seed %d: %s", run.seed, describe_last_epoch(of_seed, run.n_epochs))

@@ -113,15 +113,13 @@ def train_all(runs: Sequence[Run], train: Path, test: Path, args: argparse.Names
     from cog.features import feature_files
     from cog.logreg.engine import Engine
     from cog.runtime.device import resolve_device
-    from cog.runtime.memory import exhaustion_explained
 
     first, shots = runs[0].settings, list(dict.fromkeys(run.settings.n_shot for run in runs))
     engine = Engine(resolve_device(args.device), first.precision)
-    with exhaustion_explained("preparing the training", "take a smaller CLF.BATCH_SIZE"):
-        load = functools.partial(feature_files.load, normalize=first.normalize, rounded=True)
-        of_train, of_test = load(train), load(test)
-        data = engine.prepare(of_train, of_test, first, n_seeds=len(runs) // len(shots))
-        del of_train, of_test  # they may be on a device now
+    load = functools.partial(feature_files.load, normalize=first.normalize, rounded=True)
+    of_train, of_test = load(train), load(test)
+    data = engine.prepare(of_train, of_test, first, n_seeds=len(runs) // len(shots))
+    del of_train, of_test  # they may be on a device now
     of_shots, most = [[run for run in runs if run.settings.n_shot == n] for n in shots], data.together.seeds
     groups = [part[i : i + most] for part in of_shots for i in range(0, len(part), most)]
     for number, group in enumerate(groups):
@@ -136,7 +134,6 @@ def _do_group(
     import torch
 
     from cog.logreg.protocol import run_protocol
-    from cog.runtime.memory import exhaustion_explained
 
     with contextlib.ExitStack() as stack:
         works = [(run, stack.enter_context(run.output.claimed())) for run in wanted]
@@ -156,10 +153,8 @@ def _do_group(
         facts["threads"] = torch.get_num_threads()  # the last bits depend on it on a CPU
         seeds = facts["lockstep"] = [run.settings.seed for run in whole]
         logger.info("%s: seeds %s", group[0].output.path.parent, " ".join(map(str, seeds)))
-        task = f"training classifiers of {data.n_classes} classes"
-        with exhaustion_explained(task, "take a smaller CLF.BATCH_SIZE"):
-            settings = [run.settings for run in whole]
-            results = run_protocol(data, settings, engine, folder=folder, print_freq=print_freq)
+        settings = [run.settings for run in whole]
+        results = run_protocol(data, settings, engine, folder=folder, print_freq=print_freq)
         by_seed = dict(zip(seeds, results, strict=True))
         for run, work in works:
             with work.publish() as stage:

@@ -20,7 +20,7 @@ from cog.models.fetch import checkpoint_files, sha256
 from cog.models.spec import PaperModel
 from cog.paths import ModelDir
 from cog.runtime.device import exact_float32
-from cog.runtime.log import Progress
+from cog.runtime.log import progress_of
 
 
 def check(models: Iterable[PaperModel], root: str | os.PathLike[str]) -> Iterator[tuple[str, str, str]]:
@@ -67,7 +67,7 @@ def top1(
     mean, std = normalizer(pre.mean, pre.std, device)
     network = load_paper_model(row, checkpoint, classifier=True).eval().to(device)
     pieces = [(0, first, min(first + PIECE, n)) for first in range(0, n, PIECE)]
-    with exact_float32(), torch.inference_mode(), Progress(n, row.name) as progress:
+    with exact_float32(), torch.inference_mode(), progress_of(n, row.name) as progress:
         made = decoded([Decoder(images, pre)], pieces, n_workers=n_workers)
         for (_, first, stop), piece in zip(pieces, made, strict=True):
             for number, reason in piece.failures:

@@ -95,16 +95,8 @@ def whole_number(minimum: int) -> Callable[[str], int]:
     return parse
 
 
-def run(
-    main: Callable[[Sequence[str] | None], int | None],
-    argv: Sequence[str] | None = None,
-    *,
-    continues: bool = False,
-) -> NoReturn:
-    """Run the ``main`` of a script and exit: with code 0, or that of an error after its one line.
-
-    ``COG_DEBUG=1`` shows the traceback. ``continues``: the same command continues what ^C has interrupted.
-    """
+def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the ``main`` of a script and exit: with code 0, or that of an error after its one line."""
     set_up_logging()
     logger = logging.getLogger("cog")
     if getattr(sys.stdout, "errors", None) == "strict" and hasattr(sys.stdout, "reconfigure"):
@@ -114,7 +106,7 @@ def run(
         code = main(argv) or 0
         sys.stdout.flush()
     except KeyboardInterrupt:
-        logger.error("interrupted%s", "; the same command continues" if continues else "")
+        logger.error("interrupted; the same command goes on")
         code = 130
     except BrokenPipeError:  # the reader (`| head`) has closed the pipe: no message, as of other tools
         code = 141
@@ -140,5 +132,7 @@ def _explain(error: Exception) -> CogError:
         failed = f"cannot access {error.filename}" if error.filename else "input or output failed"
         return CogError(f"{failed}: {error.strerror or error}")
     if memory.is_exhausted(error):
-        return memory.explain(error, "working", "do less at a time (smaller batches, fewer seeds and shots)")
+        return memory.explain(
+            error, "working", "lower CLF.BATCH_SIZE or FINETUNE.BATCH_PER_DEVICE, or do less at a time"
+        )
     raise error

@@ -17,12 +17,12 @@ from cog.runtime.ranks import this_rank
 def resolve_device(name: str | None) -> torch.device:
     """Return the device ``name``, cpu or cuda, after one product on it; None: CUDA where there is a GPU.
 
-    A CUDA device has an index: that in ``name``, else that of the GPU for the rank of this process. A CogError
-    says why a GPU cannot be used: a job on a machine with a GPU must not spend a week on its CPU.
+    A CUDA device has an index, that in ``name`` or for the rank of this process. A CogError says why a GPU
+    cannot be used: a job on a machine with a GPU must not spend a week on its CPU.
     """
     if name is None:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1", "NoDevFiles")
-        # A scheduler keeps the device file of a GPU that is not allocated to this job, but denies access to it.
+        # A scheduler keeps the device file of a GPU that this job does not have, but denies access to it.
         granted = any(os.access(path, os.R_OK | os.W_OK) for path in glob.glob("/dev/nvidia[0-9]*"))
         name = "cuda" if torch.cuda.is_available() or (granted and not hidden) else "cpu"
     kind, _, index = name.partition(":")

@@ -58,7 +58,7 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> IO[byt
 
 
 def contents(path: str | os.PathLike[str], largest: int = 1 << 40) -> bytes:
-    """Return the bytes of a regular file that is not empty and has at most ``largest`` bytes, else a CogError."""
+    """Return the bytes of a regular file that has 1 to ``largest`` bytes; else a CogError."""
     try:
         with os_errors_explained(f"cannot read {path}"), open_regular(path) as handle:
             size = os.fstat(handle.fileno()).st_size
@@ -71,7 +71,7 @@ def contents(path: str | os.PathLike[str], largest: int = 1 << 40) -> bytes:
 
 
 def read_object(path: str | os.PathLike[str], largest: int = 1 << 26) -> dict[str, Any]:
-    """Return the object in a JSON file; a CogError says why it cannot be read, see :func:`contents`."""
+    """Return the object in a JSON file; a CogError says why it cannot be read."""
     try:
         data = json.loads(contents(path, largest).decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError) as error:

@@ -8,9 +8,9 @@ import logging
 import os
 import platform
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from termcolor import colored
 
@@ -18,8 +18,6 @@ import cog
 from cog.errors import printable
 
 logger = logging.getLogger("cog")
-
-_LINE = "{desc}: {n_fmt} of {total_fmt}{unit} ({percentage:.0f} %), {rate_fmt}, {remaining} left"
 
 
 class _Formatter(logging.Formatter):
@@ -60,33 +58,14 @@ def log_file(path: Path) -> Iterator[None]:
             handler.close()
 
 
-class Progress:
-    """Progress of ``total`` units of long work: now and then a line in the log."""
+def progress_of(total: int, label: str, *, unit: str = "images") -> Any:
+    """Return a ``tqdm`` for long work: every 30 seconds a line on standard error, with the time left."""
+    from tqdm import tqdm
 
-    def __init__(self, total: int, label: str, *, unit: str = "images", interval: float = 30.0) -> None:
-        self.done, self._skipped, self._interval = 0, 0, interval
-        self._of = {"total": total, "prefix": label, "unit": f" {unit}", "bar_format": _LINE}
-        self._start = self._shown = time.monotonic()
-
-    def skip(self, count: int) -> None:
-        """Count units that an earlier session finished; the rate and the time left do not include them."""
-        self.done, self._skipped = self.done + count, self._skipped + count
-
-    def update(self, count: int = 1) -> None:
-        """Count more finished units."""
-        self.done, now = self.done + count, time.monotonic()
-        if now - self._shown >= self._interval:
-            from tqdm import tqdm
-
-            of = {"n": self.done, "elapsed": now - self._start, "initial": self._skipped, **self._of}
-            self._shown = now
-            logger.info("%s", tqdm.format_meter(**of))
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+    tqdm.monitor_interval = 0  # no thread beside ours
+    line = "{desc}: {n_fmt} of {total_fmt}{unit} ({percentage:.0f} %), {rate_fmt}, {remaining} left\n"
+    often = {"mininterval": 30, "delay": 30, "miniters": 1, "leave": False}
+    return tqdm(total=total, desc=label, unit=f" {unit}", bar_format=line, **often)
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

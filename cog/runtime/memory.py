@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from cog.errors import CogError, first_line
@@ -47,14 +46,3 @@ def is_exhausted(error: BaseException) -> bool:
 def explain(error: BaseException, task: str, todo: str) -> CogError:
     """Return an error of :func:`is_exhausted` in one line: what failed, and how it needs less memory."""
     return CogError(f"out of memory while {task} ({first_line(error)[:200]}); {todo or 'run this elsewhere'}")
-
-
-@contextlib.contextmanager
-def exhaustion_explained(task: str, todo: str) -> Iterator[None]:
-    """Turn "out of memory" in the block into one line, see :func:`explain`."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not is_exhausted(error):
-            raise
-        raise explain(error, task, todo) from error

@@ -5,8 +5,8 @@
     seed-22/            the result: complete, or not there
     .seed-22.work/      unfinished work: lock, identity.json, saved states, program.log, failed.json
 
-The same command gives the same bits: a result that two processes compute costs time and is never wrong. The lock
-only saves that time; where a file system has none, work goes on without.
+The same command gives the same bits: a result that two processes compute costs time and is never wrong.
+The lock only saves that time; where a file system has none, work goes on without.
 """
 
 from __future__ import annotations
@@ -28,11 +28,8 @@ from typing import Any, NamedTuple
 from cog.errors import CogError, first_line, some
 from cog.runtime import files, signals
 
-#: Words of :class:`State`.
 DONE, RUNNING, FAILED, INTERRUPTED, MISSING = "done", "running", "failed", "interrupted", "missing"
-
-LOG_FILE, FAILURE_FILE = "program.log", "failed.json"
-_LOCK, _NOTE = ".lock", "identity.json"
+LOG_FILE, FAILURE_FILE, _LOCK, _NOTE = "program.log", "failed.json", ".lock", "identity.json"
 
 #: Descriptors of locks; a forked worker closes them, as it would keep them locked after its parent's end.
 _held: set[int] = set()
@@ -48,7 +45,7 @@ class BusyError(OutputError):
 
 
 class State(NamedTuple):
-    """State of an output: a word, and host and process of running work or the reason of a failure."""
+    """State of an output: its word, and who works on it, or the reason of a failure."""
 
     word: str
     detail: str = ""
@@ -56,10 +53,9 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Output:
-    """The place of a result: its folder, and what determines its content.
+    """The place of a result and, as JSON gives it back, what determines it, an entry of the file ``record``.
 
-    ``identity`` is what JSON gives back equal; ``record`` is the file that has it, as an entry; ``contents`` are
-    patterns of the names in a result, of folders with a slash (none: any files beside the record).
+    ``contents`` are patterns of the names in a result, of folders with a slash; none: any files.
     """
 
     path: Path
@@ -78,15 +74,14 @@ class Output:
         return self.target.with_name(f".{self.target.name}.work")
 
     def read(self) -> dict[str, Any] | None:
-        """Return the record of the result; None without a result. A CogError says why it cannot be read."""
+        """Return the record of the result; None without a result."""
         path = self.path / self.record
         return files.read_object(path) if os.path.lexists(path) else None
 
     def is_done(self, *, overwrite: bool = False) -> bool:
         """Return whether the result is there; with ``overwrite``, False where another one is to be replaced.
 
-        Raises:
-            OutputError: the folder has another result (each difference is named), or files of others.
+        An OutputError names the differences of another result, or the files of others.
         """
         is_done = self.has_result(overwrite=overwrite)
         if is_done and self.work.is_dir():  # left by a process that was killed after the publication
@@ -106,21 +101,21 @@ class Output:
         if not names or (overwrite and not has_record):
             return False
         try:
-            stored = (self.read() or {}).get("identity") if has_record else None
-            changed = differences(stored if isinstance(stored, dict) else {}, self.identity)
+            stored = (self.read() or {}).get("identity", f"no {self.record} beside {some(names)}")
+            changed = differences(stored, self.identity) if isinstance(stored, dict) else [str(stored)]
         except CogError as error:
             changed = [str(error)]
         if changed and not overwrite:
-            what = "another result" if has_record else f"{some(names)}, and no {self.record}"
-            raise OutputError(f"{self.path} has {what} ({'; '.join(changed)}); add --overwrite to replace it")
+            what = f"has another result ({'; '.join(changed)}); add --overwrite to replace it"
+            raise OutputError(f"{self.path} {what}")
         return not changed
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[Work]:
         """Work on the output in the block; a BusyError when another process does.
 
-        What the block leaves in the work folder is there again at the next start, also the reason of a failure.
-        With ``published`` of the yielded work, another process has just finished the result.
+        What it leaves in the work folder is there at the next start, also the reason of a failure. If the
+        yielded work is ``published``, another process has just finished the result.
         """
         with locked(self.work) as is_owner:
             if not is_owner:
@@ -168,10 +163,7 @@ class Work:
 
     @contextlib.contextmanager
     def publish(self) -> Iterator[Path]:
-        """Yield an empty folder, which becomes the result, with the log file, when the block succeeds.
-
-        An old result stays until the new one is complete.
-        """
+        """Yield a folder that becomes the result, with the log, at the end; the old one stays until then."""
         token, target = secrets.token_hex(8), self.output.target
         stage = self.folder / f"stage-{token}"
         stage.mkdir()
@@ -211,7 +203,7 @@ def state(path: Path, record: str) -> State:
 
 
 def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return the differences of two identities, each as ``key: old -> new``, nested keys joined by dots."""
+    """Return the differences of two identities as ``key: old -> new``, nested keys joined by dots."""
     changes = []
     for key in [*stored, *(key for key in wanted if key not in stored)]:
         old, new = stored.get(key), wanted.get(key)
@@ -224,7 +216,7 @@ def differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: st
 
 @contextlib.contextmanager
 def locked(folder: Path, *, look: bool = False) -> Iterator[bool]:
-    """Lock a folder, which is made, in the block; yield False when another process keeps it locked, else True.
+    """Lock a folder, which is made, in the block; yield False when another process keeps it locked.
 
     With ``look``, only look: observers do not disturb each other, and an owner waits for them.
     """
@@ -267,7 +259,6 @@ def _lock(folder: Path, look: bool) -> int | None:
 
 
 def _owner(folder: Path) -> str:
-    """Return host and process of the last owner of a work folder, for messages."""
     try:
         return files.contents(folder / _LOCK, largest=1 << 12).decode("utf-8", "replace").strip()
     except CogError:

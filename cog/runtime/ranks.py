@@ -16,7 +16,7 @@ class Rank(NamedTuple):
 
 
 def this_rank() -> Rank:
-    """Return the rank of this process, of ``torchrun`` or a job step of ``srun``; a batch script is one process."""
+    """Return the rank of this process in ``torchrun`` or a job step of ``srun``; a batch script is alone."""
     torchrun = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     srun = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_NUM_NODES")
     given = {name: int(text) for name in (*torchrun, *srun) if (text := os.environ.get(name, "")).isdecimal()}

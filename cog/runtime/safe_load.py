@@ -1,4 +1,4 @@
-"""The only place where serialized objects are opened: pickles, files of torch, of safetensors, zip directories.
+"""The only place where serialized objects are opened: pickles, files of torch and safetensors, zip files.
 
 Unpickling can import any module and call any function, and files from the internet may be hostile. Here no
 name of a file is imported: pickles get stand-ins from a closed table, files of torch go through
@@ -61,7 +61,7 @@ def _from_buffer(content: Any, dtype: Any, shape: Any, order: Any = "C", axes: A
 
 
 def set_state(made: Any, state: Any) -> None:
-    """Set the contents of an empty array; of types, native ones are accepted, and other objects have no state."""
+    """Set the contents of an empty array; native types are accepted, and other objects have no state."""
     if type(made) is np.ndarray and not made.size:
         shape, dtype, is_fortran, content = state[-4:]  # an optional version comes first
         array = _from_buffer(content, dtype, shape, "F" if is_fortran else "C")
@@ -90,8 +90,7 @@ _NAMES: dict[str, Any] = {
 class Reader(pickle._Unpickler):  # type: ignore[name-defined, misc]  # in Python: it asks for every name
     """Reader of plain containers, strings, bytes, numbers and numpy arrays in a pickle of any version.
 
-    Strings of Python 2 are decoded as Latin-1; numpy scalars become Python values. ``load()`` raises an
-    UnsafeFileError for a name without a stand-in, and nearly every error for a broken file.
+    Strings of Python 2 are Latin-1, numpy scalars become Python values; a name without a stand-in is refused.
     """
 
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]

@@ -30,16 +30,11 @@ class Interrupted(CogError):
     exit_code = EXIT_CODE
 
 
-def handled() -> list[signal.Signals]:
-    """Return the signals that end work in an orderly way: without SIGHUP if it is ignored, as under nohup."""
-    ignores_hangup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return [number for number in SIGNALS if number != signal.SIGHUP or not ignores_hangup]
-
-
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Defer the signals of :func:`handled` in the block to the next :func:`check`; forked workers end by them."""
+    """Defer signals in the block to the next :func:`check`; forked workers end by them, and nohup counts."""
     process = os.getpid()
+    hangup_is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
     def note(number: int, frame: FrameType | None) -> None:
         if os.getpid() == process:
@@ -48,7 +43,7 @@ def deferred() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
-    previous = {number: signal.signal(number, note) for number in handled()}
+    previous = {number: signal.signal(number, note) for number in SIGNALS[: 2 if hangup_is_ignored else 3]}
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ import shutil
 import pytest
 
 from cog import config
-from cog.errors import CogError, did_you_mean, nearest, printable, some
+from cog.errors import CogError
 from cog.models.paper_models import MODELS
 
 
@@ -170,11 +170,3 @@ def test_broken_files_are_one_line(configs, monkeypatch, text):
     with pytest.raises(CogError, match=r"tiny_net\.yaml"):
         get(model_name="tiny_net")
     assert not (configs / "canary").exists()
-
-
-def test_words_of_messages():
-    assert nearest("extract_tme", ["mem", "extract_time"]) == ["extract_time"]
-    assert did_you_mean("--FORMATS", ["--format", "--metric"]) == "; did you mean --format?"
-    assert did_you_mean("qqq", ["mem"]) == ""
-    assert some([f"n{i}" for i in range(20)], 2) == "n0, n1 and 18 more"
-    assert printable("a\x1b[2J\u202e\udcff") == "a\\x1b[2J\\u202e\\udcff"

@@ -11,7 +11,7 @@ import pytest
 
 from cog.errors import CogError, FailedImagesError
 from cog.runtime import cli
-from cog.runtime.log import Progress, set_up_logging
+from cog.runtime.log import set_up_logging
 
 
 @pytest.fixture
@@ -71,9 +71,9 @@ def test_wrong_arguments_are_one_line(parser, capsys, argv, message):
     assert re.fullmatch(r"script: error: .*\n", error) and message in error and "\x1b" not in error
 
 
-def ends(main, capsys, **options):
+def ends(main, capsys):
     with pytest.raises(SystemExit) as stop:
-        cli.run(main, [], **options)
+        cli.run(main, [])
     return stop.value.code, capsys.readouterr().err
 
 
@@ -90,14 +90,14 @@ def raising(error):
         (lambda argv: None, 0, ""),
         (raising(CogError("bad\n  input")), 2, "error: bad input\n"),
         (raising(FailedImagesError("3 images")), 3, "error: 3 images\n"),
-        (raising(KeyboardInterrupt()), 130, "error: interrupted; the same command continues\n"),
+        (raising(KeyboardInterrupt()), 130, "error: interrupted; the same command goes on\n"),
         (raising(PermissionError(13, "denied", "/data/x")), 2, "error: cannot access /data/x: denied\n"),
         (raising(OSError(28, "No space left")), 2, "error: input or output failed: No space left\n"),
         (raising(CogError("name\x1b[2J\r\x9b31m\u202e")), 2, "error: name\\x1b[2J \\x9b31m\\u202e\n"),
     ],
 )
 def test_errors_end_in_one_line_with_their_code(capsys, main, code, text):
-    assert ends(main, capsys, continues=True) == (code, text)
+    assert ends(main, capsys) == (code, text)
 
 
 def test_out_of_memory_is_one_line_and_bugs_keep_their_traceback(capsys, monkeypatch):
@@ -120,13 +120,6 @@ def test_levels_are_colored_on_terminals_alone(capsys, monkeypatch, variable, co
     assert "\x1b[" in text if colored else text == "error: bad\n"
     set_up_logging()
     assert len(logging.getLogger("cog").handlers) == 1
-
-
-def test_progress_is_lines_with_the_time_left(caplog):
-    with caplog.at_level("INFO", logger="cog"), Progress(4, "search", unit="trials", interval=0) as progress:
-        progress.skip(2)
-        progress.update()
-    assert re.match(r"search: 3 of 4 trials \(75 %\), .* left", caplog.messages[-1])
 
 
 def test_a_reader_that_goes_away_and_a_full_disk_end_quietly(python, repository):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
-import time
 
 import pytest
 import torch
@@ -29,17 +27,6 @@ def test_work_goes_on_until_it_asks(number):
         check("1 of 2 units")
     assert done and caught.value.exit_code == 75 and requested() is None
     assert [signal.getsignal(each) for each in signals.SIGNALS] == before
-
-
-def test_workers_end_by_the_signals_of_their_parent():
-    """Pools end their workers by SIGTERM; a worker that only took note of it would never be gone."""
-    with deferred():
-        worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(30,))
-        worker.start()
-        time.sleep(0.2)
-        worker.terminate()
-        worker.join(10)
-        assert worker.exitcode == -signal.SIGTERM and requested() is None
 
 
 def test_a_file_is_the_old_one_or_the_new_one(tmp_path):

@@ -36,7 +36,7 @@ def time_limit():
 
 
 def form(value):
-    """Return a value in a form that is equal where type, shape and content are; numpy scalars are Python values."""
+    """Return a value in a form that is equal where type, shape and content are."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tolist()
     if isinstance(value, dict):
@@ -79,9 +79,7 @@ def test_strings_and_arrays_of_python_2():
         b"\xff\xffJ\xff\xff\xff\xffK\x00tb\x89U\x10\x00\x00\x00\x00\x00\x00\xf8?\x00\x00\x00\x00\x00\x00\x00\xc0"
         b"tbs."
     )
-    read = safe_load.Reader(content).load()
-    assert form(read) == form({"a": np.array([1.5, -2.0])})
-    assert form(pickle.loads(pickle.dumps(read))) == form(read)  # what is written again has no class of ours
+    assert form(safe_load.Reader(content).load()) == form({"a": np.array([1.5, -2.0])})
 
 
 READERS = {
@@ -151,26 +149,16 @@ def test_zip_archives_are_judged_by_their_directory(tmp_path):
         safe_load.load_torch(path)
 
 
-def samples() -> list[tuple[str, bytes]]:
-    protocols = (0, 2, 4, 5)
-    found = [("pickle", pickle.dumps(value, protocol=p)) for p in protocols for value in VALUES.values()]
-    for is_new in (True, False):
-        buffer = io.BytesIO()
-        torch.save({"X": torch.ones(6, 4), "name": "a"}, buffer, _use_new_zipfile_serialization=is_new)
-        found += [("torch", buffer.getvalue())] * 20
-    return found
-
-
 @settings(
-    max_examples=n_examples(50, 1000),
-    deadline=3000,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
+    max_examples=n_examples(50, 1000), derandomize=True, deadline=None, suppress_health_check=[*HealthCheck]
 )
 @given(data=st.data())
 def test_broken_files_are_read_or_refused_in_one_line(tmp_path_factory, data):
-    kind, whole = data.draw(st.sampled_from(samples()))
+    buffer = io.BytesIO()
+    torch.save({"X": torch.ones(6, 4), "name": "a"}, buffer)
+    values = st.sampled_from([*VALUES.values()])
+    pickles = st.builds(pickle.dumps, values, st.integers(0, 5)).map(lambda content: ("pickle", content))
+    kind, whole = data.draw(st.one_of(pickles, st.just(("torch", buffer.getvalue()))))
     content = bytearray(whole)
     for _ in range(data.draw(st.integers(1, 6))):
         position = data.draw(st.integers(0, max(len(content) - 1, 0)))
