@@ -1,8 +1,8 @@
-"""Images per second of feature extraction, in turns with a plain DataLoader loop on the same files; prints a table.
+"""Images per second of feature extraction, in turns with a plain DataLoader loop on the same files.
 
-The plain loop is what one writes first: processes open images with Pillow, torchvision's transforms resize, crop
-and normalize them. The command ``extract_features.py`` is measured from its own record of the time. With a GPU, the
-network is ResNet-50 in fp16, alone and eight times in one pass, else a cheap one, alone and three times.
+The plain loop is what one writes first: processes open images with Pillow, torchvision's transforms resize,
+crop and normalize them. The command is measured from its own record. With a GPU, the network is ResNet-50 in
+fp16, alone and eight times in one pass, else a cheap one, alone and three times.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def resnet50(args):
 
 
 def draw(index: int) -> bytes:
-    """Return a JPEG file of the size of most photographs of ImageNet: smooth colors, some noise, quality 90."""
+    """Return a JPEG file like most photographs of ImageNet: smooth colors, some noise, quality 90."""
     generator, data = np.random.default_rng(index), io.BytesIO()
     coarse = Image.fromarray(generator.integers(0, 256, (12, 16, 3), dtype=np.uint8))
     smooth = np.asarray(coarse.resize((500, 375), Image.Resampling.BICUBIC)).astype(np.int16)
@@ -121,20 +121,20 @@ def decoding(images: ImageList, workers: int) -> float:
     return rate(batches, lambda piece: to_input(piece.pixels, *statistics_))
 
 
-def command(root: Path, workers: int, n_models: int, checkout: Path) -> float:
-    """Return the images per second of ``extract_features.py`` for models in one pass, from the record."""
+def command(root: Path, workers: int, n_models: int) -> float:
+    """Return the images per second of ``extract_features.py`` for models in one pass."""
     shutil.rmtree(root / "models", ignore_errors=True)
     (root / "models").mkdir()
     network, precision = ("resnet50", "fp16") if DEVICE.type == "cuda" else ("cheap", "fp32")
     words = [
-        sys.executable, str(checkout / "extract_features.py"), "--dataset", "bench", "--split", "test",
+        sys.executable, str(HERE / "extract_features.py"), "--dataset", "bench", "--split", "test",
         "--model", *[f"bench_{chr(97 + number)}" for number in range(n_models)],
         "--images_root", str(root / "images"), "--models_root_dir", str(root / "models"),
         "--model_loader", f"{root / 'loaders.py'}:{network}",
         "FT_EXTRACT.N_WORKERS", str(workers), "FT_EXTRACT.PRECISION", precision,
     ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(checkout), "COG_RANKS": "0"}
-    subprocess.run(words, check=True, cwd=checkout, env=environment, stderr=subprocess.DEVNULL)
+    environment = {**os.environ, "PYTHONPATH": str(HERE), "COG_RANKS": "0"}
+    subprocess.run(words, check=True, cwd=HERE, env=environment, stderr=subprocess.DEVNULL)
     record = json.loads((root / "models/bench/a/bench/features_test/features.json").read_text())
     return record["images_per_second"]
 
@@ -144,7 +144,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=30, help="least duration of a run (default: 30)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each kind, in turns (default: 3)")
-    parser.add_argument("--old", type=Path, help="checkout whose command is measured, too")
     args = parser.parse_args()
     workers, many = loader.usable_workers(-1), 8 if DEVICE.type == "cuda" else 3
     torch.set_num_threads(1)
@@ -157,11 +156,9 @@ def main() -> None:
         jobs = {
             "plain loop": (1, lambda: plain(images, workers)),
             "decoding and normalization": (1, lambda: decoding(images, workers)),
-            "one model": (1, lambda: run(1, HERE)),
-            f"{many} models in one pass": (many, lambda: run(many, HERE)),
+            "one model": (1, lambda: run(1)),
+            f"{many} models in one pass": (many, lambda: run(many)),
         }
-        if args.old:
-            jobs["one model, other checkout"] = (1, lambda: run(1, args.old.resolve()))
         rates = {job: [] for job in jobs}
         for _ in range(args.rounds):
             for job, (_, measure) in jobs.items():

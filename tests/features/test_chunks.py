@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import random
@@ -70,16 +69,12 @@ def extract(root, models_root, *more, rank=0, world=1, **options):
         run.extract(plan, allow_failures=n, rank=Rank(rank, world))
 
 
-def result(models_root, model="placed_a"):
-    return models_root / model.replace("_", "/") / "birds/features_test"
-
-
-def work(models_root, model="placed_a"):
-    return models_root / model.replace("_", "/") / "birds/.features_test.work"
+def place(models_root, model="placed_a", name="features_test"):
+    return models_root / model.replace("_", "/") / "birds" / name
 
 
 def chunks(models_root, model="placed_a"):
-    return sorted(work(models_root, model).glob("chunks-*/rows-*"))
+    return sorted(place(models_root, model, ".features_test.work").glob("chunks-*/rows-*"))
 
 
 def content(models_root):
@@ -207,7 +202,7 @@ def test_unfinished_work_of_other_settings_is_refused_with_the_difference(inputs
             extract(inputs, tmp_path, f"FT_EXTRACT.{key}", value)
     assert chunks(tmp_path) == before and len(before) == 2
     extract(inputs, tmp_path, "FT_EXTRACT.IMAGE_CROP_SIZE", "190", "--overwrite", models=MODELS[:1])
-    identity = json.loads((result(tmp_path) / "features.json").read_text())["identity"]
+    identity = json.loads((place(tmp_path) / "features.json").read_text())["identity"]
     assert identity["preprocessing"]["size"] == 190
 
 
@@ -227,10 +222,12 @@ def test_mended_images_are_read_and_the_loss_of_others_accepted(tmp_path):
     root, models = extraction.write_inputs(tmp_path / "in", broken=(0, 5, 6, 29)), tmp_path / "models"
     with pytest.raises(FailedImagesError, match=r"4 of 30.*--allow_failures 4"):
         extract(root, models, models=MODELS[:1], workers=2)
-    assert len((work(models) / "failed_images.txt").read_text().splitlines()) == 4
+    assert (
+        len((place(models, name=".features_test.work") / "failed_images.txt").read_text().splitlines()) == 4
+    )
     extraction.replace_image(root, 6)
     extract(root, models, "--allow_failures", "3", models=MODELS[:1])
-    lines = (result(models) / "failed_images.txt").read_text().splitlines()
+    lines = (place(models) / "failed_images.txt").read_text().splitlines()
     failed = [line.split("\t")[0] for line in lines]
     assert failed == ["crow/crow_0.png", "crow/crow_5.png", "wren/wren_9.png"]
     assert not any(str(root) in line for line in lines)
@@ -249,10 +246,7 @@ def test_a_decoding_process_that_is_killed_ends_in_one_line(inputs, tmp_path, mo
         extract(inputs, tmp_path, models=MODELS[:1], workers=2)
 
 
-# --- kills and races
-
-
-OPERATIONS = ("rename", "replace", "mkdir", "unlink", "fsync", "open", "rmdir", "listdir", "scandir", "stat")
+# --- kills, launchers (tests/test_kill.py has more)
 
 
 def start(function, *args, **options):
@@ -274,34 +268,6 @@ def wait(pids):
     return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
 
 
-def die_before(k, *args, **options):
-    """Extract, and die before file operation ``k``."""
-    left = iter(range(k - 1, -1, -1))
-
-    def dying(function):
-        def call(*given, **more):
-            if not next(left, 1):
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*given, **more)
-
-        return call
-
-    for name in OPERATIONS:
-        setattr(os, name, dying(getattr(os, name)))
-    io.open = dying(io.open)
-    extract(*args, **options)
-
-
-@pytest.mark.parametrize("number", first_quick(8, range(60)))
-def test_killed_before_any_file_operation(inputs, expected, tmp_path, number):
-    draw, world = random.Random(number), 1 + number % 2
-    k = [draw.randrange(1, 900 // world) for _ in range(world)]
-    started = [start(die_before, k[r], inputs, tmp_path, rank=r, world=world) for r in range(world)]
-    assert {*wait(started)} <= {0, -9}
-    extract(inputs, tmp_path, workers=number % 3 // 2)
-    assert content(tmp_path) == expected
-
-
 @pytest.mark.slow
 def test_killed_at_any_instant(inputs, expected, tmp_path):
     begin = time.monotonic()
@@ -319,16 +285,6 @@ def test_killed_at_any_instant(inputs, expected, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", [1, 4])
-def test_simultaneous_starts(inputs, expected, tmp_path, world):
-    for number in range(5):
-        root = tmp_path / str(number)
-        codes = wait([start(extract, inputs, root, rank=each % world, world=world) for each in range(12)])
-        assert codes.count(0) >= 1 and {*codes} <= {0, 2}
-        assert content(root) == expected
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
 def test_processes_of_launchers(inputs, expected, tmp_path, python, repository, launcher):
     words = [str(repository / "extract_features.py"), *arguments(inputs, tmp_path, models=MODELS[:1])]
@@ -340,4 +296,4 @@ def test_processes_of_launchers(inputs, expected, tmp_path, python, repository, 
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     processes = [subprocess.Popen(command, env=environment | more) for command, more in starts]
     assert [process.wait(timeout=180) for process in processes] == [0] * len(processes)
-    assert extraction.outcome(result(tmp_path)) == expected["placed/a/birds/features_test"]
+    assert extraction.outcome(place(tmp_path)) == expected["placed/a/birds/features_test"]

@@ -1,4 +1,4 @@
-"""Feature files: reading, normalization, what identifies them, derived ones; validation split, few-shot draw, cap."""
+"""Feature files: reading, normalization, what identifies them, derived ones; rows of classifiers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_saved_features_are_loaded_as_float32(tmp_path, dtype):
     assert loaded.y.dtype == torch.int64 and torch.equal(loaded.y, y)
 
 
-@pytest.mark.parametrize("scale", [1.0, 3e37, 1e19, 1e-13, 1e-19, 1e-35])
+@pytest.mark.parametrize("scale", [1.0, 3e37, 1e-13, 1e-35])
 def test_rows_of_any_length_are_normalized(tmp_path, scale):
     """Their squares leave float32's range; so do the norms of the largest."""
     x = torch.from_numpy(rng().uniform(-10, 10, (2000, 9))).float()
@@ -69,15 +69,6 @@ def test_rows_of_any_length_are_normalized(tmp_path, scale):
     ordinary = torch.arange(2000) % 3 != 0
     # beside such rows, the others have the bits that they have without
     assert torch.equal(found[ordinary], (x / torch.linalg.vector_norm(x, dim=1, keepdim=True))[ordinary])
-
-
-def test_subnormal_rows_are_normalized(tmp_path):
-    smallest = 2.0**-149
-    x = torch.tensor([[3 * smallest, 4 * smallest], [0.0, smallest], [1.0, 0.0]])
-    save_rows(tmp_path, x)
-    expected = torch.tensor([[0.6, 0.8], [0.0, 1.0], [1.0, 0.0]])
-    assert torch.equal(feature_files.load(tmp_path, normalize=True).x, expected)
-    assert torch.equal(feature_files.unit_rows(x), expected)
 
 
 def test_rows_of_zeros_are_counted_and_rows_that_are_not_finite_named(tmp_path, caplog):
@@ -226,7 +217,7 @@ def test_smaller_caps_are_subsets_and_every_class_is_drawn_by_itself():
 
 @pytest.mark.parametrize("count", [1, 2, 4, 5, 9, 10, 1300])
 def test_split_takes_a_fifth_of_every_class(count):
-    """One image of fewer than five, for which the original code loses the whole class; none of a single one."""
+    """One image of fewer than five, for which the original code loses the class; none of a single one."""
     order = torch.randperm(50 + count, generator=torch.Generator().manual_seed(1))
     y = torch.tensor([7] * 50 + [3] * count)[order]
     train, val = sampling.split_train_val(y, val_frac=0.2, rng=rng())

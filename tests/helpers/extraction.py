@@ -1,4 +1,4 @@
-"""Extractions of a few images whose features depend on the place in a pass and on its size, which must not matter."""
+"""Extractions whose features depend on the place in a pass and on its size, which must not matter."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def load_my_model(init_args):
 
 
 def write_inputs(root: Path, *, broken: tuple[int, ...] = ()) -> Path:
-    """Write images (class folders in ``birds/test``) and the loader; the images of the rows ``broken`` are damaged."""
+    """Write images (``birds/test/<class>``) and the loader; those of the rows ``broken`` are damaged."""
     n_images = N_IMAGES // len(CLASSES)
     tiny.write_class_folders(root / "birds/test", classes=CLASSES, n_images=n_images, suffix=".png", seed=7)
     (root / "net.py").write_text(LOADER_SOURCE)
@@ -57,7 +57,7 @@ def replace_image(root: Path, row: int) -> None:
 
 
 def in_memory(backbone, images, *, n_workers=0, device="cpu", **keys):
-    """Extract all images in this process; return features ``x``, their ``rows``, and ``(file, reason)`` failures."""
+    """Extract all images in this process; return features ``x``, ``rows`` and ``failures``."""
     sizes = {"IMAGE_CROP_SIZE": 112, "IMAGE_RESIZE_SIZE": 120}
     norm = {"IMAGE_NORM.MEAN": [0.5] * 3, "IMAGE_NORM.STD": [0.5] * 3}
     settings = {**sizes, **norm, **keys}.items()
