@@ -18,11 +18,8 @@ from cog.errors import CogError, did_you_mean
 from cog.results import published, uncertainty
 from cog.results.frame import LOGREG, in_order, is_classifier, is_odd
 
-#: Probability of any false verdict among the comparisons that are shown together.
-ERROR_RATE = 0.05
-
-#: Half a unit of the last digit of the published means and deviations.
-PUBLISHED_ROUNDING = 0.05
+#: Probability of any false verdict among the comparisons shown; half a unit of the last published digit.
+ERROR_RATE, PUBLISHED_ROUNDING = 0.05, 0.05
 
 #: Columns that two means of a comparison share.
 CELL = ["dataset", "evaluation", "n_shot", "metric"]

@@ -37,16 +37,19 @@ def read_results(
     cannot be counted are ``frame.attrs["skipped"]``, pairs of path and reason, and a warning. A root or file
     that cannot be read is a CogError.
     """
-    # A single text or path is one value, not its characters.
-    names, data, paths = ([v] if isinstance(v, str | os.PathLike) else v for v in (models, datasets, imports))
-    names, data = (None if values is None else list(values) for values in (names, data))
-    results = read(root, models=names, datasets=data, imports=list(paths or ()), published=published)
+    names, data, paths = map(_several, (models, datasets, imports))
+    results = read(root, models=names, datasets=data, imports=paths or (), published=published)
     warn_of_skipped(results.skipped)
     if results.scores.empty:
         logger.warning("%s", nothing_found(results, names or (), data or ()))
     frame = results.scores.drop(columns="details")
     frame.attrs["skipped"] = [(str(folder.path), folder.reason) for folder in results.skipped]
     return frame
+
+
+def _several(given: Any) -> list[Any] | None:
+    """Return the given values; a single text or path is one of them, not its characters."""
+    return None if given is None else [given] if isinstance(given, str | os.PathLike) else list(given)
 
 
 def read(

@@ -114,8 +114,13 @@ def _draw_plane(axes: Axes, trials: pd.DataFrame) -> None:
     )  # the best on top
     if len(scored):
         best = scored["val_top1"].max()
-        limits = {"vmin": max(scored["val_top1"].min(), best - _COLOR_RANGE), "vmax": best}
-        look = {"s": 13, "cmap": "viridis_r", "edgecolors": "#555555", "lw": 0.3}  # better trials are darker
+        limits: dict[str, Any] = {"vmin": max(scored["val_top1"].min(), best - _COLOR_RANGE), "vmax": best}
+        look: dict[str, Any] = {
+            "s": 13,
+            "cmap": "viridis_r",
+            "edgecolors": "#555555",
+            "lw": 0.3,
+        }  # better trials are darker
         drawn = axes.scatter(scored["lr"], scored["wd"], c=scored["val_top1"], **look, **limits)
         bar = axes.figure.colorbar(drawn, ax=axes, pad=0.02, extend="min")
         bar.set_label("validation top-1 (%)", fontsize=6.4)
