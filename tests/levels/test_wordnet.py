@@ -23,7 +23,7 @@ USUAL_PLACES = reader._usual_places
 
 @pytest.fixture
 def put(monkeypatch, tmp_path):
-    """A function that writes the toy files, which count as complete, into a folder; no other WordNet is found."""
+    """Write the toy files, which count as complete, into a folder; no other WordNet is found."""
     monkeypatch.setattr(reader, "N_SYNSETS", len(TOY))
     monkeypatch.setattr(reader, "_usual_places", lambda: [tmp_path / "nltk", tmp_path / "debian"])
     monkeypatch.delenv("COG_WORDNET_DIR", raising=False)
