@@ -7,10 +7,9 @@
 Each protocol (30 trials and the final training of one seed, scored on a test set after every epoch) runs in a
 process of its own; sides take turns, so that what else the machine does meets all. Columns are medians of
 seconds, without imports and preparation, and of the ratios of each turn. --epochs shortens all sides alike.
-The original's loop (tests/benchmarks/plain_logreg.py) is timed over two epochs and scaled.
-
-The study is two data sets (512 x 100) with five seeds each: as study.sh runs it, two tasks side by side with
-one processor each, against the original's loop, which runs one after the other with all processors.
+The original's loop (tests/benchmarks/plain_logreg.py) is timed over two epochs and scaled. The study is two
+data sets (512 x 100) with five seeds each, as study.sh runs it: two tasks side by side with one processor
+each, against the original's loop, which runs one after the other with all processors.
 """
 
 from __future__ import annotations

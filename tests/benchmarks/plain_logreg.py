@@ -51,13 +51,13 @@ def fit(
     logs: dict[str, list[float]] = {name: [] for name in names}
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=wd)
     predictions = []
+    everything = torch.arange(len(test[1]), device=test[1].device)
     for epoch in range(n_epochs):
         order = next_order(len(train[1])).to(train[1].device)
         scores = _pass(model, train, order, batch_size, optimizer)[0]
         if not scores:
             return logs
         with torch.no_grad():
-            everything = torch.arange(len(test[1]), device=test[1].device)
             tested, predicted = _pass(model, test, everything, batch_size, None)
         predictions.append(predicted.cpu())
         for name, value in zip(names, [*scores, *tested], strict=True):

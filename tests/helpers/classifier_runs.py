@@ -20,13 +20,13 @@ from cog.runtime.seeds import cpu_generator, torch_seed
 # --- The command
 
 FLAGS = ["CLF.N_TRIALS", "3", "CLF.N_EPOCHS", "4", "--device", "cpu", "--print_freq", "0"]
-LOG_KEYS = {"train/loss", "train/top1", "train/top5", "test/loss", "test/top1", "test/top5", "lr"}
+LOG_KEYS = {"lr", *(f"{part}/{name}" for part in ("train", "test") for name in ("loss", "top1", "top5"))}
 
 
 def command(feature_folders, output, *extra):
-    train, test = map(str, feature_folders)
-    places = ["--train_features_dir", train, "--test_features_dir", test, "--output_dir", str(output)]
-    return [*places, *FLAGS, *extra]
+    train, test = feature_folders
+    places = f"--train_features_dir {train} --test_features_dir {test} --output_dir {output}"
+    return [*places.split(), *FLAGS, *extra]
 
 
 def logs_of(folder):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from classifier_runs import command, complete
+from classifier_runs import command
 
 import cog
 from cog.commands import logreg
@@ -36,7 +36,6 @@ def test_accuracies_are_those_of_the_script(tmp_path):
     scores = evaluate(None, *parts, n_shot=[0, 1], seeds=[3, 4], dataset="birds")
     assert torch.equal(parts[0].x, before) and list(scores.columns) == frame.SCORES
     logreg.main(command(folders, tmp_path / "eval", "--seeds", "3", "4", "--n_shot", "0", "1"))
-    assert len(complete(tmp_path)) == 4
     for n_shot, folder in ((0, "eval"), (1, "eval_N1")):
         for seed in (3, 4):
             final = json.loads((tmp_path / folder / f"seed-{seed}/results.json").read_text())["final"]
@@ -45,8 +44,7 @@ def test_accuracies_are_those_of_the_script(tmp_path):
             assert sum(rows.correct["top1"].correct) / 60 == pytest.approx(final["test_top1"] / 100)
     assert set(scores.model) == {"tiny_net_birds_train"} and set(scores.images) == {60}
     assert set(scores.data[scores.n_shot == 1]) == {"3 classes, 60 test images"}
-    means = frame.average(scores)
-    assert (means.n_seeds == 2).all() and (means.note == "").all()
+    assert (frame.average(scores).n_seeds == 2).all()
     files = [folder / "X_Y.pth" for folder in folders]
     again = evaluate(None, *files, seeds=np.array([3]), n_shot="all", batch_size=np.int64(1024))
     assert again.value.tolist() == scores.value[(scores.n_shot == 0) & (scores.seed == 3)].tolist()

@@ -1,7 +1,4 @@
-"""The engine on a GPU: ``pytest -m gpu tests/logreg/test_gpu.py``.
-
-The tests share shapes, because each is compiled once per precision, for seconds.
-"""
+"""The engine on a GPU. The tests share shapes, because each is compiled once per precision, for seconds."""
 
 from __future__ import annotations
 

@@ -36,8 +36,7 @@ def test_files_are_those_of_the_contract(feature_folders, tmp_path, capsys):
     assert {path.name for path in final.iterdir()} == {"logs.pkl", "model.pth", "preds.pkl"}
     logs = logs_of(out)
     assert type(logs) is dict and set(logs) == LOG_KEYS
-    assert all(type(value) is float for values in logs.values() for value in values)
-    assert {len(values) for values in logs.values()} == {4}
+    assert all(len(values) == 4 and {*map(type, values)} == {float} for values in logs.values())
     model = torch.load(final / "model.pth", weights_only=True)
     assert set(model) == {"model"}
     linear = torch.nn.Linear(8, 3)
@@ -70,7 +69,7 @@ def test_results_json(feature_folders, tmp_path):
     assert data["trials"][data["best_trial"]]["lr"] == data["final"]["lr"]
     assert data["final"]["test_top1"] == logs_of(out)["test/top1"][-1] and data["final"]["diverged"] is False
     assert data["configuration"]["CLF.N_EPOCHS"] == 4 and data["versions"]["torch"]
-    assert data["identity"].keys() >= {"seed", "n_shot", "lr_interval", "train_features", "test_features"}
+    assert data["identity"].keys() >= {"seed", "n_shot", "train_features", "test_features"}
     assert (data["device"], data["lockstep"], {*data["seconds"]}) == ("cpu", [37], {"search", "final"})
 
 
@@ -129,10 +128,9 @@ def test_existing_runs_are_skipped_refused_or_replaced(feature_folders, tmp_path
 def test_complete_runs_of_a_group_are_skipped_and_one_in_the_way_stops_all(feature_folders, tmp_path, capsys):
     logreg.main(command(feature_folders, tmp_path / "out/seed-37", "EVAL.SEED", "37"))
     before = tiny.snapshot(tmp_path / "out/seed-37")
-    capsys.readouterr()
     logreg.main(command(feature_folders, tmp_path / "out", *SEEDS))
     assert tiny.snapshot(tmp_path / "out/seed-37") == before
-    assert capsys.readouterr().out.count("top-1:") == 3
+    assert capsys.readouterr().out.count("top-1:") == 4
     assert complete(tmp_path) == [f"out/seed-{seed}" for seed in (22, 37, 45)]
     shutil.rmtree(tmp_path / "out/seed-22")
     with pytest.raises(CogError, match=r"out/seed-37 has another result \(n_epochs: 4 -> 5\)"):
@@ -219,8 +217,7 @@ def test_interrupted_at_every_epoch_and_continued(feature_folders, tmp_path, sig
             found = {state(tmp_path / f"out/seed-{s}", "results.json").word for s in (22, 37, 45)}
             assert found == {"interrupted"}
     assert sessions == n_offered + 1
-    assert contents(tmp_path / "out") == whole
-    assert not list(tmp_path.rglob(".*"))
+    assert contents(tmp_path / "out") == whole and not list(tmp_path.rglob(".*"))
     log = (tmp_path / "out/seed-37/program.log").read_text()
     assert log.count("command: ") == sessions and log.count("seed 37, trial 11") >= 1
 

@@ -76,7 +76,7 @@ def test_trials_are_those_of_optunas_own_loop():
         pairs.append(suggest(trial))
         study.tell(trial, hill(*pairs[-1]))
     assert pairs == [(trial.lr, trial.wd) for trial in search.trials]
-    assert 0 < sum(trial.diverged for trial in search.trials) < 20
+    assert any(trial.diverged for trial in search.trials)
     assert not search.best.diverged and search.best.val_top1 == study.best_value
 
 
