@@ -39,12 +39,7 @@ Wanted = Collection[str] | None  # names of classes; None: all
 Index = tuple[np.ndarray, list[str]]  # places of images, and files that are not read
 
 
-class Archive(NamedTuple):
-    """A tar or zip file in a certain state."""
-
-    path: str
-    size: int
-    mtime_ns: int
+Archive = tuple[str, int, int]  # path, size, time of the last change in nanoseconds
 
 
 class Member(NamedTuple):
@@ -60,18 +55,17 @@ class Member(NamedTuple):
 def state(path: str | os.PathLike[str]) -> Archive:
     """Return an archive in its current state, or raise an OSError."""
     status = os.stat(path)
-    return Archive(os.fspath(path), status.st_size, status.st_mtime_ns)
+    return os.fspath(path), status.st_size, status.st_mtime_ns
 
 
 def read_member(archive: Archive, member: Member) -> bytes:
-    """Return the bytes of a member, unpacked, but at most ``LARGEST_IMAGE`` and one more, or raise an OSError."""
+    """Return the unpacked bytes of a member, at most ``LARGEST_IMAGE`` and one, or raise an OSError."""
     if member.kind == OTHER:
         what = "it is a link, a device, sparse, encrypted, or not packed by deflate, expected a plain file"
         raise OSError(errno.EINVAL, what, member.path)
-    with files.open_regular(archive.path, buffering=0) as handle:
-        status = os.fstat(handle.fileno())
-        if (status.st_size, status.st_mtime_ns) != archive[1:]:
-            raise OSError(errno.ESTALE, "the archive has changed since it was indexed", archive.path)
+    with files.open_regular(archive[0], buffering=0) as handle:
+        if state(archive[0]) != archive:
+            raise OSError(errno.ESTALE, "the archive has changed since it was indexed", archive[0])
         handle.seek(member.offset)
         if member.kind != PLAIN:
             header = handle.read(_LOCAL_HEADER.size).ljust(_LOCAL_HEADER.size, b"\0")
@@ -89,7 +83,7 @@ def read_member(archive: Archive, member: Member) -> bytes:
 
 
 def inflate(data: bytes, name: str, *, wbits: int) -> bytes:
-    """Return at most ``LARGEST_IMAGE`` and one more of the unpacked bytes; an OSError tells of damaged ones."""
+    """Return at most ``LARGEST_IMAGE`` and one unpacked bytes; an OSError tells of damaged ones."""
     stream = zlib.decompressobj(wbits)
     try:
         unpacked = stream.decompress(data, LARGEST_IMAGE + 1)
@@ -101,7 +95,7 @@ def inflate(data: bytes, name: str, *, wbits: int) -> bytes:
 
 
 def members(path: str, wanted: Wanted = None) -> Iterator[Member]:
-    """Yield the files in an archive, and in tar files inside below their names, but those of unwanted WordNet ids.
+    """Yield the files in an archive, and in tar files inside, but those of unwanted WordNet ids.
 
     A CogError tells of what is no archive, damaged, cut off, or names files outside of it.
     """
@@ -183,8 +177,8 @@ def _inside(path: str, label: str) -> str:
 
 
 def index(packed: Sequence[Archive], wanted: Wanted, is_split: bool) -> Index:
-    """Return the index of archives, from the cache folder if they were indexed before; rows are sorted by name."""
-    folders = sorted({Path(each.path).resolve().parent for each in packed})
+    """Return the index of archives, sorted by name, from the cache folder if they were indexed before."""
+    folders = sorted({Path(path).resolve().parent for path, *_ in packed})
     places = (place / name for folder in folders for place in (folder, folder.parent) for name in LABEL_FILES)
     labels = [state(path) for path in places if path.is_file()]
     text = str((INDEX_VERSION, is_split, folders, packed, labels, wanted and sorted(wanted)))
@@ -212,7 +206,7 @@ def _scan(packed: Sequence[Archive], wanted: Wanted, is_split: bool) -> Index:
     unread: list[str] = []
 
     def scan(owner: int) -> np.ndarray:
-        path = packed[owner].path
+        path = packed[owner][0]
         with os_errors_explained(f"cannot read {path}"):
             # Of members with the same path the last counts, as in unpacking.
             found = {member.path: member for member in members(path, wanted)}

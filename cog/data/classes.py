@@ -1,4 +1,4 @@
-"""Which files of an archive are images, and of which class: they are named ``<class>/<file>``, as in folders."""
+"""Which files of an archive are images, and of which class: their names are ``<class>/<file>``."""
 
 import csv
 import gzip
@@ -19,7 +19,7 @@ IMAGE_SUFFIXES = (
     *(".jpeg", ".jpg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"),
 )
 
-#: Classes of the ILSVRC-2012 validation images, in files beside them as Kaggle and image-net.org publish them.
+#: Classes of the ILSVRC-2012 validation images, as Kaggle and image-net.org publish them.
 LABEL_FILES = SOLUTION_FILE, DEVKIT_FILE = "LOC_val_solution.csv", "ILSVRC2012_devkit_t12.tar.gz"
 
 _NO_CLASS = re.compile(
@@ -57,9 +57,9 @@ def name_images(
 ) -> tuple[list[Named], list[str]]:
     """Return the images of an archive of these members, and the paths of what is not read.
 
-    The class is the innermost folder that is named by a WordNet id, else the innermost folder. An archive with
-    images in no folder is a class, unless it ``is_split`` or one of several numbered ones. A tar file in which
-    an image and a ``.cls`` or ``.json`` have the same name is a WebDataset shard.
+    The class is the innermost folder of a WordNet id, else the innermost folder. An archive with images in no
+    folder is a class, unless it ``is_split`` or one of several numbered ones. One in which an image and a
+    ``.cls`` or ``.json`` have the same name is a WebDataset shard.
     """
     images, unread = images_among(paths)
     if any(_key(path) + kind in paths for path in images for kind in (".cls", ".json")):
@@ -73,21 +73,19 @@ def name_images(
         if label is None and re.fullmatch(r"ILSVRC2012_val_[0-9]{8}\.[A-Za-z]+", file):
             validation = validation or _validation_labels(archive)
             if (label := validation.get(file.partition(".")[0])) is None:
-                raise CogError(f"{archive} has {file}, which the labels beside it lack; fetch both again")
+                raise CogError(f"{archive} has {file}, which the labels beside it lack")
         if label or folders:
             named.append((f"{label or folders[-1]}/{file}", path, () if label else tuple(folders)))
         else:
             loose.append(path)
     if loose and not named:
-        raise CogError(
-            f"{archive} has {len(loose):,} images in no class folder ({loose[0]}, ...), and no labels (.cls or "
-            ".json files of the same names); add labels, or pack one folder per class"
-        )
+        found = f"{len(loose):,} images in no class folder ({loose[0]}, ...), and no labels (.cls, .json)"
+        raise CogError(f"{archive} has {found}; add labels, or pack one folder per class")
     return named, loose + unread
 
 
 def require_apart(folders: Mapping[tuple[str, ...], str]) -> None:
-    """Refuse folders of one name and folders inside folders, given the folders of classes and their archives."""
+    """Refuse folders of one name and inside others, given the folders of classes and their archives."""
     by_name: dict[str, tuple[str, ...]] = {}
     for folder, archive in sorted(folders.items()):
         same = by_name.setdefault(folder[-1], folder)
@@ -126,7 +124,7 @@ def _name_samples(
 
 
 def _validation_labels(archive: Path) -> dict[str, str]:
-    """Return the classes of the ILSVRC-2012 validation images, by name without suffix, from a list nearby."""
+    """Return the classes of the ILSVRC-2012 validation images, by name without suffix."""
     places = [folder / name for folder in archive.parents[:2] for name in LABEL_FILES]
     path = next(filter(Path.is_file, places), None)
     if path is None:
@@ -134,7 +132,8 @@ def _validation_labels(archive: Path) -> dict[str, str]:
         raise CogError(f"{archive} has validation images without class folders; {todo}")
     try:
         data = files.contents(path, largest=_MOST_BYTES)
-        labels = _read_devkit(data) if path.name == DEVKIT_FILE else _read_solution(data)
+        rows = _read_devkit(data) if path.name == DEVKIT_FILE else csv.reader(io.StringIO(data.decode()))
+        labels = {row[0]: row[1].split()[0] for row in [*rows][1:] if len(row) > 1 and row[1].split()}
         if not labels or not all(map(is_wnid, labels.values())):
             raise ValueError("expected a WordNet id for each image")
     except Exception as error:  # scipy raises errors of many types on a damaged file
@@ -143,14 +142,8 @@ def _validation_labels(archive: Path) -> dict[str, str]:
     return labels
 
 
-def _read_solution(data: bytes) -> dict[str, str]:
-    """Read rows ``ILSVRC2012_val_00000001,n01751748 111 108 353 284 ...`` after a header."""
-    rows = list(csv.reader(io.StringIO(data.decode("utf-8-sig"))))[1:]
-    return {row[0]: row[1].split()[0] for row in rows if len(row) > 1 and row[1].split()}
-
-
-def _read_devkit(data: bytes) -> dict[str, str]:
-    """Read the class numbers in the order of the images, and the table of class numbers and WordNet ids."""
+def _read_devkit(data: bytes) -> list[list[str]]:
+    """Return rows of image and class, below a header, as in the other file."""
     from scipy.io import loadmat
 
     with gzip.open(io.BytesIO(data)) as packed:
@@ -160,4 +153,7 @@ def _read_devkit(data: bytes) -> dict[str, str]:
     table: Any = loadmat(io.BytesIO(contents["meta.mat"]), squeeze_me=True)["synsets"]
     wnids = dict(zip(map(int, table["ILSVRC2012_ID"]), map(str, table["WNID"]), strict=True))
     numbers = map(int, contents["ILSVRC2012_validation_ground_truth.txt"].split())
-    return {f"ILSVRC2012_val_{row:08d}": wnids[number] for row, number in enumerate(numbers, start=1)}
+    return [
+        [],
+        *([f"ILSVRC2012_val_{row:08d}", wnids[number]] for row, number in enumerate(numbers, start=1)),
+    ]

@@ -1,4 +1,4 @@
-"""The named data sets, one declaration each, from which flags, their help, labels and order in tables derive."""
+"""The named data sets, one declaration each: flags and their help, labels and order in tables, counts."""
 
 from __future__ import annotations
 
@@ -93,8 +93,7 @@ def find(name: str) -> Dataset | None:
 
 def names() -> list[str]:
     """Return the names of all declared data sets, levels one by one."""
-    declared = (constants.COG_LEVELS if name == LEVELS else (name,) for name in DATASETS)
-    return [name for members in declared for name in members]
+    return [n for name in DATASETS for n in (constants.COG_LEVELS if name == LEVELS else (name,))]
 
 
 def flags() -> dict[str, str]:
@@ -126,7 +125,7 @@ class ImageSources:
     values: Mapping[str, str | None]
 
     def require(self, dataset: str, *, why: str | None = None) -> dict[str, str]:
-        """Return the values of the flags that a data set needs, by name; ``why`` begins a message about one."""
+        """Return the values of the flags that a data set needs; ``why`` begins a message about one."""
         paths.check_dataset_name(dataset)
         if find(dataset) is None and self.values.get(OWN.root) is None:
             known = f"{', '.join(names())}{did_you_mean(dataset, names())}"
@@ -149,7 +148,7 @@ class ImageSources:
 
 
 def count_differences(images: ImageList) -> list[str]:
-    """Return a line for each count that differs from the official data, where official counts are known."""
+    """Return a line for each count that differs from the official data."""
     expected, counts = (find(images.dataset) or OWN).counts.get(images.split), images.counts()
     if expected is None:
         return []

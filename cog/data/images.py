@@ -1,4 +1,4 @@
-"""The images of a data set, ordered by the names of classes, then of files; labels are 0..C-1 in that order."""
+"""The images of a data set, ordered by the names of classes and files; labels are 0..C-1 in that order."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class ImageList:
         return digest.hexdigest()
 
     def contents_crc32(self) -> int:
-        """Return a checksum of the bytes of :func:`sampled_rows`, to notice that images have changed."""
+        """Return a checksum of the bytes of :func:`sampled_rows`."""
 
         def checksum(row: int) -> int:
             try:
@@ -110,7 +110,7 @@ class ImageList:
 
 
 def sampled_rows(n: int) -> np.ndarray:
-    """Return up to 1,000 of ``n`` rows, spread evenly, int64 ascending: all would take too long."""
+    """Return up to 1,000 of ``n`` rows, spread evenly, int64 ascending."""
     return np.unique(np.linspace(0, n - 1, min(n, 1000)).astype(np.int64))
 
 
@@ -152,8 +152,8 @@ class Found:
 def find_images(root: str | os.PathLike[str], wanted: Collection[str] | None = None) -> Found:
     """Return the images of classes (default: all) below a root, in the first of these forms that fits.
 
-    Class folders; archives in the root; archives beside a missing root that are named like it, for ``train`` such
-    as ``ILSVRC2012_img_train.zip`` or ``train-00001-of-00008.tar``. A CogError tells of what cannot be read.
+    Class folders; archives in the root; archives beside a missing root that are named like it, for ``train``
+    such as ``ILSVRC2012_img_train.zip`` or ``train-00001-of-00008.tar``.
     """
     root = Path(root)
     is_split = not root.is_dir()
@@ -213,7 +213,7 @@ def _in_archives(root: Path, paths: Sequence[Path], wanted: Collection[str] | No
     rows, unread = archives.index(packed, wanted, is_split)
     names = [os.fsdecode(name) for name in rows["name"].tolist()]
     for row in np.flatnonzero(rows["name"][1:] == rows["name"][:-1])[:1].tolist():
-        first, second = (packed[owner].path for owner in rows["owner"][row : row + 2])
+        first, second = (packed[owner][0] for owner in rows["owner"][row : row + 2])
         raise CogError(f"image {names[row]} is in {first} and again in {second}; keep or rename one")
     labels = {*alone.values()} | {name.partition("/")[0] for name in names} if wanted is None else wanted
     found = Found(root, {label: [] for label in sorted(labels)}, unread, packed, rows)
@@ -224,7 +224,7 @@ def _in_archives(root: Path, paths: Sequence[Path], wanted: Collection[str] | No
 
 
 def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> ImageList:
-    """List the images ``<folder>/<class>/<image>``, or those in archives instead; ``flag`` names the folder."""
+    """List the images ``<folder>/<class>/<image>``, or those in archives; ``flag`` names the folder."""
     found = find_images(folder)
     wrong = "does not exist, or holds no class folders" if not found.images else ""
     if empty := [name for name, images in found.images.items() if not images]:

@@ -51,8 +51,8 @@ def _check_levels(levels: Iterable[Any], source: str) -> Levels:
 def read_split(path: str | os.PathLike[str], concepts: Iterable[str] | None = None) -> Split:
     """Read ``cog_concepts_split_file.pkl``: a pickle of ``wnid -> {"train": names, "test": names}``.
 
-    Names are relative to the root of the images; leading slashes and backslashes, which files of the original
-    toolkit may have, are dropped. Only ``concepts`` (default: all) are checked and returned, as arrays ``(n,)``.
+    Names are relative to the root of the images; leading slashes and backslashes are dropped. Only
+    ``concepts`` (default: all) are checked and returned, as arrays ``(n,)``.
     """
     data = safe_load.load_pickle(path, largest=_LARGEST)
     if not isinstance(data, dict) or not data:
@@ -95,7 +95,7 @@ def _names(names: Any, place: str) -> np.ndarray:
     for name in inside:
         is_outside = not name or "\0" in name or name[1:2] == ":" or ".." in re.split(r"[/\\]", name)
         if is_outside or re.search("[\ud800-\udc7f\udd00-\udfff]", name):
-            raise CogError(f"{place} contains {name!r}, expected file names inside the root of the images")
+            raise CogError(f"{place} has {name!r}, expected file names inside the root of the images")
     return np.array(inside)
 
 

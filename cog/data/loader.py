@@ -1,6 +1,4 @@
-"""Decoded images in row order, from processes that are forked: before CUDA is used, and while no lock is held."""
-
-from __future__ import annotations
+"""Decoded images in row order, from processes that are forked: before CUDA is used, while no lock is held."""
 
 import contextlib
 import functools
@@ -64,7 +62,7 @@ class _Pieces(Dataset):
         size = decoder.preprocess.size
         made = Piece(torch.zeros(stop - first, size, size, 3, dtype=torch.uint8), [])
         if get_worker_info():
-            # Here and not by the queue: without room, the queue would only print a message, and wait for ever.
+            # Here and not by the queue, which without room would only print a message, and wait for ever.
             made.pixels.share_memory_()
         for row, place in zip(range(first, stop), made.pixels.numpy(), strict=True):
             try:
@@ -79,19 +77,16 @@ class _Pieces(Dataset):
 def decoded(
     decoders: Sequence[Decoder], pieces: Sequence[Work], *, n_workers: int, pin_memory: bool = False
 ) -> Iterator[Piece]:
-    """Start ``n_workers`` processes (0: none) at once, and return an iterator of the decoded pieces, in order.
-
-    A CogError tells of shared memory that does not suffice (64 MB in containers), or of a process that died.
-    """
+    """Start ``n_workers`` processes (0: none) at once, and return an iterator of the pieces, in order."""
     n_workers = min(n_workers, len(pieces))
     sizes = ((stop - first) * 3 * decoders[number].preprocess.size ** 2 for number, first, stop in pieces)
     largest = max(sizes, default=0)
-    # Two pieces ahead of each process, one in use, one on its way; all processes of a machine share the memory.
+    # Two pieces ahead of each process, one in use, one on its way; containers have 64 MB.
     needed = (2 * n_workers + 2) * largest * this_rank().local_size if n_workers else 0
     if os.path.isdir("/dev/shm") and (free := shutil.disk_usage("/dev/shm").free) < needed:
         raise CogError(
-            f"/dev/shm has {free / 1e6:.0f} MB free, and {n_workers} decoding processes need {needed / 1e6:.0f} "
-            "MB; enlarge it (docker run --shm-size=2g), or lower FT_EXTRACT.N_WORKERS (0: no shared memory)"
+            f"/dev/shm has {free / 1e6:.0f} MB free, {n_workers} processes need {needed / 1e6:.0f} MB; "
+            "enlarge it (docker run --shm-size=2g), or lower FT_EXTRACT.N_WORKERS (0: no shared memory)"
         )
     loader = DataLoader(
         _Pieces(decoders),
@@ -122,7 +117,7 @@ def _begin_worker(parent: int, worker: int) -> None:
 
 
 def is_worker_failure(error: Exception) -> bool:
-    """Return whether an error tells the end of a decoding process; PyTorch raises it anywhere in the parent."""
+    """Return whether an error tells the end of a decoding process; it is raised anywhere in the parent."""
     return isinstance(error, RuntimeError) and ("DataLoader worker" in str(error) or "(shm)" in str(error))
 
 

@@ -1,7 +1,4 @@
-"""Pixels of an image for the network, exactly as Pillow computes them in torchvision's transforms.
-
-Decoding is ``PIL.Image.open(file).convert("RGB")`` alone: no color profile, no blending, no EXIF orientation.
-"""
+"""Pixels of an image for the network, exactly as torchvision's transforms compute them with Pillow."""
 
 from __future__ import annotations
 
@@ -21,14 +18,13 @@ from cog.runtime import files
 if TYPE_CHECKING:
     import torch
 
-#: Accepted formats, whatever the suffix. Pillow has more: it would pass PostScript to Ghostscript, which runs it.
+#: Accepted formats, whatever the suffix; Pillow has more: it would pass PostScript to Ghostscript.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 
 # Palette transparency and broken EXIF blocks do not change the pixels used here.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 RGB = tuple[float, float, float]
-
 IMAGENET_MEAN: RGB = (0.485, 0.456, 0.406)
 IMAGENET_STD: RGB = (0.229, 0.224, 0.225)
 
@@ -54,11 +50,7 @@ class Preprocess:
 
 
 def load_rgb(source: str | os.PathLike[str] | bytes, *, load_truncated: bool = False) -> Image.Image:
-    """Decode an image, given as a file or as its bytes, to an RGB Pillow image.
-
-    An OSError tells of a file that is not regular, has another format, or one channel of more than 8 bits, which
-    Pillow would clip. Pillow may raise any other error for an image that cannot be decoded.
-    """
+    """Decode an image, given as a file or its bytes, to an RGB Pillow image, or raise an error of Pillow."""
     ImageFile.LOAD_TRUNCATED_IMAGES = load_truncated  # Pillow has one setting for the whole process
     with io.BytesIO(source) if isinstance(source, bytes) else files.open_regular(source) as handle:
         try:
@@ -66,9 +58,7 @@ def load_rgb(source: str | os.PathLike[str] | bytes, *, load_truncated: bool = F
         except UnidentifiedImageError:  # its message has the address of the object
             raise UnidentifiedImageError("cannot identify image file") from None
         if image.mode[0] in "IF":
-            raise OSError(
-                f"mode {image.mode} has more than 8 bits, which Pillow would clip; convert the image"
-            )
+            raise OSError(f"mode {image.mode} has more than 8 bits, which Pillow would clip")
         image.load()
         return image if image.mode == "RGB" else image.convert("RGB")
 
@@ -101,10 +91,7 @@ def normalizer(
 def to_input(
     pixels: torch.Tensor, mean: torch.Tensor, std: torch.Tensor, *, memory_format: Any = None
 ) -> torch.Tensor:
-    """Turn uint8 pixels ``(b, h, w, 3)`` into the network's input, float32 ``(b, 3, h, w)``, on the device of ``mean``.
-
-    The arithmetic is that of torchvision's ``ToTensor`` and ``Normalize``, in the same order: the bits are equal.
-    """
+    """Turn uint8 pixels ``(b, h, w, 3)`` into float32 ``(b, 3, h, w)`` with the bits of torchvision."""
     import torch
 
     memory_format = memory_format or torch.contiguous_format

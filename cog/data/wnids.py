@@ -1,7 +1,5 @@
 """WordNet ids of nouns, and the 1000 ids of ImageNet-1K."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable
