@@ -210,8 +210,9 @@ def _scan(packed: Sequence[Archive], wanted: Wanted, is_split: bool) -> Index:
         with os_errors_explained(f"cannot read {path}"):
             # Of members with the same path the last counts, as in unpacking.
             found = {member.path: member for member in members(path, wanted)}
+            archive = packed[owner]
             named, others = name_images(
-                Path(path), found, lambda each: read_member(packed[owner], found[each]), is_split=is_split
+                Path(path), found, lambda each: read_member(archive, found[each]), is_split
             )
         folders.update({folder: path for _, _, folder in named if folder})
         unread.extend(f"{path}/{other}" for other in others)

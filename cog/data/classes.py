@@ -43,7 +43,7 @@ def is_no_class(folder: str) -> bool:
 
 def images_among(paths: Iterable[str]) -> tuple[list[str], list[str]]:
     """Return the paths that are images, and those that are not read though they are not hidden."""
-    images, unread = [], []
+    images, unread = list[str](), list[str]()
     for path in paths:
         *folders, file = path.split("/")
         odd = next(filter(is_no_class, folders), file)
@@ -53,7 +53,7 @@ def images_among(paths: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def name_images(
-    archive: Path, paths: Collection[str], read: Callable[[str], bytes], *, is_split: bool
+    archive: Path, paths: Collection[str], read: Callable[[str], bytes], is_split: bool
 ) -> tuple[list[Named], list[str]]:
     """Return the images of an archive of these members, and the paths of what is not read.
 

@@ -56,27 +56,25 @@ class Dataset:
         return images.from_class_folders(dataset, split, folder, flag=f"--{self.root}")
 
 
+_LEVEL_COUNTS = {"train": (732, 1300), "test": (50, 50)}  # of a class
+
+
 def _in1k(name: str, label: str, root: str, n_train: int, n_test: int) -> Dataset:
     counts = {"train": OfficialCounts(1000, n_train), "test": OfficialCounts(1000, n_test)}
     layout, folders = "{train,val}/<wnid>/*", constants.IN1K_FOLDERS
     return Dataset(name, label, root, layout, folders, counts=counts)
 
 
-_LEVELS = Dataset(  # paper Sec. 3.2, 4.1, A.1
-    *(LEVELS, "L{level}", "imagenet_images_root", "<wnid>/*.JPEG"),
-    files=("cog_levels_mapping_file", "cog_concepts_split_file"),
-    counts={
-        "train": OfficialCounts(1000, per_class=(732, 1300)),
-        "test": OfficialCounts(1000, per_class=(50, 50)),
-    },
-)
-
 #: The declarations by name, in the order of tables, figures and flags.
 DATASETS = {
     constants.IN1K: _in1k(constants.IN1K, "IN-1K", "in1k_images_root", 1_281_167, 50_000),
     # The counts are those of Table 4 in supplement C.4 of the paper.
     constants.IN1K_BLURRED: _in1k(constants.IN1K_BLURRED, "IN-1K-b", "images_root", 1_281_066, 49_997),
-    LEVELS: _LEVELS,
+    LEVELS: Dataset(  # paper Sec. 3.2, 4.1, A.1
+        *(LEVELS, "L{level}", "imagenet_images_root", "<wnid>/*.JPEG"),
+        files=("cog_levels_mapping_file", "cog_concepts_split_file"),
+        counts={split: OfficialCounts(1000, None, span) for split, span in _LEVEL_COUNTS.items()},
+    ),
 }
 
 #: A data set of the user's own, under any name.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import hashlib
@@ -100,10 +101,9 @@ class ImageList:
         """Return a checksum of the bytes of :func:`sampled_rows`."""
 
         def checksum(row: int) -> int:
-            try:
+            with contextlib.suppress(OSError):
                 return zlib.crc32(self.read(row))
-            except (OSError, CogError):
-                return 0
+            return 0
 
         with ThreadPoolExecutor(archives.N_THREADS) as pool:
             return zlib.crc32(np.array([*pool.map(checksum, sampled_rows(len(self)).tolist())]))
@@ -129,13 +129,10 @@ class Found:
         if self.unread:
             ordered = sorted(self.unread, key=lambda path: (not path.lower().endswith(IMAGE_SUFFIXES), path))
             why = "are not read, since they are no images in class folders"
-            logger.warning(
-                "%s: %d files or folders %s: %s", what, len(ordered), why, printable(some(ordered))
-            )
+            facts = what, len(ordered), why, printable(some(ordered))
+            logger.warning("%s: %d files or folders %s: %s", *facts)
 
-    def image_list(
-        self, dataset: str, split: str, listed: Mapping[str, Sequence[str]] | None = None
-    ) -> ImageList:
+    def image_list(self, dataset: str, split: str, listed: Mapping | None = None) -> ImageList:
         """Return the list of these images by class (default: all)."""
         listed = self.images if listed is None else listed
         flat = [os.fsencode(file) for names in listed.values() for file in names]

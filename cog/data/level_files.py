@@ -78,8 +78,7 @@ def _check_concept(parts: Any, place: str) -> dict[str, np.ndarray]:
     if not isinstance(parts, Mapping) or any(part not in parts for part in PARTS):
         raise CogError(f"{place} has no 'train' and 'test' lists of file names")
     checked = {part: _names(parts[part], f"{place}, {part}") for part in PARTS}
-    flat = [name for names in checked.values() for name in names.tolist()]
-    if len(set(flat)) < len(flat):
+    if len({*checked["train"].tolist(), *checked["test"].tolist()}) < sum(map(len, checked.values())):
         raise CogError(f"{place} names the same image twice, expected every image once")
     return checked
 
