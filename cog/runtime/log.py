@@ -64,7 +64,7 @@ def progress_of(total: int, label: str, *, unit: str = "images") -> Any:
 
     tqdm.monitor_interval = 0  # no thread beside ours
     line = "{desc}: {n_fmt} of {total_fmt}{unit} ({percentage:.0f} %), {rate_fmt}, {remaining} left\n"
-    often = {"mininterval": 30, "delay": 30, "miniters": 1, "leave": False}
+    often: dict[str, Any] = {"mininterval": 30, "delay": 30, "miniters": 1, "leave": False}
     return tqdm(total=total, desc=label, unit=f" {unit}", bar_format=line, **often)
 
 

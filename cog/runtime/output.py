@@ -33,7 +33,7 @@ LOG_FILE, FAILURE_FILE, _LOCK, _NOTE = "program.log", "failed.json", ".lock", "i
 
 #: Descriptors of locks; a forked worker closes them, as it would keep them locked after its parent's end.
 _held: set[int] = set()
-os.register_at_fork(after_in_child=lambda: [os.close(lock) for lock in _held])
+os.register_at_fork(after_in_child=lambda: [*map(os.close, _held)])
 
 
 class OutputError(CogError):
