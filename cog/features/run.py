@@ -206,8 +206,8 @@ class _Passes:
         device, images, n = resolve_device(None), first.images, sum(stop - start for start, stop in spans)
         self._load(todo, device)
         names = some([each.model.choice.name for each in self.networks], 8)
-        facts = images.dataset, images.split, n, len(images), len(images.classes), device, names
-        logger.info("%s %s: %d of %d images of %d classes, on %s, for %s", *facts)
+        facts = images.dataset, images.split, len(images), len(images.classes), n, device, names
+        logger.info("%s %s: %d images of %d classes, %d to do, on %s, for %s", *facts)
         with log.progress_of(n, "extraction") as progress:
             for span in spans if self.networks else ():
                 started, failures = time.time(), []
