@@ -38,7 +38,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     flags.add(parser, "model", "dataset", "split", required=True)
     flags.add(parser, "models_root_dir", "ckpt_file", "model_loader", "models_file", "output_dir")
     flags.add(parser, *flags.IMAGES)
-    flags.add(parser, "allow_failures", "overwrite")
+    flags.add(parser, "allow_failures", "device", "overwrite")
     return parser.parse_args(argv)
 
 
@@ -76,7 +76,7 @@ def plan(args: argparse.Namespace) -> list[Extraction]:
         return Path(output_dir or paths.ModelDir(root, model.choice.name).features(*pair))
 
     return [
-        Extraction(model, images, folder(model, pair), overwrite=args.overwrite)
+        Extraction(model, images, folder(model, pair), args.device, args.overwrite)
         for pair, images in lists.items()
         for model in models
     ]

@@ -17,8 +17,7 @@ from cog.paths import ModelDir
 from cog.runtime import files
 from cog.runtime.output import Output, differences
 
-#: Lines "<path>\t<reason>" of images that could not be decoded.
-FAILURES_FILE = "failed_images.txt"
+FAILURES_FILE = "failed_images.txt"  # path, reason
 
 #: Entries of the identity that must agree for training and test features.
 _NETWORK = ("model", "source", "checkpoint_sha256", "loader_sha256", "preprocessing", "pooling")

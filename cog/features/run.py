@@ -46,13 +46,13 @@ _contents_crc32 = functools.lru_cache(ImageList.contents_crc32)
 class Extraction:
     """The features of one model on one split as files: chunks of rows, then the folder ``path``."""
 
-    def __init__(self, model: Model, images: ImageList, path: Path, *, overwrite: bool = False) -> None:
+    def __init__(self, model: Model, images: ImageList, path: Path, device: str | None, overwrite: bool):
         self.model, self.images, self.overwrite, self.fx = model, images, overwrite, model.cfg.FT_EXTRACT
-        self.on_cuda = torch.cuda.is_available()  # it is used later: decoding processes are forked before
+        self.device = device  # it is used later: decoding processes are forked before
+        self.on_cuda = (device or ("cuda" if torch.cuda.is_available() else "cpu")).startswith("cuda")
         self.label = f"{model.choice.name} on {images.dataset} {images.split}"
         self.decoder = Decoder(images, preprocess_of(model.cfg), self.fx.LOAD_TRUNCATED_IMAGES)
         self.batch_size, per_pass = Extractor.sizes(model.cfg, self.on_cuda)
-        # What must be equal to share decoded images:
         self.sharing = self.decoder.preprocess.decoding(), self.batch_size, self.decoder.load_truncated
         identity = model.identity() | {"dataset": images.dataset, "split": images.split}
         identity["image_list_sha256"] = _list_digest(images)
@@ -200,10 +200,13 @@ class _Passes:
     def _compute(self, todo: dict[Extraction, list[Span]]) -> None:
         first, spans = next(iter(todo)), sorted({span for spans in todo.values() for span in spans})
         n_workers = max(usable_workers(each.fx.N_WORKERS) for each in todo)
-        # The processes are forked before the device is used.
         batches = pieces(spans, first.batch_size)
         stream = decoded([first.decoder], batches, n_workers=n_workers, pin_memory=first.on_cuda)
-        device, images, n = resolve_device(None), first.images, sum(stop - start for start, stop in spans)
+        device, images, n = (
+            resolve_device(first.device),
+            first.images,
+            sum(stop - start for start, stop in spans),
+        )
         self._load(todo, device)
         names = some([each.model.choice.name for each in self.networks], 8)
         facts = images.dataset, images.split, len(images), len(images.classes), n, device, names

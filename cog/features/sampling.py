@@ -73,7 +73,6 @@ def cap_per_class(y: torch.Tensor, n: int) -> tuple[torch.Tensor, int]:
 
 
 def _rows_by_class(y: torch.Tensor) -> list[np.ndarray]:
-    """Return the rows of each class, ascending, in ascending order of the labels."""
     labels = y.numpy()
     order = np.argsort(labels, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
