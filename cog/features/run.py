@@ -36,8 +36,7 @@ from cog.runtime.safe_load import load_torch
 
 logger = logging.getLogger(__name__)
 
-#: Batches in a chunk.
-CHUNK = 16
+CHUNK = 16  # batches
 
 _list_digest = functools.lru_cache(ImageList.digest)
 _contents_crc32 = functools.lru_cache(ImageList.contents_crc32)
