@@ -1,6 +1,6 @@
 """Extract features with frozen models into ``X_Y.pth`` files, one per model, data set and split.
 
-With --models_root_dir <root>/limit-N, the models of <root> get the first N images of the first N classes.
+--limit N is a trial: the first N images of the first N classes, into <root>/limit-N, a root for other commands.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     flags.add(parser, "models_root_dir", "ckpt_file", "model_loader", "models_file", "output_dir")
     flags.add(parser, *flags.IMAGES)
     flags.add(parser, "allow_failures", "device", "overwrite")
+    limit = "only the first N images of the first N classes, into <models_root_dir>/limit-N"
+    parser.add_argument("--limit", metavar="N", type=cli_tools.whole_number(1), help=limit)
     return parser.parse_args(argv)
 
 
@@ -52,6 +54,10 @@ def plan(args: argparse.Namespace) -> list[Extraction]:
     root, output_dir = args.models_root_dir, args.output_dir
     if root is None and output_dir is None:
         raise CogError("nowhere to write: give --models_root_dir, or --ckpt_file with --output_dir")
+    if args.limit:
+        if root is None or output_dir is not None:
+            raise CogError("--limit writes below --models_root_dir: give that, without --output_dir")
+        root = f"{root}/limit-{args.limit}"
     if args.ckpt_file is not None and len(args.model) > 1:
         raise CogError(f"--ckpt_file is the checkpoint of one model, and --model names {len(args.model)}")
     if output_dir is not None and (n := len(pairs) * len(args.model)) > 1:

@@ -220,7 +220,7 @@ def test_values_beyond_the_range_of_the_type_are_refused(
 
 def test_limit_takes_the_first_images_of_the_first_classes_into_a_root_of_its_own(many, workshop):
     everything = many(["in1k"], ["train", "test"])
-    assert extract_features.main([*everything, "--models_root_dir", str(workshop.models / "limit-2")]) == 0
+    assert extract_features.main([*everything, "--limit", "2"]) == 0
     before = tiny.snapshot(workshop.models / "limit-2")
     assert not (workshop.models / "tiny/net/in1k").exists()
     assert extract_features.main(everything) == 0
