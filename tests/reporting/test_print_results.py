@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import sys
 
 import pytest
 from benchmark_runs import write_study
@@ -95,7 +96,8 @@ No interval without counts per concept, as runs of the authors' toolkit have non
 
 @pytest.mark.parametrize("width", [40, 60, 100])
 def test_everything_is_one_table_per_number_of_shots_that_fits(study, capsys, width, monkeypatch):
-    monkeypatch.setattr(print_results, "_WIDTH", width)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
     run("--models_root_dir", study)
     out, err = capsys.readouterr()
     assert err == "" and max(map(len, out.splitlines())) <= width and (out == TEXT or width < 100)
