@@ -106,7 +106,7 @@ class ImageList:
             return 0
 
         with ThreadPoolExecutor(archives.N_THREADS) as pool:
-            return zlib.crc32(np.array([*pool.map(checksum, sampled_rows(len(self)).tolist())]))
+            return zlib.crc32(np.array([*pool.map(checksum, sampled_rows(len(self)).tolist())]).tobytes())
 
 
 def sampled_rows(n: int) -> np.ndarray:

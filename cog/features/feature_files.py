@@ -117,10 +117,11 @@ def open_file(path: str | os.PathLike[str]) -> FeatureSet:
         raise
     except CogError as error:
         raise CogError(f"{error}; if it was made here, remove it and extract the features again") from error
-    x, y = (data.get("X"), data.get("Y")) if isinstance(data, dict) else (None, None)
-    tensors = [each for each in (x, y) if isinstance(each, torch.Tensor) and each.layout == torch.strided]
+    found = [data.get(key) for key in "XY"] if isinstance(data, dict) else []
+    tensors = [each for each in found if isinstance(each, torch.Tensor) and each.layout == torch.strided]
     if len(tensors) < 2 or any(each.is_nested or each.is_meta or each.is_quantized for each in tensors):
         raise CogError(f"{path} holds {type(data).__name__}, expected a dict with dense tensors X and Y")
+    x, y = tensors
     if x.ndim != 2 or y.ndim != 1 or len(x) != len(y) or not x.numel():
         raise CogError(f"{path}: X is {tuple(x.shape)}, Y {tuple(y.shape)}, expected (n, d) and (n,), n > 0")
     if not x.is_floating_point() or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
