@@ -76,11 +76,8 @@ def test_files_of_training_scripts(wrapping, state, tmp_path, caplog):
     if other:
         put(data, other, {name: value + 1 for name, value in state.items()})
     put(data, where, state)
-    put(
-        data,
-        where.replace("backbone.", "head."),
-        {"weight": torch.zeros(3, 3)} if "backbone." in where else {},
-    )
+    if "backbone." in where:
+        put(data, where.replace("backbone.", "head."), {"weight": torch.zeros(3, 3)})
     torch.save(data, tmp_path / "model.ckpt")
     assert_loads(tmp_path / "model.ckpt", state)
     assert ("averaged weights" in caplog.text) == (bool(other) and "student" not in other)
@@ -106,7 +103,7 @@ def test_pickles_of_arrays_and_files_with_another_or_no_classifier(state, tmp_pa
     [
         (
             lambda s: {f"net.0.{n}": v for n, v in s.items()},
-            r"missing .*unexpected .*net\.0\..*; rename them, or load",
+            r"missing .*unexpected .*net\.0\..*; rename them",
         ),
         (lambda s: {"state_dict": s, "state_dict_ema": {"conv1.0.weight": s["conv1.0.weight"]}}, "missing"),
         (lambda s: s | {"extra": torch.zeros(3)}, r"unexpected 1 \(extra\)"),
@@ -159,19 +156,14 @@ def test_no_code_of_a_file_is_run(name, tmp_path):
     elif kind == "dill_pickle":
         path.write_bytes(pickle.dumps({"experiment_state": {}, "step": Payload(canary)}, protocol=2))
     else:
-        hollow.write(name, path)
-        replace_in_zip(path, "/data.pkl", pickle.dumps(Payload(canary), protocol=2))
+        data = hollow.write(name, path).read_bytes()
+        with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(path, "w") as new:
+            for info in old.infolist():
+                harmful = info.filename.endswith("/data.pkl")
+                new.writestr(info.filename, pickle.dumps(Payload(canary), 2) if harmful else old.read(info))
     line = refusal(name, path)
     assert "refused to read" in line and "posix.system" in line
     assert not canary.exists()
-
-
-def replace_in_zip(path, ending, data):
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(path) as old, zipfile.ZipFile(buffer, "w") as new:
-        for info in old.infolist():
-            new.writestr(info.filename, data if info.filename.endswith(ending) else old.read(info))
-    path.write_bytes(buffer.getvalue())
 
 
 @pytest.mark.parametrize(

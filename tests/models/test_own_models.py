@@ -18,6 +18,9 @@ LOADER = (
 )
 
 
+GRAY = torch.arange(2 * 3 * 8 * 8).reshape(2, 3, 8, 8).float()
+
+
 @pytest.fixture
 def write_loader(tmp_path):
     """Write a loader with this body, and return the value of its flag."""
@@ -32,11 +35,7 @@ def write_loader(tmp_path):
 
 @pytest.fixture
 def loads(write_loader):
-    """Write a loader with this body and load it."""
     return lambda body, **options: cog.load_backbone("mine_net", None, loader=write_loader(body), **options)
-
-
-GRAY = torch.arange(2 * 3 * 8 * 8).reshape(2, 3, 8, 8).float()
 
 
 @pytest.mark.parametrize(
@@ -45,10 +44,6 @@ GRAY = torch.arange(2 * 3 * 8 * 8).reshape(2, 3, 8, 8).float()
         ("torch.nn.Flatten()", GRAY.flatten(1)),
         ("(torch.nn.Flatten(), None)", GRAY.flatten(1)),
         ("(torch.nn.Flatten(), lambda x: {'pooler_output': x.mean((2, 3)), 'x': 1})", GRAY.mean((2, 3))),
-        (
-            "(torch.nn.Flatten(), lambda x: types.SimpleNamespace(last_hidden_state=x[:, 0, 0]))",
-            GRAY[:, 0, 0],
-        ),
         ("torch.nn.AdaptiveAvgPool2d(1)", GRAY.mean((2, 3))),
     ],
 )
@@ -59,20 +54,11 @@ def test_what_loaders_may_return(returned, expected, loads):
 @pytest.mark.parametrize(
     "body, message",
     [
-        (
-            "return torch.nn.Flatten(), lambda x: x.flatten(2)",
-            r"\(2, 3, 64\), .* give FT_EXTRACT.POOLING cls",
-        ),
+        ("return torch.nn.Flatten(), lambda x: x.flatten(2)", r"\(2, 3, 64\), .* FT_EXTRACT.POOLING cls"),
         ("return torch.nn.Identity()", r"\(2, 3, 8, 8\), expected \(2, D\); average the map: y.mean"),
         ("return torch.nn.Flatten(), lambda x: (x, x)", "returned tuple, .*such as lambda x: backbone"),
-        (
-            "return torch.nn.Flatten(), lambda x: {'logits': x}",
-            "returned dict with logits, expected a tensor",
-        ),
-        (
-            "return torch.nn.Flatten(), 'forward'",
-            r"returned \(Flatten, str\), expected \(backbone, forward\)",
-        ),
+        ("return torch.nn.Flatten(), lambda x: {'logits': x}", "returned dict with logits, expected a tens"),
+        ("return torch.nn.Flatten(), 'forward'", r"returned \(Flatten, str\), expected \(backbone, forw"),
         ("exit(0)", "failed with SystemExit"),
         ("return torch.nn.Flatten(), None, object()", "object is not supported; give a dict"),
     ],
@@ -85,10 +71,8 @@ def test_what_loaders_may_not_return(body, message, loads):
 
 def test_pooling_of_a_users_tokens(loads):
     """17 tokens are a class token and 4 x 4 patches, 16 the patches alone, 19 nobody can tell."""
-    forward = (
-        "forward = lambda x: {'pooler_output': None, 'last_hidden_state': x.flatten(1)[:, :%d, None]}\n"
-        "net = torch.nn.Flatten()\n"
-    )
+    forward = "forward = lambda x: types.SimpleNamespace(last_hidden_state=x.flatten(1)[:, :%d, None])\n"
+    forward += "net = torch.nn.Flatten()\n"
     own, tokens = f"{forward}return net, forward", GRAY.flatten(1)[:, :, None]
     for n, n_prefix in ((17, 1), (16, 0)):
         assert torch.equal(loads(own % n, pooling="mean")(GRAY), tokens[:, n_prefix:n].mean(1))
@@ -126,12 +110,9 @@ def test_preprocessing_of_loaders(form, way, write_loader, tmp_path):
     "value, message",
     [
         ("{'image_sise': 16}", "unknown key 'image_sise'; did you mean image_size?"),
-        ("{'image_size': 16, 'resize_size': 8}", r"at most IMAGE_RESIZE_SIZE \(8\)"),
         ("{'mean': [0.5, 0.5]}", r"MEAN = \[0.5, 0.5\] is not valid"),
-        ("{'mean': None}", "has no mean"),
         ("{'mean': [123.675, 116.28, 103.53]}", "from 0 to 1"),
         ("{'std': (58.395, 57.12, 57.375)}", "from 1e-300 to 1"),
-        ("{'interpolation': 'cubic'}", "INTERPOLATION = 'cubic' is not valid"),
         ("{'input_size': (3, 16, 20)}", r"\(16, 20\) is not square"),
         ("torchvision.transforms.Compose([])", "Compose is not supported; give a dict"),
     ],
@@ -173,40 +154,28 @@ timm_resnet18: {pretraining: web}
 
 @pytest.fixture
 def ask(tmp_path):
-    """Return a model of the file."""
+    """Write the file and what it names; return a function that finds a model of it."""
     (tmp_path / "models.yaml").write_text(FILE)
+    for name in ("weights/small.pth", "nets/net.py", "mine/clip/model.ckpt", "clip/resnet50/model.ckpt"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(f"{LOADER}    return torch.nn.Flatten()\n")
     return lambda name, **options: find_model(
         name, root=tmp_path, models_file=tmp_path / "models.yaml", **options
     )
 
 
-def make_files(root):
-    names = ("weights/small.pth", "nets/net.py", "mine/clip/model.ckpt", "clip/resnet50/model.ckpt")
-    for name in names:
-        (root / name).parent.mkdir(parents=True)
-        (root / name).write_text(f"{LOADER}    return torch.nn.Flatten()\n")
-
-
 def test_entries(ask, tmp_path):
-    for name, message in (
-        ("mine_small", "checkpoint of mine_small: "),
-        ("mine_loaded", "loader of mine_loaded: "),
-    ):
-        with pytest.raises(CogError, match=f"models.yaml: {message}.* does not exist"):
-            ask(name)
-    make_files(tmp_path)
     small = ask("mine_small")
     assert preprocess_of(small.config()) == Preprocess(64, 64, (0.5,) * 3, interpolation="bilinear")
     assert preprocess_of(small.config(["FT_EXTRACT.IMAGE_NORM.MEAN", "[0, 0, 0]"])).mean == (0, 0, 0)
     assert small.checkpoint == tmp_path / "weights/small.pth" and small.source == "torchvision_resnet18"
     assert (small.label, small.group) == ("Small one", "ours")
+    assert ask("torchvision_resnet18").label is None  # not in the file: as without it
     assert preprocess_of(ask("mine_model").config()) == Preprocess(224, 256, interpolation="bilinear")
     loaded = ask("mine_loaded")
     assert loaded.loader == f"{tmp_path}/nets/net.py:load_my_model"
     assert loaded.source == "net.py:load_my_model"
     assert loaded.config().FT_EXTRACT.POOLING == "mean"
-    other = ask("torchvision_resnet18")  # not in the file: as without it
-    assert (other.label, other.checkpoint) == (None, None)
     for name, message in (
         ("mine_broken", "mine_broken: unknown key 'sorce'; did you mean source"),
         ("mine_smal", "did you mean mine_small"),
@@ -214,10 +183,13 @@ def test_entries(ask, tmp_path):
     ):
         with pytest.raises(CogError, match=message):
             ask(name)
+    for name, file in ("mine_small", small.checkpoint), ("mine_loaded", tmp_path / "nets/net.py"):
+        file.unlink()
+        with pytest.raises(CogError, match=rf"models.yaml: (checkpoint|loader) of {name}: .* does not exist"):
+            ask(name)
 
 
-def test_pretraining_is_that_of_the_file_then_of_the_row_then_unknown(ask, tmp_path):
-    make_files(tmp_path)
+def test_pretraining_is_that_of_the_file_then_of_the_row_then_unknown(ask):
     stated = {
         **{"mine_small": "web", "timm_resnet18": "web", "clip_resnet50": "web", "mine_clip": "web"},
         "timm_resnet50.a1_in1k": "unknown",  # a name proves nothing
@@ -235,9 +207,7 @@ def test_pretraining_is_that_of_the_file_then_of_the_row_then_unknown(ask, tmp_p
         ("{pretraining: JFT}", "pretraining 'JFT' is not known, expected IN-1K, IN-21K"),
         ("{source: a, loader: 'b:c'}", "has a source and a loader"),
         ("{loader: net.py}", "not of the form FILE.py:load_my_model"),
-        ("{label: 3}", "label 3 is not text, expected a string"),
         ("[1]", "is list, expected keys such as source"),
-        ("{preprocess: mine}", "preprocess 'mine', expected protocol, model"),
         ("{source: dino_resnet51}", "did you mean dino_resnet50"),
         ("!!python/object/apply:os.system [touch canary]", "could not determine a constructor"),
     ],
