@@ -62,22 +62,21 @@ def test_leading_separators_are_dropped_and_odd_names_kept(tmp_path):
         assert read == [*odd, *names(A, *range(4, 8))]
 
 
-OUTSIDE = (
-    "../x.JPEG",
-    "n1/../../x",
-    "/../x",
-    "..",
-    "a\\..\\x",
-    "C:\\x",
-    "c:/x",
-    "/",
-    "",
-    "x/..",
-    "\\\\..\\x",
-)
+OUTSIDE = [
+    r"../x.JPEG",
+    r"n1/../../x",
+    r"/../x",
+    r"..",
+    r"a\..\x",
+    r"C:\x",
+    r"c:/x",
+    r"/",
+    r"x/..",
+    r"\\..\x",
+]
 
 
-@pytest.mark.parametrize("name", [*OUTSIDE, "\ud800.JPEG", "a\udfff.JPEG"])
+@pytest.mark.parametrize("name", [*OUTSIDE, "", "\ud800.JPEG", "a\udfff.JPEG"])
 @pytest.mark.parametrize("kind", [list, np.array, lambda names: np.array(names, dtype=object)])
 def test_names_outside_the_root_are_refused(tmp_path, name, kind):
     with pytest.raises(CogError, match="inside the root of the images"):
@@ -97,7 +96,6 @@ LIST = "expected a list or an array of file names"
         ({}, "holds no dict"),
         ({A: {"train": names(A, 1)}}, "no 'train' and 'test'"),
         *((train(part), LIST) for part in ([], np.arange(3), "x.JPEG", [1], np.array([names(A, 1)]))),
-        (train(names(A, 1, 2)), "the same image twice"),
         (train(names(A, 1, 1)), "the same image twice"),
         (train([f"/{A}/{A}_2.JPEG"]), "the same image twice"),
     ],
@@ -122,23 +120,13 @@ def draw(files, **changes):
     return level_files.draw(files, **{"wnid": A, "n_test": 3, "max_train": 5, "seed": 22, **changes})
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_draw_does_not_depend_on_the_order_of_listing(seed):
-    files = np.array(names(A, *range(12)))
-    expected, shuffled = draw(files), draw(np.random.default_rng(seed).permutation(files))
-    assert all(np.array_equal(expected[part], shuffled[part]) for part in level_files.PARTS)
-
-
 def test_draw_never_changes():
-    """The choice is part of the benchmark: it must be the same on every machine and numpy version."""
-    parts = draw(names(A, *range(12)))
-    numbers = {
-        part: [int(name.split("_")[1].split(".")[0]) for name in parts[part]] for part in level_files.PARTS
-    }
-    assert numbers == {"train": [0, 10, 2, 6, 7], "test": [1, 4, 5]}
-
-
-def test_a_smaller_cap_keeps_the_test_images_and_a_subset():
+    """It is part of the benchmark: the same on every machine and numpy, in whatever order files are listed."""
+    files = names(A, *range(12))
+    for listed in (files, files[::-1], np.random.default_rng(1).permutation(np.array(files))):
+        parts = draw(listed)
+        assert parts["train"].tolist() == names(A, 0, 10, 2, 6, 7)
+        assert parts["test"].tolist() == names(A, 1, 4, 5)
     files = names(A, *range(40))
     large, small = draw(files, max_train=30), draw(files, max_train=10)
     assert np.array_equal(large["test"], small["test"])

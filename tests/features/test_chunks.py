@@ -20,7 +20,7 @@ from cog.data import loader
 from cog.errors import CogError, FailedImagesError
 from cog.features import run
 from cog.features.extract import Extractor
-from cog.runtime import memory, signals
+from cog.runtime import memory, output, signals
 from cog.runtime.ranks import Rank
 
 MODELS = ("placed_a", "placed_b", "placed_c")
@@ -164,13 +164,13 @@ def test_a_model_that_fails_does_not_lose_the_others(inputs, expected, tmp_path,
             raise CogError("no memory left")
         return forward(self, pixels)
 
-    with (
-        monkeypatch.context() as patch,
-        pytest.raises(CogError, match="^placed_b on birds test: no memory left$"),
-    ):
+    says = "^placed_b on birds test: no memory left$"
+    with monkeypatch.context() as patch, pytest.raises(CogError, match=says):
         patch.setattr(Extractor, "_forward", fail)
         extract(inputs, tmp_path)
     assert len(list(tmp_path.rglob("X_Y.pth"))) == 2
+    state = output.state(place(tmp_path, "placed_b"), "features.json")
+    assert state.word == output.FAILED and "no memory left" in state.detail
     extract(inputs, tmp_path)
     assert content(tmp_path) == expected
 
@@ -222,9 +222,8 @@ def test_mended_images_are_read_and_the_loss_of_others_accepted(tmp_path):
     root, models = extraction.write_inputs(tmp_path / "in", broken=(0, 5, 6, 29)), tmp_path / "models"
     with pytest.raises(FailedImagesError, match=r"4 of 30.*--allow_failures 4"):
         extract(root, models, models=MODELS[:1], workers=2)
-    assert (
-        len((place(models, name=".features_test.work") / "failed_images.txt").read_text().splitlines()) == 4
-    )
+    failed = place(models, name=".features_test.work") / "failed_images.txt"
+    assert len(failed.read_text().splitlines()) == 4
     extraction.replace_image(root, 6)
     extract(root, models, "--allow_failures", "3", models=MODELS[:1])
     lines = (place(models) / "failed_images.txt").read_text().splitlines()

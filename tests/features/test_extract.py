@@ -14,8 +14,7 @@ import pytest
 import tiny
 import torch
 from marks import first_quick
-from PIL import Image
-from torchvision import transforms
+from plain_pixels import plain_inputs
 
 import cog
 from cog.commands import extract_features
@@ -23,7 +22,6 @@ from cog.data import datasets
 from cog.errors import CogError, FailedImagesError
 from cog.features import run
 from cog.models.backbone import Backbone
-from cog.runtime import output
 
 RESIZE = ["FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "12"]
 
@@ -52,27 +50,19 @@ def features_of(folder):
 
 
 def test_features_are_those_of_a_plain_torchvision_pipeline(extract_birds, image_tree, loader_file, tmp_path):
-    out = tmp_path / "out"
-    assert extract_birds() == 0
-    stored = features_of(out)
-    mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-    resize = transforms.Resize(16, interpolation=transforms.InterpolationMode.BICUBIC)
-    to_tensor = transforms.ToTensor(), transforms.Normalize(mean, std)
-    transform = transforms.Compose([resize, transforms.CenterCrop(12), *to_tensor])
-    network = cog.load_backbone("tiny_net", None, loader=f"{loader_file}:load_my_model")
-    paths = (out / "image_paths.txt").read_text().splitlines()
-    assert paths == [f"{c}/{c}_{i}.png" for c in ("crow", "duck", "wren") for i in range(3)]
-    x = torch.stack([transform(Image.open(image_tree / "test" / path).convert("RGB")) for path in paths])
-    with torch.inference_mode():
-        torch.testing.assert_close(stored["X"], network(x), rtol=1e-6, atol=1e-6)
-    assert stored["Y"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert stored["name"] == "tiny_net_birds_test"
-
-
-def test_metadata(extract_birds, tmp_path):
     weights, out = tmp_path / "weights.pth", tmp_path / "out"
     torch.save({"mix": torch.tensor([1.0, 2.0, 3.0])}, weights)
-    extract_birds("--ckpt_file", str(weights))
+    assert extract_birds("--ckpt_file", str(weights)) == 0
+    stored = features_of(out)
+    paths = (out / "image_paths.txt").read_text().splitlines()
+    assert paths == [f"{c}/{c}_{i}.png" for c in ("crow", "duck", "wren") for i in range(3)]
+    plain = {"resize": 16, "crop": 12, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+    network = cog.load_backbone("tiny_net", weights, loader=f"{loader_file}:load_my_model")
+    with torch.inference_mode():
+        expected = network(plain_inputs(out, image_tree / "test", **plain))
+    torch.testing.assert_close(stored["X"], expected, rtol=1e-6, atol=1e-6)
+    assert stored["Y"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert stored["name"] == "tiny_net_birds_test"
     data = json.loads((out / "features.json").read_text())
     identity = data["identity"]
     assert identity["checkpoint_sha256"] == hashlib.sha256(weights.read_bytes()).hexdigest()
@@ -108,18 +98,11 @@ def test_failed_images_end_with_code_3_and_lose_nothing(extract_birds, image_tre
     assert json.loads((out / "features.json").read_text())["n_failed"] == 2
     assert len((out / "image_paths.txt").read_text().splitlines()) == 7
     assert (out / "failed_images.txt").read_text().splitlines() == lines
-
-
-def test_no_features_of_pipes_and_empty_files(extract_birds, image_tree, tmp_path):
-    victim, *others = sorted((image_tree / "test").rglob("*.png"))
-    victim.unlink()
-    os.mkfifo(victim)
-    for path in others:
+    for path in (image_tree / "test").rglob("*.png"):
         path.write_bytes(b"")
     with pytest.raises(FailedImagesError, match="9 of 9"):
-        extract_birds("--allow_failures", "9", workers=2)
-    assert not list((tmp_path / "out").glob("*.pth"))
-    assert "not a regular file" in (tmp_path / ".out.work/failed_images.txt").read_text()
+        extract_birds("--allow_failures", "9", output="none", workers=2)
+    assert not list((tmp_path / "none").glob("*.pth"))
 
 
 def test_existing_output_is_kept_skipped_or_replaced(extract_birds, tmp_path, caplog):
@@ -127,7 +110,11 @@ def test_existing_output_is_kept_skipped_or_replaced(extract_birds, tmp_path, ca
     extract_birds()
     before = tiny.snapshot(out)
     assert extract_birds() == 0
-    exact, half = features_of(out)["X"], ("FT_EXTRACT.SAVE_DTYPE", "float16")
+    bits, exact, half = (
+        (out / "X_Y.pth").read_bytes(),
+        features_of(out)["X"],
+        ("FT_EXTRACT.SAVE_DTYPE", "float16"),
+    )
     with pytest.raises(CogError, match=r"save_dtype: float32 -> float16.*--overwrite"):
         extract_birds(*half)
     assert tiny.snapshot(out) == before
@@ -141,51 +128,26 @@ def test_existing_output_is_kept_skipped_or_replaced(extract_birds, tmp_path, ca
     before = tiny.snapshot(out)
     assert extract_birds() == 0 and tiny.snapshot(out) == before
     assert "X_Y.pth is kept, and no features.json tells how it was made" in caplog.text
-    assert extract_birds("--overwrite") == 0 and torch.equal(features_of(out)["X"], exact)
+    (out / "X_Y.pth").unlink()  # features that were deleted are extracted again
+    assert extract_birds("--overwrite") == 0 and (out / "X_Y.pth").read_bytes() == bits
 
 
-def other_pixels(path):
-    Image.new("RGB", (20, 20), "white").save(path)
-
-
-def same_size(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def newer(path):
-    os.utime(path, (time.time() + 5, time.time() + 5))
-
-
-@pytest.mark.parametrize("change", [other_pixels, same_size, newer, os.remove])
-def test_images_that_changed_since_are_told(extract_birds, image_tree, tmp_path, change):
+def test_images_that_changed_since_are_told(extract_birds, image_tree, tmp_path):
     """Other bytes; a copy of the same images is newer, too."""
     extract_birds()
-    before = tiny.snapshot(tmp_path / "out")
-    change(image_tree / "test/duck/duck_1.png")
-    if change is newer:
-        assert extract_birds() == 0
-    else:
+    before, path = tiny.snapshot(tmp_path / "out"), image_tree / "test/duck/duck_1.png"
+    os.utime(path, (time.time() + 5, time.time() + 5))
+    assert extract_birds() == 0
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1  # of the same size
+    other_pixels = (image_tree / "test/wren/wren_0.png").read_bytes()
+    for change in (path.unlink, lambda: path.write_bytes(content), lambda: path.write_bytes(other_pixels)):
+        change()
         with pytest.raises(CogError, match="another result .*image_contents_crc32: .*--overwrite"):
             extract_birds()
-    assert tiny.snapshot(tmp_path / "out") == before
-    if change is other_pixels:
-        assert extract_birds("--overwrite") == extract_birds() == 0
-        assert tiny.snapshot(tmp_path / "out") != before
-
-
-def test_features_that_were_deleted_are_extracted_again(extract_birds, tmp_path):
-    extract_birds()
-    file = tmp_path / "out/X_Y.pth"
-    expected = file.read_bytes()
-    file.unlink()
-    file.mkdir()  # the user's own
-    for more in ([], ["--overwrite"]):
-        with pytest.raises(CogError, match=r"files of others \(X_Y.pth/\)"):
-            extract_birds(*more)
-    file.rmdir()
-    assert extract_birds() == 0 and file.read_bytes() == expected
+        assert tiny.snapshot(tmp_path / "out") == before
+    assert extract_birds("--overwrite") == extract_birds() == 0
+    assert tiny.snapshot(tmp_path / "out") != before
 
 
 def test_mixed_precision_stays_close_and_tf32_needs_a_gpu(extract_birds, tmp_path):
@@ -326,13 +288,9 @@ def test_networks_that_need_the_usual_layout(forty):
 
     class Strict(torch.nn.Module):
         def forward(self, x):
-            return x.view(x.size(0), -1)[:, ::784]
+            return x.view(x.size(0), -1)
 
-    class Free(torch.nn.Module):
-        def forward(self, x):
-            return x.flatten(1)[:, ::784]
-
-    strict, free = (extraction.in_memory(convnet(head()), forty).x for head in (Strict, Free))
+    strict, free = (extraction.in_memory(convnet(head), forty).x for head in (Strict(), torch.nn.Flatten()))
     torch.testing.assert_close(strict, free, rtol=1e-6, atol=1e-6)
 
 
@@ -353,11 +311,8 @@ def test_chunks_of_a_gpu_have_the_features_of_their_rows(extract_birds, image_tr
     monkeypatch.setattr(run, "CHUNK", 1)
     spoil(image_tree)
     for device in ("cpu", "cuda"):
-        with monkeypatch.context() as patch:
-            if device == "cpu":
-                patch.setenv("CUDA_VISIBLE_DEVICES", "")
-                patch.setattr(torch.cuda, "is_available", lambda: False)
-            assert extract_birds("--allow_failures", "2", output=device, workers=2) == 0
+        flags = ("--allow_failures", "2", "--device", device)
+        assert extract_birds(*flags, output=device, workers=2) == 0
     reference, found = features_of(tmp_path / "cpu"), features_of(tmp_path / "cuda")
     torch.testing.assert_close(found["X"], reference["X"], rtol=1e-4, atol=1e-4)
     assert torch.equal(found["Y"], reference["Y"])
@@ -413,11 +368,7 @@ def test_all_at_once_is_each_alone_and_done_ones_are_skipped(many, workshop, cap
         ("cog_l2", [], "lacks the folders of 1 of the 2 concepts"),
         ("cog_l3", [], "has 2 levels"),
         ("cog_l1", ["--ckpt_file", "x.ckpt", "--model", "a_b", "c_d"], "checkpoint of one model"),
-        (
-            "cog_l1",
-            ["--output_dir", "out"],
-            "--output_dir takes the features of one model, data set and split",
-        ),
+        ("cog_l1", ["--output_dir", "out"], "--output_dir takes the features of one model, data set and sp"),
         ("in1k", ["FT_EXTRACT.IMAGE_CROP_SIZE", "8"], "another result .*size: 12 -> 8.*--overwrite"),
     ],
 )
@@ -428,28 +379,3 @@ def test_all_inputs_are_checked_first(many, workshop, second, more, message):
     with pytest.raises(CogError, match=message):
         extract_features.main(many(["in1k", second], ["test", "train"], *more))
     assert tiny.snapshot(workshop.models) == before
-
-
-def test_failures_in_some_pairs_do_not_lose_the_others(many, workshop):
-    root = workshop.models / "tiny/net"
-    source = workshop.loader.read_text()
-    nan_if_white = "mean = x.mean((2, 3)) / (x.amin((1, 2, 3)) < 2)[:, None]"
-    workshop.loader.write_text(source.replace("mean = x.mean((2, 3))", nan_if_white))
-    Image.new("RGB", (20, 16), "white").save(workshop.in1k / "val/n01443537/n01443537_1.JPEG")
-    (workshop.in1k / "train/n01443537/n01443537_0.JPEG").write_bytes(b"")
-    command = many(["in1k", "cog_l1"], ["test", "train"])
-    with pytest.raises(
-        CogError,
-        match=r"in1k test: NaN or too large features of n01443537/n01443537_1.JPEG.*in1k train: 1 of 6",
-    ) as error:
-        extract_features.main(command)
-    assert error.value.exit_code == 2 and not isinstance(error.value, FailedImagesError)
-    state = output.state(root / "in1k/features_test", "features.json")
-    assert state.word == output.FAILED and "NaN" in state.detail
-    assert all((root / f"cog_l1/features_{split}/X_Y.pth").is_file() for split in ("train", "test"))
-    workshop.loader.write_text(source)
-    with pytest.raises(FailedImagesError, match="^tiny_net on in1k train: 1 of 6") as error:
-        extract_features.main([*command, "--overwrite"])
-    assert error.value.exit_code == 3 and (root / "in1k/features_test/X_Y.pth").is_file()
-    assert (root / "in1k/.features_train.work/failed_images.txt").is_file()
-    assert extract_features.main([*command, "--allow_failures", "1"]) == 0

@@ -14,10 +14,7 @@ from cog.commands import analyze_features
 from cog.results import analysis_records
 
 DIM = 6
-LEVEL = {
-    "cog_l1": ("n02085620", "n02085782", "n02085936"),
-    "cog_l2": ("n03000134", "n03000247", "n03000684"),
-}
+LEVEL = {"cog_l1": ("n02085620", "n02085782", "n02085936"), "cog_l2": ("n03000134", "n03000247", "n03000684")}
 
 
 def write_features(models: Path, dataset: str, split: str, wnids, *, n=5, model="my/net", seed=0):
