@@ -1,6 +1,6 @@
 """Run :mod:`cog.commands.analyze_features`; ``python analyze_features.py --help`` lists the flags."""
 
-from cog.commands.analyze_features import cli
+from cog.commands import cli
 
 if __name__ == "__main__":
-    cli()
+    cli("analyze_features")

@@ -1,6 +1,6 @@
 """Run :mod:`cog.commands.build_levels`; ``python build_levels.py --help`` lists the flags."""
 
-from cog.commands.build_levels import cli
+from cog.commands import cli
 
 if __name__ == "__main__":
-    cli()
+    cli("build_levels")

@@ -1,6 +1,6 @@
 """Run :mod:`cog.commands.extract_features`; ``python extract_features.py --help`` lists the flags."""
 
-from cog.commands.extract_features import cli
+from cog.commands import cli
 
 if __name__ == "__main__":
-    cli()
+    cli("extract_features")

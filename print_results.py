@@ -1,6 +1,6 @@
 """Run :mod:`cog.commands.print_results`; ``python print_results.py --help`` lists the flags."""
 
-from cog.commands.print_results import cli
+from cog.commands import cli
 
 if __name__ == "__main__":
-    cli()
+    cli("print_results")

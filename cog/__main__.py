@@ -16,7 +16,7 @@ def main() -> None:
     name, *words = sys.argv[1:] or ["--help"]
     if name in commands.COMMANDS:
         sys.argv = [f"python -m cog {name}", *words]
-        importlib.import_module(commands.module_of(name)).cli()
+        commands.cli(name)
     elif name == "--version":
         print(f"imagenet-cog {cog.__version__}")
     elif name in ("-h", "--help"):

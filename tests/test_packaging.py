@@ -10,7 +10,7 @@ import subprocess
 import floors
 import pytest
 
-from cog.commands import COMMANDS, module_of
+from cog.commands import COMMANDS
 
 
 def test_every_requirement_has_a_floor_that_is_kept_here():
@@ -38,7 +38,7 @@ def test_installed_copy_has_its_configuration_and_no_stray_modules(repository, p
     top = {entry.name for entry in target.iterdir() if not entry.name.endswith(".dist-info")}
     assert top == {"cog", "bin"}
     (installed,) = importlib.metadata.distributions(path=[str(target)])
-    scripts = {f"cog-{name.replace('_', '-')}": f"{module_of(name)}:cli" for name in COMMANDS}
+    scripts = {f"cog-{name.replace('_', '-')}": "cog.commands:cli" for name in COMMANDS}
     assert {entry.name: entry.value for entry in installed.entry_points} == scripts
     script = (
         "import cog, cog.config, cog.levels, pathlib\n"

@@ -1,4 +1,4 @@
-"""The commands, one module each: ``python -m cog`` lists them; ``cog-print-results`` is a script of one."""
+"""The commands, one module each; ``python -m cog`` lists them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 
 def _require_packages() -> None:
@@ -26,7 +27,6 @@ def _require_packages() -> None:
 
 _require_packages()
 
-
 #: Help of the commands by name, the word after ``python -m cog``.
 COMMANDS = {
     "doctor": "check whether this machine, and its GPU, can run a study",
@@ -45,5 +45,13 @@ COMMANDS = {
 
 
 def module_of(name: str) -> str:
-    """Return the module whose function ``cli`` runs a command."""
+    """Return the module whose ``main`` runs a command."""
     return "cog.miniature.__main__" if name == "miniature" else f"cog.commands.{name}"
+
+
+def cli(name: str = "") -> NoReturn:
+    """Run a command and exit; by default the one that the started script is named after, ``cog-logreg``."""
+    from cog.runtime import cli
+
+    name = name or Path(sys.argv[0]).stem.removeprefix("cog-").replace("-", "_")
+    cli.run(importlib.import_module(module_of(name)).main)

@@ -7,7 +7,6 @@ sets and analyses one process does all of them; the features of each data set ar
 from __future__ import annotations
 
 import argparse
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,6 @@ from cog import config, constants
 from cog.commands import flags
 from cog.errors import CogError
 from cog.paths import ModelDir, check_dataset_name
-from cog.runtime import cli as cli_tools
 from cog.runtime import files
 
 if TYPE_CHECKING:
@@ -88,6 +86,3 @@ def _input(args: argparse.Namespace) -> tuple[AnalysisInput, Path]:
         raise CogError("nowhere to write: give --output_dir")
     device = resolve_device(args.device)
     return AnalysisInput(args.model, args.dataset, model_dir, folders, cfg, vars(args), device), Path(output)
-
-
-cli = functools.partial(cli_tools.run, main)

@@ -8,13 +8,12 @@ LEVELS.MAX_TRAIN 1300 (732 balances the classes), and EVAL.SEED 22 of the split 
 from __future__ import annotations
 
 import argparse
-import functools
 import logging
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cog import config, constants
 from cog.commands import flags
@@ -22,13 +21,15 @@ from cog.data.wnids import IN1K_LIST
 from cog.errors import CogError, some
 from cog.runtime import cli as cli_tools
 
+if TYPE_CHECKING:
+    from cog.levels.build import Built
+    from cog.levels.selection import Selection
+    from cog.levels.wordnet import NounGraph
+
 logger = logging.getLogger(__name__)
 
 REPORT = "report.json"
-
-#: All files that a result may have.
-TABLES, PICTURES = ("levels.csv", "concepts.csv", "image_counts.csv"), ("similarity.png", "images.png")
-CONTENTS = (constants.LEVELS_FILE, constants.SPLIT_FILE, *TABLES, *PICTURES, REPORT)
+CONTENTS = (constants.LEVELS_FILE, constants.SPLIT_FILE, "*.csv", "*.png", REPORT)
 
 EXAMPLES = (
     "--image_counts fall11_image_counts.csv --imagenet_images_root /in21k --output_dir levels",
@@ -49,13 +50,12 @@ FILES = {
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
     parser = flags.parser(__doc__ or "", *EXAMPLES)
-    add: Any = parser.add_argument
+    add, number = parser.add_argument, cli_tools.whole_number(1)
     for name, text in FILES.items():
         add(f"--{name}", metavar="PATH", help=text)
     add("--protocol", choices=("v2", "v1"), default="v2", help="of the paper (default: v2, 5,146 concepts)")
     measures = "lin (published; default), lin_max_ic, jcn, wup, random, or a text file of word vectors"
     add("--similarity", default="lin", metavar="NAME", help=measures)
-    number = cli_tools.whole_number(1)
     add("--n_levels", type=number, metavar="N", help="default: 5, or as in --rerank")
     add("--level_size", type=number, metavar="N", help="concepts per level; default: 1000, or as in --rerank")
     add("--dry_run", action="store_true", help="show the levels, and write nothing")
@@ -67,51 +67,22 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Build levels and the split of their images, print a summary, and write all files."""
     args = parse_args(argv)
-    from cog.levels import inputs, report, selection, wordnet
-    from cog.levels.build import build, equals_published
+    from cog.levels import inputs, report, wordnet
 
     if args.compare is not None:
         print(report.compare(args.compare))
         return 0
-    from cog.data import level_files
     from cog.data.images import find_images
-    from cog.runtime import files, log
-    from cog.runtime.output import Output
 
     cfg, paths = config.get_cfg(opts=args.opts), _require_inputs(args)
-    root, found, counts, old = args.imagenet_images_root, None, {}, None
-    if args.rerank is not None:
-        old = level_files.read_levels(args.rerank)
-        if args.level_size is None and len({len(level) for level in old}) > 1:
-            raise CogError(f"the levels of --rerank {args.rerank} have different sizes; give --level_size")
+    root, found, counts = args.imagenet_images_root, None, {}
     graph = wordnet.load_wordnet()
     if args.image_counts is not None:
         counts = inputs.read_counts(paths["image_counts"])
     elif root is not None:
         found = find_images(root)
         counts = inputs.count_images(found)
-    every_seen = {*inputs.read_wnids(paths["seen_wnids"])}
-    seen = sorted(every_seen & counts.keys()) or sorted(every_seen)
-    if not seen:
-        raise CogError("there are no seen concepts; --seen_wnids lists no ids")
-    if left_out := sorted(every_seen - {*seen}):
-        logger.info("seen concepts that are not among the concepts are left out: %s", some(left_out))
-    chosen = None
-    if old is None:
-        rules = {"min_images": cfg.LEVELS.MIN_IMAGES, "excluded_roots": cfg.LEVELS.EXCLUDED_ROOTS}
-        rules |= {"protocol": args.protocol, "discarded": inputs.read_wnids(paths["discarded_wnids"])}
-        chosen = selection.select(graph, counts, seen, **rules)
-    built = build(
-        graph,
-        {wnid for level in old or () for wnid in level} if chosen is None else chosen.eligible,
-        counts,
-        seen,
-        measure=args.similarity,
-        as_published=args.protocol == "v2",
-        n_levels=args.n_levels or len(old or range(5)),
-        level_size=args.level_size or (1000 if old is None else len(old[0])),
-        seed=cfg.EVAL.SEED,
-    )
+    built, chosen, seen = _build(args, cfg, paths, graph, counts)
     limits = {"n_test": cfg.LEVELS.N_TEST, "max_train": cfg.LEVELS.MAX_TRAIN}
     facts = report.level_facts(built, **limits)
     print(f"WordNet 3.0: {len(graph.wnids):,} noun synsets, {graph.source}")
@@ -123,10 +94,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
     in1k = None if args.in1k_images_root is None else inputs.count_in1k(args.in1k_images_root)
-    tables = {"levels.csv": built.table.to_csv(index=False)}
+    figures = report.figures(built, facts, in1k, most=sum(limits.values()))
+    tables, split = {"levels.csv": built.table.to_csv(index=False)}, None
     if chosen is not None:
         tables["concepts.csv"] = report.concepts_table(chosen, graph, counts).to_csv(index=False)
-    split = None
     if root is not None:
         wnids = {wnid for level in built.levels for wnid in level}
         found = found or find_images(root, wnids)
@@ -134,38 +105,73 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.image_counts is None:
             rows = (f"{wnid},{n_images}\n" for wnid, n_images in sorted(counts.items()))
             tables["image_counts.csv"] = "".join(["wnid,n_images\n", *rows])
+    parts = {"selection": chosen.steps if chosen else None, "similarity": built.facts}
+    parts |= {"wordnet": graph.source, "seen": seen, "levels": facts.to_dict("records")}
+    _write(args, cfg, paths, parts, (built.levels, split, tables, figures))
+    return 0
+
+
+def _build(
+    args: argparse.Namespace, cfg: Any, paths: dict[str, Path], graph: NounGraph, counts: dict[str, int]
+) -> tuple[Built, Selection | None, dict[str, Any]]:
+    """Return levels, the selection unless they are ranked anew, and facts about the seen concepts."""
+    from cog.data import level_files
+    from cog.levels import inputs, selection
+    from cog.levels.build import build
+
+    given = {*inputs.read_wnids(paths["seen_wnids"])}
+    seen = sorted(given & counts.keys()) or sorted(given)
+    if not seen:
+        raise CogError("there are no seen concepts; --seen_wnids lists no ids")
+    if left_out := sorted(given - {*seen}):
+        logger.info("seen concepts that are not among the concepts are left out: %s", some(left_out))
+    n_levels, level_size, chosen = args.n_levels or 5, args.level_size or 1000, None
+    if args.rerank is not None:
+        old = level_files.read_levels(args.rerank)
+        if args.level_size is None and len({len(level) for level in old}) > 1:
+            raise CogError(f"the levels of --rerank {args.rerank} have different sizes; give --level_size")
+        n_levels, level_size = args.n_levels or len(old), args.level_size or len(old[0])
+        pool = {wnid for level in old for wnid in level}
     else:
-        logger.info("no %s: add --imagenet_images_root DIR to split the images", constants.SPLIT_FILE)
-    record = {
-        # A build is repeated, never resumed: its time is its identity.
-        "identity": {
-            "created": log.now(),
-            "options": vars(args),
-            "config": {**cfg.LEVELS, "SEED": cfg.EVAL.SEED},
-            "inputs": {flag: files.sha256(path) for flag, path in paths.items()},
-        },
-        "command": sys.argv,
-        "versions": log.versions(("numpy", "pandas", "matplotlib", "pillow")),
-        "wordnet": graph.source,
-        "equal_to_the_published_levels": equals_published(built.levels),
-        "seen": {"concepts": len(seen), "left_out_because_not_among_the_concepts": left_out},
-        "selection": chosen.steps if chosen else None,
-        "similarity": built.facts,
-        "levels": facts.to_dict("records"),
+        rules = {"min_images": cfg.LEVELS.MIN_IMAGES, "excluded_roots": cfg.LEVELS.EXCLUDED_ROOTS}
+        rules |= {"protocol": args.protocol, "discarded": inputs.read_wnids(paths["discarded_wnids"])}
+        chosen = selection.select(graph, counts, seen, **rules)
+        pool = {*chosen.eligible}
+    how = {"measure": args.similarity, "as_published": args.protocol == "v2", "seed": cfg.EVAL.SEED}
+    built = build(graph, pool, counts, seen, n_levels=n_levels, level_size=level_size, **how)
+    return built, chosen, {"concepts": len(seen), "left_out_because_not_among_the_concepts": left_out}
+
+
+def _write(
+    args: argparse.Namespace, cfg: Any, paths: dict[str, Path], parts: dict[str, Any], made: Any
+) -> None:
+    from cog.data import level_files
+    from cog.levels.build import equals_published
+    from cog.runtime import files, log
+    from cog.runtime.output import Output
+
+    levels, split, tables, figures = made
+    identity = {
+        "created": log.now(),  # a build is repeated, never resumed: its time is its identity
+        "options": vars(args),
+        "config": {**cfg.LEVELS, "SEED": cfg.EVAL.SEED},
+        "inputs": {flag: files.sha256(path) for flag, path in paths.items()},
     }
-    output = Output(Path(args.output_dir), record["identity"], REPORT, contents=CONTENTS)
+    record = {"identity": identity, "command": sys.argv, **parts}
+    record["versions"] = log.versions(("numpy", "pandas", "matplotlib", "pillow"))
+    record["equal_to_the_published_levels"] = equals_published(levels)
+    output = Output(Path(args.output_dir), identity, REPORT, contents=CONTENTS)
     output.is_done(overwrite=args.overwrite)
     with output.claimed() as work, work.publish() as stage:
-        level_files.write_levels(stage / constants.LEVELS_FILE, built.levels)
+        level_files.write_levels(stage / constants.LEVELS_FILE, levels)
         if split is not None:
             level_files.write_split(stage / constants.SPLIT_FILE, split)
         for name, text in tables.items():
             files.write_text(stage / name, text)
-        for name, figure in report.figures(built, facts, in1k, most=sum(limits.values())).items():
+        for name, figure in figures.items():
             figure.savefig(stage / f"{name}.png", dpi=150, metadata={"Software": None})
         files.write_json(stage / REPORT, files.plain(record))
         print(f"wrote {output.path}: {', '.join(sorted(os.listdir(stage)))}")
-    return 0
 
 
 def _require_inputs(args: argparse.Namespace) -> dict[str, Path]:
@@ -190,6 +196,3 @@ def _require_inputs(args: argparse.Namespace) -> dict[str, Path]:
             raise CogError(f"--similarity {args.similarity} is none of {', '.join(known)}, and no file")
         given["similarity"] = args.similarity
     return {flag: files.require_file(path, f"--{flag}") for flag, path in given.items() if path is not None}
-
-
-cli = functools.partial(cli_tools.run, main)

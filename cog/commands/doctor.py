@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Sequence
 
 from cog.commands import flags
-from cog.errors import CogError
-from cog.runtime import cli as cli_tools
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Try all parts that a study needs; return 0 if they work, else 2."""
-    parser = flags.parser(
-        __doc__ or "", "", "--device cuda:1", "--format json", no_opts="have no effect here"
-    )
-    flags.add(parser, "device")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    usage = ("", "--device cuda:1", "--format json")
+    parser = flags.parser(__doc__ or "", *usage, no_opts="have no effect here")
+    flags.add(parser, "device", "format")
     args = parser.parse_args(argv)
     from cog.commands import machine  # imports torch
 
@@ -31,7 +26,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps({"ok": is_usable, "findings": findings}, indent=1))
     else:
         print("a study can run here" if is_usable else "no study can run here")
-    return 0 if is_usable else CogError.exit_code
-
-
-cli = functools.partial(cli_tools.run, main)
+    return 0 if is_usable else 2

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -99,6 +98,3 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         extract(extractions, allow_failures=args.allow_failures, rank=rank)
     return 0
-
-
-cli = functools.partial(cli_tools.run, main)

@@ -7,14 +7,12 @@ it with torchrun.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 
 from cog import config, paths
 from cog.commands import flags
 from cog.errors import CogError
-from cog.runtime import cli as cli_tools
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,6 +41,3 @@ def main(argv: Sequence[str] | None = None) -> int:
             how = {"allow_failures": one.allow_failures, "overwrite": one.overwrite}
             run.fine_tune(choice, cfg, *images, Path(output), rank=rank, device=device, **how)
     return 0
-
-
-cli = functools.partial(cli_tools.run, main)

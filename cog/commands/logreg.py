@@ -8,7 +8,6 @@ data set are loaded once, and the seeds are trained in lockstep; every run has a
 from __future__ import annotations
 
 import argparse
-import functools
 from collections.abc import Sequence
 
 from cog.commands import flags
@@ -48,6 +47,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         for runs, on_train, on_test in planned:
             train.train_all(runs, on_train, on_test, args)
     return 0
-
-
-cli = functools.partial(cli_tools.run, main)

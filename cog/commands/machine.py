@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import tempfile
 import time
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 import torchvision
 from PIL import Image
+from torch.nn import functional
 
 from cog.data.pixels import load_rgb
 from cog.errors import CogError, first_line
@@ -34,9 +34,7 @@ WEIGHT_ERRORS = {"fp32": 1e-3, "tf32": 2e-2, "bf16": 5e-2}
 COSINES = {"fp32": 0.9999, "tf32": 0.999, "fp16": 0.99, "bf16": 0.98}
 
 N_TRAIN = 1_100_000  # images of a level (paper, Sec. 3)
-
-#: Rows, width, classes, images and network of the trials.
-ROWS, DIM, CLASSES, IMAGES, NETWORK = 4096, 2048, 1000, 8, "resnet50"
+ROWS, DIM, CLASSES, IMAGES, NETWORK = 4096, 2048, 1000, 8, "resnet50"  # of the trials
 
 
 def examine(device_name: str | None) -> Iterator[tuple[str, str, str]]:
@@ -77,18 +75,20 @@ def _device(device: torch.device) -> Iterator[tuple[str, str]]:
 
 
 def _decoders(device: torch.device) -> Iterator[tuple[str, str]]:
-    with tempfile.TemporaryDirectory() as folder:
-        _picture(0).save(path := Path(folder, "picture.JPEG"), quality=95)
-        began = time.monotonic()
-        error = np.abs(np.asarray(load_rgb(path), dtype=float) - np.asarray(_picture(0))).mean()
-    if error > 8:
-        raise CogError(f"JPEG is decoded to other pixels (mean difference {error:.1f} of 255)")
-    yield OK, f"a JPEG file of 500 x 375 pixels takes {1000 * (time.monotonic() - began):.1f} ms"
+    with tempfile.NamedTemporaryFile(suffix=".JPEG") as file:
+        _picture(0).save(file.name, quality=95)
+        pixels = np.asarray(load_rgb(Path(file.name)), dtype=float)
+    error = np.abs(pixels - np.asarray(_picture(0))).mean()
+    yield _judge(error <= 8, "JPEG", f"pixels differ by {error:.1f} of 255 in the mean")
 
 
 def _picture(seed: int) -> Image.Image:
     coarse = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
     return Image.fromarray(coarse).resize((500, 375), Image.Resampling.BICUBIC)
+
+
+def _judge(is_good: bool, what: str, found: str) -> tuple[str, str]:
+    return (OK, f"{what}: {found}") if is_good else (PROBLEM, f"{what}: {found}; do not use it here")
 
 
 def _precisions(device: torch.device, known: dict[str, float]) -> list[str]:
@@ -102,38 +102,33 @@ def _classifiers(device: torch.device) -> Iterator[tuple[str, str]]:
     """Train in every precision on clouds around one center per class, beside ``torch.optim.SGD``."""
     y, settings = torch.arange(ROWS) % CLASSES, Settings(seed=0, n_epochs=2)
     x = torch.randn(CLASSES, DIM, generator=cpu_generator(0))[y]
-    x = torch.nn.functional.normalize(x + 2 * torch.randn(ROWS, DIM, generator=cpu_generator(1)))
+    x = functional.normalize(x + 2 * torch.randn(ROWS, DIM, generator=cpu_generator(1)))
     train, test = FeatureSet(x, y, "doctor"), FeatureSet(-x[:CLASSES], y[:CLASSES], "doctor")
     start = initial_layers([DIM, CLASSES], torch_seed(0, "init"))[0]
-    plain, generator = torch.nn.Linear(DIM, CLASSES), cpu_generator(torch_seed(0, "order"))
-    for parameter, initial in zip(plain.parameters(), start, strict=True):
-        parameter.data.copy_(initial)
-    sgd = torch.optim.SGD(plain.parameters(), momentum=settings.momentum, weight_decay=1e-6)
+    plain = [tensor.clone().requires_grad_() for tensor in start]
+    sgd = torch.optim.SGD(plain, momentum=settings.momentum, weight_decay=1e-6)
     with exact_float32():
+        generator = cpu_generator(torch_seed(0, "order"))
         for epoch in range(settings.n_epochs):
             sgd.param_groups[0]["lr"] = learning_rate(10.0, epoch, settings.n_epochs)
             for batch in torch.randperm(ROWS, generator=generator).split(settings.batch_size):
                 sgd.zero_grad()
-                torch.nn.functional.cross_entropy(plain(x[batch]), y[batch]).backward()
+                functional.cross_entropy(functional.linear(x[batch], *plain), y[batch]).backward()
                 sgd.step()
-    expected = plain.weight.detach()
-    way, rows, pairs = (expected - start[0]).norm(), torch.arange(ROWS)[None], [[(10.0, 1e-6)]]
+    rows, way = torch.arange(ROWS)[None], plain[0].detach() - start[0]
+    many = rows.repeat(1, 1 if device.type == "cpu" else 64)
     for precision in _precisions(device, WEIGHT_ERRORS):
-        engine = Engine(device, precision)
+        engine, how = Engine(device, precision), {"pairs": [[(10.0, 1e-6)]], "val_rows": rows[:, :1]}
         data = engine.prepare(train, test, settings)
-        trained = engine.fit(data, [settings], rows, pairs, val_rows=rows[:, :1])
-        error = float((trained.learner.layers(0, 0)[0][0].cpu() - expected).norm() / way)
-        many, times = rows.repeat(1, 1 if device.type == "cpu" else 64), []
-        for n_epochs in (1, 1, 5):  # the first one compiles; the difference of the others has no start-up
-            began, timed = time.monotonic(), dataclasses.replace(settings, n_epochs=n_epochs)
-            engine.fit(data, [timed], many, pairs, val_rows=rows[:, :1])
-            times.append(time.monotonic() - began)
-        rate = 4 * -(-many.shape[1] // settings.batch_size) / max(times[2] - times[1], 1e-9)
-        seconds = 100 * (30 * 0.8 + 1) * N_TRAIN / settings.batch_size / rate
-        text = f"{precision}: weights within {error:.1g} of plain PyTorch on the CPU; {rate:.3g} steps/s"
-        good = f"{text}: a run on a level takes about {seconds / 60:.1f} minutes"
-        bad = f"{text}: do not use CLF.PRECISION {precision} here"
-        yield (OK, good) if error <= WEIGHT_ERRORS[precision] else (PROBLEM, bad)
+        weights = engine.fit(data, [settings], rows, **how).learner.layers(0, 0)[0][0].cpu()
+        error = float((weights - plain[0].detach()).norm() / way.norm())
+        for n_epochs in (1, 5):  # the first one compiles
+            seconds = engine.fit(data, [Settings(seed=0, n_epochs=n_epochs)], many, **how).seconds
+        rate = 5 * -(-many.shape[1] // settings.batch_size) / seconds
+        minutes = 100 * (30 * 0.8 + 1) * N_TRAIN / settings.batch_size / rate / 60
+        found = f"weights within {error:.1g} of plain PyTorch on the CPU, {rate:.3g} steps/s: about "
+        found += f"{minutes:.1f} minutes for a run on a level"
+        yield _judge(error <= WEIGHT_ERRORS[precision], f"CLF.PRECISION {precision}", found)
 
 
 def _extraction(device: torch.device) -> Iterator[tuple[str, str]]:
@@ -154,8 +149,7 @@ def _extraction(device: torch.device) -> Iterator[tuple[str, str]]:
             began, opts = time.monotonic(), ["FT_EXTRACT.PRECISION", precision]
             x = extract_features(network, folder.parent, device=str(device), n_workers=n_workers, opts=opts).x
             rate = n / (time.monotonic() - began)
-            cosine = float(torch.nn.functional.cosine_similarity(x[:IMAGES], expected).min())
-            text = f"{precision}: {rate:.3g} images/s, cosine {cosine:.5f} to fp32 on the CPU"
-            good = f"{text}: the 7.1 million images of a model take about {7.1e6 / rate / 3600:.1f} hours"
-            bad = f"{text}: do not use FT_EXTRACT.PRECISION {precision} here"
-            yield (OK, good) if cosine >= COSINES[precision] else (PROBLEM, bad)
+            cosine = float(functional.cosine_similarity(x[:IMAGES], expected).min())
+            found = f"cosine {cosine:.5f} to fp32 on the CPU, {rate:.3g} images/s: about "
+            found += f"{7.1e6 / rate / 3600:.1f} hours for the 7.1 million images of a model"
+            yield _judge(cosine >= COSINES[precision], f"FT_EXTRACT.PRECISION {precision}", found)

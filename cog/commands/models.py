@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -99,6 +98,3 @@ def _top1(args: argparse.Namespace) -> int:
     device, n_workers = resolve_device(args.device), min(n_processors(), 16)
     print(verify.top1(row, checkpoint, images, device, n_workers))
     return 0
-
-
-cli = functools.partial(cli_tools.run, main)

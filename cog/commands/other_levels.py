@@ -8,7 +8,6 @@ classifiers are trained on them as by logreg.py, with its keys, and accuracies a
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,6 @@ from cog.commands import flags, logreg
 from cog.data.level_files import read_levels
 from cog.errors import CogError
 from cog.paths import ModelDir
-from cog.runtime import cli as cli_tools
 from cog.runtime import files
 
 if TYPE_CHECKING:
@@ -123,6 +121,3 @@ def draw(path: Path, table: pd.DataFrame, interval: float) -> None:
     with files.atomic_write(path) as handle:
         figure.savefig(handle, format="png", dpi=150, metadata={"Software": None})
     print(f"\n{path}", flush=True)
-
-
-cli = functools.partial(cli_tools.run, main)

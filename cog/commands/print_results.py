@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from cog import config, constants, paths
 from cog.commands import flags
 from cog.errors import CogError, printable, some
-from cog.runtime import cli as command_line
 from cog.runtime import files
 from cog.runtime.log import now
 
@@ -208,6 +207,3 @@ def _write(args: argparse.Namespace) -> None:
         how = {"root": args.source, "baseline": args.relative_to, "seeds": seeds, "created": now()}
         report.write(target, results, **how)
         logger.info("wrote %s", target)
-
-
-cli = functools.partial(command_line.run, main)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from cog.commands import flags
-from cog.runtime import cli as cli_tools
 from cog.runtime import files
 from cog.study import networks, units
 from cog.study.units import Study
@@ -22,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = flags.parser(__doc__ or "", *examples, no_opts="have no effect here")
     flags.add(parser, "models_root_dir", required=True)
     flags.add(parser, "model", help="names, or patterns such as 'deit_*' (default: those of the study)")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    flags.add(parser, "format")
     args = parser.parse_args(argv)
     root = Path(os.path.abspath(files.require_dir(args.models_root_dir, "--models_root_dir")))
     path = root / units.STUDY_FILE
@@ -35,12 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.format == "text":
         print(units.draw(study, states), end="")
     else:
-        found = [
-            dataclasses.asdict(unit) | {"state": word, "detail": text}
-            for unit, (word, text) in states.items()
-        ]
-        print(json.dumps(found, indent=1))
+        rows = [{**vars(unit), "state": word, "detail": text} for unit, (word, text) in states.items()]
+        print(json.dumps(rows, indent=1))
     return 0
-
-
-cli = functools.partial(cli_tools.run, main)

@@ -169,6 +169,3 @@ def _dry_run(todo: Mapping[int, Task], commands: Mapping[str, Sequence[str]]) ->
         print(f"# {model}: {text}", flush=True)
         succeeded &= is_good
     return 0 if succeeded else CogError.exit_code
-
-
-cli = functools.partial(cli_tools.run, main)

@@ -102,7 +102,5 @@ def check(table: pd.DataFrame) -> list[tuple[str, bool]]:
     return findings
 
 
-cli = functools.partial(cli_tools.run, main)
-
 if __name__ == "__main__":
-    cli()
+    cli_tools.run(main)

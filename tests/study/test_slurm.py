@@ -77,10 +77,7 @@ class Studies:
         return jobs
 
     def outputs(self) -> dict[str, tuple[str, str]]:
-        names = ("X_Y.pth", "model.pth", "logs.pkl", "preds.pkl")
-        return {
-            name: entry for name, entry in tiny.snapshot(self.made.models).items() if name.endswith(names)
-        }
+        return helper.outputs(self.made)
 
     def log(self, number: int) -> str:
         path = self.log_dir / f"{number}.log"
@@ -107,9 +104,12 @@ def wait(slurm, jobs: dict[str, list[str]], timeout: float = 300) -> dict[str, s
 
 
 def test_time_limit_saves_and_requeues(slurm, studies, undisturbed):
-    """SLURM itself warns the extraction, whose limit is a minute; the array that waits begins later."""
-    studies.make_slow(0.125)
-    states = wait(slurm, studies.submit("--mem=100 --time=1"), timeout=500)
+    """SLURM itself warns the extraction, after 30 to 90 s of its three minutes; the others begin later.
+
+    With a shorter limit the warning would come at once, perhaps before a loaded machine has started Python.
+    """
+    studies.make_slow(0.4)  # in all about 110 s
+    states = wait(slurm, studies.submit("--mem=100 --time=3"), timeout=900)
     assert set(states.values()) == {"COMPLETED"}
     assert "ended by SIGUSR1" in studies.log(1) and "start 2: extract in1k tiny_net" in studies.log(1)
     assert studies.outputs() == undisturbed
@@ -145,9 +145,8 @@ def test_failing_extraction_is_repaired(slurm, studies, undisturbed):
     broken = studies.made.in1k / "val" / "n01440764" / "n01440764_0.JPEG"
     image, times = broken.read_bytes(), broken.stat()
     broken.write_bytes(b"broken")
-    slurm.run(
-        "scontrol", "update", "partitionname=main", "state=DOWN"
-    )  # nothing begins before it is looked at
+    # Nothing begins before it is looked at.
+    slurm.run("scontrol", "update", "partitionname=main", "state=DOWN")
     try:
         jobs = studies.submit()
         assert {stage: len(same) for stage, same in jobs.items()} == {"extract": 1, "logreg": 2, "results": 1}
