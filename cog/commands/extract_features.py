@@ -1,6 +1,6 @@
 """Extract features with frozen models into ``X_Y.pth`` files, one per model, data set and split.
 
---limit N is a trial: the first N images of the first N classes, into <root>/limit-N, a root for other commands.
+--limit N is a trial: the first N images of the first N classes, into <root>/limit-N, a root for others.
 """
 
 from __future__ import annotations
