@@ -72,12 +72,12 @@ def net(tmp_path) -> Path:
     return path
 
 
-def recipe(precision: str = "fp32", n_processes: int = 1, **changes) -> Recipe:
+def recipe(**changes) -> Recipe:
     values = {"N_EPOCHS": 2, "BATCH_SIZE": 8, "BATCH_PER_DEVICE": 4, "LR": 1.6, "WEIGHT_DECAY": 1e-3}
     values |= {"CROP_SCALE": (0.3, 1.0)} | changes
     opts = [text for key, value in values.items() for text in (f"FINETUNE.{key}", str(value))]
     pre = Preprocess(size=10, resize=12, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
-    return Recipe(config.get_cfg(opts=[*opts, "EVAL.SEED", "5"]), pre, precision, n_processes)
+    return Recipe(config.get_cfg(opts=[*opts, "EVAL.SEED", "5"]), pre, "fp32", 1)
 
 
 def network(path: Path, steps: Recipe):
@@ -89,18 +89,6 @@ def network(path: Path, steps: Recipe):
 
 def lists(birds: Path):
     return [datasets.OWN.images("birds", split, {"images_root": str(birds)}) for split in ("train", "test")]
-
-
-@pytest.fixture
-def train(net, birds, tmp_path):
-    """Return a function that trains in this process, and returns the network and the epochs."""
-
-    def train_(*changed, n_workers=0, state=None, **changes):
-        steps = recipe(*changed, **changes)
-        run = Training(network(net, steps), steps, rank=0, n_workers=n_workers, allowed=0)
-        return run.network, run.run(*lists(birds), state or tmp_path / f"{len(os.listdir(tmp_path))}.pth")
-
-    return train_
 
 
 # --- recipe and random choices
@@ -160,9 +148,10 @@ def plain_epochs(model: nn.Module, birds: Path, steps: Recipe) -> None:
 
 
 @pytest.mark.parametrize("per_pass", [8, 2])
-def test_training_equals_a_plain_loop(train, birds, net, per_pass):
-    model, done = train(BATCH_PER_DEVICE=per_pass)
+def test_training_equals_a_plain_loop(birds, net, tmp_path, per_pass):
     steps = recipe(BATCH_PER_DEVICE=per_pass)
+    run = Training(network(net, steps), steps, rank=0, n_workers=0, allowed=0)
+    model, done = run.network, run.run(*lists(birds), tmp_path / "state.pth")
     expected = network(net, steps)
     start = {name: tensor.clone() for name, tensor in expected.state_dict().items()}
     plain_epochs(expected, birds, steps)
@@ -176,27 +165,6 @@ def test_training_equals_a_plain_loop(train, birds, net, per_pass):
     assert done.predictions.tolist() == logits.argmax(1).tolist()
     assert done.logs["test/top1"][1] == pytest.approx(100 * float((logits.argmax(1) == y).float().mean()))
     assert done.logs["test/loss"][1] == pytest.approx(float(nn.functional.cross_entropy(logits, y)), rel=1e-5)
-
-
-# --- interruptions
-
-
-def test_an_interrupted_run_continues_bit_for_bit(train, tmp_path, monkeypatch):
-    """Also with loss scaling, near float32, and with other workers."""
-    whole, expected = train("fp16")
-    weight = "backbone.network.conv.weight"
-    torch.testing.assert_close(
-        whole.state_dict()[weight], train("bf16")[0].state_dict()[weight], rtol=0.1, atol=0.02
-    )
-    asked, state = iter([None, None]), tmp_path / "state.pth"
-    with monkeypatch.context() as patch:
-        patch.setattr(signals, "requested", lambda: next(asked, "SIGTERM"))
-        with pytest.raises(signals.Interrupted, match="1 of 2 epochs are saved"):
-            train("fp16", state=state)
-    resumed, done = train("fp16", state=state, n_workers=2)
-    for name, tensor in whole.state_dict().items():
-        assert torch.equal(tensor, resumed.state_dict()[name]), name
-    assert done.logs == expected.logs and torch.equal(done.predictions, expected.predictions)
 
 
 # --- the command
@@ -243,7 +211,7 @@ def test_bad_settings_end_in_one_line_and_leave_no_result(fine_tune, tmp_path, m
     assert not (tmp_path / "out").exists()
 
 
-def test_a_single_class_and_classes_that_differ_are_refused(fine_tune, birds, net, tmp_path):
+def test_classes_and_networks_that_cannot_be_trained(fine_tune, birds, image_tree, net, tmp_path):
     (birds / "test/wren").rename(birds / "test/swan")
     with pytest.raises(CogError, match="differ in swan, wren"):
         fine_tune()
@@ -251,14 +219,10 @@ def test_a_single_class_and_classes_that_differ_are_refused(fine_tune, birds, ne
         tiny.write_class_folders(tmp_path / "one" / split, classes=("crow",), n_images=9, suffix=".png")
     with pytest.raises(CogError, match="single class crow"):
         finetune.main(arguments(tmp_path / "one", net, "--output_dir", str(tmp_path / "out")))
-
-
-def test_networks_that_cannot_be_trained(birds, tmp_path):
-    file = tmp_path / "bad.py"
     for body in ("torch.nn.Flatten(), None", "torch.nn.Linear(3, 4), lambda x: x.mean((2, 3))"):
-        file.write_text(f"import torch\ndef load_my_model(init_args):\n    return {body}\n")
+        net.write_text(f"import torch\ndef load_my_model(init_args):\n    return {body}\n")
         with pytest.raises(CogError, match="affects its features, nothing can be fine-tuned") as error:
-            finetune.main(arguments(birds, file, "--output_dir", str(tmp_path / "out")))
+            finetune.main(arguments(tmp_path / "images", net, "--output_dir", str(tmp_path / "out")))
         reason = json.loads((tmp_path / ".out.work/failed.json").read_text())["reason"]
         assert reason == str(error.value)
 
@@ -320,8 +284,9 @@ def test_complete_runs_are_skipped_and_others_refused(fine_tune, tmp_path):
     assert json.loads((output / "results.json").read_text())["identity"]["lr"] == 0.8
 
 
-def test_sigterm_saves_and_the_same_command_continues(fine_tune, tmp_path, monkeypatch):
-    done, calls = Training._update, []
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])  # with loss scaling
+def test_sigterm_saves_and_the_same_command_continues(fine_tune, tmp_path, monkeypatch, precision):
+    keys, done, calls = ("FINETUNE.PRECISION", precision), Training._update, []
 
     def update_and_signal(self):
         calls.append(0)
@@ -332,13 +297,13 @@ def test_sigterm_saves_and_the_same_command_continues(fine_tune, tmp_path, monke
     with monkeypatch.context() as patch:
         patch.setattr(Training, "_update", update_and_signal)
         with pytest.raises(signals.Interrupted, match="SIGTERM: 1 of 2 epochs are saved") as error:
-            fine_tune()
+            fine_tune(*keys)
     assert error.value.exit_code == 75 and not (tmp_path / "out").exists()
     assert (tmp_path / ".out.work" / STATE_FILE).is_file()
-    assert fine_tune("FT_EXTRACT.N_WORKERS", "2") == 0
-    assert fine_tune(output="whole") == 0
-    found, expected = (last(tmp_path / name, "backbone.pth")["state_dict"] for name in ("out", "whole"))
-    assert all(torch.equal(expected[key], found[key]) for key in expected)
+    assert fine_tune(*keys, "FT_EXTRACT.N_WORKERS", "2") == fine_tune(*keys, output="whole") == 0
+    for name in ("backbone.pth", "model.pth", "logs.pkl", "preds.pkl"):
+        found, expected = (next((tmp_path / run).glob(f"final-*/{name}")) for run in ("out", "whole"))
+        assert found.read_bytes() == expected.read_bytes()
 
 
 @pytest.mark.slow
