@@ -14,7 +14,7 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
@@ -71,6 +71,35 @@ def set_state(made: Any, state: Any) -> None:
         raise UnsafeFileError(f"a state of {type(made).__name__}")
 
 
+def _key(key: Any) -> Any:
+    """Return a key of a dict or an element of a set: the hash of deeply nested tuples would end the process."""
+    if isinstance(key, tuple) and any(isinstance(part, tuple) for part in key):
+        raise UnsafeFileError("a key of tuples in tuples")
+    return key
+
+
+def mapping(pairs: Any = ()) -> dict[Any, Any]:
+    """Return the dict of pairs in a file, or a copy of a dict."""
+    return {_key(key): value for key, value in (pairs.items() if isinstance(pairs, dict) else pairs)}
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    if encoding != "latin1":
+        raise UnsafeFileError("bytes that are not Latin-1")
+    return text.encode("latin1")
+
+
+def _with_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], None]:
+    """Return a step of unpickling that judges first what it hashes, which ``keys`` selects on the stack."""
+
+    def judged(reader: Any) -> None:
+        for key in reader.stack[keys]:
+            _key(key)
+        load(reader)
+
+    return judged
+
+
 #: What stands for each name, with those of Python 3 and numpy 1.
 _NAMES: dict[str, Any] = {
     "numpy.ndarray": "numpy.ndarray",
@@ -78,11 +107,14 @@ _NAMES: dict[str, Any] = {
     "numpy.core.multiarray._reconstruct": lambda *_: np.empty(0, dtype=np.int8),
     "numpy.core.multiarray.scalar": lambda dtype, raw: _from_buffer(raw, dtype, ()).item(),
     "numpy.core.numeric._frombuffer": _from_buffer,
-    "_codecs.encode": lambda text, encoding: text.encode({"latin1": "latin1"}[encoding]),
+    "_codecs.encode": _encode,
     "builtins.bytes": lambda: b"",  # of protocols 0 to 2; others use _codecs.encode
-    "collections.OrderedDict": dict,
+    "collections.OrderedDict": mapping,
     "collections.defaultdict": lambda factory=None: {},
-    **{f"builtins.{made.__name__}": made for made in (dict, list, set, frozenset)},
+    "builtins.dict": mapping,
+    "builtins.list": list,
+    "builtins.set": lambda items=(): set(map(_key, items)),
+    "builtins.frozenset": lambda items=(): frozenset(map(_key, items)),
     **{f"builtins.{name}": name for name in ("int", "float", "str")},  # of default dicts
 }
 
@@ -93,6 +125,7 @@ class Reader(pickle._Unpickler):  # type: ignore[name-defined, misc]  # in Pytho
     Strings of Python 2 are Latin-1, numpy scalars become Python values; a name without a stand-in is refused.
     """
 
+    stack: list[Any]
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
 
     def __init__(self, data: bytes) -> None:
@@ -122,6 +155,14 @@ class Reader(pickle._Unpickler):  # type: ignore[name-defined, misc]  # in Pytho
         self.build(self.stack[-1], state)
 
     dispatch[pickle.BUILD[0]] = _load_build
+    for _step, _keys in (
+        (pickle.SETITEM, slice(-2, -1)),
+        (pickle.SETITEMS, slice(0, None, 2)),
+        (pickle.DICT, slice(0, None, 2)),
+        (pickle.ADDITEMS, slice(None)),
+        (pickle.FROZENSET, slice(None)),
+    ):
+        dispatch[_step[0]] = _with_keys(dispatch[_step[0]], _keys)
 
 
 def load_pickle(path: str | os.PathLike[str], *, largest: int = 1 << 26) -> Any:

@@ -10,6 +10,8 @@ import io
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -80,6 +82,41 @@ def test_strings_and_arrays_of_python_2():
         b"tbs."
     )
     assert form(safe_load.Reader(content).load()) == form({"a": np.array([1.5, -2.0])})
+
+
+DEEP = b")" + b"\x85" * 150_000  # ((((),),),)
+HASHED = {
+    "SETITEM": b"}" + DEEP + b"Ns.",
+    "SETITEMS": b"}(K\x01N" + DEEP + b"Nu.",
+    "DICT": b"(K\x01N" + DEEP + b"Nd.",
+    "ADDITEMS": b"\x8f(K\x01" + DEEP + b"\x90.",
+    "FROZENSET": b"(K\x01" + DEEP + b"\x91.",
+    "set": b"cbuiltins\nset\n](" + DEEP + b"e\x85R.",
+    "frozenset": b"cbuiltins\nfrozenset\n](" + DEEP + b"e\x85R.",
+    "dict": b"cbuiltins\ndict\n](" + DEEP + b"N\x86e\x85R.",
+    "OrderedDict": b"ccollections\nOrderedDict\n](" + DEEP + b"N\x86e\x85R.",
+    "NEWOBJ": b"cbuiltins\nfrozenset\n](" + DEEP + b"e\x85\x81.",
+    "encoding": b"c_codecs\nencode\nX\x01\x00\x00\x00a" + DEEP + b"\x86R.",
+}
+
+
+def test_deeply_nested_keys_are_refused_and_do_not_end_the_process(tmp_path):
+    for name, content in HASHED.items():
+        (tmp_path / name).write_bytes(b"\x80\x04" + content)
+    code = """
+import sys
+from cog.runtime import safe_load
+for path in sys.argv[1:]:
+    try:
+        safe_load.load_pickle(path)
+    except safe_load.CogError as error:
+        print(error)
+"""
+    words = [sys.executable, "-c", code, *(tmp_path / name for name in HASHED)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and len(lines) == len(HASHED), done.stderr[-300:]
+    assert all("a key of tuples" in line for line in lines[:-2]), lines
 
 
 READERS = {
