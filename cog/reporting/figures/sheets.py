@@ -226,8 +226,8 @@ def components(means: pd.DataFrame) -> Sheet | None:
     top1 = means[(means["metric"] == "top1") & (means["n_shot"] == 0)]
     names = top1["evaluation"].map(CLASSIFIER.fullmatch)
     are_plain = [bool(name) and name["type"] == LOGREG and not name["max"] for name in names]
-    dims = [int(name["pca"] or 0) for name in names[are_plain]]
-    return _by_number(top1[are_plain].assign(number=dims), "principal components")
+    dims = [int(name["pca"] or 0) for name in names.loc[are_plain]]
+    return _by_number(top1.loc[are_plain].assign(number=dims), "principal components")
 
 
 def neighbors(means: pd.DataFrame) -> Sheet | None:
