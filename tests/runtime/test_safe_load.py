@@ -84,7 +84,7 @@ def test_strings_and_arrays_of_python_2():
     assert form(safe_load.Reader(content).load()) == form({"a": np.array([1.5, -2.0])})
 
 
-DEEP = b")" + b"\x85" * 150_000  # ((((),),),)
+DEEP = b")" + b"\x85" * 200_000  # ((((),),),)
 HASHED = {
     "SETITEM": b"}" + DEEP + b"Ns.",
     "SETITEMS": b"}(K\x01N" + DEEP + b"Nu.",
