@@ -13,6 +13,7 @@ from pathlib import Path
 
 import extraction
 import pytest
+import torch
 from marks import first_quick
 
 from cog.commands import extract_features
@@ -115,7 +116,13 @@ def test_models_in_one_pass_are_each_alone_and_images_are_decoded_once(
         assert sorted(counted) == sorted([*range(30), *range(30)])  # placed_a and placed_b share theirs
 
 
-@pytest.mark.parametrize("world", first_quick(2, [2, 3, 5]))
+@pytest.mark.parametrize("batch_size", first_quick(2, [3, 200, 1, 16]))
+def test_batch_size_does_not_change_a_bit(inputs, expected, tmp_path, batch_size):
+    extract(inputs, tmp_path, "FT_EXTRACT.BATCH_SIZE", str(batch_size), workers=2)
+    assert content(tmp_path) == expected
+
+
+@pytest.mark.parametrize("world", first_quick(1, [3, 2, 5]))
 def test_any_number_of_processes_is_one(inputs, expected, tmp_path, world):
     for rank in reversed(range(world)):
         assert not list(tmp_path.rglob("X_Y.pth"))
@@ -194,10 +201,8 @@ def test_a_signal_keeps_the_finished_chunks(inputs, expected, tmp_path, monkeypa
 def test_unfinished_work_of_other_settings_is_refused_with_the_difference(inputs, tmp_path):
     extract(inputs, tmp_path, rank=0, world=2)
     before = chunks(tmp_path)
-    for key, value, says in (
-        ("IMAGE_CROP_SIZE", "190", "size: 224 -> 190"),
-        ("PRECISION", "fp16", "precision: fp32 -> fp16"),
-    ):
+    cases = ("IMAGE_CROP_SIZE", "190", "size: 224 -> 190"), ("PRECISION", "fp16", "precision: fp32 -> fp16")
+    for key, value, says in cases:
         with pytest.raises(CogError, match=rf"unfinished work.*--overwrite.*{says}"):
             extract(inputs, tmp_path, f"FT_EXTRACT.{key}", value)
     assert chunks(tmp_path) == before and len(before) == 2
@@ -229,6 +234,11 @@ def test_mended_images_are_read_and_the_loss_of_others_accepted(tmp_path):
     lines = (place(models) / "failed_images.txt").read_text().splitlines()
     failed = [line.split("\t")[0] for line in lines]
     assert failed == ["crow/crow_0.png", "crow/crow_5.png", "wren/wren_9.png"]
+    extract(extraction.write_inputs(tmp_path / "all"), tmp_path / "whole", models=MODELS[:1])
+    x, whole = (
+        torch.load(place(root) / "X_Y.pth", weights_only=True)["X"] for root in (models, tmp_path / "whole")
+    )
+    assert torch.equal(x[5:], whole[7:29]) and torch.equal(x[:4], whole[1:5])
     assert not any(str(root) in line for line in lines)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -13,15 +12,12 @@ import extraction
 import pytest
 import tiny
 import torch
-from marks import first_quick
 from plain_pixels import plain_inputs
 
 import cog
 from cog.commands import extract_features
-from cog.data import datasets
 from cog.errors import CogError, FailedImagesError
 from cog.features import run
-from cog.models.backbone import Backbone
 
 RESIZE = ["FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "12"]
 
@@ -195,31 +191,6 @@ def test_limit_takes_the_first_images_of_the_first_classes_into_a_root_of_its_ow
 # --- the same numbers however it was run
 
 
-def convnet(head=None):
-    """A small random network with the usual layers."""
-    generator = torch.Generator().manual_seed(0)
-    layers = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 16, 3, stride=2, padding=1),
-        torch.nn.ReLU(),
-        torch.nn.Conv2d(16, 16, 3, padding=1, groups=16),
-        torch.nn.Conv2d(16, 24, 1),
-        torch.nn.ReLU(),
-        head or torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()),
-    )
-    with torch.no_grad():
-        for parameter in layers.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
-    return Backbone(layers, name="small_net")
-
-
-class Placed(torch.nn.Module):
-    """Averages, the place of an image in its pass, and the size of the pass."""
-
-    def forward(self, x):
-        place = torch.arange(len(x), dtype=x.dtype)[:, None]
-        return torch.cat([x.mean((2, 3))[:, :22], place, torch.full_like(place, len(x))], dim=1)
-
-
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -230,6 +201,7 @@ class Placed(torch.nn.Module):
         ("torch.ones(len(x), 7)", "gives equal features for all"),
         ("1e6 + x.mean((2, 3))", "gives equal features for all"),
         ("x.flatten(1)", None),
+        ("x.view(len(x), -1)", None),  # refuses channels-last tensors
     ],
 )
 def test_random_and_equal_features_are_warned_of(
@@ -246,65 +218,17 @@ def test_random_and_equal_features_are_warned_of(
         extract_features.parse_args(arguments(image_tree, loader_file, tmp_path))
     )
     if message is None:
+        mean, std = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+        plain = plain_inputs(tmp_path / "out", image_tree / "test", resize=16, crop=12, mean=mean, std=std)
+        assert torch.equal(features_of(tmp_path / "out")["X"], plain.flatten(1))
         assert "root mean square" in run.try_model(planned)
     else:
         with pytest.raises(CogError, match=f"tried on crow/crow_0.png: tiny_net .*{message}"):
             run.try_model(planned)
 
 
-@pytest.fixture
-def forty(tmp_path):
-    """40 images, three forward passes."""
-    tiny.write_class_folders(tmp_path / "forty/test", classes=("crow", "duck"), n_images=20, suffix=".png")
-    return datasets.OWN.images("forty", "test", {"images_root": str(tmp_path / "forty")})
-
-
-@pytest.mark.parametrize("batch_size", first_quick(2, [3, 200, 1, 16, 33]))
-def test_batch_size_does_not_change_a_bit(forty, batch_size):
-    for head in (None, Placed()):
-        reference = extraction.in_memory(convnet(head), forty)
-        found = extraction.in_memory(convnet(head), forty, BATCH_SIZE=batch_size, n_workers=2)
-        assert found.x.shape == (40, 24) and torch.equal(found.x, reference.x)
-        assert found.rows.tolist() == list(range(40))
-
-
-def test_other_images_do_not_change_a_bit(forty):
-    """Whatever fails, and wherever the list ends, the other rows stay as they are."""
-    network = convnet(Placed())
-    reference = extraction.in_memory(network, forty)
-    for row in (0, 5, 6, 39):
-        (forty.root / forty.file(row)).write_bytes(b"broken")
-    some = extraction.in_memory(network, forty, n_workers=1)
-    assert torch.equal(some.x, reference.x[some.rows]) and len(some.rows) == 36
-    assert [file for file, _ in some.failures] == [forty.file(row) for row in (0, 5, 6, 39)]
-    shorter = dataclasses.replace(forty, files=forty.files[:38], labels=forty.labels[:38])
-    assert torch.equal(extraction.in_memory(network, shorter).x, some.x[:-1])
-
-
-def test_networks_that_need_the_usual_layout(forty):
-    """x.view() refuses channels-last tensors; such a network runs as it always did."""
-
-    class Strict(torch.nn.Module):
-        def forward(self, x):
-            return x.view(x.size(0), -1)
-
-    strict, free = (extraction.in_memory(convnet(head), forty).x for head in (Strict(), torch.nn.Flatten()))
-    torch.testing.assert_close(strict, free, rtol=1e-6, atol=1e-6)
-
-
 @pytest.mark.gpu
-def test_a_gpu_computes_the_same(forty):
-    (forty.root / forty.file(7)).write_bytes(b"broken")
-    reference = extraction.in_memory(convnet(), forty)
-    for batch_size in (7, 64):
-        options = {"device": "cuda", "BATCH_SIZE": batch_size, "n_workers": 2}
-        found = extraction.in_memory(convnet().to("cuda"), forty, **options)
-        assert found.rows.tolist() == reference.rows.tolist()
-        torch.testing.assert_close(found.x, reference.x, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.gpu
-def test_chunks_of_a_gpu_have_the_features_of_their_rows(extract_birds, image_tree, tmp_path, monkeypatch):
+def test_features_of_a_gpu_are_those_of_their_rows(extract_birds, image_tree, tmp_path, monkeypatch):
     """They are copied while the device works on the next ones."""
     monkeypatch.setattr(run, "CHUNK", 1)
     spoil(image_tree)
@@ -350,7 +274,7 @@ def test_all_at_once_is_each_alone_and_done_ones_are_skipped(many, workshop, cap
     shutil.rmtree(folders[0])
     assert extract_features.main(many(["in1k", "cog_l1"], ["test", "train"])) == 0
     assert caplog.text.count("is complete, skipped") == 3 and caplog.text.count(" failed images,") == 7
-    for (dataset, split), folder in list(zip(pairs, folders, strict=True))[1:]:
+    for (dataset, split), folder in zip(pairs[2:4], folders[2:4], strict=True):
         shutil.rmtree(folder)
         assert extract_features.main(many([dataset], [split])) == 0
     assert [extraction.outcome(folder) for folder in folders] == together

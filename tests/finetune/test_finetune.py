@@ -124,9 +124,8 @@ def images_of_test(birds: Path, pre: Preprocess) -> torch.Tensor:
 def plain_epochs(model: nn.Module, birds: Path, steps: Recipe) -> None:
     """The same training written down without the toolkit's decoders and passes."""
     images, _ = lists(birds)
-    normalize = transforms.Compose(
-        [transforms.ToTensor(), transforms.Normalize(steps.preprocess.mean, steps.preprocess.std)]
-    )
+    statistics = steps.preprocess.mean, steps.preprocess.std
+    normalize = transforms.Compose([transforms.ToTensor(), transforms.Normalize(*statistics)])
     parameters = [parameter for name, parameter in model.named_parameters() if "network.fc" not in name]
     optimizer = torch.optim.SGD(parameters, lr=1.0, momentum=0.9, weight_decay=1e-3)
     n_steps = len(images) // 8
@@ -137,9 +136,8 @@ def plain_epochs(model: nn.Module, birds: Path, steps: Recipe) -> None:
             optimizer.param_groups[0]["lr"] = steps.lr_at(epoch * n_steps + step, n_steps)
             rows = order[step * 8 : (step + 1) * 8]
             paths = [images.root / images.file(row) for row in rows]
-            x = torch.stack(
-                [normalize(training_image(p, steps, epoch, int(row))) for p, row in zip(paths, rows)]
-            )
+            drawn = [training_image(p, steps, epoch, int(row)) for p, row in zip(paths, rows)]
+            x = torch.stack([normalize(image) for image in drawn])
             y = torch.from_numpy(images.labels[rows])
             optimizer.zero_grad()
             for part_x, part_y in zip(x.split(steps.per_pass), y.split(steps.per_pass), strict=True):
@@ -258,9 +256,7 @@ def test_a_run_has_the_files_of_a_classifier_run(birds, net, tmp_path, capsys):
         logs = pickle.loads(next(folder.glob("final-*/logs.pkl")).read_bytes())
         assert {len(values) for values in logs.values()} == {2} and "test/top5" in logs
     # The saved network, frozen, with the saved classifier gives the saved predictions.
-    space: dict = {}
-    exec(net.read_text(), space)
-    model, _ = space["load_my_model"]({})
+    model = network(net, recipe()).backbone.network
     model.load_state_dict(last(folder, "backbone.pth")["state_dict"])
     head = last(folder, "model.pth")["model"]
     x = model.eval().features(images_of_test(birds, Preprocess(size=10, resize=12)))
@@ -311,11 +307,9 @@ def test_two_processes_train_together(repository, birds, net, tmp_path, python):
     """The gradients are those of one process; each has the statistics of its own passes in batch norm."""
     net.write_text(LOADER.replace("torch.nn.BatchNorm2d(6)", "torch.nn.GroupNorm(2, 6)"))
     script, found = str(repository / "finetune.py"), {}
-    for name, start in {
-        "one": [python, script],
-        "two": [python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", script],
-    }.items():
-        command = [*start, *arguments(birds, net, "--output_dir", str(tmp_path / name))]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    for name, start in {"one": [], "two": torchrun}.items():
+        command = [python, *start, script, *arguments(birds, net, "--output_dir", str(tmp_path / name))]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

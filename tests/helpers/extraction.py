@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import json
-import types
 from pathlib import Path
 
-import numpy as np
 import tiny
-import torch
 from PIL import Image
-
-from cog import config
-from cog.data.loader import Decoder
-from cog.features.extract import Extractor, extract_rows
-from cog.models.choice import preprocess_of
 
 #: On a CPU, each forward pass has 4 images of 224 x 224 for any FT_EXTRACT.BATCH_SIZE.
 N_IMAGES, CLASSES = 30, ("crow", "duck", "wren")
@@ -54,19 +46,6 @@ def path_of(root: Path, row: int) -> Path:
 def replace_image(root: Path, row: int) -> None:
     """Replace the image of a row by an undamaged one."""
     Image.new("RGB", (20, 16), (10, 20, 30)).save(path_of(root, row))
-
-
-def in_memory(backbone, images, *, n_workers=0, device="cpu", **keys):
-    """Extract all images in this process; return features ``x``, ``rows`` and ``failures``."""
-    sizes = {"IMAGE_CROP_SIZE": 112, "IMAGE_RESIZE_SIZE": 120}
-    norm = {"IMAGE_NORM.MEAN": [0.5] * 3, "IMAGE_NORM.STD": [0.5] * 3}
-    settings = {**sizes, **norm, **keys}.items()
-    cfg = config.get_cfg(opts=[str(word) for key, value in settings for word in (f"FT_EXTRACT.{key}", value)])
-    extractor, decoder = Extractor(backbone, cfg, torch.device(device)), Decoder(images, preprocess_of(cfg))
-    x, failures = extract_rows(extractor, decoder, len(images), n_workers=n_workers)
-    rows = np.array([row for row in range(len(images)) if row not in dict(failures)])
-    failures = [(images.file(row), reason) for row, reason in failures]
-    return types.SimpleNamespace(x=x, rows=rows, failures=failures)
 
 
 def outcome(folder: Path) -> dict[str, object]:

@@ -199,11 +199,10 @@ def test_flipped_bits_and_missing_parts_of_a_tensorflow_checkpoint(victim, tmp_p
 
 
 def test_hash_of_a_checkpoint_in_parts(tmp_path):
-    prefix = tmp_path / "model.ckpt"
-    prefix.with_name("model.ckpt.index").write_bytes(b"ab")
-    prefix.with_name("model.ckpt.data-00000-of-00001").write_bytes(b"c")
+    for end, data in {"index": b"ab", "data-00000-of-00001": b"c"}.items():
+        (tmp_path / f"model.ckpt.{end}").write_bytes(data)
     abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-2, appendix B.1
-    assert sha256(prefix) == sha256(prefix.with_name("model.ckpt.index")) == abc
+    assert sha256(tmp_path / "model.ckpt") == sha256(tmp_path / "model.ckpt.index") == abc
 
 
 @pytest.mark.slow
