@@ -19,6 +19,7 @@ from cog.commands import extract_features
 from cog.errors import CogError, FailedImagesError
 from cog.features import run
 
+PLAIN = {"resize": 16, "crop": 12, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 RESIZE = ["FT_EXTRACT.IMAGE_RESIZE_SIZE", "16", "FT_EXTRACT.IMAGE_CROP_SIZE", "12"]
 
 
@@ -52,10 +53,9 @@ def test_features_are_those_of_a_plain_torchvision_pipeline(extract_birds, image
     stored = features_of(out)
     paths = (out / "image_paths.txt").read_text().splitlines()
     assert paths == [f"{c}/{c}_{i}.png" for c in ("crow", "duck", "wren") for i in range(3)]
-    plain = {"resize": 16, "crop": 12, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
     network = cog.load_backbone("tiny_net", weights, loader=f"{loader_file}:load_my_model")
     with torch.inference_mode():
-        expected = network(plain_inputs(out, image_tree / "test", **plain))
+        expected = network(plain_inputs(out, image_tree / "test", **PLAIN))
     torch.testing.assert_close(stored["X"], expected, rtol=1e-6, atol=1e-6)
     assert stored["Y"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert stored["name"] == "tiny_net_birds_test"
@@ -218,8 +218,7 @@ def test_random_and_equal_features_are_warned_of(
         extract_features.parse_args(arguments(image_tree, loader_file, tmp_path))
     )
     if message is None:
-        mean, std = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
-        plain = plain_inputs(tmp_path / "out", image_tree / "test", resize=16, crop=12, mean=mean, std=std)
+        plain = plain_inputs(tmp_path / "out", image_tree / "test", **PLAIN)
         assert torch.equal(features_of(tmp_path / "out")["X"], plain.flatten(1))
         assert "root mean square" in run.try_model(planned)
     else:

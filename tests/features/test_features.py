@@ -100,7 +100,6 @@ def test_rounded_features_are_read_as_their_float32_values(tmp_path, dtype, norm
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"model": "a_c"}, "model: a_b -> a_c"),
         ({"checkpoint_sha256": "2"}, "checkpoint_sha256: 1 -> 2"),
         ({"loader_sha256": "3"}, "loader_sha256: None -> 3"),
         ({"preprocessing": {"size": 9, "mean": [0.5, 0.5, 0.5]}}, "preprocessing.size: 224 -> 9"),

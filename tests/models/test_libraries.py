@@ -246,8 +246,9 @@ def test_pooling_of_tokens(case, tmp_path):
         for pooling, expected in poolings.items():
             backbone = cog.load_backbone(name, file_of(name, tmp_path), pooling=pooling, **options)
             assert torch.equal(backbone(x), expected)
-        with pytest.raises(CogError, match="POOLING last13 |last-n"):
-            cog.load_backbone(name, file_of(name, tmp_path), pooling="last13", **options)(x)
+        if len(blocks) < 12:
+            with pytest.raises(CogError, match="POOLING last12 |last-n"):
+                cog.load_backbone(name, file_of(name, tmp_path), pooling="last12", **options)(x)
 
 
 @pytest.mark.slow
