@@ -26,13 +26,12 @@ def check_values(cfg: CfgNode) -> None:
     """Raise a CogError when a value is out of range; it names the key, its value and the expected values."""
     values, defaults = flat(cfg), flat(default_cfg())
     expected = {key: _expected(values[key], defaults[key], of) for key, of in default_cfg("RANGES").items()}
-    resize, n_test, name = (
-        values[key] for key in ("FT_EXTRACT.IMAGE_RESIZE_SIZE", "LEVELS.N_TEST", "EVAL.NAME")
-    )
+    resize, n_test = values["FT_EXTRACT.IMAGE_RESIZE_SIZE"], values["LEVELS.N_TEST"]
     if values["FT_EXTRACT.IMAGE_CROP_SIZE"] > resize:
         expected["FT_EXTRACT.IMAGE_CROP_SIZE"] = f"at most IMAGE_RESIZE_SIZE ({resize})"
     if values["LEVELS.MIN_IMAGES"] <= n_test:
         expected["LEVELS.MIN_IMAGES"] = f"more than LEVELS.N_TEST ({n_test})"
+    name = values["EVAL.NAME"]
     if not constants.is_plain_name(name) or re.search(r"(^|[_-])N[0-9]+$", name):
         expected["EVAL.NAME"] = "a plain folder name that does not end like those of few-shot runs (_N8)"
     for key, words in expected.items():
@@ -47,12 +46,10 @@ def _expected(value: Any, default: Any, allowed: tuple[Any, ...]) -> str:
     parts, usual = (list(v) if isinstance(v, list | tuple) else [v] for v in (value, default))
     is_good = all(type(v) in (int, type(usual[0])) and allowed[0] <= v <= allowed[1] for v in parts)
     if isinstance(default, list) and type(usual[0]) is int:
-        is_good = is_good and len({*parts}) == len(parts) > 0
+        is_formed = len({*parts}) == len(parts) > 0
     else:
-        is_good = (
-            is_good and len(parts) == len(usual) and (isinstance(default, list) or parts == sorted(parts))
-        )
-    return "" if is_good else f"a value such as {default}, from {allowed[0]} to {allowed[1]}"
+        is_formed = len(parts) == len(usual) and (isinstance(default, list) or parts == sorted(parts))
+    return "" if is_good and is_formed else f"a value such as {default}, from {allowed[0]} to {allowed[1]}"
 
 
 def configs_dir() -> Path:
@@ -124,18 +121,14 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[Any, Any]:
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: an impossible date
         raise CogError(f"cannot read {path}: {error}") from error  # of YAML errors with line and column
     if not isinstance(found, dict):
-        raise CogError(
-            f"{path} has {type(found).__name__}, expected a YAML mapping such as CLF: {{N_SHOT: 8}}"
-        )
+        raise CogError(f"{path} has {type(found).__name__}, expected a mapping such as CLF: {{N_SHOT: 8}}")
     return found
 
 
 def _flatten(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
-        if isinstance(value, dict) and prefix.count(".") < 3:  # a mapping in a file may contain itself
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+        is_inner = isinstance(value, dict) and prefix.count(".") < 3  # a mapping may contain itself
+        yield from _flatten(value, f"{prefix}{key}.") if is_inner else [(f"{prefix}{key}", value)]
 
 
 def _parse(text: Any) -> Any:

@@ -49,9 +49,7 @@ def split_model_name(model: str, *, flag: str = "--model") -> tuple[str, str]:
 def check_dataset_name(dataset: str) -> str:
     """Return ``dataset`` when it can name a folder; else raise a CogError."""
     if not constants.is_plain_name(dataset):
-        raise CogError(
-            f"--dataset {dataset!r} is not a data set name such as cog_l1 (letters, digits and ._+-)"
-        )
+        raise CogError(f"--dataset {dataset!r} is not a data set name, expected letters, digits and ._+-")
     return dataset
 
 
@@ -86,13 +84,9 @@ class ModelDir:
         """Return the ``X_Y.pth`` of one split."""
         return self.features(dataset, split) / constants.FEATURES_FILE
 
-    def evaluation(self, dataset: str, *, name: str, n_shot: int) -> Path:
-        """Return the folder that holds one run per seed (``n_shot`` 0: all training images)."""
-        return self.path / check_dataset_name(dataset) / evaluation_folder(name, n_shot)
-
     def run(self, dataset: str, *, name: str, n_shot: int, seed: int) -> Path:
-        """Return the folder of one classifier run."""
-        return self.evaluation(dataset, name=name, n_shot=n_shot) / f"seed-{seed}"
+        """Return the folder of one classifier run (``n_shot`` 0: all training images)."""
+        return self.path / check_dataset_name(dataset) / evaluation_folder(name, n_shot) / f"seed-{seed}"
 
 
 def features_file(path: str | os.PathLike[str]) -> Path:

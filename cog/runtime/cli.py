@@ -132,7 +132,6 @@ def _explain(error: Exception) -> CogError:
         failed = f"cannot access {error.filename}" if error.filename else "input or output failed"
         return CogError(f"{failed}: {error.strerror or error}")
     if memory.is_exhausted(error):
-        return memory.explain(
-            error, "working", "lower CLF.BATCH_SIZE or FINETUNE.BATCH_PER_DEVICE, or do less at a time"
-        )
+        todo = "lower CLF.BATCH_SIZE or FINETUNE.BATCH_PER_DEVICE, or do less at a time"
+        return memory.explain(error, "working", todo)
     raise error

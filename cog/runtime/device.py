@@ -57,9 +57,7 @@ def require_precision(device: torch.device, key: str, name: str) -> None:
     """Refuse an arithmetic that a device lacks, or only emulates: tf32, and on GPUs bf16, before Ampere."""
     is_new = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     if not is_new and (name == "tf32" or (name == "bf16" and device.type == "cuda")):
-        raise CogError(
-            f"{key} {name} needs an NVIDIA GPU since Ampere, found {device_name(device)}; use fp32"
-        )
+        raise CogError(f"{key} {name} needs an NVIDIA GPU since Ampere, not {device_name(device)}; use fp32")
 
 
 @contextlib.contextmanager

@@ -68,12 +68,8 @@ def requeue(message: str) -> None:
 
     Who sends SIGTERM (``scancel``, a preemption) decides what follows.
     """
-    task = os.environ.get("SLURM_ARRAY_TASK_ID")
-    if (
-        message.startswith("ended by SIGUSR1")
-        and task
-        and int(os.environ.get("SLURM_RESTART_COUNT") or 0) < 100
-    ):
+    task, n_restarts = os.environ.get("SLURM_ARRAY_TASK_ID"), os.environ.get("SLURM_RESTART_COUNT") or 0
+    if message.startswith("ended by SIGUSR1") and task and int(n_restarts) < 100:
         job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{task}"  # the number alone can mean the whole array
         try:
             subprocess.run(["scontrol", "requeue", job], check=True, timeout=60)
