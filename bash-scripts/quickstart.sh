@@ -36,7 +36,6 @@ export model_loader=cog/miniature/network.py:load_my_model
 export in1k_images_root="${output_dir}/in1k" imagenet_images_root="${output_dir}/in21k"
 export cog_levels_mapping_file="${levels}/cog_levels_mapping_file.pkl"
 export cog_concepts_split_file="${levels}/cog_concepts_split_file.pkl"
-
 # With one thread per process, sums, and therefore the trained network, are the same on any number of processors.
 # As many tasks run at a time as there are processors; at most 4 share a GPU.
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
@@ -51,14 +50,14 @@ study() { # MODELS SHOTS LOGS: features and classifiers of both splits of all da
 }
 
 cat << EOF_TEXT
-The miniature: images of 144 WordNet concepts are drawn; those close in WordNet look alike. A small network learns 24
-concepts; 120 others form five levels by falling similarity to these. It should be best on what it has seen, worse from
-level 1 (siblings of that) to 5 (snakes, conifers), and far above the same network left untrained.
-Everything is written to ${output_dir}; a few minutes on 2 processors.
+The miniature: images of 144 WordNet concepts are drawn; those close in WordNet look alike. A small network learns 24;
+120 others form five levels by falling similarity to these. It should be best on what it has seen, worse from level 1
+to 5, and far above the same network left untrained. All is written to ${output_dir}, in a few minutes on 2 processors.
 EOF_TEXT
 
 step 1 "Draw the images"
-run "${python}" -m cog.miniature make --output_dir "${output_dir}" --seed "${world_seed}" --n_train "${n_train}" --n_test "${n_test}"
+run "${python}" -m cog.miniature make --output_dir "${output_dir}" --seed "${world_seed}" \
+    --n_train "${n_train}" --n_test "${n_test}"
 
 step 2 "Build the levels"
 if [[ ! -f "${levels}/report.json" ]]; then
@@ -86,8 +85,6 @@ echo
 "${python}" -m cog.miniature check --output_dir "${output_dir}" ||
     die "the results are not what they must be (see above); please report this with the folder ${output_dir}/logs"
 echo "
-Done in ${SECONDS} s. Next:
-  open ${report} in a browser: tables, figures, warnings
-  look at ${output_dir}/overview.png: all concepts in one picture
-  evaluate a model of your own in three steps: README.md"
-[[ ! -f "${python%/*}/activate" ]] || echo "  use the environment of this quickstart: source ${python%/*}/activate"
+Done in ${SECONDS} s. Open ${report} in a browser, and ${output_dir}/overview.png: all concepts in one picture.
+A model of your own takes three steps: README.md."
+[[ ! -f "${python%/*}/activate" ]] || echo "The environment of this quickstart: source ${python%/*}/activate"

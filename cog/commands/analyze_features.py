@@ -39,8 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--analysis", action=flags.Several, default=[_ALL], metavar="NAME", help=_HELP)
     add("--trained_on", metavar="DATASET", help="data set whose classifiers are applied (confident)")
     add("--levels_csv", metavar="FILE", help="levels.csv of build_levels.py (concepts)")
-    flags.add(parser, "models_root_dir", "model", "dataset", "train_features_dir", "test_features_dir")
-    flags.add(parser, "output_dir", "device", "overwrite")
+    of_one = ("train_features_dir", "test_features_dir", "output_dir")
+    flags.add(parser, "models_root_dir", "model", "dataset", *of_one, "device", "overwrite")
     args = parser.parse_args(argv)
     from cog.analysis import base  # imports torch
 
@@ -55,7 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     for flag, name in (("trained_on", "confident"), ("levels_csv", "concepts")):
         if getattr(args, flag) is not None and name not in wanted:
             raise CogError(f"--{flag} is for --analysis {name} and has no effect here; leave it out")
-    of_one = ("train_features_dir", "test_features_dir", "output_dir")
     inputs = [_input(one) for one in flags.each(args, "model", "dataset", of_one=of_one)]
     base.run([known[name] for name in wanted], inputs, overwrite=args.overwrite)
     return 0
@@ -78,9 +77,7 @@ def _input(args: argparse.Namespace) -> tuple[AnalysisInput, Path]:
             folders = folders or {s: model_dir.features(args.dataset, s) for s in constants.SPLITS}
             output = output or model_dir.path / args.dataset
     if not folders:
-        advice = (
-            "--models_root_dir with --model and --dataset, or --train_features_dir and --test_features_dir"
-        )
+        advice = "--models_root_dir with --model and --dataset, or folders of features"
         raise CogError(f"no features: give {advice}")
     if output is None:
         raise CogError("nowhere to write: give --output_dir")

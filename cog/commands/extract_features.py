@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,6 @@ from cog.runtime import files, signals
 from cog.runtime.ranks import this_rank
 
 if TYPE_CHECKING:
-    from cog.features.extract import Model
     from cog.features.run import Extraction
 
 EXAMPLES = (
@@ -36,8 +36,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = flags.parser(__doc__ or "", *EXAMPLES)
     flags.add(parser, "model", "dataset", "split", required=True)
     flags.add(parser, "models_root_dir", "ckpt_file", "model_loader", "models_file", "output_dir")
-    flags.add(parser, *flags.IMAGES)
-    flags.add(parser, "allow_failures", "device", "overwrite")
+    flags.add(parser, *flags.IMAGES, "allow_failures", "device", "overwrite")
     limit = "only the first N images of the first N classes, into <models_root_dir>/limit-N"
     parser.add_argument("--limit", metavar="N", type=cli_tools.whole_number(1), help=limit)
     return parser.parse_args(argv)
@@ -57,10 +56,8 @@ def plan(args: argparse.Namespace) -> list[Extraction]:
         if root is None or output_dir is not None:
             raise CogError("--limit writes below --models_root_dir: give that, without --output_dir")
         root = f"{root}/limit-{args.limit}"
-    if args.ckpt_file is not None and len(args.model) > 1:
-        raise CogError(f"--ckpt_file is the checkpoint of one model, and --model names {len(args.model)}")
-    if output_dir is not None and (n := len(pairs) * len(args.model)) > 1:
-        raise CogError(f"--output_dir takes the features of one model, data set and split, not of {n}")
+    flags.each(args, "model", of_one=("ckpt_file",))
+    flags.each(args, "model", "dataset", "split", of_one=("output_dir",))
     place, flag = (root, "--models_root_dir") if output_dir is None else (output_dir, "--output_dir")
     # The folder itself is made later; what is there already has to be a folder.
     path = Path(place).absolute()
@@ -77,14 +74,11 @@ def plan(args: argparse.Namespace) -> list[Extraction]:
             differing = some(sorted({*train} ^ {*test}))
             raise CogError(f"{dataset}: the classes of training and test images differ in {differing}")
 
-    def folder(model: Model, pair: tuple[str, str]) -> Path:
-        return Path(output_dir or paths.ModelDir(root, model.choice.name).features(*pair))
-
-    return [
-        Extraction(model, images, folder(model, pair), args.device, args.overwrite)
-        for pair, images in lists.items()
-        for model in models
-    ]
+    planned = []
+    for (pair, images), model in itertools.product(lists.items(), models):
+        folder = Path(output_dir or paths.ModelDir(root, model.choice.name).features(*pair))
+        planned.append(Extraction(model, images, folder, args.device, args.overwrite))
+    return planned
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,8 +1,7 @@
 """Flags that several commands share, each declared once, and the variables that stand in for them.
 
-``--model``, ``--dataset``, ``--split``, ``--n_shot`` and ``--seeds`` take one or several values, separated by
-spaces or commas. Places (``--models_root_dir``, the folders of images ...) have the value of the exported
-variable of the same name when they are not given.
+Places (``--models_root_dir``, the folders of images ...) that are not given have the value of the exported
+variable of the same name.
 """
 
 from __future__ import annotations
@@ -52,6 +51,10 @@ def _several(metavar: str, text: str, each: Callable[[str], Any] = str) -> dict[
     return {"action": Several, "metavar": metavar, "help": text, "each": each}
 
 
+def _place(metavar: str, text: str, **options: Any) -> dict[str, Any]:
+    return {"metavar": metavar, "help": text, **options}
+
+
 _SEEDS = f"one or several; the protocol's are {' '.join(map(str, constants.SEEDS))}"
 _FAILURES = "accept up to N images per split that cannot be decoded (default: 0; with more, exit code 3)"
 _LOADER = "a model of your own: load_my_model(init_args) -> (backbone, forward[, preprocessing])"
@@ -63,26 +66,20 @@ FLAGS: dict[str, dict[str, Any]] = {
     "split": _several("SPLIT", "train, test or both; test of in1k is its official val", _split),
     "n_shot": _several("N", "training images per class, one or several numbers; 0 or all: all", _shots),
     "seeds": _several("SEED", _SEEDS, cli.whole_number(0)),
-    "models_root_dir": {
-        "metavar": "DIR",
-        "help": "root of all models, <model_title>/<architecture_name>/...",
-    },
-    "ckpt_file": {"metavar": "FILE", "help": "checkpoint, instead of model.ckpt in the folder of the model"},
-    "model_loader": {"metavar": "FILE.py:FUNCTION", "help": _LOADER},
-    "models_file": {
-        "metavar": "MODELS.YAML",
-        "help": "models of your own, an entry each (docs/own-models.md)",
-    },
-    "log_dir": {"metavar": "DIR", "help": "logs, tasks and tables (default: <models_root_dir>/study-logs)"},
-    "train_features_dir": {"metavar": "DIR", "help": "folder (or X_Y.pth file) of the training features"},
-    "test_features_dir": {"metavar": "DIR", "help": "folder (or X_Y.pth file) of the test features"},
-    "output_dir": {"metavar": "DIR", "help": "folder of the output; default: below that of the model"},
-    "allow_failures": {"metavar": "N", "help": _FAILURES, "type": cli.whole_number(0), "default": 0},
+    "models_root_dir": _place("DIR", "root of all models, <model_title>/<architecture_name>/..."),
+    "ckpt_file": _place("FILE", "checkpoint, instead of model.ckpt in the folder of the model"),
+    "model_loader": _place("FILE.py:FUNCTION", _LOADER),
+    "models_file": _place("MODELS.YAML", "models of your own, an entry each (docs/own-models.md)"),
+    "log_dir": _place("DIR", "logs, tasks and tables (default: <models_root_dir>/study-logs)"),
+    "train_features_dir": _place("DIR", "folder (or X_Y.pth file) of the training features"),
+    "test_features_dir": _place("DIR", "folder (or X_Y.pth file) of the test features"),
+    "output_dir": _place("DIR", "folder of the output; default: below that of the model"),
+    "allow_failures": _place("N", _FAILURES, type=cli.whole_number(0), default=0),
     "device": {"help": "cpu, cuda or cuda:<index> (default: cuda if there is one, else cpu)"},
     "overwrite": {"action": "store_true", "help": "replace an existing output"},
     "format": {"choices": ("text", "json"), "default": "text", "help": "default: text"},
 }
-FLAGS |= {name: {"metavar": "PATH", "help": text} for name, text in datasets.flags().items()}
+FLAGS |= {name: _place("PATH", text) for name, text in datasets.flags().items()}
 
 #: Flags that locate images; flags of places, which have the value of the exported variable when not given.
 IMAGES = tuple(datasets.flags())
@@ -99,9 +96,8 @@ def parser(description: str, *examples: str, **options: Any) -> cli.Parser:
 def add(group: argparse.ArgumentParser | argparse._ArgumentGroup, *names: str, **changes: Any) -> None:
     """Add shared flags by their names without ``--``; ``changes`` replace options of their declarations."""
     for name in names:
-        options = {**FLAGS[name], **changes}
-        value = os.environ.get(name, "").strip() if name in PLACES else ""
-        if value and not constants.is_unset(value):
+        options, value = {**FLAGS[name], **changes}, os.environ.get(name, "").strip()
+        if name in PLACES and value and not constants.is_unset(value):
             options |= {"default": value, "required": False}
         group.add_argument(f"--{name}", **options)
 

@@ -19,13 +19,13 @@ EXAMPLES = (
     "--model sup_resnet50 --dataset in1k cog_l1 --models_root_dir /models --seeds 22 37 --n_shot all 8",
     "--train_features_dir /my/train --test_features_dir /my/test --output_dir /my/run CLF.N_TRIALS 10",
 )
+_OF_ONE = ("train_features_dir", "test_features_dir", "output_dir")
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the parsed flags; no file is read or written."""
     parser = flags.parser(__doc__ or "", *EXAMPLES)
-    flags.add(parser, "model", "dataset", "models_root_dir", "train_features_dir", "test_features_dir")
-    flags.add(parser, "seeds", "n_shot")
+    flags.add(parser, "model", "dataset", "models_root_dir", *_OF_ONE[:2], "seeds", "n_shot")
     output = "folder of the run (with --models_root_dir beside the features); with --seeds or --n_shot: "
     flags.add(parser, "output_dir", help=f"{output}<output_dir>[_N<n_shot>]/seed-<seed>/")
     flags.add(parser, "overwrite", "device")
@@ -38,8 +38,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the script and return its exit code."""
     args = parse_args(argv)
-    of_one = ("train_features_dir", "test_features_dir", "output_dir")
-    each = flags.each(args, "model", "dataset", of_one=of_one)
+    each = flags.each(args, "model", "dataset", of_one=_OF_ONE)
     from cog.logreg import train
 
     planned = [train.plan_runs(one) for one in each]

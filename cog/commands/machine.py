@@ -115,13 +115,13 @@ def _classifiers(device: torch.device) -> Iterator[tuple[str, str]]:
                 sgd.zero_grad()
                 functional.cross_entropy(functional.linear(x[batch], *plain), y[batch]).backward()
                 sgd.step()
-    rows, way = torch.arange(ROWS)[None], plain[0].detach() - start[0]
+    rows, expected = torch.arange(ROWS)[None], plain[0].detach()
     many = rows.repeat(1, 1 if device.type == "cpu" else 64)
     for precision in _precisions(device, WEIGHT_ERRORS):
         engine, how = Engine(device, precision), {"pairs": [[(10.0, 1e-6)]], "val_rows": rows[:, :1]}
         data = engine.prepare(train, test, settings)
         weights = engine.fit(data, [settings], rows, **how).learner.layers(0, 0)[0][0].cpu()
-        error = float((weights - plain[0].detach()).norm() / way.norm())
+        error = float((weights - expected).norm() / (expected - start[0]).norm())
         for n_epochs in (1, 5):  # the first one compiles
             seconds = engine.fit(data, [Settings(seed=0, n_epochs=n_epochs)], many, **how).seconds
         rate = 5 * -(-many.shape[1] // settings.batch_size) / seconds

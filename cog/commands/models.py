@@ -21,12 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     no_opts = "have no effect here"
     parser = cli_tools.Parser(__doc__ or "", no_opts=no_opts)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for run, text in (
-        (_list, "print the table of models"),
-        (_fetch, "download checkpoints to <models_root_dir>/<title>/<architecture>/model.ckpt"),
-        (_check, "verify checkpoints: hash, names and shapes of parameters, a run of the network"),
-        (_top1, "measure the ImageNet-1K accuracy of a released classifier"),
-    ):
+    for run in (_list, _fetch, _check, _top1):
+        text = run.__doc__ or ""
         command = commands.add_parser(run.__name__[1:], help=text, description=text, no_opts=no_opts)
         command.set_defaults(run=run)
         if run is not _list:
@@ -61,11 +57,13 @@ def _show(results: Iterable[tuple[str, str, str]]) -> Counter[str]:
 
 
 def _list(args: argparse.Namespace) -> int:
+    """Print the table of models."""
     print(table())
     return 0
 
 
 def _fetch(args: argparse.Namespace) -> int:
+    """Download checkpoints to <models_root_dir>/<title>/<architecture>/model.ckpt."""
     from cog.models import fetch
 
     if not args.models_root_dir.strip():
@@ -77,6 +75,7 @@ def _fetch(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
+    """Verify checkpoints: hash, names and shapes of parameters, a run of the network."""
     models = _chosen(args.models)
     root = files.require_dir(args.models_root_dir, "<models_root_dir>")
     from cog.models import verify
@@ -86,6 +85,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _top1(args: argparse.Namespace) -> int:
+    """Measure the ImageNet-1K accuracy of a released classifier."""
     (row,) = _chosen(args.models)
     images = str(files.require_dir(args.in1k_images_root, "--in1k_images_root"))
     from cog.models import verify

@@ -11,7 +11,6 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cog import config, constants
 from cog.commands import flags, logreg
@@ -19,12 +18,6 @@ from cog.data.level_files import read_levels
 from cog.errors import CogError
 from cog.paths import ModelDir
 from cog.runtime import files
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-_LEVEL = r"^(?P<kind>.+)_l(?P<level>[0-9]{1,3})$"
-_LABELS = {"cog": "published (Lin)", "wup": "Wu-Palmer", "jcn": "Jiang-Conrath", "embedding": "word vectors"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         given += ["--dataset", *names, "--seeds", *map(str, args.seeds)]
         if code := logreg.main([*given, *args.opts]):
             return code
+        from cog.reporting import other_levels
         from cog.results import read
 
         which = {"n_shots": [cfg.CLF.N_SHOT], "evaluations": [config.evaluation_name(cfg)]}
@@ -52,11 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         scores = read.read(args.output_dir, **how).scores.query("metric == 'top1'")
         if scores.empty:
             raise CogError(f"{args.output_dir} has no runs of {one.model} that can be read")
-        table, interval = compare(scores.groupby("dataset")["value"].mean())
+        table, interval = other_levels.compare(scores.groupby("dataset")["value"].mean())
         print(f"\n{one.model}: top-1 (%), mean over seeds\n\n{table.to_string(float_format='{:.1f}'.format)}")
         if interval:
             print(f"± {interval:.2f}: 95 % interval of the mean over random draws, each a level of its own")
-        draw(Path(args.output_dir) / f"other_levels_{one.model}.png", table, interval)
+        path = Path(args.output_dir) / f"other_levels_{one.model}.png"
+        other_levels.draw(path, table, interval)
+        print(f"\n{path}", flush=True)
     return 0
 
 
@@ -84,40 +80,3 @@ def _group(args: argparse.Namespace) -> list[str]:
             datasets.append(f"{folder.name}_l{number}")
             regroup(source, target, datasets[-1], wnids, levels=levels)
     return datasets
-
-
-def compare(top1: pd.Series) -> tuple[pd.DataFrame, float]:
-    """Return a table of accuracies, levels by kind, and half of the 95 % interval over random draws.
-
-    ``top1`` has accuracies in percent by data set. The mean of the draws stands at every level.
-    """
-    from scipy import stats
-
-    found = top1.index.to_series().str.extract(_LEVEL).assign(top1=top1)
-    found["level"] = "L" + found["level"]
-    drawn = found.loc[found["kind"].str.fullmatch(r"random\d*", na=False), "top1"]
-    table = found.drop(drawn.index).pivot_table(index="kind", columns="level", values="top1")
-    table = table.loc[sorted(table.index, key=lambda kind: (kind != "cog", kind))].rename(index=_LABELS)
-    interval = 0.0
-    if len(drawn):
-        table.loc[f"{len(drawn)} random draws"] = drawn.mean()
-        interval = float(stats.t.ppf(0.975, len(drawn) - 1) * drawn.sem()) if len(drawn) > 1 else 0.0
-    if constants.IN1K in top1:
-        table.insert(0, "IN-1K", top1[constants.IN1K])
-    return table.rename_axis(index=None, columns=None), interval
-
-
-def draw(path: Path, table: pd.DataFrame, interval: float) -> None:
-    """Draw accuracies by level, a line for each kind of levels, with a band for random draws."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.0, 3.6), layout="constrained")
-    axes = figure.add_subplot(ylabel="top-1 (%)")
-    for kind, row in table.iterrows():
-        axes.plot(list(table), row, marker="o", markersize=3, label=kind)
-    if interval:
-        axes.fill_between(list(table), row - interval, row + interval, color="gray", alpha=0.2, lw=0)
-    axes.legend(fontsize=8)
-    with files.atomic_write(path) as handle:
-        figure.savefig(handle, format="png", dpi=150, metadata={"Software": None})
-    print(f"\n{path}", flush=True)

@@ -40,9 +40,7 @@ EXAMPLES = (
     "--models_root_dir /models --model sup_resnet50 mine_net --relative_to sup_resnet50 --report page.html",
 )
 
-_SHOW = (
-    "accuracy (default); fewshot: models x shots; rank: among the models shown; drop: since in1k, in percent"
-)
+_SHOW = "accuracy (default); fewshot: models x shots; rank: among the models shown; drop: since in1k, in %%"
 _RELATIVE = "differences to a model in points, with 95%% intervals, and whether they are significant (Holm)"
 _ANALYSIS = "other experiments: analyses (kmeans, knn ...), other classifiers (mlp, finetune ...), or all"
 _FORMAT = "default: text. csv and json have top-5 accuracies and all digits; latex has the paper's names"

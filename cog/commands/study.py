@@ -45,14 +45,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     flags.add(parser, "dataset", default=list(constants.DATASETS))
     flags.add(parser, "seeds", default=list(constants.SEEDS))
     flags.add(parser, "n_shot", default=[0, *constants.SHOTS])
-    flags.add(parser, "models_file", "model_loader")
-    flags.add(parser, *flags.IMAGES)
-    flags.add(parser, "log_dir")
+    flags.add(parser, "models_file", "model_loader", *flags.IMAGES, "log_dir")
     flags.add(parser, "overwrite", help="make results of other networks or settings again")
-    add, text = parser.add_argument, "print the tasks, and try each model on one image"
-    add("--dry_run", action="store_true", help=text)
-    text = "tasks at a time here (default: one per GPU, without GPUs one per processor)"
-    add("--n_processes", type=cli_tools.whole_number(1), metavar="N", help=text)
+    add, number = parser.add_argument, cli_tools.whole_number(1)
+    add("--dry_run", action="store_true", help="print the tasks, and try each model on one image")
+    add("--n_processes", type=number, metavar="N", help="tasks at a time (default: one per GPU or processor)")
     text = "submit to SLURM, with arguments of sbatch such as '--partition=gpu --gres=gpu:1'"
     add("--slurm", type=shlex.split, nargs="?", const=[], metavar="SBATCH_ARGS", help=text)
     return parser.parse_args(argv)
@@ -76,8 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     study, left_out = _choose(args, root, find)
     compared = functools.partial(networks.compared, find=find, extract_opts=extract_opts, opts=opts)
     states = compared(study, units.survey(study))
-    others = units.reasons(states, units.OTHER)
-    if others and not args.overwrite:
+    if (others := units.reasons(states, units.OTHER)) and not args.overwrite:
         for line in others:
             logger.error("%s", line)
         raise CogError("finished outputs are of other computations, see above; --overwrite makes them again")

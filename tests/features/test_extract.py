@@ -287,8 +287,8 @@ def test_all_at_once_is_each_alone_and_done_ones_are_skipped(many, workshop, cap
     ("second", "more", "message"),
     [
         ("cog_l2", [], "lacks the folders of 1 of the 2 concepts"),
-        ("cog_l1", ["--ckpt_file", "x.ckpt", "--model", "a_b", "c_d"], "checkpoint of one model"),
-        ("cog_l1", ["--output_dir", "out"], "--output_dir takes the features of one model, data set and sp"),
+        ("cog_l1", ["--ckpt_file", "x.ckpt", "--model", "a_b", "c_d"], "--ckpt_file is of one output"),
+        ("cog_l1", ["--output_dir", "out"], "--output_dir is of one output"),
         ("in1k", ["FT_EXTRACT.IMAGE_CROP_SIZE", "8"], "another result .*size: 12 -> 8.*--overwrite"),
     ],
 )

@@ -104,12 +104,12 @@ def wait(slurm, jobs: dict[str, list[str]], timeout: float = 300) -> dict[str, s
 
 
 def test_time_limit_saves_and_requeues(slurm, studies, undisturbed):
-    """SLURM itself warns the extraction, after 30 to 90 s of its three minutes; the others begin later.
+    """SLURM itself warns the extraction, after 90 to 120 s of its four minutes.
 
-    With a shorter limit the warning would come at once, perhaps before a loaded machine has started Python.
+    SLURM warns up to 150 s before the end: with a shorter limit, before a loaded machine has done anything.
     """
-    studies.make_slow(0.4)  # in all about 110 s
-    states = wait(slurm, studies.submit("--mem=100 --time=3"), timeout=900)
+    studies.make_slow(0.5)  # in all more than 120 s
+    states = wait(slurm, studies.submit("--mem=100 --time=4"), timeout=900)
     assert set(states.values()) == {"COMPLETED"}
     assert "ended by SIGUSR1" in studies.log(1) and "start 2: extract in1k tiny_net" in studies.log(1)
     assert studies.outputs() == undisturbed
