@@ -21,9 +21,9 @@ which=(--models_root_dir="${models_root_dir}" --model ${model_name} --dataset ${
 
 # train KEY VALUE...: classifiers and their table. analyze NAME FLAG...: analyses and their tables.
 train() {
-    run "${python}" "${repository}/logreg.py" "${which[@]}" --seeds ${seeds} --n_shot ${n_shot:-0} ${words[@]+"${words[@]}"} "$@"
-    run "${python}" "${repository}/print_results.py" "${which[@]}" --seeds ${seeds} --n_shot ${n_shot:-0} \
-        ${pairs[@]+"${pairs[@]}"} "$@"
+    local runs=("${which[@]}" --seeds ${seeds} --n_shot ${n_shot:-0})
+    run "${python}" "${repository}/logreg.py" "${runs[@]}" ${words[@]+"${words[@]}"} "$@"
+    run "${python}" "${repository}/print_results.py" "${runs[@]}" ${pairs[@]+"${pairs[@]}"} "$@"
 }
 analyze() {
     run "${python}" "${repository}/analyze_features.py" "${which[@]}" --analysis "$@" ${words[@]+"${words[@]}"}

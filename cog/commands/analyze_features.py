@@ -49,9 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name not in (*known, _ALL):
             raise CogError(f"--analysis {name!r} is not an analysis, expected {', '.join(known)} or {_ALL}")
     is_all = _ALL in args.analysis
-    wanted = [
-        name for name, each in known.items() if name in args.analysis or (is_all and each.inputs is None)
-    ]
+    wanted = [name for name in known if name in args.analysis or (is_all and known[name].inputs is None)]
     for flag, name in (("trained_on", "confident"), ("levels_csv", "concepts")):
         if getattr(args, flag) is not None and name not in wanted:
             raise CogError(f"--{flag} is for --analysis {name} and has no effect here; leave it out")

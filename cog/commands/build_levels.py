@@ -23,8 +23,6 @@ from cog.runtime import cli as cli_tools
 
 if TYPE_CHECKING:
     from cog.levels.build import Built
-    from cog.levels.selection import Selection
-    from cog.levels.wordnet import NounGraph
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +65,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Build levels and the split of their images, print a summary, and write all files."""
     args = parse_args(argv)
-    from cog.levels import inputs, report, wordnet
+    from cog.levels import inputs, report
 
     if args.compare is not None:
         print(report.compare(args.compare))
@@ -76,17 +74,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     cfg, paths = config.get_cfg(opts=args.opts), _require_inputs(args)
     root, found, counts = args.imagenet_images_root, None, {}
-    graph = wordnet.load_wordnet()
     if args.image_counts is not None:
         counts = inputs.read_counts(paths["image_counts"])
     elif root is not None:
         found = find_images(root)
         counts = inputs.count_images(found)
-    built, chosen, seen = _build(args, cfg, paths, graph, counts)
+    built, parts, tables = _build(args, cfg, paths, counts)
     limits = {"n_test": cfg.LEVELS.N_TEST, "max_train": cfg.LEVELS.MAX_TRAIN}
     facts = report.level_facts(built, **limits)
-    print(f"WordNet 3.0: {len(graph.wnids):,} noun synsets, {graph.source}")
-    print(report.summary(built, facts, chosen.steps if chosen else ()), flush=True)
+    print(report.summary(built, facts, parts["selection"] or ()), flush=True)
     if tied := report.tied_levels(facts):
         logger.warning("ranks mean little among concepts that share one similarity: %s", tied)
     if args.dry_run or args.output_dir is None:
@@ -95,9 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     in1k = None if args.in1k_images_root is None else inputs.count_in1k(args.in1k_images_root)
     figures = report.figures(built, facts, in1k, most=sum(limits.values()))
-    tables, split = {"levels.csv": built.table.to_csv(index=False)}, None
-    if chosen is not None:
-        tables["concepts.csv"] = report.concepts_table(chosen, graph, counts).to_csv(index=False)
+    split = None
     if root is not None:
         wnids = {wnid for level in built.levels for wnid in level}
         found = found or find_images(root, wnids)
@@ -105,27 +99,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.image_counts is None:
             rows = (f"{wnid},{n_images}\n" for wnid, n_images in sorted(counts.items()))
             tables["image_counts.csv"] = "".join(["wnid,n_images\n", *rows])
-    parts = {"selection": chosen.steps if chosen else None, "similarity": built.facts}
-    parts |= {"wordnet": graph.source, "seen": seen, "levels": facts.to_dict("records")}
+    parts |= {"similarity": built.facts, "levels": facts.to_dict("records")}
     _write(args, cfg, paths, parts, (built.levels, split, tables, figures))
     return 0
 
 
 def _build(
-    args: argparse.Namespace, cfg: Any, paths: dict[str, Path], graph: NounGraph, counts: dict[str, int]
-) -> tuple[Built, Selection | None, dict[str, Any]]:
-    """Return levels, the selection unless they are ranked anew, and facts about the seen concepts."""
+    args: argparse.Namespace, cfg: Any, paths: dict[str, Path], counts: dict[str, int]
+) -> tuple[Built, dict[str, Any], dict[str, str]]:
+    """Return the levels, parts of the record, and tables as CSV by file name."""
     from cog.data import level_files
-    from cog.levels import inputs, selection
+    from cog.levels import inputs, report, selection, wordnet
     from cog.levels.build import build
 
+    graph = wordnet.load_wordnet()
+    print(f"WordNet 3.0: {len(graph.wnids):,} noun synsets, {graph.source}")
     given = {*inputs.read_wnids(paths["seen_wnids"])}
     seen = sorted(given & counts.keys()) or sorted(given)
     if not seen:
         raise CogError("there are no seen concepts; --seen_wnids lists no ids")
     if left_out := sorted(given - {*seen}):
         logger.info("seen concepts that are not among the concepts are left out: %s", some(left_out))
-    n_levels, level_size, chosen = args.n_levels or 5, args.level_size or 1000, None
+    facts = {"concepts": len(seen), "left_out_because_not_among_the_concepts": left_out}
+    parts: dict[str, Any] = {"wordnet": graph.source, "seen": facts, "selection": None}
+    n_levels, level_size, tables = args.n_levels or 5, args.level_size or 1000, {}
     if args.rerank is not None:
         old = level_files.read_levels(args.rerank)
         if args.level_size is None and len({len(level) for level in old}) > 1:
@@ -136,10 +133,11 @@ def _build(
         rules = {"min_images": cfg.LEVELS.MIN_IMAGES, "excluded_roots": cfg.LEVELS.EXCLUDED_ROOTS}
         rules |= {"protocol": args.protocol, "discarded": inputs.read_wnids(paths["discarded_wnids"])}
         chosen = selection.select(graph, counts, seen, **rules)
-        pool = {*chosen.eligible}
+        pool, parts["selection"] = {*chosen.eligible}, chosen.steps
+        tables["concepts.csv"] = report.concepts_table(chosen, graph, counts).to_csv(index=False)
     how = {"measure": args.similarity, "as_published": args.protocol == "v2", "seed": cfg.EVAL.SEED}
     built = build(graph, pool, counts, seen, n_levels=n_levels, level_size=level_size, **how)
-    return built, chosen, {"concepts": len(seen), "left_out_because_not_among_the_concepts": left_out}
+    return built, parts, tables | {"levels.csv": built.table.to_csv(index=False)}
 
 
 def _write(

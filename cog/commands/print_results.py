@@ -9,7 +9,6 @@ the original toolkit are read as well. EVAL.NAME selects the evaluation; EVAL.SE
 from __future__ import annotations
 
 import argparse
-import functools
 import logging
 import shutil
 import sys
@@ -23,8 +22,6 @@ from cog.runtime import files
 from cog.runtime.log import now
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from cog.results.read import Results
 
 logger = logging.getLogger("cog")
@@ -164,18 +161,11 @@ def _tables(args: argparse.Namespace, width: int) -> str:
         relative_to=args.relative_to,
         analysis=args.analysis or (),
         beside=args.published if len(own) else None,
-        select=functools.partial(_is_selected, args),
+        models=args.model,
+        datasets=args.dataset,
         format=args.format,
         width=width,
     )
-
-
-def _is_selected(args: argparse.Namespace, view: pd.DataFrame) -> pd.Series:
-    """Return whether a row of a view is asked for, and not only what others refer to."""
-    from cog.results.runs import is_among
-
-    is_model = view["model"].map(lambda name: is_among(name, args.model))
-    return is_model & view["dataset"].isin(args.dataset or view["dataset"])
 
 
 def _write(args: argparse.Namespace) -> None:

@@ -123,9 +123,8 @@ def _choose(args: argparse.Namespace, root: Path, find: Callable[[str], Any]) ->
     study = Study(root, models, data, tuple(args.seeds), tuple(args.n_shot), evaluation)
     states, unusable = units.survey(study), {}
     for model in study.models:
-        extractions = [Task(EXTRACT, dataset, (model,)) for dataset in study.datasets]
         try:
-            if any(tasks.is_open(study, task, states) for task in extractions):
+            if any(tasks.is_open(study, Task(EXTRACT, name, (model,)), states) for name in study.datasets):
                 find(model)
         except CogError as error:
             unusable[model] = error
@@ -159,9 +158,9 @@ def _dry_run(todo: Mapping[int, Task], commands: Mapping[str, Sequence[str]]) ->
         except CogError as error:
             return False, str(error)
 
-    n, succeeded = len(os.sched_getaffinity(0)), True
-    for model, result in zip(trials, networks.in_processes(trial, list(trials.values()), n), strict=True):
+    code, tried = 0, networks.in_processes(trial, list(trials.values()), len(os.sched_getaffinity(0)))
+    for model, result in zip(trials, tried, strict=True):
         is_good, text = result or (False, "its process has crashed")
         print(f"# {model}: {text}", flush=True)
-        succeeded &= is_good
-    return 0 if succeeded else CogError.exit_code
+        code = code if is_good else CogError.exit_code
+    return code

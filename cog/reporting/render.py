@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -17,6 +17,7 @@ from cog.reporting import views
 from cog.reporting.views import TEXTS
 from cog.results import compare, metrics, published
 from cog.results.frame import dataset_label
+from cog.results.runs import is_among
 
 tabulate.MIN_PADDING = 0  # else headers are wider than their columns
 
@@ -45,7 +46,8 @@ def table(
     relative_to: str | None = None,
     analysis: Sequence[str] = (),
     beside: str | None = None,
-    select: Callable[[pd.DataFrame], pd.Series] | None = None,
+    models: Sequence[str] | None = None,
+    datasets: Sequence[str] | None = None,
     format: str = "text",
     width: int = WIDTH,
 ) -> str:
@@ -57,7 +59,8 @@ def table(
         relative_to: model to which differences are shown, instead of ``show``.
         analysis: names of analyses that are shown instead, or ``all``.
         beside: version of the paper whose numbers stand beside accuracies of its models; None: none.
-        select: function from the view to its rows that are shown; None: all.
+        models: names or patterns of the models that are shown, and not only referred to; None: all.
+        datasets: names of the data sets that are shown; None: all.
         format: one of :data:`FORMATS`; the tables of ``text``, ``markdown`` and ``latex`` have no top-5
             accuracies.
         width: columns of the terminal, for text.
@@ -75,7 +78,8 @@ def table(
     else:
         means = means[means["metric"].isin(metrics.METRIC_LABELS)]
         view = views.relative_to(means, relative_to) if relative_to else views.VIEWS[show](means)
-    view = view if select is None else view[select(view)]
+    is_model = view["model"].map(lambda name: is_among(name, models))
+    view = view[is_model & view["dataset"].isin(datasets or view["dataset"])]
     if view.empty:
         raise CogError("nothing to show: no number of this view is among the results read")
     if beside is None or analysis or relative_to or show != "accuracy":

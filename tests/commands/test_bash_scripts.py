@@ -54,9 +54,8 @@ def test_logreg_from_environment_and_command_line(bash, workshop, feature_folder
     assert re.search(r"top-1: \d+\.\d\d \+- \d+\.\d\d", done.stdout)
     evaluation = workshop.models / "tiny/net/birds/eval_logreg"
     assert sorted(path.name for path in evaluation.iterdir()) == ["seed-1", "seed-2"]
-    folders = [
-        f"{split}_features_dir={path}" for split, path in zip(constants.SPLITS, feature_folders, strict=True)
-    ]
+    pairs = zip(constants.SPLITS, feature_folders, strict=True)
+    folders = [f"{split}_features_dir={path}" for split, path in pairs]
     done = bash("fewshot.sh", *folders, f"output_dir={tmp_path / 'eval'}", "seeds=1", "shots=0 2", *QUICK)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Average over seeds") == 2
@@ -65,9 +64,8 @@ def test_logreg_from_environment_and_command_line(bash, workshop, feature_folder
 
 
 def test_the_first_failure_stops_everything(bash, workshop):
-    done = bash(
-        "logreg.sh", f"models_root_dir={workshop.models}", "model_name=tiny_net", "dataset=none_such birds"
-    )
+    words = [f"models_root_dir={workshop.models}", "model_name=tiny_net", "dataset=none_such birds"]
+    done = bash("logreg.sh", *words)
     assert done.returncode == 2 and "none_such" in done.stderr and "Traceback" not in done.stderr
     assert not (workshop.models / "tiny/net/birds/eval_logreg").exists()
 
@@ -99,21 +97,10 @@ def test_another_shell_is_told(repository):
 def test_signals_to_the_driver_reach_the_work(repository, python, workshop, name, passed_on):
     """A scheduler signals the batch shell alone: it passes that on, and waits."""
     evaluation = workshop.models / "tiny/net/birds/eval_logreg"
-    words = [
-        f"models_root_dir={workshop.models}",
-        "model_name=tiny_net",
-        "dataset=birds",
-        "seeds=1 2",
-        *QUICK,
-    ]
-    driver = subprocess.Popen(
-        ["bash", str(repository / "bash-scripts/logreg.sh"), *words, "CLF.N_EPOCHS", "20000"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1"},
-    )
+    words = ["bash", str(repository / "bash-scripts/logreg.sh"), f"models_root_dir={workshop.models}"]
+    words += ["model_name=tiny_net", "dataset=birds", "seeds=1 2", *QUICK, "CLF.N_EPOCHS", "20000"]
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    driver = subprocess.Popen(words, env={**os.environ, "COG_PYTHON": python, "OMP_NUM_THREADS": "1"}, **how)
     wait_for(lambda: list(evaluation.glob(".seed-*.work/program.log")))
     os.kill(driver.pid, getattr(signal, f"SIG{name}"))
     output, errors = driver.communicate(timeout=120)
@@ -180,11 +167,8 @@ NOTES = '#!/bin/sh\necho "PYTHONPATH=$PYTHONPATH WORDNET=$COG_WORDNET_DIR $@" >>
 @pytest.fixture
 def notes(tmp_path):
     """Return a function that returns and removes what the program ``tmp_path / "python"`` has noted."""
-    for name, text in (
-        ("python", NOTES),
-        ("nproc", "#!/bin/sh\necho 6\n"),
-        ("nvidia-smi", "#!/bin/sh\nexit 9\n"),
-    ):
+    programs = {"python": NOTES, "nproc": "#!/bin/sh\necho 6\n", "nvidia-smi": "#!/bin/sh\nexit 9\n"}
+    for name, text in programs.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
 
@@ -203,10 +187,8 @@ def test_the_quickstart_uses_the_device_and_all_processors_and_paths_from_here(b
             done = bash("quickstart.sh", "output_dir=out", COG_WORDNET_DIR="w", CDPATH=str(tmp_path), **given)
         assert done.returncode == 0, done.stderr
         lines = notes()
-        assert any(
-            f"WORDNET={tmp_path}/w -m cog.miniature make --output_dir {tmp_path}/out" in line
-            for line in lines
-        )
+        made = f"WORDNET={tmp_path}/w -m cog.miniature make --output_dir {tmp_path}/out"
+        assert any(made in line for line in lines)
         studies = [line for line in lines if " cog study " in line]
         assert len(studies) == 2 and all(f"--n_processes {n_processes} " in line for line in studies)
         assert not any("--device" in line or "birds" in line for line in studies)
@@ -216,16 +198,7 @@ def test_the_quickstart_uses_the_device_and_all_processors_and_paths_from_here(b
 def test_folders_of_pythonpath_are_kept_also_through_links(bash, notes, repository, tmp_path):
     (tmp_path / "folder").symlink_to(repository / "bash-scripts")
     (tmp_path / "chain").symlink_to(tmp_path / "folder/logreg.sh")
-    for script in (
-        "extract_features.sh",
-        "study.sh",
-        "fewshot.sh",
-        tmp_path / "folder/logreg.sh",
-        tmp_path / "chain",
-    ):
-        words = ["models_root_dir=m"]
-        assert (
-            bash(script, *words, COG_PYTHON=str(tmp_path / "python"), PYTHONPATH="/theirs:/others").returncode
-            == 0
-        )
+    given = {"COG_PYTHON": str(tmp_path / "python"), "PYTHONPATH": "/theirs:/others"}
+    for script in ("extract_features.sh", "study.sh", tmp_path / "folder/logreg.sh", tmp_path / "chain"):
+        assert bash(script, "models_root_dir=m", **given).returncode == 0
         assert all(line.startswith(f"PYTHONPATH={repository}:/theirs:/others ") for line in notes())
