@@ -118,12 +118,14 @@ def _classifiers(device: torch.device) -> Iterator[tuple[str, str]]:
     rows, expected = torch.arange(ROWS)[None], plain[0].detach()
     many = rows.repeat(1, 1 if device.type == "cpu" else 64)
     for precision in _precisions(device, WEIGHT_ERRORS):
-        engine, how = Engine(device, precision), {"pairs": [[(10.0, 1e-6)]], "val_rows": rows[:, :1]}
+        engine, pairs, held_out = Engine(device, precision), [[(10.0, 1e-6)]], rows[:, :1]
         data = engine.prepare(train, test, settings)
-        weights = engine.fit(data, [settings], rows, **how).learner.layers(0, 0)[0][0].cpu()
+        trained = engine.fit(data, [settings], rows, pairs, val_rows=held_out)
+        weights = trained.learner.layers(0, 0)[0][0].cpu()
         error = float((weights - expected).norm() / (expected - start[0]).norm())
         for n_epochs in (1, 5):  # the first one compiles
-            seconds = engine.fit(data, [Settings(seed=0, n_epochs=n_epochs)], many, **how).seconds
+            timed = Settings(seed=0, n_epochs=n_epochs)
+            seconds = engine.fit(data, [timed], many, pairs, val_rows=held_out).seconds
         rate = 5 * -(-many.shape[1] // settings.batch_size) / seconds
         minutes = 100 * (30 * 0.8 + 1) * N_TRAIN / settings.batch_size / rate / 60
         found = f"weights within {error:.1g} of plain PyTorch on the CPU, {rate:.3g} steps/s: about "
