@@ -22,7 +22,6 @@ def expected_input(image, *, resize=224, crop=224):
 
 
 def our_input(pixels):
-    """The network's input as the toolkit computes it from the pixels of one image."""
     return to_input(torch.from_numpy(pixels.copy())[None], *normalizer(MEAN, STD, torch.device("cpu")))[0]
 
 
