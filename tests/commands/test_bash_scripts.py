@@ -139,18 +139,16 @@ def test_unknown_and_missing_experiments_are_told(bash):
 @pytest.mark.slow
 def test_other_levels_are_built_once_and_compared(bash, wordnet, tmp_path):
     """With real synsets; training on them is tests/features/test_regroup.py."""
-    below = [node for node in range(len(wordnet)) if wordnet.index("n02084071") in wordnet.above(node)]
-    seen, *wnids = [wordnet.wnids[node] for node in below if not wordnet.children[node]][:13]
+    dog, n = wordnet.node["n02084071"], len(wordnet.wnids)
+    parents = {parent for node in range(n) for parent in wordnet.parents[node]}
+    dogs = [node for node in range(n) if dog in wordnet.above(node) and node not in parents]
+    seen, *wnids = [wordnet.wnids[node] for node in dogs[:13]]
     tiny.write_levels_file(tmp_path / "levels.pkl", [wnids[:6], wnids[6:]])
     rows = "".join(f"{wnid},12\n" for wnid in ["n02084071", seen, *wnids])
     (tmp_path / "counts.csv").write_text(f"wnid,count\n{rows}")
     (tmp_path / "seen.txt").write_text(seen)
-    words = [
-        f"levels={tmp_path}/levels.pkl",
-        f"image_counts={tmp_path}/counts.csv",
-        "draws=2",
-        "measures=wup",
-    ]
+    words = [f"levels={tmp_path}/levels.pkl", f"image_counts={tmp_path}/counts.csv"]
+    words += ["draws=2", "measures=wup"]
     words += [f"seen_wnids={tmp_path}/seen.txt", f"output_dir={tmp_path}/out"]
     for said in ("wrote", "shared with"):  # the second time only compares
         done = bash("other_levels.sh", *words)
