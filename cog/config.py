@@ -55,8 +55,7 @@ def _expected(value: Any, default: Any, allowed: tuple[Any, ...]) -> str:
 def configs_dir() -> Path:
     """Return the folder of ``default.py``: that of the installed package, or else that of the checkout."""
     package = Path(__file__).resolve().parent
-    installed = package / "configs"
-    return installed if installed.is_dir() else package.parent / "configs"
+    return (package if (package / "configs").is_dir() else package.parent) / "configs"
 
 
 def default_cfg(name: str = "_C") -> Any:

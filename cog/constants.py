@@ -20,8 +20,7 @@ DATASETS = (IN1K, *COG_LEVELS)
 SEEDS = (22, 37, 45, 77, 93)
 SHOTS = (1, 2, 4, 8, 16, 32, 64, 128)
 
-CHECKPOINT_FILE = "model.ckpt"
-FEATURES_FILE = "X_Y.pth"
+CHECKPOINT_FILE, FEATURES_FILE = "model.ckpt", "X_Y.pth"
 FEATURES_RECORD, IMAGE_PATHS_FILE = "features.json", "image_paths.txt"
 LEVELS_FILE = "cog_levels_mapping_file.pkl"
 SPLIT_FILE = "cog_concepts_split_file.pkl"
