@@ -1,5 +1,6 @@
 """Images in tar and zip files, read without unpacking: one cached index of names and places of members."""
 
+import contextlib
 import errno
 import hashlib
 import io
@@ -20,7 +21,7 @@ import numpy as np
 
 from cog.data.classes import LABEL_FILES, name_images, require_apart
 from cog.data.wnids import is_wnid
-from cog.errors import CogError, os_errors_explained
+from cog.errors import CogError, first_line, os_errors_explained
 from cog.runtime import files
 from cog.runtime.log import progress_of
 
@@ -37,8 +38,6 @@ PLAIN, STORED, DEFLATED, OTHER = range(4)
 
 Wanted = Collection[str] | None  # names of classes; None: all
 Index = tuple[np.ndarray, list[str]]  # places of images, and files that are not read
-
-
 Archive = tuple[str, int, int]  # path, size, time of the last change in nanoseconds
 
 
@@ -61,8 +60,7 @@ def state(path: str | os.PathLike[str]) -> Archive:
 def read_member(archive: Archive, member: Member) -> bytes:
     """Return the unpacked bytes of a member, at most ``LARGEST_IMAGE`` and one, or raise an OSError."""
     if member.kind == OTHER:
-        what = "it is a link, a device, sparse, encrypted, or not packed by deflate, expected a plain file"
-        raise OSError(errno.EINVAL, what, member.path)
+        raise OSError(errno.EINVAL, "no plain file (a link, sparse, encrypted or oddly packed)", member.path)
     with files.open_regular(archive[0], buffering=0) as handle:
         if state(archive[0]) != archive:
             raise OSError(errno.ESTALE, "the archive has changed since it was indexed", archive[0])
@@ -128,7 +126,7 @@ class _Headers(io.BufferedReader):
 
 
 def _tar_members(handle: _Headers, label: str, start: int, stop: int) -> Iterator[Member]:
-    last, end, fault = "its beginning", -1, ""
+    last, end = "its beginning", -1
     handle.seek(start)
     try:
         with tarfile.open(fileobj=handle, mode="r:") as tar:
@@ -141,15 +139,14 @@ def _tar_members(handle: _Headers, label: str, start: int, stop: int) -> Iterato
                 if not info.isdir():
                     yield Member(_inside(info.name, label), info.offset_data, info.size, 0, kind)
             end = tar.offset
-        handle.seek(min(end, stop))
         if end > stop:
-            fault = "it is cut off"
-        elif handle.read(min(tarfile.BLOCKSIZE, stop - end)).strip(b"\0"):
-            fault = "a damaged header"
+            raise tarfile.ReadError("it is cut off")
+        handle.seek(end)
+        if handle.read(min(tarfile.BLOCKSIZE, stop - end)).strip(b"\0"):
+            raise tarfile.ReadError("a damaged header")
     except (tarfile.TarError, OSError, ValueError, ArithmeticError, RecursionError) as error:
-        fault = str(error) or type(error).__name__
-    if fault:
-        raise CogError(f"{label} cannot be read as a tar file after {last}: {fault}; fetch it again")
+        fault = f"after {last}: {first_line(error)}"
+        raise CogError(f"{label} cannot be read as a tar file {fault}; fetch it again") from error
 
 
 def _zip_members(path: str) -> Iterator[Member]:
@@ -171,8 +168,7 @@ def _zip_members(path: str) -> Iterator[Member]:
 def _inside(path: str, label: str) -> str:
     parts = path.split("/")
     if parts[0] == "" or ".." in parts or "\0" in path or len(path) > 4096:
-        found = f"has a member {path[:200]!r}, which names no file in it"
-        raise CogError(f"{label} {found}; this is no archive of images")
+        raise CogError(f"{label} has a member {path[:200]!r}, which names no file in it")
     return "/".join(part for part in parts if part not in ("", "."))
 
 
@@ -184,13 +180,10 @@ def index(packed: Sequence[Archive], wanted: Wanted, is_split: bool) -> Index:
     text = str((INDEX_VERSION, is_split, folders, packed, labels, wanted and sorted(wanted)))
     cache = Path(os.environ.get("COG_CACHE_DIR") or os.path.expanduser("~/.cache/imagenet-cog"))
     path = cache / f"images-{hashlib.sha256(os.fsencode(text)).hexdigest()[:20]}.npz"
-    try:
+    # One that is damaged is made anew.
+    with contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
         with np.load(path, allow_pickle=False) as stored:
             return stored["rows"], json.loads(str(stored["unread"]))
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        logger.warning("the index %s cannot be read and is made anew (%s)", path, error)
     rows, unread = _scan(packed, wanted, is_split)
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -221,14 +214,11 @@ def _scan(packed: Sequence[Archive], wanted: Wanted, is_split: bool) -> Index:
         return np.array(rows, [("name", f"S{max((len(row[0]) for row in rows), default=1)}"), *fields])
 
     parts = []
-    pool = ThreadPoolExecutor(N_THREADS)
-    try:
-        with progress_of(len(packed), "reading headers", unit="archives") as progress:
-            for rows in pool.map(scan, range(len(packed))):
-                parts.append(rows)
-                progress.update()
-    finally:
-        pool.shutdown(cancel_futures=True)
+    progress = progress_of(len(packed), "reading headers", unit="archives")
+    with progress, ThreadPoolExecutor(N_THREADS) as pool:
+        for rows in pool.map(scan, range(len(packed))):
+            parts.append(rows)
+            progress.update()
     require_apart(folders)
     rows = np.concatenate(parts)
     return rows[np.argsort(rows["name"], kind="stable")], unread

@@ -22,9 +22,9 @@ IMAGE_SUFFIXES = (
 #: Classes of the ILSVRC-2012 validation images, as Kaggle and image-net.org publish them.
 LABEL_FILES = SOLUTION_FILE, DEVKIT_FILE = "LOC_val_solution.csv", "ILSVRC2012_devkit_t12.tar.gz"
 
-_NO_CLASS = re.compile(
-    r"\..*|@eadir|[@#$]recycle(\.bin)?|#snapshot|lost\+found|__macosx|system volume information",
-    re.IGNORECASE,
+#: Folders that are hidden, or written by a file server or an archiver.
+NO_CLASS = re.compile(
+    r"(?i)\..*|@eadir|[@#$]recycle(\.bin)?|#snapshot|lost\+found|__macosx|system volume information"
 )
 # Names of archives that are shards of a data set, not classes.
 _NUMBERED = re.compile(r".*[-_.][0-9]{4,}([-_.]of[-_.][0-9]+)?")
@@ -32,13 +32,7 @@ _WNID = re.compile(r"(?<![A-Za-z0-9])n[0-9]{8}(?![0-9])")
 _LABEL = re.compile(r"(?!\.)[^/\x00-\x1f]{1,255}")
 _MOST_BYTES = 1 << 28  # of a file of labels; the published ones have 10 MB at most
 
-
 Named = tuple[str, str, tuple[str, ...]]  # <class>/<file>, path in the archive, folder that names the class
-
-
-def is_no_class(folder: str) -> bool:
-    """Return whether a folder is hidden, or written by a file server or an archiver."""
-    return _NO_CLASS.fullmatch(folder) is not None
 
 
 def images_among(paths: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -46,7 +40,7 @@ def images_among(paths: Iterable[str]) -> tuple[list[str], list[str]]:
     images, unread = list[str](), list[str]()
     for path in paths:
         *folders, file = path.split("/")
-        odd = next(filter(is_no_class, folders), file)
+        odd = next(filter(NO_CLASS.fullmatch, folders), file)
         if odd[0] != ".":
             (images if odd == file and file.lower().endswith(IMAGE_SUFFIXES) else unread).append(path)
     return images, unread
@@ -59,7 +53,8 @@ def name_images(
 
     The class is the innermost folder of a WordNet id, else the innermost folder. An archive with images in no
     folder is a class, unless it ``is_split`` or one of several numbered ones. One in which an image and a
-    ``.cls`` or ``.json`` have the same name is a WebDataset shard.
+    ``.cls`` or ``.json`` have the same name, up to its first dot, is a WebDataset shard: the class is the one
+    WordNet id in that name, else in the ``.json``, else the text of the ``.cls``.
     """
     images, unread = images_among(paths)
     if any(_key(path) + kind in paths for path in images for kind in (".cls", ".json")):
@@ -79,8 +74,7 @@ def name_images(
         else:
             loose.append(path)
     if loose and not named:
-        found = f"{len(loose):,} images in no class folder ({loose[0]}, ...), and no labels (.cls, .json)"
-        raise CogError(f"{archive} has {found}; add labels, or pack one folder per class")
+        raise CogError(f"{archive} has images in no class folder ({loose[0]}), and no labels (.cls, .json)")
     return named, loose + unread
 
 
@@ -91,12 +85,11 @@ def require_apart(folders: Mapping[tuple[str, ...], str]) -> None:
         same = by_name.setdefault(folder[-1], folder)
         other = next((folder[:n] for n in range(1, len(folder)) if folder[:n] in folders), same)
         if other != folder:
-            both = f"{'/'.join(other)} and {'/'.join(folder)}, which cannot both be class folders"
-            raise CogError(f"{archive}: there are images in {both}; unpack it into one folder per class")
+            both = f"{'/'.join(other)} and {'/'.join(folder)}"
+            raise CogError(f"{archive} has images in {both}, which cannot both be class folders; unpack it")
 
 
 def _key(path: str) -> str:
-    """Return the path up to the first dot of the file's name; equal keys are one sample of a shard."""
     folder, slash, file = path.rpartition("/")
     return folder + slash + file.partition(".")[0]
 
@@ -104,10 +97,6 @@ def _key(path: str) -> str:
 def _name_samples(
     archive: Path, images: list[str], paths: Collection[str], read: Callable[[str], bytes]
 ) -> tuple[list[Named], list[str]]:
-    """Name the images of a WebDataset shard, those of a WordNet id ``<wnid>/<key>.JPEG``, as in ImageNet.
-
-    The class is the one WordNet id in the key, else that in the ``.json``, else the text of the ``.cls``.
-    """
     named: dict[str, Named] = {}
     for path in images:
         if (key := _key(path)) in named:  # masks, or other views
@@ -116,15 +105,13 @@ def _name_samples(
         wnids = {*_WNID.findall(f"{archive.stem}/{key}")} or {*_WNID.findall(text)} or {cls.strip()}
         label = wnids.pop()
         if wnids or not _LABEL.fullmatch(label):
-            expected = "one WordNet id in its name or .json, or the name of a folder in its .cls"
-            raise CogError(f"{archive}: sample {key} has the class {label[:60]!r}, expected {expected}")
+            raise CogError(f"{archive}: sample {key} has the class {label[:60]!r}, expected one id or name")
         file = f"{os.path.basename(key)}.JPEG" if is_wnid(label) else os.path.basename(path)
         named[key] = f"{label}/{file}", path, ()
     return list(named.values()), [p for p in paths if p.endswith((".cls", ".json")) and _key(p) not in named]
 
 
 def _validation_labels(archive: Path) -> dict[str, str]:
-    """Return the classes of the ILSVRC-2012 validation images, by name without suffix."""
     places = [folder / name for folder in archive.parents[:2] for name in LABEL_FILES]
     path = next(filter(Path.is_file, places), None)
     if path is None:
@@ -137,13 +124,11 @@ def _validation_labels(archive: Path) -> dict[str, str]:
         if not labels or not all(map(is_wnid, labels.values())):
             raise ValueError("expected a WordNet id for each image")
     except Exception as error:  # scipy raises errors of many types on a damaged file
-        what = "cannot be read as the labels of the validation images"
-        raise CogError(f"{path} {what}: {first_line(error)}") from error
+        raise CogError(f"{path} cannot be read as labels of images: {first_line(error)}") from error
     return labels
 
 
 def _read_devkit(data: bytes) -> list[list[str]]:
-    """Return rows of image and class, below a header, as in the other file."""
     from scipy.io import loadmat
 
     with gzip.open(io.BytesIO(data)) as packed:
@@ -152,8 +137,5 @@ def _read_devkit(data: bytes) -> list[list[str]]:
         contents = {os.path.basename(i.name): data[i.offset_data :][: i.size] for i in tar}
     table: Any = loadmat(io.BytesIO(contents["meta.mat"]), squeeze_me=True)["synsets"]
     wnids = dict(zip(map(int, table["ILSVRC2012_ID"]), map(str, table["WNID"]), strict=True))
-    numbers = map(int, contents["ILSVRC2012_validation_ground_truth.txt"].split())
-    return [
-        [],
-        *([f"ILSVRC2012_val_{row:08d}", wnids[number]] for row, number in enumerate(numbers, start=1)),
-    ]
+    numbers = enumerate(contents["ILSVRC2012_validation_ground_truth.txt"].split(), start=1)
+    return [["ImageId", "label"], *([f"ILSVRC2012_val_{row:08d}", wnids[int(n)]] for row, n in numbers)]

@@ -1,4 +1,4 @@
-"""The named data sets, one declaration each: flags and their help, labels and order in tables, counts."""
+"""The named data sets, one declaration each: flags and their help, folders, official counts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ class Dataset:
     """The declaration of a named data set, or of all levels."""
 
     name: str  # value of --dataset; LEVELS for cog_l1, cog_l2, ...
-    label: str  # in tables and figures; {level} stands for the number of a level
     root: str  # flag, without --, of the folder of the images; data sets may share a flag
     layout: str  # files below that folder, unpacked
     folders: Mapping[str, str] = field(default_factory=dict)  # below the root by split, if any
@@ -56,31 +55,26 @@ class Dataset:
         return images.from_class_folders(dataset, split, folder, flag=f"--{self.root}")
 
 
-_LEVEL_COUNTS = {"train": (732, 1300), "test": (50, 50)}  # of a class
-
-
-def _in1k(name: str, label: str, root: str, n_train: int, n_test: int) -> Dataset:
+def _in1k(name: str, root: str, n_train: int, n_test: int) -> Dataset:
     counts = {"train": OfficialCounts(1000, n_train), "test": OfficialCounts(1000, n_test)}
-    layout, folders = "{train,val}/<wnid>/*", constants.IN1K_FOLDERS
-    return Dataset(name, label, root, layout, folders, counts=counts)
+    return Dataset(name, root, "{train,val}/<wnid>/*", constants.IN1K_FOLDERS, counts=counts)
 
 
 #: The declarations by name, in the order of tables, figures and flags.
 DATASETS = {
-    constants.IN1K: _in1k(constants.IN1K, "IN-1K", "in1k_images_root", 1_281_167, 50_000),
+    constants.IN1K: _in1k(constants.IN1K, "in1k_images_root", 1_281_167, 50_000),
     # The counts are those of Table 4 in supplement C.4 of the paper.
-    constants.IN1K_BLURRED: _in1k(constants.IN1K_BLURRED, "IN-1K-b", "images_root", 1_281_066, 49_997),
+    constants.IN1K_BLURRED: _in1k(constants.IN1K_BLURRED, "images_root", 1_281_066, 49_997),
     LEVELS: Dataset(  # paper Sec. 3.2, 4.1, A.1
-        *(LEVELS, "L{level}", "imagenet_images_root", "<wnid>/*.JPEG"),
+        *(LEVELS, "imagenet_images_root", "<wnid>/*.JPEG"),
         files=("cog_levels_mapping_file", "cog_concepts_split_file"),
-        counts={split: OfficialCounts(1000, None, span) for split, span in _LEVEL_COUNTS.items()},
+        counts={s: OfficialCounts(1000, None, n) for s, n in (("train", (732, 1300)), ("test", (50, 50)))},
     ),
 }
 
 #: A data set of the user's own, under any name.
 OWN = Dataset(
-    *("a data set of your own", "", "images_root", "{train,test}/<class>/*"),
-    folders={"train": "train", "test": "test"},
+    "a data set of your own", "images_root", "{train,test}/<class>/*", {s: s for s in constants.SPLITS}
 )
 
 
@@ -102,18 +96,6 @@ def flags() -> dict[str, str]:
             what = f"holds {dataset.layout}" if flag == dataset.root else f"{flag}.pkl"
             texts.setdefault(flag, []).append(f"for {dataset.name}: {what}")
     return {flag: "; ".join(several) for flag, several in texts.items()}
-
-
-def label(name: str) -> str | None:
-    """Return the name of a data set in tables and figures; None for a user's own data set."""
-    dataset = find(name)
-    return None if dataset is None else dataset.label.format(level=constants.cog_level(name))
-
-
-def position(name: str) -> tuple[int, int] | None:
-    """Return the place of a data set in tables: declaration, level; None for a user's own data set."""
-    dataset = find(name)
-    return None if dataset is None else (list(DATASETS).index(dataset.name), constants.cog_level(name) or 0)
 
 
 @dataclass(frozen=True)
@@ -139,24 +121,24 @@ class ImageSources:
 
     def list_images(self, dataset: str, split: str) -> ImageList:
         """Return the images of a data set and split; log counts that differ from the official data."""
-        images = (find(dataset) or OWN).images(dataset, split, self.require(dataset))
-        for line in count_differences(images):
+        found = (find(dataset) or OWN).images(dataset, split, self.require(dataset))
+        for line in count_differences(found):
             logger.warning("%s", line)
-        return images
+        return found
 
 
-def count_differences(images: ImageList) -> list[str]:
+def count_differences(listed: ImageList) -> list[str]:
     """Return a line for each count that differs from the official data."""
-    expected, counts = (find(images.dataset) or OWN).counts.get(images.split), images.counts()
+    expected, counts = (find(listed.dataset) or OWN).counts.get(listed.split), listed.counts()
     if expected is None:
         return []
-    low, high = expected.per_class or (0, len(images))
+    low, high = expected.per_class or (0, len(listed))
     outside = int(((counts < low) | (counts > high)).sum())
     found = f"{counts.min()} to {counts.max()} ({outside} of {len(counts)} classes outside)"
     differing = {
         f"{expected.n_classes} classes, found {len(counts)}": len(counts) != expected.n_classes,
-        f"{expected.n_images} images, found {len(images)}": expected.n_images not in (None, len(images)),
+        f"{expected.n_images} images, found {len(listed)}": expected.n_images not in (None, len(listed)),
         f"{low} to {high} images per class, found {found}": outside > 0,
     }
-    begin = f"{images.dataset} {images.split}: expected"
+    begin = f"{listed.dataset} {listed.split}: expected"
     return [f"{begin} {line}" for line, is_different in differing.items() if is_different]

@@ -21,7 +21,6 @@ import numpy as np
 from cog import constants
 from cog.data import archives, classes, level_files
 from cog.data.archives import Archive, Member
-from cog.data.classes import IMAGE_SUFFIXES
 from cog.data.wnids import is_wnid
 from cog.errors import CogError, os_errors_explained, printable, some
 from cog.runtime import files
@@ -61,19 +60,15 @@ class ImageList:
             with files.open_regular(self.root / self.file(row), buffering=0) as handle:
                 data = handle.read(archives.LARGEST_IMAGE + 1)
         else:
-            data = archives.read_member(*self._place(row, self.places))
+            name, owner, *place = self.places[row].item()
+            if name != bytes(self.files[row]):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.file(row))
+            data = archives.read_member(self.packed[owner], Member(self.file(row), *place))
         if data[:3] == b"\x1f\x8b\x08":
             data = archives.inflate(data, self.file(row), wbits=16 + zlib.MAX_WBITS)
         if len(data) > archives.LARGEST_IMAGE:
-            largest = f"it has more than {archives.LARGEST_IMAGE >> 20} MiB, expected an image"
-            raise OSError(errno.EFBIG, largest, self.file(row))
+            raise OSError(errno.EFBIG, f"more than {archives.LARGEST_IMAGE >> 20} MiB", self.file(row))
         return data
-
-    def _place(self, row: int, places: np.ndarray) -> tuple[Archive, Member]:
-        name, owner, *place = places[row].item()
-        if name != bytes(self.files[row]):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.file(row))
-        return self.packed[owner], Member(self.file(row), *place)
 
     def counts(self) -> np.ndarray:
         """Return the number of images per class, int64 ``[C]``."""
@@ -127,10 +122,9 @@ class Found:
     def warn(self, what: str) -> None:
         """Log a line about what is not read, images first."""
         if self.unread:
-            ordered = sorted(self.unread, key=lambda path: (not path.lower().endswith(IMAGE_SUFFIXES), path))
-            why = "are not read, since they are no images in class folders"
-            facts = what, len(ordered), why, printable(some(ordered))
-            logger.warning("%s: %d files or folders %s: %s", *facts)
+            ordered = sorted(self.unread, key=lambda p: (not p.lower().endswith(classes.IMAGE_SUFFIXES), p))
+            line = "%s: %d files or folders are not read, since they are no images in class folders: %s"
+            logger.warning(line, what, len(ordered), printable(some(ordered)))
 
     def image_list(self, dataset: str, split: str, listed: Mapping | None = None) -> ImageList:
         """Return the list of these images by class (default: all)."""
@@ -161,14 +155,14 @@ def find_images(root: str | os.PathLike[str], wanted: Collection[str] | None = N
             word = "(val|validation)" if root.name == "val" else re.escape(root.name)
             named = re.compile(rf"(.*[-_.])?{word}([-_.][0-9]+([-_.]of[-_.][0-9]+)?)?\.[^0-9]*")
             is_dir = {name: False for name in is_dir if named.fullmatch(name)}
-        labels = sorted(name for name in is_dir if is_dir[name] and not classes.is_no_class(name))
+        labels = sorted(name for name in is_dir if is_dir[name] and not classes.NO_CLASS.fullmatch(name))
         packed = sorted(n for n in is_dir if not is_dir[n] and n.lower().endswith((".tar", ".zip")))
         if labels or not packed:
             found = _in_folders(root, labels if wanted is None else wanted)
         else:
             found = _in_archives(root, [folder / name for name in packed], wanted, is_split)
     for name in is_dir.keys() - {*(labels or packed), *classes.LABEL_FILES}:
-        if is_dir[name] or name.lower().endswith((*IMAGE_SUFFIXES, *ARCHIVES)):
+        if is_dir[name] or name.lower().endswith((*classes.IMAGE_SUFFIXES, *ARCHIVES)):
             found.unread.append(str(folder / name))
     return found
 
@@ -185,8 +179,7 @@ def _in_folders(root: Path, wanted: Collection[str]) -> Found:
         paths = (f"{folder}{at[len(top) :]}/{name}" for at, _, names in walk for name in names)
         images, others = classes.images_among(paths)
         if nested := [path for path in images if path.count("/") > folder.count("/") + 1]:
-            todo = "move them into the class folder, or give a folder in which these are the class folders"
-            raise CogError(f"{root / folder} has folders with images, such as {nested[0]}; {todo}")
+            raise CogError(f"{root / folder} has folders with images, such as {nested[0]}; move them up")
         found.unread.extend(os.path.join(root, path) for path in others)
         return sorted(images)
 
@@ -196,13 +189,12 @@ def _in_folders(root: Path, wanted: Collection[str]) -> Found:
 
 
 def _in_archives(root: Path, paths: Sequence[Path], wanted: Collection[str] | None, is_split: bool) -> Found:
-    """Find images in archives; those named by a WordNet id are looked into if their class is wanted."""
     shards = Counter(re.sub(r"[0-9]+([-_.]of[-_.][0-9]+)$", r"*\1", path.stem) for path in paths)
     for name, n in shards.items():
         if (total := re.search(r"\*[-_.]of[-_.]([0-9]+)$", name)) and n < int(total[1]):
-            raise CogError(
-                f"{paths[0].parent} has {n} of the {int(total[1])} archives {name}; fetch the others"
-            )
+            has = f"{n} of the {int(total[1])} archives {name}"
+            raise CogError(f"{paths[0].parent} has {has}; fetch the others")
+    # Those named by a WordNet id are looked into if their class is wanted.
     alone = {path: path.stem for path in paths if is_wnid(path.stem)}
     packed = [archives.state(p) for p in paths if wanted is None or p not in alone or alone[p] in wanted]
     if not packed:
@@ -229,8 +221,7 @@ def from_class_folders(dataset: str, split: str, folder: Path, *, flag: str) -> 
     elif thumbnails := [n for n in found.images if re.fullmatch("_*thumb(s|nails?)?", n, re.IGNORECASE)]:
         wrong = f"has a folder {thumbnails[0]}, which is a class or holds thumbnails; rename or remove it"
     if wrong:
-        form = f"expected {folder}/<class>/<image>, or the same in tar or zip files"
-        raise CogError(f"{flag}: {folder} {wrong}; {form}")
+        raise CogError(f"{flag}: {folder} {wrong}; expected {folder}/<class>/<image>, or tar or zip files")
     found.warn(f"{dataset} {split}")
     return found.image_list(dataset, split)
 
@@ -239,8 +230,7 @@ def from_level(dataset: str, split: str, root: Path, *, levels_file: str, split_
     """List one concept generalization level, ``cog_l<k>``, from the two level files."""
     level, levels = constants.cog_level(dataset), level_files.read_levels(levels_file)
     if level is None or level > len(levels):
-        known = f"cog_l1 to cog_l{len(levels)}"
-        raise CogError(f"--dataset {dataset}: {levels_file} has {len(levels)} levels, {known}")
+        raise CogError(f"--dataset {dataset}: {levels_file} has the levels cog_l1 to cog_l{len(levels)}")
     chosen = level_files.read_split(split_file, concepts=sorted(levels[level - 1]))
     listed = {wnid: sorted(map(str, parts[split])) for wnid, parts in chosen.items()}
     folders = {wnid: os.path.dirname(images[0]) for wnid, images in listed.items()}

@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from cog.constants import SPLITS
 from cog.data.wnids import is_wnid
 from cog.errors import CogError
 from cog.runtime import files, safe_load
 
 Levels = list[list[str]]
 Split = dict[str, dict[str, np.ndarray]]
-PARTS = ("train", "test")
 
 _LARGEST = 1 << 33  # bytes of a split file; the paper's 5000 concepts take 680 MB
 
-# In names between line breaks: a name that may be absolute, leave the root, be empty, or be none of a file.
-_ODD = re.compile(r"\n[/\\\n]|\.\.|\0|\n[A-Za-z]:|[\ud800-\udc7f\udd00-\udfff]")
+# Names that are empty, of no file, absolute, or of a file outside of the root.
+_ODD = re.compile(r"\A\Z|[\0\ud800-\udc7f\udd00-\udfff]|\A.:|(?:\A|[/\\])\.\.(?:[/\\]|\Z)")
 
 
 def read_levels(path: str | os.PathLike[str]) -> Levels:
@@ -42,8 +42,7 @@ def _check_levels(levels: Iterable[Any], source: str) -> Levels:
         seen = set[str]()
         for wnid in level or ["none"]:
             if not isinstance(wnid, str) or not is_wnid(wnid) or wnid in seen:
-                found = f"level {number} has {reprlib.repr(wnid)}"
-                raise CogError(f"{source}: {found}, expected different ids such as 'n02084071'")
+                raise CogError(f"{source}: level {number} has {reprlib.repr(wnid)}, expected different ids")
             seen.add(wnid)
     return [list(map(str, level)) for level in checked]
 
@@ -59,8 +58,8 @@ def read_split(path: str | os.PathLike[str], concepts: Iterable[str] | None = No
         raise CogError(f"{path} holds no dict from ids to {{'train': file names, 'test': file names}}")
     wanted = list(data if concepts is None else dict.fromkeys(concepts))
     if missing := [wnid for wnid in wanted if wnid not in data]:
-        lacks = f"no images for {len(missing):,} of {len(wanted):,} concepts, the first is {missing[0]}"
-        raise CogError(f"{path} has {lacks}; the split and the levels must belong together")
+        lacks = f"{len(missing):,} of {len(wanted):,} concepts ({missing[0]})"
+        raise CogError(f"{path} has no images for {lacks}; the split and the levels must belong together")
     return {wnid: _check_concept(data[wnid], f"{path}: concept {wnid}") for wnid in wanted}
 
 
@@ -75,27 +74,22 @@ def write_split(path: str | os.PathLike[str], split: Mapping[str, Mapping[str, A
 
 
 def _check_concept(parts: Any, place: str) -> dict[str, np.ndarray]:
-    if not isinstance(parts, Mapping) or any(part not in parts for part in PARTS):
+    if not isinstance(parts, Mapping) or any(part not in parts for part in SPLITS):
         raise CogError(f"{place} has no 'train' and 'test' lists of file names")
-    checked = {part: _names(parts[part], f"{place}, {part}") for part in PARTS}
+    checked = {part: _names(parts[part], f"{place}, {part}") for part in SPLITS}
     if len({*checked["train"].tolist(), *checked["test"].tolist()}) < sum(map(len, checked.values())):
         raise CogError(f"{place} names the same image twice, expected every image once")
     return checked
 
 
 def _names(names: Any, place: str) -> np.ndarray:
-    """Return ``names`` as an array of relative names, without a copy when they are one already."""
     given = names.tolist() if isinstance(names, np.ndarray) else names
     if not isinstance(given, list | tuple) or not given or not all(isinstance(name, str) for name in given):
         raise CogError(f"{place} is {reprlib.repr(given)}, expected a list or an array of file names")
-    if not _ODD.search("\n{}\n".format("\n".join(given))):
-        return names if isinstance(names, np.ndarray) and names.dtype.kind == "U" else np.array(given)
     inside = [name.lstrip("/\\") for name in given]
-    for name in inside:
-        is_outside = not name or "\0" in name or name[1:2] == ":" or ".." in re.split(r"[/\\]", name)
-        if is_outside or re.search("[\ud800-\udc7f\udd00-\udfff]", name):
-            raise CogError(f"{place} has {name!r}, expected file names inside the root of the images")
-    return np.array(inside)
+    if odd := [name for name in inside if _ODD.search(name)]:
+        raise CogError(f"{place} has {odd[0]!r}, expected file names inside the root of the images")
+    return np.array(inside) if inside != given else np.asarray(names, np.str_)
 
 
 def draw(names: Sequence[str], *, wnid: str, n_test: int, max_train: int, seed: int) -> dict[str, np.ndarray]:
@@ -105,8 +99,7 @@ def draw(names: Sequence[str], *, wnid: str, n_test: int, max_train: int, seed: 
     ``max_train`` keeps the test images, and a subset of the training images.
     """
     if len(names) <= n_test:
-        found = f"concept {wnid} has {len(names)} images, expected at least {n_test + 1}"
-        raise CogError(f"{found}: {n_test} for testing and one for training")
+        raise CogError(f"concept {wnid} has {len(names)} images, expected at least {n_test + 1}")
     ordered = np.array(sorted(names))
     # Raw numbers, because NumPy never changes those of a bit generator, while its shuffles may change.
     raw = np.random.PCG64(np.random.SeedSequence([seed, int(wnid[1:])])).random_raw(len(ordered))

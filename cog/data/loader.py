@@ -79,10 +79,9 @@ def decoded(
 ) -> Iterator[Piece]:
     """Start ``n_workers`` processes (0: none) at once, and return an iterator of the pieces, in order."""
     n_workers = min(n_workers, len(pieces))
-    sizes = ((stop - first) * 3 * decoders[number].preprocess.size ** 2 for number, first, stop in pieces)
-    largest = max(sizes, default=0)
+    sizes = ((stop - first) * 3 * decoders[n].preprocess.size ** 2 for n, first, stop in pieces)
     # Two pieces ahead of each process, one in use, one on its way; containers have 64 MB.
-    needed = (2 * n_workers + 2) * largest * this_rank().local_size if n_workers else 0
+    needed = (2 * n_workers + 2) * max(sizes) * this_rank().local_size if n_workers else 0
     if os.path.isdir("/dev/shm") and (free := shutil.disk_usage("/dev/shm").free) < needed:
         raise CogError(
             f"/dev/shm has {free / 1e6:.0f} MB free, {n_workers} processes need {needed / 1e6:.0f} MB; "
@@ -99,12 +98,7 @@ def decoded(
         pin_memory=pin_memory,
         generator=torch.Generator(),  # the default draws from the global one
     )
-    return _explained(iter(loader))
-
-
-def _explained(started: Iterator[Piece]) -> Iterator[Piece]:
-    with worker_failures_explained():
-        yield from started
+    return iter(loader)
 
 
 def _begin_worker(parent: int, worker: int) -> None:

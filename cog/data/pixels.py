@@ -8,15 +8,13 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from cog.runtime import files
-
-if TYPE_CHECKING:
-    import torch
 
 #: Accepted formats, whatever the suffix; Pillow has more: it would pass PostScript to Ghostscript.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
@@ -82,8 +80,6 @@ def normalizer(
     mean: Sequence[float], std: Sequence[float], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return mean and std as float32 ``(1, 3, 1, 1)`` on ``device``."""
-    import torch
-
     values = torch.tensor([list(mean), list(std)], dtype=torch.float32, device=device)
     return values[0].view(1, 3, 1, 1), values[1].view(1, 3, 1, 1)
 
@@ -92,8 +88,6 @@ def to_input(
     pixels: torch.Tensor, mean: torch.Tensor, std: torch.Tensor, *, memory_format: Any = None
 ) -> torch.Tensor:
     """Turn uint8 pixels ``(b, h, w, 3)`` into float32 ``(b, 3, h, w)`` with the bits of torchvision."""
-    import torch
-
     memory_format = memory_format or torch.contiguous_format
     x = pixels.to(mean.device, non_blocking=True).permute(0, 3, 1, 2).contiguous(memory_format=memory_format)
     # By a tensor, because CUDA would multiply by the reciprocal of a number, which differs in the last bit.

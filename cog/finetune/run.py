@@ -18,7 +18,7 @@ from yacs.config import CfgNode
 from cog import config, constants
 from cog.data.datasets import ImageSources
 from cog.data.images import ImageList
-from cog.data.loader import usable_workers
+from cog.data.loader import usable_workers, worker_failures_explained
 from cog.errors import CogError, some
 from cog.finetune.train import STATE_FILE, Epochs, FineTuned, Recipe, Training
 from cog.logreg.run_files import CONTENTS, RESULTS_FILE, print_accuracies, write_final
@@ -86,9 +86,9 @@ def fine_tune(
         logger.info("fine-tuning %s on %s: %d training, %d test images, %d classes, %s", *facts)
         torch.backends.cudnn.benchmark = device.type == "cuda"
         network = FineTuned(choice.load(device, cfg), recipe, n_classes, device)
-        workers = {"n_workers": usable_workers(cfg.FT_EXTRACT.N_WORKERS), "allowed": allow_failures}
-        training = Training(network, recipe, rank=rank.number, **workers)
-        with exact_float32(deterministic=False):
+        n_workers = usable_workers(cfg.FT_EXTRACT.N_WORKERS)
+        training = Training(network, recipe, rank.number, n_workers, allow_failures)
+        with worker_failures_explained(), exact_float32(deterministic=False):
             done = training.run(*splits, result.work / STATE_FILE)
         if rank.number == 0:
             with work.publish() as stage:

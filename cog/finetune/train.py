@@ -25,9 +25,9 @@ from torchvision.transforms.functional import resized_crop
 from yacs.config import CfgNode
 
 from cog.data.images import ImageList
-from cog.data.loader import Decoder, decoded
+from cog.data.loader import Decoder, decoded, is_worker_failure
 from cog.data.pixels import Preprocess, load_rgb, normalizer, to_input
-from cog.errors import CogError, FailedImagesError
+from cog.errors import CogError, FailedImagesError, first_line
 from cog.logreg import metrics
 from cog.models.backbone import Backbone
 from cog.runtime import files, signals
@@ -133,7 +133,13 @@ class FineTuned(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits of a batch of images."""
-        return self.head(self.backbone(x))
+        try:
+            return self.head(self.backbone(x))
+        except Exception as error:
+            if is_worker_failure(error):
+                raise
+            what = f"{self.backbone.name} fails for a batch of shape {tuple(x.shape)}"
+            raise CogError(f"{what}: {first_line(error)}") from error
 
 
 @dataclass
@@ -150,9 +156,7 @@ class Epochs:
 class Training:
     """The training of a network in process ``rank`` of those of the recipe; ``allowed`` images may fail."""
 
-    def __init__(
-        self, network: FineTuned, recipe: Recipe, *, rank: int, n_workers: int, allowed: int
-    ) -> None:
+    def __init__(self, network: FineTuned, recipe: Recipe, rank: int, n_workers: int, allowed: int):
         self.network, self.recipe, self.device = network, recipe, network.head.weight.device
         self._rank, self._n_workers, self._allowed = rank, n_workers, allowed
         self._fill = recipe.cfg.FT_EXTRACT.LOAD_TRUNCATED_IMAGES
@@ -162,6 +166,7 @@ class Training:
         ft = {"momentum": recipe.ft.MOMENTUM, "weight_decay": recipe.ft.WEIGHT_DECAY}
         self._optimizer = torch.optim.SGD(network.parameters(), recipe.lr, **ft)
         self._scaler = torch.amp.GradScaler(self.device.type, enabled=recipe.precision == "fp16")
+        self._parts: Any = {"network": network, "optimizer": self._optimizer, "scaler": self._scaler}
 
     def run(self, train: ImageList, test: ImageList, state: Path) -> Epochs:
         """Train all epochs, going on from the saved state, if there is one."""
@@ -181,9 +186,8 @@ class Training:
                 done.n_failed = list(map(max, done.n_failed, n_failed))
                 of_train, of_test = (metrics.to_scores(v[:3], max(int(v[3]), 1)) for v in (sums, scores))
                 done.n, done.seconds = done.n + 1, time.monotonic() - start
-                metrics.append_epoch(
-                    done.logs, of_train, of_test, recipe.lr_at(done.n * n_steps - 1, n_steps)
-                )
+                lr = recipe.lr_at(done.n * n_steps - 1, n_steps)
+                metrics.append_epoch(done.logs, of_train, of_test, lr)
                 if self._rank == 0:
                     self._save(state, done)
                 logger.info("%s", metrics.describe_last_epoch(done.logs, n_epochs))
@@ -284,19 +288,15 @@ class Training:
 
     def _save(self, path: Path, done: Epochs) -> None:
         with files.atomic_write(path) as handle:
-            torch.save(
-                {name: each.state_dict() for name, each in self._saved()} | {"done": vars(done)}, handle
-            )
+            states = {name: each.state_dict() for name, each in self._parts.items()}
+            torch.save(states | {"done": vars(done)}, handle)
 
     def _load(self, path: Path) -> Epochs:
         state: dict[str, Any] = load_torch(path)
-        for name, each in self._saved():
+        for name, each in self._parts.items():
             each.load_state_dict(state[name])
         logger.info("going on after epoch %d (%s)", state["done"]["n"], path)
         return Epochs(**state["done"])
-
-    def _saved(self) -> Iterator[tuple[str, Any]]:
-        yield from {"network": self.network, "optimizer": self._optimizer, "scaler": self._scaler}.items()
 
     def _require_few(self, n: int, which: str) -> None:
         if n > self._allowed:

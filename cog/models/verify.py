@@ -10,7 +10,7 @@ import torch
 
 from cog.constants import IN1K
 from cog.data import datasets
-from cog.data.loader import PIECE, Decoder, decoded
+from cog.data.loader import PIECE, Decoder, decoded, worker_failures_explained
 from cog.data.pixels import normalizer, to_input
 from cog.data.wnids import IN1K_LIST
 from cog.errors import CogError
@@ -49,6 +49,7 @@ def _facts(row: PaperModel, path: Path) -> str:
     )
 
 
+@worker_failures_explained()
 def top1(
     row: PaperModel, checkpoint: Path, images_root: str, device: torch.device, n_workers: int = 0
 ) -> str:
@@ -64,7 +65,6 @@ def top1(
         raise CogError(f"{images.root}: {foreign[0]} is not one of the 1000 classes of ImageNet-1K")
     labels = torch.tensor([order[name] for name in images.classes])[torch.from_numpy(images.labels)]
     pre, n, hits = row.declared["model"], len(images), 0
-    mean, std = normalizer(pre.mean, pre.std, device)
     network = load_paper_model(row, checkpoint, classifier=True).eval().to(device)
     pieces = [(0, first, min(first + PIECE, n)) for first in range(0, n, PIECE)]
     with exact_float32(), torch.inference_mode(), progress_of(n, row.name) as progress:
@@ -72,7 +72,7 @@ def top1(
         for (_, first, stop), piece in zip(pieces, made, strict=True):
             for number, reason in piece.failures:
                 raise CogError(f"cannot decode {images.root / images.file(number)}: {reason}")
-            logits = network(to_input(piece.pixels, mean, std))
+            logits = network(to_input(piece.pixels, *normalizer(pre.mean, pre.std, device)))
             hits += int((logits.argmax(1).cpu() == labels[first:stop]).sum())
             progress.update(stop - first)
     accuracy = 100 * hits / n

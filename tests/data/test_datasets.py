@@ -15,13 +15,11 @@ from cog.errors import CogError
 
 #: A data set that only these tests declare: all that they ask of the others holds for it.
 NEW = Dataset(
-    *("scenes", "Scenes", "images_root", "{learn,exam}/<class>/*.jpg"),
+    *("scenes", "images_root", "{learn,exam}/<class>/*.jpg"),
     folders={"train": "learn", "test": "exam"},
     counts={"train": OfficialCounts(3, 12), "test": OfficialCounts(3, per_class=(2, 2))},
 )
-#: What tables and figures call them, in this order.
-LABELS = {"in1k": "IN-1K", "in1k_blurred": "IN-1K-b"} | {f"cog_l{n}": f"L{n}" for n in range(1, 6)}
-LABELS["scenes"] = "Scenes"
+NAMES = ["in1k", "in1k_blurred", *(f"cog_l{n}" for n in range(1, 6)), "scenes"]
 
 
 @pytest.fixture(autouse=True)
@@ -48,13 +46,7 @@ def write_images(name: str, root) -> dict[str, str]:
     return {flag: str(path) for flag, path in values.items()}
 
 
-def test_labels_and_order():
-    assert {name: datasets.label(name) for name in datasets.names()} == LABELS
-    assert sorted(LABELS, key=datasets.position) == list(LABELS) and datasets.label("birds") is None
-    assert datasets.label("cog_l7") == "L7" and datasets.position("birds") is None
-
-
-@pytest.mark.parametrize("name", list(LABELS))
+@pytest.mark.parametrize("name", NAMES)
 def test_every_data_set_has_flags_and_images(name, tmp_path):
     values = write_images(name, tmp_path)
     for flag in values:
@@ -69,7 +61,7 @@ def test_every_data_set_has_flags_and_images(name, tmp_path):
             assert (images.root / file).is_file() and images.read(row) == b"x"
 
 
-@pytest.mark.parametrize("name", list(LABELS))
+@pytest.mark.parametrize("name", NAMES)
 def test_other_counts_than_the_official_are_reported(name):
     for split, official in datasets.find(name).counts.items():
         low, high = official.per_class or (1, 1)

@@ -148,7 +148,7 @@ def plain_epochs(model: nn.Module, birds: Path, steps: Recipe) -> None:
 @pytest.mark.parametrize("per_pass", [8, 2])
 def test_training_equals_a_plain_loop(birds, net, tmp_path, per_pass):
     steps = recipe(BATCH_PER_DEVICE=per_pass)
-    run = Training(network(net, steps), steps, rank=0, n_workers=0, allowed=0)
+    run = Training(network(net, steps), steps, 0, 0, 0)
     model, done = run.network, run.run(*lists(birds), tmp_path / "state.pth")
     expected = network(net, steps)
     start = {name: tensor.clone() for name, tensor in expected.state_dict().items()}
@@ -223,6 +223,15 @@ def test_classes_and_networks_that_cannot_be_trained(fine_tune, birds, image_tre
             finetune.main(arguments(tmp_path / "images", net, "--output_dir", str(tmp_path / "out")))
         reason = json.loads((tmp_path / ".out.work/failed.json").read_text())["reason"]
         assert reason == str(error.value)
+
+
+def test_a_network_that_fails_in_training_is_one_line(birds, tmp_path):
+    file = tmp_path / "bad.py"
+    body = "n.Sequential(n.AdaptiveAvgPool2d(1), n.Flatten(), n.BatchNorm1d(3)), None"
+    file.write_text(f"import torch.nn as n\ndef load_my_model(init_args):\n    return {body}\n")
+    one = ("FINETUNE.BATCH_SIZE", "1", "FINETUNE.BATCH_PER_DEVICE", "1")
+    with pytest.raises(CogError, match=r"fails for a batch of shape \(1, 3, .*more than 1 value per channel"):
+        finetune.main(arguments(birds, file, "--output_dir", str(tmp_path / "out"), *one))
 
 
 def test_failed_images_end_with_exit_code_3_unless_allowed(fine_tune, birds, tmp_path):
