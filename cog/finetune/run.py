@@ -89,7 +89,7 @@ def fine_tune(
         n_workers = usable_workers(cfg.FT_EXTRACT.N_WORKERS)
         training = Training(network, recipe, rank.number, n_workers, allow_failures)
         with worker_failures_explained(), exact_float32(deterministic=False):
-            done = training.run(*splits, result.work / STATE_FILE)
+            done = training.run(splits[0], splits[1], result.work / STATE_FILE)
         if rank.number == 0:
             with work.publish() as stage:
                 final = _write(stage, done, training, splits, identity)

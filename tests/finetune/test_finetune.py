@@ -225,13 +225,11 @@ def test_classes_and_networks_that_cannot_be_trained(fine_tune, birds, image_tre
         assert reason == str(error.value)
 
 
-def test_a_network_that_fails_in_training_is_one_line(birds, tmp_path):
-    file = tmp_path / "bad.py"
+def test_a_network_that_fails_in_training_is_one_line(fine_tune, net):
     body = "n.Sequential(n.AdaptiveAvgPool2d(1), n.Flatten(), n.BatchNorm1d(3)), None"
-    file.write_text(f"import torch.nn as n\ndef load_my_model(init_args):\n    return {body}\n")
-    one = ("FINETUNE.BATCH_SIZE", "1", "FINETUNE.BATCH_PER_DEVICE", "1")
+    net.write_text(f"import torch.nn as n\ndef load_my_model(init_args):\n    return {body}\n")
     with pytest.raises(CogError, match=r"fails for a batch of shape \(1, 3, .*more than 1 value per channel"):
-        finetune.main(arguments(birds, file, "--output_dir", str(tmp_path / "out"), *one))
+        fine_tune("FINETUNE.BATCH_PER_DEVICE", "1")
 
 
 def test_failed_images_end_with_exit_code_3_unless_allowed(fine_tune, birds, tmp_path):
